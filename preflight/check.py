@@ -1,0 +1,267 @@
+"""What a check is made of. A check's module imports from here, and from nowhere else in the engine.
+
+A module is a check when it has `PLAN` (a `Plan`), `measure(ctx)` and `judge(facts, run)`; it may have
+`summarize(facts, run)`, one line for the screen. `Option`s and `Code`s are module constants.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from preflight import ranges
+from preflight.job import Job, Node
+from preflight.outcome import Outcome
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Code",
+    "Context",
+    "Finding",
+    "Job",
+    "Level",
+    "Node",
+    "Option",
+    "Outcome",
+    "Plan",
+    "Run",
+    "Scope",
+    "Severity",
+    "Skip",
+    "option",
+    "ranges",
+]
+
+T = TypeVar("T")
+
+
+class Scope(StrEnum):
+    """Who measures."""
+
+    NODE = "node"
+    """One rank a node."""
+    RANK = "rank"
+    """Every rank, alone."""
+    WORLD = "world"
+    """All members together: a collective, or anything in which one rank waits for another."""
+
+
+class Level(StrEnum):
+    """How much time a run takes. Each level holds the one before."""
+
+    QUICK = "quick"
+    """Needs no torch; under a second of its own."""
+    STANDARD = "standard"
+    FULL = "full"
+
+    def includes(self, other: "Level") -> bool:
+        """Whether a run of this level runs a check of the other."""
+        order = list(Level)
+        return order.index(other) <= order.index(self)
+
+
+class Severity(StrEnum):
+    """What a job would suffer."""
+
+    FAIL = "fail"
+    """It cannot run, or computes wrongly."""
+    ERROR = "error"
+    """Given by the engine only: preflight could not measure or judge."""
+    WARN = "warn"
+    """It is slower, or at risk."""
+    INFO = "info"
+
+
+class Skip(Exception):  # noqa: N818 -- a reason, not an error
+    """Raised in `measure` with the reason why this machine cannot be measured."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When and where a check runs."""
+
+    scope: Scope
+    level: Level
+    deadline_s: float | Callable[[Job], float] = 20.0
+    """Seconds after which `measure` is killed; may depend on the job."""
+    estimate_s: float = 1.0
+    """Seconds that a sound run takes: the check starts only if so much is left of the run."""
+    needs: tuple[str, ...] = ()
+    """Ids of checks that must not have failed, been skipped or deselected."""
+    reads: tuple[str, ...] = ()
+    """Ids of checks whose facts `judge` may ask for."""
+    when: tuple[str, ...] = ()
+    """Run only after a fail or warn of one of these checks."""
+    facts_version: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Option(Generic[T]):
+    """A setting of a check: `--set <check id>.<constant in lower case>=VALUE`."""
+
+    type: Callable[[str], T]
+    default: T
+    help: str
+
+
+def option(type: Callable[[str], T], default: T, help: str) -> Option[T]:  # noqa: A002 -- argparse's words
+    """Declares an option. `type` makes the value from text (int, float, str, or any function that raises
+    ValueError); `bool` is understood as true/false, yes/no, 1/0."""
+    return Option(type, default, help)
+
+
+WHERE_KEYS = (
+    "node", "rank", "local_rank", "gpu", "uuid", "serial", "link", "interface", "device", "variable",
+    "peer_node", "peer_rank", "peer_gpu", "step", "parameter", "file", "line",
+)  # fmt: skip
+"""What can be blamed (design.md §3)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A kind of finding. Its id is `<check id>.<constant in lower case>`, and is never renamed."""
+
+    meaning: str
+    fix: str
+    """A sentence or a command; `{gpu}` and the like are filled from the culprit and the evidence."""
+
+    def fail(self, message: str, **details: Any) -> "Finding":
+        """The job cannot run or computes wrongly. For `details` see `finding`."""
+        return self.finding(Severity.FAIL, message, **details)
+
+    def warn(self, message: str, **details: Any) -> "Finding":
+        """The job is slower or at risk."""
+        return self.finding(Severity.WARN, message, **details)
+
+    def info(self, message: str, **details: Any) -> "Finding":
+        """Worth knowing; does not touch the verdict."""
+        return self.finding(Severity.INFO, message, **details)
+
+    def finding(
+        self,
+        severity: Severity,
+        message: str,
+        /,
+        *,
+        noticed_by: tuple[int, ...] = (),
+        evidence: Mapping[str, Any] | None = None,
+        fix: str | None = None,
+        **where: Any,
+    ) -> "Finding":
+        """`message` is one sentence with the measured and the expected value; `where` names the culprit
+        by keys of `WHERE_KEYS` (others are a TypeError); `noticed_by` are the ranks of the victims."""
+        unknown = sorted(set(where) - set(WHERE_KEYS))
+        if unknown:
+            raise TypeError(f"a finding cannot blame {', '.join(unknown)}; known are {', '.join(WHERE_KEYS)}")
+        culprit = {key: where[key] for key in WHERE_KEYS if where.get(key) is not None}
+        proof = dict(evidence or {})
+        text = _filled(fix or self.fix, {**proof, **culprit})
+        return Finding(severity, self, message, culprit, ranges.to_text(noticed_by), proof, text)
+
+
+def _filled(fix: str, known: Mapping[str, Any]) -> str:
+    """`{name}` stays where nothing is known of it, as do the braces of an awk or a shell line."""
+    return re.sub(r"\{(\w+)\}", lambda match: str(known.get(match[1], match[0])), fix)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something found: made by `Code.fail`, `Code.warn` and `Code.info`."""
+
+    severity: Severity
+    code: Code
+    message: str
+    where: dict[str, Any]
+    noticed_by: str
+    evidence: dict[str, Any]
+    fix: str
+
+
+class Page(Protocol):
+    """The page that outlives a worker (see preflight/page.py)."""
+
+    def doing(self, what: str, where: Mapping[str, Any]) -> None: ...
+    def enter(self, operation: str, shape: str) -> None: ...
+    def leave(self) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What `measure` is given."""
+
+    check: str
+    job: Job
+    rank: int
+    local_rank: int
+    members: tuple[int, ...]
+    """The ranks that take part, ascending. A rank's number in the process group is its index here."""
+    environ: Mapping[str, str]
+    """The environment as the launcher gave it, before preflight touched anything."""
+    deadline_s: float
+    """Seconds that `measure` may take; after it the worker is killed."""
+    page: Page
+    make_group: Callable[[], "torch.distributed.ProcessGroup"]
+    options: Mapping[Option[Any], Any] = field(default_factory=dict)
+
+    def __getitem__(self, option: Option[T]) -> T:
+        """The value of an option of this check."""
+        value: T = self.options.get(option, option.default)
+        return value
+
+    @property
+    def group_rank(self) -> int:
+        """This rank's number in the process group."""
+        return self.members.index(self.rank)
+
+    def doing(self, what: str, /, **where: Any) -> None:
+        """Notes what is being done, for the report should this worker hang or die."""
+        self.page.doing(what, where)
+
+    @contextmanager
+    def collective(self, operation: str, shape: str = "") -> Iterator[None]:
+        """Marks the time inside a collective, so that a hang shows who entered it and who never did.
+
+        On an exception it stays marked: the exception came from inside the collective.
+        """
+        self.page.enter(operation, shape)
+        yield
+        self.page.leave()
+
+    def process_group(self) -> "torch.distributed.ProcessGroup":
+        """The world group over the members, made at the first call and kept while this worker lives."""
+        return self.make_group()
+
+    @property
+    def device(self) -> "torch.device":
+        """This rank's GPU on nccl, the CPU on gloo."""
+        import torch
+
+        if self.job.backend == "nccl":
+            return torch.device("cuda", self.local_rank % torch.cuda.device_count())
+        return torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What `judge` is given beside the facts of its own check."""
+
+    job: Job
+    members: tuple[int, ...]
+    """The ranks that were asked to measure."""
+    outcomes: Mapping[int, Outcome]
+    """How `measure` ended, for every one of them."""
+    options: Mapping[Option[Any], Any] = field(default_factory=dict)
+    facts_of: Callable[[str], Mapping[int, Any]] = lambda _: {}
+
+    def facts(self, check: str) -> Mapping[int, Any]:
+        """The facts of another check, by rank; it must stand in `PLAN.reads`."""
+        return self.facts_of(check)
+
+    def __getitem__(self, option: Option[T]) -> T:
+        """The value of an option of this check."""
+        value: T = self.options.get(option, option.default)
+        return value

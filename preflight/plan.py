@@ -1,0 +1,77 @@
+"""Which checks run, and in which order."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from preflight.check import Level
+from preflight.registry import Source, Spec, UsageError, near_misses
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the user asked for."""
+
+    level: Level = Level.STANDARD
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def names(self, id_: str) -> bool:
+        """Whether a check whose level is not known (a plugin that cannot be loaded) was asked for."""
+        words = {id_, id_.partition(".")[0]}
+        return not words & set(self.skip) and (not self.only or bool(words & set(self.only)))
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked rank 0 for."""
+
+    selection: Selection
+    settings: Mapping[str, str]
+    """`--set` texts by name."""
+    sources: Mapping[str, Source]
+    backend: str = "auto"
+
+
+def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:
+    """Ids out of ids and families. Raises UsageError that lists the near misses."""
+    families = {id_.partition(".")[0] for id_ in known}
+    chosen: set[str] = set()
+    for word in words:
+        matching = {id_ for id_ in known if word in (id_, id_.partition(".")[0])}
+        if not matching:
+            hint = near_misses(word, {*known, *families})
+            raise UsageError(f"{option} {word}: there is no such check or family{hint}")
+        chosen |= matching
+    return chosen
+
+
+def choose(specs: list[Spec], selection: Selection, known: Mapping[str, Source]) -> list[Spec]:
+    """The checks to run, in order, with what they need. A need that was skipped by the user stays out: the
+    check that needs it is then skipped and says so. `known` are all checks, also those that cannot be loaded."""
+    by_id = {spec.id: spec for spec in specs}
+    skipped = expand(selection.skip, known, "--skip")
+    if selection.only:
+        wanted = expand(selection.only, known, "--only")
+    else:
+        wanted = {spec.id for spec in specs if selection.level.includes(spec.level)}
+    pending = list(wanted & set(by_id))
+    while pending:
+        spec = by_id[pending.pop()]
+        needed = [need for need in (*spec.needs, *spec.reads) if need in by_id and need not in wanted]
+        wanted.update(needed)
+        pending.extend(needed)
+    return _in_order([spec for spec in specs if spec.id in wanted - skipped])
+
+
+def _in_order(specs: list[Spec]) -> list[Spec]:
+    """Stable, but each after what it needs, reads or is triggered by (a plugin may depend on a later one)."""
+    ids = {spec.id for spec in specs}
+    done: list[Spec] = []
+    waiting = list(specs)
+    while waiting:
+        placed = {spec.id for spec in done}
+        after = {s.id: {*s.needs, *s.reads, *s.when} & ids - placed for s in waiting}
+        ready = next((spec for spec in waiting if not after[spec.id]), waiting[0])
+        done.append(ready)
+        waiting.remove(ready)
+    return done

@@ -1,0 +1,37 @@
+"""Ranks as people write them: "0-7,9"."""
+
+import re
+from collections.abc import Iterable
+
+
+def to_text(numbers: Iterable[int]) -> str:
+    """`{0, 1, 2, 5}` becomes "0-2,5"; nothing becomes ""."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def from_text(text: str) -> tuple[int, ...]:
+    """The reverse of `to_text`. Raises ValueError for anything else."""
+    numbers: list[int] = []
+    for part in text.split(",") if text else []:
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        if not match or int(match[2] or match[1]) < int(match[1]) or int(match[2] or 0) - int(match[1]) > 10**6:
+            raise ValueError(f"{text!r} is no list of ranks")
+        numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(numbers)
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 node" or "1,024 nodes"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """ "rank 3" or "ranks 0-2,5", for a sentence."""
+    listed = set(numbers)
+    return f"rank{'' if len(listed) == 1 else 's'} {to_text(listed)}"
