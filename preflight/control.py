@@ -1,0 +1,257 @@
+"""A supervisor's one loop: it waits, listens and keeps deadlines, and does nothing that could hang it."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from preflight.child import Child
+from preflight.seat import Seat
+
+BEAT_S = 1.0
+"""Seconds between signs of life, in a small world; see `beat_every`."""
+DEAD_MAN_S = 30.0
+"""After the run's deadline and so long, the kernel ends a supervisor that is stuck itself."""
+ENDING_S = 10.0
+"""For the report and the farewell of a run that was interrupted, or has used up its time."""
+SECOND_SIGNAL_S = 1.0
+"""A terminal's Ctrl-C and the launcher's forwarding of it arrive together: they are one."""
+
+
+class Interrupted(Exception):  # noqa: N818 -- an event
+    """A signal, or the launcher's death. Its text says which."""
+
+
+class Store(Protocol):
+    """The courier, or a dictionary where the world is one process (see courier.py and alone.py)."""
+
+    @property
+    def child(self) -> Child | None: ...
+    def request(self, do: str, **arguments: Any) -> Any: ...
+    def tell(self, do: str, **arguments: Any) -> None: ...
+    def end(self) -> None: ...
+
+
+def beat_every(world_size: int) -> float:
+    """Seconds between beats and polls for signs of life: the store's one thread serves everybody."""
+    return min(10.0, max(BEAT_S, world_size / 2000))
+
+
+def poll_every(world_size: int) -> float:
+    """Seconds between a rank's looks for its next check: about 19,000 looks a second are what the store
+    answers (one client, 2 cores), and half of that is left for work."""
+    return min(1.0, max(0.004, world_size / 10000))
+
+
+class Pace:
+    """Looks at the store often at first, then ever more seldom: a long check must not be slowed by our polling,
+    and a short one not by our waiting."""
+
+    def __init__(self, world_size: int) -> None:
+        self._least = poll_every(world_size)
+        self._since = self._next = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Something has happened; more may follow soon."""
+        self._since = self._next = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether it is time to look; then the next time is set, 5% of the time waited away."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + max(self._least, min(0.25, (now - self._since) / 20))
+        return True
+
+    @property
+    def pause(self) -> float:
+        """Seconds until it is time."""
+        return max(0.0, self._next - time.monotonic())
+
+
+class Control:
+    """Signals, deadlines, children and the store of one supervisor."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self.started = time.monotonic()
+        self.deadline_s = deadline_s
+        self.end_at = self.started + deadline_s
+        self.store: Store | None = None
+        self.seat: Seat | None = None
+        self.beat_key = ""
+        self.world_size = 1
+        self.ending = False
+        self._last_beat = 0.0
+        self._beats = 0
+        self.still_s = 0.0
+        """The longest gap between two turns of the loop: more than a few seconds, and it was stopped."""
+        self._last_turn = 0.0
+        self._helpers: list[Child] = []
+        self._parent = os.getppid()
+        self._signals: list[tuple[int, float]] = []
+        self._wake, self._woken = socket.socketpair()
+        self._listen_to_signals()
+
+    def _listen_to_signals(self) -> None:
+        for end in (self._wake, self._woken):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
+                signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by a parent, it would hide how children end
+        # The dead-man's switch is the kernel's alone. faulthandler's timer is a thread: a forked child cannot arm
+        # its own after that. Its signal handler writes the stack to stderr, which may be a full pipe.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, self.deadline_s + DEAD_MAN_S)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        now = time.monotonic()
+        if self._signals and number == signal.SIGINT and now - self._signals[0][1] > SECOND_SIGNAL_S:
+            self.end_children()
+            os._exit(3)
+        self._signals.append((number, now))
+
+    @property
+    def left(self) -> float:
+        """Seconds until the run's deadline."""
+        return self.end_at - time.monotonic()
+
+    def helper_pids(self) -> set[int]:
+        """Children that work for the supervisor at this moment."""
+        return {child.pid for child in self._helpers}
+
+    def begin_ending(self) -> None:
+        """From here on signals are ignored, and what is left to do gets time for it."""
+        self.ending = True
+        self.end_at = max(self.end_at, time.monotonic() + ENDING_S)
+
+    def until(self, seconds: float) -> float:
+        """A bound on a wait, as a point in time: its own, or the run's, whichever is sooner."""
+        return min(time.monotonic() + seconds, self.end_at)
+
+    def pump(self, seconds: float) -> None:
+        """Waits until something comes, at most so long (and never longer than a beat), and serves it.
+
+        Raises Interrupted, unless the run is ending already.
+        """
+        if not self.ending:
+            self._raise_if_interrupted()
+        now = time.monotonic()
+        self.still_s = max(self.still_s, now - (self._last_turn or now))
+        self._last_turn = now
+        bound = min(seconds, 0.25, self.seat.deadline_in() if self.seat else 1.0)
+        readers, writers = self._descriptors()
+        with contextlib.suppress(InterruptedError):
+            select.select(readers, writers, [], max(0.0, bound))
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+        for child in self._children():
+            child.channel.flush()
+        if self.seat:
+            self.seat.tick()
+        self._beat()
+        if not self.ending:
+            self._raise_if_interrupted()
+
+    def _raise_if_interrupted(self) -> None:
+        if self._signals:
+            raise Interrupted(f"was sent {signal.Signals(self._signals[0][0]).name}")
+        if os.getppid() != self._parent:
+            raise Interrupted(f"its launcher (process {self._parent}) has died")
+
+    def _children(self) -> Iterator[Child]:
+        if self.store and self.store.child:
+            yield self.store.child
+        if self.seat and self.seat.worker:
+            yield self.seat.worker
+        yield from self._helpers
+
+    def _descriptors(self) -> tuple[list[int], list[int]]:
+        readers, writers = [self._woken.fileno()], []
+        for child in self._children():
+            if not child.channel.closed:
+                readers.append(child.channel.fileno())
+                writers += [child.channel.fileno()] if child.channel.wants_to_write else []
+            if child.fileno() >= 0 and not child.silent:
+                readers.append(child.fileno())
+        return readers, writers
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self.beat_key and self.store and now - self._last_beat >= beat_every(self.world_size):
+            self._last_beat, self._beats = now, self._beats + 1
+            doing = self.seat.doing() if self.seat and self.seat.busy else None
+            self.store.tell("put", key=self.beat_key, value=json.dumps({"beat": self._beats, "doing": doing}))
+
+    def ask(
+        self, name: str, work: Callable[[], dict[str, Any]], deadline_s: float
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Runs `work` in a child of its own: (what it returned, "") or (None, why there is nothing).
+
+        The why is "ended ..." or "did not end within ... s"; in the lines after the first is what it left.
+        """
+        try:
+            child = Child(lambda channel, _page: channel.send_all({"value": work()}), name)
+        except OSError as error:
+            return None, f"could not be forked: {error.strerror}"
+        self._helpers.append(child)
+        start, end = time.monotonic(), self.until(deadline_s)
+        try:
+            while (message := child.channel.receive()) is None:
+                if child.channel.closed:
+                    return None, _why_it_ended(child)
+                if time.monotonic() >= end:
+                    stack = child.dump_stack()
+                    return None, f"did not end within {end - start:.1f} s\n{stack}"
+                self.pump(end - time.monotonic())
+            return message["value"], ""
+        finally:
+            self._helpers.remove(child)
+            child.end()
+
+    def end_children(self) -> None:
+        """The last thing but the exit."""
+        for child in list(self._helpers):
+            child.end()
+        if self.seat:
+            self.seat.leave()
+        if self.store:
+            self.store.end()
+
+
+def _why_it_ended(child: Child) -> str:
+    status = child.wait_status(1.0)
+    how = "for no known reason" if status is None else child.described(status)
+    return f"ended {how}\n{child.stack() or child.log_tail()}"
+
+
+class Log:
+    """A log on the store, read on: each entry once, in order of arrival, as JSON."""
+
+    def __init__(self, control: Control, name: str) -> None:
+        self._control, self._name = control, name
+        self._count = 0
+        self._holes: set[int] = set()
+
+    def new(self) -> list[tuple[int, dict[str, Any]]]:
+        """(number from 1, entry) of all that have come since. An appender that died between counting and
+        writing leaves a hole, which is looked at again each time."""
+        store = self._control.store
+        assert store is not None
+        count = store.request("count", key=self._name)
+        wanted = sorted(self._holes | set(range(self._count + 1, count + 1)))
+        self._count = count
+        found: list[tuple[int, dict[str, Any]]] = []
+        for start in range(0, len(wanted), 32):
+            some = wanted[start : start + 32]
+            values = store.request("fetch", keys=[f"{self._name}/{index}" for index in some])
+            found += [(index, json.loads(value)) for index, value in zip(some, values, strict=True) if value]
+        self._holes = set(wanted) - {index for index, _ in found}
+        return found
