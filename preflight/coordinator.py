@@ -1,0 +1,291 @@
+"""Rank 0's part: it plans, has every check measured and judged, and names who is missing."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from preflight import blame, judging, loading, plan, ranges, run_findings
+from preflight.check import Scope
+from preflight.control import Control, Log, Pace
+from preflight.facts import Book
+from preflight.job import Job
+from preflight.outcome import Outcome
+from preflight.plan import Request
+from preflight.registry import Spec
+from preflight.result import RUN, Result
+from preflight.roll_call import STRANGERS, RollCall
+from preflight.watch import Watch
+
+HEARING_S = 12.0
+"""After a check's deadline, the time that a rank's supervisor has to end its worker and say so."""
+LATE_STRANGERS_S = 3.0
+"""For the answer of a process that came without a place while the checks were running."""
+BLOCKING = {"fail": "failed", "error": "had an error", "skip": "was skipped"}
+
+
+class Coordinator:
+    """One run, from the complete or incomplete roll call to its results."""
+
+    def __init__(
+        self, control: Control, roll: RollCall, job: Job, request: Request, note: Callable[[Result], None]
+    ) -> None:
+        """`note` is called with each result as it comes."""
+        self.control, self.roll, self.job, self.request = control, roll, job, request
+        self.book = Book()
+        self.results: list[Result] = []
+        self.members = sorted(roll.present)
+        self._note = note
+        self._step = 0
+        self._generation = 0
+        self._watch = Watch(control, roll)
+        self._idle: set[int] = set()
+        self._specs: dict[str, Spec] = {}
+        self._strangers_judged = 0
+        self._running = ""
+        self._no_time_for: list[str] = []
+        self.reserve_s = min(10.0, max(1.5, 0.1 * control.deadline_s))
+        """Of the run's deadline, for the last judge, the report and the end."""
+
+    def run(self) -> None:
+        """All checks, in order. Results are in `results`, also when it is interrupted midway."""
+        if self.job.missing:
+            for finding in run_findings.never_came(self.job, time.monotonic() - self.control.started):
+                self.add_run_finding(finding)
+        for result in self.results:
+            self._note(result)
+        specs, broken = loading.load(self.control, self.job, self.request)
+        for result in broken:
+            self._add(result)
+        self._specs = {spec.id: spec for spec in plan.choose(specs, self.request.selection, self.request.sources)}
+        for spec in self._specs.values():
+            why_not = self._why_not(spec)
+            if why_not is not None:
+                self._add(Result(spec.id, spec.title, spec.facts_version, skipped=why_not))
+            elif self._is_called_for(spec):
+                self._add(self._check(spec))
+        self._judge_late_strangers()
+        if self._no_time_for:
+            self.add_run_finding(run_findings.no_time(self._no_time_for, self.control.deadline_s))
+
+    def _add(self, result: Result) -> None:
+        self.results.append(result)
+        self._note(result)
+
+    def _why_not(self, spec: Spec) -> str | None:
+        """The reason to skip a check."""
+        results = {result.check: result for result in self.results}
+        for need in spec.needs:
+            if need not in results:
+                return f"needs {need}, which was not selected"
+            status = results[need].status
+            if status in BLOCKING and self._still_matters(results[need]):
+                return f"needs {need}, which {BLOCKING[status]}"
+        if not self._who(spec):
+            return "no rank is left that could measure it"
+        left = self.control.left - self.reserve_s
+        if left < spec.estimate_s:
+            self._no_time_for.append(spec.id)
+            return f"{max(0.0, left):.1f} s are left of the run's deadline, and it takes about {spec.estimate_s:g} s"
+        return None
+
+    def _still_matters(self, need: Result) -> bool:
+        """Not, where all that failed in it are ranks that are no longer members."""
+        culprits = need.culprits(self.job)
+        return not culprits or bool(culprits & set(self.members))
+
+    def _is_called_for(self, spec: Spec) -> bool:
+        found = {result.check for result in self.results if result.status in ("fail", "warn")}
+        asked_for = bool(self.request.selection.only) and self.request.selection.names(spec.id)
+        return not spec.when or asked_for or bool(found & set(spec.when))
+
+    # One check
+
+    def _who(self, spec: Spec) -> list[int]:
+        able = [rank for rank in self.members if rank not in self._idle]
+        return self.job.one_per_node(able) if spec.scope is Scope.NODE else able
+
+    def _check(self, spec: Spec) -> Result:
+        self._running = spec.id
+        who = self._who(spec)
+        outcomes = self._with_facts(spec.id, self._measure(spec, who))
+        self._idle |= {rank for rank, outcome in outcomes.items() if outcome.measures_no_more}
+        before = len(self.members)
+        self._let_go(outcomes)
+        if len(self.members) < before or not all(outcome.sound for outcome in outcomes.values()):
+            self._generation += 1  # the process group is broken, or has a member that is gone
+        return self._judged(spec, outcomes)
+
+    def _let_go(self, outcomes: Mapping[int, Outcome]) -> None:
+        """Members that are lost leave; those whose outcome does not say so get a finding of their own."""
+        members = set(self.members)
+        while members & set(self._watch.lost) and self._watch.suspects(members):
+            self._watch.look(members)
+            self.control.pump(0.1)
+        for rank in sorted(members & set(self._watch.lost)):
+            if rank not in outcomes or outcomes[rank].kind != "lost":
+                self.add_run_finding(self._gone(rank))
+        self.members = [rank for rank in self.members if rank not in self._watch.lost]
+
+    def _gone(self, rank: int) -> dict[str, Any]:
+        finding = run_findings.gone(rank, self.job, self._watch.lost[rank])
+        if rank in self._watch.dragged_along:
+            return {**finding, "severity": "info", "message": f"{finding['message']}: it went with its node"}
+        return finding
+
+    def _judged(self, spec: Spec, outcomes: Mapping[int, Outcome]) -> Result:
+        found = blame.findings(spec.id, spec.scope, outcomes, self.job)
+        if STRANGERS in spec.reads:
+            self._strangers_judged = len(self.roll.strangers)
+        self.roll.note_strangers(self.book)
+        answer, why = self.control.ask(
+            "judge",
+            lambda: judging.judge(spec.source, self.job, outcomes, self.book, self.request.settings),
+            judging.deadline_s(len(outcomes)),
+        )
+        if answer is None or "error" in answer:
+            found.append(judging.failure(spec.source, why, answer or {}))
+            answer = {"findings": [], "summary": ""}
+        return Result(
+            spec.id, spec.title, spec.facts_version, found + answer["findings"], outcomes,
+            answer["summary"], _skip_reason(outcomes),
+        )  # fmt: skip
+
+    def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
+        deadline_s = min(spec.deadline_s, self.control.left - self.reserve_s)
+        self._step += 1
+        order = {
+            "step": self._step, "source": vars(spec.source), "members": who, "generation": self._generation,
+            "deadline_s": deadline_s,
+        }  # fmt: skip
+        done = Log(self.control, f"{self.roll.run_id}/done/{self._step}")
+        self._say("step", order={**order, "members": ranges.to_text(who)})
+        seat = self.control.seat
+        assert seat is not None
+        if 0 in who:
+            seat.start(order)
+        outcomes = self._gather(spec, who, done, deadline_s)
+        if deadline_s < spec.deadline_s:
+            outcomes = {rank: outcome.cut_short_by_the_run() for rank, outcome in outcomes.items()}
+        if 0 in outcomes and (name := outcomes[0].facts):
+            self.book.add_text(name, seat.take_facts(name))
+        return dict(sorted(outcomes.items()))
+
+    def _gather(self, spec: Spec, who: list[int], done: Log, deadline_s: float) -> dict[int, Outcome]:
+        """The outcome of every rank asked; ranks that are lost get theirs from here."""
+        outcomes: dict[int, Outcome] = {}
+        start = time.monotonic()
+        end = min(start + deadline_s + HEARING_S, self.control.end_at - 0.6 * self.reserve_s)
+        trouble_at: float | None = None
+        pace = Pace(self.job.world_size)
+        self._watch.begin()
+        while missing := set(who) - set(outcomes):
+            if self.control.seat and 0 in missing and self.control.seat.outcome:
+                outcomes[0] = self.control.seat.outcome
+            for _, entry in done.new() if pace.is_due() else ():
+                if entry["rank"] in missing:
+                    outcomes.setdefault(entry["rank"], Outcome.from_json(entry["outcome"]))
+                    pace.restart()
+            self._watch.look(set(self.members))
+            if time.monotonic() >= end:
+                self._watch.lose(
+                    missing - set(outcomes),
+                    f"its supervisor did not answer within {end - start:.0f} s",
+                )
+            for rank in missing & set(self._watch.lost) - set(outcomes):
+                outcomes[rank] = self._watch.outcome_of(rank)
+            if spec.scope is Scope.WORLD and any(o.kind != "measured" for o in outcomes.values()):
+                trouble_at = trouble_at or time.monotonic()
+                if time.monotonic() - trouble_at > max(3.0, 0.1 * deadline_s):
+                    self._abort(outcomes)
+                    trouble_at = float("inf")
+            if set(who) - set(outcomes):
+                self.control.pump(pace.pause)
+        return outcomes
+
+    def _abort(self, outcomes: Mapping[int, Outcome]) -> None:
+        """Others wait for ranks that will not come: no need to wait for the deadline with them."""
+        unsound = [rank for rank, outcome in outcomes.items() if outcome.kind != "measured"]
+        reason = f"{ranges.ranks(unsound)} could not go on, and it did not end without"
+        self._say("abort", step=self._step, reason=reason)
+        if self.control.seat:
+            self.control.seat.abort(reason)
+
+    def _say(self, event: str, **content: Any) -> None:
+        """What every rank is to do now: one key, since rank 0 waits for all before it goes on."""
+        if self._step == 1 and event == "step":
+            processes = {str(rank): (a.about["pid"], a.nonce, a.about["pids"]) for rank, a in self.roll.present.items()}
+            job = {"job": self.job.to_json(), "settings": dict(self.request.settings), "processes": processes}
+            self.roll.put(f"{self.roll.run_id}/job", job)
+        self.roll.put(f"{self.roll.run_id}/now", {"event": event, "step": self._step, **content})
+
+    def _with_facts(self, check: str, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
+        """Brings the facts into the book. A rank whose facts are gone has not measured."""
+        self._fetch_facts(check, outcomes)
+        gone = Outcome("raised", slug="bad_facts", reason="its facts did not arrive at rank 0")
+        there = set(self.book.ranks(check))
+        return {r: o if o.kind != "measured" or r in there else gone for r, o in outcomes.items()}
+
+    def _fetch_facts(self, check: str, outcomes: Mapping[int, Outcome]) -> None:
+        names = {rank: outcome.facts for rank, outcome in outcomes.items() if outcome.facts}
+        store = self.control.store
+        assert store is not None
+        wanted = sorted({name for name in names.values() if name not in self.book})
+        for start in range(0, len(wanted), 32):
+            some = wanted[start : start + 32]
+            keys = [f"{self.roll.run_id}/facts/{name}" for name in some]
+            for name, text in zip(some, store.request("fetch", keys=keys), strict=True):
+                if text is not None:
+                    self.book.add_text(name, text)
+            store.tell("delete", keys=keys)
+        for rank, name in names.items():
+            if name in self.book:
+                self.book.note(check, rank, name)
+
+    def not_run(self, why: str) -> list[Result]:
+        """What an interruption has left undone, as skips."""
+        done = {result.check for result in self.results}
+        left = [spec for spec in self._specs.values() if spec.id not in done]
+        begun = f"{why.removesuffix(' before it')} while it was measured"
+        return [Result(s.id, s.title, skipped=begun if s.id == self._running else why) for s in left]
+
+    def find_the_dead(self) -> bool:
+        """When this supervisor itself was told to end: is a rank beside it the reason?"""
+        self._watch.find_the_dead(set(self.members))
+        fresh = [rank for rank in self.members if rank in self._watch.lost]
+        for rank in fresh:
+            self.add_run_finding(self._gone(rank))
+        self.members = [rank for rank in self.members if rank not in fresh]
+        return bool(fresh or self.roll.dead_beside_me(set(self._watch.lost)))
+
+    def add_run_finding(self, finding: dict[str, Any]) -> None:
+        """All of them are one result, which stands first."""
+        if not self.results or self.results[0].check != RUN:
+            self.results.insert(0, run_findings.run_result([]))
+        self.results[0].findings.append(finding)
+
+    def _judge_late_strangers(self) -> None:
+        """A second process with a taken rank may show itself when its check has been judged already."""
+        self.roll.look(late=True)
+        end = self.control.until(LATE_STRANGERS_S)
+        while self.roll.strangers_may_answer() and time.monotonic() < end:
+            self.control.pump(0.05)
+            self.roll.look(late=True)
+        if len(self.roll.strangers) == self._strangers_judged:
+            return
+        for place, result in enumerate(self.results):
+            spec = self._specs.get(result.check)
+            if spec is not None and STRANGERS in spec.reads and result.outcomes:
+                self.results[place] = self._judged(spec, result.outcomes)
+                self._note(self.results[place])
+
+
+def _skip_reason(outcomes: Mapping[int, Outcome]) -> str | None:
+    by_reason: dict[str, list[int]] = {}
+    for rank, outcome in outcomes.items():
+        if outcome.kind == "skipped":
+            by_reason.setdefault(outcome.reason or "", []).append(rank)
+    if not by_reason:
+        return None
+    if len(by_reason) == 1 and len(next(iter(by_reason.values()))) == len(outcomes):
+        return next(iter(by_reason))
+    return "; ".join(f"{ranges.ranks(ranks)}: {reason}" for reason, ranks in by_reason.items())

@@ -1,0 +1,77 @@
+"""How a run ends: the verdict reaches every rank before any rank's launcher can kill the others."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from preflight.control import Control, poll_every
+from preflight.courier import StoreLost
+from preflight.job import Job, Node
+from preflight.roll_call import LAST_VERDICT
+
+ALL_S = 5.0
+"""How long node 0, which serves the store, waits for everybody's farewell."""
+
+
+def content(
+    run_id: str, attempt: str, job: Job, living: list[int], exit_code: int, sentence: str, command: list[str]
+) -> dict[str, Any]:
+    """What all ranks need for their end. `living` are those whose farewell is waited for; `attempt` tells a
+    restart's farewells from the first ones; a restart of the same `command` says it again."""
+    return {
+        "event": "verdict", "step": 0, "run": run_id, "attempt": attempt, "job": job.to_json(),
+        "living": living, "exit_code": exit_code, "sentence": sentence, "command": command,
+    }  # fmt: skip
+
+
+def publish(control: Control, verdict: Mapping[str, Any]) -> bool:
+    """For all ranks, and for a restart of this job; False if the store is gone."""
+    assert control.store is not None
+    try:
+        for key in (f"{verdict['run']}/now", LAST_VERDICT):
+            control.store.request("put", key=key, value=json.dumps(verdict))
+    except StoreLost:
+        return False
+    return True
+
+
+def farewell(control: Control, verdict: Mapping[str, Any], rank: int | None) -> None:
+    """Says goodbye and waits for the others: torchrun ends all ranks of a node when one ends with an error,
+    and the store goes with node 0."""
+    assert control.store is not None
+    job = Job.from_json(verdict["job"])
+    node = job.node_of(rank) if rank is not None else Node("", -1, ())
+    everybody = f"{verdict['run']}/bye/{verdict['attempt']}"
+    mine = f"{verdict['run']}/bye-of-node/{node.node_rank}/{verdict['attempt']}"
+    living = set(verdict["living"])
+    key, awaited = (everybody, living) if 0 in node.ranks else (mine, living & set(node.ranks))
+    with contextlib.suppress(StoreLost):
+        for log in (everybody, mine):
+            control.store.request("append", key=log, value="{}")
+        end = time.monotonic() + ALL_S
+        while control.store.request("count", key=key) < len(awaited) and time.monotonic() < end:
+            control.pump(max(0.01, poll_every(job.world_size)))
+
+
+def write_error_file(sentence: str) -> None:
+    """torchrun ends with what stands here, instead of a guess of its own."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
+    with contextlib.suppress(OSError):
+        with open(f"{path}.preflight", "w") as file:
+            json.dump({"message": {"message": sentence, "extraInfo": details}}, file)
+        os.replace(f"{path}.preflight", path)
+
+
+def leave(exit_code: int) -> NoReturn:
+    """The last line of a supervisor: runs no exit handlers, of torch or of anybody."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(exit_code)

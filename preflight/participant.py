@@ -1,0 +1,184 @@
+"""Every other rank's part: it does what rank 0 says, until the verdict comes or rank 0 is gone."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from preflight import ranges
+from preflight.child import is_alive
+from preflight.control import Control, Pace, beat_every, poll_every
+from preflight.job import Job
+from preflight.launch import Launch, pid_namespace
+from preflight.outcome import LOG_TAIL, Outcome
+from preflight.roll_call import welcome_key
+from preflight.seat import Seat
+from preflight.watch import SILENT_S, Silence
+
+LOG_SHARE = 16 * 1024 * 1024
+"""Bytes of log tails that rank 0 takes from all ranks of one check together."""
+OVERDUE_S = 15.0
+"""After the run's deadline; rank 0 itself is ended by the kernel a little later."""
+LAST_LOOK_S = 3.0
+"""After a SIGTERM: how long a rank waits for rank 0 to say what happened."""
+
+
+class NoCoordinator(Exception):  # noqa: N818 -- an event
+    """Rank 0 does not answer, or answers no more. Its text says which."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """Rank 0's answer to a process."""
+
+    run_id: str
+    place: str
+    """member, or why it has no place (see roll_call.py)."""
+
+
+def await_welcome(control: Control, launch: Launch, nonce: str, within_s: float) -> Welcome:
+    """Raises NoCoordinator."""
+    assert control.store is not None
+    start, end = time.monotonic(), control.until(within_s)
+    while time.monotonic() < end:
+        answer = control.store.request("fetch", keys=[welcome_key(nonce)])[0]
+        if answer is not None:
+            welcome = json.loads(answer)
+            entry = json.dumps({"nonce": nonce, "rank": launch.rank})
+            control.store.request("append", key=f"{welcome['run']}/here", value=entry)
+            return Welcome(welcome["run"], welcome["place"])
+        control.pump(max(0.02, poll_every(launch.world_size)))
+    raise NoCoordinator(
+        f"rank 0 did not answer within {time.monotonic() - start:.0f} s: it never started, or cannot reach the store"
+    )
+
+
+class Participant:
+    """One rank's run. `verdict` is what rank 0 published, once it has."""
+
+    def __init__(
+        self,
+        control: Control,
+        rank: int | None,
+        nonce: str,
+        run_id: str,
+        new_seat: Callable[[Job, Mapping[str, str]], Seat],
+    ) -> None:
+        """A process without a place in the run (`rank` is None) only waits for the verdict."""
+        self.control, self.rank, self.run_id = control, rank, run_id
+        self.job: Job | None = None
+        self.verdict: dict[str, Any] | None = None
+        self._nonce = nonce
+        self._new_seat = new_seat
+        self._pids: dict[int, int] = {}
+        self._step = 0
+        self._silence = Silence(control.world_size)
+        self._pace = Pace(control.world_size)
+        self._last_watch = 0.0
+
+    def run(self) -> dict[str, Any]:
+        """Until the verdict. Raises NoCoordinator when rank 0 falls silent."""
+        while self.verdict is None:
+            if self.control.left < -OVERDUE_S:
+                raise NoCoordinator(f"rank 0 lives, but gave no verdict by {OVERDUE_S:.0f} s after the run's deadline")
+            if self._pace.is_due():
+                self._look()
+            self._watch_rank_0()
+            seat = self.control.seat
+            if seat is not None and seat.outcome is not None:
+                self._report(seat, seat.outcome)
+                self._pace.restart()
+            self.control.pump(self._pace.pause)
+        return self.verdict
+
+    def _look(self) -> None:
+        assert self.control.store is not None
+        now = self.control.store.request("fetch", keys=[f"{self.run_id}/now"])[0]
+        event: dict[str, Any] = json.loads(now) if now else {"event": "nothing"}
+        if event["event"] == "verdict":
+            self.verdict = event
+        elif event["event"] == "abort" and event["step"] == self._step and self.control.seat:
+            self.control.seat.abort(event["reason"])
+        elif event["event"] == "step" and event["step"] > self._step:
+            self._pace.restart()
+            self._step = event["step"]
+            self._begin(event["order"])
+
+    def _begin(self, order: dict[str, Any]) -> None:
+        members = ranges.from_text(order["members"])
+        if self.rank not in members:
+            return
+        if self.job is None:
+            self._learn_the_job()
+        if self.control.seat is not None:
+            self.control.seat.start({**order, "members": list(members)})
+
+    def _learn_the_job(self) -> None:
+        assert self.control.store is not None
+        text = self.control.store.request("fetch", keys=[f"{self.run_id}/job"])[0]
+        about = json.loads(text)
+        self.job = Job.from_json(about["job"])
+        mine = pid_namespace()
+        self._pids = {int(rank): pid for rank, (pid, _, its) in about["processes"].items() if its == mine}
+        if self.rank is not None and about["processes"][str(self.rank)][1] != self._nonce:
+            self.rank = None  # another process with this rank was quicker
+            return
+        self.control.seat = self._new_seat(self.job, about["settings"])
+
+    def _report(self, seat: Seat, outcome: Outcome) -> None:
+        """The facts first, under their content hash; then the outcome that refers to them."""
+        assert self.control.store is not None
+        seat.outcome = None
+        if outcome.facts:
+            key = f"{self.run_id}/facts/{outcome.facts}"
+            self.control.store.request("put_once", key=key, value=seat.take_facts(outcome.facts))
+        share = max(2048, min(LOG_TAIL, LOG_SHARE // self.control.world_size))
+        outcome = replace(outcome, log_tail=(outcome.log_tail or "")[-share:], stack=(outcome.stack or "")[:share])
+        entry = json.dumps({"rank": self.rank, "outcome": outcome.to_json()})
+        self.control.store.request("append", key=f"{self.run_id}/done/{self._step}", value=entry)
+
+    def _watch_rank_0(self) -> None:
+        now = time.monotonic()
+        if now - self._last_watch < beat_every(self.control.world_size):
+            return
+        self._last_watch = now
+        assert self.control.store is not None
+        beat = self.control.store.request("fetch", keys=[f"{self.run_id}/beat/0"])[0]
+        silent = self._silence.heard({0: beat}, now)[0]
+        if silent >= SILENT_S + beat_every(self.control.world_size):
+            raise NoCoordinator(f"rank 0 gave no sign of life for {silent:.0f} s, expected one every second")
+
+    def say_goodbye(self, why: str, kind: str) -> None:
+        """For rank 0: this rank leaves. `kind`: told (to end), gave_up (on rank 0), fault (of preflight here)."""
+        assert self.control.store is not None
+        entry = json.dumps({"rank": self.rank, "why": why, "kind": kind, "dead": self.dead_beside_me()})
+        if self.rank is not None:
+            self.control.store.request("append", key=f"{self.run_id}/left", value=entry)
+
+    def leave_early(self, why: str) -> dict[str, Any] | None:
+        """Told to end: says so, and waits a moment for rank 0's verdict, which may explain it."""
+        self.say_goodbye(why, "told")
+        end = time.monotonic() + LAST_LOOK_S
+        while self.verdict is None and time.monotonic() < end and not self.rank_0_is_dead():
+            self._look()
+            self.control.pump(0.05)
+        return self.verdict
+
+    def dead_beside_me(self) -> list[int]:
+        """Ranks of this node whose supervisors are dead."""
+        mine = self.job.node_of(self.rank).ranks if self.job and self.rank is not None else ()
+        return [rank for rank in mine if rank in self._pids and not is_alive(self._pids[rank])]
+
+    def rank_0_is_dead(self) -> bool:
+        """Known on its own node only."""
+        return 0 in self.dead_beside_me()
+
+    def writes_for_its_node(self) -> bool:
+        """The lowest living rank of its node speaks for it when rank 0 is lost."""
+        if self.job is None or self.rank is None:
+            return True
+        dead = self.dead_beside_me()
+        living = [rank for rank in self.job.node_of(self.rank).ranks if rank not in dead and rank != 0]
+        return not living or self.rank == min(living) or os.getpid() == self._pids.get(min(living))

@@ -1,0 +1,171 @@
+"""Who is here? Every process says hello on the store; rank 0 gives each its place in the run.
+
+Keys of an earlier attempt survive in the store, and two processes may claim one rank. So a process comes
+under a nonce of its own, rank 0 answers to the nonce, and only who answers back is here.
+"""
+
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from preflight import facts, ranges
+from preflight.child import is_alive
+from preflight.control import Control, Log
+from preflight.job import Job, Node
+from preflight.launch import Launch, addresses, pid_namespace
+
+ARRIVALS = "preflight/arrivals"
+LAST_VERDICT = "preflight/last"
+STRANGERS = "preflight.strangers"
+"""What a check names in `PLAN.reads` to judge the processes that came and have no place in the run."""
+RIVAL_S = 2.0
+"""How long a second process with rank 0 waits for the first one to claim the run."""
+
+
+def welcome_key(nonce: str) -> str:
+    """Where rank 0 answers a process."""
+    return f"preflight/welcome/{nonce}"
+
+
+def hello(control: Control, launch: Launch, nonce: str) -> int:
+    """Says who came, and returns as which of all that came to this store."""
+    assert control.store is not None
+    about = {"nonce": nonce, "pid": os.getpid(), "pids": pid_namespace(), "addresses": addresses(), **launch.to_json()}
+    index: int = control.store.request("append", key=ARRIVALS, value=json.dumps(about))
+    return index
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A process that said hello."""
+
+    index: int
+    about: dict[str, Any]
+
+    @property
+    def nonce(self) -> str:
+        return str(self.about["nonce"])
+
+    @property
+    def rank(self) -> int | None:
+        rank = self.about["rank"]
+        return None if rank is None else int(rank)
+
+
+class RollCall:
+    """Rank 0's list of who came."""
+
+    def __init__(self, control: Control, launch: Launch, nonce: str, index: int) -> None:
+        self.control = control
+        self.run_id = uuid.uuid4().hex[:12]
+        self.world_size = launch.world_size
+        self.present: dict[int, Arrival] = {}
+        self.strangers: dict[int, dict[str, Any]] = {}
+        """Who came, lives and has no place in the run, by number of arrival: why (invalid, outside,
+        duplicate or late), node, rank, pid, environ (launch variables), problems."""
+        self._launch = launch
+        self._nonce, self._index = nonce, index
+        self._arrivals = Log(control, ARRIVALS)
+        self._here = Log(control, f"{self.run_id}/here")
+        self._greeted: dict[str, tuple[Arrival, str]] = {}
+
+    @property
+    def complete(self) -> bool:
+        return len(self.present) == self.world_size
+
+    def look(self, *, late: bool = False) -> bool:
+        """Greets who has come since; True if anybody did. With `late` a rank that missed the roll call is
+        a stranger, too."""
+        came = self._arrivals.new()
+        for index, about in came:
+            self._greet(Arrival(index, about), late)
+        answered = self._here.new()
+        for _, entry in answered:
+            self._seat(*self._greeted.pop(entry["nonce"]))
+        return bool(came or answered)
+
+    def _greet(self, arrival: Arrival, late: bool) -> None:
+        if arrival.nonce == self._nonce:
+            self.present[0] = arrival
+            return
+        why = self._why_strange(arrival) or ("late" if late else "")
+        self._greeted[arrival.nonce] = (arrival, why)
+        self.put(welcome_key(arrival.nonce), {"run": self.run_id, "place": why or "member"})
+
+    def _why_strange(self, arrival: Arrival) -> str:
+        if arrival.rank is None:
+            return "invalid"
+        if arrival.rank >= self.world_size:
+            return "outside"
+        return "duplicate" if arrival.rank == 0 or arrival.rank in self.present else ""
+
+    def _seat(self, arrival: Arrival, why: str) -> None:
+        """Called when a greeted process answered: those of an earlier attempt are dead and never do."""
+        why = why or self._why_strange(arrival)
+        if why or arrival.rank is None:
+            known = {key: arrival.about[key] for key in ("rank", "pid", "environ", "problems")}
+            self.strangers[arrival.index] = {"why": why, "node": arrival.about["node_name"], **known}
+        else:
+            self.present[arrival.rank] = arrival
+
+    def strangers_may_answer(self) -> bool:
+        """Processes without a place have been greeted and not answered yet. (Those of an earlier attempt are
+        dead and never will.)"""
+        waiting = (arrival for arrival, why in self._greeted.values() if why)
+        return any(arrival.about["restarts"] == self._launch.restarts for arrival in waiting)
+
+    def note_strangers(self, book: facts.Book) -> None:
+        """As facts, so that a check can judge them, and judge them again offline."""
+        for index, stranger in self.strangers.items():
+            text = facts.to_text(stranger)
+            book.add_text(facts.content_hash(text), text)
+            book.note(STRANGERS, index, facts.content_hash(text))
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """JSON on the store."""
+        assert self.control.store is not None
+        self.control.store.request("put", key=key, value=json.dumps(value))
+
+    def is_rival(self) -> bool:
+        """Whether another process with rank 0 came before this one, lives, and claims the run."""
+        if self._index == 1 or not any(a.rank == 0 and a.index < self._index for a in self._before_me()):
+            return False
+        assert self.control.store is not None
+        end = self.control.until(RIVAL_S)
+        while self.control.until(0) < end:
+            if self.control.store.request("fetch", keys=[welcome_key(self._nonce)])[0]:
+                return True
+            self.control.pump(0.05)
+        return False
+
+    def _before_me(self) -> list[Arrival]:
+        return [Arrival(index, about) for index, about in Log(self.control, ARRIVALS).new()]
+
+    def job(self, backend: str) -> Job:
+        """The nodes, by their numbers, with names that tell them apart."""
+        by_key: dict[str, list[int]] = {}
+        for rank in sorted(self.present):
+            by_key.setdefault(self.present[rank].about["node_key"], []).append(rank)
+        firsts = {key: self.present[ranks[0]].about for key, ranks in by_key.items()}
+        keys = sorted(by_key, key=lambda key: (firsts[key]["node_rank"] or 0, by_key[key][0]))
+        names = [firsts[key]["node_name"] for key in keys]
+        nodes = []
+        for number, key in enumerate(keys):
+            about = firsts[key]
+            node_rank = about["node_rank"] if about["node_rank"] is not None else number
+            name = about["node_name"] if names.count(about["node_name"]) == 1 else f"{about['node_name']}#{node_rank}"
+            nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"])))
+        return Job(self._launch.launcher, self.world_size, backend, tuple(nodes))
+
+    def dead_beside_me(self, ranks: set[int]) -> set[int]:
+        """Of these ranks those on this node whose supervisors are known to be dead."""
+        here = (self._launch.node_key, pid_namespace())
+        known = {rank: self.present[rank].about for rank in ranks & set(self.present)}
+        beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == here}
+        return {rank for rank in beside if not is_alive(self.present[rank].about["pid"])}
+
+    def missing_text(self) -> str:
+        """ "ranks 2-3", for a sentence."""
+        return ranges.ranks(set(range(self.world_size)) - set(self.present))
