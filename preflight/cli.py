@@ -1,0 +1,297 @@
+"""The command line. Imports no torch: `list`, `describe` and `--level quick` never need it."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from preflight import __version__, console, plan, registry, report
+from preflight.check import Level
+from preflight.plan import Selection
+from preflight.registry import Check, Source, UsageError
+
+COMMANDS = ("run", "list", "describe", "show")
+DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
+ALONE_QUICK_S = 5.0
+PLUGIN_S = 20.0
+SHORTEST_S = 3.0
+
+
+class _Parser(argparse.ArgumentParser):
+    """One sentence and exit code 2, instead of a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """The command, to its exit."""
+    try:
+        code = _dispatch(arguments)
+    except UsageError as error:
+        # Every rank has the same command line: one of them says what is wrong with it.
+        if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+            sys.stderr.write(f"preflight: {error}\n")
+        code = 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
+    sys.exit(code)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    named = bool(arguments) and arguments[0] in COMMANDS
+    if arguments and not named and not arguments[0].startswith("-"):
+        hint = registry.near_misses(arguments[0], COMMANDS)
+        raise UsageError(f"{arguments[0]}: there is no such command{hint}")
+    words = arguments if named or arguments[:1] in (["-h"], ["--help"], ["--version"]) else ["run", *arguments]
+    options, unknown = parser().parse_known_args(words)
+    if unknown:
+        raise UsageError(
+            f"{unknown[0]}: there is no such option{registry.near_misses(unknown[0], _flags(options.command))}"
+        )
+    return {"run": _run, "list": _list, "describe": _describe, "show": _show}[options.command](options)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole surface."""
+    top = _Parser(
+        prog="preflight",
+        description="Tells before training starts whether this machine or cluster can run a distributed PyTorch job.",
+        epilog="In a job's own launcher: torchrun [...] -m preflight --all. Without a command: run. "
+        "Exit codes: 0 no failure, 1 a failure was found, 2 usage, 3 preflight could not finish its own work.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"preflight {__version__}")
+    commands = top.add_subparsers(dest="command", parser_class=_Parser, metavar="COMMAND")
+    _add_run(commands.add_parser("run", help="run the checks (the default)", allow_abbrev=False))
+    listed = commands.add_parser("list", help="list the checks", allow_abbrev=False)
+    described = commands.add_parser("describe", help="explain a check or a code", allow_abbrev=False)
+    described.add_argument("what", metavar="CHECK_OR_CODE")
+    shown = commands.add_parser("show", help="print a saved report again", allow_abbrev=False)
+    shown.add_argument("report", metavar="REPORT", help="report.json, or the folder that --report wrote")
+    shown.add_argument("--judge", action="store_true", help="judge its facts anew")
+    shown.add_argument("--json", metavar="FILE", help="also write the report (- is stdout)")
+    _add_settings(shown)
+    for command in (listed, described, shown):
+        _add_plugins(command)
+    return top
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
+    run.add_argument("--all", action="store_true", help="the same as --level full")
+    run.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ID_OR_FAMILY,..",
+        help="these checks, and what they need",
+    )
+    run.add_argument("--skip", action="append", default=[], metavar="ID_OR_FAMILY,..", help="not these checks")
+    run.add_argument("--json", metavar="FILE", help="write the report (- is stdout)")
+    run.add_argument("--facts", action="store_true", help="with the facts in it")
+    run.add_argument("--report", metavar="DIR", help="write the report, its facts and all its readers")
+    run.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
+    run.add_argument(
+        "--deadline",
+        type=_seconds,
+        metavar="S",
+        help="seconds for the whole run (quick 5 alone or 60, standard 120, full 900)",
+    )
+    run.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto")
+    _add_settings(run)
+    _add_plugins(run)
+
+
+def _add_settings(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--set", action="append", default=[], metavar="ID.OPTION=VALUE", help="an option of a check")
+
+
+def _add_plugins(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--plugin", action="append", default=[], metavar="MODULE_OR_FILE", help="a check of your own")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not SHORTEST_S <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from {SHORTEST_S:.0f} to 86400")
+    return seconds
+
+
+def _flags(command: str) -> list[str]:
+    known: Any = parser()._subparsers
+    return [flag for flag in known._group_actions[0].choices[command]._option_string_actions if flag.startswith("--")]
+
+
+def _words(lists: list[str]) -> tuple[str, ...]:
+    return tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
+
+
+def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
+    """`--set` texts by name. Raises UsageError; what belongs to a plugin is looked at when it is loaded."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        id_ = name.rpartition(".")[0]
+        if not equals:
+            raise UsageError(f"--set {text}: ID.OPTION=VALUE is expected")
+        if id_ not in sources:
+            raise UsageError(
+                f"--set {name}: there is no check {id_ or name}{registry.near_misses(id_ or name, sources)}"
+            )
+        found[name] = value
+    for source in sources.values():
+        if source.kind == "builtin" and any(name.rpartition(".")[0] == source.id for name in found):
+            registry.unknown_settings(registry.load(source), found)
+    return found
+
+
+def _run(options: argparse.Namespace) -> int:
+    from preflight import launch, local
+
+    if options.all and options.level not in (None, "full"):
+        raise UsageError(f"--all is --level full: not together with --level {options.level}")
+    if options.facts and not options.json:
+        raise UsageError("--facts puts the facts into the report of --json FILE, which is not given")
+    level = Level.FULL if options.all else Level(options.level or "standard")
+    sources = registry.sources(options.plugin)
+    selection = Selection(level, _words(options.only), _words(options.skip))
+    for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
+        plan.expand(words, sources, option)
+    texts = settings(options.set, sources)
+    here = launch.from_environ(os.environ)
+    quick = level is Level.QUICK and not selection.only
+    if here.launcher == "local" and not quick:
+        refused = report_refusal(options)
+        if refused:
+            raise UsageError(refused)
+        return local.launch(sys.argv[1:], options.deadline or DEADLINES_S[level])
+    return _supervise(options, selection, sources, texts, needs_torch=not quick, alone=here.launcher == "local")
+
+
+def report_refusal(options: argparse.Namespace) -> str:
+    """Before ranks are started: why the report could not be written, or ""."""
+    from preflight.writers import Output
+
+    return Output(options.json, options.report).refusal(time.time())
+
+
+def _supervise(
+    options: argparse.Namespace,
+    selection: Selection,
+    sources: Mapping[str, Source],
+    texts: Mapping[str, str],
+    *,
+    needs_torch: bool,
+    alone: bool,
+) -> NoReturn:
+    from preflight import supervisor
+    from preflight.plan import Request
+    from preflight.writers import Output
+
+    default = ALONE_QUICK_S if alone else DEADLINES_S[selection.level]
+    task = supervisor.Task(
+        request=Request(selection, texts, sources, options.backend),
+        command=sys.argv[1:],
+        deadline_s=options.deadline or default,
+        strict=options.strict,
+        output=Output(options.json, options.report, options.facts),
+        needs_torch=needs_torch,
+    )
+    supervisor.run(task)
+
+
+def _list(options: argparse.Namespace) -> int:
+    for source in registry.sources(options.plugin).values():
+        print(_told(source, lambda check: f"{check.id:<22} {check.plan.level:<9} {check.plan.scope:<6} {check.title}"))
+    return 0
+
+
+def _describe(options: argparse.Namespace) -> int:
+    from preflight import describe
+    from preflight.result import RUN
+
+    sources = registry.sources(options.plugin)
+    if options.what.startswith(RUN):
+        print(describe.run_page())
+        return 0
+    family = [id_ for id_ in sources if id_.partition(".")[0] == options.what]
+    id_ = options.what if options.what in sources else options.what.rpartition(".")[0]
+    if id_ not in sources and not family:
+        hint = registry.near_misses(options.what, sources)
+        raise UsageError(f"{options.what}: there is no such check or code{hint}")
+    for one in family or [id_]:
+        print(_told(sources[one], lambda check: describe.page(check, check.id if family else options.what)))
+    return 0
+
+
+def _told(source: Source, tell: Callable[[Check], str]) -> str:
+    """What a check's module says of it. A plugin is imported in a child: it may hang."""
+    if source.kind == "builtin":
+        return tell(registry.load(source))
+    from preflight.control import Control
+
+    def work() -> dict[str, str]:
+        try:
+            return {"told": tell(registry.load(source))}
+        except UsageError as error:
+            return {"usage": str(error)}
+        except Exception as error:
+            return {"told": f"{source.id:<22} cannot be loaded: {type(error).__name__}: {error}"}
+
+    answer, why = Control(PLUGIN_S).ask("plugin", work, PLUGIN_S)
+    if answer is None:
+        return f"{source.id:<22} cannot be loaded: its import {why.partition(chr(10))[0]}"
+    if "usage" in answer:
+        raise UsageError(answer["usage"])
+    return str(answer["told"])
+
+
+def _show(options: argparse.Namespace) -> int:
+    shown, path = report.load(options.report)
+    try:
+        return _show_report(options, shown, path)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
+        raise UsageError(f"{path}: is no whole report ({type(error).__name__}: {error})") from None
+
+
+def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:
+    from preflight import offline
+    from preflight.facts import Book
+
+    sources = registry.sources(options.plugin)
+    texts = settings(options.set, sources)
+    if options.judge:
+        book = _facts_beside(path)
+        shown = offline.judge_again(shown, book, sources, texts)
+    elif texts:
+        raise UsageError("--set changes nothing without --judge")
+    if options.json:
+        from preflight.writers import Output
+
+        output = Output(options.json)
+        output.print_json(shown, Book())
+        failed = output.write(shown, Book(), "report.json")["failed"]
+        if failed:
+            raise UsageError(f"--json {options.json}: {failed}")
+    screen = sys.stderr if options.json == "-" else sys.stdout
+    for line in [*(console.check_line(check) for check in shown["checks"]), *console.ending(shown, [])]:
+        print(line, file=screen)
+    if shown["exit_code"] not in (0, 1, 2, 3):
+        raise ValueError(f"its exit code is {shown['exit_code']!r}")
+    return int(shown["exit_code"])
+
+
+def _facts_beside(path: str) -> Any:
+    folder, name = os.path.split(path)
+    candidates = ["facts.jsonl.gz", report.facts_path(name)]
+    found = next((c for c in candidates if os.path.isfile(os.path.join(folder, c))), None)
+    if found is None:
+        raise UsageError(f"{path}: no facts lie beside it ({' or '.join(candidates)}), so it cannot be judged anew")
+    return report.read_facts(os.path.join(folder, found))

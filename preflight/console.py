@@ -1,0 +1,129 @@
+"""The plain screen: a line a check as it ends, then the findings, then the verdict."""
+
+import textwrap
+from typing import Any
+
+from preflight import ranges
+from preflight.job import Job
+from preflight.report import Report
+from preflight.result import RUN, WORST_FIRST, merge
+
+WIDTH = 100
+"""Of wrapped text where there is no terminal."""
+_WORDS = {"fail": "FAIL", "error": "ERROR", "warn": "WARN", "skip": "SKIP", "pass": "PASS", "info": "INFO"}
+
+
+def header(job: Job, level: str, deadline_s: float) -> str:
+    """Who runs what."""
+    ranks = ranges.count(job.world_size, "rank")
+    nodes = ranges.count(len(job.nodes), "node")
+    return f"preflight: {ranks} on {nodes} ({job.launcher}, {job.backend}), {level}, at most {deadline_s:.0f} s"
+
+
+def check_line(check: dict[str, Any], width: int | None = None) -> str:
+    """`PASS  comm.init  0.3 s  4 ranks in 0.31 s`, cut to the width of a terminal."""
+    counted = check["summary"] or check["title"]
+    if check["status"] == "skip":
+        counted = f"skipped: {check['skipped']}"
+    elif check["status"] in ("fail", "error", "warn"):
+        counted = ranges.count(len(check["findings"]), "finding") + ", see below"
+    seconds = f"{check['seconds']['max']:.1f} s"
+    line = f"{_WORDS[check['status']]:<5} {check['check']:<20} {seconds:>7}  {counted}"
+    line = plain(line).replace("\n", " ")
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"
+
+
+def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
+    """Severity, culprit and code; the sentence; who noticed; the fix."""
+    who = culprit(finding)
+    first = f"{_WORDS[finding['severity']]:<5} {plain(who)}{'  ' if who else ''}[{finding['code']}]"
+    lines = [first, *_indented(finding["message"], width)]
+    if finding["noticed_by"]:
+        noticed = ranges.from_text(finding["noticed_by"])
+        lines += _indented(
+            f"noticed by {ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame",
+            width,
+        )
+    return [*lines, *_indented(f"fix: {finding['fix']}", width)]
+
+
+def plain(text: str) -> str:
+    """Without control characters: what a check says may hold a terminal's commands, and XML admits none."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
+
+
+def _indented(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        plain(text), width, initial_indent="      ", subsequent_indent="      ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def culprit(finding: dict[str, Any]) -> str:
+    """ "node-1, ranks 8-15, gpu 3", or that none is seen."""
+    where = dict(finding["where"])
+    parts: list[str] = []
+    if node := where.pop("node", None):
+        parts.append(str(node))
+    elif nodes := finding.get("nodes"):
+        parts.append(ranges.count(len(nodes), "node") if len(nodes) > 3 else ", ".join(nodes))
+    if "ranks" in finding:
+        parts.append(ranges.ranks(ranges.from_text(finding["ranks"])))
+    if "file" in where and "line" in where:
+        where["file"] = f"{where['file']}:{where.pop('line')}"
+    parts += [f"{key.replace('_', ' ')} {value}" for key, value in where.items()]
+    return ", ".join(parts)
+
+
+def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
+    """All findings, worst first, then skips, counts, the verdict and where the report lies."""
+    job = Job.from_json(report["job"])
+    found = [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
+    found.sort(key=lambda finding: _order(finding["severity"]))
+    lines: list[str] = []
+    for finding in found:
+        lines += ["", *finding_lines(finding, width)]
+    return [*lines, "", *_counts(report, width), *places, _verdict(report)]
+
+
+def sentence(report: Report) -> str:
+    """The verdict and its first reason in one line: for the launcher's error file, and for other ranks."""
+    found = sorted(
+        (finding for check in report["checks"] for finding in check["findings"]),
+        key=lambda finding: _order(finding["severity"]),
+    )
+    if not found:
+        return f"preflight: {report['verdict'].upper()}"
+    first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    who = culprit(first)
+    message = first["message"][:500]
+    told = f"{who}: {message}" if who else message
+    return f"preflight: {report['verdict'].upper()}: {told} [{first['code']}]{more}"
+
+
+def _order(severity: str) -> int:
+    return len(WORST_FIRST) if severity == "info" else WORST_FIRST.index(severity)
+
+
+def _counts(report: Report, width: int) -> list[str]:
+    statuses = [check["status"] for check in report["checks"] if check["check"] != RUN]
+    counts = [f"{statuses.count(word)} {word}" for word in WORST_FIRST if word in statuses]
+    lines = [f"{ranges.count(len(statuses), 'check')}: {', '.join(counts) or 'none'}"]
+    for check in report["checks"]:
+        if check["skipped"] is not None:
+            lines += _indented(f"skipped {check['check']}: {check['skipped']}", width)
+    return lines
+
+
+def _verdict(report: Report) -> str:
+    meaning = {
+        "pass": "nothing stands against this job",
+        "warn": "it can run; see the warnings",
+        "fail": "do not start this job",
+        "error": "preflight could not finish its own work: this is no clean bill",
+    }[report["verdict"]]
+    if all(check["status"] == "skip" for check in report["checks"]):
+        meaning = "nothing was measured"
+    return (
+        f"verdict: {report['verdict'].upper()} ({meaning}), exit code {report['exit_code']}, {report['seconds']:.1f} s"
+    )
