@@ -1,0 +1,1 @@
+"""The built-in checks, one a file: checks/<family>/<name>.py is the check <family>.<name>."""

@@ -1,0 +1,1 @@
+"""How the job was started, and what its processes were given."""

@@ -1,0 +1,191 @@
+"""Launch: every rank is there once, with coherent variables and a device of its own.
+
+Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as each process was given
+them, and by NVML's UUIDs which GPU it would take. Processes that came but have no place in the run (a rank
+given twice, or beyond the world size) are judged from the roll call.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges
+from preflight.checks.env.devices import visible
+
+STRANGERS = "preflight.strangers"
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.2, reads=(STRANGERS,))
+
+INVALID = Code(
+    "A launch variable is missing or no number.",
+    fix="Set {variable} in the job's script, or start with torchrun.",
+)
+DUPLICATE_RANK = Code(
+    "Two processes have the same rank.",
+    fix="Give every process its own RANK: node_rank * ranks a node + local_rank.",
+)
+RANK_OUTSIDE = Code(
+    "A rank is not below the world size.", fix="WORLD_SIZE is the number of all ranks; RANK counts from 0."
+)
+LATE = Code(
+    "A rank came after the roll call.",
+    fix="See what held its node up (image pull, file system); or a longer --deadline.",
+)
+UNLIKE = Code("A launch variable differs between ranks.", fix="Set {variable} to the same value on all nodes.")
+LOCAL_RANK_TAKEN = Code(
+    "Two ranks of one node have the same LOCAL_RANK.", fix="LOCAL_RANK counts the ranks of one node from 0."
+)
+LOCAL_WORLD_SIZE = Code(
+    "LOCAL_WORLD_SIZE is not the number of ranks on the node.",
+    fix="Set LOCAL_WORLD_SIZE to the node's number of ranks.",
+)
+UNEVEN = Code(
+    "Nodes have unlike numbers of ranks.",
+    fix="Start the same number on each (--nproc-per-node), unless meant so.",
+)
+SHARED_GPU = Code(
+    "Two ranks take the same GPU.",
+    fix="Let each take cuda:LOCAL_RANK; check CUDA_VISIBLE_DEVICES and the number of ranks a node.",
+)
+NO_GPU = Code(
+    "A rank has no GPU where others have one.",
+    fix="Show it its GPU (CUDA_VISIBLE_DEVICES), or start fewer ranks on the node.",
+)
+
+NUMBERS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 1}
+"""The least value of each."""
+EQUAL_EVERYWHERE = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Facts(TypedDict):
+    environ: dict[str, str]
+    local_rank: int
+    gpus: list[str] | None
+    """UUIDs that this process may use, in CUDA's order; None where NVML cannot tell."""
+    no_gpus_why: str
+
+
+def measure(ctx: Context) -> Facts:
+    names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+    gpus, why = visible(ctx.environ)
+    return {
+        "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
+        "local_rank": ctx.local_rank,
+        "gpus": gpus,
+        "no_gpus_why": why,
+    }
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from _strangers(run)
+    yield from _no_numbers(facts, run)
+    for variable in EQUAL_EVERYWHERE:
+        yield from _unlike(variable, facts, run)
+    if not run.job.missing:
+        yield from _node_sizes(facts, run)
+    yield from _local_ranks(facts, run)
+    if run.job.backend == "nccl":
+        yield from _devices(facts, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    gpus = {gpu for one in facts.values() for gpu in [_device(one)] if gpu}
+    where = f"{ranges.count(len(facts), 'rank')} on {ranges.count(len(run.job.nodes), 'node')}"
+    return f"{where}, {ranges.count(len(gpus), 'GPU') if gpus else 'no GPU'}"
+
+
+def _strangers(run: Run) -> Iterator[Finding]:
+    for stranger in run.facts(STRANGERS).values():
+        rank, node, pid = stranger["rank"], stranger["node"], stranger["pid"]
+        who = f"process {pid} on {node}"
+        if stranger["why"] == "invalid":
+            for variable, problem in stranger["problems"]:
+                yield INVALID.fail(f"{variable} {problem} for {who}; it could not join", node=node, variable=variable)
+        elif stranger["why"] == "duplicate":
+            yield _duplicate(rank, node, who, run)
+        elif stranger["why"] == "outside":
+            text = f"{who} has RANK {rank}, expected below WORLD_SIZE {run.job.world_size}"
+            yield RANK_OUTSIDE.fail(text, node=node, rank=rank, variable="RANK")
+        else:
+            yield LATE.fail(f"{who} came as rank {rank} when the run had begun without it", node=node, rank=rank)
+
+
+def _duplicate(rank: int, node: str, who: str, run: Run) -> Finding:
+    holder = run.job.node_of(rank).node
+    text = f"{who} came with RANK {rank}, which a process on {holder} has already; expected every rank once"
+    return DUPLICATE_RANK.fail(text, node=node, rank=rank, variable="RANK", peer_node=holder)
+
+
+def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """A member got in without them: from its neighbours the engine knew what they should be."""
+    for rank, one in facts.items():
+        for variable, least in NUMBERS.items():
+            value = one["environ"].get(variable)
+            if value is not None and not (re.fullmatch("[0-9]{1,9}", value.strip()) and int(value) >= least):
+                text = f"{variable} is {value!r}, expected a whole number of at least {least}"
+                yield INVALID.fail(text, variable=variable, **run.job.where(rank))
+
+
+def _unlike(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    values = {rank: one["environ"].get(variable) for rank, one in facts.items()}
+    counts = Counter(values.values())
+    if len(counts) < 2:
+        return
+    usual = str(run.job.world_size) if variable == "WORLD_SIZE" else counts.most_common(1)[0][0]
+    for rank, value in values.items():
+        if value != usual:
+            others = f"{usual or 'not set'} as on {counts[usual]} of {len(values)} ranks"
+            text = f"{variable} is {value or 'not set'}, expected {others}"
+            yield UNLIKE.fail(text, variable=variable, **run.job.where(rank))
+
+
+def _node_sizes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    usual = Counter(len(node.ranks) for node in run.job.nodes).most_common(1)[0][0]
+    for node in run.job.nodes:
+        size = len(node.ranks)
+        if size != usual:
+            yield UNEVEN.warn(f"{size} ranks, expected {usual} as on most nodes", node=node.node)
+        for rank in node.ranks:
+            said = facts[rank]["environ"].get("LOCAL_WORLD_SIZE") if rank in facts else None
+            if said is not None and re.fullmatch("[0-9]{1,9}", said) and int(said) != size:
+                text = f"LOCAL_WORLD_SIZE is {said}, expected {size}, the ranks on this node"
+                yield LOCAL_WORLD_SIZE.fail(text, node=node.node, rank=rank, variable="LOCAL_WORLD_SIZE")
+
+
+def _local_ranks(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """Normal where each rank sees one GPU only, its own (srun --gpus-per-task=1)."""
+    for node in run.job.nodes:
+        holder: dict[str, int] = {}
+        for rank in node.ranks:
+            said = facts[rank]["environ"].get("LOCAL_RANK") if rank in facts else None
+            if said is None or len(facts[rank]["gpus"] or ()) == 1:
+                continue
+            other = holder.setdefault(said, rank)
+            if other != rank:
+                text = f"LOCAL_RANK is {said}, which rank {other} on this node has, too"
+                yield LOCAL_RANK_TAKEN.fail(text, node=node.node, rank=rank, peer_rank=other, variable="LOCAL_RANK")
+
+
+def _device(one: Facts) -> str | None:
+    """The GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees."""
+    gpus = one["gpus"] or []
+    index = 0 if len(gpus) == 1 else one["local_rank"]
+    return gpus[index] if index < len(gpus) else None
+
+
+def _devices(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    holders: dict[str, int] = {}
+    for rank, one in facts.items():
+        if one["gpus"] is None:
+            continue
+        device = _device(one)
+        if device is None:
+            shown = one["environ"].get("CUDA_VISIBLE_DEVICES", "not set")
+            seen = f"{len(one['gpus'])} are visible (CUDA_VISIBLE_DEVICES is {shown})"
+            text = f"local rank {one['local_rank']} has no GPU: {seen}"
+            yield NO_GPU.fail(text, variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank))
+            continue
+        other = holders.setdefault(device, rank)
+        if other != rank:
+            text = f"takes the GPU {device} that {ranges.ranks([other])} takes; expected a GPU for each rank"
+            yield SHARED_GPU.fail(text, uuid=device, peer_rank=other, **run.job.where(rank))
