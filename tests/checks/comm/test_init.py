@@ -1,0 +1,75 @@
+import pytest
+
+from preflight import registry, testing
+from preflight.check import Job, Outcome
+from preflight.checks.comm import init
+from preflight.checks.comm.init import Facts
+
+
+def sound(world: int, late: dict[int, float] | None = None) -> dict[int, Facts]:
+    """Everybody waits 40 s for the last; those in `late` waited so much less."""
+    total = world * (world + 1) / 2
+    return {
+        rank: {"init_s": 40.0 - (late or {}).get(rank, 0.0), "first_s": 0.5, "total": total} for rank in range(world)
+    }
+
+
+@pytest.mark.parametrize("world", [1, 2, 8, 16, 1024])
+def test_a_sound_start_gives_no_finding(world: int) -> None:
+    per_node = min(world, 8)
+    nodes = {f"node-{first // 8}": range(first, first + per_node) for first in range(0, world, 8)}
+    assert testing.judge(init, sound(world), nodes=nodes) == []
+
+
+def test_a_small_delay_is_normal() -> None:
+    assert testing.judge(init, sound(4, {2: 29.0})) == []
+
+
+def test_the_rank_that_waited_least_came_last() -> None:
+    (found,) = testing.judge(init, sound(4, {2: 35.0, 1: 3.0}), nodes={"node-0": (0, 1), "node-1": (2, 3)})
+    assert (found["severity"], found["code"]) == ("warn", "comm.init.late_rank")
+    assert found["where"] == {"node": "node-1", "rank": 2}
+    assert found["noticed_by"] == "0-1,3"
+    assert found["message"] == "came 35.0 s after the first rank, expected less than 30 s"
+
+
+@pytest.mark.parametrize(("slow_s", "count"), [("10", 1), ("40", 0)])
+def test_the_threshold_is_an_option(slow_s: str, count: int) -> None:
+    assert len(testing.judge(init, sound(4, {2: 20.0}), settings={"slow_s": slow_s})) == count
+
+
+def test_a_wrong_sum_names_its_rank() -> None:
+    facts = sound(4)
+    facts[3]["total"] = 9.0
+    (found,) = testing.judge(init, facts, nodes={"node-0": (0, 1), "node-1": (2, 3)})
+    assert (found["severity"], found["code"]) == ("fail", "comm.init.wrong_sum")
+    assert found["where"] == {"node": "node-1", "rank": 3}
+    assert found["message"] == "the first all-reduce gave 9, expected 10"
+
+
+def test_the_sum_is_that_of_the_members() -> None:
+    """After ranks were lost the others are numbered anew."""
+    facts = dict(zip((0, 5, 9), sound(3).values(), strict=True))
+    assert testing.judge(init, facts, nodes={"node-0": range(10)}) == []
+
+
+def test_where_some_did_not_measure_sums_are_not_judged() -> None:
+    facts: dict[int, Facts] = {rank: {"init_s": 1.0, "first_s": 0.5, "total": 4.0} for rank in (0, 2)}
+    assert testing.judge(init, facts, outcomes={1: Outcome("skipped", reason="no library")}) == []
+    assert [one["code"] for one in testing.judge(init, facts)] == ["comm.init.wrong_sum"]
+
+
+def test_where_all_see_a_wrong_sum_nobody_is_named() -> None:
+    facts: dict[int, Facts] = {rank: {"init_s": 1.0, "first_s": 0.5, "total": 99.0} for rank in range(4)}
+    (found,) = testing.judge(init, facts)
+    assert (found["where"], found["noticed_by"]) == ({}, "0-3")
+
+
+def test_every_code_is_tested_here() -> None:
+    assert set(registry.load(registry.sources()["comm.init"]).codes) == {"late_rank", "wrong_sum"}
+
+
+def test_the_deadline_grows_with_the_world() -> None:
+    deadline = init.PLAN.deadline_s
+    assert callable(deadline)
+    assert [deadline(Job("env", world, "nccl", ())) for world in (1, 64, 8192)] == [60.015625, 61.0, 188.0]

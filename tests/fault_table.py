@@ -1,0 +1,204 @@
+"""The fault table: what goes wrong, how it is made here, what preflight must say and whom it must name.
+
+It drives tests/test_faults.py, and `python -m tests.fault_table` writes docs/faults.md from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent / "docs" / "faults.md"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row. The culprit is rank 1 on this machine unless said otherwise."""
+
+    name: str
+    story: str
+    """What goes wrong, for people."""
+    made: str
+    """How it is made, for people."""
+    finds: tuple[str, ...]
+    """`severity code` of every finding above info, in any order; "x or y" where the moment decides which."""
+    culprit: Mapping[str, Any] = field(default_factory=lambda: {"rank": 1})
+    """What `where` of every one of them must hold (beside the node)."""
+    noticed_by: str = ""
+    exit_code: int = 1
+    world: int = 3
+    plugins: tuple[str, ...] = ("alone", "after")
+    settings: Mapping[str, str] = field(default_factory=dict)
+    after: int | None = 3
+    """How many members measure in the sound check that follows; None where none can."""
+    launcher: str = "plain"
+    """plain, torchrun, or agent (plain ranks on a store that another process serves)."""
+    says: str = ""
+    """Words that the first finding's message holds."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    stopped: tuple[int, ...] = ()
+    """Ranks that the fault leaves stopped: the test ends them after the run."""
+    deadline_s: float = 60
+
+
+def _alone(deed: str, story: str, finds: str, **more: Any) -> Fault:
+    exit_code = {"fail": 1, "error": 3}[finds.split()[0]]
+    return Fault(
+        name=f"measure_{deed}", story=story, made=f"a check's measure() does it on rank 1: `deeds.{deed}`",
+        finds=(finds,), exit_code=exit_code, settings={"plugin.alone.deed": deed}, **more,
+    )  # fmt: skip
+
+
+def _together(deed: str, story: str, finds: tuple[str, ...], **more: Any) -> Fault:
+    details: dict[str, Any] = {"noticed_by": "0,2", "settings": {"plugin.together.deed": deed}, **more}
+    return Fault(
+        name=f"collective_{deed}", story=story, made=f"between two all-reduces, on rank 1: `deeds.{deed}`",
+        finds=finds, plugins=("together", "after"), **details,
+    )  # fmt: skip
+
+
+_TIMED_OUT, _CRASHED = "fail plugin.alone.timed_out", "fail plugin.alone.crashed"
+_RAISED, _BAD = "error plugin.alone.raised", "error plugin.alone.bad_facts"
+
+IN_MEASURE = (
+    _alone("raise", "A check raises an exception.", _RAISED, says="ValueError: on purpose (deeds.py line"),
+    _alone("sys_exit", "A check calls sys.exit().", _RAISED, says="SystemExit"),
+    _alone("hang_python", "A check hangs in Python.", _TIMED_OUT, says="at deeds.py line"),
+    _alone("hang_gil", "A check hangs in native code that holds the GIL.", _TIMED_OUT, says="at deeds.py line"),
+    _alone("hang_subprocess", "A check waits for a subprocess that hangs.", _TIMED_OUT),
+    _alone("ignore_sigterm", "A check ignores SIGTERM and hangs.", _TIMED_OUT),
+    _alone("stop_itself", "A worker is stopped (SIGSTOP).", _TIMED_OUT, says="the process is stopped"),
+    _alone("segfault", "A check crashes in native code.", _CRASHED, says="SIGSEGV"),
+    _alone("exit_7", "A check ends its process with os._exit(7).", _CRASHED, says="exit status 7"),
+    _alone("kill_itself", "A worker is killed (SIGKILL, as the OOM killer does).", _CRASHED, says="SIGKILL"),
+    _alone("nan", "A check returns NaN.", _BAD, says="facts['value'][1] is nan"),
+    _alone("object", "A check returns a Python object.", _BAD, says="object of type object"),
+    _alone("no_dict", "A check returns a list.", _BAD, says="not a dict"),
+    _alone("too_large", "A check returns 5 MB.", _BAD, says="at most 1,048,576"),
+    _alone("slow_text", "A check prints what a careless pattern would take minutes over.", _RAISED, says="on purpose"),
+    _alone("channel_nonsense", "A check writes nonsense into preflight's own channel.", _RAISED, says="channel"),
+    _alone("shared_memory", "A worker dies with tensors in shared memory.", _CRASHED, says="SIGKILL"),
+)
+
+SOUND_BUT_RUDE = (
+    Fault(
+        "measure_flood", "A check prints 20 MB.", "measure() prints on rank 1: `deeds.flood`", (), exit_code=0,
+        settings={"plugin.alone.deed": "flood"},
+    ),
+    Fault(
+        "measure_family", "A check leaves threads and children behind, one in a session of its own.",
+        "measure() starts them on rank 1: `deeds.family`", (), exit_code=0, settings={"plugin.alone.deed": "family"},
+    ),
+)  # fmt: skip
+
+IN_COLLECTIVES = (
+    _together("raise", "One rank raises between two collectives.", ("error plugin.together.raised",), exit_code=3),
+    _together("hang_python", "One rank hangs between two collectives.", ("fail plugin.together.timed_out",)),
+    _together("stop_itself", "One worker is stopped between two collectives.", ("fail plugin.together.timed_out",)),
+    _together("kill_itself", "One worker is killed between two collectives.", ("fail plugin.together.crashed",)),
+    _together("segfault", "One worker crashes between two collectives.", ("fail plugin.together.crashed",)),
+    _together("abort", "One worker aborts between two collectives.", ("fail plugin.together.crashed",),
+              says="SIGABRT"),
+    _together("exit_7", "One worker exits between two collectives.", ("fail plugin.together.crashed",)),
+    _together("other_collective", "One rank calls another collective.", ("fail plugin.together.raised",),
+              says="was inside barrier #3 while ranks 0,2 waited inside all_reduce 4 elements #3"),
+    _together("skip", "One rank stands aside while the others wait for it.", ("error plugin.together.raised",),
+              exit_code=3, says="stood aside"),
+)  # fmt: skip
+
+IN_JUDGE = (
+    Fault(
+        "judge_raise", "A check's judge() raises.", "judge() raises: `deeds.raise`", ("error plugin.alone.raised",),
+        culprit={"file": "alone"}, exit_code=3, settings={"plugin.alone.judge": "raise"}, says="judge() raised",
+    ),
+    Fault(
+        "judge_loop", "A check's judge() never ends.", "judge() hangs: `deeds.hang_python`",
+        ("error plugin.alone.timed_out",), culprit={"file": "alone"}, exit_code=3,
+        settings={"plugin.alone.judge": "hang_python"}, says="did not end",
+    ),
+    Fault(
+        "judge_crash", "A check's judge() crashes.", "judge() kills its process: `deeds.kill_itself`",
+        ("error plugin.alone.crashed",), culprit={"file": "alone"}, exit_code=3,
+        settings={"plugin.alone.judge": "kill_itself"},
+    ),
+)  # fmt: skip
+
+
+def _plugin(module: str, story: str, slug: str, says: str) -> Fault:
+    return Fault(
+        f"plugin_{module}", story, f"`--plugin {module}`", (f"error plugin.{module}.{slug}",),
+        culprit={"file": module}, exit_code=3, plugins=(module, "after"), world=2, after=2, says=says,
+    )  # fmt: skip
+
+
+PLUGINS = (
+    _plugin("import_error", "A plugin does not import.", "raised", "a_library_that_is_not_there"),
+    _plugin("import_hang", "A plugin hangs on import.", "timed_out", "did not end within"),
+    _plugin("import_crash", "A plugin ends its process on import.", "crashed", "ended"),
+    _plugin("import_group", "A plugin initialises a process group on import.", "raised", "initialises a process group"),
+    _plugin("needs_typo", "A plugin needs a check that there is not.", "raised", "names env.lunch, which is no check"),
+    _plugin("no_plan", "A plugin is no check.", "raised", "has no PLAN"),
+)
+
+
+def _control(name: str, story: str, deed: str, finds: tuple[str, ...], **more: Any) -> Fault:
+    settings = {"plugin.alone.deed": deed, **more.pop("settings", {})}
+    return Fault(name, story, f"a check does it from within: `deeds.{deed}`", finds, settings=settings, **more)
+
+
+LOST = "fail plugin.alone.lost"
+CONTROL = (
+    _control("supervisor_killed", "A rank's supervisor is killed.", "kill_supervisor", (LOST,), after=2,
+             says="has died"),
+    _control("supervisor_stopped", "A rank's supervisor is stopped.", "stop_supervisor", (LOST,), after=2,
+             says="no sign of life", stopped=(1,)),
+    _control("supervisor_paused", "A rank's supervisor is stopped for 5 s.", "stop_supervisor_5s", (), exit_code=0,
+             environ={"TEST_CHECK_DEADLINE_S": "30"}),
+    _control("rank_0_paused", "Rank 0's supervisor is stopped for 20 s: the others give up on it.",
+             "stop_supervisor_20s", ("error preflight.run.stood_still",), culprit={"rank": 0}, exit_code=3, after=None,
+             settings={"plugin.alone.by": "0"}, environ={"TEST_CHECK_DEADLINE_S": "30"}, says="stood still"),
+    _control("rank_terminated", "One rank is sent SIGTERM.", "term_supervisor", (LOST,), after=2, says="SIGTERM"),
+    _control("supervisor_killed_torchrun", "A rank's supervisor is killed under torchrun, which ends the others.",
+             "kill_supervisor", (f"fail preflight.run.lost or {LOST}",), after=None, launcher="torchrun",
+             says="has died"),
+    _control("interrupted", "Ctrl-C on rank 0.", "interrupt_supervisor", ("error preflight.run.interrupted",),
+             culprit={}, settings={"plugin.alone.by": "0"}, after=None, exit_code=3, says="SIGINT"),
+    _control("interrupted_twice", "Ctrl-C on rank 0, and again 1.5 s later.", "interrupt_supervisor_twice",
+             ("error preflight.run.interrupted",), culprit={}, settings={"plugin.alone.by": "0"}, after=None,
+             exit_code=3, says="SIGINT"),
+    _control("terminated", "Rank 0 is sent SIGTERM.", "term_supervisor", ("error preflight.run.interrupted",),
+             culprit={}, settings={"plugin.alone.by": "0"}, after=None, exit_code=3, says="SIGTERM"),
+    _control("store_frozen_midway", "The store freezes in mid-run.", "freeze_store",
+             ("error preflight.run.store_lost",), culprit={}, launcher="agent", after=None, exit_code=3,
+             says="did not answer within", deadline_s=30),
+    _control("store_killed_midway", "The store dies in mid-run.", "kill_store",
+             ("error preflight.run.store_lost",), culprit={}, launcher="agent", after=None, exit_code=3,
+             deadline_s=30),
+    Fault("store_frozen_at_the_end", "The store freezes just before the verdict.",
+          "judge() does it: `deeds.freeze_store`", ("error preflight.run.store_lost",), culprit={}, launcher="agent",
+          plugins=("alone",), after=None, exit_code=3, settings={"plugin.alone.judge": "freeze_store"}, deadline_s=30),
+)  # fmt: skip
+
+ALL = (*IN_MEASURE, *SOUND_BUT_RUDE, *IN_COLLECTIVES, *IN_JUDGE, *PLUGINS, *CONTROL)
+
+
+def page() -> str:
+    """docs/faults.md."""
+    lines = [
+        "# The fault table",
+        "",
+        "Every row is a test in which the fault is real (tests/test_faults.py). Generated by",
+        "`python -m tests.fault_table` from tests/fault_table.py; a test keeps it fresh.",
+        "",
+        "| fault | how it is made | found | culprit | exit code |",
+        "|---|---|---|---|---|",
+    ]
+    for fault in ALL:
+        found = ", ".join(f"`{code}`" for code in fault.finds) or "nothing: it is sound"
+        culprit = ", ".join(f"{key} {value}" for key, value in fault.culprit.items()) if fault.finds else ""
+        lines.append(f"| {fault.story} | {fault.made} | {found} | {culprit or '-'} | {fault.exit_code} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    DOCS.write_text(page())

@@ -1,0 +1,5 @@
+"""Kills its process on import."""
+
+import os
+
+os._exit(9)

@@ -1,0 +1,1 @@
+"""Is no check: it has no PLAN."""

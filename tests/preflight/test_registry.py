@@ -1,0 +1,332 @@
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from preflight import registry
+from preflight.check import Code, Job, Level, Option, Plan, Scope, option
+from preflight.registry import BrokenCheck, Source, Spec, UsageError
+from tests.preflight import made
+
+IDS_AND_CODES = {
+    "env.launch": {
+        "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
+        "uneven", "shared_gpu", "no_gpu",
+    },
+    "comm.init": {"late_rank", "wrong_sum"},
+    "comm.all_reduce": {"too_slow", "wrong_result"},
+}  # fmt: skip
+"""Hooks and dashboards rely on these names. Add freely; a rename or a removal needs an alias (design.md, §3)."""
+ENGINES_OWN = {"timed_out", "crashed", "lost", "raised", "bad_facts"}
+
+
+def built_in() -> list[registry.Check]:
+    sources = registry.sources()
+    return [registry.load(sources[id_]) for id_ in registry.BUILT_IN]
+
+
+def test_ids_and_codes_are_frozen() -> None:
+    assert {check.id: set(check.codes) for check in built_in()} == IDS_AND_CODES
+    assert set(registry.OWN_SLUGS) == ENGINES_OWN
+
+
+def test_built_in_checks_are_listed_in_order_without_repetition() -> None:
+    assert list(registry.sources())[: len(registry.BUILT_IN)] == list(registry.BUILT_IN)
+    assert len(set(registry.BUILT_IN)) == len(registry.BUILT_IN)
+
+
+def test_built_in_checks_depend_on_earlier_ones_only() -> None:
+    for place, check in enumerate(built_in()):
+        earlier = {*registry.BUILT_IN[:place], "preflight.strangers"}
+        assert {*check.plan.needs, *check.plan.reads, *check.plan.when} <= earlier, check.id
+
+
+def test_quick_checks_need_quick_checks_only() -> None:
+    quick = {check.id for check in built_in() if check.plan.level is Level.QUICK}
+    for check in built_in():
+        assert check.id not in quick or set(check.plan.needs) <= quick
+
+
+def test_every_check_has_a_title_and_every_option_a_help() -> None:
+    for check in built_in():
+        assert check.title.endswith("."), check.id
+        assert all(one.help for one in check.options.values()), check.id
+        assert all(code.meaning and code.fix for code in check.codes.values()), check.id
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("comm.al_reduce", "; did you mean comm.all_reduce?"),
+        ("comm.initt", "; did you mean comm.init?"),
+        ("weather", "; known are comm.all_reduce, comm.init, env.launch"),
+    ],
+)
+def test_near_misses_are_named(word: str, says: str) -> None:
+    assert registry.near_misses(word, reversed(registry.BUILT_IN)) == says
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    assert registry.near_misses("a", []) == ""
+
+
+# Plugins
+
+
+def test_a_plugin_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    expected = Source("plugin.disk", "file", str(tmp_path / "disk.py"))
+    assert registry.plugin_source("disk.py") == expected
+    assert registry.plugin_source(str(tmp_path / "disk.py")) == expected
+
+
+@pytest.mark.parametrize(("name", "id_"), [("disk", "plugin.disk"), ("site.checks.disk", "plugin.disk")])
+def test_a_plugin_is_a_module(name: str, id_: str) -> None:
+    assert registry.plugin_source(name) == Source(id_, "module", name)
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("gone.py", "--plugin gone.py: there is no such file"),
+        ("no/such/place", "--plugin no/such/place: there is no such file"),
+        ("a b", "--plugin a b: neither a module's name nor a .py file"),
+        ("a..b", "--plugin a..b: neither a module's name nor a .py file"),
+        ("", "--plugin : neither a module's name nor a .py file"),
+    ],
+)
+def test_a_plugin_that_is_neither_is_a_usage_error(argument: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        registry.plugin_source(argument)
+    assert str(error.value) == says
+
+
+def test_plugins_come_after_built_in_checks() -> None:
+    found = registry.sources(["site.disk"])
+    assert list(found)[-1] == "plugin.disk"
+    assert found["env.launch"].kind == "builtin"
+
+
+@pytest.fixture
+def entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution with two entry points, installed for this test."""
+    info = tmp_path / "site_checks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: site-checks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[{registry.ENTRY_POINTS}]\nsite.weka = site_weka:check\nenv.launch = site_weka\n"
+    )
+    (tmp_path / "site_weka.py").write_text(SOUND)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("site_weka", None)
+
+
+@pytest.mark.usefixtures("entry_point")
+def test_an_entry_point_is_a_check() -> None:
+    found = registry.sources()
+    assert found["site.weka"] == Source("site.weka", "entry_point", "site_weka:check")
+    check = registry.load(found["site.weka"])
+    assert (check.id, check.title) == ("site.weka", "A disk that answers.")
+
+
+@pytest.mark.usefixtures("entry_point")
+def test_an_entry_point_cannot_take_the_place_of_a_built_in_check() -> None:
+    assert registry.sources()["env.launch"].kind == "builtin"
+
+
+SOUND = '''"""A disk that answers.
+
+More about it.
+"""
+from preflight.check import Code, Level, Plan, Scope, option
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=lambda job: 2.0 * job.world_size)
+LEAST_GB = option(int, 10, "least free space")
+FULL = Code("A disk is full.", fix="Empty {device}.")
+def measure(ctx): return {}
+def judge(facts, run): return iter(())
+'''
+
+
+def written(folder: Path, text: str, name: str = "disk") -> Source:
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return registry.plugin_source(str(path))
+
+
+def test_a_file_is_loaded_with_its_options_and_codes(tmp_path: Path) -> None:
+    check = registry.load(written(tmp_path, SOUND))
+    assert (check.id, check.title) == ("plugin.disk", "A disk that answers.")
+    assert list(check.options) == ["least_gb"] and list(check.codes) == ["full"]
+    assert check.code_id(check.codes["full"]) == "plugin.disk.full"
+
+
+def test_a_check_without_a_docstring_is_called_by_its_id(tmp_path: Path) -> None:
+    assert registry.load(written(tmp_path, SOUND.partition('"""\n')[2])).title == "plugin.disk"
+
+
+def test_a_module_is_found_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_disk.py").write_text(SOUND)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.chdir(tmp_path)
+    assert registry.load(registry.plugin_source("my_own_disk")).id == "plugin.my_own_disk"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it has no PLAN = Plan(...)"),
+        ("PLAN = {}", "it has no PLAN = Plan(...)"),
+        (SOUND.replace("def measure", "def mesure"), "it has no function measure()"),
+        (SOUND.replace("def judge", "def juge"), "it has no function judge()"),
+        (SOUND.replace("FULL =", "CRASHED ="), "the code crashed belongs to the engine; rename it"),
+    ],
+)
+def test_a_broken_check_says_what_it_lacks(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(BrokenCheck) as error:
+        registry.load(written(tmp_path, text))
+    assert str(error.value) == says
+
+
+@pytest.mark.parametrize("slug", sorted(ENGINES_OWN))
+def test_no_check_may_use_a_code_of_the_engine(slug: str, tmp_path: Path) -> None:
+    with pytest.raises(BrokenCheck, match=f"the code {slug} belongs to the engine"):
+        registry.load(written(tmp_path, SOUND.replace("FULL =", f"{slug.upper()} =")))
+
+
+def test_what_a_module_raises_comes_out(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        registry.load(written(tmp_path, "1 / 0"))
+
+
+def test_the_code_of_another_module_is_refused(tmp_path: Path) -> None:
+    check = registry.load(written(tmp_path, SOUND))
+    with pytest.raises(BrokenCheck, match=r"a Code that is no constant of the module: Elsewhere\."):
+        check.code_id(Code("Elsewhere.", fix="none"))
+
+
+# Options
+
+
+def color(text: str) -> str:
+    if text not in ("red", "green"):
+        raise ValueError("red or green is expected")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (int, "12", 12),
+        (int, "-1", -1),
+        (float, "2.5", 2.5),
+        (str, "", ""),
+        (str, "a=b", "a=b"),
+        (color, "red", "red"),
+        *[(bool, text, True) for text in ("true", "True", "yes", "1", "on", "ON")],
+        *[(bool, text, False) for text in ("false", "FALSE", "no", "0", "off")],
+    ],
+)
+def test_an_option_is_read_as_its_type(kind: Any, text: str, value: object) -> None:
+    read = registry.parse_option("a.b.c", option(kind, None, "help"), text)
+    assert read == value and type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "says"),
+    [
+        (int, "many", "--set a.b.c=many: not a valid int"),
+        (int, "1.5", "--set a.b.c=1.5: not a valid int"),
+        (float, "", "--set a.b.c=: not a valid float"),
+        (bool, "maybe", "--set a.b.c=maybe: not a valid bool"),
+        (bool, "", "--set a.b.c=: not a valid bool"),
+        (color, "blue", "--set a.b.c=blue: red or green is expected"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_a_usage_error(kind: Any, text: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        registry.parse_option("a.b.c", option(kind, None, "help"), text)
+    assert str(error.value) == says
+
+
+def described(**constants: object) -> registry.Check:
+    module = ModuleType("made")
+    plan = Plan(Scope.RANK, Level.QUICK)
+    vars(module).update(PLAN=plan, measure=dict, judge=list, **constants)
+    return registry.describe(Source("plugin.made", "module", "made"), module)
+
+
+LEAST: Option[int] = option(int, 10, "least free space")
+
+
+def test_a_check_reads_its_own_settings_only() -> None:
+    check = described(LEAST=LEAST)
+    assert check.values({"plugin.made.least": "3", "plugin.other.least": "many"}) == {LEAST: 3}
+    assert check.values({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("plugin.made.leest", "--set plugin.made.leest: there is no such option; did you mean plugin.made.least?"),
+        ("plugin.made.LEAST", "--set plugin.made.LEAST: there is no such option; did you mean plugin.made.least?"),
+        ("plugin.made.", "--set plugin.made.: there is no such option; did you mean plugin.made.least?"),
+    ],
+)
+def test_an_unknown_option_is_a_usage_error_with_near_misses(name: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        registry.unknown_settings(described(LEAST=LEAST), {name: "1"})
+    assert str(error.value) == says
+
+
+def test_a_check_without_options_says_so() -> None:
+    with pytest.raises(UsageError, match=r"there is no such option; plugin\.made has no options"):
+        registry.unknown_settings(described(), {"plugin.made.least": "1"})
+
+
+def test_settings_of_other_checks_are_none_of_its_business() -> None:
+    registry.unknown_settings(described(LEAST=LEAST), {"plugin.other.leest": "1", "plugin.made.least": "4"})
+
+
+def test_a_setting_of_the_wrong_type_is_found_before_the_run() -> None:
+    with pytest.raises(UsageError, match="not a valid int"):
+        registry.unknown_settings(described(LEAST=LEAST), {"plugin.made.least": "many"})
+
+
+# Specs
+
+
+def test_a_deadline_may_depend_on_the_job(tmp_path: Path) -> None:
+    check = registry.load(written(tmp_path, SOUND))
+    assert registry.spec_of(check, made.job(4)).deadline_s == 8.0
+    assert registry.spec_of(described(), Job("env", 1, "gloo", ())).deadline_s == 20.0
+
+
+def test_a_spec_comes_back_from_json(tmp_path: Path) -> None:
+    spec = registry.spec_of(registry.load(written(tmp_path, SOUND)), made.job(4))
+    again = Spec.from_json(json.loads(json.dumps(spec.to_json())))
+    assert again == spec
+    assert again.scope is Scope.NODE and again.level is Level.QUICK and again.id == "plugin.disk"
+
+
+def test_two_plugins_of_one_name_are_a_usage_error(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.py").write_text("")
+    with pytest.raises(registry.UsageError, match=r"there is a check plugin\.x already"):
+        registry.sources([str(tmp_path / "a" / "x.py"), str(tmp_path / "b" / "x.py")])
+
+
+def test_a_file_with_a_space_in_its_name_has_an_id_that_the_schema_takes(tmp_path: Path) -> None:
+    (tmp_path / "my check.py").write_text("")
+    assert registry.plugin_source(str(tmp_path / "my check.py")).id == "plugin.my_check"
+
+
+def test_an_option_that_is_no_finite_number_is_a_usage_error() -> None:
+    with pytest.raises(registry.UsageError, match="a finite number is expected"):
+        registry.parse_option("a.b.c", Option(float, 1.0, ""), "nan")

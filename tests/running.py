@@ -1,0 +1,236 @@
+"""Starts real runs of preflight on real ranks, and holds what they leave against what every run must leave."""
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+
+from preflight.report import schema
+
+ROOT = Path(__file__).parent.parent
+PLUGINS = ROOT / "tests" / "plugins"
+DEADLINE_S = 60
+MARK = "PREFLIGHT_TEST_MARK"
+PATIENCE_S = 30.0
+"""Beyond a run's own deadline: for imports on a loaded machine. A run that takes longer has hung."""
+
+
+@dataclass
+class Finished:
+    """What a run left."""
+
+    exit_codes: list[int]
+    output: str
+    folder: Path
+    seconds: float
+    left_over: list[str] = field(default_factory=list)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Rank 0's report, valid by the schema."""
+        return self.report_named("report.json")
+
+    def report_named(self, name: str) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.folder / name).read_text())
+        jsonschema.validate(loaded, _schema())
+        return loaded
+
+    def check(self, id_: str) -> dict[str, Any]:
+        return next(check for check in self.report["checks"] if check["check"] == id_)
+
+    def findings(self, report: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """All but info."""
+        checks = (report or self.report)["checks"]
+        return [f for check in checks for f in check["findings"] if f["severity"] != "info"]
+
+    def told(self) -> str:
+        """For the message of a failed assertion."""
+        return f"exit codes {self.exit_codes}, {self.seconds:.1f} s\n{self.output}"
+
+
+@functools.cache
+def _schema() -> dict[str, Any]:
+    return schema()
+
+
+def environment(**more: str) -> dict[str, str]:
+    """A clean one: nothing of the launcher that may run the tests themselves."""
+    prefixes = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "NCCL_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
+    paths = [str(ROOT), str(PLUGINS)]
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def plain_ranks(world: int, port: int | None = None, **more: str) -> list[dict[str, str]]:
+    """The environments of a plain launch on this machine."""
+    chosen = str(port or free_port())
+    return [
+        environment(
+            RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world),
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=chosen, **more,
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+
+
+def preflight(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "preflight", *arguments]
+
+
+def torchrun(world: int, *arguments: str, options: Sequence[str] = ("--standalone",)) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", *options, "--nproc-per-node", str(world)]
+    return [*launcher, "-m", "preflight", *arguments]
+
+
+class Run:
+    """Processes of one run, all with one mark in their environment."""
+
+    def __init__(self, folder: Path, deadline_s: float = DEADLINE_S) -> None:
+        self.folder = folder
+        self.deadline_s = deadline_s
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._mark = uuid.uuid4().hex
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the run
+        self._started = time.monotonic()
+        self._shared_memory = set(os.listdir("/dev/shm"))
+
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, session: bool = True
+    ) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            list(command), env={**env, MARK: self._mark}, cwd=cwd or self.folder, stdin=subprocess.DEVNULL,
+            stdout=self._log, stderr=subprocess.STDOUT, start_new_session=session,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def marked(self) -> list[psutil.Process]:
+        """All living processes of this run, whoever their parent is now."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                alive = process.status() != psutil.STATUS_ZOMBIE
+                if alive and process.environ().get(MARK) == self._mark:
+                    found.append(process)
+        return found
+
+    def finish(self, stopped: Sequence[int] = ()) -> Finished:
+        """Waits for all; kills and complains if that takes longer than the run's deadline. Those that the
+        test has `stopped` (by their place in the order of starting) are killed when the others have ended."""
+        end = self._started + self.deadline_s + PATIENCE_S
+        try:
+            for place, process in enumerate(self.processes):
+                if place not in stopped:
+                    process.wait(timeout=max(0.1, end - time.monotonic()))
+            seconds = time.monotonic() - self._started
+            for place in stopped:
+                self.processes[place].kill()
+            codes = [process.wait(timeout=5.0) for process in self.processes]
+            return Finished(codes, self.output(), self.folder, seconds, self._left_over())
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {self.deadline_s + PATIENCE_S} s\n{self.output()}") from None
+        finally:
+            self.kill()
+
+    def finish_but_for(self, spared: Callable[[], int]) -> Finished:
+        """The same, where one process of the user's own must have survived; then it is ended, too."""
+        for process in self.processes:
+            process.wait(timeout=self.deadline_s + PATIENCE_S)
+        os.kill(spared(), signal.SIGKILL)  # ProcessLookupError: it was killed with ours
+        return self.finish()
+
+    def output(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def _left_over(self) -> list[str]:
+        """What is still there a moment after the last process has ended (a kill takes the kernel a moment)."""
+        end = time.monotonic() + 5.0
+        while (found := self._found()) and time.monotonic() < end:
+            psutil.wait_procs(self.marked(), timeout=0.2)
+        return found
+
+    def _found(self) -> list[str]:
+        """Tests run beside each other: what another one has in shared memory is gone a moment later."""
+        files = set(os.listdir("/dev/shm")) - self._shared_memory
+        return [f"process {process}" for process in self.marked()] + [f"/dev/shm/{name}" for name in files]
+
+    def kill(self) -> None:
+        for process in self.marked():
+            with contextlib.suppress(psutil.Error):
+                os.kill(process.pid, signal.SIGCONT)
+                process.kill()
+        for child in self.processes:
+            child.wait()
+
+
+def run_ranks(
+    folder: Path,
+    ranks: Sequence[Mapping[str, str]],
+    *arguments: str,
+    deadline_s: float = DEADLINE_S,
+    stopped: Sequence[int] = (),
+) -> Finished:
+    """One process for each environment."""
+    run = Run(folder, deadline_s)
+    for env in ranks:
+        run.start(preflight(*_arguments(folder, arguments, deadline_s)), env)
+    return run.finish(stopped)
+
+
+def run_torchrun(
+    folder: Path,
+    world: int,
+    *arguments: str,
+    options: Sequence[str] = ("--standalone",),
+    deadline_s: float = DEADLINE_S,
+    **more: str,
+) -> Finished:
+    run = Run(folder, deadline_s)
+    run.start(torchrun(world, *_arguments(folder, arguments, deadline_s), options=options), environment(**more))
+    return run.finish()
+
+
+def _arguments(folder: Path, arguments: Sequence[str], deadline_s: float) -> list[str]:
+    ours = ["--report", str(folder), "--deadline", str(deadline_s)]
+    return [*arguments, *(ours if "--json" not in arguments else ours[2:])]
+
+
+@contextlib.contextmanager
+def store_server() -> Iterator[tuple[int, int]]:
+    """(port, pid) of a store in a process of its own, as a launcher's agent serves one."""
+    code = (
+        "import sys, torch.distributed as d, datetime as t;"
+        "s = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False, timeout=t.timedelta(seconds=60));"
+        "print(s.port, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+    ) as server:
+        assert server.stdout
+        try:
+            yield int(server.stdout.readline()), server.pid
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server.pid, signal.SIGCONT)
+            server.kill()

@@ -1,0 +1,73 @@
+"""Every row of the fault table, on real ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fault_table, running
+from tests.fault_table import Fault
+from tests.running import Finished
+
+
+@pytest.mark.parametrize("fault", fault_table.ALL, ids=lambda fault: fault.name)
+def test_fault_is_found_and_named(fault: Fault, tmp_path: Path) -> None:
+    finished = _run(fault, tmp_path)
+    report = finished.report
+    found = finished.findings()
+    told = finished.told()
+    codes = sorted(f"{f['severity']} {f['code']}" for f in found)
+    assert len(codes) == len(fault.finds), told
+    assert all(code in wanted.split(" or ") for code, wanted in zip(codes, sorted(fault.finds), strict=True)), told
+    for finding in found:
+        _is_right(finding, fault, told)
+    assert report["exit_code"] == fault.exit_code, told
+    assert finished.left_over == [], told
+    assert finished.seconds < fault.deadline_s + running.PATIENCE_S
+    if fault.after is not None:
+        assert finished.check("plugin.after")["summary"] == f"{fault.after} members, sum {fault.after}", told
+    if fault.launcher == "plain" and fault.after == fault.world:
+        assert finished.exit_codes == [fault.exit_code] * fault.world, told
+
+
+def _is_right(finding: dict[str, Any], fault: Fault, told: str) -> None:
+    for key, value in fault.culprit.items():
+        assert finding["where"].get(key) == value, told
+    if "rank" not in fault.culprit:
+        assert "rank" not in finding["where"], f"a healthy rank is blamed: {told}"
+    assert finding["noticed_by"] == fault.noticed_by, told
+    assert fault.says in finding["message"], told
+    assert finding["fix"], told
+
+
+def _run(fault: Fault, folder: Path) -> Finished:
+    arguments = ["--only", "plugin"]
+    for plugin in fault.plugins:
+        arguments += ["--plugin", plugin]
+    for name, value in fault.settings.items():
+        arguments += ["--set", f"{name}={value}"]
+    if fault.launcher == "torchrun":
+        return running.run_torchrun(folder, fault.world, *arguments, deadline_s=fault.deadline_s)
+    if fault.launcher == "plain":
+        ranks = [{**env, **fault.environ} for env in running.plain_ranks(fault.world)]
+        return running.run_ranks(folder, ranks, *arguments, deadline_s=fault.deadline_s, stopped=fault.stopped)
+    with running.store_server() as (port, pid):
+        ranks = running.plain_ranks(fault.world, port, TORCHELASTIC_USE_AGENT_STORE="True", TEST_STORE_PID=str(pid))
+        return running.run_ranks(folder, ranks, *arguments, deadline_s=fault.deadline_s)
+
+
+def test_the_page_is_fresh() -> None:
+    assert fault_table.DOCS.read_text() == fault_table.page(), "run python -m tests.fault_table"
+
+
+def test_who_waits_for_a_rank_that_failed_is_ended_long_before_the_deadline(tmp_path: Path) -> None:
+    """gloo alone would let them wait 28 s here, and NCCL for ever."""
+    ranks = [{**env, "TEST_CHECK_DEADLINE_S": "40"} for env in running.plain_ranks(3)]
+    words = ["--only", "plugin", "--plugin", "together", "--plugin", "after", "--set", "plugin.together.deed=raise"]
+    finished = running.run_ranks(tmp_path, ranks, *words, deadline_s=90)
+    (found,) = finished.findings()
+    assert (found["where"]["rank"], found["noticed_by"]) == (1, "0,2"), finished.told()
+    ended = [one for one in finished.check("plugin.together")["outcomes"] if one["aborted"]]
+    assert {one["ranks"] for one in ended} <= {"0", "2", "0,2"} and ended, finished.told()
+    assert all("rank 1 could not go on" in one["reason"] for one in ended), finished.told()
+    assert finished.check("plugin.after")["summary"] == "3 members, sum 3", finished.told()

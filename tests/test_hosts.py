@@ -1,0 +1,113 @@
+"""Real torchrun on several hosts."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import running
+from tests.hosts import Host, cluster, needs_hosts
+from tests.running import Finished, Run
+from tests.test_sound import is_silent
+
+pytestmark = [pytest.mark.hosts, needs_hosts]
+PLUGINS = ("--only", "plugin", "--plugin", "alone", "--plugin", "after")
+STATIC = ("--master-addr", "{first}", "--master-port", "29511")
+C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "{first}:29512", "--rdzv-id", "test")
+
+
+@pytest.fixture
+def two() -> Iterator[list[Host]]:
+    with cluster(2) as hosts:
+        yield hosts
+
+
+def run_on(
+    folder: Path, hosts: Sequence[Host], *arguments: str, rendezvous: Sequence[str] = STATIC, deadline_s: float = 60
+) -> Finished:
+    """Two ranks a host; the report is rank 0's."""
+    run = Run(folder, deadline_s)
+    common = [option.format(first=hosts[0].address) for option in rendezvous]
+    for index, host in enumerate(hosts):
+        options = ["--nnodes", str(len(hosts)), "--node-rank", str(index), *common]
+        words = [*arguments, "--report", str(folder), "--deadline", str(deadline_s)]
+        run.start(host.command(running.torchrun(2, *words, options=options)), running.environment())
+    return run.finish()
+
+
+@pytest.mark.parametrize("rendezvous", [STATIC, C10D], ids=["static", "c10d"])
+def test_two_hosts_are_sound(rendezvous: Sequence[str], two: list[Host], tmp_path: Path) -> None:
+    finished = run_on(tmp_path, two, "--all", rendezvous=rendezvous)
+    is_silent(finished, 4)
+    nodes = finished.report["job"]["nodes"]
+    assert sorted(node["node"] for node in nodes) == ["host-a", "host-b"], finished.told()
+    assert [node["ranks"] for node in nodes] == ["0-1", "2-3"]
+
+
+def test_a_slow_link_is_waited_for(two: list[Host], tmp_path: Path) -> None:
+    two[1].slow_down("200mbit")
+    finished = run_on(tmp_path, two, "--all", deadline_s=120)
+    is_silent(finished, 4)
+
+
+def lost(finished: Finished) -> dict[int, str]:
+    found = finished.findings()
+    assert {f["code"].rpartition(".")[2] for f in found} == {"lost"}, finished.told()
+    return {f["where"]["rank"]: f["where"]["node"] for f in found}
+
+
+def test_a_host_that_is_cut_off_is_named_by_both_sides(two: list[Host], tmp_path: Path) -> None:
+    """Rank 2 takes its own host's interface down; the rest goes on without that host."""
+    deed = ("--set", "plugin.alone.deed=cut_link", "--set", "plugin.alone.by=2")
+    finished = run_on(tmp_path, two, *PLUGINS, *deed)
+    told = finished.told()
+    assert set(lost(finished).values()) == {"host-b"} and 2 in lost(finished), told
+    assert finished.check("plugin.after")["summary"] == "2 members, sum 2", told
+    own = finished.report_named("report.rank-2.json")
+    assert [f["code"] for f in finished.findings(own)] == ["preflight.run.store_lost"], told
+    assert "10.77.0.1" in finished.findings(own)[0]["message"], told
+    assert finished.left_over == [], told
+
+
+def test_a_host_whose_launcher_dies_is_named(two: list[Host], tmp_path: Path) -> None:
+    deed = ("--set", "plugin.alone.deed=kill_launcher", "--set", "plugin.alone.by=2")
+    finished = run_on(tmp_path, two, *PLUGINS, *deed)
+    told = finished.told()
+    assert lost(finished) == {2: "host-b", 3: "host-b"}, told
+    assert "its launcher" in finished.findings()[0]["message"], told
+    assert finished.check("plugin.after")["summary"] == "2 members, sum 2", told
+    assert finished.left_over == [], told
+
+
+@pytest.mark.parametrize("rendezvous", [STATIC, C10D], ids=["static", "c10d"])
+def test_a_supervisor_that_dies_on_another_host_is_named(
+    rendezvous: Sequence[str], two: list[Host], tmp_path: Path
+) -> None:
+    """torchrun then ends its node: rank 2 goes, too, and is not to blame."""
+    deed = ("--set", "plugin.alone.deed=kill_supervisor", "--set", "plugin.alone.by=3")
+    finished = run_on(tmp_path, two, *PLUGINS, *deed, rendezvous=rendezvous)
+    told = finished.told()
+    assert lost(finished) == {3: "host-b"}, told
+    assert finished.check("plugin.after")["summary"].startswith(("2 members", "3 members")), told
+
+
+def test_rank_0_that_dies_is_named_by_each_node(two: list[Host], tmp_path: Path) -> None:
+    deed = ("--set", "plugin.alone.deed=kill_supervisor", "--set", "plugin.alone.by=0")
+    finished = run_on(tmp_path, two, *PLUGINS, *deed)
+    told = finished.told()
+    for name in ("report.rank-1.json", "report.rank-2.json"):
+        found = finished.findings(finished.report_named(name))
+        assert len(found) == 1 and found[0]["code"].startswith("preflight.run."), told
+    beside = finished.findings(finished.report_named("report.rank-1.json"))[0]
+    assert (beside["code"], beside["where"]["rank"]) == ("preflight.run.lost", 0), told
+    assert finished.left_over == [], told
+
+
+@pytest.mark.parametrize("rendezvous", [STATIC, C10D], ids=["static", "c10d"])
+def test_a_failure_ends_both_hosts_with_the_verdict(rendezvous: Sequence[str], two: list[Host], tmp_path: Path) -> None:
+    finished = run_on(tmp_path, two, *PLUGINS, "--set", "plugin.alone.deed=raise", rendezvous=rendezvous)
+    told = finished.told()
+    assert finished.exit_codes == [1, 1], told
+    assert finished.output.count("verdict: ERROR") == 1, told
+    assert "Signal 9" not in finished.output and "StoreLost" not in finished.output, told
+    assert finished.left_over == [], told

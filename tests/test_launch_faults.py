@@ -1,0 +1,154 @@
+"""Ranks that were started wrongly or not at all."""
+
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests import running
+from tests.running import Finished
+
+
+def codes(finished: Finished) -> list[str]:
+    return sorted({f"{f['severity']} {f['code']}" for f in finished.findings()})
+
+
+def nodes_of(finished: Finished) -> list[str]:
+    return [node["node"] for node in finished.report["job"]["nodes"]]
+
+
+def where(finished: Finished, code: str) -> list[dict[str, object]]:
+    return [f["where"] for f in finished.findings() if f["code"] == code]
+
+
+def test_a_rank_that_never_starts_is_named_and_the_others_are_tested(tmp_path: Path) -> None:
+    finished = running.run_ranks(tmp_path, running.plain_ranks(3)[:2], "--all", deadline_s=30)
+    told = finished.told()
+    assert codes(finished) == ["fail preflight.run.lost"], told
+    assert where(finished, "preflight.run.lost") == [{"rank": 2}], told
+    assert finished.report["job"]["missing_ranks"] == "2", told
+    assert finished.check("comm.all_reduce")["status"] == "pass", told
+    assert finished.exit_codes == [1, 1] and finished.left_over == [], told
+
+
+def test_rank_0_that_never_starts_is_named_by_each_node(tmp_path: Path) -> None:
+    with running.store_server() as (port, _):
+        ranks = running.plain_ranks(2, port, TORCHELASTIC_USE_AGENT_STORE="True")[1:]
+        finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=20)
+    report = finished.report_named("report.rank-1.json")
+    found = finished.findings(report)
+    assert [(f["code"], f["where"].get("rank")) for f in found] == [("preflight.run.lost", 0)], finished.told()
+    assert finished.exit_codes == [1], finished.told()
+
+
+def run_after_arrivals(folder: Path, first: list[int], then: list[int], world: int) -> Finished:
+    """Starts the ranks in `then` when those in `first` have come to the store."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    with running.store_server() as (port, _):
+        ranks = running.plain_ranks(world, port, TORCHELASTIC_USE_AGENT_STORE="True")
+        store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        run = running.Run(folder)
+        command = running.preflight("--all", "--report", str(folder), "--deadline", "60")
+        for rank in first:
+            run.start(command, ranks[rank])
+        store.wait([f"preflight/arrivals/{index + 1}" for index in range(len(first))], timedelta(seconds=60))
+        for rank in then:
+            run.start(command, ranks[rank])
+        return run.finish()
+
+
+def test_two_processes_with_one_rank(tmp_path: Path) -> None:
+    finished = run_after_arrivals(tmp_path, [1, 1], [0, 2], world=3)
+    assert codes(finished) == ["fail env.launch.duplicate_rank"], finished.told()
+    assert [one["rank"] for one in where(finished, "env.launch.duplicate_rank")] == [1], finished.told()
+    assert finished.exit_codes == [1] * 4 and finished.left_over == [], finished.told()
+
+
+def test_two_processes_with_rank_0(tmp_path: Path) -> None:
+    """Both would lead: the later one finds that the first one does."""
+    finished = run_after_arrivals(tmp_path, [0, 0], [1], world=2)
+    assert codes(finished) == ["fail env.launch.duplicate_rank"], finished.told()
+    assert [one["rank"] for one in where(finished, "env.launch.duplicate_rank")] == [0], finished.told()
+    assert finished.exit_codes == [1] * 3, finished.told()
+
+
+def test_a_duplicate_instead_of_a_rank_names_both(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(3)
+    finished = running.run_ranks(tmp_path, [ranks[0], ranks[1], ranks[1]], "--all", deadline_s=30)
+    assert codes(finished) == ["fail env.launch.duplicate_rank", "fail preflight.run.lost"], finished.told()
+    assert where(finished, "preflight.run.lost") == [{"rank": 2}], finished.told()
+
+
+def test_a_rank_beyond_the_world(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(3)
+    finished = running.run_ranks(tmp_path, [*ranks[:2], {**ranks[2], "RANK": "7"}], "--all", deadline_s=30)
+    assert "fail env.launch.rank_outside" in codes(finished), finished.told()
+    assert [one["rank"] for one in where(finished, "env.launch.rank_outside")] == [7], finished.told()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("RANK", "one"), ("RANK", None), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "x")]
+)
+def test_a_variable_that_is_no_number(variable: str, value: str | None, tmp_path: Path) -> None:
+    ranks = running.plain_ranks(3)
+    if value is None:
+        del ranks[2][variable]
+    else:
+        ranks[2][variable] = value
+    finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=30)
+    told = finished.told()
+    assert "fail env.launch.invalid" in codes(finished), told
+    assert {one["variable"] for one in where(finished, "env.launch.invalid")} == {variable}, told
+    assert {one["node"] for one in where(finished, "env.launch.invalid")} == {nodes_of(finished)[0]}, told
+    assert finished.exit_codes == [1] * 3, told
+
+
+def test_a_world_size_that_differs(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(3)
+    ranks[2]["WORLD_SIZE"] = "8"
+    finished = running.run_ranks(tmp_path, ranks, "--all")
+    assert codes(finished) == ["fail env.launch.unlike"], finished.told()
+    assert [(one["rank"], one["variable"]) for one in where(finished, "env.launch.unlike")] == [(2, "WORLD_SIZE")]
+
+
+def test_two_ranks_with_one_local_rank(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(3)
+    ranks[2]["LOCAL_RANK"] = "1"
+    finished = running.run_ranks(tmp_path, ranks, "--all")
+    assert codes(finished) == ["fail env.launch.local_rank_taken"], finished.told()
+    assert [one["rank"] for one in where(finished, "env.launch.local_rank_taken")] == [2], finished.told()
+
+
+def test_a_local_world_size_that_is_wrong(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(3)
+    ranks[1]["LOCAL_WORLD_SIZE"] = "8"
+    finished = running.run_ranks(tmp_path, ranks, "--all")
+    assert codes(finished) == ["fail env.launch.local_world_size"], finished.told()
+    assert [one["rank"] for one in where(finished, "env.launch.local_world_size")] == [1], finished.told()
+
+
+def test_a_port_that_is_taken_is_said_by_rank_0(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        finished = running.run_ranks(tmp_path, running.plain_ranks(1, taken.getsockname()[1]), "--all", deadline_s=20)
+    report = finished.report_named("report.rank-0.json")
+    assert [f["code"] for f in finished.findings(report)] == ["preflight.run.store_lost"], finished.told()
+    assert "cannot be served" in finished.output, finished.told()
+    assert finished.exit_codes == [3], finished.told()
+
+
+def test_a_store_that_is_frozen_from_the_start(tmp_path: Path) -> None:
+    with running.store_server() as (port, pid):
+        os.kill(pid, signal.SIGSTOP)
+        ranks = running.plain_ranks(2, port, TORCHELASTIC_USE_AGENT_STORE="True")
+        finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=20)
+    for rank in (0, 1):
+        found = finished.findings(finished.report_named(f"report.rank-{rank}.json"))
+        assert [f["code"] for f in found] == ["preflight.run.store_lost"], finished.told()
+    assert finished.exit_codes == [3, 3] and finished.left_over == [], finished.told()

@@ -1,0 +1,141 @@
+"""Sound worlds of every kind: verdict pass, exit code 0, nothing said, nothing left."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import running
+from tests.running import Finished
+
+
+def is_silent(finished: Finished, world: int) -> None:
+    told = finished.told()
+    report = finished.report
+    assert [f for check in report["checks"] for f in check["findings"]] == [], told
+    assert {check["check"]: check["status"] for check in report["checks"]} == {
+        "env.launch": "pass",
+        "comm.init": "pass",
+        "comm.all_reduce": "pass",
+    }, told
+    assert report["verdict"] == "pass" and report["exit_code"] == 0, told
+    assert report["job"]["world_size"] == world and report["job"]["missing_ranks"] == "", told
+    assert set(finished.exit_codes) == {0}, told
+    assert finished.left_over == [], told
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_plain_world_is_sound(world: int, tmp_path: Path) -> None:
+    is_silent(running.run_ranks(tmp_path, running.plain_ranks(world), "--all"), world)
+
+
+@pytest.mark.parametrize("options", [["--standalone"], ["--master-port", "{port}", "--nnodes", "1"]], ids=str)
+def test_torchrun_is_sound(options: list[str], tmp_path: Path) -> None:
+    filled = [option.format(port=running.free_port()) for option in options]
+    is_silent(running.run_torchrun(tmp_path, 2, "--all", options=filled), 2)
+
+
+def _srun(rank: int, world: int) -> dict[str, str]:
+    return running.environment(
+        SLURM_JOB_ID="77", SLURM_STEP_ID="0", SLURM_PROCID=str(rank), SLURM_STEP_NUM_TASKS=str(world),
+        SLURM_LOCALID=str(rank), SLURM_NODEID="0", SLURM_STEP_NODELIST="localhost", SLURMD_NODENAME="gpu-7",
+        MASTER_PORT=os.environ["TEST_PORT"],
+    )  # fmt: skip
+
+
+def _mpirun(rank: int, world: int) -> dict[str, str]:
+    return running.environment(
+        OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE=str(world), OMPI_COMM_WORLD_LOCAL_RANK=str(rank),
+        OMPI_COMM_WORLD_LOCAL_SIZE=str(world), MASTER_PORT=os.environ["TEST_PORT"],
+    )  # fmt: skip
+
+
+def _pmi(rank: int, world: int) -> dict[str, str]:
+    return running.environment(
+        PMI_RANK=str(rank), PMI_SIZE=str(world), MPI_LOCALRANKID=str(rank), MPI_LOCALNRANKS=str(world),
+        MASTER_PORT=os.environ["TEST_PORT"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("launch", "launcher"), [(_srun, "slurm"), (_mpirun, "mpi"), (_pmi, "mpi")])
+def test_cluster_launchers_are_sound(
+    launch: Callable[[int, int], dict[str, str]], launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_PORT", str(running.free_port()))
+    finished = running.run_ranks(tmp_path, [launch(rank, 3) for rank in range(3)], "--all")
+    is_silent(finished, 3)
+    assert finished.report["job"]["launcher"] == launcher
+    if launcher == "slurm":
+        assert finished.report["job"]["nodes"][0]["node"] == "gpu-7"
+
+
+def test_without_a_launcher_it_starts_its_own_ranks(tmp_path: Path) -> None:
+    run = running.Run(tmp_path)
+    run.start(running.preflight("run", "--report", str(tmp_path), "--deadline", "60"), running.environment())
+    is_silent(run.finish(), 2)
+
+
+def test_quick_without_a_launcher_is_one_process_without_torch(tmp_path: Path) -> None:
+    poison = tmp_path / "poison" / "torch"
+    poison.mkdir(parents=True)
+    (poison / "__init__.py").write_text("raise ImportError('quick must not import torch')")
+    env = running.environment()
+    env["PYTHONPATH"] = f"{poison.parent}{os.pathsep}{env['PYTHONPATH']}"
+    run = running.Run(tmp_path)
+    run.start(running.preflight("run", "--level", "quick", "--report", str(tmp_path)), env)
+    finished = run.finish()
+    assert finished.exit_codes == [0], finished.told()
+    assert [check["check"] for check in finished.report["checks"]] == ["env.launch"]
+    assert finished.report["job"]["world_size"] == 1
+
+
+def test_ranks_without_local_rank_are_counted_off(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(2)
+    for env in ranks:
+        del env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]
+    is_silent(running.run_ranks(tmp_path, ranks, "--all"), 2)
+
+
+def test_a_restart_says_the_verdict_again(tmp_path: Path) -> None:
+    """With a failure torchrun restarts all ranks three times: the checks run once."""
+    finished = running.run_torchrun(
+        tmp_path, 2, "--only", "plugin", "--plugin", "alone", "--set", "plugin.alone.deed=raise",
+        options=["--standalone", "--max-restarts", "3"],
+    )  # fmt: skip
+    told = finished.told()
+    assert finished.output.count("ERROR plugin.alone ") == 1, told
+    assert finished.output.count("restarted after its verdict") == 3, told
+    assert finished.exit_codes == [1] and finished.left_over == [], told
+
+
+def test_torchrun_ends_with_our_sentence(tmp_path: Path) -> None:
+    finished = running.run_torchrun(
+        tmp_path, 2, "--only", "plugin", "--plugin", "alone", "--set", "plugin.alone.deed=raise"
+    )
+    assert "error_file: <N/A>" not in finished.output, finished.told()
+    assert "preflight: ERROR:" in finished.output.partition("Root Cause")[2], finished.told()
+
+
+def _sound_under_load(folder: Path) -> None:
+    """Two busy loops a core beside two ranks: slow, and sound."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        is_silent(running.run_ranks(folder, running.plain_ranks(2), "--all", deadline_s=120), 2)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("time", range(3))
+def test_a_machine_under_load_is_sound(time: int, tmp_path: Path) -> None:
+    _sound_under_load(tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("time", range(50))
+def test_fifty_runs_under_load_are_sound(time: int, tmp_path: Path) -> None:
+    _sound_under_load(tmp_path)

@@ -1,0 +1,126 @@
+"""Mistakes in the command: one clear sentence, exit code 2, before anything starts."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import running
+
+
+def preflight(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        running.preflight(*arguments), env=running.environment(), cwd=cwd, capture_output=True, text=True, timeout=60,
+        check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+MISTAKES = [
+    (["run", "--only", "comm.alreduce"], "did you mean comm.all_reduce"),
+    (["run", "--only", "com"], "did you mean comm"),
+    (["--skip", "xyzzy"], "known are comm, comm.all_reduce, comm.init, env, env.launch"),
+    (["--al"], "did you mean --all"),
+    (["ru"], "did you mean run"),
+    (["run", "--level", "fast"], "invalid choice: 'fast'"),
+    (["run", "--level", "quick", "--all"], "--all is --level full"),
+    (["run", "--deadline", "soon"], "soon is not a number of seconds"),
+    (["run", "--deadline", "0"], "0 is not a number of seconds"),
+    (["run", "--backend", "mpi"], "invalid choice: 'mpi'"),
+    (["run", "--set", "comm.all_reduce.max_mb=1"], "did you mean comm.all_reduce.max_mib"),
+    (["run", "--set", "comm.all_reduce.max_mib=many"], "a whole number of MiB is expected"),
+    (["run", "--set", "comm.al_reduce.max_mib=1"], "did you mean comm.all_reduce"),
+    (["run", "--set", "comm.all_reduce.max_mib"], "ID.OPTION=VALUE is expected"),
+    (["run", "--plugin", "not_there.py"], "there is no such file"),
+    (["run", "--plugin", "no-module"], "neither a module's name nor a .py file"),
+    (["describe", "comm.all_reduced"], "did you mean comm.all_reduce"),
+    (["describe", "comm.all_reduce.wrong"], "did you mean comm.all_reduce.wrong_result"),
+    (["show", "nowhere.json"], "cannot be read"),
+    (["run", "--json", "/dev/null/report.json"], "cannot be written"),
+    (["run", "--report", "/proc/nowhere"], "cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), MISTAKES, ids=lambda value: " ".join(value)[:40])
+def test_mistake_is_one_sentence_and_exit_2(arguments: Sequence[str], says: str) -> None:
+    finished = preflight(*arguments)
+    assert finished.returncode == 2, finished
+    assert says in finished.stderr and finished.stderr.count("\n") == 1, finished.stderr
+    assert finished.stderr.startswith("preflight: ") and finished.stdout == "", finished
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--report", "/proc/nowhere"], "--report /proc/nowhere: cannot be written"),
+        (["--plugin", "alone", "--set", "plugin.alone.deeds=raise"], "did you mean plugin.alone.deed"),
+    ],
+    ids=["unwritable", "plugin's option"],
+)
+def test_what_only_the_run_can_see_ends_all_ranks_with_2(arguments: Sequence[str], says: str, tmp_path: Path) -> None:
+    run = running.Run(tmp_path)
+    for env in running.plain_ranks(2):
+        run.start(running.preflight("--all", "--deadline", "60", *arguments), env)
+    finished = run.finish()
+    assert finished.exit_codes == [2, 2], finished.told()
+    assert says in finished.output and "PASS" not in finished.output, finished.told()
+
+
+def test_only_one_rank_says_it(tmp_path: Path) -> None:
+    finished = running.run_ranks(tmp_path, running.plain_ranks(3), "--only", "nonsense")
+    assert finished.exit_codes == [2, 2, 2] and finished.output.count("\n") == 1, finished.told()
+
+
+def test_help_and_version_are_no_mistakes() -> None:
+    assert preflight("--version").stdout.startswith("preflight 0.")
+    shown = preflight("--help")
+    assert shown.returncode == 0 and "Exit codes" in shown.stdout
+    assert "--only" in preflight("run", "--help").stdout
+
+
+def test_list_and_describe() -> None:
+    listed = preflight("list")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["env.launch", "comm.init", "comm.all_reduce"]
+    page = preflight("describe", "comm.all_reduce").stdout
+    assert "--set comm.all_reduce.max_mib=" in page and "comm.all_reduce.wrong_result" in page
+    assert "wrong sums" in preflight("describe", "comm.all_reduce.wrong_result").stdout
+
+
+def test_a_report_can_be_shown_and_judged_again(tmp_path: Path) -> None:
+    running.run_ranks(tmp_path, running.plain_ranks(2), "--only", "comm.init")
+    shown = preflight("show", str(tmp_path))
+    assert shown.returncode == 0 and "verdict: PASS" in shown.stdout, shown
+    strict = preflight("show", str(tmp_path), "--judge", "--set", "comm.init.slow_s=0")
+    assert "comm.init.late_rank" in strict.stdout and "verdict: WARN" in strict.stdout, strict
+    (tmp_path / "facts.jsonl.gz").unlink()
+    lost = preflight("show", str(tmp_path), "--judge")
+    assert lost.returncode == 2 and "no facts lie beside it" in lost.stderr, lost
+
+
+def test_strict_makes_a_skip_a_failure(tmp_path: Path) -> None:
+    finished = running.run_ranks(tmp_path, running.plain_ranks(1), "--skip", "comm.init", "--strict")
+    assert finished.check("comm.all_reduce")["skipped"] == "needs comm.init, which was not selected"
+    assert finished.exit_codes == [1], finished.told()
+
+
+def test_the_report_on_stdout_is_json_alone(tmp_path: Path) -> None:
+    import json
+
+    (env,) = running.plain_ranks(1)
+    finished = subprocess.run(
+        running.preflight("--only", "env", "--json", "-", "--facts"), env=env, capture_output=True, text=True,
+        timeout=90, check=True,
+    )  # fmt: skip
+    report = json.loads(finished.stdout)
+    assert report["checks"][0]["facts"][0]["ranks"] == "0"
+    assert "verdict: PASS" in finished.stderr
+
+
+def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.json").symlink_to(precious)
+    running.run_ranks(tmp_path / "out", running.plain_ranks(1), "--only", "env")
+    assert precious.read_text() == "mine"
+    assert not (tmp_path / "out" / "report.json").is_symlink()
