@@ -1,0 +1,110 @@
+"""Gather, judge and report of 8,192 made-up ranks with 30 KB of facts each, over a real store.
+
+Rank 0's own code runs here as it is; one other process plays all the other ranks.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.big_facts import facts_of
+from preflight import facts, launch, report, scrub, worker
+from preflight.child import Child, adopt_orphans
+from preflight.control import Control
+from preflight.coordinator import Coordinator
+from preflight.courier import Courier, connect, host_store
+from preflight.outcome import Outcome
+from preflight.plan import Request, Selection
+from preflight.process_group import GroupMaker, import_torch
+from preflight.registry import plugin_source
+from preflight.roll_call import Arrival, RollCall, hello
+from preflight.seat import Seat
+
+RANKS, A_NODE = 8192, 8
+BEAT_S = 3.0
+NONCE = "bench"
+
+
+def play_the_others(port: int, run_id: str) -> None:
+    """Every other rank's part in one check: its facts, and its outcome."""
+    store = connect("127.0.0.1", port, 300.0)
+    store.wait([f"{run_id}/now"])
+    beaten = 0.0
+    for rank in range(1, RANKS):
+        if time.monotonic() - beaten > BEAT_S:  # a silent rank is a lost one
+            beaten = time.monotonic()
+            beats = [json.dumps({"beat": beaten})] * (RANKS - 1)
+            store.multi_set([f"{run_id}/beat/{other}" for other in range(1, RANKS)], beats)
+        text = facts.to_text(facts_of(rank))
+        name = facts.content_hash(text)
+        store.set(f"{run_id}/facts/{name}", text)
+        outcome = Outcome("measured", 0.1, facts=name).to_json()
+        index = store.add(f"{run_id}/done/1", 1)
+        store.set(f"{run_id}/done/1/{index}", json.dumps({"rank": rank, "outcome": outcome}))
+
+
+def arrivals(here: launch.Launch) -> dict[int, Arrival]:
+    about = {
+        **here.to_json(),
+        "pid": os.getpid(),
+        "pids": launch.pid_namespace(),
+        "nonce": NONCE,
+        "addresses": ["10.0.0.1"],
+    }
+    nodes = {
+        rank: {
+            "rank": rank,
+            "node_rank": rank // A_NODE,
+            "node_key": f"node {rank // A_NODE}",
+            "node_name": f"gpu-{rank // A_NODE}",
+        }
+        for rank in range(RANKS)
+    }
+    return {rank: Arrival(rank + 1, {**about, **node}) for rank, node in nodes.items()}
+
+
+def main(folder: str) -> None:
+    import_torch()
+    adopt_orphans()
+    server = Child(host_store("127.0.0.1", 0), "store", output=False)
+    port = server.channel.wait()["port"]
+    control = Control(600.0)
+    control.store = courier = Courier("127.0.0.1", port, control.pump, 30.0, 120.0)
+    courier.connected()
+    here = launch.from_environ({"RANK": "0", "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+    roll = RollCall(control, here, NONCE, hello(control, here, NONCE))
+    roll.present = arrivals(here)
+    job = roll.job("gloo")
+    control.world_size = RANKS
+    source = plugin_source(str(Path(__file__).parent / "big_facts.py"))
+    group = GroupMaker("127.0.0.1", port, "none", "gloo")
+    orders = worker.Orders(job, 0, 0, dict(os.environ), {}, group, scrub.Scrubber({}), "")
+    control.seat = Seat(lambda _: Child(worker.serve(orders), "worker"), lambda: {server.pid, courier.child.pid}, str)
+    others = Child(lambda *_: play_the_others(port, roll.run_id), "others", output=False)
+    leader = Coordinator(control, roll, job, Request(Selection(), {}, {source.id: source}), lambda _: None)
+    start = time.monotonic()
+    leader.run()
+    ran = time.monotonic()
+    made = report.build(
+        run_id=roll.run_id, started="2026-01-01T00:00:00Z", seconds=1.0, command=[], options={}, job=job,
+        results=leader.results,
+    )  # fmt: skip
+    report.write_folder(folder, made, leader.book, {})
+    written = time.monotonic()
+    sizes = {name: os.path.getsize(os.path.join(folder, name)) / 1e6 for name in ("report.json", "facts.jsonl.gz")}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    print(f"  {RANKS:,} ranks: gather and judge {ran - start:.1f} s, report {written - ran:.1f} s")
+    print(f"  peak memory: rank 0 {peak:.2f} GB, its largest child {child:.2f} GB")
+    print(f"  report.json {sizes['report.json']:.2f} MB (at most 5), facts.jsonl.gz {sizes['facts.jsonl.gz']:.0f} MB")
+    print(f"  findings: {sum(len(check['findings']) for check in made['checks']):,}, verdict {made['verdict']}")
+    others.end()
+    control.end_children()
+    server.end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
