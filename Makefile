@@ -13,7 +13,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .PHONY: preflight test lint bench soak clean
 
 preflight: $(VENV)/.installed
-	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m preflight --all
+	@# What torchrun would set, and torch would warn of, so that the screen shows our words only.
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONWARNINGS='ignore:Failed to initialize NumPy' \
+		$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m preflight --all
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
