@@ -122,8 +122,11 @@ def _verdict(report: Report) -> str:
         "fail": "do not start this job",
         "error": "preflight could not finish its own work: this is no clean bill",
     }[report["verdict"]]
-    if all(check["status"] == "skip" for check in report["checks"]):
+    skipped = sum(check["status"] == "skip" for check in report["checks"])
+    if skipped == len(report["checks"]):
         meaning = "nothing was measured"
+    elif skipped and report["verdict"] in ("pass", "warn"):
+        meaning += f"; {ranges.count(skipped, 'check')} skipped, so not known"
     return (
         f"verdict: {report['verdict'].upper()} ({meaning}), exit code {report['exit_code']}, {report['seconds']:.1f} s"
     )
