@@ -92,7 +92,7 @@ class Control:
         self.still_s = 0.0
         """The longest gap between two turns of the loop: more than a few seconds, and it was stopped."""
         self._last_turn = 0.0
-        self._helpers: list[Child] = []
+        self._errands: list[Child] = []
         self._parent = os.getppid()
         self._signals: list[tuple[int, float]] = []
         self._wake, self._woken = socket.socketpair()
@@ -123,9 +123,9 @@ class Control:
         """Seconds until the run's deadline."""
         return self.end_at - time.monotonic()
 
-    def helper_pids(self) -> set[int]:
+    def errand_pids(self) -> set[int]:
         """Children that work for the supervisor at this moment."""
-        return {child.pid for child in self._helpers}
+        return {child.pid for child in self._errands}
 
     def begin_ending(self) -> None:
         """From here on signals are ignored, and what is left to do gets time for it."""
@@ -171,7 +171,7 @@ class Control:
             yield self.store.child
         if self.seat and self.seat.worker:
             yield self.seat.worker
-        yield from self._helpers
+        yield from self._errands
 
     def _descriptors(self) -> tuple[list[int], list[int]]:
         readers, writers = [self._woken.fileno()], []
@@ -201,7 +201,7 @@ class Control:
             child = Child(lambda channel, _page: channel.send_all({"value": work()}), name)
         except OSError as error:
             return None, f"could not be forked: {error.strerror}"
-        self._helpers.append(child)
+        self._errands.append(child)
         start, end = time.monotonic(), self.until(deadline_s)
         try:
             while (message := child.channel.receive()) is None:
@@ -213,12 +213,12 @@ class Control:
                 self.pump(end - time.monotonic())
             return message["value"], ""
         finally:
-            self._helpers.remove(child)
+            self._errands.remove(child)
             child.end()
 
     def end_children(self) -> None:
         """The last thing but the exit."""
-        for child in list(self._helpers):
+        for child in list(self._errands):
             child.end()
         if self.seat:
             self.seat.leave()

@@ -177,7 +177,7 @@ class Supervisor:
 
     def _spared(self) -> set[int]:
         children = [self._store_host, self.control.store.child if self.control.store else None]
-        return {child.pid for child in children if child is not None} | self.control.helper_pids() | self._not_ours
+        return {child.pid for child in children if child is not None} | self.control.errand_pids() | self._not_ours
 
     # Every rank but 0
 
