@@ -7,12 +7,14 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from preflight.child import Child
 from preflight.seat import Seat
 
+FETCH_AT_ONCE = 32
+"""Values a message: of the largest facts (1 MiB) a channel's message holds that many."""
 BEAT_S = 1.0
 """Seconds between signs of life, in a small world; see `beat_every`."""
 DEAD_MAN_S = 30.0
@@ -122,6 +124,16 @@ class Control:
     def left(self) -> float:
         """Seconds until the run's deadline."""
         return self.end_at - time.monotonic()
+
+    def request(self, do: str, **arguments: Any) -> Any:
+        """One request to the store (courier.py has the operations). Raises StoreLost."""
+        assert self.store is not None
+        return self.store.request(do, **arguments)
+
+    def fetch(self, keys: Sequence[str], at_once: int = FETCH_AT_ONCE) -> Iterator[str | None]:
+        """The values of keys, None for an absent one; asked for as they are taken, so many at a time."""
+        for start in range(0, len(keys), at_once):
+            yield from self.request("fetch", keys=keys[start : start + at_once])
 
     def errand_pids(self) -> set[int]:
         """Children that work for the supervisor at this moment."""
@@ -243,15 +255,10 @@ class Log:
     def new(self) -> list[tuple[int, dict[str, Any]]]:
         """(number from 1, entry) of all that have come since. An appender that died between counting and
         writing leaves a hole, which is looked at again each time."""
-        store = self._control.store
-        assert store is not None
-        count = store.request("count", key=self._name)
+        count = self._control.request("count", key=self._name)
         wanted = sorted(self._holes | set(range(self._count + 1, count + 1)))
         self._count = count
-        found: list[tuple[int, dict[str, Any]]] = []
-        for start in range(0, len(wanted), 32):
-            some = wanted[start : start + 32]
-            values = store.request("fetch", keys=[f"{self._name}/{index}" for index in some])
-            found += [(index, json.loads(value)) for index, value in zip(some, values, strict=True) if value]
+        values = self._control.fetch([f"{self._name}/{index}" for index in wanted])
+        found = [(index, json.loads(value)) for index, value in zip(wanted, values, strict=True) if value]
         self._holes = set(wanted) - {index for index, _ in found}
         return found

@@ -227,16 +227,13 @@ class Coordinator:
 
     def _fetch_facts(self, check: str, outcomes: Mapping[int, Outcome]) -> None:
         names = {rank: outcome.facts for rank, outcome in outcomes.items() if outcome.facts}
-        store = self.control.store
-        assert store is not None
         wanted = sorted({name for name in names.values() if name not in self.book})
-        for start in range(0, len(wanted), 32):
-            some = wanted[start : start + 32]
-            keys = [f"{self.roll.run_id}/facts/{name}" for name in some]
-            for name, text in zip(some, store.request("fetch", keys=keys), strict=True):
-                if text is not None:
-                    self.book.add_text(name, text)
-            store.tell("delete", keys=keys)
+        keys = [f"{self.roll.run_id}/facts/{name}" for name in wanted]
+        for name, text in zip(wanted, self.control.fetch(keys), strict=True):
+            if text is not None:
+                self.book.add_text(name, text)
+        if keys:
+            self.control.request("delete", keys=keys)
         for rank, name in names.items():
             if name in self.book:
                 self.book.note(check, rank, name)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
 Serve = Callable[[Channel, SharedPage], None]
-FETCH_AT_ONCE = 32
-"""Values a message: of the largest facts (1 MiB) a channel's message holds that many."""
 
 
 def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":

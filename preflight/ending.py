@@ -28,21 +28,16 @@ def content(
     }  # fmt: skip
 
 
-def publish(control: Control, verdict: Mapping[str, Any]) -> bool:
-    """For all ranks, and for a restart of this job; False if the store is gone."""
-    assert control.store is not None
-    try:
+def publish(control: Control, verdict: Mapping[str, Any]) -> None:
+    """For all ranks, and for a restart of this job; where the store is gone nobody can be told."""
+    with contextlib.suppress(StoreLost):
         for key in (f"{verdict['run']}/now", LAST_VERDICT):
-            control.store.request("put", key=key, value=json.dumps(verdict))
-    except StoreLost:
-        return False
-    return True
+            control.request("put", key=key, value=json.dumps(verdict))
 
 
 def farewell(control: Control, verdict: Mapping[str, Any], rank: int | None) -> None:
     """Says goodbye and waits for the others: torchrun ends all ranks of a node when one ends with an error,
     and the store goes with node 0."""
-    assert control.store is not None
     job = Job.from_json(verdict["job"])
     node = job.node_of(rank) if rank is not None else Node("", -1, ())
     everybody = f"{verdict['run']}/bye/{verdict['attempt']}"
@@ -51,9 +46,9 @@ def farewell(control: Control, verdict: Mapping[str, Any], rank: int | None) -> 
     key, awaited = (everybody, living) if 0 in node.ranks else (mine, living & set(node.ranks))
     with contextlib.suppress(StoreLost):
         for log in (everybody, mine):
-            control.store.request("append", key=log, value="{}")
+            control.request("append", key=log, value="{}")
         end = time.monotonic() + ALL_S
-        while control.store.request("count", key=key) < len(awaited) and time.monotonic() < end:
+        while control.request("count", key=key) < len(awaited) and time.monotonic() < end:
             control.pump(max(0.01, poll_every(job.world_size)))
 
 

@@ -40,14 +40,13 @@ class Welcome:
 
 def await_welcome(control: Control, launch: Launch, nonce: str, within_s: float) -> Welcome:
     """Raises NoCoordinator."""
-    assert control.store is not None
     start, end = time.monotonic(), control.until(within_s)
     while time.monotonic() < end:
-        answer = control.store.request("fetch", keys=[welcome_key(nonce)])[0]
+        answer = control.request("fetch", keys=[welcome_key(nonce)])[0]
         if answer is not None:
             welcome = json.loads(answer)
             entry = json.dumps({"nonce": nonce, "rank": launch.rank})
-            control.store.request("append", key=f"{welcome['run']}/here", value=entry)
+            control.request("append", key=f"{welcome['run']}/here", value=entry)
             return Welcome(welcome["run"], welcome["place"])
         control.pump(max(0.02, poll_every(launch.world_size)))
     raise NoCoordinator(
@@ -94,8 +93,7 @@ class Participant:
         return self.verdict
 
     def _look(self) -> None:
-        assert self.control.store is not None
-        now = self.control.store.request("fetch", keys=[f"{self.run_id}/now"])[0]
+        now = self.control.request("fetch", keys=[f"{self.run_id}/now"])[0]
         event: dict[str, Any] = json.loads(now) if now else {"event": "nothing"}
         if event["event"] == "verdict":
             self.verdict = event
@@ -116,8 +114,7 @@ class Participant:
             self.control.seat.start({**order, "members": list(members)})
 
     def _learn_the_job(self) -> None:
-        assert self.control.store is not None
-        text = self.control.store.request("fetch", keys=[f"{self.run_id}/job"])[0]
+        text = self.control.request("fetch", keys=[f"{self.run_id}/job"])[0]
         about = json.loads(text)
         self.job = Job.from_json(about["job"])
         mine = pid_namespace()
@@ -129,33 +126,30 @@ class Participant:
 
     def _report(self, seat: Seat, outcome: Outcome) -> None:
         """The facts first, under their content hash; then the outcome that refers to them."""
-        assert self.control.store is not None
         seat.outcome = None
         if outcome.facts:
             key = f"{self.run_id}/facts/{outcome.facts}"
-            self.control.store.request("put_once", key=key, value=seat.take_facts(outcome.facts))
+            self.control.request("put_once", key=key, value=seat.take_facts(outcome.facts))
         share = max(2048, min(LOG_TAIL, LOG_SHARE // self.control.world_size))
         outcome = replace(outcome, log_tail=(outcome.log_tail or "")[-share:], stack=(outcome.stack or "")[:share])
         entry = json.dumps({"rank": self.rank, "outcome": outcome.to_json()})
-        self.control.store.request("append", key=f"{self.run_id}/done/{self._step}", value=entry)
+        self.control.request("append", key=f"{self.run_id}/done/{self._step}", value=entry)
 
     def _watch_rank_0(self) -> None:
         now = time.monotonic()
         if now - self._last_watch < beat_every(self.control.world_size):
             return
         self._last_watch = now
-        assert self.control.store is not None
-        beat = self.control.store.request("fetch", keys=[f"{self.run_id}/beat/0"])[0]
+        beat = self.control.request("fetch", keys=[f"{self.run_id}/beat/0"])[0]
         silent = self._silence.heard({0: beat}, now)[0]
         if silent >= SILENT_S + beat_every(self.control.world_size):
             raise NoCoordinator(f"rank 0 gave no sign of life for {silent:.0f} s, expected one every second")
 
     def say_goodbye(self, why: str, kind: str) -> None:
         """For rank 0: this rank leaves. `kind`: told (to end), gave_up (on rank 0), fault (of preflight here)."""
-        assert self.control.store is not None
         entry = json.dumps({"rank": self.rank, "why": why, "kind": kind, "dead": self.dead_beside_me()})
         if self.rank is not None:
-            self.control.store.request("append", key=f"{self.run_id}/left", value=entry)
+            self.control.request("append", key=f"{self.run_id}/left", value=entry)
 
     def leave_early(self, why: str) -> dict[str, Any] | None:
         """Told to end: says so, and waits a moment for rank 0's verdict, which may explain it."""

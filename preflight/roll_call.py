@@ -31,9 +31,8 @@ def welcome_key(nonce: str) -> str:
 
 def hello(control: Control, launch: Launch, nonce: str) -> int:
     """Says who came, and returns as which of all that came to this store."""
-    assert control.store is not None
     about = {"nonce": nonce, "pid": os.getpid(), "pids": pid_namespace(), "addresses": addresses(), **launch.to_json()}
-    index: int = control.store.request("append", key=ARRIVALS, value=json.dumps(about))
+    index: int = control.request("append", key=ARRIVALS, value=json.dumps(about))
     return index
 
 
@@ -125,17 +124,15 @@ class RollCall:
 
     def put(self, key: str, value: dict[str, Any]) -> None:
         """JSON on the store."""
-        assert self.control.store is not None
-        self.control.store.request("put", key=key, value=json.dumps(value))
+        self.control.request("put", key=key, value=json.dumps(value))
 
     def is_rival(self) -> bool:
         """Whether another process with rank 0 came before this one, lives, and claims the run."""
         if self._index == 1 or not any(a.rank == 0 and a.index < self._index for a in self._before_me()):
             return False
-        assert self.control.store is not None
         end = self.control.until(RIVAL_S)
         while self.control.until(0) < end:
-            if self.control.store.request("fetch", keys=[welcome_key(self._nonce)])[0]:
+            if self.control.request("fetch", keys=[welcome_key(self._nonce)])[0]:
                 return True
             self.control.pump(0.05)
         return False

@@ -272,13 +272,9 @@ class Supervisor:
             roll.run_id, self.nonce, leader.job, leader.members, made["exit_code"], console.sentence(made),
             self.task.command,
         )  # fmt: skip
-        published = ending.publish(self.control, verdict)
+        ending.publish(self.control, verdict)
         self._write(made, leader.book, "report.json")
-        if made["exit_code"]:
-            ending.write_error_file(verdict["sentence"])
-        if published:
-            ending.farewell(self.control, verdict, 0)
-        return int(made["exit_code"])
+        return self._part(verdict, 0)
 
     def _build(self, run_id: str, job: Job, results: list[Result]) -> report.Report:
         made = report.build(
@@ -323,8 +319,8 @@ class Supervisor:
             roll.run_id, self.nonce, roll.job("gloo"), sorted(roll.present), result.USAGE, str(error),
             self.task.command,
         )  # fmt: skip
-        if ending.publish(self.control, verdict):
-            ending.farewell(self.control, verdict, 0)
+        ending.publish(self.control, verdict)
+        ending.farewell(self.control, verdict, 0)
         return result.USAGE
 
     # A restart of the job
@@ -333,8 +329,7 @@ class Supervisor:
         """A failure stands. After a pass something else has failed, perhaps the machine: it is tested again."""
         if not self.here.restarts:
             return None
-        assert self.control.store is not None
-        text = self.control.store.request("fetch", keys=[LAST_VERDICT])[0]
+        text = self.control.request("fetch", keys=[LAST_VERDICT])[0]
         earlier: dict[str, Any] = json.loads(text or '{"exit_code": 0}')
         stands = earlier["exit_code"] and earlier["command"] == self.task.command
         return earlier if stands else None

@@ -76,15 +76,12 @@ class Watch:
             self.lose(set(entry["dead"]), "its supervisor has died, as its node's other ranks saw")
             self.lose({entry["rank"]}, entry["why"])
             self.dragged_along |= {entry["rank"]} if entry["dead"] else set()
-        ranks = sorted(members - set(self.lost) - {0})
-        for start in range(0, len(ranks), BEATS_AT_ONCE):
-            self._listen(ranks[start : start + BEATS_AT_ONCE])
+        self._listen(sorted(members - set(self.lost) - {0}))
         self.find_the_dead(members)
 
     def _listen(self, ranks: list[int]) -> None:
-        assert self._control.store is not None
         keys = [f"{self._roll.run_id}/beat/{rank}" for rank in ranks]
-        beats = dict(zip(ranks, self._control.store.request("fetch", keys=keys), strict=True))
+        beats = dict(zip(ranks, self._control.fetch(keys, BEATS_AT_ONCE), strict=True))
         every = beat_every(self._roll.world_size)
         for rank, seconds in self._silence.heard(beats, time.monotonic()).items():
             if seconds >= SILENT_S + every:
