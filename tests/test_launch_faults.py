@@ -65,7 +65,7 @@ def test_two_processes_with_one_rank(tmp_path: Path) -> None:
 
 def test_two_processes_with_rank_0(tmp_path: Path) -> None:
     """Both would lead: the later one finds that the first one does."""
-    finished = run_after_arrivals(tmp_path, [0, 0], [1], world=2)
+    finished = run_after_arrivals(tmp_path, [1, 0, 0], [], world=2)
     assert as_the_table_says("duplicate_rank_0", finished.findings()), finished.told()
     assert len(finished.findings()) == 1, finished.told()
     assert finished.exit_codes == [1] * 3, finished.told()
