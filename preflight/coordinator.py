@@ -18,6 +18,8 @@ from preflight.watch import Watch
 
 HEARING_S = 12.0
 """After a check's deadline, the time that a rank's supervisor has to end its worker and say so."""
+SETTLE_S = 1.5
+"""After a loss: a node's ranks leave one after the other, and the next check must not wait for one that is going."""
 LATE_STRANGERS_S = 3.0
 """For the answer of a process that came without a place while the checks were running."""
 BLOCKING = {"fail": "failed", "error": "had an error", "skip": "was skipped"}
@@ -118,7 +120,8 @@ class Coordinator:
     def _let_go(self, outcomes: Mapping[int, Outcome]) -> None:
         """Members that are lost leave; those whose outcome does not say so get a finding of their own."""
         members = set(self.members)
-        while members & set(self._watch.lost) and self._watch.suspects(members):
+        settled = self.control.until(SETTLE_S)
+        while members & set(self._watch.lost) and (time.monotonic() < settled or self._watch.suspects(members)):
             self._watch.look(members)
             self.control.pump(0.1)
         for rank in sorted(members & set(self._watch.lost)):
