@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from preflight import ranges
 from preflight.job import Job, Node
+from preflight.majority import Vote, vote
 from preflight.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -32,8 +33,10 @@ __all__ = [
     "Scope",
     "Severity",
     "Skip",
+    "Vote",
     "option",
     "ranges",
+    "vote",
 ]
 
 T = TypeVar("T")
@@ -205,6 +208,7 @@ class Context:
     """Seconds that `measure` may take; after it the worker is killed."""
     page: Page
     make_group: Callable[[], "torch.distributed.ProcessGroup"]
+    make_store: Callable[[], "torch._C._distributed_c10d.Store"]
     options: Mapping[Option[Any], Any] = field(default_factory=dict)
 
     def __getitem__(self, option: Option[T]) -> T:
@@ -234,6 +238,11 @@ class Context:
     def process_group(self) -> "torch.distributed.ProcessGroup":
         """The world group over the members, made at the first call and kept while this worker lives."""
         return self.make_group()
+
+    def store(self) -> "torch._C._distributed_c10d.Store":
+        """A client of the run's store, with keys for this one measurement only; it gives up before the deadline.
+        For words between ranks that are no collective. Raises Skip where a run without torch has no store."""
+        return self.make_store()
 
     @property
     def device(self) -> "torch.device":

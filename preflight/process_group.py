@@ -61,6 +61,19 @@ class GroupMaker:
         self._group = dist.group.WORLD
         return cast("torch.distributed.ProcessGroup", self._group)
 
+    def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":
+        """A client of its own for one measurement, which stands in nobody's way. Raises Skip and DistError."""
+        from preflight.check import Skip
+
+        if not self._host:
+            raise Skip("there is no store: this run has no launcher")
+        from torch import distributed as dist
+
+        from preflight.courier import connect
+
+        client = connect(self._host, self._port, _timeout(deadline_s).total_seconds())
+        return dist.PrefixStore(f"{self._prefix}/{step}", client)  # type: ignore[attr-defined]  # not in __all__
+
     def again(self, deadline_s: float) -> "torch.distributed.ProcessGroup":
         """The group that was made, with the timeout of the check that asks."""
         from torch.distributed import distributed_c10d

@@ -17,8 +17,14 @@ from preflight.check import Code, Job, Level, Option, Plan, Scope
 
 BUILT_IN = (
     "env.launch",
+    "env.variables",
+    "env.software",
+    "node.limits",
+    "net.rendezvous",
+    "node.clock",
     "comm.init",
     "comm.all_reduce",
+    "train.ddp",
 )
 """Cheap to dear, and local to global: the order in which they run."""
 

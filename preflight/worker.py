@@ -124,6 +124,7 @@ def _context(check: Check, order: dict[str, Any], orders: Orders, page: SharedPa
         deadline_s=order["deadline_s"],
         page=page,
         make_group=make_group,
+        make_store=lambda: orders.group.store(f"step-{order['step']}", order["deadline_s"]),
         options=check.values(orders.settings),
     )
     return context

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests import fault_table, running
-from tests.fault_table import Fault
+from tests import faults, running
+from tests.faults.row import Fault
 from tests.running import Finished
 
 
-@pytest.mark.parametrize("fault", fault_table.ALL, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", faults.ALL, ids=lambda fault: fault.name)
 def test_fault_is_found_and_named(fault: Fault, tmp_path: Path) -> None:
     finished = _run(fault, tmp_path)
     report = finished.report
@@ -41,7 +41,7 @@ def _is_right(finding: dict[str, Any], fault: Fault, told: str) -> None:
 
 
 def _run(fault: Fault, folder: Path) -> Finished:
-    arguments = ["--only", "plugin"]
+    arguments = ["--only", ",".join(fault.only)]
     for plugin in fault.plugins:
         arguments += ["--plugin", plugin]
     for name, value in fault.settings.items():
@@ -49,7 +49,8 @@ def _run(fault: Fault, folder: Path) -> Finished:
     if fault.launcher == "torchrun":
         return running.run_torchrun(folder, fault.world, *arguments, deadline_s=fault.deadline_s)
     if fault.launcher == "plain":
-        ranks = [{**env, **fault.environ} for env in running.plain_ranks(fault.world)]
+        plain = enumerate(running.plain_ranks(fault.world))
+        ranks = [{**env, **fault.environ, **fault.environ_of.get(rank, {})} for rank, env in plain]
         return running.run_ranks(folder, ranks, *arguments, deadline_s=fault.deadline_s, stopped=fault.stopped)
     with running.store_server() as (port, pid):
         ranks = running.plain_ranks(fault.world, port, TORCHELASTIC_USE_AGENT_STORE="True", TEST_STORE_PID=str(pid))
@@ -57,7 +58,7 @@ def _run(fault: Fault, folder: Path) -> Finished:
 
 
 def test_the_page_is_fresh() -> None:
-    assert fault_table.DOCS.read_text() == fault_table.page(), "run python -m tests.fault_table"
+    assert faults.DOCS.read_text() == faults.page(), "run python -m tests.faults"
 
 
 def test_who_waits_for_a_rank_that_failed_is_ended_long_before_the_deadline(tmp_path: Path) -> None:

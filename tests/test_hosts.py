@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import running
-from tests.fault_table import as_the_table_says
+from tests.faults import ELSEWHERE
 from tests.hosts import Host, cluster, needs_hosts
 from tests.running import Finished, Run
 from tests.test_sound import is_silent
@@ -49,7 +49,7 @@ def test_a_slow_link_is_waited_for(two: list[Host], tmp_path: Path) -> None:
     two[1].slow_down("200mbit")
     finished = run_on(tmp_path, two, "--all", deadline_s=120)
     is_silent(finished, 4)
-    assert as_the_table_says("slow_link", finished.findings())
+    assert ELSEWHERE["slow_link"].is_told_by(finished.findings())
 
 
 def lost(finished: Finished) -> dict[int, str]:
@@ -63,7 +63,7 @@ def test_a_host_that_is_cut_off_is_named_by_both_sides(two: list[Host], tmp_path
     deed = ("--set", "plugin.alone.deed=cut_link", "--set", "plugin.alone.by=2")
     finished = run_on(tmp_path, two, *PLUGINS, *deed)
     told = finished.told()
-    assert as_the_table_says("host_cut_off", finished.findings()), told
+    assert ELSEWHERE["host_cut_off"].is_told_by(finished.findings()), told
     assert lost(finished) == {2: "host-b", 3: "host-b"}, told
     assert finished.check("plugin.after")["summary"] == "2 members, sum 2", told
     own = finished.report_named("report.rank-2.json")
@@ -76,7 +76,7 @@ def test_a_host_whose_launcher_dies_is_named(two: list[Host], tmp_path: Path) ->
     deed = ("--set", "plugin.alone.deed=kill_launcher", "--set", "plugin.alone.by=2")
     finished = run_on(tmp_path, two, *PLUGINS, *deed)
     told = finished.told()
-    assert as_the_table_says("launcher_dies", finished.findings()), told
+    assert ELSEWHERE["launcher_dies"].is_told_by(finished.findings()), told
     assert lost(finished) == {2: "host-b", 3: "host-b"}, told
     assert "its launcher" in finished.findings()[0]["message"], told
     assert finished.check("plugin.after")["summary"] == "2 members, sum 2", told
@@ -91,7 +91,7 @@ def test_a_supervisor_that_dies_on_another_host_is_named(
     deed = ("--set", "plugin.alone.deed=kill_supervisor", "--set", "plugin.alone.by=3")
     finished = run_on(tmp_path, two, *PLUGINS, *deed, rendezvous=rendezvous)
     told = finished.told()
-    assert as_the_table_says("supervisor_dies_elsewhere", finished.findings()), told
+    assert ELSEWHERE["supervisor_dies_elsewhere"].is_told_by(finished.findings()), told
     assert lost(finished) == {3: "host-b"}, told
     assert finished.check("plugin.after")["summary"].startswith(("2 members", "3 members")), told
 
@@ -104,7 +104,7 @@ def test_rank_0_that_dies_is_named_by_each_node(two: list[Host], tmp_path: Path)
         found = finished.findings(finished.report_named(name))
         assert len(found) == 1 and found[0]["code"].startswith("preflight.run."), told
     beside = finished.findings(finished.report_named("report.rank-1.json"))
-    assert as_the_table_says("rank_0_dies", beside), told
+    assert ELSEWHERE["rank_0_dies"].is_told_by(beside), told
     assert finished.left_over == [], told
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import running
-from tests.fault_table import as_the_table_says
+from tests.faults import ELSEWHERE
 from tests.running import Finished
 
 
@@ -23,7 +23,7 @@ def where(finished: Finished, code: str) -> list[dict[str, object]]:
 def test_a_rank_that_never_starts_is_named_and_the_others_are_tested(tmp_path: Path) -> None:
     finished = running.run_ranks(tmp_path, running.plain_ranks(3)[:2], "--all", deadline_s=30)
     told = finished.told()
-    assert as_the_table_says("rank_never_starts", finished.findings()), told
+    assert ELSEWHERE["rank_never_starts"].is_told_by(finished.findings()), told
     assert finished.report["job"]["missing_ranks"] == "2", told
     assert finished.check("comm.all_reduce")["status"] == "pass", told
     assert finished.exit_codes == [1, 1] and finished.left_over == [], told
@@ -35,7 +35,7 @@ def test_rank_0_that_never_starts_is_named_by_each_node(tmp_path: Path) -> None:
         finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=20)
     report = finished.report_named("report.rank-1.json")
     found = finished.findings(report)
-    assert as_the_table_says("rank_0_never_starts", found), finished.told()
+    assert ELSEWHERE["rank_0_never_starts"].is_told_by(found), finished.told()
     assert finished.exit_codes == [1], finished.told()
 
 
@@ -58,7 +58,7 @@ def run_after_arrivals(folder: Path, first: list[int], then: list[int], world: i
 
 def test_two_processes_with_one_rank(tmp_path: Path) -> None:
     finished = run_after_arrivals(tmp_path, [1, 1], [0, 2], world=3)
-    assert as_the_table_says("duplicate_rank", finished.findings()), finished.told()
+    assert ELSEWHERE["duplicate_rank"].is_told_by(finished.findings()), finished.told()
     assert len(finished.findings()) == 1, finished.told()
     assert finished.exit_codes == [1] * 4 and finished.left_over == [], finished.told()
 
@@ -66,7 +66,7 @@ def test_two_processes_with_one_rank(tmp_path: Path) -> None:
 def test_two_processes_with_rank_0(tmp_path: Path) -> None:
     """Both would lead: the later one finds that the first one does."""
     finished = run_after_arrivals(tmp_path, [1, 0, 0], [], world=2)
-    assert as_the_table_says("duplicate_rank_0", finished.findings()), finished.told()
+    assert ELSEWHERE["duplicate_rank_0"].is_told_by(finished.findings()), finished.told()
     assert len(finished.findings()) == 1, finished.told()
     assert finished.exit_codes == [1] * 3, finished.told()
 
@@ -74,13 +74,13 @@ def test_two_processes_with_rank_0(tmp_path: Path) -> None:
 def test_a_duplicate_instead_of_a_rank_names_both(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
     finished = running.run_ranks(tmp_path, [ranks[0], ranks[1], ranks[1]], "--all", deadline_s=30)
-    assert as_the_table_says("duplicate_instead", finished.findings()), finished.told()
+    assert ELSEWHERE["duplicate_instead"].is_told_by(finished.findings()), finished.told()
 
 
 def test_a_rank_beyond_the_world(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
     finished = running.run_ranks(tmp_path, [*ranks[:2], {**ranks[2], "RANK": "7"}], "--all", deadline_s=30)
-    assert as_the_table_says("rank_outside", finished.findings()), finished.told()
+    assert ELSEWHERE["rank_outside"].is_told_by(finished.findings()), finished.told()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_variable_that_is_no_number(variable: str, value: str | None, tmp_path
         ranks[2][variable] = value
     finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=30)
     told = finished.told()
-    assert as_the_table_says("no_number", finished.findings()), told
+    assert ELSEWHERE["no_number"].is_told_by(finished.findings()), told
     assert {one["variable"] for one in where(finished, "env.launch.invalid")} == {variable}, told
     assert {one["node"] for one in where(finished, "env.launch.invalid")} == {nodes_of(finished)[0]}, told
     assert finished.exit_codes == [1] * 3, told
@@ -104,7 +104,7 @@ def test_a_world_size_that_differs(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
     ranks[2]["WORLD_SIZE"] = "8"
     finished = running.run_ranks(tmp_path, ranks, "--all")
-    assert as_the_table_says("world_size_differs", finished.findings()), finished.told()
+    assert ELSEWHERE["world_size_differs"].is_told_by(finished.findings()), finished.told()
     assert len(finished.findings()) == 1, finished.told()
 
 
@@ -112,14 +112,14 @@ def test_two_ranks_with_one_local_rank(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
     ranks[2]["LOCAL_RANK"] = "1"
     finished = running.run_ranks(tmp_path, ranks, "--all")
-    assert as_the_table_says("local_rank_taken", finished.findings()), finished.told()
+    assert ELSEWHERE["local_rank_taken"].is_told_by(finished.findings()), finished.told()
 
 
 def test_a_local_world_size_that_is_wrong(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
     ranks[1]["LOCAL_WORLD_SIZE"] = "8"
     finished = running.run_ranks(tmp_path, ranks, "--all")
-    assert as_the_table_says("local_world_size", finished.findings()), finished.told()
+    assert ELSEWHERE["local_world_size"].is_told_by(finished.findings()), finished.told()
 
 
 def test_a_port_that_is_taken_is_said_by_rank_0(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_port_that_is_taken_is_said_by_rank_0(tmp_path: Path) -> None:
         taken.listen()
         finished = running.run_ranks(tmp_path, running.plain_ranks(1, taken.getsockname()[1]), "--all", deadline_s=20)
     report = finished.report_named("report.rank-0.json")
-    assert as_the_table_says("port_taken", finished.findings(report)), finished.told()
+    assert ELSEWHERE["port_taken"].is_told_by(finished.findings(report)), finished.told()
     assert "cannot be served" in finished.output, finished.told()
     assert finished.exit_codes == [3], finished.told()
 
@@ -142,5 +142,5 @@ def test_a_store_that_is_frozen_from_the_start(tmp_path: Path) -> None:
         finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=20)
     for rank in (0, 1):
         found = finished.findings(finished.report_named(f"report.rank-{rank}.json"))
-        assert as_the_table_says("store_frozen_at_the_start", found), finished.told()
+        assert ELSEWHERE["store_frozen_at_the_start"].is_told_by(found), finished.told()
     assert finished.exit_codes == [3, 3] and finished.left_over == [], finished.told()

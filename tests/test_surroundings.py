@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import running
-from tests.fault_table import as_the_table_says
+from tests.faults import ELSEWHERE
 from tests.hosts import needs_hosts
 from tests.running import Run
 
@@ -122,7 +122,7 @@ def test_a_restart_after_a_pass_measures_again(tmp_path: Path) -> None:
 def test_what_there_was_no_time_for_has_not_passed(tmp_path: Path) -> None:
     finished = running.run_ranks(tmp_path, running.plain_ranks(1), "--only", "env,plugin", "--plugin", "too_long")
     (found,) = finished.findings()
-    assert as_the_table_says("no_time", [found]) and "plugin.too_long" in found["message"], finished.told()
+    assert ELSEWHERE["no_time"].is_told_by([found]) and "plugin.too_long" in found["message"], finished.told()
     assert finished.exit_codes == [3], finished.told()
 
 
@@ -136,7 +136,7 @@ def test_a_world_size_that_is_nonsense_ends_in_time(tmp_path: Path) -> None:
 def test_a_master_that_does_not_resolve_is_said_at_once(tmp_path: Path) -> None:
     (env,) = running.plain_ranks(1)
     finished = running.run_ranks(tmp_path, [{**env, "MASTER_ADDR": "no-such-host.invalid"}], "--only", "env")
-    assert as_the_table_says("unresolvable", finished.findings(finished.report_named("report.rank-0.json")))
+    assert ELSEWHERE["unresolvable"].is_told_by(finished.findings(finished.report_named("report.rank-0.json")))
     assert finished.exit_codes == [3], finished.told()
     assert "no-such-host.invalid does not resolve" in " ".join(finished.output.split()), finished.told()
 
@@ -146,5 +146,5 @@ def test_ctrl_c_for_all_of_torchrun_leaves_nothing(tmp_path: Path) -> None:
     finished = running.run_torchrun(
         tmp_path, 2, "--only", "plugin", "--plugin", "alone", "--set", "plugin.alone.deed=interrupt_group"
     )
-    assert as_the_table_says("interrupted_torchrun", finished.findings()), finished.told()
+    assert ELSEWHERE["interrupted_torchrun"].is_told_by(finished.findings()), finished.told()
     assert finished.left_over == [] and signal.SIGKILL not in map(abs, finished.exit_codes), finished.told()

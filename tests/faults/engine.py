@@ -1,46 +1,8 @@
-"""The fault table: what goes wrong, how it is made here, what preflight must say and whom it must name.
+"""What happens to the engine: workers, collectives, judges, plugins, supervisors, stores, launches."""
 
-It drives tests/test_faults.py, and `python -m tests.fault_table` writes docs/faults.md from it.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parent.parent / "docs" / "faults.md"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One row. The culprit is rank 1 on this machine unless said otherwise."""
-
-    name: str
-    story: str
-    """What goes wrong, for people."""
-    made: str
-    """How it is made, for people."""
-    finds: tuple[str, ...]
-    """`severity code` of every finding above info, in any order; "x or y" where the moment decides which."""
-    culprit: Mapping[str, Any] = field(default_factory=lambda: {"rank": 1})
-    """What `where` of every one of them must hold (beside the node)."""
-    noticed_by: str = ""
-    exit_code: int = 1
-    world: int = 3
-    plugins: tuple[str, ...] = ("alone", "after")
-    settings: Mapping[str, str] = field(default_factory=dict)
-    after: int | None = 3
-    """How many members measure in the sound check that follows; None where none can."""
-    launcher: str = "plain"
-    """plain, torchrun, or agent (plain ranks on a store that another process serves)."""
-    says: str = ""
-    """Words that the first finding's message holds."""
-    environ: Mapping[str, str] = field(default_factory=dict)
-    also: tuple[str, ...] = ()
-    """Consequences that may be found beside it."""
-    stopped: tuple[int, ...] = ()
-    """Ranks that the fault leaves stopped: the test ends them after the run."""
-    deadline_s: float = 60
+from tests.faults.row import Fault, elsewhere
 
 
 def _alone(deed: str, story: str, finds: str, **more: Any) -> Fault:
@@ -182,92 +144,51 @@ CONTROL = (
 )  # fmt: skip
 
 
-def _elsewhere(name: str, story: str, made: str, *finds: str, **more: Any) -> Fault:
-    return Fault(name, story, made, finds, **more)
-
-
 RUN_LOST, STORE_LOST = "fail preflight.run.lost", "error preflight.run.store_lost"
-ELSEWHERE = {
-    fault.name: fault
-    for fault in (
-        # tests/test_launch_faults.py
-        _elsewhere("rank_never_starts", "A rank never starts.", "two of three ranks are started", RUN_LOST,
-                   culprit={"rank": 2}),
-        _elsewhere("rank_0_never_starts", "Rank 0 never starts.", "only rank 1 starts, on another's store", RUN_LOST,
-                   culprit={"rank": 0}),
-        _elsewhere("duplicate_rank", "Two processes have one rank.", "RANK=1 twice, and all others",
-                   "fail env.launch.duplicate_rank"),
-        _elsewhere("duplicate_rank_0", "Two processes have rank 0.", "RANK=0 twice, and all others",
-                   "fail env.launch.duplicate_rank", culprit={"rank": 0}),
-        _elsewhere("duplicate_instead", "A rank is given twice, and so one is missing.", "RANK=1 twice, and no 2",
-                   "fail env.launch.duplicate_rank", RUN_LOST, culprit={"rank": 2}),
-        _elsewhere("rank_outside", "A rank is beyond the world size.", "RANK=7, WORLD_SIZE=3",
-                   "fail env.launch.rank_outside", culprit={"rank": 7}, also=(RUN_LOST,)),
-        _elsewhere("no_number", "A launch variable is no number, or missing.", "RANK=one, LOCAL_RANK=x, ...",
-                   "fail env.launch.invalid", culprit={}, also=(RUN_LOST, "fail env.launch.unlike")),
-        _elsewhere("world_size_differs", "WORLD_SIZE differs on one rank.", "WORLD_SIZE=8 on rank 2",
-                   "fail env.launch.unlike", culprit={"rank": 2, "variable": "WORLD_SIZE"}),
-        _elsewhere("local_rank_taken", "Two ranks of a node have one LOCAL_RANK.", "LOCAL_RANK=1 on rank 2, too",
-                   "fail env.launch.local_rank_taken", culprit={"rank": 2}),
-        _elsewhere("local_world_size", "LOCAL_WORLD_SIZE is wrong.", "LOCAL_WORLD_SIZE=8 on rank 1 of 3",
-                   "fail env.launch.local_world_size"),
-        _elsewhere("port_taken", "MASTER_PORT is taken.", "another socket listens there", STORE_LOST, culprit={},
-                   exit_code=3),
-        _elsewhere("store_frozen_at_the_start", "The store is frozen from the start.", "SIGSTOP to its process",
-                   STORE_LOST, culprit={}, exit_code=3),
-        # tests/test_hosts.py
-        _elsewhere("host_cut_off", "A host's link is cut in mid-run.", "`ip link set eth0 down` on it",
-                   "fail plugin.alone.lost", culprit={"node": "host-b"}, also=(RUN_LOST,)),
-        _elsewhere("launcher_dies", "A host's torchrun is killed.", "`deeds.kill_launcher` on rank 2",
-                   "fail plugin.alone.lost", culprit={"node": "host-b"}, also=(RUN_LOST,)),
-        _elsewhere("supervisor_dies_elsewhere", "A supervisor is killed on another host, and torchrun ends it.",
-                   "`deeds.kill_supervisor` on rank 3", "fail plugin.alone.lost",
-                   culprit={"rank": 3, "node": "host-b"}),
-        _elsewhere("rank_0_dies", "Rank 0's supervisor is killed.", "`deeds.kill_supervisor` on rank 0", RUN_LOST,
-                   culprit={"rank": 0}),
-        _elsewhere("slow_link", "A link is slow (200 Mbit/s).", "`tc tbf` on one host", exit_code=0, culprit={}),
-        # tests/test_surroundings.py
-        _elsewhere("no_time", "A check does not fit the run's deadline.", "its estimate is a day",
-                   "error preflight.run.deadline", culprit={}, exit_code=3),
-        _elsewhere("unresolvable", "MASTER_ADDR does not resolve.", "MASTER_ADDR=no-such-host.invalid", STORE_LOST,
-                   culprit={}, exit_code=3),
-        _elsewhere("interrupted_torchrun", "Ctrl-C for torchrun and all its ranks.", "SIGINT to the process group",
-                   "error preflight.run.interrupted", culprit={}, exit_code=3),
-    )
-}  # fmt: skip
-"""Rows whose tests need more than a plugin; they hold what was found against `as_the_table_says`."""
-
-
-def as_the_table_says(name: str, findings: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all that had to be found was, nothing else but its consequences, and the culprit named."""
-    fault = ELSEWHERE[name]
-    found = {f"{finding['severity']} {finding['code']}" for finding in findings}
-    named = [finding["where"] for finding in findings]
-    is_named = not fault.culprit or any(fault.culprit.items() <= where.items() for where in named)
-    return set(fault.finds) <= found <= {*fault.finds, *fault.also} and is_named
-
+ELSEWHERE = (
+    # tests/test_launch_faults.py
+    elsewhere("rank_never_starts", "A rank never starts.", "two of three ranks are started", RUN_LOST,
+              culprit={"rank": 2}),
+    elsewhere("rank_0_never_starts", "Rank 0 never starts.", "only rank 1 starts, on another's store", RUN_LOST,
+              culprit={"rank": 0}),
+    elsewhere("duplicate_rank", "Two processes have one rank.", "RANK=1 twice, and all others",
+              "fail env.launch.duplicate_rank"),
+    elsewhere("duplicate_rank_0", "Two processes have rank 0.", "RANK=0 twice, and all others",
+              "fail env.launch.duplicate_rank", culprit={"rank": 0}),
+    elsewhere("duplicate_instead", "A rank is given twice, and so one is missing.", "RANK=1 twice, and no 2",
+              "fail env.launch.duplicate_rank", RUN_LOST, culprit={"rank": 2}),
+    elsewhere("rank_outside", "A rank is beyond the world size.", "RANK=7, WORLD_SIZE=3",
+              "fail env.launch.rank_outside", culprit={"rank": 7}, also=(RUN_LOST,)),
+    elsewhere("no_number", "A launch variable is no number, or missing.", "RANK=one, LOCAL_RANK=x, ...",
+              "fail env.launch.invalid", culprit={}, also=(RUN_LOST, "fail env.launch.unlike")),
+    elsewhere("world_size_differs", "WORLD_SIZE differs on one rank.", "WORLD_SIZE=8 on rank 2",
+              "fail env.launch.unlike", culprit={"rank": 2, "variable": "WORLD_SIZE"}),
+    elsewhere("local_rank_taken", "Two ranks of a node have one LOCAL_RANK.", "LOCAL_RANK=1 on rank 2, too",
+              "fail env.launch.local_rank_taken", culprit={"rank": 2}),
+    elsewhere("local_world_size", "LOCAL_WORLD_SIZE is wrong.", "LOCAL_WORLD_SIZE=8 on rank 1 of 3",
+              "fail env.launch.local_world_size"),
+    elsewhere("port_taken", "MASTER_PORT is taken.", "another socket listens there", STORE_LOST, culprit={},
+              exit_code=3),
+    elsewhere("store_frozen_at_the_start", "The store is frozen from the start.", "SIGSTOP to its process",
+              STORE_LOST, culprit={}, exit_code=3),
+    # tests/test_hosts.py
+    elsewhere("host_cut_off", "A host's link is cut in mid-run.", "`ip link set eth0 down` on it",
+              "fail plugin.alone.lost", culprit={"node": "host-b"}, also=(RUN_LOST,)),
+    elsewhere("launcher_dies", "A host's torchrun is killed.", "`deeds.kill_launcher` on rank 2",
+              "fail plugin.alone.lost", culprit={"node": "host-b"}, also=(RUN_LOST,)),
+    elsewhere("supervisor_dies_elsewhere", "A supervisor is killed on another host, and torchrun ends it.",
+              "`deeds.kill_supervisor` on rank 3", "fail plugin.alone.lost",
+              culprit={"rank": 3, "node": "host-b"}),
+    elsewhere("rank_0_dies", "Rank 0's supervisor is killed.", "`deeds.kill_supervisor` on rank 0", RUN_LOST,
+              culprit={"rank": 0}),
+    elsewhere("slow_link", "A link is slow (200 Mbit/s).", "`tc tbf` on one host", exit_code=0, culprit={}),
+    # tests/test_surroundings.py
+    elsewhere("no_time", "A check does not fit the run's deadline.", "its estimate is a day",
+              "error preflight.run.deadline", culprit={}, exit_code=3),
+    elsewhere("unresolvable", "MASTER_ADDR does not resolve.", "MASTER_ADDR=no-such-host.invalid", STORE_LOST,
+              culprit={}, exit_code=3),
+    elsewhere("interrupted_torchrun", "Ctrl-C for torchrun and all its ranks.", "SIGINT to the process group",
+              "error preflight.run.interrupted", culprit={}, exit_code=3),
+)  # fmt: skip
 
 ALL = (*IN_MEASURE, *SOUND_BUT_RUDE, *IN_COLLECTIVES, *IN_JUDGE, *PLUGINS, *CONTROL)
-
-
-def page() -> str:
-    """docs/faults.md."""
-    lines = [
-        "# The fault table",
-        "",
-        "Every row is a test in which the fault is real (tests/test_faults.py; the last ones in test_launch_faults.py,",
-        "test_hosts.py and test_surroundings.py). Generated by `python -m tests.fault_table` from",
-        "tests/fault_table.py; a test keeps it fresh.",
-        "",
-        "| fault | how it is made | found | culprit | exit code |",
-        "|---|---|---|---|---|",
-    ]
-    for fault in (*ALL, *ELSEWHERE.values()):
-        found = ", ".join(f"`{code}`" for code in fault.finds) or "nothing: it is sound"
-        culprit = ", ".join(f"{key} {value}" for key, value in fault.culprit.items()) if fault.finds else ""
-        lines.append(f"| {fault.story} | {fault.made} | {found} | {culprit or '-'} | {fault.exit_code} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    DOCS.write_text(page())

@@ -1,0 +1,65 @@
+"""Who differs from the others: only a value that more than half of the ranks have makes the rest odd."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from preflight import ranges
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Vote(Generic[T]):
+    """What a number of ranks have of one thing. `T` is hashable."""
+
+    ranks_of: Mapping[T, tuple[int, ...]]
+    """Each value's ranks, the commonest value first."""
+
+    @property
+    def unanimous(self) -> bool:
+        return len(self.ranks_of) < 2
+
+    @property
+    def voters(self) -> int:
+        return sum(map(len, self.ranks_of.values()))
+
+    @property
+    def decided(self) -> bool:
+        """Whether one value has more than half of the ranks, so that the others can be called odd. With one rank
+        against one nobody can tell who is wrong."""
+        return bool(self.ranks_of) and 2 * len(next(iter(self.ranks_of.values()))) > self.voters
+
+    @property
+    def usual(self) -> T:
+        """The commonest value. Raises StopIteration where nobody voted."""
+        return next(iter(self.ranks_of))
+
+    def odd(self) -> Iterator[tuple[int, T]]:
+        """(rank, value) of each that has not the usual one; nothing where it is not decided."""
+        if self.decided:
+            for value in [value for value in self.ranks_of if value != self.usual]:
+                yield from ((rank, value) for rank in self.ranks_of[value])
+
+    def sides(self, most: int = 4) -> str:
+        """ "'a' on ranks 0-3, 'b' on ranks 4-7": for a sentence where nobody can be called odd."""
+        told = [f"{_shown(value)} on {ranges.ranks(ranks)}" for value, ranks in self.ranks_of.items()]
+        more = [f"{len(told) - most} other values"] if len(told) > most else []
+        return ", ".join([*told[:most], *more])
+
+    def among(self) -> str:
+        """ "'a' as on 7 of 8 ranks": what was expected of an odd one."""
+        return f"{_shown(self.usual)} as on {len(self.ranks_of[self.usual])} of {ranges.count(self.voters, 'rank')}"
+
+
+def vote(values: Mapping[int, T] | Iterable[tuple[int, T]]) -> Vote[T]:
+    """Counts the values by rank."""
+    ranks_of: dict[T, list[int]] = {}
+    for rank, value in values.items() if isinstance(values, Mapping) else values:
+        ranks_of.setdefault(value, []).append(rank)
+    commonest = sorted(ranks_of, key=lambda value: (-len(ranks_of[value]), ranks_of[value][0]))
+    return Vote({value: tuple(ranks_of[value]) for value in commonest})
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else str(value) if isinstance(value, int | float) else repr(value)

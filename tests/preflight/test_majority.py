@@ -1,0 +1,28 @@
+from preflight.majority import vote
+
+
+def test_the_odd_one_of_three_is_named() -> None:
+    found = vote({0: "a", 1: "b", 2: "a"})
+    assert (found.usual, list(found.odd())) == ("a", [(1, "b")])
+    assert found.among() == "'a' as on 2 of 3 ranks"
+
+
+def test_one_against_one_names_nobody() -> None:
+    found = vote({0: "a", 1: None})
+    assert not found.decided and list(found.odd()) == []
+    assert found.sides() == "'a' on rank 0, not set on rank 1"
+
+
+def test_the_commonest_of_three_values_needs_more_than_half() -> None:
+    assert not vote({0: 1, 1: 1, 2: 2, 3: 3}).decided
+    assert list(vote({0: 1, 1: 1, 2: 1, 3: 3, 4: 4}).odd()) == [(3, 3), (4, 4)]
+
+
+def test_where_all_agree_nobody_is_odd() -> None:
+    found = vote([(0, "a"), (5, "a")])
+    assert found.unanimous and list(found.odd()) == []
+    assert vote({}).unanimous and not vote({}).decided
+
+
+def test_many_sides_are_cut() -> None:
+    assert vote({rank: rank for rank in range(9)}).sides(2) == "0 on rank 0, 1 on rank 1, 7 other values"
