@@ -17,7 +17,10 @@ IDS_AND_CODES = {
         "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
         "uneven", "shared_gpu", "no_gpu",
     },
-    "env.variables": set(),
+    "env.variables": {
+        "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "conf_line",
+        "conf_missing",
+    },
     "env.software": set(),
     "node.limits": set(),
     "net.rendezvous": set(),

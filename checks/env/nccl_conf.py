@@ -1,0 +1,62 @@
+"""NCCL's configuration files, read as NCCL reads them (src/misc/param.cc of 2.30.7)."""
+
+import os
+import pwd
+from collections.abc import Mapping
+from typing import TypedDict
+
+SYSTEM = "/etc/nccl.conf"
+LARGEST = 1 << 20
+"""Bytes of a file that are read: they have a few lines."""
+
+
+class Setting(TypedDict):
+    value: str
+    origin: str
+    """The file's path."""
+
+
+class Conf(TypedDict):
+    settings: dict[str, Setting]
+    """What the files add: the first file that names a variable wins, and the environment over all of them."""
+    odd_lines: list[tuple[str, int, str]]
+    """(file, line, name) of lines that NCCL takes for another variable than was meant."""
+    missing: str
+    """What NCCL_CONF_FILE names, where it cannot be read."""
+
+
+def read(environ: Mapping[str, str], home: str | None = None, system: str = SYSTEM) -> Conf:
+    """NCCL_CONF_FILE, or only where that is not set ~/.nccl.conf (of the password file, not of $HOME), then
+    /etc/nccl.conf. Raises nothing: NCCL goes on without a file that it cannot read, too."""
+    named = environ.get("NCCL_CONF_FILE", "")
+    first = named or os.path.join(_home() if home is None else home, ".nccl.conf")
+    conf: Conf = {"settings": {}, "odd_lines": [], "missing": ""}
+    for path in (first, system):
+        try:
+            with open(path, errors="replace") as file:
+                lines = file.read(LARGEST).split("\n")
+        except OSError:
+            if path == named:
+                conf["missing"] = named
+            continue
+        _take(conf, path, lines, environ)
+    return conf
+
+
+def _take(conf: Conf, path: str, lines: list[str], environ: Mapping[str, str]) -> None:
+    """Nothing is trimmed: `NCCL_X = 1` sets a variable whose name ends in a space."""
+    for number, line in enumerate(lines, 1):
+        name, equals, value = line.partition("=")
+        if line.startswith("#") or not equals:
+            continue
+        if name != name.strip() or " " in name:
+            conf["odd_lines"].append((path, number, name))
+        elif name not in environ:
+            conf["settings"].setdefault(name, {"value": value.rstrip("\r"), "origin": path})
+
+
+def _home() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a user id that the container does not know
+        return "/"

@@ -1,0 +1,246 @@
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight import testing
+from preflight.checks.env import knowledge, nccl_conf, variables
+from tests import running
+from tests.faults import ELSEWHERE
+
+KINDS = set(knowledge.READERS)
+
+
+def facts(values: Mapping[str, str], **more: Any) -> dict[str, Any]:
+    empty: dict[str, Any] = {"origin": {}, "conf_lines": [], "conf_missing": "", "interfaces": [], "hcas": []}
+    return {"values": dict(values), **empty, **more}
+
+
+def said(values: Mapping[str, str], backend: str = "gloo", **more: Any) -> list[tuple[str, str]]:
+    """(severity and slug, message) of one rank with this environment."""
+    found = testing.judge(variables, {0: facts(values, **more)}, backend=backend)
+    return [(f"{one['severity']} {one['code'].removeprefix('env.variables.')}", one["message"]) for one in found]
+
+
+# The table
+
+
+def test_every_row_has_a_kind_a_weight_and_a_source() -> None:
+    for row in knowledge.table().values():
+        assert row.kind in KINDS and row.differs in ("fail", "warn", "own") and row.source, row
+        assert row.status in ("", "build", "deprecated", "removed", "absent"), row
+        assert bool(row.note) == bool(row.leftover or row.status in ("deprecated", "removed", "absent")), row
+
+
+def test_the_table_has_no_name_twice() -> None:
+    path = Path(knowledge.__file__).with_name("variables.tsv")
+    names = [line.partition("\t")[0] for line in path.read_text().splitlines()]
+    assert len(set(names)) == len(names) and len(knowledge.table()) == len(names) - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1", (1, True)), ("0x10", (16, True)), ("010", (8, True)), ("4M", (4, False)),
+                         ("true", (0, False)), ("-2", (-2, True)), (" 3", (3, True)), ("3 ", (3, False)),
+                         ("08", (0, False))],
+)  # fmt: skip
+def test_numbers_are_read_as_c_reads_them(text: str, number: tuple[int, bool]) -> None:
+    assert knowledge.strtoll(text) == number
+
+
+# One variable
+
+CASES = [
+    ("NCCL_IB_DISABLE", "true", "warn wrong_value", "NCCL reads it as 0; expected 0 or 1"),
+    ("NCCL_BUFFSIZE", "4M", "warn wrong_value", "reads it as 4"),
+    ("NCCL_NTHREADS", "0200", "warn wrong_value", "reads it as 128"),
+    ("NCCL_IB_TIMEOUT", "99", "warn wrong_value", "expected a number from 0 to 31"),
+    ("NCCL_DEBUG", "DEBUG", "warn wrong_value", "it is ignored; expected VERSION or WARN"),
+    ("NCCL_DEBUG_SUBSYS", "INIT,GRAF", "warn wrong_value", "GRAF is ignored"),
+    ("NCCL_P2P_LEVEL", "4", "warn wrong_value", "has changed between versions"),
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "one", "warn wrong_value", "expected a number from 1 to 32"),
+    ("OMP_NUM_THREADS", "0", "warn wrong_value", "every core for every rank"),
+    ("TORCH_DISTRIBUTED_DEBUG", "FULL", "fail wrong_value", "torch refuses it on import"),
+    ("NCCL_SOCKET_IFNAM", "eth0", "warn unknown", "did you mean NCCL_SOCKET_IFNAME?"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLIN", "1", "warn unknown", "did you mean TORCH_NCCL_ASYNC_ERROR_HANDLING?"),
+    ("CUDA_VISIBLE_DEVICE", "0", "warn unknown", "did you mean CUDA_VISIBLE_DEVICES?"),
+    ("NCCL_HOUSE_STYLE", "1", "info unknown", "expected a known name, or a plugin's"),
+    ("NCCL_TIMEOUT", "1800", "warn no_effect", "expected init_process_group(timeout=...)"),
+    ("NCCL_HEARTBEAT_TIMEOUT_SEC", "600", "warn no_effect", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
+    ("NCCL_IB_CUDA_SUPPORT", "1", "warn no_effect", "no such variable any more, expected NCCL_NET_GDR_LEVEL"),
+    ("NCCL_BLOCKING_WAIT", "0", "info deprecated", "expected TORCH_NCCL_BLOCKING_WAIT"),
+    ("NCCL_MAX_NCHANNELS", "4", "info deprecated", "NCCL_MAX_CTAS"),
+    ("NCCL_P2P_DISABLE", "1", "warn leftover", "go through host memory"),
+    ("CUDA_LAUNCH_BLOCKING", "1", "warn leftover", "every kernel is waited for"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", "warn leftover", "hangs for ever"),
+    ("NCCL_PROTO", "LL128", "info leftover", "corrupts data"),
+    ("NCCL_SOCKET_IFNAME", "eth0, eth1", "warn wrong_grammar", "names with commas and no spaces"),
+    ("NCCL_SOCKET_IFNAME", '"eth0"', "warn wrong_grammar", "exactly these characters"),
+    ("GLOO_SOCKET_IFNAME", "^lo", "fail wrong_grammar", "whole names, as in eth0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "finding", "words"), CASES)
+def test_a_value_that_was_not_meant_is_found(name: str, value: str, finding: str, words: str) -> None:
+    (found, message), *rest = said({name: value})
+    assert found == finding and not rest
+    assert message.startswith(name) and words in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(case[0], "") for case in CASES if case[2].endswith("wrong_value") or case[2].endswith("wrong_grammar")],
+)
+def test_an_empty_value_is_the_same_as_none(name: str, value: str) -> None:
+    assert said({name: value}) == []
+
+
+def test_torch_refuses_on_nccl_only() -> None:
+    values = {"TORCH_NCCL_BLOCKING_WAIT": "on"}
+    assert [one for one, _ in said(values, "nccl")] == ["fail wrong_value"]
+    assert [one for one, _ in said(values, "gloo")] == ["warn wrong_value"]
+
+
+def test_gloo_names_must_be_those_of_the_node() -> None:
+    (found,) = said({"GLOO_SOCKET_IFNAME": "eth"}, interfaces=["eth0", "lo"])
+    assert found[0] == "fail wrong_grammar" and "it begins eth0, but gloo takes whole names only" in found[1]
+    assert said({"GLOO_SOCKET_IFNAME": "eth0,lo"}, interfaces=["eth0", "lo"]) == []
+
+
+def test_loopback_is_a_fault_on_two_nodes_only() -> None:
+    values = {"NCCL_SOCKET_IFNAME": "lo"}
+    both = testing.judge(variables, {0: facts(values), 1: facts(values)}, nodes={"a": [0], "b": [1]}, backend="nccl")
+    assert [(one["code"], one["severity"]) for one in both] == [("env.variables.wrong_grammar", "fail")]
+    assert said(values, "nccl") == []
+
+
+def test_hca_names_are_beginnings() -> None:
+    hcas = ["mlx5_0", "mlx5_1", "mlx5_10"]
+    (found,) = said({"NCCL_IB_HCA": "mlx5_1"}, hcas=hcas)
+    assert found[0] == "warn wrong_grammar" and "also takes mlx5_10" in found[1]
+    for value in ("mlx5", "=mlx5_1", "mlx5_0"):
+        assert said({"NCCL_IB_HCA": value}, hcas=hcas) == []
+
+
+def test_ib_may_be_off_where_there_is_none() -> None:
+    assert said({"NCCL_IB_DISABLE": "1"}) == []
+    assert [one for one, _ in said({"NCCL_IB_DISABLE": "1"}, hcas=["mlx5_0"])] == ["warn leftover"]
+
+
+SOUND = {
+    "an NVIDIA image": {
+        "NCCL_VERSION": "2.27.3", "CUDA_VERSION": "12.9.1", "CUDA_DRIVER_VERSION": "575.57",
+        "CUDA_HOME": "/usr/local/cuda",
+        "CUDA_CACHE_DISABLE": "1", "CUDA_MODULE_LOADING": "LAZY", "TORCH_CUDA_ARCH_LIST": "8.0 9.0+PTX",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "TORCH_CUDNN_V8_API_ENABLED": "1",
+        "TORCH_NCCL_USE_COMM_NONBLOCKING": "0", "CUDA_ARCH_LIST": "7.5 8.0",
+    },
+    "EFA": {
+        "FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1", "NCCL_DEBUG": "INFO",
+        "OFI_NCCL_NIC_DUP_CONNS": "1", "NCCL_SOCKET_IFNAME": "^docker,lo", "NCCL_BUFFSIZE": "8388608",
+        "NCCL_P2P_NET_CHUNKSIZE": "524288", "NCCL_TUNER_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-ofi-tuner.so",
+    },
+    "TCPX": {
+        "NCCL_NET": "FasTrak", "NCCL_FASTRAK_CTRL_DEV": "eth0", "NCCL_FASTRAK_NUM_FLOWS": "2", "NCCL_CROSS_NIC": "0",
+        "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2", "NCCL_NVLSTREE_MAX_CHUNKSIZE": "131072",
+        "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE": "/etc/x", "NCCL_DYNAMIC_CHUNK_SIZE": "524288",
+    },
+    "InfiniBand": {
+        "NCCL_IB_HCA": "=mlx5_0:1,mlx5_3:1", "NCCL_IB_GID_INDEX": "-1", "NCCL_IB_TIMEOUT": "22", "NCCL_IB_SL": "1",
+        "NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_NET_GDR_LEVEL": "PIX", "NCCL_TOPO_FILE": "/opt/topo.xml",
+        "UCX_TLS": "rc,sm", "UCX_NET_DEVICES": "mlx5_0:1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NCCL_CUMEM_ENABLE": "-2",
+        "NCCL_SHARP_DISABLE": "0", "NCCL_IBEXT_DISABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    },
+    "torch": {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "8,2", "TORCH_DISTRIBUTED_DEBUG": "info",
+        "TORCH_NCCL_ENABLE_MONITORING": "1", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_HOME": "/data",
+        "TORCH_LOGS": "+dynamo",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "true", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "600", "TORCH_CPP_LOG_LEVEL": "INFO",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_images_and_clouds_set_is_sound(name: str) -> None:
+    assert [one for one in said(SOUND[name], "nccl", hcas=["mlx5_0", "mlx5_3"]) if not one[0].startswith("info")] == []
+
+
+# Between ranks
+
+NODES = {"a": [0, 1], "b": [2, 3], "c": [4, 5], "d": [6, 7]}
+
+
+def between(values: Mapping[int, Mapping[str, str]]) -> list[dict[str, Any]]:
+    everyone = {rank: facts(values.get(rank, values[-1])) for rank in range(8)}
+    found = testing.judge(variables, everyone, nodes=NODES)
+    return [one for one in found if one["code"] == "env.variables.unlike"]
+
+
+def test_the_odd_rank_is_named_with_what_the_others_have() -> None:
+    (found,) = between({-1: {"NCCL_CROSS_NIC": "0"}, 5: {"NCCL_CROSS_NIC": "1"}})
+    assert found["where"] == {"node": "c", "rank": 5, "variable": "NCCL_CROSS_NIC"} and found["severity"] == "fail"
+    assert found["message"] == "NCCL_CROSS_NIC is '1', expected '0' as on 7 of 8 ranks"
+
+
+def test_half_against_half_names_nobody() -> None:
+    (found,) = between({-1: {"NCCL_CROSS_NIC": "0"}, **{rank: {} for rank in range(4)}})
+    assert found["where"] == {"variable": "NCCL_CROSS_NIC"}
+    assert "not set on ranks 0-3, '0' on ranks 4-7" in found["message"]
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "NCCL_HOSTID", "UCX_NET_DEVICES", "NCCL_ROOT"])
+def test_what_each_rank_may_have_its_own_of_is_not_compared(name: str) -> None:
+    assert between({-1: {}, **{rank: {name: str(rank)} for rank in range(3)}}) == []
+
+
+def test_another_interface_on_one_node_is_a_warning() -> None:
+    found = between(
+        {-1: {"NCCL_SOCKET_IFNAME": "eth0"}, 2: {"NCCL_SOCKET_IFNAME": "ib0"}, 3: {"NCCL_SOCKET_IFNAME": "ib0"}}
+    )
+    assert [(one["severity"], one["where"]["node"]) for one in found] == [("warn", "b")] * 2
+
+
+def test_what_all_ranks_have_is_said_once_and_of_no_rank() -> None:
+    found = testing.judge(variables, {rank: facts({"NCCL_TIMEOUT": "9"}) for rank in range(8)}, nodes=NODES)
+    assert [one["where"] for one in found] == [{"variable": "NCCL_TIMEOUT"}]
+
+
+# NCCL's files
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_environment_wins_over_the_first_file_and_that_over_etc(tmp_path: Path) -> None:
+    own = written(tmp_path / ".nccl.conf", "# a comment\nNCCL_A=own\nNCCL_B=own\nNCCL_EMPTY=\nnonsense\n")
+    etc = written(tmp_path / "etc", "NCCL_A=etc\nNCCL_B=etc\nNCCL_C=etc")
+    conf = nccl_conf.read({"NCCL_A": "environment"}, str(tmp_path), etc)
+    assert conf["settings"] == {
+        "NCCL_B": {"value": "own", "origin": own}, "NCCL_EMPTY": {"value": "", "origin": own},
+        "NCCL_C": {"value": "etc", "origin": etc},
+    }  # fmt: skip
+    assert (conf["odd_lines"], conf["missing"]) == ([], "")
+
+
+def test_nccl_conf_file_stands_in_for_the_users_own(tmp_path: Path) -> None:
+    written(tmp_path / ".nccl.conf", "NCCL_A=own\n")
+    named = written(tmp_path / "named", "NCCL_B=named\nNCCL_C = 1\nexport NCCL_D=1\n")
+    conf = nccl_conf.read({"NCCL_CONF_FILE": named}, str(tmp_path), str(tmp_path / "none"))
+    assert set(conf["settings"]) == {"NCCL_B"}
+    assert conf["odd_lines"] == [(named, 2, "NCCL_C "), (named, 3, "export NCCL_D")]
+    missing = nccl_conf.read({"NCCL_CONF_FILE": "~/x"}, str(tmp_path), str(tmp_path / "none"))
+    assert missing["missing"] == "~/x" and missing["settings"] == {}
+
+
+def test_lines_and_values_of_a_file_are_found_on_real_ranks(tmp_path: Path) -> None:
+    path = written(tmp_path / "nccl.conf", "NCCL_IB_DISABLE = 1\nNCCL_P2P_DISABLE=1\n")
+    ranks = running.plain_ranks(3, NCCL_CONF_FILE="/not/there")
+    ranks[1]["NCCL_CONF_FILE"] = path
+    finished = running.run_ranks(tmp_path, ranks, "--only", "env.variables")
+    told = finished.told()
+    assert ELSEWHERE["nccl_conf"].is_told_by(finished.findings()), told
+    where = {one["code"].rpartition(".")[2]: one["where"] for one in finished.findings()}
+    assert where["conf_line"] == {"node": where["unlike"]["node"], "rank": 1, "file": path, "line": 1}, told
+    assert where["unlike"]["file"] == path and where["leftover"]["variable"] == "NCCL_P2P_DISABLE", told
