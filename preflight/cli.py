@@ -262,7 +262,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:
-    from preflight import offline
+    from preflight import offline, screen
     from preflight.facts import Book
 
     sources = registry.sources(options.plugin)
@@ -280,9 +280,8 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
         failed = output.write(shown, Book(), "report.json")["failed"]
         if failed:
             raise UsageError(f"--json {options.json}: {failed}")
-    screen = sys.stderr if options.json == "-" else sys.stdout
-    for line in [*(console.check_line(check) for check in shown["checks"]), *console.ending(shown, [])]:
-        print(line, file=screen)
+    lines = [*(console.check_line(check) for check in shown["checks"]), *console.ending(shown, [])]
+    screen.show(lines, sys.stderr if options.json == "-" else sys.stdout)
     if shown["exit_code"] not in (0, 1, 2, 3):
         raise ValueError(f"its exit code is {shown['exit_code']!r}")
     return int(shown["exit_code"])

@@ -1,6 +1,8 @@
-"""The plain screen: a line a check as it ends, then the findings, then the verdict."""
+"""The words on the screen: a line a check, then the findings, then the verdict."""
 
 import textwrap
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from preflight import ranges
@@ -10,6 +12,8 @@ from preflight.result import RUN, WORST_FIRST, merge
 
 WIDTH = 100
 """Of wrapped text where there is no terminal."""
+SHOWN_OF_A_CODE = 3
+"""Of findings that differ in their words only, so many are shown: a thousand nodes may have one fault."""
 _WORDS = {"fail": "FAIL", "error": "ERROR", "warn": "WARN", "skip": "SKIP", "pass": "PASS", "info": "INFO"}
 
 
@@ -18,6 +22,13 @@ def header(job: Job, level: str, deadline_s: float) -> str:
     ranks = ranges.count(job.world_size, "rank")
     nodes = ranges.count(len(job.nodes), "node")
     return f"preflight: {ranks} on {nodes} ({job.launcher}, {job.backend}), {level}, at most {deadline_s:.0f} s"
+
+
+def waiting(world_size: int, present: Collection[int], left_s: float) -> str:
+    """While ranks are missing at the roll call."""
+    missing = set(range(world_size)) - set(present)
+    here = f"{len(present)} of {ranges.count(world_size, 'rank')} came"
+    return plain(f"preflight: waiting for {ranges.ranks(missing)} ({here}), at most {left_s:.0f} s more")[:200]
 
 
 def check_line(check: dict[str, Any], width: int | None = None) -> str:
@@ -30,6 +41,14 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
     seconds = f"{check['seconds']['max']:.1f} s"
     line = f"{_WORDS[check['status']]:<5} {check['check']:<20} {seconds:>7}  {counted}"
     line = plain(line).replace("\n", " ")
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"
+
+
+def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> str:
+    """A family of which all passed: `PASS  env  0.2 s  launch, variables, software`."""
+    names = ", ".join(check["check"].partition(".")[2] for check in checks)
+    seconds = f"{sum(check['seconds']['max'] for check in checks):.1f} s"
+    line = f"PASS  {checks[0]['check'].partition('.')[0]:<20} {seconds:>7}  {names}"
     return line if width is None or len(line) <= width else line[: width - 1] + "…"
 
 
@@ -76,14 +95,31 @@ def culprit(finding: dict[str, Any]) -> str:
 
 
 def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
-    """All findings, worst first, then skips, counts, the verdict and where the report lies."""
+    """All findings, worst first, then skips, counts, where the report lies, and the verdict."""
     job = Job.from_json(report["job"])
     found = [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
     found.sort(key=lambda finding: _order(finding["severity"]))
-    lines: list[str] = []
+    return [*_findings(found, width), "", *_counts(report, width), *places, _verdict(report)]
+
+
+def _findings(found: list[dict[str, Any]], width: int) -> Iterator[str]:
+    """Few of each kind: the screen is for a person, and the report has them all."""
+    kinds = Counter((finding["severity"], finding["code"]) for finding in found)
+    shown: Counter[tuple[str, str]] = Counter()
     for finding in found:
-        lines += ["", *finding_lines(finding, width)]
-    return [*lines, "", *_counts(report, width), *places, _verdict(report)]
+        kind = (finding["severity"], finding["code"])
+        shown[kind] += 1
+        if shown[kind] <= SHOWN_OF_A_CODE or kinds[kind] == SHOWN_OF_A_CODE + 1:
+            yield from ("", *finding_lines(finding, width))
+        elif shown[kind] == kinds[kind]:
+            rest = [other for other in found if (other["severity"], other["code"]) == kind][SHOWN_OF_A_CODE:]
+            yield from ("", *_indented(f"{len(rest)} more [{finding['code']}]: {_culprits(rest)}", width))
+
+
+def _culprits(found: list[dict[str, Any]], most: int = 8) -> str:
+    who = list(dict.fromkeys(culprit(finding) for finding in found))
+    more = f" and {len(who) - most} others; the report (--report DIR) has them all" if len(who) > most else ""
+    return "; ".join(who[:most]) + more
 
 
 def sentence(report: Report) -> str:

@@ -87,6 +87,8 @@ class Control:
         self.store: Store | None = None
         self.seat: Seat | None = None
         self.beat_key = ""
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called with every turn of the loop."""
         self.world_size = 1
         self.ending = False
         self._last_beat = 0.0
@@ -169,6 +171,7 @@ class Control:
         if self.seat:
             self.seat.tick()
         self._beat()
+        self.on_turn()
         if not self.ending:
             self._raise_if_interrupted()
 

@@ -1,7 +1,7 @@
 """Rank 0's part: it plans, has every check measured and judged, and names who is missing."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from preflight import blame, judging, loading, plan, ranges, run_findings
@@ -14,6 +14,7 @@ from preflight.plan import Request
 from preflight.registry import Spec
 from preflight.result import RUN, Result
 from preflight.roll_call import STRANGERS, RollCall
+from preflight.screen import Plain as Screen
 from preflight.watch import Watch
 
 HEARING_S = 12.0
@@ -28,15 +29,12 @@ BLOCKING = {"fail": "failed", "error": "had an error", "skip": "was skipped"}
 class Coordinator:
     """One run, from the complete or incomplete roll call to its results."""
 
-    def __init__(
-        self, control: Control, roll: RollCall, job: Job, request: Request, note: Callable[[Result], None]
-    ) -> None:
-        """`note` is called with each result as it comes."""
+    def __init__(self, control: Control, roll: RollCall, job: Job, request: Request, screen: Screen) -> None:
         self.control, self.roll, self.job, self.request = control, roll, job, request
         self.book = Book()
         self.results: list[Result] = []
         self.members = sorted(roll.present)
-        self._note = note
+        self._screen = screen
         self._step = 0
         self._generation = 0
         self._watch = Watch(control, roll)
@@ -54,11 +52,12 @@ class Coordinator:
             for finding in run_findings.never_came(self.job, time.monotonic() - self.control.started):
                 self.add_run_finding(finding)
         for result in self.results:
-            self._note(result)
+            self._screen.ended(result)
         specs, broken = loading.load(self.control, self.job, self.request)
         for result in broken:
             self._add(result)
         self._specs = {spec.id: spec for spec in plan.choose(specs, self.request.selection, self.request.sources)}
+        self._screen.planned(list(self._specs))
         for spec in self._specs.values():
             why_not = self._why_not(spec)
             if why_not is not None:
@@ -71,7 +70,7 @@ class Coordinator:
 
     def _add(self, result: Result) -> None:
         self.results.append(result)
-        self._note(result)
+        self._screen.ended(result)
 
     def _why_not(self, spec: Spec) -> str | None:
         """The reason to skip a check."""
@@ -108,6 +107,7 @@ class Coordinator:
 
     def _check(self, spec: Spec) -> Result:
         self._running = spec.id
+        self._screen.running(spec.id, spec.estimate_s)
         who = self._who(spec)
         outcomes = self._with_facts(spec.id, self._measure(spec, who))
         self._idle |= {rank for rank, outcome in outcomes.items() if outcome.measures_no_more}
@@ -276,7 +276,7 @@ class Coordinator:
             spec = self._specs.get(result.check)
             if spec is not None and STRANGERS in spec.reads and result.outcomes:
                 self.results[place] = self._judged(spec, result.outcomes)
-                self._note(self.results[place])
+                self._screen.ended(self.results[place])
 
 
 def _skip_reason(outcomes: Mapping[int, Outcome]) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from preflight import console, ending, launch, report, result, worker
+from preflight import console, ending, launch, report, result, screen, worker
 from preflight.alone import Alone
 from preflight.child import Child, adopt_orphans
 from preflight.child import children as own_children
@@ -47,8 +47,11 @@ PATIENCE_S = 30.0
 """For one answer of the store. A lost DNS reply holds its one thread up for 5 s, several in a row longer."""
 WRITE_S = 20.0
 """For writing the report, and a second more for every 5 MB of (compressed) facts."""
-STRANGE_S = 3.0
-"""Processes without a place came instead of the missing ranks: how much longer to wait for these."""
+STRANGE_S = 10.0
+"""Processes without a place came instead of the missing ranks: how much longer to wait for these, which may still
+be importing torch."""
+TELL_S = 5.0
+"""Of waiting for ranks, before it is told on the screen."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Supervisor:
         self.nonce = uuid.uuid4().hex
         self.started_at = time.time()
         self.control = Control(task.deadline_s)
+        self.screen = screen.Plain(task.output.say, task.output.width)
         self.run_folder = ""
         """A private one, where NCCL's log is to be read."""
         self._store_host: Child | None = None
@@ -96,6 +100,7 @@ class Supervisor:
             self.task.output.complain(f"a fault of preflight itself; please report it:\n{traceback.format_exc()}")
             self._tell_of_own_fault()
         finally:
+            self.screen.close()
             self.control.end_children()
             if self._store_host is not None:
                 self._store_host.end()
@@ -207,6 +212,7 @@ class Supervisor:
         earlier = self._earlier_verdict()
         if earlier is not None:
             return self._say_again(roll, earlier)
+        self.screen = screen.choose(self.task.output.say, self.task.output.width, self.environ)
         self._call_the_roll(roll)
         try:
             self._prepare_output()
@@ -214,10 +220,11 @@ class Supervisor:
             backend, doubt = choose_backend(self.control, request.backend, needs_torch=self.task.needs_torch)
             job = roll.job(backend)
             self.control.seat = self._new_seat(roll.run_id)(job, self.task.request.settings)
-            leader = Coordinator(self.control, roll, job, request, self._note)
+            leader = Coordinator(self.control, roll, job, request, self.screen)
             if doubt:
                 leader.add_run_finding(run_finding(doubt.severity, "backend", doubt.text, doubt.fix, job.where(0)))
-            self._print(console.header(job, self.task.request.selection.level, self.task.deadline_s))
+            self.screen.say([console.header(job, self.task.request.selection.level, self.task.deadline_s)])
+            self.control.on_turn = self.screen.turn
             self._coordinate(leader)
         except UsageError as error:
             return self._refuse(roll, error)
@@ -225,6 +232,7 @@ class Supervisor:
 
     def _call_the_roll(self, roll: RollCall) -> None:
         end = self.control.until(self.window_s)
+        tell_at = time.monotonic() + TELL_S
         settled: float | None = None
         while not roll.complete and time.monotonic() < end:
             roll.look()
@@ -233,6 +241,9 @@ class Supervisor:
                 end = min(end, settled + STRANGE_S)
             if not roll.complete:
                 self.control.pump(0.01)
+                if time.monotonic() >= tell_at:
+                    self.screen.say([console.waiting(roll.world_size, roll.present, end - time.monotonic())])
+                    tell_at = float("inf")
 
     def _prepare_output(self) -> None:
         output = self.task.output
@@ -267,6 +278,7 @@ class Supervisor:
 
     def _conclude(self, roll: RollCall, leader: Coordinator) -> int:
         self.control.begin_ending()
+        self.screen.close()
         made = self._build(roll.run_id, leader.job, leader.results)
         verdict = ending.content(
             roll.run_id, self.nonce, leader.job, leader.members, made["exit_code"], console.sentence(made),
@@ -299,17 +311,10 @@ class Supervisor:
             places = [f"the report could not be written: {failed}"] if failed else places
         output.print_json(made, book)
         if self.here.rank in (0, None):
-            lines = console.ending(made, places, output.width or console.WIDTH)
+            lines = console.ending(made, places, self.screen.width)
         else:  # it speaks for its node only
             lines = [console.sentence(made), *places]
-        for line in lines:
-            self._print(line)
-
-    def _note(self, one: Result) -> None:
-        self._print(console.check_line(one.to_json(Job("local", 1, "gloo", ())), self.task.output.width))
-
-    def _print(self, line: str) -> None:
-        self.task.output.say(line)
+        self.screen.say(lines)
 
     def _refuse(self, roll: RollCall, error: UsageError) -> int:
         """A mistake in the command that only now could be seen: all ranks end with 2."""
@@ -336,7 +341,7 @@ class Supervisor:
 
     def _say_again(self, roll: RollCall, earlier: dict[str, Any]) -> int:
         """torchrun restarted a job that already has its verdict: nothing has changed."""
-        self._print(f"preflight: restarted after its verdict, which stands: {earlier['sentence']}")
+        self.screen.say([f"preflight: restarted after its verdict, which stands: {earlier['sentence']}"])
         again = {**earlier, "run": roll.run_id, "attempt": self.nonce}
         roll.put(f"{roll.run_id}/now", again)
         self._call_the_roll(roll)

@@ -28,9 +28,9 @@ class Output:
         stream = 2 if self.json_path == "-" else 1
         return os.get_terminal_size(stream).columns if os.isatty(stream) else None
 
-    def say(self, line: str) -> None:
+    def say(self, text: str) -> None:
         """To the screen; with `--json -` stdout belongs to the report."""
-        _print(2 if self.json_path == "-" else 1, line + "\n")
+        _print(2 if self.json_path == "-" else 1, text)
 
     def complain(self, text: str) -> None:
         """To stderr."""
