@@ -37,7 +37,8 @@ def _large_and_sick() -> tuple[Job, list[Result]]:
     unlike = [
         made.finding(
             message="NCCL_IB_HCA is 'mlx5_0', expected 'mlx5_1' as on 8184 of 8192 ranks",
-            code="env.variables.unlike", fix="Set NCCL_IB_HCA once for all nodes, in the job's script.", variable="NCCL_IB_HCA",
+            code="env.variables.unlike", fix="Set NCCL_IB_HCA once for all nodes, in the job's script.",
+            variable="NCCL_IB_HCA",
             **job.where(rank),
         )
         for rank in range(808, 816)
@@ -45,7 +46,8 @@ def _large_and_sick() -> tuple[Job, list[Result]]:
     small = [
         made.finding(
             "warn", f"/dev/shm has {rank / 10000:.4f} GiB free, expected 1 GiB for each of 8 ranks",
-            code="node.limits.shm", fix="Start the container with --shm-size=16g or --ipc=host.", node=job.node_of(rank).node,
+            code="node.limits.shm", fix="Start the container with --shm-size=16g or --ipc=host.",
+            node=job.node_of(rank).node,
         )
         for rank in range(0, 8192, 8)
     ]  # fmt: skip

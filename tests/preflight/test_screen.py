@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_family_with_anything_else_stays_open(result: Any) -> None:
 
 def test_the_running_check_shows_its_time_and_what_is_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(screen.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     drawn, _ = live()
     drawn.planned(PLAN)
     drawn.running("env.launch", 0.5)
@@ -66,7 +67,7 @@ def test_the_running_check_shows_its_time_and_what_is_to_come(monkeypatch: pytes
 
 def test_it_is_drawn_at_once_and_then_four_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(screen.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     drawn, written = live()
     drawn.planned(PLAN)
     drawn.running("env.launch", 9.0)
