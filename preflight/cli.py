@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 from preflight import __version__, console, plan, registry, report
 from preflight.check import Level
-from preflight.plan import Selection
+from preflight.plan import Request, Selection
+from preflight.policy import Policy
 from preflight.registry import Check, Source, UsageError
 
 COMMANDS = ("run", "list", "describe", "show")
@@ -31,9 +32,9 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         code = _dispatch(arguments)
     except UsageError as error:
-        # Every rank has the same command line: one of them says what is wrong with it.
-        if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
-            sys.stderr.write(f"preflight: {error}\n")
+        rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+        if rank == "0" or not error.everywhere:
+            sys.stderr.write(f"preflight: {'' if rank == '0' else f'rank {rank}: '}{error}\n")
         code = 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -101,12 +102,13 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for the whole run (quick 5 alone or 60, standard 120, full 900)",
     )
-    run.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto")
+    run.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
     _add_settings(run)
     _add_plugins(run)
 
 
 def _add_settings(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", metavar="FILE", help="settings and waivers, in TOML (docs/config.md)")
     command.add_argument("--set", action="append", default=[], metavar="ID.OPTION=VALUE", help="an option of a check")
 
 
@@ -152,6 +154,27 @@ def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
     return found
 
 
+def _policy(options: argparse.Namespace) -> Policy | None:
+    """What `--config` says becomes the default of the other options; None without one."""
+    if not options.config:
+        return None
+    from preflight import config
+
+    said = config.read(options.config)
+    options.plugin = [*said.plugins, *options.plugin]
+    sources = registry.sources(options.plugin)
+    try:
+        config.check_codes([*said.severity, *(waiver.code for waiver in said.waivers)], sources)
+        settings([f"{name}={value}" for name, value in said.options.items()], sources)
+    except UsageError as error:
+        raise UsageError(f"{options.config}: {str(error).removeprefix('--set ')}") from None
+    options.set = [*(f"{name}={value}" for name, value in said.options.items()), *options.set]
+    for name in ("level", "deadline", "report", "backend", "strict", "only", "skip"):
+        if not getattr(options, name, True):
+            setattr(options, name, getattr(said, name))
+    return Policy(said.severity, said.waivers)
+
+
 def _run(options: argparse.Namespace) -> int:
     from preflight import launch, local
 
@@ -159,12 +182,14 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"--all is --level full: not together with --level {options.level}")
     if options.facts and not options.json:
         raise UsageError("--facts puts the facts into the report of --json FILE, which is not given")
+    policy = _policy(options)
     level = Level.FULL if options.all else Level(options.level or "standard")
     sources = registry.sources(options.plugin)
     selection = Selection(level, _words(options.only), _words(options.skip))
     for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
         plan.expand(words, sources, option)
     texts = settings(options.set, sources)
+    request = Request(selection, texts, sources, options.backend or "auto", policy or Policy())
     here = launch.from_environ(os.environ)
     quick = level is Level.QUICK and not selection.only
     if here.launcher == "local" and not quick:
@@ -172,7 +197,7 @@ def _run(options: argparse.Namespace) -> int:
         if refused:
             raise UsageError(refused)
         return local.launch(sys.argv[1:], options.deadline or DEADLINES_S[level])
-    return _supervise(options, selection, sources, texts, needs_torch=not quick, alone=here.launcher == "local")
+    return _supervise(options, request, needs_torch=not quick, alone=here.launcher == "local")
 
 
 def report_refusal(options: argparse.Namespace) -> str:
@@ -182,22 +207,13 @@ def report_refusal(options: argparse.Namespace) -> str:
     return Output(options.json, options.report).refusal(time.time())
 
 
-def _supervise(
-    options: argparse.Namespace,
-    selection: Selection,
-    sources: Mapping[str, Source],
-    texts: Mapping[str, str],
-    *,
-    needs_torch: bool,
-    alone: bool,
-) -> NoReturn:
+def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bool, alone: bool) -> NoReturn:
     from preflight import supervisor
-    from preflight.plan import Request
     from preflight.writers import Output
 
-    default = ALONE_QUICK_S if alone else DEADLINES_S[selection.level]
+    default = ALONE_QUICK_S if alone else DEADLINES_S[request.selection.level]
     task = supervisor.Task(
-        request=Request(selection, texts, sources, options.backend),
+        request=request,
         command=sys.argv[1:],
         deadline_s=options.deadline or default,
         strict=options.strict,
@@ -265,13 +281,14 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
     from preflight import offline, screen
     from preflight.facts import Book
 
+    policy = _policy(options)
     sources = registry.sources(options.plugin)
     texts = settings(options.set, sources)
     if options.judge:
         book = _facts_beside(path)
-        shown = offline.judge_again(shown, book, sources, texts)
-    elif texts:
-        raise UsageError("--set changes nothing without --judge")
+        shown = offline.judge_again(shown, book, sources, texts, policy)
+    elif texts or policy:
+        raise UsageError("--set and --config change nothing without --judge")
     if options.json:
         from preflight.writers import Output
 

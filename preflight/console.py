@@ -38,6 +38,8 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
         counted = f"skipped: {check['skipped']}"
     elif check["status"] in ("fail", "error", "warn"):
         counted = ranges.count(len(check["findings"]), "finding") + ", see below"
+    elif waived := sum("waived" in finding for finding in check["findings"]):
+        counted = f"{ranges.count(waived, 'finding')} waived, see below"
     seconds = f"{check['seconds']['max']:.1f} s"
     line = f"{_WORDS[check['status']]:<5} {check['check']:<20} {seconds:>7}  {counted}"
     line = plain(line).replace("\n", " ")
@@ -55,8 +57,9 @@ def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> s
 def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
     """Severity, culprit and code; the sentence; who noticed; the fix."""
     who = culprit(finding)
-    first = f"{_WORDS[finding['severity']]:<5} {plain(who)}{'  ' if who else ''}[{finding['code']}]"
-    lines = [first, *_indented(finding["message"], width)]
+    word = "WAIVED" if "waived" in finding else _WORDS[finding["severity"]]
+    first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding['code']}]"
+    lines = [first, *_indented(finding["message"], width), *_indented(_waiver(finding), width)]
     if finding["noticed_by"]:
         noticed = ranges.from_text(finding["noticed_by"])
         lines += _indented(
@@ -64,6 +67,14 @@ def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
             width,
         )
     return [*lines, *_indented(f"fix: {finding['fix']}", width)]
+
+
+def _waiver(finding: dict[str, Any]) -> str:
+    if "waived" in finding:
+        return f"waived until {finding['waived']['until']}: {finding['waived']['reason']}"
+    if "waiver_ended" in finding:
+        return f"its waiver ended on {finding['waiver_ended']['until']}: {finding['waiver_ended']['reason']}"
+    return ""
 
 
 def plain(text: str) -> str:
@@ -98,22 +109,26 @@ def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
     """All findings, worst first, then skips, counts, where the report lies, and the verdict."""
     job = Job.from_json(report["job"])
     found = [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
-    found.sort(key=lambda finding: _order(finding["severity"]))
+    found.sort(key=_order)
     return [*_findings(found, width), "", *_counts(report, width), *places, _verdict(report)]
 
 
 def _findings(found: list[dict[str, Any]], width: int) -> Iterator[str]:
     """Few of each kind: the screen is for a person, and the report has them all."""
-    kinds = Counter((finding["severity"], finding["code"]) for finding in found)
-    shown: Counter[tuple[str, str]] = Counter()
+    kinds = Counter(_kind(finding) for finding in found)
+    shown: Counter[tuple[object, ...]] = Counter()
     for finding in found:
-        kind = (finding["severity"], finding["code"])
+        kind = _kind(finding)
         shown[kind] += 1
         if shown[kind] <= SHOWN_OF_A_CODE or kinds[kind] == SHOWN_OF_A_CODE + 1:
             yield from ("", *finding_lines(finding, width))
         elif shown[kind] == kinds[kind]:
-            rest = [other for other in found if (other["severity"], other["code"]) == kind][SHOWN_OF_A_CODE:]
+            rest = [other for other in found if _kind(other) == kind][SHOWN_OF_A_CODE:]
             yield from ("", *_indented(f"{len(rest)} more [{finding['code']}]: {_culprits(rest)}", width))
+
+
+def _kind(finding: dict[str, Any]) -> tuple[object, ...]:
+    return finding["severity"], finding["code"], "waived" in finding
 
 
 def _culprits(found: list[dict[str, Any]], most: int = 8) -> str:
@@ -126,9 +141,9 @@ def sentence(report: Report) -> str:
     """The verdict and its first reason in one line: for the launcher's error file, and for other ranks."""
     found = sorted(
         (finding for check in report["checks"] for finding in check["findings"]),
-        key=lambda finding: _order(finding["severity"]),
+        key=_order,
     )
-    if not found:
+    if not found or "waived" in found[0]:
         return f"preflight: {report['verdict'].upper()}"
     first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     who = culprit(first)
@@ -137,13 +152,17 @@ def sentence(report: Report) -> str:
     return f"preflight: {report['verdict'].upper()}: {told} [{first['code']}]{more}"
 
 
-def _order(severity: str) -> int:
-    return len(WORST_FIRST) if severity == "info" else WORST_FIRST.index(severity)
+def _order(finding: dict[str, Any]) -> tuple[bool, int]:
+    """Worst first; what is waived last."""
+    place = len(WORST_FIRST) if finding["severity"] == "info" else WORST_FIRST.index(finding["severity"])
+    return "waived" in finding, place
 
 
 def _counts(report: Report, width: int) -> list[str]:
     statuses = [check["status"] for check in report["checks"] if check["check"] != RUN]
     counts = [f"{statuses.count(word)} {word}" for word in WORST_FIRST if word in statuses]
+    waived = sum("waived" in finding for check in report["checks"] for finding in check["findings"])
+    counts += [f"{ranges.count(waived, 'finding')} waived"] if waived else []
     lines = [f"{ranges.count(len(statuses), 'check')}: {', '.join(counts) or 'none'}"]
     for check in report["checks"]:
         if check["skipped"] is not None:

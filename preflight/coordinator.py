@@ -148,10 +148,9 @@ class Coordinator:
         if answer is None or "error" in answer:
             found.append(judging.failure(spec.source, why, answer or {}))
             answer = {"findings": [], "summary": ""}
-        return Result(
-            spec.id, spec.title, spec.facts_version, found + answer["findings"], outcomes,
-            answer["summary"], _skip_reason(outcomes),
-        )  # fmt: skip
+        findings = self.request.policy.applied(found + answer["findings"], self.job)
+        reason = _skip_reason(outcomes)
+        return Result(spec.id, spec.title, spec.facts_version, findings, outcomes, answer["summary"], reason)
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
         deadline_s = min(spec.deadline_s, self.control.left - self.reserve_s)
@@ -261,7 +260,7 @@ class Coordinator:
         """All of them are one result, which stands first."""
         if not self.results or self.results[0].check != RUN:
             self.results.insert(0, run_findings.run_result([]))
-        self.results[0].findings.append(finding)
+        self.results[0].findings.extend(self.request.policy.applied([finding], self.job))
 
     def _judge_late_strangers(self) -> None:
         """A second process with a taken rank may show itself when its check has been judged already."""

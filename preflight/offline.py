@@ -1,24 +1,36 @@
 """`preflight show --judge`: the facts of a saved report, judged anew, with other settings or a newer preflight."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from preflight import blame, judging, ranges, registry, result
 from preflight.facts import Book
 from preflight.job import Job
 from preflight.outcome import Outcome
+from preflight.policy import Policy
 from preflight.registry import Source, UsageError
 from preflight.report import Report
 from preflight.result import RUN, Result
 
 
-def judge_again(report: Report, book: Book, sources: Mapping[str, Source], settings: Mapping[str, str]) -> Report:
-    """A new report over the same facts and outcomes. Raises UsageError for a check that is not here."""
+def judge_again(
+    report: Report,
+    book: Book,
+    sources: Mapping[str, Source],
+    settings: Mapping[str, str],
+    policy: Policy | None = None,
+) -> Report:
+    """A new report over the same facts and outcomes; without a `policy` by the report's own. Raises UsageError for
+    a check that is not here."""
     job = Job.from_json(report["job"])
+    kept = report.get("policy", {**Policy().to_json(), "strict": "--strict" in report["command"]})
+    policy, strict = policy or Policy.from_json(kept), kept["strict"]
     settings = {**report["options"], **settings}
     results: list[Result] = []
     checks = []
     for old in report["checks"]:
         one = _again(old, job, book, sources, settings)
+        one = replace(one, findings=policy.applied(one.findings, job))
         results.append(one)
         fresh = one.to_json(job)
         checks.append({**old, **{key: fresh[key] for key in ("status", "findings", "summary")}})
@@ -27,8 +39,9 @@ def judge_again(report: Report, book: Book, sources: Mapping[str, Source], setti
         **report,
         "checks": checks,
         "verdict": word,
-        "exit_code": result.exit_code(word, results, strict="--strict" in report["command"]),
+        "exit_code": result.exit_code(word, results, strict=strict),
         "options": settings,
+        "policy": {**policy.to_json(), "strict": strict},
     }
 
 

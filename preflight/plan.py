@@ -1,9 +1,10 @@
 """Which checks run, and in which order."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from preflight.check import Level
+from preflight.policy import Policy
 from preflight.registry import Source, Spec, UsageError, near_misses
 
 
@@ -30,6 +31,7 @@ class Request:
     """`--set` texts by name."""
     sources: Mapping[str, Source]
     backend: str = "auto"
+    policy: Policy = field(default_factory=Policy)
 
 
 def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:

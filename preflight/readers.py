@@ -20,7 +20,7 @@ def markdown(report: Report) -> str:
     for finding in _merged(report):
         lines += [
             "",
-            f"## {finding['severity']}: {_culprit(finding)}",
+            f"## {_weight(finding)}: {_culprit(finding)}",
             "",
             f"`{finding['code']}`: {console.plain(finding['message'])}",
             "",
@@ -29,6 +29,15 @@ def markdown(report: Report) -> str:
         if finding["noticed_by"]:
             lines += ["", f"Noticed by ranks {finding['noticed_by']}, which are not to blame."]
     return "\n".join(lines) + "\n"
+
+
+def _weight(finding: dict[str, Any]) -> str:
+    waived = finding.get("waived")
+    return (
+        f"{finding['severity']}, waived until {waived['until']} ({_cell(waived['reason'])})"
+        if waived
+        else str(finding["severity"])
+    )
 
 
 def _merged(report: Report) -> list[dict[str, Any]]:
@@ -65,9 +74,10 @@ def _row(check: dict[str, Any]) -> str:
 
 
 def _section(finding: dict[str, Any]) -> str:
-    head = f"<h2>{_safe(_culprit(finding))}</h2><p>{_safe(finding['message'])}</p>"
+    head = f"<h2>{_safe(_weight(finding))}: {_safe(_culprit(finding))}</h2><p>{_safe(finding['message'])}</p>"
     foot = f"<p><b>Fix:</b> {_safe(finding['fix'])}</p><code>{_safe(finding['code'])}</code>"
-    return f"<section class={finding['severity']}>{head}{foot}</section>\n"
+    kind = "info" if "waived" in finding else finding["severity"]
+    return f"<section class={kind}>{head}{foot}</section>\n"
 
 
 def _safe(text: str) -> str:

@@ -29,6 +29,8 @@ BUILT_IN = (
 """Cheap to dear, and local to global: the order in which they run."""
 
 ENTRY_POINTS = "preflight.checks"
+LISTED = 60
+"""Names that an error message may list."""
 OWN_SLUGS = {
     "timed_out": "It did not end within its deadline, and was killed.",
     "crashed": "Its process ended while it measured.",
@@ -42,18 +44,23 @@ OWN_SLUGS = {
 class UsageError(Exception):
     """The user asked for something that is not there. Its text is one clear sentence; exit code 2."""
 
+    def __init__(self, text: str, *, everywhere: bool = True) -> None:
+        """`everywhere`: all ranks see the same, since they have the same command line; one of them says it."""
+        super().__init__(text)
+        self.everywhere = everywhere
+
 
 class BrokenCheck(Exception):  # noqa: N818 -- says what is broken
     """A module that is no check. Its text says what it lacks."""
 
 
 def near_misses(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean x or y?", or a list of what there is."""
+    """ "; did you mean x or y?", or a list of what there is, where it is short."""
     listed = sorted(known)
     close = difflib.get_close_matches(word, listed, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(close)}?"
-    return f"; known are {', '.join(listed)}" if listed else ""
+    return f"; known are {', '.join(listed)}" if 0 < len(listed) <= LISTED else ""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from preflight import __version__, ranges, result
 from preflight.facts import LIMIT, Book
 from preflight.job import Job
+from preflight.policy import Policy
 from preflight.registry import UsageError
 from preflight.result import Result
 from preflight.scrub import Scrubber
@@ -44,6 +45,7 @@ def build(
     job: Job,
     results: list[Result],
     strict: bool = False,
+    policy: Policy | None = None,
 ) -> Report:
     """The whole report but the facts."""
     word = result.verdict(results)
@@ -57,6 +59,7 @@ def build(
         "exit_code": result.exit_code(word, results, strict=strict),
         "command": command,
         "options": dict(options),
+        "policy": {**(policy or Policy()).to_json(), "strict": strict},
         "job": job.to_json(),
         "checks": [one.to_json(job) for one in results],
     }
@@ -75,7 +78,8 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
         for check in report["checks"]
     ]
     options = {name: scrub.text(value) for name, value in report["options"].items()}
-    return {**report, "checks": checks, "options": options, "command": scrub.value(report["command"])}
+    policy, command = scrub.value(report["policy"]), scrub.value(report["command"])
+    return {**report, "checks": checks, "options": options, "policy": policy, "command": command}
 
 
 def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
@@ -93,19 +97,24 @@ def schema() -> dict[str, Any]:
 
 def bad_nodes(report: Report) -> list[str]:
     """Nodes that a failure names, by node or by one of their ranks."""
-    bad = {node for finding in findings(report) if finding["severity"] == "fail" for node in _named(finding, report)}
+    failed = (finding for finding in findings(report) if finding["severity"] == "fail" and _counts(finding))
+    bad = {node for finding in failed for node in _named(finding, report)}
     return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
 
 
 def good_nodes(report: Report) -> list[str]:
     """Nodes that a job may use: all that no failure or error names. None, where something is wrong that names
     no node: it may be any."""
-    wrong = [finding for finding in findings(report) if finding["severity"] in ("fail", "error")]
+    wrong = [finding for finding in findings(report) if finding["severity"] in ("fail", "error") and _counts(finding)]
     named = [_named(finding, report) for finding in wrong]
     if report["verdict"] not in ("pass", "warn") and not (wrong and all(named)):
         return []
     bad = set().union(*named)
     return [node["node"] for node in report["job"]["nodes"] if node["node"] not in bad]
+
+
+def _counts(finding: dict[str, Any]) -> bool:
+    return "waived" not in finding
 
 
 def _named(finding: dict[str, Any], report: Report) -> set[str]:

@@ -35,7 +35,7 @@ class Result:
     def status(self) -> str:
         """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, also
         where others passed: nobody looked at them."""
-        severities = {finding["severity"] for finding in self.findings}
+        severities = {finding["severity"] for finding in self.findings if "waived" not in finding}
         severity = next((word for word in WORST_FIRST if word in severities), None)
         return severity or ("skip" if self.skipped is not None else "pass")
 
@@ -45,7 +45,7 @@ class Result:
         for finding in self.findings:
             where = finding["where"]
             ranks = {where["rank"]} if "rank" in where else _ranks_of(where.get("node"), job)
-            if finding["severity"] in ("fail", "error"):
+            if finding["severity"] in ("fail", "error") and "waived" not in finding:
                 if not ranks:
                     return set()
                 named |= ranks
@@ -88,6 +88,7 @@ def same_but_for_the_rank(finding: dict[str, Any]) -> tuple[Any, ...]:
     return (
         finding["code"], finding["severity"], finding["message"], finding["fix"], finding["noticed_by"],
         repr(sorted(where.items())), repr(sorted(finding["evidence"].items())),
+        repr(finding.get("waived")), repr(finding.get("waiver_ended")),
     )  # fmt: skip
 
 

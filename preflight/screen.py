@@ -160,7 +160,7 @@ def styled(line: str) -> "Text":
     text = Text(line)
     for style, words in (
         ("bold white on red", "FAIL|ERROR"), ("bold black on yellow", "WARN"), ("bold green", "PASS"),
-        ("bold", "SKIP|INFO|RUN"),
+        ("bold", "SKIP|INFO|RUN|WAIVED"),
     ):  # fmt: skip
         text.highlight_regex(rf"(?:^|(?<=^verdict: ))(?:{words})\b", style)
     text.highlight_regex(r"(?<=^      )fix:", "bold")

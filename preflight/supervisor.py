@@ -298,6 +298,7 @@ class Supervisor:
             job=job,
             results=results,
             strict=self.task.strict,
+            policy=self.task.request.policy,
         )
         return report.without_secrets(made, self.scrub)
 

@@ -121,7 +121,7 @@ def test_what_is_no_checks_stays_as_it_was(tmp_path: Path) -> None:
 
 def test_strict_stays_strict(tmp_path: Path) -> None:
     saved, book = live(SLOW)
-    saved = {**saved, "command": ["--all", "--strict"]}
+    saved = {**saved, "policy": {**saved["policy"], "strict": True}}
     assert judged_again(saved, book, tmp_path)["exit_code"] == 1
     assert judged_again(saved, book, tmp_path, slow_s="60")["exit_code"] == 0
 
