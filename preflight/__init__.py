@@ -3,9 +3,23 @@
 # Only os here: this runs while the user's folder is still first on sys.path.
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from preflight.within import Verdict as Verdict
+    from preflight.within import run as run
+
 __version__ = "0.1.0"
 
 # In a plain checkout or an editable install checks/ and train_smoke/ lie beside this folder;
 # in a wheel they lie inside it. Either way they are preflight.checks and preflight.train_smoke.
 if not os.path.isdir(os.path.join(__path__[0], "checks")):
     __path__.append(os.path.dirname(__path__[0]))
+
+
+def __getattr__(name: str) -> object:
+    """`preflight.run` and its Verdict, imported when somebody asks for them."""
+    if name in ("run", "Verdict"):
+        from preflight import within
+
+        return getattr(within, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

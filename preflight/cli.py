@@ -35,11 +35,18 @@ def main(arguments: list[str]) -> NoReturn:
         rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
         if rank == "0" or not error.everywhere:
             sys.stderr.write(f"preflight: {'' if rank == '0' else f'rank {rank}: '}{error}\n")
+        _tell_usage(str(error))
         code = 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
     sys.exit(code)
+
+
+def _tell_usage(sentence: str) -> None:
+    from preflight import ending
+
+    ending.write_verdict(2, sentence)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 from preflight.control import Control, poll_every
 from preflight.courier import StoreLost
 from preflight.job import Job, Node
-from preflight.roll_call import LAST_VERDICT
+from preflight.roll_call import last_verdict
 
+VERDICT_FILE = "PREFLIGHT_VERDICT_FILE"
+"""The variable that names a file for the verdict of each rank (see within.py)."""
 ALL_S = 5.0
 """How long node 0, which serves the store, waits for everybody's farewell."""
 
@@ -28,10 +30,10 @@ def content(
     }  # fmt: skip
 
 
-def publish(control: Control, verdict: Mapping[str, Any]) -> None:
+def publish(control: Control, verdict: Mapping[str, Any], call: str) -> None:
     """For all ranks, and for a restart of this job; where the store is gone nobody can be told."""
     with contextlib.suppress(StoreLost):
-        for key in (f"{verdict['run']}/now", LAST_VERDICT):
+        for key in (f"{verdict['run']}/now", last_verdict(call)):
             control.request("put", key=key, value=json.dumps(verdict))
 
 
@@ -52,15 +54,21 @@ def farewell(control: Control, verdict: Mapping[str, Any], rank: int | None) -> 
             control.pump(max(0.01, poll_every(job.world_size)))
 
 
-def write_error_file(sentence: str) -> None:
-    """torchrun ends with what stands here, instead of a guess of its own."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | None = None) -> None:
+    """For who started this rank: torchrun ends with what its error file says, instead of a guess of its own."""
+    if exit_code:
+        details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
+        error = {"message": {"message": sentence, "extraInfo": details}}
+        _write(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
+    _write(os.environ.get(VERDICT_FILE), {"exit_code": exit_code, "sentence": sentence, "report": report})
+
+
+def _write(path: str | None, content: dict[str, Any]) -> None:
     if not path:
         return
-    details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
     with contextlib.suppress(OSError):
         with open(f"{path}.preflight", "w") as file:
-            json.dump({"message": {"message": sentence, "extraInfo": details}}, file)
+            json.dump(content, file)
         os.replace(f"{path}.preflight", path)
 
 

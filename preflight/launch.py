@@ -13,6 +13,8 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 ALSO_READ = ("GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "CUDA_VISIBLE_DEVICES")
 TORCH_PORT = 29500
 """torchrun's own default for MASTER_PORT."""
+CALL = "PREFLIGHT_CALL"
+"""Which of several runs in one job this is (see within.py)."""
 STEP_PORTS = 20000
 """First of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
 ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
@@ -38,6 +40,8 @@ class Launch:
     agent_store: bool
     """The launcher serves a store at master_addr:master_port."""
     restarts: int
+    call: str = ""
+    """Set where a training script runs preflight, maybe several times, on one store."""
     problems: tuple[tuple[str, str], ...] = ()
     """(variable, what is wrong with it)"""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -166,6 +170,7 @@ def _launch(
         master_addr=environ.get("MASTER_ADDR", "").strip() or host,
         master_port=master_port,
         agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        call=environ.get(CALL, ""),
         restarts=_Reader(environ).number("TORCHELASTIC_RESTART_COUNT") or 0,
         problems=tuple(dict.fromkeys(read.problems)),
         environ={name: environ[name] for name in (*VARIABLES, *ALSO_READ) if name in environ},

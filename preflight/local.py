@@ -22,6 +22,13 @@ def ranks_here() -> int:
     return sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in os.listdir("/dev")) or CPU_RANKS
 
 
+def free_port() -> int:
+    """On 127.0.0.1, a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def loopback_works() -> bool:
     """The ranks meet over 127.0.0.1; where it is down (a bare network namespace), the launcher would wait for
     a quarter of an hour."""

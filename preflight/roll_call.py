@@ -16,12 +16,20 @@ from preflight.control import Control, Log
 from preflight.job import Job, Node
 from preflight.launch import Launch, addresses, pid_namespace
 
-ARRIVALS = "preflight/arrivals"
-LAST_VERDICT = "preflight/last"
 STRANGERS = "preflight.strangers"
 """What a check names in `PLAN.reads` to judge the processes that came and have no place in the run."""
 RIVAL_S = 2.0
 """How long a second process with rank 0 waits for the first one to claim the run."""
+
+
+def arrivals(call: str = "") -> str:
+    """The log of all that came to this store for this run."""
+    return f"preflight/arrivals{call and f'-{call}'}"
+
+
+def last_verdict(call: str = "") -> str:
+    """What a restart of the job finds."""
+    return f"preflight/last{call and f'-{call}'}"
 
 
 def welcome_key(nonce: str) -> str:
@@ -32,7 +40,7 @@ def welcome_key(nonce: str) -> str:
 def hello(control: Control, launch: Launch, nonce: str) -> int:
     """Says who came, and returns as which of all that came to this store."""
     about = {"nonce": nonce, "pid": os.getpid(), "pids": pid_namespace(), "addresses": addresses(), **launch.to_json()}
-    index: int = control.request("append", key=ARRIVALS, value=json.dumps(about))
+    index: int = control.request("append", key=arrivals(launch.call), value=json.dumps(about))
     return index
 
 
@@ -66,7 +74,7 @@ class RollCall:
         duplicate or late), node, rank, pid, environ (launch variables), problems."""
         self._launch = launch
         self._nonce, self._index = nonce, index
-        self._arrivals = Log(control, ARRIVALS)
+        self._arrivals = Log(control, arrivals(launch.call))
         self._here = Log(control, f"{self.run_id}/here")
         self._greeted: dict[str, tuple[Arrival, str]] = {}
 
@@ -138,7 +146,7 @@ class RollCall:
         return False
 
     def _before_me(self) -> list[Arrival]:
-        return [Arrival(index, about) for index, about in Log(self.control, ARRIVALS).new()]
+        return [Arrival(index, about) for index, about in Log(self.control, arrivals(self._launch.call)).new()]
 
     def job(self, backend: str) -> Job:
         """The nodes, by their numbers, with names that tell them apart."""

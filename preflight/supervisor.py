@@ -27,7 +27,7 @@ from preflight.plan import Request
 from preflight.process_group import GroupMaker, choose_backend, import_torch
 from preflight.registry import UsageError
 from preflight.result import Result
-from preflight.roll_call import LAST_VERDICT, RollCall, hello
+from preflight.roll_call import RollCall, hello, last_verdict
 from preflight.run_findings import (
     interrupted,
     own_fault,
@@ -197,10 +197,9 @@ class Supervisor:
         verdict = self.follower.run()
         return self._part(verdict, self.follower.rank)
 
-    def _part(self, verdict: Mapping[str, Any], rank: int | None) -> int:
+    def _part(self, verdict: Mapping[str, Any], rank: int | None, made: report.Report | None = None) -> int:
         self.control.begin_ending()
-        if verdict["exit_code"]:
-            ending.write_error_file(verdict["sentence"])
+        ending.write_verdict(verdict["exit_code"], verdict["sentence"], made)
         ending.farewell(self.control, verdict, rank)
         return int(verdict["exit_code"])
 
@@ -284,9 +283,9 @@ class Supervisor:
             roll.run_id, self.nonce, leader.job, leader.members, made["exit_code"], console.sentence(made),
             self.task.command,
         )  # fmt: skip
-        ending.publish(self.control, verdict)
+        ending.publish(self.control, verdict, self.here.call)
         self._write(made, leader.book, "report.json")
-        return self._part(verdict, 0)
+        return self._part(verdict, 0, made)
 
     def _build(self, run_id: str, job: Job, results: list[Result]) -> report.Report:
         made = report.build(
@@ -325,7 +324,8 @@ class Supervisor:
             roll.run_id, self.nonce, roll.job("gloo"), sorted(roll.present), result.USAGE, str(error),
             self.task.command,
         )  # fmt: skip
-        ending.publish(self.control, verdict)
+        ending.publish(self.control, verdict, self.here.call)
+        ending.write_verdict(result.USAGE, str(error))
         ending.farewell(self.control, verdict, 0)
         return result.USAGE
 
@@ -335,7 +335,7 @@ class Supervisor:
         """A failure stands. After a pass something else has failed, perhaps the machine: it is tested again."""
         if not self.here.restarts:
             return None
-        text = self.control.request("fetch", keys=[LAST_VERDICT])[0]
+        text = self.control.request("fetch", keys=[last_verdict(self.here.call)])[0]
         earlier: dict[str, Any] = json.loads(text or '{"exit_code": 0}')
         stands = earlier["exit_code"] and earlier["command"] == self.task.command
         return earlier if stands else None
@@ -367,7 +367,7 @@ class Supervisor:
         results = [run_result([without_verdict(why, self.here, follower, self.control.still_s)])]
         made = self._build(follower.run_id if follower else self.nonce[:12], own_job(self.here, follower), results)
         rank = "unknown" if self.here.rank is None else str(self.here.rank)
-        ending.write_error_file(console.sentence(made))
+        ending.write_verdict(made["exit_code"], console.sentence(made))
         self._write(made, Book(), f"report.rank-{rank}.json")
         return int(made["exit_code"])
 

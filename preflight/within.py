@@ -1,0 +1,154 @@
+"""`preflight.run()`: the plan of `python -m preflight`, from within a training script.
+
+Each rank starts a process of its own for it, as the launcher would, and waits for that: a supervisor forks, ends
+orphans and ends itself, which no training process may do, and CUDA does not survive a fork. So nothing of it stays
+in the training process: no process group, no thread, no variable, no child.
+"""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preflight import launch, local
+from preflight.cli import DEADLINES_S
+from preflight.control import DEAD_MAN_S
+from preflight.ending import VERDICT_FILE
+from preflight.launch import CALL, Launch
+from preflight.registry import UsageError
+from preflight.result import USAGE
+from preflight.roll_call import arrivals
+
+END_S = 10.0
+"""Beyond the dead-man's switch; and for a supervisor that was told to end."""
+GONE_S = 10.0
+"""For rank 0's store to leave the port that the job's own will take."""
+
+_calls = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run came to; the same on all ranks but for the report."""
+
+    verdict: str
+    """pass, warn, fail or error."""
+    exit_code: int
+    """0 no failure, 1 a failure was found, 3 preflight could not finish its own work."""
+    sentence: str
+    """The verdict and its first reason."""
+    report: dict[str, Any] | None
+    """report.json; on rank 0 only."""
+
+
+def run(
+    *,
+    level: str | None = None,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    settings: Mapping[str, object] | None = None,
+    plugins: Sequence[str] = (),
+    config: str | None = None,
+    strict: bool = False,
+    deadline_s: float | None = None,
+    backend: str | None = None,
+    report: str | None = None,
+    quiet: bool = False,
+) -> Verdict:
+    """Checks this job's machines. All ranks call it, with the same arguments, before or after
+    `init_process_group`; the arguments are those of the command line (`report` is `--report DIR`), and `quiet` leaves
+    the screen out.
+
+    Raises UsageError where the arguments or the launcher's variables are wrong. It never ends the training process:
+    that is the caller's to decide.
+    """
+    words = {"--level": level, "--config": config, "--deadline": deadline_s, "--backend": backend, "--report": report}
+    arguments = [word for name, value in words.items() if value is not None for word in (name, str(value))]
+    for name, values in (("--only", only), ("--skip", skip)):
+        arguments += [name, ",".join(values)] if values else []
+    arguments += [word for plugin in plugins for word in ("--plugin", plugin)]
+    arguments += [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
+    arguments += ["--strict"] if strict else []
+    here, call = launch.from_environ(os.environ), str(next(_calls))
+    longest_s = (deadline_s or max(DEADLINES_S.values())) + DEAD_MAN_S + END_S
+    with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
+        path = os.path.join(folder, "verdict.json")
+        code = _supervised(arguments, {**_environment(here, call), VERDICT_FILE: path}, quiet, longest_s)
+        found = _read(path, code)
+    _leave_the_port(here, call)
+    return found
+
+
+def _environment(here: Launch, call: str) -> dict[str, str]:
+    environ = {**os.environ, CALL: call}
+    environ.pop("TORCHELASTIC_ERROR_FILE", None)  # the job's own: torchrun reads it
+    if here.launcher == "local":
+        environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(local.free_port())}
+    if _job_serves_its_store():
+        environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if "site-packages" not in home and "dist-packages" not in home:  # as this process found it, so must that one
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+    return environ
+
+
+def _job_serves_its_store() -> bool:
+    """After init_process_group the port is taken, by the job's store."""
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed and distributed.is_available() and distributed.is_initialized())
+
+
+def _supervised(arguments: list[str], environ: dict[str, str], quiet: bool, longest_s: float) -> int:
+    """The exit code of `python -m preflight run ARGUMENTS`."""
+    screen = subprocess.DEVNULL if quiet else None
+    process = subprocess.Popen(
+        [sys.executable, "-m", "preflight", "run", *arguments], env=environ, stdin=subprocess.DEVNULL, stdout=screen
+    )
+    try:
+        return process.wait(longest_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return -signal.SIGKILL
+    except BaseException:  # Ctrl-C, or the job's own signal handler: its workers must not outlive it
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+
+
+def _read(path: str, code: int) -> Verdict:
+    try:
+        with open(path) as file:
+            told: dict[str, Any] = json.load(file)
+    except (OSError, ValueError):
+        return Verdict("error", 3, f"preflight: ERROR: it ended without a verdict (exit status {code})", None)
+    if told["exit_code"] == USAGE:
+        raise UsageError(told["sentence"])
+    word = told["sentence"].split()[1].rstrip(":").lower()
+    return Verdict(word, told["exit_code"], told["sentence"], told["report"])
+
+
+def _leave_the_port(here: Launch, call: str) -> None:
+    """Without a launcher's store rank 0 served one, at the port where init_process_group will look for the job's:
+    no rank goes on while it may still find ours."""
+    if here.agent_store or here.rank == 0 or here.world_size == 1 or _job_serves_its_store():
+        return
+    from preflight.courier import connect
+
+    end = time.monotonic() + GONE_S
+    while time.monotonic() < end:
+        try:
+            if not connect(here.master_addr, here.master_port or 0, 1.0).check([arrivals(call)]):
+                return
+        except Exception:  # refused: it has gone
+            return
+        time.sleep(0.05)
