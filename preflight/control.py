@@ -80,7 +80,8 @@ class Pace:
 class Control:
     """Signals, deadlines, children and the store of one supervisor."""
 
-    def __init__(self, deadline_s: float) -> None:
+    def __init__(self, deadline_s: float, parent: int | None = None) -> None:
+        """`parent`: the process that started this one, where it said so: it may have died since."""
         self.started = time.monotonic()
         self.deadline_s = deadline_s
         self.end_at = self.started + deadline_s
@@ -97,7 +98,7 @@ class Control:
         """The longest gap between two turns of the loop: more than a few seconds, and it was stopped."""
         self._last_turn = 0.0
         self._errands: list[Child] = []
-        self._parent = os.getppid()
+        self._parent = parent or os.getppid()
         self._signals: list[tuple[int, float]] = []
         self._wake, self._woken = socket.socketpair()
         self._listen_to_signals()

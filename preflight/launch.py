@@ -15,6 +15,8 @@ TORCH_PORT = 29500
 """torchrun's own default for MASTER_PORT."""
 CALL = "PREFLIGHT_CALL"
 """Which of several runs in one job this is (see within.py)."""
+PARENT = "PREFLIGHT_PARENT"
+"""The training process that started this one."""
 STEP_PORTS = 20000
 """First of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
 ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
@@ -40,6 +42,7 @@ class Launch:
     agent_store: bool
     """The launcher serves a store at master_addr:master_port."""
     restarts: int
+    parent: int | None = None
     call: str = ""
     """Set where a training script runs preflight, maybe several times, on one store."""
     problems: tuple[tuple[str, str], ...] = ()
@@ -170,6 +173,7 @@ def _launch(
         master_addr=environ.get("MASTER_ADDR", "").strip() or host,
         master_port=master_port,
         agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        parent=_Reader(environ).number(PARENT),
         call=environ.get(CALL, ""),
         restarts=_Reader(environ).number("TORCHELASTIC_RESTART_COUNT") or 0,
         problems=tuple(dict.fromkeys(read.problems)),

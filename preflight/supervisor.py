@@ -75,7 +75,7 @@ class Supervisor:
         self.scrub = Scrubber(environ)
         self.nonce = uuid.uuid4().hex
         self.started_at = time.time()
-        self.control = Control(task.deadline_s)
+        self.control = Control(task.deadline_s, here.parent)
         self.screen = screen.Plain(task.output.say, task.output.width)
         self.run_folder = ""
         """A private one, where NCCL's log is to be read."""

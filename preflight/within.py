@@ -21,7 +21,7 @@ from preflight import launch, local
 from preflight.cli import DEADLINES_S
 from preflight.control import DEAD_MAN_S
 from preflight.ending import VERDICT_FILE
-from preflight.launch import CALL, Launch
+from preflight.launch import CALL, PARENT, Launch
 from preflight.registry import UsageError
 from preflight.result import USAGE
 from preflight.roll_call import arrivals
@@ -87,7 +87,7 @@ def run(
 
 
 def _environment(here: Launch, call: str) -> dict[str, str]:
-    environ = {**os.environ, CALL: call}
+    environ = {**os.environ, CALL: call, PARENT: str(os.getpid())}
     environ.pop("TORCHELASTIC_ERROR_FILE", None)  # the job's own: torchrun reads it
     if here.launcher == "local":
         environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(local.free_port())}

@@ -3,11 +3,13 @@
 import json
 import os
 import sys
+from typing import Any
 
 import psutil
 
 before = dict(os.environ)
 import preflight  # noqa: E402
+from preflight.registry import UsageError  # noqa: E402
 
 if "torch" in sys.modules:
     raise AssertionError("importing preflight must not import torch")
@@ -18,7 +20,7 @@ left = [process.name() for process in psutil.Process().children(recursive=True)]
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-told = {
+told: dict[str, Any] = {
     "first": [first.verdict, first.exit_code, first.sentence],
     "checks": first.report and [check["check"] for check in first.report["checks"]],
     "same_environment": dict(os.environ) == before, "children": left, "group": dist.is_initialized(),
@@ -38,7 +40,7 @@ dist.all_reduce(total)
 dist.destroy_process_group()
 try:
     preflight.run(only=["env.lunch"])
-except preflight.within.UsageError as error:
+except UsageError as error:
     told["usage"] = str(error)
 told |= {"total": total.item(), "second": [second.verdict, second.exit_code, second.sentence]}
 with open(os.environ["TEST_TOLD"] + os.environ["RANK"], "w") as file:
