@@ -28,12 +28,7 @@ def run_page() -> str:
 
 
 def _check_page(check: Check) -> str:
-    plan = check.plan
-    deadline = "depends on the job" if callable(plan.deadline_s) else f"{plan.deadline_s:.0f} s"
-    lines = [check.id, "", inspect.cleandoc(check.module.__doc__ or check.title), ""]
-    lines.append(f"level {plan.level}, scope {plan.scope}, deadline {deadline}")
-    if plan.needs:
-        lines.append(f"needs {', '.join(plan.needs)}")
+    lines = [check.id, "", inspect.cleandoc(check.module.__doc__ or check.title), "", cost(check)]
     if check.options:
         lines += ["", "options:"]
     for name, option in check.options.items():
@@ -43,3 +38,34 @@ def _check_page(check: Check) -> str:
     for slug, code in check.codes.items():
         lines += [f"  {check.id}.{slug}", f"    {code.meaning}", f"    fix: {code.fix}"]
     return "\n".join(lines)
+
+
+WHO = {"node": "one rank a node", "rank": "every rank alone", "world": "all ranks together"}
+
+
+def cost(check: Check) -> str:
+    """Who measures, from which level on, and how long it takes."""
+    plan = check.plan
+    deadline = "depends on the job's size" if callable(plan.deadline_s) else f"{plan.deadline_s:g} s"
+    text = f"level {plan.level}, measured by {WHO[plan.scope]}, about {plan.estimate_s:g} s, deadline {deadline}"
+    for word, ids in (("needs", plan.needs), ("reads", plan.reads), ("after a finding of", plan.when)):
+        text += f", {word} {', '.join(ids)}" if ids else ""
+    return text
+
+
+def markdown(check: Check) -> str:
+    """The same as a page of docs/checks."""
+    about = inspect.cleandoc(check.module.__doc__ or check.title)
+    lines = [f"# {check.id}", "", about, "", f"{cost(check)[0].upper()}{cost(check)[1:]}.", "", "## Findings", ""]
+    lines += ["| code | meaning | what to do |", "|---|---|---|"]
+    lines += [f"| `{slug}` | {_cell(code.meaning)} | {_cell(code.fix)} |" for slug, code in check.codes.items()]
+    lines += ["", "Under every check also the engine's: " + ", ".join(f"`{slug}`" for slug in OWN_SLUGS) + "."]
+    if check.options:
+        lines += ["", "## Options", "", "| `--set` | default | meaning |", "|---|---|---|"]
+    for name, option in check.options.items():
+        lines.append(f"| `{check.id}.{name}` | {option.default} | {_cell(option.help)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

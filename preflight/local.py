@@ -51,9 +51,13 @@ def launch(arguments: list[str], deadline_s: float) -> int:
         return 3
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, deadline_s + LAUNCHER_S)
-    from preflight.process_group import import_torch
+    from preflight.process_group import TorchBroken, import_torch
 
-    import_torch()
+    try:
+        import_torch()
+    except TorchBroken as why:
+        sys.stderr.write(f"preflight: FAIL: {why}, expected it to work: no rank was started\n")
+        return 1
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

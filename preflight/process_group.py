@@ -90,14 +90,21 @@ class GroupMaker:
                 dist.destroy_process_group()
 
 
+class TorchBroken(Exception):  # noqa: N818 -- says what is broken
+    """torch cannot be imported. Its text says why."""
+
+
 def import_torch() -> None:
-    """Before any fork: a worker then starts in milliseconds. No thread may be left running by it."""
+    """Before any fork: a worker then starts in milliseconds. No thread may be left running by it. Raises
+    TorchBroken."""
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import torch.distributed  # noqa: F401
+    except Exception as error:
+        raise TorchBroken(f"import torch raised {type(error).__name__}: {error}") from error
     finally:
         if threads is None:
             del os.environ["OPENBLAS_NUM_THREADS"]

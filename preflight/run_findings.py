@@ -11,6 +11,7 @@ from preflight.job import Job, Node
 from preflight.judging import place_of
 from preflight.launch import Launch
 from preflight.participant import NoCoordinator, Participant
+from preflight.process_group import TorchBroken
 from preflight.result import RUN, Result
 
 SLUGS = {
@@ -21,6 +22,7 @@ SLUGS = {
     "interrupted": "A signal or the launcher's death ended the run before its verdict.",
     "launch": "A process was started with variables that do not let it join.",
     "backend": "The GPUs of rank 0's node cannot be used by its torch.",
+    "torch": "torch cannot be imported on a node.",
     "fault": "A fault of preflight itself.",
 }
 """All codes of `preflight.run`."""
@@ -115,6 +117,11 @@ def without_verdict(why: Exception, here: Launch, follower: Participant | None, 
         where = {"node": here.node_name, "variable": here.problems[0][0]}
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
+        )
+    if isinstance(why, TorchBroken):
+        fix = "Mend it until this works on the node: python -c 'import torch.distributed'"
+        return run_finding(
+            "fail", "torch", f"{why}, expected it to work", fix, own_job(here, follower).where(here.rank or 0)
         )
     if isinstance(why, StoreLost):
         return store_lost(why, here)

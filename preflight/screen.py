@@ -101,9 +101,13 @@ class Live(Plain):
         self._draw()
 
     def ended(self, result: Result) -> None:
-        self._results[result.check] = result.to_json(_NOWHERE)
-        self._plan += [result.check] if result.check not in self._plan else []
         self._running = None
+        self.restore(result.to_json(_NOWHERE))
+
+    def restore(self, check: dict[str, Any]) -> None:
+        """Shows a check as a report has it."""
+        self._results[check["check"]] = check
+        self._plan += [check["check"]] if check["check"] not in self._plan else []
         self._draw()
 
     def turn(self) -> None:

@@ -24,7 +24,7 @@ from preflight.job import Job
 from preflight.launch import Launch
 from preflight.participant import NoCoordinator, Participant, await_welcome
 from preflight.plan import Request
-from preflight.process_group import GroupMaker, choose_backend, import_torch
+from preflight.process_group import GroupMaker, TorchBroken, choose_backend, import_torch
 from preflight.registry import UsageError
 from preflight.result import Result
 from preflight.roll_call import RollCall, hello, last_verdict
@@ -116,7 +116,7 @@ class Supervisor:
                 return self._follow()
             roll = RollCall(self.control, self.here, self.nonce, index)
             return self._follow() if roll.is_rival() else self._lead(roll)
-        except (Interrupted, StoreLost, NoCoordinator) as why:
+        except (Interrupted, StoreLost, NoCoordinator, TorchBroken) as why:
             return self._end_alone(why)
 
     def _tell_of_own_fault(self) -> None:

@@ -144,3 +144,15 @@ def test_a_store_that_is_frozen_from_the_start(tmp_path: Path) -> None:
         found = finished.findings(finished.report_named(f"report.rank-{rank}.json"))
         assert ELSEWHERE["store_frozen_at_the_start"].is_told_by(found), finished.told()
     assert finished.exit_codes == [3, 3] and finished.left_over == [], finished.told()
+
+
+def test_a_rank_whose_torch_cannot_be_imported_says_so_itself(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(2)
+    ranks[1]["TORCH_DISTRIBUTED_DEBUG"] = "FULL"
+    finished = running.run_ranks(tmp_path, ranks, "--only", "env.launch", deadline_s=20)
+    told = finished.told()
+    own = finished.findings(finished.report_named("report.rank-1.json"))
+    assert ELSEWHERE["torch_broken"].is_told_by(own), told
+    assert "TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL" in own[0]["message"], told
+    assert [(f["code"], f["where"]) for f in finished.findings()] == [("preflight.run.lost", {"rank": 1})], told
+    assert finished.exit_codes == [1, 1] and finished.left_over == [], told

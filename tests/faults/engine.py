@@ -167,6 +167,8 @@ ELSEWHERE = (
               "fail env.launch.local_rank_taken", culprit={"rank": 2}),
     elsewhere("local_world_size", "LOCAL_WORLD_SIZE is wrong.", "LOCAL_WORLD_SIZE=8 on rank 1 of 3",
               "fail env.launch.local_world_size"),
+    elsewhere("torch_broken", "torch cannot be imported on a rank.", "TORCH_DISTRIBUTED_DEBUG=FULL on rank 1",
+              "fail preflight.run.torch"),
     elsewhere("port_taken", "MASTER_PORT is taken.", "another socket listens there", STORE_LOST, culprit={},
               exit_code=3),
     elsewhere("store_frozen_at_the_start", "The store is frozen from the start.", "SIGSTOP to its process",

@@ -1,0 +1,31 @@
+"""docs/screen.svg: `python -m tests.screen_svg REPORT` draws a saved report as the terminal showed it."""
+
+import io
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from preflight import console, report, screen
+from preflight.job import Job
+
+TARGET = Path(__file__).parent.parent / "docs" / "screen.svg"
+WIDTH = 100
+
+
+def draw(path: str) -> str:
+    shown, _ = report.load(path)
+    drawn = screen.Live(lambda _: None, WIDTH)
+    drawn.planned([])
+    for check in shown["checks"]:
+        drawn.restore(check)
+    drawn.close()
+    recorder = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    header = console.header(Job.from_json(shown["job"]), "full", 900.0)
+    for line in [header, *drawn.lines(), *console.ending(shown, [], WIDTH)]:
+        recorder.print(screen.styled(line), soft_wrap=True)
+    return recorder.export_svg(title="torchrun -m preflight --all")
+
+
+if __name__ == "__main__":
+    TARGET.write_text(draw(sys.argv[1]))
