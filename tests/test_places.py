@@ -1,8 +1,10 @@
 """From any folder, and installed in any way."""
 
+import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -57,23 +59,36 @@ def test_every_package_is_listed() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"  # a copy: in the checkout an old build/ would get into the wheel
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy: in the checkout an old build/ would get into the wheel."""
+    source = tmp_path_factory.mktemp("wheel") / "source"
     for name in ("preflight", "checks", "train_smoke"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(source)]
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(source.parent), str(source)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    return next(folder.glob("*.whl"))
+    return next(source.parent.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path) -> Path:
+    command = [sys.executable, "-m", "build", "--sdist", "-o", str(source.parent), str(source)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return next(source.parent.glob("*.tar.gz"))
 
 
 def test_the_wheel_holds_all_that_the_checkout_has(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     expected = {f"preflight/{path.name}" for path in (ROOT / "preflight").glob("*.*") if path.is_file()}
     for top in ("checks", "train_smoke"):
-        expected |= {f"preflight/{path.relative_to(ROOT)}" for path in (ROOT / top).rglob("*.py")}
+        files = (path.relative_to(ROOT) for path in (ROOT / top).rglob("*") if path.is_file())
+        expected |= {f"preflight/{path}" for path in files if "__pycache__" not in path.parts}
     assert names == expected
 
 
@@ -86,6 +101,46 @@ def test_the_unpacked_wheel_runs(wheel: Path, hostile: Path, tmp_path: Path) -> 
         run.start(command, {**env, "PYTHONPATH": str(site)}, cwd=hostile)
     finished = run.finish()
     assert finished.exit_codes == [0, 0] and finished.report["verdict"] == "pass", finished.told()
+
+
+def _installed(package: Path, folder: Path, *options: str) -> Path:
+    """The commands of a new environment with this package."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *options, str(package)]
+    subprocess.run(command, check=True, capture_output=True, timeout=900)
+    return folder / "bin"
+
+
+def _runs(commands: Path, hostile: Path) -> None:
+    """From a hostile folder and with nothing on PYTHONPATH."""
+    env = {name: value for name, value in running.environment().items() if name != "PYTHONPATH"}
+    for words in (["preflight", "--level", "quick"], ["python", "-m", "preflight", "--all"]):
+        command = [str(commands / words[0]), *words[1:], "--json", "-"]
+        done = subprocess.run(command, env=env, cwd=hostile, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and json.loads(done.stdout)["verdict"] == "pass", done.stdout + done.stderr
+        where = subprocess.run([str(commands / "python"), "-c", "import preflight; print(preflight.__file__)"],
+                               env=env, cwd=hostile, capture_output=True, text=True, timeout=60)  # fmt: skip
+        assert where.stdout.startswith(str(commands.parent)), where.stdout + where.stderr
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_it_installs_into_an_environment_of_its_own(
+    kind: str, hostile: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The dependencies are lent by this one: torch alone takes minutes (see the test below)."""
+    commands = _installed(request.getfixturevalue(kind), tmp_path / "env", "--no-deps")
+    (site,) = (tmp_path / "env" / "lib").glob("python3*/site-packages")
+    (site / "lent.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    _runs(commands, hostile)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_it_installs_into_an_empty_environment(
+    kind: str, hostile: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    constraints = ("-c", str(ROOT / "constraints.txt"))
+    _runs(_installed(request.getfixturevalue(kind), tmp_path / "env", *constraints), hostile)
 
 
 def test_the_version_is_one() -> None:
