@@ -18,6 +18,8 @@ DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
 ALONE_QUICK_S = 5.0
 PLUGIN_S = 20.0
 SHORTEST_S = 3.0
+SHORT_FOR = {"code": "env.software.code"}
+"""`--code DIR` is `--set env.software.code=DIR`."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -110,6 +112,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         help="seconds for the whole run (quick 5 alone or 60, standard 120, full 900)",
     )
     run.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
+    run.add_argument("--code", metavar="DIR", help="the training code, to be equal on all nodes (else its git commit)")
     _add_settings(run)
     _add_plugins(run)
 
@@ -190,6 +193,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.facts and not options.json:
         raise UsageError("--facts puts the facts into the report of --json FILE, which is not given")
     policy = _policy(options)
+    options.set += [f"{name}={getattr(options, flag)}" for flag, name in SHORT_FOR.items() if getattr(options, flag)]
     level = Level.FULL if options.all else Level(options.level or "standard")
     sources = registry.sources(options.plugin)
     selection = Selection(level, _words(options.only), _words(options.skip))
