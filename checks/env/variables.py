@@ -84,7 +84,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
     names = {name for one in _distinct(facts) for name in one["values"]}
     files = {path for one in _distinct(facts) for path in one["origin"].values()}
     shown = ", ".join(sorted(names)) if len(names) <= 3 else ranges.count(len(names), "variable")
-    return f"{shown or 'none'} set{f', some of them in {chr(44).join(sorted(files))}' if files else ''}"
+    where = f", some in {' and '.join(sorted(files))}" if files else ""
+    return f"{shown or 'none'} set{where}"
 
 
 def _distinct(facts: Mapping[int, Facts]) -> list[Facts]:

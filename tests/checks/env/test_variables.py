@@ -60,6 +60,8 @@ CASES = [
     ("NCCL_P2P_LEVEL", "4", "warn wrong_value", "has changed between versions"),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "one", "warn wrong_value", "expected a number from 1 to 32"),
     ("OMP_NUM_THREADS", "0", "warn wrong_value", "every core for every rank"),
+    ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10s", "warn wrong_value", "torch reads it as 10"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "4", "warn wrong_value", "expected a number from 0 to 3"),
     ("TORCH_DISTRIBUTED_DEBUG", "FULL", "fail wrong_value", "torch refuses it on import"),
     ("NCCL_SOCKET_IFNAM", "eth0", "warn unknown", "did you mean NCCL_SOCKET_IFNAME?"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLIN", "1", "warn unknown", "did you mean TORCH_NCCL_ASYNC_ERROR_HANDLING?"),
@@ -101,6 +103,12 @@ def test_torch_refuses_on_nccl_only() -> None:
     assert [one for one, _ in said(values, "gloo")] == ["warn wrong_value"]
 
 
+@pytest.mark.parametrize("value", ["ten", "99999999999"])
+def test_torch_refuses_what_is_no_integer(value: str) -> None:
+    (found,) = said({"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": value}, "nccl")
+    assert found[0] == "fail wrong_value" and "expected a whole number" in found[1]
+
+
 def test_gloo_names_must_be_those_of_the_node() -> None:
     (found,) = said({"GLOO_SOCKET_IFNAME": "eth"}, interfaces=["eth0", "lo"])
     assert found[0] == "fail wrong_grammar" and "it begins eth0, but gloo takes whole names only" in found[1]
@@ -118,6 +126,9 @@ def test_hca_names_are_beginnings() -> None:
     hcas = ["mlx5_0", "mlx5_1", "mlx5_10"]
     (found,) = said({"NCCL_IB_HCA": "mlx5_1"}, hcas=hcas)
     assert found[0] == "warn wrong_grammar" and "also takes mlx5_10" in found[1]
+    for value, mended in (("mlx5_1", "=mlx5_1"), ("^mlx5_1", "^=mlx5_1")):
+        (one,) = testing.judge(variables, {0: facts({"NCCL_IB_HCA": value}, hcas=hcas)})
+        assert one["fix"] == f"Write NCCL_IB_HCA='{mended}'."
     for value in ("mlx5", "=mlx5_1", "mlx5_0"):
         assert said({"NCCL_IB_HCA": value}, hcas=hcas) == []
 
@@ -193,11 +204,25 @@ def test_what_each_rank_may_have_its_own_of_is_not_compared(name: str) -> None:
     assert between({-1: {}, **{rank: {name: str(rank)} for rank in range(3)}}) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "severity"), [("NCCL_HOUSE_STYLE", "warn"), ("CUDA_HOUSE_STYLE", "info"), ("UCX_TLS", "warn")]
+)
+def test_what_is_not_known_is_compared_too(name: str, severity: str) -> None:
+    (found,) = between({-1: {}, 3: {name: "1"}})
+    assert (found["severity"], found["where"]["rank"]) == (severity, 3)
+
+
 def test_another_interface_on_one_node_is_a_warning() -> None:
     found = between(
         {-1: {"NCCL_SOCKET_IFNAME": "eth0"}, 2: {"NCCL_SOCKET_IFNAME": "ib0"}, 3: {"NCCL_SOCKET_IFNAME": "ib0"}}
     )
     assert [(one["severity"], one["where"]["node"]) for one in found] == [("warn", "b")] * 2
+
+
+def test_a_line_of_a_file_is_named() -> None:
+    (found,) = testing.judge(variables, {0: facts({}, conf_lines=[("/etc/nccl.conf", 3, "export NCCL_DEBUG")])})
+    assert (found["severity"], found["where"]) == ("warn", {"file": "/etc/nccl.conf", "line": 3})
+    assert found["message"] == "the line sets a variable named 'export NCCL_DEBUG', expected NCCL_DEBUG"
 
 
 def test_what_all_ranks_have_is_said_once_and_of_no_rank() -> None:
