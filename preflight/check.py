@@ -209,6 +209,9 @@ class Context:
     page: Page
     make_group: Callable[[], "torch.distributed.ProcessGroup"]
     make_store: Callable[[], "torch._C._distributed_c10d.Store"]
+    endpoint: tuple[str, int] | None = None
+    """Host and port at which the ranks meet, as the launcher gave them or preflight chose them; None without a
+    launcher."""
     options: Mapping[Option[Any], Any] = field(default_factory=dict)
 
     def __getitem__(self, option: Option[T]) -> T:

@@ -33,6 +33,11 @@ class GroupMaker:
         self._group: Any = None
 
     @property
+    def endpoint(self) -> tuple[str, int] | None:
+        """Where the store is."""
+        return (self._host, self._port) if self._host and self._port else None
+
+    @property
     def made(self) -> bool:
         return self._group is not None
 
@@ -65,7 +70,7 @@ class GroupMaker:
         """A client of its own for one measurement, which stands in nobody's way. Raises Skip and DistError."""
         from preflight.check import Skip
 
-        if not self._host:
+        if self.endpoint is None:
             raise Skip("there is no store: this run has no launcher")
         from torch import distributed as dist
 

@@ -125,6 +125,7 @@ def _context(check: Check, order: dict[str, Any], orders: Orders, page: SharedPa
         page=page,
         make_group=make_group,
         make_store=lambda: orders.group.store(f"step-{order['step']}", order["deadline_s"]),
+        endpoint=orders.group.endpoint,
         options=check.values(orders.settings),
     )
     return context

@@ -1,15 +1,245 @@
-"""rendezvous: not built yet."""
+"""Rendezvous: MASTER_ADDR is one host for all nodes, each connects to it at once, and names are looked up quickly.
 
-from collections.abc import Iterator, Mapping
+One rank a node asks for all addresses of MASTER_ADDR, opens a connection to MASTER_PORT on each, and times the
+reverse look-ups of torch's store: a client asks for the name of the server's address, and the server, in its only
+thread, for that of every client's. It also looks where gloo would listen: on what the host's own name stands for.
+"""
 
-from preflight.check import Context, Finding, Level, Plan, Run, Scope
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypedDict
 
-PLAN = Plan(Scope.NODE, Level.QUICK)
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote
+from preflight.checks.net import tcp
+
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
+
+SLOW_LOOK_UP_S = option(float, 0.5, "warn where looking up a name takes so many seconds")
+"""An answer takes milliseconds; one that is lost costs 5 s (resolv.conf(5), `timeout`). A process of torch 2.13 looks
+up no more names after the first that fails, but after a slow one it does."""
+FAR_S = option(float, 0.01, "warn where connecting takes so many seconds, and ten times as long as on most nodes")
+"""Within a site a round trip takes a few milliseconds at most."""
+
+UNRESOLVED = Code(
+    "MASTER_ADDR does not resolve.", fix="On that node: getent ahosts {name}; add it to DNS or /etc/hosts."
+)
+UNREACHABLE = Code(
+    "No connection to MASTER_PORT on MASTER_ADDR.",
+    fix="On that node: nc -vz {address} {port}; see the firewalls on the way (iptables -S, nft list ruleset).",
+)
+SILENT_ADDRESS = Code(
+    "MASTER_ADDR has an address that does not answer, beside one that does.",
+    fix="Set MASTER_ADDR to {usable}, or take {address} away from {name} (DNS, /etc/hosts).",
+)
+UNLIKE = Code(
+    "MASTER_ADDR stands for other addresses than on the other nodes.",
+    fix="On each node: getent ahosts {name}; mend DNS or /etc/hosts where it differs.",
+)
+LOOPBACK = Code(
+    "A host's own name is a loopback address, where gloo cannot be reached.",
+    fix="Give that name the host's real address in its /etc/hosts (cloud-init: manage_etc_hosts: false), or set "
+    "GLOO_SOCKET_IFNAME.",
+)
+FAR = Code(
+    "Connecting to MASTER_ADDR takes much longer than on the other nodes.",
+    fix="On that node: tracepath {address}; see its route, and what fills its link (ip -s link).",
+)
+SLOW_NAME = Code(
+    "MASTER_ADDR takes long to resolve.",
+    fix="On that node: time getent ahosts {name}; mend /etc/resolv.conf, or set MASTER_ADDR to an address.",
+)
+SLOW_REVERSE = Code(
+    "The name of an address takes long to look up; torch's store waits for it.",
+    fix="On that node: time getent hosts {address}; mend /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
+)
+
+SILENT_S = 0.4
+"""A refusal takes a round trip, and that is less than this around the earth."""
+MOST_CLIENTS = 16
+"""What is wrong with a DNS server shows in these."""
 
 
-def measure(ctx: Context) -> dict[str, str]:  # noqa: ARG001
-    return {}
+class Facts(TypedDict):
+    name: str
+    port: int
+    resolved_s: float | None
+    """None: not within `patience_s`."""
+    unresolved: str
+    """Why, where the name has no address."""
+    connections: list[tcp.Connection]
+    """One for each address, in the system's order."""
+    interface: str
+    looked_up_s: dict[str, float | None]
+    """By address, as torch's store asks for it."""
+    patience_s: float
+    gloo_address: str | None
+    """None: not known, or GLOO_SOCKET_IFNAME names an interface."""
 
 
-def judge(facts: Mapping[int, dict[str, str]], run: Run) -> Iterator[Finding]:  # noqa: ARG001
-    yield from ()
+def measure(ctx: Context) -> Facts:
+    if ctx.endpoint is None:
+        raise Skip("there is no launcher, so there is no MASTER_ADDR to go to")
+    name, port = ctx.endpoint
+    patience_s = ctx.deadline_s / 5
+    ctx.doing(f"resolving {name}")
+    resolved = tcp.in_time({name: partial(tcp.resolve, name, port)}, patience_s)
+    resolved_s, targets, why = resolved.get(name, (None, {}, ""))
+    ctx.doing(f"connecting to {name}:{port}")
+    made = tcp.in_time({text: partial(tcp.connect, to, patience_s) for text, to in targets.items()}, 1.2 * patience_s)
+    connections = [made[text] for text in targets if text in made]
+    used = next((one for one in connections if not one["error"]), None)
+    ctx.doing("looking up names")
+    asked = [tcp.mapped(used["address"]), *tcp.clients_of(port, MOST_CLIENTS)] if used else []
+    seconds = tcp.in_time({address: partial(tcp.look_up, address) for address in asked}, patience_s)
+    gloo = {} if "GLOO_SOCKET_IFNAME" in ctx.environ else {"gloo": partial(tcp.gloo_address, socket.gethostname())}
+    return {
+        "name": name,
+        "port": port,
+        "resolved_s": resolved_s,
+        "unresolved": why,
+        "connections": connections,
+        "interface": tcp.interface_of(used["source"]) if used else "",
+        "looked_up_s": {address: seconds.get(address) for address in asked},
+        "patience_s": patience_s,
+        "gloo_address": tcp.in_time(gloo, patience_s).get("gloo"),
+    }
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    remote = {rank: one for rank, one in facts.items() if not _is_masters(one)}
+    several_hosts = len(facts) > 1 and any(_used(one) for one in remote.values())
+    for rank, one in facts.items():
+        node = run.job.node_of(rank).node
+        yield from _look_ups(one, node, run)
+        if several_hosts:
+            yield from _loopback(one, node, run)
+    yield from _failures(facts, run)
+    yield from _unlike(remote, run)
+    yield from _far(remote, run)
+
+
+def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
+    first = next(iter(facts.values()))
+    used = [connection for one in facts.values() if (connection := _used(one))]
+    if not used:
+        return f"{first['name']}:{first['port']} was not reached"
+    interfaces = ", ".join(sorted({one["interface"] for one in facts.values()} - {""}))
+    slowest_ms = max(connection["seconds"] for connection in used) * 1000
+    of = ranges.count(len(used), "node")
+    return f"{of} reached {first['name']}:{first['port']} in at most {slowest_ms:.2g} ms over {interfaces or '?'}"
+
+
+def _used(one: Facts) -> tcp.Connection | None:
+    """What a client would use: the first address that takes a connection."""
+    return next((connection for connection in one["connections"] if not connection["error"]), None)
+
+
+def _is_masters(one: Facts) -> bool:
+    """Whether this is the store's host: it reaches itself, from the same address or over loopback."""
+    used = _used(one)
+    return used is not None and (tcp.is_loopback(used["address"]) or used["address"] == used["source"])
+
+
+def _look_ups(one: Facts, node: str, run: Run) -> Iterator[Finding]:
+    name, limit = one["name"], run[SLOW_LOOK_UP_S]
+    if one["unresolved"]:
+        text = f"{name} does not resolve: {one['unresolved']}; expected an address"
+        yield UNRESOLVED.fail(text, node=node, evidence={"name": name})
+    elif one["resolved_s"] is None or one["resolved_s"] >= limit:
+        text = f"resolving {name} {_took(one['resolved_s'], one)}, expected less than {limit:g} s"
+        yield SLOW_NAME.warn(text, node=node, evidence={"name": name})
+    slow = {address: took for address, took in one["looked_up_s"].items() if took is None or took >= limit}
+    if slow:
+        address, took = next(iter(slow.items()))
+        text = f"looking up the name of {tcp.plain(address)} {_took(took, one)}, expected less than {limit:g} s"
+        others = f"; so for {len(slow)} of {len(one['looked_up_s'])} addresses" if len(slow) > 1 else ""
+        yield SLOW_REVERSE.warn(text + others, node=node, evidence={"address": address, "slow": sorted(slow)})
+
+
+def _took(seconds: float | None, one: Facts) -> str:
+    return f"did not end within {one['patience_s']:.1f} s" if seconds is None else f"took {seconds:.1f} s"
+
+
+def _loopback(one: Facts, node: str, run: Run) -> Iterator[Finding]:
+    """gloo cannot go on over several hosts (it waits for its timeout); NCCL does not ask for the name."""
+    address = one["gloo_address"]
+    if address is not None and tcp.is_loopback(address):
+        found = LOOPBACK.warn if run.job.backend == "gloo" else LOOPBACK.info
+        text = f"by the host's own name gloo listens on {address}, expected an address that other nodes reach"
+        yield found(text, node=node, evidence={"address": address})
+
+
+def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """A second address that is silent: a client that comes before the store is up goes on to it, and waits there for
+    its whole timeout (seen with torch 2.13). One that refuses harms nobody."""
+    bad: dict[tuple[str, bool], dict[int, tcp.Connection]] = {}
+    for rank, one in facts.items():
+        reached = _used(one) is not None
+        for connection in one["connections"]:
+            if connection["error"] and (connection["seconds"] >= SILENT_S or not reached):
+                bad.setdefault((connection["address"], reached), {})[rank] = connection
+    for (address, _), failed in bad.items():
+        for askers, where in _named(list(failed), len(facts), run):
+            one, first = facts[askers[0]], failed[askers[0]]
+            evidence = {"name": one["name"], "address": address, "port": one["port"]}
+            why = f"{first['error']} after {first['seconds']:.1f} s"
+            text = f"{_nodes(askers, run)} cannot connect to {one['name']} at {address}, port {one['port']} ({why})"
+            if used := _used(one):
+                evidence["usable"] = used["address"]
+                text += f", expected a connection as to {used['address']}"
+                yield SILENT_ADDRESS.warn(text, evidence=evidence, **where)
+            else:
+                yield UNREACHABLE.fail(f"{text}, expected a connection as preflight has", evidence=evidence, **where)
+
+
+def _named(bad: Sequence[int], of: int, run: Run) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
+    """Each node by itself where they are the few. Else the fault may be the others', and nobody is named."""
+    if 2 * len(bad) < of:
+        yield from (([rank], {"node": run.job.node_of(rank).node}) for rank in bad)
+    elif bad:
+        yield bad, {"variable": "MASTER_ADDR", "noticed_by": tuple(bad)}
+
+
+def _nodes(ranks_: Sequence[int], run: Run, most: int = 3) -> str:
+    names = [run.job.node_of(rank).node for rank in ranks_]
+    return ", ".join([*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])])
+
+
+def _unlike(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """By family: who knows an IPv6 address beside the same IPv4 one takes no harm. The store's own host may know
+    itself by others."""
+    for is_ipv6 in (False, True):
+        known = {rank: _addresses(one, is_ipv6) for rank, one in remote.items()}
+        votes = vote({rank: addresses for rank, addresses in known.items() if addresses})
+        if votes.unanimous or set.intersection(*map(set, votes.ranks_of)):
+            continue
+        evidence = {"name": next(iter(remote.values()))["name"]}
+        for rank, addresses in votes.odd():
+            usual = f"{' '.join(votes.usual)} as on {len(votes.ranks_of[votes.usual])} of {votes.voters} nodes"
+            text = f"{evidence['name']} is {' '.join(addresses)}, expected {usual}"
+            yield UNLIKE.warn(text, node=run.job.node_of(rank).node, evidence=evidence)
+        if not votes.decided:
+            sides = "; ".join(f"{' '.join(value)} on {_nodes(ranks_, run)}" for value, ranks_ in votes.ranks_of.items())
+            yield UNLIKE.warn(f"{evidence['name']} is {sides}; expected the same on all nodes", evidence=evidence)
+
+
+def _addresses(one: Facts, is_ipv6: bool) -> tuple[str, ...]:
+    """Those of one family that mean the same on every host."""
+    texts = {connection["address"] for connection in one["connections"]}
+    return tuple(
+        sorted(a for a in texts if (":" in a) == is_ipv6 and not (tcp.is_loopback(a) or a.startswith("fe80:")))
+    )
+
+
+def _far(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    used = {rank: connection for rank, one in remote.items() if (connection := _used(one))}
+    if len(used) < 2:
+        return
+    usual = sorted(connection["seconds"] for connection in used.values())[(len(used) - 1) // 2]
+    for rank, connection in used.items():
+        if connection["seconds"] >= max(run[FAR_S], 10 * usual):
+            took = f"connecting to {connection['address']} takes {connection['seconds'] * 1000:.1f} ms"
+            text = f"{took}, expected about {usual * 1000:.2g} ms as on most nodes"
+            evidence = {"address": connection["address"]}
+            yield FAR.warn(text, node=run.job.node_of(rank).node, evidence=evidence)

@@ -1,15 +1,111 @@
-"""clock: not built yet."""
+"""Clock: the nodes' clocks agree.
 
-from collections.abc import Iterator, Mapping
+One rank a node asks the first node's for its time over the store, one node after the other. The shortest of some round
+trips counts: the answer was given within it, so half of it is the error (Cristian's algorithm).
+"""
 
-from preflight.check import Context, Finding, Level, Plan, Run, Scope
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
-PLAN = Plan(Scope.NODE, Level.STANDARD)
+from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, option, ranges
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 
-def measure(ctx: Context) -> dict[str, str]:  # noqa: ARG001
-    return {}
+def _deadline(job: Job) -> float:
+    """A node takes some milliseconds, and the store's client waits for 70 % of this for its turn."""
+    return 20.0 + len(job.nodes) / 20
 
 
-def judge(facts: Mapping[int, dict[str, str]], run: Run) -> Iterator[Finding]:  # noqa: ARG001
-    yield from ()
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=0.5)
+
+MAX_SKEW_S = option(float, 1.0, "warn where a clock is so many seconds away from most nodes'")
+"""A clock that is kept by NTP or PTP is right to milliseconds; one that is not goes wrong by a second in a day or two
+(20 ppm). Beyond this, logs of several nodes and the times of shared files come in a wrong order."""
+
+SKEWED = Code(
+    "A node's clock is wrong.",
+    fix="On that node: chronyc tracking (or timedatectl timesync-status); start its time daemon.",
+)
+
+ROUND_TRIPS = 5
+
+
+class Facts(TypedDict):
+    ahead_s: float | None
+    """Of the first node's clock; None on ranks that do not ask."""
+    error_s: float | None
+    """Either way."""
+
+
+def measure(ctx: Context) -> Facts:
+    first, *others = ctx.job.one_per_node(ctx.members)
+    if ctx.rank not in (first, *others):
+        return {"ahead_s": None, "error_s": None}
+    if not others:
+        return {"ahead_s": 0.0, "error_s": 0.0}
+    ctx.doing("connecting to the store")
+    store = ctx.store()
+    with ctx.collective("clock exchange", ranges.count(len(others) + 1, "node")):
+        ahead_s, error_s = _answer(store, others) if ctx.rank == first else _ask(store, ctx.rank)
+    return {"ahead_s": ahead_s, "error_s": error_s}
+
+
+def _answer(store: "Store", others: Sequence[int]) -> tuple[float, float]:
+    """Gives each node its turn, so that no two are in each other's way in the store's only thread."""
+    for rank in others:
+        store.set(f"turn/{rank}", "")
+        for number in range(ROUND_TRIPS):
+            store.wait([f"asked/{rank}/{number}"])
+            store.set(f"answer/{rank}/{number}", repr(time.time()))
+    return 0.0, 0.0
+
+
+def _ask(store: "Store", rank: int) -> tuple[float, float]:
+    """(how far this clock is ahead, the error)."""
+    store.wait([f"turn/{rank}"])
+    found = []
+    for number in range(ROUND_TRIPS):
+        start = time.perf_counter()
+        store.set(f"asked/{rank}/{number}", "")
+        store.wait([f"answer/{rank}/{number}"])
+        here, half_s = time.time(), (time.perf_counter() - start) / 2
+        found.append((half_s, here - half_s - float(store.get(f"answer/{rank}/{number}"))))
+    half_s, ahead_s = min(found)
+    return ahead_s, half_s
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    clocks, error_s = _clocks(facts)
+    middle = sorted(clocks.values())[(len(clocks) - 1) // 2] if clocks else 0.0
+    wrong = {rank: ahead for rank, ahead in clocks.items() if abs(ahead - middle) > run[MAX_SKEW_S] + error_s}
+    expected = f"expected at most {run[MAX_SKEW_S]:g} s (the error is {_human(error_s)})"
+    if 2 * len(wrong) < len(clocks):
+        for rank, ahead in wrong.items():
+            side = "ahead of" if ahead > middle else "behind"
+            text = f"the clock is {_human(abs(ahead - middle))} {side} that of most nodes, {expected}"
+            yield SKEWED.warn(text, node=run.job.node_of(rank).node)
+    elif wrong:
+        last, first = max(clocks, key=clocks.__getitem__), min(clocks, key=clocks.__getitem__)
+        apart = f"the clock of {run.job.node_of(last).node} is {_human(clocks[last] - clocks[first])} ahead"
+        yield SKEWED.warn(f"{apart} of that of {run.job.node_of(first).node}, {expected}; either may be wrong")
+
+
+def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
+    clocks, error_s = _clocks(facts)
+    if len(clocks) < 2:
+        return "one node: nothing to compare"
+    apart = _human(max(clocks.values()) - min(clocks.values()))
+    return f"the clocks of {len(clocks):,} nodes are within {apart} (error {_human(error_s)})"
+
+
+def _clocks(facts: Mapping[int, Facts]) -> tuple[dict[int, float], float]:
+    """(how far each node is ahead of the first, by the rank that asked; the error of the difference of any two)."""
+    clocks = {rank: one["ahead_s"] for rank, one in facts.items() if one["ahead_s"] is not None}
+    return clocks, sum(sorted(one["error_s"] or 0.0 for one in facts.values())[-2:])
+
+
+def _human(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1000:.2f} ms"

@@ -23,8 +23,10 @@ IDS_AND_CODES = {
     },
     "env.software": set(),
     "node.limits": set(),
-    "net.rendezvous": set(),
-    "node.clock": set(),
+    "net.rendezvous": {
+        "unresolved", "unreachable", "silent_address", "unlike", "loopback", "far", "slow_name", "slow_reverse",
+    },
+    "node.clock": {"skewed"},
     "comm.init": {"late_rank", "wrong_sum"},
     "comm.all_reduce": {"too_slow", "wrong_result"},
     "train.ddp": set(),

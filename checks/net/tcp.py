@@ -1,0 +1,151 @@
+"""Names, addresses and connections, each asked for within a bound of time."""
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypedDict, TypeVar
+
+T = TypeVar("T")
+Target = tuple[int, tuple[Any, ...]]
+"""An address family, and what `connect` takes: address, port, and with IPv6 the scope."""
+
+MOST_ADDRESSES = 8
+"""Of one name: more are those of a load balancer."""
+TRIES = 3
+QUICK_S = 0.001
+"""A round trip on a sound local network: one that takes longer is timed again, it may have met a busy moment."""
+
+
+class Connection(TypedDict):
+    address: str
+    seconds: float
+    """Until the connection was there (the shortest of some), or had failed."""
+    source: str
+    """This host's own end of it."""
+    error: str
+    """Why there is none; "" where there is one."""
+
+
+def in_time(calls: Mapping[str, Callable[[], T]], patience_s: float) -> dict[str, T]:
+    """What those calls gave that came back in time; all run at once. One that hangs is left to itself: a look-up
+    cannot be broken off."""
+    answers: dict[str, T] = {}
+
+    def answer(name: str, call: Callable[[], T]) -> None:
+        answers[name] = call()
+
+    threads = [threading.Thread(target=answer, args=item, daemon=True) for item in calls.items()]
+    end = time.monotonic() + patience_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return dict(answers)
+
+
+def resolve(name: str, port: int) -> tuple[float, dict[str, Target], str]:
+    """(seconds, the name's addresses in the system's order, why there are none)."""
+    start = time.perf_counter()
+    found: dict[str, Target] = {}
+    why = ""
+    try:
+        for family, _, _, _, target in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[:MOST_ADDRESSES]:
+            found.setdefault(plain(str(target[0])), (family, target))
+    except (OSError, UnicodeError) as error:  # the latter for what cannot be a name
+        why = getattr(error, "strerror", None) or str(error)
+    return time.perf_counter() - start, found, why
+
+
+def connect(target: Target, patience_s: float) -> Connection:
+    """Opens and closes a connection, and says nothing on it: torch's store takes that without a word."""
+    family, place = target
+    made: Connection = {"address": plain(str(place[0])), "seconds": patience_s, "source": "", "error": ""}
+    end = time.perf_counter() + patience_s
+    for _ in range(TRIES):
+        start = time.perf_counter()
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as client:
+                client.settimeout(max(0.001, end - start))
+                client.connect(place)
+                took = time.perf_counter() - start
+                made |= {"seconds": min(made["seconds"], took), "source": plain(str(client.getsockname()[0]))}
+        except OSError as error:
+            if not made["source"]:
+                made |= {"seconds": time.perf_counter() - start, "error": (error.strerror or str(error)).lower()}
+            break
+        if took <= QUICK_S:
+            break
+    return made
+
+
+def look_up(address: str) -> float:
+    """Seconds for the name of an address. That it has none is no harm."""
+    start = time.perf_counter()
+    with contextlib.suppress(OSError):
+        socket.getnameinfo((address, 0, 0, 0) if ":" in address else (address, 0), socket.NI_NUMERICSERV)
+    return time.perf_counter() - start
+
+
+def mapped(address: str) -> str:
+    """As torch's store, which speaks IPv6, knows an IPv4 address. The lines of /etc/hosts that name the IPv4 address
+    do not name this one: it is looked up in DNS."""
+    return address if ":" in address else f"::ffff:{address}"
+
+
+def plain(address: str) -> str:
+    """The reverse of `mapped`."""
+    return address.removeprefix("::ffff:") if "." in address else address
+
+
+def is_loopback(address: str) -> bool:
+    return plain(address).startswith("127.") or address == "::1"
+
+
+def clients_of(port: int, most: int) -> list[str]:
+    """Addresses that are connected to this port of this host, as the kernel lists them; where there are more, some
+    from all over the list."""
+    ends = (end for table in ("/proc/net/tcp", "/proc/net/tcp6") for end in _established(table))
+    found = sorted({_decoded(remote) for local, remote in ends if int(local.partition(":")[2], 16) == port})
+    return found[:: -(-len(found) // most) or 1]
+
+
+def _established(table: str) -> Iterator[tuple[str, str]]:
+    """(local, remote) in the kernel's hexadecimal."""
+    try:
+        with open(table) as file:
+            for line in file:
+                _, local, remote, state = line.split(None, 4)[:4]
+                if state == "01":
+                    yield local, remote
+    except OSError:
+        return
+
+
+def _decoded(end: str) -> str:
+    """ "0100007F:7349" is 127.0.0.1: words of 32 bits, each in the machine's own order."""
+    digits = end.partition(":")[0]
+    words = (int(digits[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(digits), 8))
+    return socket.inet_ntop(socket.AF_INET if len(digits) == 8 else socket.AF_INET6, b"".join(words))
+
+
+def interface_of(address: str) -> str:
+    """The name of the interface that has this address of this host, or ""."""
+    import psutil
+
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address.partition("%")[0] for entry in entries):
+            return name
+    return ""
+
+
+def gloo_address(host_name: str) -> str:
+    """Where gloo listens: on the first address of the host's own name that is one of this host, else on loopback."""
+    _, targets, _ = resolve(host_name, 0)
+    for address, (family, place) in targets.items():
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as server:
+            server.bind(place)
+            return address
+    return "127.0.0.1"
