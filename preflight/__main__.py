@@ -28,7 +28,10 @@ def forget_current_folder() -> None:
     """
     import preflight
 
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed: nothing can be imported from it
+        return
     kept = [entry for entry in sys.path if os.path.abspath(entry or here) != here]
     holds_us = os.path.dirname(os.path.abspath(preflight.__path__[0])) == here
     sys.path[:] = [*kept, here] if holds_us else kept

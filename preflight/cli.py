@@ -32,6 +32,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: list[str]) -> NoReturn:
     """The command, to its exit."""
     try:
+        _need_a_folder()
         code = _dispatch(arguments)
     except UsageError as error:
         rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
@@ -43,6 +44,14 @@ def main(arguments: list[str]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
     sys.exit(code)
+
+
+def _need_a_folder() -> None:
+    """torch cannot be imported without one (its MKL ends the process)."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UsageError("the current folder is gone: change into one that is there", everywhere=False) from None
 
 
 def _tell_usage(sentence: str) -> None:

@@ -96,13 +96,20 @@ def culprit(finding: dict[str, Any]) -> str:
     if node := where.pop("node", None):
         parts.append(str(node))
     elif nodes := finding.get("nodes"):
-        parts.append(ranges.count(len(nodes), "node") if len(nodes) > 3 else ", ".join(nodes))
+        parts.append(
+            _of_nodes(nodes) if "ranks" not in finding or len(nodes) <= 3 else ranges.count(len(nodes), "node")
+        )
     if "ranks" in finding:
         parts.append(ranges.ranks(ranges.from_text(finding["ranks"])))
     if "file" in where and "line" in where:
         where["file"] = f"{where['file']}:{where.pop('line')}"
     parts += [f"{key.replace('_', ' ')} {value}" for key, value in where.items()]
     return ", ".join(parts)
+
+
+def _of_nodes(nodes: list[str]) -> str:
+    more = f" and {len(nodes) - 3:,} more nodes" if len(nodes) > 3 else ""
+    return ", ".join(nodes[:3]) + more
 
 
 def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:

@@ -123,8 +123,10 @@ def _named(finding: dict[str, Any], report: Report) -> set[str]:
     if "node" in where:
         return {where["node"]}
     ranks = {where["rank"]} if "rank" in where else set(ranges.from_text(finding.get("ranks", "")))
+    if not ranks:
+        return set(finding.get("nodes", ()))
     nodes = {node["node"] for node in report["job"]["nodes"] if ranks & set(ranges.from_text(node["ranks"]))}
-    return nodes or ({""} if ranks else set())
+    return nodes or {""}
 
 
 def findings(report: Report) -> Iterator[dict[str, Any]]:

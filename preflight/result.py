@@ -99,16 +99,31 @@ def merge(findings: list[dict[str, Any]], job: Job, more_than: int = EQUAL_FINDI
         groups.setdefault(same_but_for_the_rank(finding), []).append(finding)
     merged: list[dict[str, Any]] = []
     for group in groups.values():
-        if len(group) <= more_than or not all("rank" in finding["where"] for finding in group):
+        if len(group) > more_than and all("rank" in finding["where"] for finding in group):
+            merged.append(_of_ranks(group, job))
+        elif len(group) > more_than and not any("rank" in finding["where"] for finding in group):
+            merged += _of_nodes(group)
+        else:
             merged += group
-            continue
-        ranks = [finding["where"]["rank"] for finding in group]
-        where = {key: value for key, value in group[0]["where"].items() if key not in ("rank", "local_rank", "node")}
-        nodes = list(dict.fromkeys(job.node_of(rank).node for rank in sorted(ranks)))
-        if len(nodes) == 1 and nodes[0]:
-            where["node"] = nodes[0]
-        merged.append({**group[0], "where": where, "ranks": ranges.to_text(ranks), "nodes": nodes})
     return merged
+
+
+def _of_ranks(group: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+    ranks = [finding["where"]["rank"] for finding in group]
+    where = {key: value for key, value in group[0]["where"].items() if key not in ("rank", "local_rank", "node")}
+    nodes = list(dict.fromkeys(job.node_of(rank).node for rank in sorted(ranks)))
+    if len(nodes) == 1 and nodes[0]:
+        where["node"] = nodes[0]
+    return {**group[0], "where": where, "ranks": ranges.to_text(ranks), "nodes": nodes}
+
+
+def _of_nodes(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One finding for all nodes, where each names one."""
+    nodes = list(dict.fromkeys(finding["where"]["node"] for finding in group if "node" in finding["where"]))
+    if len(nodes) < len(group):
+        return group
+    where = {key: value for key, value in group[0]["where"].items() if key != "node"}
+    return [{**group[0], "where": where, "nodes": nodes}]
 
 
 def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from preflight.registry import BUILT_IN
 from tests import running
 
 
@@ -19,7 +20,7 @@ def preflight(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
 MISTAKES = [
     (["run", "--only", "comm.alreduce"], "did you mean comm.all_reduce"),
     (["run", "--only", "com"], "did you mean comm"),
-    (["--skip", "xyzzy"], "known are comm, comm.all_reduce, comm.init, env, env.launch"),
+    (["--skip", "xyzzy"], "known are comm, comm.all_reduce, comm.init, env, env.launch, "),
     (["--al"], "did you mean --all"),
     (["ru"], "did you mean run"),
     (["run", "--level", "fast"], "invalid choice: 'fast'"),
@@ -38,6 +39,7 @@ MISTAKES = [
     (["show", "nowhere.json"], "cannot be read"),
     (["run", "--json", "/dev/null/report.json"], "cannot be written"),
     (["run", "--report", "/proc/nowhere"], "cannot be written"),
+    (["run", "--config", "nowhere.toml"], "nowhere.toml: cannot be read (No such file or directory)"),
 ]
 
 
@@ -80,7 +82,7 @@ def test_help_and_version_are_no_mistakes() -> None:
 
 def test_list_and_describe() -> None:
     listed = preflight("list")
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["env.launch", "comm.init", "comm.all_reduce"]
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(BUILT_IN)
     page = preflight("describe", "comm.all_reduce").stdout
     assert "--set comm.all_reduce.max_mib=" in page and "comm.all_reduce.wrong_result" in page
     assert "wrong sums" in preflight("describe", "comm.all_reduce.wrong_result").stdout
@@ -124,3 +126,12 @@ def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
     running.run_ranks(tmp_path / "out", running.plain_ranks(1), "--only", "env")
     assert precious.read_text() == "mine"
     assert not (tmp_path / "out" / "report.json").is_symlink()
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = ["sh", "-c", f'rmdir {gone} && exec "$@"', "sh", *running.preflight("--level", "quick")]
+    finished = subprocess.run(command, env=running.environment(), cwd=gone, capture_output=True, text=True, timeout=60)
+    assert (finished.returncode, finished.stderr.count("\n")) == (2, 1), finished
+    assert "the current folder is gone" in finished.stderr, finished

@@ -61,6 +61,7 @@ def test_a_line_is_cut_to_the_width() -> None:
         ({**made.finding(), "ranks": "8-15", "nodes": ["node-1"]}, "node-1, ranks 8-15"),
         ({**made.finding(), "ranks": "0-3", "nodes": ["a", "b"]}, "a, b, ranks 0-3"),
         ({**made.finding(), "ranks": "0-31", "nodes": ["a", "b", "c", "d"]}, "4 nodes, ranks 0-31"),
+        ({**made.finding(), "nodes": ["a", "b", "c", "d"]}, "a, b, c and 1 more nodes"),
     ],
 )
 def test_the_culprit_is_named_in_words(finding: dict[str, Any], text: str) -> None:

@@ -21,15 +21,20 @@ IDS_AND_CODES = {
         "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "conf_line",
         "conf_missing",
     },
-    "env.software": set(),
-    "node.limits": set(),
+    "env.software": {
+        "python", "torch", "cuda", "nccl", "cudnn", "driver", "kernel", "image", "packages", "sources", "no_sources",
+        "paths",
+    },
+    "node.limits": {"memlock", "nofile", "tasks", "shm", "memory", "cpus", "disk", "ulimit"},
     "net.rendezvous": {
         "unresolved", "unreachable", "silent_address", "unlike", "loopback", "far", "slow_name", "slow_reverse",
     },
     "node.clock": {"skewed"},
     "comm.init": {"late_rank", "wrong_sum"},
     "comm.all_reduce": {"too_slow", "wrong_result"},
-    "train.ddp": set(),
+    "train.ddp": {
+        "wrong_alone", "not_finite", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange", "out_of_sync",
+    },
 }  # fmt: skip
 """Hooks and dashboards rely on these names. Add freely; a rename or a removal needs an alias (design.md, §3)."""
 ENGINES_OWN = {"timed_out", "crashed", "lost", "raised", "bad_facts"}

@@ -358,3 +358,11 @@ def test_a_secret_equal_to_a_field_or_a_node_does_not_break_the_report() -> None
     clean = report.without_secrets(made.made_report(made.result(found), on=TWO_NODES), scrub)
     assert "hidden-1" not in report.as_text(clean)
     assert report.bad_nodes(clean) == [node]
+
+
+def test_nodes_of_a_merged_finding_are_bad(tmp_path: Path) -> None:
+    job = made.job(*[1] * 200)
+    found = [made.finding(node=node.node) for node in job.nodes[1:]]
+    whole = made.made_report(made.result(*found), on=job)
+    assert [len(check["findings"]) for check in whole["checks"]] == [1], "more than 100 equal ones are one"
+    assert report.good_nodes(whole) == ["node-0"] and len(report.bad_nodes(whole)) == 199

@@ -114,11 +114,6 @@ def test_few_equal_findings_stay_as_they_are() -> None:
     assert result.merge(findings, MANY, more_than=16) == findings
 
 
-def test_findings_without_a_rank_are_never_merged() -> None:
-    findings = [made.finding(node="node-0"), made.finding(node="node-1")]
-    assert result.merge(findings, MANY, more_than=1) == findings
-
-
 def test_a_report_of_many_ranks_stays_small() -> None:
     job = made.job(*[8] * 1024)
     everybody = made.result(*(made.finding(**job.where(rank)) for rank in range(8192)))
@@ -170,3 +165,11 @@ def test_equal_outcomes_of_one_node_are_one_entry() -> None:
 def test_outcomes_that_differ_stay_apart(other: Outcome) -> None:
     outcomes = {0: Outcome("skipped", reason="no library"), 1: other}
     assert [entry["ranks"] for entry in made.result(outcomes=outcomes).to_json(MANY)["outcomes"]] == ["0", "1"]
+
+
+def test_equal_findings_of_nodes_are_one() -> None:
+    job = made.job(2, 2, 2)
+    found = [made.finding(node=node.node) for node in job.nodes]
+    (one,) = result.merge([*found], job, more_than=1)
+    assert (one["where"], one["nodes"]) == ({}, ["node-0", "node-1", "node-2"]) and "ranks" not in one
+    assert result.merge([*found, made.finding()], job, more_than=1) == [*found, made.finding()], "one names nobody"
