@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.faults.row import Fault, elsewhere, in_check
+from tests.nodes import as_nodes
 
 
 def _variable(name: str, value: str, story: str, *finds: str, **more: Any) -> Fault:
@@ -32,7 +33,19 @@ VARIABLES = (
               f"fail {_V}.wrong_grammar", f"warn {_V}.unlike"),
 )  # fmt: skip
 
-ALL: tuple[Fault, ...] = VARIABLES
+
+def _unlike(name: str, story: str, made: str, finds: str, **more: Any) -> Fault:
+    details = {"culprit": {"node": "node-1"}, "exit_code": 1 if finds.startswith("fail") else 0, **more}
+    return elsewhere(f"software_{name}", story, f"{made} on the second of three nodes", finds, **details)
+
+
+SOFTWARE = (
+    in_check("software_image", "A node runs another container image.", "`APPTAINER_NAME` on the second of three nodes",
+             "warn env.software.image", only="env.software", culprit={"node": "node-1"},
+             environ_of=as_nodes(3, {"APPTAINER_NAME": "old.sif"}), says="old.sif, expected"),
+)  # fmt: skip
+
+ALL: tuple[Fault, ...] = (*VARIABLES, *SOFTWARE)
 """Driven by tests/test_faults.py."""
 ELSEWHERE: tuple[Fault, ...] = (
     # tests/checks/env/test_variables.py
@@ -40,4 +53,32 @@ ELSEWHERE: tuple[Fault, ...] = (
               "NCCL_CONF_FILE: a file of its own on rank 1, one that is not there on the others",
               "fail env.variables.unlike", "warn env.variables.conf_line", "warn env.variables.conf_missing",
               "warn env.variables.leftover", culprit={"rank": 1}),
+    # tests/checks/env/test_software.py
+    _unlike("python", "A node has another Python.", "a `sys.version` of 3.9.1", "warn env.software.python",
+            says="Python is 3.9, expected 3."),
+    _unlike("torch", "A node has another torch.", "a torch folder with another `version.py`",
+            "fail env.software.torch", says="torch is 2.0.0"),
+    _unlike("cuda", "A node's torch is built for another CUDA.", "a torch folder with another `version.py`",
+            "fail env.software.cuda", says="torch's CUDA is 11.8, expected "),
+    _unlike("nccl", "A node has loaded another NCCL.", "a torch folder whose `cuda/nccl.py` answers otherwise",
+            "fail env.software.nccl", says="NCCL is 2.20.5, expected 2.21.5 as on 2 of 3 nodes"),
+    _unlike("cudnn", "A node has loaded another cuDNN.", "a torch folder whose `backends/cudnn` answers otherwise",
+            "warn env.software.cudnn", says="cuDNN is 8907, expected 90100 as on 2 of 3 nodes"),
+    _unlike("driver", "A node has another GPU driver.", "another `/sys/module/nvidia/version`",
+            "warn env.software.driver", says="the GPU driver is 535.54.03, expected 550.54.15 as on 2 of 3 nodes"),
+    _unlike("kernel", "A node runs another kernel.", "`setarch --uname-2.6`", "warn env.software.kernel",
+            says="the kernel is 2.6."),
+    _unlike("packages", "A node has other Python packages.", "a folder with other `.dist-info` on PYTHONPATH",
+            "warn env.software.packages",
+            says="2 packages unlike on most nodes: left-over is 1.2, expected none; psutil is 0.0.1, expected "),
+    _unlike("commit", "A node has another commit checked out.", "a clone with one more commit, seen at the same path",
+            "fail env.software.sources", says="; unlike: train.py"),
+    _unlike("edits", "A node's code was edited.", "a clone with an edited file, seen at the same path",
+            "fail env.software.sources", says=" with edits"),
+    _unlike("folder", "A node's code differs, and lies elsewhere.", "another clone as current folder",
+            "warn env.software.sources", says="; unlike: train.py"),
+    _unlike("code", "The folder of --code differs on a node.", "another file in it", "fail env.software.sources",
+            says="; unlike: net.py"),
+    _unlike("no_code", "The folder of --code is missing on a node.", "no such folder",
+            "fail env.software.no_sources", says="src cannot be compared: there is no such folder"),
 )  # fmt: skip

@@ -1,0 +1,64 @@
+"""The file systems that a job writes to, and how much room is left on them."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import TypedDict
+
+from preflight.check import Context
+
+SHM = "/dev/shm"  # noqa: S108 -- where shm_open makes its files
+TMP = "/tmp"  # noqa: S108 -- what TMPDIR is where it is not set
+PLENTY = 2**14
+"""MiB, or files: smaller numbers are exact."""
+
+
+class Disk(TypedDict):
+    called: str
+    path: str
+    free_mib: int | None
+    inodes: int | None
+    """Files that can still be made. None where they are not counted."""
+    error: str
+    """Of a write; "" where it went well."""
+
+
+def written_to(ctx: Context) -> Iterator[Disk]:
+    """The temporary folder, and the current one if it is elsewhere and can be written to."""
+    temporary = ctx.environ.get("TMPDIR") or TMP
+    yield _disk(ctx, "TMPDIR" if ctx.environ.get("TMPDIR") else "the temporary folder", temporary)
+    try:
+        current = os.getcwd()
+        same = os.stat(current).st_dev == os.stat(temporary).st_dev
+    except OSError:
+        return
+    if not same and os.access(current, os.W_OK):
+        yield _disk(ctx, "the current folder", current)
+
+
+def _disk(ctx: Context, called: str, path: str) -> Disk:
+    ctx.doing("writing 4 KiB", file=path)
+    error = ""
+    try:
+        with tempfile.TemporaryFile(dir=path, buffering=0) as file:
+            file.write(bytes(4096))
+    except OSError as problem:
+        error = os.strerror(problem.errno or 0)
+    _, free, inodes = space(path)
+    return {"called": called, "path": path, "free_mib": rounded(free), "inodes": rounded(inodes), "error": error}
+
+
+def space(path: str) -> tuple[int | None, int | None, int | None]:
+    """(MiB, free MiB, files that can still be made): 0 where nothing is, None where they are not counted."""
+    try:
+        about = os.statvfs(path)
+    except OSError:
+        return 0, 0, None
+    size, free = about.f_blocks * about.f_frsize >> 20, about.f_bavail * about.f_frsize >> 20
+    inodes = about.f_favail if about.f_files else None
+    return (size, free, inodes) if about.f_blocks else (None, None, inodes)
+
+
+def rounded(number: int | None) -> int | None:
+    """Plenty is rounded down to a power of two: nodes that are alike then have equal facts, which travel once."""
+    return number if number is None or number < PLENTY else 1 << number.bit_length() - 1

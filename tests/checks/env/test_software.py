@@ -1,0 +1,493 @@
+"""What is unlike on one node: on real nodes, and with made-up facts of many."""
+
+import gzip
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from preflight import registry, testing
+from preflight.check import Run
+from preflight.checks.env import code, installed, software
+from preflight.checks.env.software import Facts
+from tests import running
+from tests.checks.env.test_code import git
+from tests.faults import ELSEWHERE
+from tests.nodes import run_nodes
+from tests.preflight import made
+from tests.running import Finished
+
+ONLY = ("--only", "env.software")
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts of a rank's own need root and unshare"
+)
+
+
+def found_in(finished: Finished, severity: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = finished.check("env.software")["findings"]
+    return [one for one in found if severity in ("", one["severity"])]
+
+
+def facts_in(folder: Path) -> list[tuple[str, Facts]]:
+    """(ranks, facts) of each group of ranks with equal facts."""
+    with gzip.open(folder / "facts.jsonl.gz", "rt") as lines:
+        groups = [json.loads(line) for line in lines]
+    return [(group["ranks"], group["facts"]) for group in groups if group["check"] == "env.software"]
+
+
+def is_told(name: str, finished: Finished) -> None:
+    (found,) = finished.findings()
+    assert ELSEWHERE[name].is_told_by([found]) and ELSEWHERE[name].says in found["message"], finished.told()
+    assert "rank" not in found["where"], finished.told()
+
+
+def with_path(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(folder), running.environment()["PYTHONPATH"]])}
+
+
+def torch_in(folder: Path, changed: Mapping[str, Callable[[str], str]]) -> Path:
+    """A torch: links to the real one's files, but for those that are changed."""
+    _link(Path(torch.__file__).parent, folder / "torch", "", changed)
+    return folder
+
+
+def _link(real: Path, folder: Path, inside: str, files: Mapping[str, Callable[[str], str]]) -> None:
+    folder.mkdir(parents=True)
+    for entry in real.iterdir():
+        name = inside + entry.name
+        if name in files:
+            (folder / entry.name).write_text(files[name](entry.read_text()))
+        elif any(file.startswith(f"{name}/") for file in files):
+            _link(entry, folder / entry.name, f"{name}/", files)
+        elif entry.name != "__pycache__":
+            (folder / entry.name).symlink_to(entry)
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        assert old in text
+        return text.replace(old, new)
+
+    return change
+
+
+def answering(version: object) -> Callable[[str], str]:
+    return lambda text: f"{text}\n\ndef version():\n    return {version!r}\n"
+
+
+def test_nodes_that_are_alike_are_sound(tmp_path: Path) -> None:
+    finished = run_nodes(tmp_path, 3, *ONLY)
+    assert found_in(finished) == [] and finished.exit_codes == [0, 0, 0], finished.told()
+    ((ranks, facts),) = facts_in(tmp_path)
+    assert ranks == "0-2"  # equal facts are sent once
+    versions = facts["versions"]
+    assert (versions["torch"], versions["python"]) == (torch.__version__, platform.python_version())
+    assert versions["kernel"] == f"{platform.release()} {platform.machine()}"
+    assert facts["paths"]["torch"] == os.path.dirname(torch.__file__)
+    assert f"torch {torch.__version__}" in facts["packages"]
+    assert any(package.startswith("psutil ") for package in facts["packages"])
+
+
+def test_without_torch_imported_the_versions_are_the_same(tmp_path: Path) -> None:
+    """`--level quick` alone reads them from torch's files."""
+    run = running.Run(tmp_path)
+    run.start(running.preflight("--level", "quick", "--report", str(tmp_path)), running.environment())
+    assert run.finish().report["job"]["launcher"] == "local"
+    ((_, facts),) = facts_in(tmp_path)
+    assert facts["versions"]["torch"] == torch.__version__
+    assert facts["versions"]["cuda"] == (torch.version.cuda or "none")
+    assert facts["paths"]["torch"] == os.path.dirname(torch.__file__)
+
+
+def test_another_python(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import sys\nsys.version = '3.9.1 (main)' + sys.version[6:]\n")
+    is_told("software_python", run_nodes(tmp_path, 3, *ONLY, odd=with_path(folder)))
+
+
+def test_another_patch_of_python_is_told_and_no_more(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    patch = ".".join([*platform.python_version_tuple()[:2], "99"])
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.version = '{patch} (main)' + sys.version[6:]\n")
+    finished = run_nodes(tmp_path, 3, *ONLY, odd=with_path(folder))
+    (found,) = found_in(finished)
+    assert (found["severity"], found["where"]) == ("info", {"node": "node-1"}), finished.told()
+    assert f"Python is {patch}, expected {platform.python_version()} as on 2 of 3 nodes" in found["message"]
+
+
+def test_another_torch(tmp_path: Path) -> None:
+    """It has its own folder and its own NCCL: that is not told beside it."""
+    changed = {"version.py": replaced(torch.__version__, "2.0.0"), "cuda/nccl.py": answering((2, 14, 3))}
+    folder = torch_in(tmp_path / "site", changed)
+    finished = run_nodes(tmp_path, 3, *ONLY, odd=with_path(folder))
+    is_told("software_torch", finished)
+    assert len(found_in(finished)) == 1, finished.told()
+
+
+def test_another_build_of_torch(tmp_path: Path) -> None:
+    was = f"cuda: Optional[str] = {torch.version.cuda!r}"
+    folder = torch_in(tmp_path / "site", {"version.py": replaced(was, "cuda: Optional[str] = '11.8'")})
+    is_told("software_cuda", run_nodes(tmp_path, 3, *ONLY, odd=with_path(folder)))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "usual", "odd"),
+    [
+        ("software_nccl", "cuda/nccl.py", (2, 21, 5), (2, 20, 5)),
+        ("software_cudnn", "backends/cudnn/__init__.py", 90100, 8907),
+    ],
+)
+def test_another_library(name: str, file: str, usual: object, odd: object, tmp_path: Path) -> None:
+    first = torch_in(tmp_path / "usual", {file: answering(usual)})
+    second = torch_in(tmp_path / "odd", {file: answering(odd)})
+    finished = run_nodes(tmp_path, 3, *ONLY, odd=with_path(second), environ=with_path(first))
+    is_told(name, finished)
+
+
+def test_the_same_torch_at_another_path_is_told_and_no_more(tmp_path: Path) -> None:
+    finished = run_nodes(tmp_path, 3, *ONLY, odd=with_path(torch_in(tmp_path / "site", {})))
+    (found,) = found_in(finished)
+    assert (found["severity"], found["code"]) == ("info", "env.software.paths"), finished.told()
+    assert found["where"] == {"node": "node-1"}
+    assert finished.report["verdict"] == "pass"
+
+
+@needs_mounts
+def test_another_driver(tmp_path: Path) -> None:
+    def with_driver(version: str) -> Sequence[str]:
+        script = (
+            f"mount -t tmpfs none /sys/module && mkdir /sys/module/nvidia && echo {version} >/sys/module/nvidia/version"
+        )
+        return ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh"]
+
+    usual = with_driver("550.54.15")
+    finished = run_nodes(tmp_path, 3, *ONLY, wrap={0: usual, 1: with_driver("535.54.03"), 2: usual})
+    is_told("software_driver", finished)
+
+
+@pytest.mark.skipif(not shutil.which("setarch"), reason="setarch makes the kernel call itself 2.6")
+def test_another_kernel(tmp_path: Path) -> None:
+    wrap = {1: ["setarch", platform.machine(), "--uname-2.6"]}
+    is_told("software_kernel", run_nodes(tmp_path, 3, *ONLY, wrap=wrap))
+
+
+def test_other_packages(tmp_path: Path) -> None:
+    for name in ("psutil-0.0.1.dist-info", "left_over-1.2-py3.11.egg-info", "pip-1.0.dist-info"):
+        (tmp_path / "site" / name).mkdir(parents=True)
+    is_told("software_packages", run_nodes(tmp_path, 3, *ONLY, odd=with_path(tmp_path / "site")))
+
+
+# The code
+
+
+@pytest.fixture
+def clones(tmp_path: Path) -> dict[int, Path]:
+    """A repository for each of three nodes, with the same commit."""
+    first = tmp_path / "clones" / "0"
+    first.mkdir(parents=True)
+    git(first, "init", "-q")
+    for name in ("train.py", "config.yaml", "README.md"):
+        (first / name).write_text("1\n")
+    git(first, "add", ".")
+    git(first, "commit", "-qm", "first")
+    for number in (1, 2):
+        git(first.parent, "clone", "-q", "0", str(number))
+    return {number: first.parent / str(number) for number in range(3)}
+
+
+def at_one_path(clones: Mapping[int, Path], place: Path) -> dict[int, list[str]]:
+    """Each node sees its own clone there."""
+    place.mkdir()
+    script = f'mount --bind "$0" {place} && cd {place} && exec "$@"'
+    return {number: ["unshare", "--mount", "sh", "-c", script, str(clone)] for number, clone in clones.items()}
+
+
+@needs_mounts
+def test_another_commit(clones: dict[int, Path], tmp_path: Path) -> None:
+    (clones[1] / "train.py").write_text("2\n")
+    git(clones[1], "commit", "-qam", "second")
+    finished = run_nodes(tmp_path, 3, *ONLY, wrap=at_one_path(clones, tmp_path / "code"))
+    is_told("software_commit", finished)
+    message = finished.findings()[0]["message"]
+    for number, word in ((1, "is"), (0, "expected")):
+        assert f"{word} commit {git(clones[number], 'rev-parse', 'HEAD')[:10]}, digest" in message
+
+
+@needs_mounts
+def test_edits_that_are_not_committed(clones: dict[int, Path], tmp_path: Path) -> None:
+    (clones[1] / "train.py").write_text("2\n")
+    is_told("software_edits", run_nodes(tmp_path, 3, *ONLY, wrap=at_one_path(clones, tmp_path / "code")))
+
+
+@needs_mounts
+def test_other_settings_are_a_warning(clones: dict[int, Path], tmp_path: Path) -> None:
+    (clones[1] / "config.yaml").write_text("2\n")
+    (found,) = found_in(run_nodes(tmp_path, 3, *ONLY, wrap=at_one_path(clones, tmp_path / "code")))
+    assert (found["severity"], found["where"]) == ("warn", {"node": "node-1"})
+    assert found["message"].endswith("; unlike: config.yaml")
+
+
+def test_another_commit_in_another_folder(clones: dict[int, Path], tmp_path: Path) -> None:
+    (clones[1] / "train.py").write_text("2\n")
+    is_told("software_folder", run_nodes(tmp_path, 3, *ONLY, places=clones))
+
+
+def test_clones_with_the_same_code_are_sound(clones: dict[int, Path], tmp_path: Path) -> None:
+    """Also one that was touched, has another README, an empty commit, and what training left behind."""
+    os.utime(clones[1] / "train.py", (1, 1))
+    (clones[1] / "README.md").write_text("2\n")
+    (clones[1] / "metrics.json").write_text("{}")
+    git(clones[1], "commit", "-qam", "readme")
+    finished = run_nodes(tmp_path, 3, *ONLY, places=clones)
+    assert found_in(finished) == [], finished.told()
+
+
+def test_one_node_outside_of_the_repository_is_sound(clones: dict[int, Path], tmp_path: Path) -> None:
+    """As where ssh has started it from the home folder."""
+    finished = run_nodes(tmp_path, 3, *ONLY, places={**clones, 1: tmp_path})
+    assert found_in(finished) == [], finished.told()
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[int, Path]:
+    """`src` in the current folder of each of three nodes."""
+    for number in range(3):
+        (tmp_path / "folders" / str(number) / "src").mkdir(parents=True)
+        (tmp_path / "folders" / str(number) / "src" / "net.py").write_text("1\n")
+    return {number: tmp_path / "folders" / str(number) for number in range(3)}
+
+
+CODE = (*ONLY, "--set", "env.software.code=src")
+
+
+def test_equal_folders_are_sound(folders: dict[int, Path], tmp_path: Path) -> None:
+    assert found_in(run_nodes(tmp_path, 3, *CODE, places=folders)) == []
+
+
+def test_another_file_in_the_folder_of_the_code(folders: dict[int, Path], tmp_path: Path) -> None:
+    (folders[1] / "src" / "net.py").write_text("2\n")
+    is_told("software_code", run_nodes(tmp_path, 3, *CODE, places=folders))
+
+
+def test_the_folder_of_the_code_is_missing(folders: dict[int, Path], tmp_path: Path) -> None:
+    shutil.rmtree(folders[1] / "src")
+    is_told("software_no_code", run_nodes(tmp_path, 3, *CODE, places=folders))
+
+
+def test_a_folder_without_code_is_a_warning_on_each_node(folders: dict[int, Path], tmp_path: Path) -> None:
+    for folder in folders.values():
+        (folder / "src" / "net.py").unlink()
+    found = found_in(run_nodes(tmp_path, 3, *CODE, places=folders))
+    assert [(one["severity"], one["code"]) for one in found] == [("warn", "env.software.no_sources")] * 3
+    assert found[0]["message"] == "src cannot be compared: it holds no source files, expected its source files"
+
+
+# Made-up facts
+
+
+def known(commit: str = "a", *files: str, folder: str = "/job", unknown: str = "", edited: bool = False) -> code.Code:
+    return {
+        "folder": folder, "commit": commit * 40 or None, "digest": "-".join(files) or None, "files": list(files),
+        "edited": ["train.py"] if edited else [], "unknown": unknown,
+    }  # fmt: skip
+
+
+VERSIONS: dict[str, str | None] = {
+    "python": "3.11.7", "torch": "2.6.0", "cuda": "12.4", "nccl": "2.21.5", "cudnn": "90100", "driver": "550.54",
+    "kernel": "5.15", "image": "Debian 12",
+}  # fmt: skip
+PACKAGES = ["numpy 2.1.0", "pip 24.0", "torch 2.6.0"]
+
+
+def node(*, packages: Sequence[str] = PACKAGES, code: code.Code | None = None, path: str = "/env/torch",
+         **versions: str | None) -> Facts:  # fmt: skip
+    return {
+        "versions": {**VERSIONS, **versions}, "packages": list(packages), "paths": {"torch": path},
+        "code": code or known("a", "1 train.py", "1 config.yaml"),
+    }  # fmt: skip
+
+
+def judged(*facts: Facts, **settings: str) -> list[dict[str, Any]]:
+    nodes = {f"node-{rank}": [rank] for rank in range(len(facts))}
+    return testing.judge(software, dict(enumerate(facts)), nodes=nodes, settings=settings)
+
+
+@dataclass
+class Odd:
+    finds: str
+    odd: Facts
+    says: str
+    usual: Facts = field(default_factory=node)
+
+
+EDITED = known("a", "2 train.py", "1 config.yaml", edited=True)
+ODD = [
+    Odd("warn driver", node(driver="535.1"), "the GPU driver is 535.1, expected 550.54 as on 3 of 4 nodes"),
+    Odd("warn kernel", node(kernel="4.18"), "the kernel is 4.18, expected 5.15 as on 3 of 4 nodes"),
+    Odd("warn image", node(image="Rocky 9"), "the system is Rocky 9, expected Debian 12 as on 3 of 4 nodes"),
+    Odd("warn python", node(python="3.10.2", packages=[], path="/x"),
+        "Python is 3.10, expected 3.11 as on 3 of 4 nodes"),
+    Odd("info python", node(python="3.11.2"), "Python is 3.11.2, expected 3.11.7 as on 3 of 4 nodes"),
+    Odd("fail torch", node(torch="2.5.1", cuda="12.1", nccl="2.20.5", cudnn="8", packages=[], path="/x"),
+        "torch is 2.5.1, expected 2.6.0 as on 3 of 4 nodes"),
+    Odd("fail cuda", node(cuda="none", nccl="2.19.3", cudnn="8", packages=[], path="/x"),
+        "torch's CUDA is none, expected 12.4 as on 3 of 4 nodes"),
+    Odd("fail nccl", node(nccl="2.20.5"), "NCCL is 2.20.5, expected 2.21.5 as on 3 of 4 nodes"),
+    Odd("warn cudnn", node(cudnn="8907"), "cuDNN is 8907, expected 90100 as on 3 of 4 nodes"),
+    Odd("info paths", node(path="/x/torch"), "torch's folder is /x/torch, expected /env/torch as on 3 of 4 nodes"),
+    Odd("warn packages", node(packages=["numpy 1.26.4", "wandb 1.0", "pip 9"]),
+        "2 packages unlike on most nodes: numpy is 1.26.4, expected 2.1.0; wandb is 1.0, expected none"),
+    Odd("warn packages", node(packages=[]), "1 package unlike on most nodes: numpy is missing, expected 2.1.0"),
+    Odd("fail sources", node(code=known("b", "2 train.py", "1 config.yaml")),
+        "the code in /job is commit bbbbbbbbbb, digest 2 train.py-1 config.yaml, expected commit aaaaaaaaaa, "
+        "digest 1 train.py-1 config.yaml as on 3 of 4 nodes; unlike: train.py"),
+    Odd("fail sources", node(code=EDITED), "the code in /job is commit aaaaaaaaaa with edits, digest"),
+    Odd("fail sources", node(code=known("a", "1 train.py", "1 config.yaml", "1 new.py")), "; unlike: new.py"),
+    Odd("warn sources", node(code=known("a", "1 train.py", "2 config.yaml")), "; unlike: config.yaml"),
+    Odd("warn sources", node(code=known("b", "2 train.py", folder="/home")), "the code in /home is commit bbbbbbbbbb"),
+    Odd("fail sources", node(code=known("b", "1 train.py")), "the code in /job is commit bbbbbbbbbb, ",
+        usual=node(code=known("a", unknown="git's index is split"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ODD, ids=lambda fault: f"{fault.finds}: {fault.says[:30]}")
+def test_the_odd_node_is_named(fault: Odd) -> None:
+    (found,) = judged(fault.usual, fault.usual, fault.odd, fault.usual)
+    severity, slug = fault.finds.split()
+    assert (found["severity"], found["code"]) == (severity, f"env.software.{slug}")
+    assert found["where"] == {"node": "node-2"}
+    assert fault.says in found["message"] and "{" not in found["fix"]
+
+
+@pytest.mark.parametrize("fault", ODD, ids=lambda fault: f"{fault.finds}: {fault.says[:30]}")
+def test_of_one_against_one_nobody_is_named(fault: Odd) -> None:
+    """Where a path alone differs, nothing is said at all."""
+    found = judged(fault.usual, fault.odd)
+    severity, slug = fault.finds.split()
+    told = [(one["severity"], one["code"], one["where"]) for one in found]
+    assert told == ([] if slug == "paths" else [(severity, f"env.software.{slug}", {})])
+    assert all("node-0" in one["message"] and "node-1" in one["message"] for one in found)
+
+
+def test_every_code_has_a_fault() -> None:
+    found = {fault.finds.split()[1] for fault in ODD} | {"no_sources"}
+    assert found == set(registry.load(registry.sources()["env.software"]).codes)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [node()],
+        [node()] * 1024,
+        [node(), node(driver=None, nccl=None, cudnn=None), node()],
+        [node(code=known("")), node(code=known("")), node()],
+        [node(path="/a"), node(path="/b"), node(path="/c")],
+        [node(), node(packages=[*PACKAGES[:1], "pip 9.9"]), node()],
+        [
+            node(code=known("a", "1 x.py")),
+            node(code=known("b", "1 x.py")),
+            node(code=known("a", "1 x.py", folder="/y")),
+        ],
+        [node(code=known("a", unknown="too many")), node(code=known("a", "1 x.py")), node(code=known("a", "2 x.py"))],
+    ],
+    ids=["1", "1024", "unknown", "no code", "paths", "pip", "commit only", "by commit"],
+)
+def test_what_is_alike_or_unknown_is_sound(facts: list[Facts]) -> None:
+    assert judged(*facts) == []
+
+
+def test_another_torch_fails_also_beside_another_python() -> None:
+    """A warning hides no failure."""
+    for facts in ([node(), node(python="3.10.2", torch="2.1"), node()], [node(), node(python="3.10.2", torch="2.1")]):
+        assert [one["code"].rpartition(".")[2] for one in judged(*facts)] == ["torch", "python"]
+
+
+def test_what_is_unknown_on_all_nodes_hides_nothing() -> None:
+    (found,) = judged(*[node(torch=None, cuda=None, packages=packages) for packages in (PACKAGES, [], PACKAGES)])
+    assert found["code"] == "env.software.packages"
+
+
+def test_sides_are_told_with_one_node_of_each() -> None:
+    (found,) = judged(node(torch="2.5"), node(), node(), node(torch="2.5"))
+    assert found["where"] == {}
+    assert found["message"] == (
+        "torch is 2.5 on node-0 and 1 other; 2.6.0 on node-1 and 1 other, expected the same on all nodes"
+    )
+
+
+def test_many_odd_packages_are_counted() -> None:
+    odd = node(packages=[*PACKAGES, *(f"p{number:02} 1" for number in range(60))])
+    (found,) = judged(node(), odd, node())
+    assert found["message"].startswith("60 packages unlike on most nodes: p00 is 1, expected none; ")
+    assert found["message"].endswith("; p03 is 1, expected none; and 56 more")
+    assert len(found["evidence"]["packages"]) == 50
+
+
+def test_packages_that_have_no_majority_are_told_beside_those_that_have_one() -> None:
+    rest = ["torch 2.6.0"]
+    facts = [node(packages=[f"a {rank // 2}", f"b {rank == 3}", *rest]) for rank in range(4)]
+    odd, split = judged(*facts)
+    assert odd["where"] == {"node": "node-3"} and "b is True, expected False" in odd["message"]
+    assert split["where"] == {} and "a is 0 on node-0 and 1 other; 1 on node-2 and 1 other" in split["message"]
+
+
+@pytest.mark.parametrize(("unknown", "severity"), [(code.NO_FOLDER, "fail"), ("it holds no source files", "warn")])
+def test_a_folder_that_was_named_and_cannot_be_read(unknown: str, severity: str) -> None:
+    facts = [node(code=known("", "1 x.py")), node(code=known("", unknown=unknown)), node(code=known("", "1 x.py"))]
+    (found,) = judged(*facts, code="/job")
+    assert (found["severity"], found["where"]) == (severity, {"node": "node-1"})
+    assert found["message"] == f"/job cannot be compared: {unknown}, expected its source files"
+    assert judged(*facts) == []
+
+
+def test_the_summary_is_the_record_of_the_run() -> None:
+    run = Run(made.job(1), (0,), {})
+    text = "Python 3.11.7, torch 2.6.0, NCCL 2.21.5, driver 550.54, 3 packages, code commit aaaaaaaaaa with edits"
+    assert software.summarize({0: node(code=EDITED)}, run).startswith(text)
+    bare = node(nccl=None, driver=None, code=known(""))
+    assert software.summarize({0: bare}, run) == "Python 3.11.7, torch 2.6.0, 3 packages"
+
+
+# What is installed
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n", "535.104.05"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\n", "550.54.15"),
+        ("", None),
+    ],
+)
+def test_the_driver_is_read_from_proc_where_sys_lacks_it(
+    text: str, version: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "_text", lambda path: text if path == "/proc/driver/nvidia/version" else "")
+    assert installed.versions({})[0]["driver"] == version
+
+
+def test_podman_tells_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"/run/.containerenv": 'engine="podman-4"\nimage="site/train:1"\n', "/etc/os-release": "PRETTY_NAME=Arch\n"}
+    monkeypatch.setattr(installed, "_text", lambda path: files.get(path, ""))
+    assert str(installed.versions({})[0]["image"]).startswith("Arch with ")
+    assert str(installed.versions({})[0]["image"]).endswith(" in site/train:1")
+
+
+def test_packages_are_named_as_pip_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = tmp_path / "later"
+    names = ("Jinja2-3.1.6.dist-info", "nvidia_nccl_cu12-2.21.5.dist-info", "old.thing-1.0-py3.11.egg-info",
+             "plain-2.0.egg-info", "in_work.egg-info", "torch")  # fmt: skip
+    for name in (*names, "later/jinja2-1.0.dist-info", "later/more-1!0.1+cu124.dist-info"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr("sys.path", [str(tmp_path / "nowhere"), str(tmp_path), str(later)])
+    listed = ["jinja2 3.1.6", "more 1!0.1+cu124", "nvidia-nccl-cu12 2.21.5", "old-thing 1.0", "plain 2.0"]
+    assert installed.packages() == listed

@@ -1,0 +1,386 @@
+"""Limits that are lowered on one node, and made-up facts of many."""
+
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight import registry, testing
+from preflight.check import Run, ranges
+from preflight.checks.node import limits
+from preflight.checks.node.limits import Facts
+from tests import running
+from tests.faults import ELSEWHERE
+from tests.nodes import run_nodes
+from tests.preflight import made
+from tests.running import Finished
+
+ONLY = ("--only", "node.limits")
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts of a rank's own need root and unshare"
+)
+
+
+def is_told(name: str, finished: Finished) -> None:
+    (found,) = finished.findings()
+    assert ELSEWHERE[name].is_told_by([found]) and ELSEWHERE[name].says in found["message"], finished.told()
+    assert "rank" not in found["where"] and "{" not in found["fix"], finished.told()
+
+
+def shell(script: str) -> Sequence[str]:
+    return ["sh", "-c", f'{script} && exec "$@"', "sh"]
+
+
+def mounting(script: str) -> Sequence[str]:
+    return ["unshare", "--mount", *shell(script)]
+
+
+def facts_of(folder: Path, rank: int) -> Facts:
+    with gzip.open(folder / "facts.jsonl.gz", "rt") as lines:
+        groups = [json.loads(line) for line in lines]
+    (facts,) = (group["facts"] for group in groups if rank in ranges.from_text(group["ranks"]))
+    return facts  # type: ignore[no-any-return]  # JSON
+
+
+def test_this_machine_is_sound(tmp_path: Path) -> None:
+    finished = run_nodes(tmp_path, 3, *ONLY)
+    check = finished.check("node.limits")
+    assert check["findings"] == [] and check["status"] == "pass", finished.told()
+    assert list(tmp_path.glob("tmp*")) == [], "what was written is gone"
+
+
+# Files
+
+
+def test_too_few_files_for_the_store(tmp_path: Path) -> None:
+    is_told("limits_store_files", run_nodes(tmp_path, 3, *ONLY, wrap={0: shell("ulimit -n 66")}))
+
+
+def test_few_files(tmp_path: Path) -> None:
+    is_told("limits_files", run_nodes(tmp_path, 3, *ONLY, wrap={1: shell("ulimit -n 200")}))
+
+
+def test_only_the_soft_limit_counts(tmp_path: Path) -> None:
+    is_told("limits_files", run_nodes(tmp_path, 3, *ONLY, wrap={1: shell("ulimit -S -n 200")}))
+
+
+# Cgroups, as this machine has them
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Callable[..., Sequence[str]]]:
+    """Makes cgroups with one limit, of version 1 or 2: what a rank's command begins with to run in it."""
+    made: list[Path] = []
+
+    def make(controller: str, one: tuple[str, str], two: tuple[str, str]) -> Sequence[str]:
+        top = Path("/sys/fs/cgroup")
+        name, value = one if (top / controller).is_dir() else two
+        group = (top / controller if (top / controller).is_dir() else top) / f"preflight-test-{os.getpid()}-{len(made)}"
+        try:
+            group.mkdir()
+            made.append(group)
+            (group / name).write_text(value)
+        except OSError as error:
+            pytest.skip(f"no cgroup can be made here: {error}")
+        return shell(f"echo $$ >{group}/cgroup.procs")
+
+    yield make
+    for group in made:
+        group.rmdir()
+
+
+def test_few_tasks_in_a_cgroup(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
+    inside = cgroups("pids", ("pids.max", "60"), ("pids.max", "60"))
+    is_told("limits_tasks_cgroup", run_nodes(tmp_path, 3, *ONLY, wrap={1: inside}))
+
+
+def test_little_memory_in_a_cgroup(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
+    inside = cgroups("memory", ("memory.limit_in_bytes", str(2**30)), ("memory.max", str(2**30)))
+    wanted = ("--set", "node.limits.memory_mib_a_rank=2048")
+    is_told("limits_memory", run_nodes(tmp_path, 3, *ONLY, *wanted, wrap={1: inside}))
+
+
+def test_half_a_cpu_in_a_cgroup(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
+    inside = cgroups("cpu", ("cpu.cfs_quota_us", "50000"), ("cpu.max", "50000 100000"))
+    wanted = ("--set", "node.limits.cpus_a_rank=1")
+    is_told("limits_quota", run_nodes(tmp_path, 3, *ONLY, *wanted, wrap={1: inside}))
+
+
+@pytest.mark.skipif(not shutil.which("taskset"), reason="taskset binds torchrun to a CPU")
+def test_one_cpu_for_all_ranks(tmp_path: Path) -> None:
+    run = running.Run(tmp_path)
+    cpu = str(min(os.sched_getaffinity(0)))
+    words = [*ONLY, "--set", "node.limits.cpus_a_rank=1", "--report", str(tmp_path)]
+    run.start(["taskset", "-c", cpu, *running.torchrun(2, *words)], running.environment())
+    is_told("limits_affinity", run.finish())
+
+
+# A user who is not root
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="setpriv makes root another user")
+def test_few_tasks_of_a_user(tmp_path: Path) -> None:
+    """Who may read our files, which lie below folders of root's."""
+    user = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    finished = run_nodes(tmp_path, 3, *ONLY, wrap={1: [*user, "prlimit", "--nproc=60"]})
+    is_told("limits_tasks_user", finished)
+    left = facts_of(tmp_path, 1)["tasks_left"]
+    assert left is not None and 0 < left < 60, "its own are counted"
+
+
+@needs_mounts
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv takes the capability to lock memory away")
+def test_little_locked_memory_for_rdma(tmp_path: Path) -> None:
+    """gloo does not need it: the same facts are judged as on nccl."""
+    no_lock = ["setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"]
+    devices = mounting("mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/mlx5_0 && ulimit -l 64")
+    finished = run_nodes(tmp_path, 3, *ONLY, wrap={1: [*devices, *no_lock]})
+    assert finished.check("node.limits")["findings"] == [], finished.told()
+    facts = {rank: facts_of(tmp_path, rank) for rank in range(3)}
+    assert (facts[1]["memlock"], facts[1]["rdma"]) == (65536, 1)
+    roomy = {rank: {**one, "shm_free_mib": 2048, "memory_left_mib": 2048} for rank, one in facts.items()}
+    found = testing.judge(limits, roomy, nodes={f"node-{rank}": [rank] for rank in range(3)}, backend="nccl")
+    assert ELSEWHERE["limits_memlock"].is_told_by(found) and len(found) == 1
+    assert ELSEWHERE["limits_memlock"].says in found[0]["message"]
+
+
+# File systems
+
+
+FILL = "head -c 99999999 /dev/zero >{0}/full 2>/dev/null; [ -s {0}/full ]"
+
+
+@needs_mounts
+def test_dockers_shared_memory(tmp_path: Path) -> None:
+    """It is enough for gloo."""
+    small = {1: mounting("mount -t tmpfs -o size=64m none /dev/shm")}
+    finished = run_nodes(tmp_path, 3, *ONLY, wrap=small)
+    assert finished.check("node.limits")["findings"] == [], finished.told()
+    wanted = ("--set", "node.limits.shm_mib=1024")
+    is_told("limits_shm_small", run_nodes(tmp_path, 3, *ONLY, *wanted, wrap=small))
+
+
+@needs_mounts
+def test_full_shared_memory(tmp_path: Path) -> None:
+    full = mounting(f"mount -t tmpfs -o size=64m none /dev/shm && {FILL.format('/dev/shm')}")
+    is_told("limits_shm_full", run_nodes(tmp_path, 3, *ONLY, wrap={1: full}))
+
+
+def temporary(folder: Path, options: str, then: str = "true") -> dict[str, Any]:
+    """A TMPDIR of its own for the second node."""
+    folder.mkdir()
+    script = f"mount -t tmpfs -o {options} none {folder} && {then}"
+    return {"wrap": {1: mounting(script)}, "odd": {"TMPDIR": str(folder)}}
+
+
+@needs_mounts
+def test_a_full_tmpdir(tmp_path: Path) -> None:
+    place = temporary(tmp_path / "full", "size=1m", FILL.format(tmp_path / "full"))
+    is_told("limits_disk_full", run_nodes(tmp_path, 3, *ONLY, **place))
+
+
+@needs_mounts
+def test_a_tmpdir_that_is_nearly_full(tmp_path: Path) -> None:
+    place = temporary(tmp_path / "small", "size=20m")
+    is_told("limits_disk_nearly_full", run_nodes(tmp_path, 3, *ONLY, **place))
+    settings = ("--set", "node.limits.disk_mib=10")
+    sound = run_nodes(tmp_path, 3, *ONLY, *settings, **place)
+    assert sound.check("node.limits")["findings"] == [], sound.told()
+
+
+@needs_mounts
+def test_a_tmpdir_without_inodes(tmp_path: Path) -> None:
+    is_told("limits_inodes", run_nodes(tmp_path, 3, *ONLY, **temporary(tmp_path / "few", "nr_inodes=50")))
+
+
+@needs_mounts
+def test_a_full_current_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    full = mounting(f"mount -t tmpfs -o size=1m none {folder} && cd {folder} && {FILL.format(folder)}")
+    is_told("limits_folder_full", run_nodes(tmp_path, 3, *ONLY, wrap={1: full}))
+
+
+@needs_mounts
+def test_a_current_folder_that_is_read_only_is_sound(tmp_path: Path) -> None:
+    """As a container's, or the / of a prolog."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    only = mounting(f"mount -t tmpfs -o ro,size=1m none {folder} && cd {folder}")
+    finished = run_nodes(tmp_path, 3, *ONLY, wrap={1: only})
+    assert finished.check("node.limits")["findings"] == [], finished.told()
+
+
+def test_limited_cpu_time(tmp_path: Path) -> None:
+    is_told("limits_cpu_time", run_nodes(tmp_path, 3, *ONLY, wrap={1: shell("ulimit -t 3600")}))
+
+
+@needs_mounts
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv takes capabilities away")
+def test_a_bare_container_is_sound(tmp_path: Path) -> None:
+    """What docker gives to root: 64 MiB of shared memory, 64 KiB of locked memory, few capabilities."""
+    few = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
+    inside = [*mounting("mount -t tmpfs -o size=64m none /dev/shm && ulimit -l 64"), *few]
+    finished = run_nodes(tmp_path, 3, *ONLY, wrap=dict.fromkeys(range(3), inside))
+    assert facts_of(tmp_path, 2)["memlock"] == 65536
+    assert finished.check("node.limits")["findings"] == [], finished.told()
+
+
+# Made-up facts
+
+
+def node(**changed: Any) -> Facts:
+    """A node with eight GPUs."""
+    disk = {"called": "TMPDIR", "path": "/scratch", "free_mib": 65536, "inodes": 65536, "error": ""}
+    sound: dict[str, Any] = {
+        "surroundings": "host", "rdma": 8, "memlock": None, "nofile": 65536, "nofile_hard": 1048576, "tasks": 65536,
+        "tasks_left": 65536, "shm_mib": 65536, "shm_free_mib": 65536, "memory_mib": 131072, "memory_left_mib": 131072,
+        "cpus": 64.0, "ulimits": {}, "disks": [{**disk, **changed.pop("disk", {})}],
+    }  # fmt: skip
+    return {**sound, **changed}  # type: ignore[typeddict-item]  # names are checked by those who read them
+
+
+LAPTOP = node(
+    memlock=65536, rdma=0, nofile=1024, tasks=4096, tasks_left=2000, shm_mib=64, shm_free_mib=64, memory_mib=None,
+    memory_left_mib=2000, cpus=2.0, disk={"called": "the temporary folder", "path": "/tmp", "inodes": None},
+)  # fmt: skip
+
+
+def judged(
+    facts: Mapping[int, Facts],
+    backend: str = "nccl",
+    ranks_a_node: int = 8,
+    settings: Mapping[str, object] | None = None,
+) -> Any:
+    nodes = {f"node-{n}": range(n * ranks_a_node, (n + 1) * ranks_a_node) for n in range(len(facts))}
+    by_rank = {n * ranks_a_node: one for n, one in facts.items()}
+    return testing.judge(limits, by_rank, nodes=nodes, backend=backend, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("facts", "backend", "ranks_a_node"),
+    [
+        ([node()] * 128, "nccl", 8),
+        ([node()] * 1024, "nccl", 1),
+        ([LAPTOP], "gloo", 8),
+        ([LAPTOP] * 2, "gloo", 8),
+        ([node(nofile=None, tasks=None, tasks_left=None, shm_mib=None, shm_free_mib=None, memory_left_mib=None,
+               cpus=None)], "nccl", 8),
+        ([node(memlock=65536, rdma=0)], "nccl", 8),
+        ([node(memlock=65536), node(ulimits={"v": 10**10})], "gloo", 8),
+        ([node(disk={"free_mib": None, "inodes": None})], "nccl", 8),
+        ([node(nofile=1024)] * 32, "nccl", 8),
+    ],
+    ids=["128", "1024", "laptop", "two laptops", "unlimited", "no RDMA", "gloo", "odd disk", "256 ranks with 1024"],
+)  # fmt: skip
+def test_a_sound_node_gives_no_finding(facts: list[Facts], backend: str, ranks_a_node: int) -> None:
+    assert judged(dict(enumerate(facts)), backend, ranks_a_node) == []
+
+
+@dataclass
+class Low:
+    finds: str
+    facts: Facts
+    says: str
+    node: int = 1
+    backend: str = "nccl"
+
+
+LOW = [
+    Low("warn memlock", node(memlock=8 << 20),
+        "8,192 KiB of memory may be locked for 8 RDMA devices, expected at least 32,768 MiB"),
+    Low("fail nofile", node(nofile=79),
+        "a process may open 79 files, expected at least 80 for the connections to 16 ranks", node=0),
+    Low("warn nofile", node(nofile=80), "a process may open 80 files, expected at least 256 for a rank", node=0),
+    Low("warn nofile", node(nofile=79), "a process may open 79 files, expected at least 256 for a rank"),
+    Low("fail nofile", node(nofile=79),
+        "a process may open 79 files, expected at least 80 for the connections to 16 ranks", backend="gloo"),
+    Low("warn tasks", node(tasks_left=511, tasks=4096),
+        "511 more processes and threads may be started, of 4,096, expected at least 512 for 8 ranks"),
+    Low("warn shm", node(shm_free_mib=64, shm_mib=64),
+        "64 MiB are free in /dev/shm, of 64, expected at least 1,024 MiB"),
+    Low("fail shm", node(shm_free_mib=0), "0 MiB are free in /dev/shm, of 65,536, expected at least 1,024 MiB"),
+    Low("warn shm", node(shm_free_mib=7), "7 MiB are free in /dev/shm, of 65,536, expected at least 8 MiB",
+        backend="gloo"),
+    Low("warn memory", node(memory_left_mib=8191),
+        "8,191 MiB of memory are left, within a limit of 131,072 MiB, expected at least 8,192 MiB for 8 ranks"),
+    Low("warn memory", node(memory_left_mib=1023, memory_mib=None),
+        "1,023 MiB of memory are left, expected at least 1,024 MiB for 8 ranks", backend="gloo"),
+    Low("warn cpus", node(cpus=7.5), "the ranks may use 7.5 of the CPUs, expected at least 8 for 8 ranks"),
+    Low("warn cpus", node(cpus=0.5), "the ranks may use 0.5 of the CPUs, expected at least 0.8 for 8 ranks",
+        backend="gloo"),
+    Low("warn disk", node(disk={"free_mib": 99}), "TMPDIR (/scratch) has 99 MiB free, expected at least 100 MiB"),
+    Low("warn disk", node(disk={"inodes": 9}),
+        "TMPDIR (/scratch) takes 9 more files (inodes), expected at least 1,000"),
+    Low("warn disk", node(disk={"error": "Permission denied"}),
+        "TMPDIR (/scratch) cannot be written to: Permission denied; expected at least 100 MiB free"),
+    Low("warn ulimit", node(ulimits={"f": 1000}), "a file may have 1,000 bytes (ulimit -f), expected unlimited"),
+    Low("warn ulimit", node(ulimits={"v": 10**10}), "a process may have 10,000,000,000 bytes of addresses"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("low", LOW, ids=lambda low: f"{low.finds}: {low.says[:20]}")
+@pytest.mark.parametrize("surroundings", ["host", "container", "slurm", "kubernetes"])
+def test_the_node_is_named(low: Low, surroundings: str) -> None:
+    odd: Facts = {**low.facts, "surroundings": surroundings}
+    (found,) = judged({0: node(), 1: node(), low.node: odd}, low.backend)
+    severity, slug = low.finds.split()
+    assert (found["severity"], found["code"]) == (severity, f"node.limits.{slug}")
+    assert found["where"]["node"] == f"node-{low.node}" and "rank" not in found["where"]
+    assert low.says in found["message"] and "{" not in found["fix"]
+
+
+def test_every_code_is_tested() -> None:
+    assert {low.finds.split()[1] for low in LOW} == set(registry.load(registry.sources()["node.limits"]).codes)
+
+
+def test_the_store_of_a_large_world_wants_more_files() -> None:
+    (found,) = judged({n: node(nofile=2048 if n == 0 else 1024) for n in range(128)})
+    assert (found["severity"], found["where"]) == ("warn", {"node": "node-0"})
+    assert found["message"] == (
+        "a process may open 2,048 files, expected at least 4,096 where the store serves 1,024 ranks"
+    )
+    assert found["fix"].startswith("Run `ulimit -n 4096` before the launcher")
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "fix"),
+    [
+        ("container", "Start the container with --ipc=host, or with --shm-size=8g."),
+        ("kubernetes", "Mount an emptyDir with `medium: Memory` at /dev/shm; its size counts as memory of the pod."),
+        ("slurm", limits.SHM.fix),
+        ("host", limits.SHM.fix),
+    ],
+)
+def test_the_fix_is_that_of_the_surroundings(surroundings: str, fix: str) -> None:
+    (found,) = judged({0: node(shm_free_mib=64, surroundings=surroundings)})
+    assert found["fix"] == fix
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "facts"),
+    [
+        ("memlock_mib", 1, node(memlock=1 << 20)),
+        ("tasks_a_rank", 1, node(tasks_left=8)),
+        ("shm_mib", 64, node(shm_free_mib=64)),
+        ("memory_mib_a_rank", 100, node(memory_left_mib=800)),
+        ("cpus_a_rank", 0.5, node(cpus=4.0)),
+        ("disk_mib", 1, node(disk={"free_mib": 1})),
+    ],
+)
+def test_what_is_needed_can_be_set(setting: str, value: object, facts: Facts) -> None:
+    assert len(judged({0: facts})) == 1
+    assert judged({0: facts}, settings={setting: value}) == []
+
+
+def test_the_summary_is_of_the_node_with_least() -> None:
+    run = Run(made.job(1, 1), (0, 1), {})
+    facts = {0: node(nofile=1024), 1: node(shm_free_mib=64, memory_left_mib=None)}
+    text = "at least 1,024 open files, 64 MiB of shared memory, 131,072 MiB of memory"
+    assert limits.summarize(facts, run) == text
