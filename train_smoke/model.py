@@ -1,0 +1,72 @@
+"""A small causal language model: two pre-norm blocks of attention and MLP, 109,000 parameters.
+
+It has what tells strategies apart (embeddings, norms, matrices of several shapes) and nothing that would blur a
+comparison: no dropout, no buffers, and no biases (those of attention's keys have a gradient of rounding errors only).
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+VOCABULARY, LENGTH, WIDTH, HEADS, BLOCKS = 64, 32, 64, 4, 2
+SEED = 1
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.key = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.value = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for project in (self.query, self.key, self.value)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        merged: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
+        return merged
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(WIDTH, bias=False)
+        self.attention = Attention()
+        self.mlp_norm = nn.LayerNorm(WIDTH, bias=False)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        wide = functional.gelu(self.up(self.mlp_norm(x)))
+        out: Tensor = x + self.down(wide)
+        return out
+
+
+class Transformer(nn.Module):
+    """Token numbers (rows, length) to logits (rows, length, vocabulary)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.norm = nn.LayerNorm(WIDTH, bias=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def new(device: torch.device) -> Transformer:
+    """The same weights on every rank: drawn on the CPU from one seed. torch's own random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(SEED)
+        model = Transformer()
+    return model.to(device=device, dtype=torch.float32)
