@@ -75,11 +75,13 @@ def _left_the_others_waiting(outcome: Outcome) -> bool:
 
 
 def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
-    """Ranks in an earlier collective than the others, or the few in another operation or shape."""
+    """The few ranks in an earlier collective than the others, or in another operation or shape. Where few are ahead,
+    they may have left one out, or rightly be done with it (who broadcasts is): nobody is named."""
     seen = {rank: outcome.collective for rank, outcome in bad.items() if outcome.collective}
     numbers = {collective["number"] for collective in seen.values()}
     if len(numbers) > 1:
-        return {rank for rank, collective in seen.items() if collective["number"] == min(numbers)}
+        behind = {rank for rank, collective in seen.items() if collective["number"] == min(numbers)}
+        return behind if 2 * len(behind) < len(seen) else set()
     calls: dict[tuple[str, str], set[int]] = {}
     for rank, collective in seen.items():
         calls.setdefault((collective["operation"], collective["shape"]), set()).add(rank)
@@ -116,10 +118,18 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
     first = next(iter(bad.values()))
     why = f" ({first.reason})" if first.reason else ""
     kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
-    failed = f"{len(bad)} of {len(outcomes)} ranks failed inside {_called(first.collective)}{why}"
-    message = f"{failed}, expected all to leave it; none is seen to be the cause"
+    at: dict[str, list[int]] = {}
+    for rank, outcome in bad.items():
+        at.setdefault(_called(outcome.collective), []).append(rank)
+    inside = ", ".join(f"{ranges.ranks(ranks)} inside {call}" for call, ranks in at.items())
+    failed = (
+        f"{len(bad)} of {len(outcomes)} ranks failed{f': {inside}' if len(at) > 1 else f' inside {next(iter(at))}'}"
+    )
+    message = f"{failed}{why}, expected all to leave it; none is seen to be the cause"
+    stacks = "at the stacks (--report DIR, in DIR/logs)."
+    waited = kind == "timed_out" or re.search("time[d ]*-?out", why, re.IGNORECASE)
     fix = (
-        "Look at the network between the nodes (firewall, routes, MTU), then at the stacks (--report DIR, in DIR/logs)."
+        f"Look at the network between the nodes (firewall, routes, MTU), then {stacks}" if waited else f"Look {stacks}"
     )
     return _as_json(check, Severity.FAIL, kind, message, {}, set(bad), fix)
 

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from preflight import __version__, console, plan, registry, report
@@ -183,7 +184,8 @@ def _policy(options: argparse.Namespace) -> Policy | None:
     options.plugin = [*said.plugins, *options.plugin]
     sources = registry.sources(options.plugin)
     try:
-        config.check_codes([*said.severity, *(waiver.code for waiver in said.waivers)], sources)
+        policy = Policy(said.severity, said.waivers)
+        config.check_codes(policy.codes, sources)
         settings([f"{name}={value}" for name, value in said.options.items()], sources)
     except UsageError as error:
         raise UsageError(f"{options.config}: {str(error).removeprefix('--set ')}") from None
@@ -191,7 +193,7 @@ def _policy(options: argparse.Namespace) -> Policy | None:
     for name in ("level", "deadline", "report", "backend", "strict", "only", "skip"):
         if not getattr(options, name, True):
             setattr(options, name, getattr(said, name))
-    return Policy(said.severity, said.waivers)
+    return policy
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -208,16 +210,36 @@ def _run(options: argparse.Namespace) -> int:
     selection = Selection(level, _words(options.only), _words(options.skip))
     for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
         plan.expand(words, sources, option)
+    if options.level:
+        selection = replace(selection, only=_of_level(selection.only, level, sources))
     texts = settings(options.set, sources)
     request = Request(selection, texts, sources, options.backend or "auto", policy or Policy())
     here = launch.from_environ(os.environ)
-    quick = level is Level.QUICK and not selection.only
+    quick = level is Level.QUICK and _is_quick(selection, sources)
     if here.launcher == "local" and not quick:
         refused = report_refusal(options)
         if refused:
             raise UsageError(refused)
         return local.launch(sys.argv[1:], options.deadline or DEADLINES_S[level])
     return _supervise(options, request, needs_torch=not quick, alone=here.launcher == "local")
+
+
+def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]) -> tuple[str, ...]:
+    """With `--level` a family is what it has of that level; a check that is named by its id stays."""
+    kept = {id_ for id_ in plan.expand(only, sources, "--only") if id_ in only or _has_level(sources[id_], level)}
+    if only and not kept:
+        raise UsageError(f"--only {','.join(only)}: has no check of --level {level}")
+    return tuple(sorted(kept))
+
+
+def _has_level(source: Source, level: Level) -> bool:
+    return source.kind != "builtin" or level.includes(registry.load(source).plan.level)
+
+
+def _is_quick(selection: Selection, sources: Mapping[str, Source]) -> bool:
+    """Whether no torch is needed. Of a plugin that is not known before it is imported."""
+    named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
+    return all(one.kind == "builtin" and registry.load(one).plan.level is Level.QUICK for one in named)
 
 
 def report_refusal(options: argparse.Namespace) -> str:

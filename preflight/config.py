@@ -13,7 +13,6 @@ from preflight.check import Level
 from preflight.policy import Waiver
 from preflight.registry import OWN_SLUGS, Source, UsageError, load, near_misses
 from preflight.result import RUN
-from preflight.run_findings import SLUGS
 
 LARGEST = 1 << 20
 """Bytes."""
@@ -166,13 +165,15 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def check_codes(codes: Iterable[str], sources: Mapping[str, Source]) -> None:
-    """Raises UsageError for a code that there is not. What belongs to a plugin is taken as it is."""
+    """Raises UsageError for a code that there is not, and for one of the engine: it says that something was not
+    measured, and that cannot be made less. Those of plugins are looked at when these are loaded."""
     builtin = [source for source in sources.values() if source.kind == "builtin"]
     others = tuple(f"{id_}." for id_, source in sources.items() if source.kind != "builtin")
     known: set[str] = set()
     for code in codes:
+        if code.startswith(f"{RUN}.") or code.rpartition(".")[2] in OWN_SLUGS:
+            raise UsageError(f"{code}: what was not measured can be neither waived nor made less")
         if not known:
-            known = {f"{source.id}.{slug}" for source in builtin for slug in (*load(source).codes, *OWN_SLUGS)}
-            known |= {f"{RUN}.{slug}" for slug in SLUGS}
+            known = {f"{source.id}.{slug}" for source in builtin for slug in load(source).codes}
         if code not in known and not code.startswith(others):
             raise UsageError(f"{code}: there is no such code{near_misses(code, known)}")

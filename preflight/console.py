@@ -8,7 +8,7 @@ from typing import Any
 from preflight import ranges
 from preflight.job import Job
 from preflight.report import Report
-from preflight.result import RUN, WORST_FIRST, merge
+from preflight.result import EXIT_CODES, RUN, WORST_FIRST, merge
 
 WIDTH = 100
 """Of wrapped text where there is no terminal."""
@@ -28,7 +28,9 @@ def waiting(world_size: int, present: Collection[int], left_s: float) -> str:
     """While ranks are missing at the roll call."""
     missing = set(range(world_size)) - set(present)
     here = f"{len(present)} of {ranges.count(world_size, 'rank')} came"
-    return plain(f"preflight: waiting for {ranges.ranks(missing)} ({here}), at most {left_s:.0f} s more")[:200]
+    return plain(f"preflight: waiting for {ranges.ranks(missing)} ({here}), at most {max(1.0, left_s):.0f} s more")[
+        :200
+    ]
 
 
 def check_line(check: dict[str, Any], width: int | None = None) -> str:
@@ -47,8 +49,9 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
 
 
 def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> str:
-    """A family of which all passed: `PASS  env  0.2 s  launch, variables, software`."""
+    """A family of which all passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`, the last one's."""
     names = ", ".join(check["check"].partition(".")[2] for check in checks)
+    names += f"; {plain(checks[-1]['summary'])}" if checks[-1]["summary"] else ""
     seconds = f"{sum(check['seconds']['max'] for check in checks):.1f} s"
     line = f"PASS  {checks[0]['check'].partition('.')[0]:<20} {seconds:>7}  {names}"
     return line if width is None or len(line) <= width else line[: width - 1] + "…"
@@ -74,6 +77,8 @@ def _waiver(finding: dict[str, Any]) -> str:
         return f"waived until {finding['waived']['until']}: {finding['waived']['reason']}"
     if "waiver_ended" in finding:
         return f"its waiver ended on {finding['waiver_ended']['until']}: {finding['waiver_ended']['reason']}"
+    if "severity_was" in finding:
+        return f"{finding['severity']} by --config; the check says {finding['severity_was']}"
     return ""
 
 
@@ -189,6 +194,8 @@ def _verdict(report: Report) -> str:
         meaning = "nothing was measured"
     elif skipped and report["verdict"] in ("pass", "warn"):
         meaning += f"; {ranges.count(skipped, 'check')} skipped, so not known"
+    if report["exit_code"] != EXIT_CODES[report["verdict"]]:
+        meaning += "; a failure by --strict"
     return (
         f"verdict: {report['verdict'].upper()} ({meaning}), exit code {report['exit_code']}, {report['seconds']:.1f} s"
     )

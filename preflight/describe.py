@@ -32,7 +32,7 @@ def _check_page(check: Check) -> str:
     if check.options:
         lines += ["", "options:"]
     for name, option in check.options.items():
-        lines.append(f"  --set {check.id}.{name}=...   {option.help} (default: {option.default})")
+        lines.append(f"  --set {check.id}.{name}=...   {option.help} (default: {_default(option.default)})")
     if check.codes:
         lines += ["", "findings:"]
     for slug, code in check.codes.items():
@@ -63,8 +63,12 @@ def markdown(check: Check) -> str:
     if check.options:
         lines += ["", "## Options", "", "| `--set` | default | meaning |", "|---|---|---|"]
     for name, option in check.options.items():
-        lines.append(f"| `{check.id}.{name}` | {option.default} | {_cell(option.help)} |")
+        lines.append(f"| `{check.id}.{name}` | {_default(option.default)} | {_cell(option.help)} |")
     return "\n".join(lines) + "\n"
+
+
+def _default(value: object) -> str:
+    return "none" if value in (None, "") else str(value)
 
 
 def _cell(text: str) -> str:

@@ -64,6 +64,7 @@ def _load_plugin(source: Source, job: Job, request: Request) -> dict[str, Any]:
             raise BrokenCheck("it initialises a process group on import: ask ctx.process_group() in measure()")
         check = registry.describe(source, module)
         registry.unknown_settings(check, request.settings)
+        registry.unknown_codes(check, request.policy.codes)
         return {"spec": registry.spec_of(check, job).to_json()}
     except UsageError as error:
         return {"usage": str(error)}

@@ -36,15 +36,22 @@ class Policy:
     today: str = field(default_factory=lambda: time.strftime("%Y-%m-%d", time.gmtime()))
     """UTC, as 2026-01-31."""
 
+    @property
+    def codes(self) -> list[str]:
+        """All that it speaks of."""
+        return [*self.severities, *(waiver.code for waiver in self.waivers)]
+
     def applied(self, findings: Iterable[dict[str, Any]], job: Job) -> list[dict[str, Any]]:
-        """The findings with their severities; those under a waiver have `waived`, or `waiver_ended` after its last
-        day, with its end and its reason."""
+        """The findings with their severities (`severity_was`: the check's own); those under a waiver have `waived`,
+        or `waiver_ended` after its last day, with its end and its reason."""
         return [self._one(finding, job) for finding in findings]
 
     def _one(self, finding: dict[str, Any], job: Job) -> dict[str, Any]:
         if finding["severity"] == "error":
             return finding
         ours = {**finding, "severity": self.severities.get(finding["code"], finding["severity"])}
+        if ours["severity"] != finding["severity"]:
+            ours["severity_was"] = finding["severity"]
         waivers = [waiver for waiver in self.waivers if waiver.covers(finding, job)]
         if not waivers or ours["severity"] == "info":
             return ours

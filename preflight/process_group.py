@@ -1,6 +1,7 @@
 """The one place that makes the process group, and decides its device and its timeouts."""
 
 import contextlib
+import gc
 import os
 import warnings
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ def import_torch() -> None:
     """Before any fork: a worker then starts in milliseconds. No thread may be left running by it. Raises
     TorchBroken."""
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
+    gc.disable()  # it would look through a hundred thousand new objects again and again, and find nothing
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
         with warnings.catch_warnings():
@@ -111,6 +113,8 @@ def import_torch() -> None:
     except Exception as error:
         raise TorchBroken(f"import torch raised {type(error).__name__}: {error}") from error
     finally:
+        gc.freeze()
+        gc.enable()
         if threads is None:
             del os.environ["OPENBLAS_NUM_THREADS"]
         else:

@@ -145,7 +145,7 @@ def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
         found.setdefault(entry.name, Source(entry.name, "entry_point", entry.value))
     for argument in plugins:
         source = plugin_source(argument)
-        if source.id in found:
+        if source.id in found and found[source.id] != source:
             raise UsageError(f"--plugin {argument}: there is a check {source.id} already; give the file another name")
         found[source.id] = source
     return found
@@ -233,6 +233,14 @@ def _boolean(text: str) -> bool:
     if text.lower() in ("false", "no", "0", "off"):
         return False
     raise ValueError("true or false is expected")
+
+
+def unknown_codes(check: Check, codes: Iterable[str]) -> None:
+    """Raises UsageError for a code that this check does not have."""
+    for code in codes:
+        if code.rpartition(".")[0] == check.id and code.rpartition(".")[2] not in check.codes:
+            known = [f"{check.id}.{slug}" for slug in check.codes]
+            raise UsageError(f"{code}: there is no such code{near_misses(code, known)}")
 
 
 def unknown_settings(check: Check, settings: Mapping[str, str]) -> None:

@@ -89,7 +89,7 @@ def _first_words(error: BaseException) -> str:
         text = str(error).strip()
     except Exception:
         text = "(its text cannot be made)"
-    words = re.sub(r"^\[\S+:\d+\] ", "", text)
+    words = re.sub(r"^\[(enforce fail at )?\S+:\d+\] ", "", text)
     return (words.splitlines() or ["(no message)"])[0][:500]
 
 

@@ -39,6 +39,7 @@ MISTAKES = [
     (["show", "nowhere.json"], "cannot be read"),
     (["run", "--json", "/dev/null/report.json"], "cannot be written"),
     (["run", "--report", "/proc/nowhere"], "cannot be written"),
+    (["run", "--level", "quick", "--only", "train"], "--only train: has no check of --level quick"),
     (["run", "--config", "nowhere.toml"], "nowhere.toml: cannot be read (No such file or directory)"),
 ]
 
@@ -97,6 +98,18 @@ def test_a_report_can_be_shown_and_judged_again(tmp_path: Path) -> None:
     (tmp_path / "facts.jsonl.gz").unlink()
     lost = preflight("show", str(tmp_path), "--judge")
     assert lost.returncode == 2 and "no facts lie beside it" in lost.stderr, lost
+
+
+def test_a_quick_check_alone_is_quick(tmp_path: Path) -> None:
+    """In a prolog: one process without torch."""
+    poison = tmp_path / "torch"
+    poison.mkdir()
+    (poison / "__init__.py").write_text("raise ImportError('quick must not import torch')")
+    env = running.environment()
+    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
+    command = running.preflight("--level", "quick", "--only", "env.variables,node")  # node.clock is not quick
+    finished = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 0 and "2 checks: 2 pass" in finished.stdout, finished
 
 
 def test_strict_makes_a_skip_a_failure(tmp_path: Path) -> None:

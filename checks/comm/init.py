@@ -26,7 +26,7 @@ LATE_RANK = Code(
 )
 WRONG_SUM = Code(
     "The first all-reduce gave a wrong sum.",
-    fix="Do not train here. Run --only comm, then gpu.compute on this node.",
+    fix="Do not train here. Run --only comm again: if it is the same rank, take its node out.",
 )
 
 

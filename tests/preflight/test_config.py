@@ -102,8 +102,10 @@ def test_a_file_that_hangs_does_not_hang_us(tmp_path: Path, monkeypatch: pytest.
 
 def test_codes_are_known_ones() -> None:
     sources = registry.sources()
-    good = ["env.launch.late", "comm.init.timed_out", "preflight.run.lost"]
-    config.check_codes(good, sources)
+    config.check_codes(["env.launch.late", "comm.init.late_rank"], sources)
+    for code in ("comm.init.timed_out", "preflight.run.lost", "plugin.mine.crashed"):
+        with pytest.raises(UsageError, match=f"{code}: what was not measured can be neither waived nor made less"):
+            config.check_codes([code], sources)
     with pytest.raises(UsageError, match=r"env\.launch\.lat: there is no such code; did you mean env\.launch\.late"):
         config.check_codes(["env.launch.lat"], sources)
     plugins = {**sources, "plugin.mine": registry.Source("plugin.mine", "file", "mine.py")}

@@ -135,6 +135,14 @@ def test_the_verdict_is_the_last_line(results: list[Result], last: str) -> None:
     assert lines[-2] == "report: out"
 
 
+def test_strict_says_why_a_pass_is_a_failure() -> None:
+    strict = made.made_report(made.result(), made.result(check="plugin.c", skipped="no library"), strict=True)
+    assert console.ending(strict, [])[-1] == (
+        "verdict: PASS (nothing stands against this job; 1 check skipped, so not known; a failure by --strict), "
+        "exit code 1, 1.2 s"
+    )
+
+
 def test_checks_are_counted_and_skips_explained() -> None:
     lines = ending(
         made.result(), made.result(check="plugin.b"), made.result(check="plugin.c", skipped="no library"),

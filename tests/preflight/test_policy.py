@@ -30,6 +30,8 @@ def test_a_severity_of_ones_own(severity: Severity) -> None:
     result = applied(policy(own=severity), made.finding("warn"))
     assert result.findings[0]["severity"] == severity
     assert result.status == ("pass" if severity is Severity.INFO else severity)
+    shown = "      info by --config; the check says warn" in console.ending(made.made_report(result, on=JOB), [])
+    assert shown is (severity is Severity.INFO)
 
 
 def test_a_waiver_takes_the_finding_out_of_the_count_and_leaves_it_to_be_seen() -> None:

@@ -36,7 +36,7 @@ def test_a_family_folds_when_all_of_it_passed() -> None:
     drawn.ended(passed("env.launch"))
     assert drawn.lines() == ["PASS  env.launch             1.0 s  all is well"]
     drawn.ended(passed("env.variables"))
-    assert drawn.lines() == ["PASS  env                    2.0 s  launch, variables"]
+    assert drawn.lines() == ["PASS  env                    2.0 s  launch, variables; all is well"]
 
 
 @pytest.mark.parametrize("result", [made.result(made.finding("warn"), check="env.launch"),

@@ -1,0 +1,267 @@
+"""examples/: each file does what the docs say of it, and they quote it as it is."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import running
+
+EXAMPLES = running.ROOT / "examples"
+DOCS = sorted((running.ROOT / "docs").glob("*.md"))
+SCRIPTS = ("gate.sh", "prolog.sh", "job.sbatch")
+SICK = {"GLOO_SOCKET_IFNAME": "^lo"}
+"""A real fault: gloo takes no such name."""
+Done = subprocess.CompletedProcess[str]
+
+
+def test_the_docs_quote_them_as_they_are() -> None:
+    quoted = set()
+    for page in DOCS:
+        for path, code in re.findall(r"\]\(\.\./(examples/[\w./-]+)\):\n\n```\w+\n(.*?)```", page.read_text(), re.S):
+            assert code == (running.ROOT / path).read_text(), f"{page.name} quotes an older {path}"
+            quoted.add(path)
+    there = {str(path.relative_to(running.ROOT)) for path in EXAMPLES.rglob("*.*") if "__pycache__" not in path.parts}
+    assert quoted == there
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_sound_bash(name: str) -> None:
+    checker = ["shellcheck"] if shutil.which("shellcheck") else ["bash", "-n"]
+    subprocess.run([*checker, EXAMPLES / name], check=True)
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path) -> Path:
+    """A PATH of ours: preflight, torchrun and this Python, and what the test puts over them."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    python = f'PYTHONPATH="{running.ROOT}" exec {sys.executable}'
+    for name, words in {"python": "", "python3": "", "preflight": "-m preflight", "torchrun": TORCHRUN}.items():
+        command(folder, name, f'{python} {words} "$@"\n')
+    return folder
+
+
+TORCHRUN = "-m torch.distributed.run"
+
+
+def command(folder: Path, name: str, text: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{text}")
+    (folder / name).chmod(0o755)
+
+
+def bash(script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], limits: str = "") -> Done:
+    """Its output is one text, as on a terminal."""
+    return subprocess.run(
+        ["bash", "-c", f'{limits}\nexec bash "$0" "$@"', script, *arguments], cwd=cwd, env=env, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+    )  # fmt: skip
+
+
+# gate.sh
+
+
+def gated(bin_folder: Path, *words: str, limits: str = "", **more: str) -> Done:
+    env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin", **more)
+    return bash(EXAMPLES / "gate.sh", *words, cwd=bin_folder.parent, env=env, limits=limits)
+
+
+QUICK = ("preflight", "--level", "quick")
+
+
+def test_the_gate_opens_for_a_sound_machine(bin_folder: Path) -> None:
+    done = gated(bin_folder, *QUICK)
+    assert done.returncode == 0 and "verdict: PASS" in done.stdout and "gate:" not in done.stdout, done.stdout
+
+
+def test_the_gate_shuts_for_a_failure_under_torchrun(bin_folder: Path) -> None:
+    words = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "preflight", "--only", "env.variables")
+    done = gated(bin_folder, *words, **SICK)
+    assert done.returncode == 1 and "gate: preflight found a failure" in done.stdout, done.stdout
+
+
+DISK_IS_FULL = "ulimit -f 1"
+"""Files of more than a KiB fail while they are written."""
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "limits", "says"),
+    [
+        (("no-such-preflight",), {}, "", "exit_code ''"),
+        ((*QUICK, "--no-such-option"), SICK, "", "exit_code ''"),
+        ((*QUICK, "--plugin", str(running.PLUGINS / "import_error.py")), {}, "", "exit_code '3'"),
+        (QUICK, {**SICK, "GATE_REPORT": "/proc/no"}, "", "nothing is checked"),
+        (QUICK, SICK, DISK_IS_FULL, "could not be written"),
+    ],
+    ids=["missing", "usage", "an error", "no folder", "full disk"],
+)
+def test_the_gate_shuts_for_nothing_else(
+    words: Sequence[str], more: Mapping[str, str], limits: str, says: str, bin_folder: Path
+) -> None:
+    done = gated(bin_folder, *words, limits=limits, **more)
+    assert done.returncode == 0 and says in done.stdout and "not held" in done.stdout, done.stdout
+
+
+def test_the_gate_ends_a_preflight_that_hangs(bin_folder: Path) -> None:
+    command(bin_folder, "preflight", "exec sleep 1000\n")
+    done = gated(bin_folder, *QUICK, GATE_LIMIT_S="1")
+    assert done.returncode == 0 and "not held" in done.stdout, done.stdout
+
+
+def test_the_gate_waits_for_a_rank_0_on_another_node(bin_folder: Path, tmp_path: Path) -> None:
+    """It writes the report when the others may have ended already."""
+    text = json.dumps({"schema": 1, "exit_code": 1})
+    command(bin_folder, "preflight", f"(sleep 2; echo '{text}' > shared/report.json) > /dev/null 2>&1 &\nexit 1\n")
+    done = gated(bin_folder, *QUICK, GATE_REPORT="shared")
+    assert done.returncode == 1 and "none is named" in done.stdout, done.stdout
+
+
+def test_after_ctrl_c_the_gate_does_not_open(bin_folder: Path, tmp_path: Path) -> None:
+    """torchrun ends with 1 then, and not by the signal."""
+    command(bin_folder, "preflight", "trap 'exit 1' INT\necho begun\nwhile :; do sleep 0.1; done\n")
+    env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin", GATE_LIMIT_S="60")
+    with subprocess.Popen(
+        ["bash", EXAMPLES / "gate.sh", *QUICK], cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as gate:  # fmt: skip
+        assert gate.stdout and gate.stdout.readline() == "begun\n"
+        os.killpg(gate.pid, signal.SIGINT)
+        assert gate.wait(30) == 130
+
+
+# prolog.sh
+
+
+def prolog(bin_folder: Path, limits: str = "", **env: str) -> tuple[int, str]:
+    """(exit status, what syslog was told), in slurmd's environment, which has no PATH."""
+    log = bin_folder / "log"
+    command(bin_folder, "logger", f"cat >> {log}\n")
+    ours = bin_folder.parent / "prolog.sh"
+    text = (EXAMPLES / "prolog.sh").read_text()
+    ours.write_text(text.replace("/opt/preflight/bin", str(bin_folder)).replace("limit_s=20", "limit_s=2"))
+    temporary = bin_folder.parent / "tmp"
+    temporary.mkdir()
+    done = bash(ours, cwd=bin_folder, env={"SLURM_JOB_ID": "7", "TMPDIR": str(temporary), **env}, limits=limits)
+    assert not list(temporary.iterdir())
+    return done.returncode, log.read_text() if log.exists() else ""
+
+
+def test_the_prolog_says_nothing_of_a_sound_node(bin_folder: Path) -> None:
+    assert prolog(bin_folder) == (0, "")
+
+
+def test_the_prolog_drains_for_a_failure_that_it_has_read(bin_folder: Path) -> None:
+    status, log = prolog(bin_folder, **SICK)
+    assert status == 1 and log.startswith("job 7: failure, node drained\n") and "env.variables.wrong_grammar" in log
+
+
+FAULTS = {
+    "missing": "exit 127\n",
+    "no Python": "exit 1\n",
+    "hangs": "exec sleep 1000\n",
+    "killed": "kill -9 $$\n",
+    "nonsense": 'echo \'{"exit_code": 1\' > "${!#}/report.json"; exit 1\n',
+    "newer schema": 'echo \'{"exit_code": 1, "schema": 2}\' > "${!#}/report.json"; exit 1\n',
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_preflight_that_is_broken_costs_a_node(fault: str, bin_folder: Path) -> None:
+    command(bin_folder, "preflight", FAULTS[fault])
+    if fault == "missing":
+        (bin_folder / "preflight").unlink()
+    status, log = prolog(bin_folder)
+    assert status == 0 and "no verdict" in log and "job not held" in log
+
+
+def test_no_disk_that_is_full_costs_a_node(bin_folder: Path) -> None:
+    status, log = prolog(bin_folder, limits=DISK_IS_FULL, **SICK)
+    assert status == 0 and "no verdict" in log
+
+
+def test_no_folder_for_the_report_costs_no_node(bin_folder: Path) -> None:
+    command(bin_folder, "mktemp", "exit 1\n")
+    assert prolog(bin_folder, **SICK) == (0, "")
+
+
+# job.sbatch, kubernetes.yaml, train.py, preflight.toml, check/
+
+SRUN = """
+import os, subprocess, sys
+words = [word for word in sys.argv[1:] if not word.startswith("--kill")]
+step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0"}
+ranks = [{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, **step, **os.environ} for rank in "01"]
+tasks = [subprocess.Popen(words, env=rank) for rank in ranks]
+sys.exit(max([task.wait() for task in tasks]))
+"""
+
+
+@pytest.mark.parametrize("sick", [False, True])
+def test_the_batch_script_trains_only_on_sound_nodes(sick: bool, bin_folder: Path, tmp_path: Path) -> None:
+    """With a stand-in for srun: two tasks with Slurm's variables."""
+    (tmp_path / "srun.py").write_text(SRUN)
+    command(bin_folder, "srun", f'exec {sys.executable} {tmp_path}/srun.py "$@"\n')
+    shutil.copy(EXAMPLES / "gate.sh", tmp_path)
+    (tmp_path / "train.py").write_text("print('training')")
+    env = running.environment(
+        PATH=f"{bin_folder}:/usr/bin:/bin", SLURM_SUBMIT_DIR=str(tmp_path), SLURM_JOB_ID="7", MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(running.free_port()), **(SICK if sick else {}),
+    )  # fmt: skip
+    done = bash(EXAMPLES / "job.sbatch", cwd=tmp_path, env=env)
+    assert done.stdout.count("training") == (0 if sick else 2) and done.returncode == sick, done.stdout
+    assert json.loads((tmp_path / "preflight-7-0" / "report.json").read_text())["job"]["launcher"] == "slurm"
+
+
+def test_the_pods_commands_run(bin_folder: Path, tmp_path: Path) -> None:
+    """Both pods' init containers here, with one rank instead of 8 each."""
+    text = (EXAMPLES / "kubernetes.yaml").read_text()
+    words = re.split(r",\s+", re.findall(r"command: \[(bash, .*?)\]", text, re.S)[0])
+    here = {"/opt/gate.sh": str(EXAMPLES / "gate.sh"), "train-0.train": "127.0.0.1", "29500": str(running.free_port())}
+    for one, other in {**here, "per-node=8": "per-node=1"}.items():
+        assert any(one in word for word in words), f"{one} stands no longer in {words}"
+        words = [word.replace(one, other) for word in words]
+    run = running.Run(tmp_path)
+    for pod in "01":
+        env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin")
+        run.start([word.replace("$(JOB_COMPLETION_INDEX)", pod) for word in words], env)
+    finished = run.finish()
+    assert finished.exit_codes == [0, 0] and "2 ranks on 2 nodes (torchrun" in finished.output, finished.told()
+
+
+@pytest.mark.parametrize("sick", [False, True])
+def test_the_training_script_trains_only_on_a_sound_machine(sick: bool, tmp_path: Path) -> None:
+    run = running.Run(tmp_path)
+    launcher = [sys.executable, *TORCHRUN.split(), "--standalone", "--nproc-per-node", "2"]
+    run.start([*launcher, str(EXAMPLES / "train.py")], running.environment(**(SICK if sick else {})))
+    finished = run.finish()
+    assert finished.exit_codes == [int(sick)] and finished.left_over == [], finished.told()
+    assert ("step 9 loss" in finished.output) is not sick, finished.told()
+    assert json.loads((tmp_path / "preflight-report" / "report.json").read_text())["exit_code"] == sick
+
+
+def test_the_configuration_is_valid(tmp_path: Path) -> None:
+    given = ("--config", str(EXAMPLES / "preflight.toml"), "--level", "quick", "--report", str(tmp_path))
+    words = running.preflight(*given, "--set", f"plugin.data_folder.folder={tmp_path}")
+    done = subprocess.run(words, env=running.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert done.returncode == 0 and report["options"]["comm.init.slow_s"] == "60", done.stdout + done.stderr
+    assert len(report["policy"]["waivers"]) == 1 and len(report["policy"]["severities"]) == 2
+
+
+def test_the_guide_can_be_followed(bin_folder: Path, tmp_path: Path) -> None:
+    """Its commands, as they stand, in a folder that holds its two files."""
+    folder = shutil.copytree(EXAMPLES / "check", tmp_path / "new", ignore=shutil.ignore_patterns("__pycache__"))
+    guide = (running.ROOT / "docs" / "writing-a-check.md").read_text()
+    (tmp_path / "guide.sh").write_text("".join(re.findall(r"```bash\n(.*?)```", guide, re.S)))
+    done = bash(tmp_path / "guide.sh", cwd=folder, env=running.environment(PATH=f"{bin_folder}:/usr/bin:/bin"))
+    for line in ("PASS  plugin.data_folder", "[plugin.data_folder.missing]", "6 passed"):
+        assert line in done.stdout, done.stdout
+    assert done.returncode == 0, done.stdout
