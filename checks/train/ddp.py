@@ -107,9 +107,9 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     losses = next(iter(facts.values()))["alone"]["losses"]
-    apart = max(max(map(compare.difference, one["ddp"]["norms"], one["alone"]["norms"])) for one in facts.values())
+    apart = max(compare.way_off(one["end"]) for one in facts.values())
     went = f"loss {compare.text(losses[0], 3)} to {compare.text(losses[-1], 3)}"
-    return f"{len(losses)} steps on {ranges.count(len(facts), 'rank')}: {went}, gradients as alone to {apart:.0e}"
+    return f"{len(losses)} steps on {ranges.count(len(facts), 'rank')}: {went}, parameters as alone to {apart:.0e}"
 
 
 def _each(facts: Mapping[int, Facts], make: Callable[..., T], *more: Limits) -> dict[int, T]:
