@@ -272,7 +272,7 @@ def test_a_world_of_one_blames_nobody() -> None:
 
 def test_the_summary_is_the_curve_and_how_near_ddp_is() -> None:
     run = Run(Job("env", 8, "gloo", ()), tuple(range(8)), {})
-    assert ddp.summarize(sound(), run) == "10 steps on 8 ranks: loss 4 to 2.2, parameters as alone to 0e+00"
+    assert ddp.summarize(sound(), run) == "10 steps on 8 ranks: loss 4 to 2.2, parameters as alone to 1e-05"
 
 
 def test_every_code_is_tested() -> None:
