@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,8 +40,10 @@ def test_rank_0_that_never_starts_is_named_by_each_node(tmp_path: Path) -> None:
     assert finished.exit_codes == [1], finished.told()
 
 
-def run_after_arrivals(folder: Path, first: list[int], then: list[int], world: int) -> Finished:
-    """Starts the ranks in `then` when those in `first` have come to the store."""
+def run_after_arrivals(
+    folder: Path, first: list[int], then: list[int], world: int, last: int | None = None
+) -> Finished:
+    """Starts the ranks in `then` when those in `first` have come to the store, and the `last` one 5 s after these."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     with running.store_server() as (port, _):
@@ -53,7 +56,19 @@ def run_after_arrivals(folder: Path, first: list[int], then: list[int], world: i
         store.wait([f"preflight/arrivals/{index + 1}" for index in range(len(first))], timedelta(seconds=60))
         for rank in then:
             run.start(command, ranks[rank])
+        if last is not None:
+            store.wait([f"preflight/arrivals/{len(first) + len(then)}"], timedelta(seconds=60))
+            time.sleep(5)  # the fault itself: a node that imports torch slowly
+            run.start(command, ranks[last])
         return run.finish()
+
+
+def test_a_slow_rank_beside_a_duplicate_is_waited_for(tmp_path: Path) -> None:
+    """As many processes have come as there are ranks, but one of them has no place."""
+    finished = run_after_arrivals(tmp_path, [1, 1], [0], world=3, last=2)
+    told = finished.told()
+    assert ELSEWHERE["duplicate_rank"].is_told_by(finished.findings()), told
+    assert finished.report["job"]["missing_ranks"] == "", told
 
 
 def test_two_processes_with_one_rank(tmp_path: Path) -> None:
