@@ -48,6 +48,11 @@ def test_all_of_it() -> None:
 
 def test_an_empty_file_says_nothing() -> None:
     assert config.parse({}) == Config()
+    assert (Config().strict, Config().level, Config().only) == (False, None, ())
+
+
+def test_the_longest_and_the_shortest_deadline() -> None:
+    assert [config.parse({"deadline": seconds}).deadline for seconds in (3, 86400)] == [3.0, 86400.0]
 
 
 WAIVER = '[[waivers]]\ncode = "a.b.c"\n'

@@ -26,3 +26,9 @@ def test_where_all_agree_nobody_is_odd() -> None:
 
 def test_many_sides_are_cut() -> None:
     assert vote({rank: rank for rank in range(9)}).sides(2) == "0 on rank 0, 1 on rank 1, 7 other values"
+
+
+def test_two_values_are_not_one_mind() -> None:
+    assert not vote({0: "a", 1: "b"}).unanimous
+    assert vote({0: "a", 1: "b"}).sides(2) == "'a' on rank 0, 'b' on rank 1", "no more than there are"
+    assert vote({0: "b", 1: "a", 2: "a", 3: "b"}).usual == "b", "of equals the one with the lowest rank"

@@ -1,3 +1,5 @@
+import sys
+import threading
 import time
 from typing import Any
 
@@ -143,3 +145,50 @@ def test_plain_is_a_line_a_check() -> None:
     plain.ended(passed("env.launch"))
     plain.close()
     assert written.text == "PASS  env.launch             1.0 s  all is well\n"
+
+
+def test_each_family_has_its_own_lines_in_the_order_of_the_plan() -> None:
+    drawn, _ = live()
+    drawn.planned(["env.launch", "comm.init", "env.variables"])
+    drawn.ended(passed("comm.init"))
+    drawn.ended(passed("env.launch"))
+    assert [line.split()[1] for line in drawn.lines()] == ["env.launch", "comm.init"]
+    assert drawn.lines()[1].endswith("all is well"), "a single check does not fold"
+
+
+def test_it_starts_no_thread_and_leaves_stdout_alone() -> None:
+    """A fork would not take a thread along, and a child would write through our screen."""
+    before = sys.stdout, sys.stderr, threading.active_count()
+    drawn, _ = live()
+    drawn.planned(PLAN)
+    drawn.running("env.launch", 9.0)
+    assert (sys.stdout, sys.stderr, threading.active_count()) == before
+    drawn.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "styled"),
+    [
+        ("FAIL  node-1", "\x1b[1;37;41mFAIL\x1b[0m  node-1\n"),
+        ("ERROR node-1", "\x1b[1;37;41mERROR\x1b[0m node-1\n"),
+        ("WARN  node-1", "\x1b[1;30;43mWARN\x1b[0m  node-1\n"),
+        ("PASS  env", "\x1b[1;32mPASS\x1b[0m  env\n"),
+        ("verdict: PASS (12 s)", "verdict: \x1b[1;32mPASS\x1b[0m (12 s)\n"),
+        ("      fix: FAIL it", "      \x1b[1mfix:\x1b[0m FAIL it\n"),
+    ],
+)
+def test_labels_carry_their_own_background(line: str, styled: str) -> None:
+    """And nothing else is coloured: numbers, paths and words stay readable on a dark and on a light terminal."""
+    written = Written()
+    Live(written, 80, color_system="standard").say([line])
+    assert written.text == styled
+
+
+def test_a_line_longer_than_the_terminal_is_not_broken_by_us() -> None:
+    drawn, written = live(40)
+    drawn.say(["report: /" + "long/" * 20])
+    assert written.text == "report: /" + "long/" * 20 + "\n"
+
+
+def test_plain_wraps_at_the_terminals_width_or_at_a_fixed_one() -> None:
+    assert [Plain(Written(), width).width for width in (60, 300, None)] == [60, screen.WIDEST, 100]
