@@ -28,9 +28,8 @@ def waiting(world_size: int, present: Collection[int], left_s: float) -> str:
     """While ranks are missing at the roll call."""
     missing = set(range(world_size)) - set(present)
     here = f"{len(present)} of {ranges.count(world_size, 'rank')} came"
-    return plain(f"preflight: waiting for {ranges.ranks(missing)} ({here}), at most {max(1.0, left_s):.0f} s more")[
-        :200
-    ]
+    line = f"preflight: waiting for {ranges.ranks(missing)} ({here}), at most {max(1.0, left_s):.0f} s more"
+    return line if len(line) <= 200 else f"{line[:199]}…"
 
 
 def check_line(check: dict[str, Any], width: int | None = None) -> str:

@@ -159,3 +159,9 @@ def test_the_sentence_is_the_worst_finding() -> None:
 
 def test_without_findings_the_sentence_is_the_verdict() -> None:
     assert console.sentence(made.made_report(made.result())) == "preflight: PASS"
+
+
+def test_while_ranks_are_missing_it_says_which() -> None:
+    assert console.waiting(4, [0, 3], 12.4) == "preflight: waiting for ranks 1-2 (2 of 4 ranks came), at most 12 s more"
+    scattered = console.waiting(8192, range(0, 8192, 2), 0.2)
+    assert len(scattered) == 200 and scattered.endswith("…")
