@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -44,6 +45,9 @@ def main(arguments: list[str]) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
+    except Exception:
+        sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
+        code = 3
     sys.exit(code)
 
 
@@ -106,14 +110,17 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--only",
         action="append",
+        type=_named,
         default=[],
         metavar="ID_OR_FAMILY,..",
         help="these checks, and what they need",
     )
-    run.add_argument("--skip", action="append", default=[], metavar="ID_OR_FAMILY,..", help="not these checks")
-    run.add_argument("--json", metavar="FILE", help="write the report (- is stdout)")
+    run.add_argument(
+        "--skip", action="append", type=_named, default=[], metavar="ID_OR_FAMILY,..", help="not these checks"
+    )
+    run.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
     run.add_argument("--facts", action="store_true", help="with the facts in it")
-    run.add_argument("--report", metavar="DIR", help="write the report, its facts and all its readers")
+    run.add_argument("--report", type=_named, metavar="DIR", help="write the report, its facts and all its readers")
     run.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
     run.add_argument(
         "--deadline",
@@ -122,18 +129,27 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         help="seconds for the whole run (quick 5 alone or 60, standard 120, full 900)",
     )
     run.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
-    run.add_argument("--code", metavar="DIR", help="the training code, to be equal on all nodes (else its git commit)")
+    run.add_argument(
+        "--code", type=_named, metavar="DIR", help="the training code, to be equal on all nodes (else its git commit)"
+    )
     _add_settings(run)
     _add_plugins(run)
 
 
 def _add_settings(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", metavar="FILE", help="settings and waivers, in TOML (docs/config.md)")
+    command.add_argument("--config", type=_named, metavar="FILE", help="settings and waivers, in TOML (docs/config.md)")
     command.add_argument("--set", action="append", default=[], metavar="ID.OPTION=VALUE", help="an option of a check")
 
 
 def _add_plugins(command: argparse.ArgumentParser) -> None:
     command.add_argument("--plugin", action="append", default=[], metavar="MODULE_OR_FILE", help="a check of your own")
+
+
+def _named(text: str) -> str:
+    """An unset variable of a script must not take an option away in silence."""
+    if not text.strip(" ,"):
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def _seconds(text: str) -> float:

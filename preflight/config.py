@@ -1,8 +1,8 @@
 """preflight.toml: a run's settings in a file, read only where `--config` names it."""
 
 import os
-import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -42,17 +42,27 @@ def read(path: str) -> Config:
     """Raises UsageError, also where only this node does not have the file."""
     try:
         return parse(tomllib.loads(_text(path)), os.path.dirname(os.path.abspath(path)))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: is no TOML: {error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number too long, tables too deep
+        raise UsageError(f"{path}: is no TOML: {error}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error}", everywhere=error.everywhere) from None
 
 
+_PRINT = """
+import sys
+try:
+    with open(sys.argv[1], "rb") as file:
+        sys.stdout.buffer.write(file.read(int(sys.argv[2])))
+except OSError as error:
+    sys.exit(error.strerror)
+"""
+
+
 def _text(path: str) -> str:
     """By another process: the file system may be dead."""
-    command = ["head", "-c", str(LARGEST), "--", path]
+    command = [sys.executable, "-I", "-S", "-c", _PRINT, path, str(LARGEST)]
     head = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         out, complaint = head.communicate(timeout=READ_S)
@@ -60,8 +70,7 @@ def _text(path: str) -> str:
         head.kill()  # and not waited for: it may be uninterruptible
         raise UsageError(f"cannot be read within {READ_S:.0f} s", everywhere=False) from None
     if head.returncode:
-        why = complaint.decode(errors="replace").strip().rpartition(": ")[2]
-        raise UsageError(f"cannot be read ({why})", everywhere=False)
+        raise UsageError(f"cannot be read ({complaint.decode(errors='replace').strip()})", everywhere=False)
     return out.decode()
 
 
@@ -151,10 +160,17 @@ def _waiver(key: str, one: dict[str, Any]) -> Waiver:
         if not one.get(name):
             raise UsageError(f"{key}: {name} is missing: a waiver has a code, an end and a reason")
     until = one["until"].isoformat() if type(one["until"]) is date else one["until"]
-    if not isinstance(until, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", until):
+    if not isinstance(until, str) or not _is_day(until):
         raise _expected(f"{key}: until", "a day as 2026-12-31", one["until"])
     texts = {name: _word()(f"{key}: {name}", one[name]) for name in ("code", "reason", "node") if name in one}
     return Waiver(until=until, **texts)
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {

@@ -13,8 +13,8 @@ from preflight.courier import StoreLost
 from preflight.job import Job, Node
 from preflight.roll_call import last_verdict
 
-VERDICT_FILE = "PREFLIGHT_VERDICT_FILE"
-"""The variable that names a file for the verdict of each rank (see within.py)."""
+VERDICT_FD = "PREFLIGHT_VERDICT_FD"
+"""The variable that names a descriptor for the verdict of each rank (see within.py)."""
 ALL_S = 5.0
 """How long node 0, which serves the store, waits for everybody's farewell."""
 
@@ -59,16 +59,20 @@ def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | Non
     if exit_code:
         details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
         error = {"message": {"message": sentence, "extraInfo": details}}
-        _write(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
-    _write(os.environ.get(VERDICT_FILE), {"exit_code": exit_code, "sentence": sentence, "report": report})
+        _write_error(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
+    descriptor = os.environ.get(VERDICT_FD, "")
+    if descriptor.isdecimal():
+        told = {"exit_code": exit_code, "sentence": sentence, "report": report}
+        with contextlib.suppress(OSError), open(int(descriptor), "w", closefd=False) as file:
+            json.dump(told, file)
 
 
-def _write(path: str | None, content: dict[str, Any]) -> None:
+def _write_error(path: str | None, error: dict[str, Any]) -> None:
     if not path:
         return
     with contextlib.suppress(OSError):
         with open(f"{path}.preflight", "w") as file:
-            json.dump(content, file)
+            json.dump(error, file)
         os.replace(f"{path}.preflight", path)
 
 

@@ -17,6 +17,8 @@ CALL = "PREFLIGHT_CALL"
 """Which of several runs in one job this is (see within.py)."""
 PARENT = "PREFLIGHT_PARENT"
 """The training process that started this one."""
+MOST_RANKS = 10**6
+"""A larger number is no world size: somebody took a job's id."""
 STEP_PORTS = 20000
 """First of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
 ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
@@ -74,8 +76,9 @@ class _Reader:
                 self.problems.append((names[0], "is not set"))
             return None
         text = self._environ[name].strip()
-        if not re.fullmatch(r"[0-9]{1,10}", text) or not least <= int(text) <= most:
-            bounds = f"from {least} to {most}" if most < 10**9 else f"of at least {least}"
+        if not re.fullmatch(r"[0-9]{1,20}", text) or not least <= int(text) <= most:
+            is_large = most >= MOST_RANKS and text.isdecimal() and int(text) > most
+            bounds = f"of at least {least}" if most >= MOST_RANKS and not is_large else f"from {least} to {most}"
             self.problems.append((name, f"is {text!r}, not a whole number {bounds}"))
             return None
         return int(text)
@@ -105,8 +108,8 @@ def _is_slurm_step(environ: Mapping[str, str]) -> bool:
 def _plain(environ: Mapping[str, str]) -> Launch:
     read = _Reader(environ)
     launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "env"
-    rank = read.number("RANK", required=True)
-    world_size = read.number("WORLD_SIZE", required=True, least=1)
+    rank = read.number("RANK", required=True, most=MOST_RANKS)
+    world_size = read.number("WORLD_SIZE", required=True, least=1, most=MOST_RANKS)
     if not environ.get("MASTER_ADDR", "").strip():
         read.problems.append(("MASTER_ADDR", "is not set"))
     read.number("MASTER_PORT", required=True, least=1, most=65535)
@@ -182,10 +185,10 @@ def _launch(
 
 
 def _node_key(node_rank: int | None) -> str:
-    """The launcher's number of the node, else what tells machines and containers apart."""
-    if node_rank is not None:
-        return f"node {node_rank}"
-    return "|".join((socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id"), _network()))
+    """What tells machines and containers apart, and the launcher's number of the node: alone it may be stale, as
+    where a batch script's environment is carried to another host."""
+    number = "" if node_rank is None else f"node {node_rank}"
+    return "|".join((number, socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id"), _network()))
 
 
 def _network() -> str:

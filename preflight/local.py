@@ -72,7 +72,7 @@ def launch(arguments: list[str], deadline_s: float) -> int:
         nproc_per_node=ranks_here(),
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1",
         max_restarts=0,
     )

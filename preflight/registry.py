@@ -141,7 +141,7 @@ class Spec:
 def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
     """All checks there are, by id, none of them imported. Raises UsageError for a plugin that is not there."""
     found = {id_: Source(id_, "builtin", f"preflight.checks.{id_}") for id_ in BUILT_IN}
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for entry in _entry_points():
         found.setdefault(entry.name, Source(entry.name, "entry_point", entry.value))
     for argument in plugins:
         source = plugin_source(argument)
@@ -149,6 +149,16 @@ def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
             raise UsageError(f"--plugin {argument}: there is a check {source.id} already; give the file another name")
         found[source.id] = source
     return found
+
+
+def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
+    """What pip leaves of a broken installation (~orch-2.0.dist-info) may break it; torch's import as well."""
+    try:
+        return importlib.metadata.entry_points(group=ENTRY_POINTS)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        text = f"the installed packages cannot be listed ({why}); look for a broken .dist-info folder (pip check)"
+        raise UsageError(text, everywhere=False) from None
 
 
 def plugin_source(argument: str) -> Source:

@@ -156,10 +156,12 @@ class RollCall:
         firsts = {key: self.present[ranks[0]].about for key, ranks in by_key.items()}
         keys = sorted(by_key, key=lambda key: (firsts[key]["node_rank"] or 0, by_key[key][0]))
         names = [firsts[key]["node_name"] for key in keys]
+        numbers = [firsts[key]["node_rank"] for key in keys]
+        told = None not in numbers and len(set(numbers)) == len(numbers)
         nodes = []
         for number, key in enumerate(keys):
             about = firsts[key]
-            node_rank = about["node_rank"] if about["node_rank"] is not None else number
+            node_rank = about["node_rank"] if told else number
             name = about["node_name"] if names.count(about["node_name"]) == 1 else f"{about['node_name']}#{node_rank}"
             nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"])))
         return Job(self._launch.launcher, self.world_size, backend, tuple(nodes))

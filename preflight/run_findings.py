@@ -19,6 +19,7 @@ SLUGS = {
     "stood_still": "A supervisor stood still (stopped, or starved of CPU), so that others gave up on it.",
     "lost": "A rank never came to the run, or nothing more was heard of it.",
     "store_lost": "The store over which the ranks talk could not be served or reached, or does not answer.",
+    "rendezvous": "MASTER_ADDR does not resolve, or another process has MASTER_PORT.",
     "interrupted": "A signal or the launcher's death ended the run before its verdict.",
     "launch": "A process was started with variables that do not let it join.",
     "backend": "The GPUs of rank 0's node cannot be used by its torch.",
@@ -80,7 +81,18 @@ def stood_still(rank: int | None, job: Job, how: str) -> dict[str, Any]:
 
 
 def store_lost(why: StoreLost, here: Launch) -> dict[str, Any]:
-    """Which side is sick cannot be seen from here."""
+    """Which side is sick cannot be seen from here, but for a name that does not resolve and a port that is taken:
+    with these the job cannot start either."""
+    where = {"node": here.node_name}
+    if "does not resolve" in str(why):
+        fix = f"On that node: getent ahosts {here.master_addr}; correct it, or add the name to DNS or /etc/hosts."
+        return run_finding(
+            "fail", "rendezvous", f"{why}, expected an address", fix, {**where, "variable": "MASTER_ADDR"}
+        )
+    if "EADDRINUSE" in str(why):
+        fix = f"See who has it: ss -ltnp 'sport = :{here.master_port}'; end that, or take another MASTER_PORT."
+        text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected it free"
+        return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
     who = "torchrun's agent" if here.agent_store else "rank 0"
     serves = f"Is {who}, which serves {here.master_addr}:{here.master_port}, alive"
     fix = f"{serves}, and is the way to its node open (firewall, route, interface)?"

@@ -5,14 +5,15 @@ orphans and ends itself, which no training process may do, and CUDA does not sur
 in the training process: no process group, no thread, no variable, no child.
 """
 
+import contextlib
 import itertools
 import json
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +21,16 @@ from typing import Any
 from preflight import launch, local
 from preflight.cli import DEADLINES_S
 from preflight.control import DEAD_MAN_S
-from preflight.ending import VERDICT_FILE
+from preflight.ending import ALL_S, VERDICT_FD
 from preflight.launch import CALL, PARENT, Launch
 from preflight.registry import UsageError
 from preflight.result import USAGE
-from preflight.roll_call import arrivals
 
 END_S = 10.0
 """Beyond the dead-man's switch; and for a supervisor that was told to end."""
-GONE_S = 10.0
-"""For rank 0's store to leave the port that the job's own will take."""
+GONE_S = ALL_S + 1.0
+"""For rank 0's store to leave the port that the job's own will take. (A rank that is so late that it finds the job's
+store there already waits as long for nothing.)"""
 
 _calls = itertools.count(1)
 
@@ -78,11 +79,14 @@ def run(
     arguments += ["--strict"] if strict else []
     here, call = launch.from_environ(os.environ), str(next(_calls))
     longest_s = (deadline_s or max(DEADLINES_S.values())) + DEAD_MAN_S + END_S
-    with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
-        path = os.path.join(folder, "verdict.json")
-        code = _supervised(arguments, {**_environment(here, call), VERDICT_FILE: path}, quiet, longest_s)
-        found = _read(path, code)
-    _leave_the_port(here, call)
+    told = os.memfd_create("preflight-verdict")
+    try:
+        environ = {**_environment(here, call), VERDICT_FD: str(told)}
+        code = _supervised(arguments, environ, told, quiet, longest_s)
+        found = _read(told, code)
+    finally:
+        os.close(told)
+    _leave_the_port(here)
     return found
 
 
@@ -90,13 +94,39 @@ def _environment(here: Launch, call: str) -> dict[str, str]:
     environ = {**os.environ, CALL: call, PARENT: str(os.getpid())}
     environ.pop("TORCHELASTIC_ERROR_FILE", None)  # the job's own: torchrun reads it
     if here.launcher == "local":
-        environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(local.free_port())}
-    if _job_serves_its_store():
+        environ |= _group() if _job_serves_its_store() else _alone()
+    elif _job_serves_its_store():
         environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if "site-packages" not in home and "dist-packages" not in home:  # as this process found it, so must that one
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
     return environ
+
+
+def _group() -> dict[str, str]:
+    """Without a launcher's variables the job's process group knows them."""
+    from torch import distributed
+
+    store = distributed.distributed_c10d._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if not isinstance(store, distributed.TCPStore):  # type: ignore[attr-defined]  # not in __all__
+        kind = type(store).__name__
+        raise UsageError(
+            f"preflight.run(): set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the job has a {kind} only"
+        )
+    return {
+        "RANK": str(distributed.get_rank()), "WORLD_SIZE": str(distributed.get_world_size()),
+        "MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+
+
+def _alone() -> dict[str, str]:
+    """A job of one rank."""
+    if multiprocessing.parent_process() is not None:
+        who = "in a process of multiprocessing it does not know its rank"
+        raise UsageError(f"preflight.run(): {who}: set RANK and WORLD_SIZE, or call it after init_process_group")
+    return {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(local.free_port())}
 
 
 def _job_serves_its_store() -> bool:
@@ -105,12 +135,12 @@ def _job_serves_its_store() -> bool:
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
-def _supervised(arguments: list[str], environ: dict[str, str], quiet: bool, longest_s: float) -> int:
+def _supervised(arguments: list[str], environ: dict[str, str], told: int, quiet: bool, longest_s: float) -> int:
     """The exit code of `python -m preflight run ARGUMENTS`."""
-    screen = subprocess.DEVNULL if quiet else None
     process = subprocess.Popen(
-        [sys.executable, "-m", "preflight", "run", *arguments], env=environ, stdin=subprocess.DEVNULL, stdout=screen
-    )
+        [sys.executable, "-m", "preflight", "run", *arguments], env=environ, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL if quiet else None, pass_fds=(told,),
+    )  # fmt: skip
     try:
         return process.wait(longest_s)
     except subprocess.TimeoutExpired:
@@ -125,11 +155,11 @@ def _supervised(arguments: list[str], environ: dict[str, str], quiet: bool, long
         raise
 
 
-def _read(path: str, code: int) -> Verdict:
+def _read(descriptor: int, code: int) -> Verdict:
+    text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     try:
-        with open(path) as file:
-            told: dict[str, Any] = json.load(file)
-    except (OSError, ValueError):
+        told: dict[str, Any] = json.loads(text)
+    except ValueError:
         return Verdict("error", 3, f"preflight: ERROR: it ended without a verdict (exit status {code})", None)
     if told["exit_code"] == USAGE:
         raise UsageError(told["sentence"])
@@ -137,18 +167,11 @@ def _read(path: str, code: int) -> Verdict:
     return Verdict(word, told["exit_code"], told["sentence"], told["report"])
 
 
-def _leave_the_port(here: Launch, call: str) -> None:
+def _leave_the_port(here: Launch) -> None:
     """Without a launcher's store rank 0 served one, at the port where init_process_group will look for the job's:
-    no rank goes on while it may still find ours."""
-    if here.agent_store or here.rank == 0 or here.world_size == 1 or _job_serves_its_store():
+    no rank goes on while it may still find ours, which ends when all have said goodbye."""
+    if here.launcher == "local" or here.agent_store or here.rank == 0 or _job_serves_its_store():
         return
-    from preflight.courier import connect
-
-    end = time.monotonic() + GONE_S
-    while time.monotonic() < end:
-        try:
-            if not connect(here.master_addr, here.master_port or 0, 1.0).check([arrivals(call)]):
-                return
-        except Exception:  # refused: it has gone
-            return
-        time.sleep(0.05)
+    address = (here.master_addr, here.master_port or 0)
+    with contextlib.suppress(OSError), socket.create_connection(address, GONE_S) as end:  # refused: it has gone
+        end.recv(1)  # nothing comes, but its end

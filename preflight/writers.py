@@ -26,7 +26,7 @@ class Output:
     def width(self) -> int | None:
         """Columns of the terminal to which `say` writes; None where it is none."""
         stream = 2 if self.json_path == "-" else 1
-        return os.get_terminal_size(stream).columns if os.isatty(stream) else None
+        return (os.get_terminal_size(stream).columns or None) if os.isatty(stream) else None
 
     def say(self, text: str) -> None:
         """To the screen; with `--json -` stdout belongs to the report."""

@@ -116,3 +116,19 @@ def test_a_failure_ends_both_hosts_with_the_verdict(rendezvous: Sequence[str], t
     assert finished.output.count("verdict: ERROR") == 1, told
     assert "Signal 9" not in finished.output and "StoreLost" not in finished.output, told
     assert finished.left_over == [], told
+
+
+def test_hosts_with_one_stale_node_number_are_two_nodes(two: list[Host], tmp_path: Path) -> None:
+    """NODE_RANK, carried from a batch script's environment to another host: each host's limits are its own."""
+    run = Run(tmp_path)
+    words = ["--only", "env.launch,node.limits", "--report", str(tmp_path), "--deadline", "60"]
+    for rank, host in enumerate(two):
+        env = running.environment(
+            RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR=two[0].address, MASTER_PORT="29513", NODE_RANK="0"
+        )
+        limit = ["sh", "-c", 'ulimit -n 40 && exec "$@"', "sh"] if rank else []
+        run.start(host.command([*limit, *running.preflight(*words)]), env)
+    finished = run.finish()
+    told = finished.told()
+    assert [node["node"] for node in finished.report["job"]["nodes"]] == ["host-a", "host-b"], told
+    assert [(f["code"], f["where"]["node"]) for f in finished.findings()] == [("node.limits.nofile", "host-b")], told

@@ -1,6 +1,7 @@
 """Mistakes in the command: one clear sentence, exit code 2, before anything starts."""
 
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,9 @@ MISTAKES = [
     (["run", "--json", "/dev/null/report.json"], "cannot be written"),
     (["run", "--report", "/proc/nowhere"], "cannot be written"),
     (["run", "--level", "quick", "--only", "train"], "--only train: has no check of --level quick"),
+    (["run", "--config", ""], "--config: it is empty"),
+    (["run", "--report", ""], "--report: it is empty"),
+    (["run", "--only", " "], "--only: it is empty"),
     (["run", "--config", "nowhere.toml"], "nowhere.toml: cannot be read (No such file or directory)"),
 ]
 
@@ -148,3 +152,21 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     finished = subprocess.run(command, env=running.environment(), cwd=gone, capture_output=True, text=True, timeout=60)
     assert (finished.returncode, finished.stderr.count("\n")) == (2, 1), finished
     assert "the current folder is gone" in finished.stderr, finished
+
+
+def test_what_a_broken_installation_left_is_named(tmp_path: Path) -> None:
+    (tmp_path / "-orch-2.0.dist-info").mkdir()
+    env = running.environment()
+    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
+    command = running.preflight("--level", "quick")
+    finished = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert finished.returncode in (0, 2), finished
+    assert "Traceback" not in finished.stderr, finished
+
+
+def test_a_fault_of_its_own_is_no_failure_of_the_machine() -> None:
+    """Exit code 1 would say that a failure was found."""
+    code = "from preflight import cli, registry; registry.sources = lambda *_: 1 / 0; cli.main(['list'])"
+    command = [sys.executable, "-c", code]
+    finished = subprocess.run(command, env=running.environment(), capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 3 and "a fault of preflight itself" in finished.stderr, finished

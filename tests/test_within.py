@@ -83,3 +83,56 @@ def test_a_training_process_that_is_ended_takes_it_along(number: signal.Signals,
         process.wait(40)
         _, alive = psutil.wait_procs(family, timeout=20)
         assert not alive
+
+
+SPAWNED = """
+import os, sys
+import torch.multiprocessing as mp
+
+def rank(index, when):
+    import torch.distributed as dist
+    import preflight
+    if when == "after":
+        place = "tcp://127.0.0.1:" + os.environ["TEST_PORT"]
+        dist.init_process_group("gloo", init_method=place, rank=index, world_size=2)
+    try:
+        verdict = preflight.run(only=["env.launch", "comm.init"], quiet=True, deadline_s=40)
+        print(index, verdict.verdict, verdict.report["job"]["world_size"] if verdict.report else None, flush=True)
+    except preflight.registry.UsageError as error:
+        print(index, error, flush=True)
+
+if __name__ == "__main__":
+    mp.spawn(rank, args=(sys.argv[1],), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_spawned_ranks_are_known_by_their_process_group_or_refused(when: str, tmp_path: Path) -> None:
+    """A run of each rank for itself would pass, and have tested nothing between them."""
+    script = tmp_path / "spawned.py"
+    script.write_text(SPAWNED)
+    env = running.environment(TEST_PORT=str(running.free_port()))
+    command = [sys.executable, "-W", "ignore", str(script), when]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    lines = sorted(done.stdout.splitlines())
+    if when == "after":
+        assert lines == ["0 pass 2", "1 pass None"], done.stdout + done.stderr
+    else:
+        assert [line[0] for line in lines] == ["0", "1"], done.stdout + done.stderr
+        assert all("set RANK and WORLD_SIZE, or call it after init_process_group" in line for line in lines), lines
+
+
+def test_it_needs_no_disk_and_leaves_nothing_there(tmp_path: Path) -> None:
+    code = "import preflight; print(preflight.run(level='quick', quiet=True).verdict)"
+    env = running.environment(TMPDIR=str(tmp_path / "none"))
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() in ("pass", "warn"), done.stdout + done.stderr
+
+
+def test_other_ranks_print_nothing_while_the_store_goes(tmp_path: Path) -> None:
+    run = running.Run(tmp_path)
+    for env in running.plain_ranks(2):
+        code = "import preflight; preflight.run(only=['env.launch'], quiet=True)"
+        run.start([sys.executable, "-c", code], env)
+    finished = run.finish()
+    assert finished.output == "" and finished.exit_codes == [0, 0], finished.output

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
 from preflight.checks.env.devices import visible
 
 STRANGERS = "preflight.strangers"
@@ -54,6 +54,8 @@ NO_GPU = Code(
 
 NUMBERS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 1}
 """The least value of each."""
+MOST = 10**6
+"""Of any of them: with more somebody took a job's id for a number of ranks."""
 EQUAL_EVERYWHERE = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -121,22 +123,31 @@ def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for rank, one in facts.items():
         for variable, least in NUMBERS.items():
             value = one["environ"].get(variable)
-            if value is not None and not (re.fullmatch("[0-9]{1,9}", value.strip()) and int(value) >= least):
-                text = f"{variable} is {value!r}, expected a whole number of at least {least}"
+            number = _number(value)
+            if value is not None and not (isinstance(number, int) and least <= number <= MOST):
+                text = f"{variable} is {value!r}, expected a whole number of at least {least}, and at most {MOST:,}"
                 yield INVALID.fail(text, variable=variable, **run.job.where(rank))
 
 
 def _unlike(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    values = {rank: one["environ"].get(variable) for rank, one in facts.items()}
-    counts = Counter(values.values())
-    if len(counts) < 2:
+    votes = vote((rank, _number(one["environ"].get(variable))) for rank, one in facts.items())
+    if votes.unanimous:
         return
-    usual = str(run.job.world_size) if variable == "WORLD_SIZE" else counts.most_common(1)[0][0]
-    for rank, value in values.items():
-        if value != usual:
-            others = f"{usual or 'not set'} as on {counts[usual]} of {len(values)} ranks"
-            text = f"{variable} is {value or 'not set'}, expected {others}"
+    if variable != "WORLD_SIZE":  # all of them met in one store, so these names lead to the same place
+        text = f"{variable} is {votes.sides()}, expected one spelling; all ranks have met at the same store"
+        yield UNLIKE.info(text, variable=variable)
+        return
+    usual = run.job.world_size  # rank 0's
+    others = f"{usual} as on {len(votes.ranks_of.get(usual, ()))} of {votes.voters} ranks"
+    for value, ranks_ in votes.ranks_of.items():
+        for rank in ranks_ if value != usual else ():
+            text = f"{variable} is {'not set' if value is None else value}, expected {others}"
             yield UNLIKE.fail(text, variable=variable, **run.job.where(rank))
+
+
+def _number(text: str | None) -> int | str | None:
+    """ "02" and " 2" are the same number."""
+    return int(text) if text is not None and re.fullmatch(r"\s*[0-9]{1,9}\s*", text) else text
 
 
 def _node_sizes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import stat
 from collections.abc import Mapping
 from typing import TypedDict
 
@@ -33,6 +34,8 @@ def read(environ: Mapping[str, str], home: str | None = None, system: str = SYST
     conf: Conf = {"settings": {}, "odd_lines": [], "missing": ""}
     for path in (first, system):
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # NCCL would wait for a pipe
+                raise OSError("no regular file")
             with open(path, errors="replace") as file:
                 lines = file.read(LARGEST).split("\n")
         except OSError:

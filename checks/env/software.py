@@ -218,6 +218,7 @@ def _weighed(one: code.Code, usual: code.Code) -> tuple[Callable[..., Finding], 
     that the job runs."""
     names = sorted({file.split(" ", 1)[1] for file in _differing([one["files"], usual["files"]])})
     listed = bool(one["files"] and usual["files"])
-    harmless = one["folder"] != usual["folder"] or (listed and not any(name.endswith(code.SOURCES) for name in names))
+    computes = any(name.endswith(code.SOURCES) and not name.endswith(code.SCRIPTS) for name in names)
+    harmless = one["folder"] != usual["folder"] or (listed and not computes)
     told = f"; unlike: {_some(names)}" if listed else ""
     return SOURCES.warn if harmless else SOURCES.fail, told

@@ -4,6 +4,7 @@ Reads NCCL_*, TORCH_*, GLOO_*, CUDA_*, UCX_*, FI_*, OFI_* and OMP_NUM_THREADS as
 what NCCL adds from its files (nccl_conf.py). What is known of each variable, with its source, is variables.tsv.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
@@ -33,6 +34,8 @@ CONF_MISSING = Code(
     "NCCL_CONF_FILE names no readable file.",
     fix="Correct the path (~ is not expanded), or unset NCCL_CONF_FILE; with it, ~/.nccl.conf is not read either.",
 )
+LONGEST = 1000
+"""Characters of a value."""
 GRAMMARS = ("ifnames", "hcas", "gloo_ifname")
 
 
@@ -49,18 +52,30 @@ class Facts(TypedDict):
 
 
 def measure(ctx: Context) -> Facts:
+    ctx.doing("NCCL's configuration files", file=ctx.environ.get("NCCL_CONF_FILE", "~/.nccl.conf, /etc/nccl.conf"))
     conf = nccl_conf.read(ctx.environ)
     own = {name: value for name, value in ctx.environ.items() if knowledge.is_ours(name)}
     added = {name: one for name, one in conf["settings"].items() if knowledge.is_ours(name)}
     ctx.doing("devices in /sys/class")
     return {
-        "values": {**own, **{name: one["value"] for name, one in added.items()}},
+        "values": {
+            name: _cut(value) for name, value in {**{n: one["value"] for n, one in added.items()}, **own}.items()
+        },
         "origin": {name: one["origin"] for name, one in added.items()},
         "conf_lines": conf["odd_lines"],
         "conf_missing": conf["missing"],
         "interfaces": _listed("/sys/class/net") if "GLOO_SOCKET_IFNAME" in own else [],
         "hcas": _listed("/sys/class/infiniband"),
     }
+
+
+def _cut(value: str) -> str:
+    """Of a value that no library can mean there is enough to tell it from another."""
+    return value if len(value) <= LONGEST else f"{value[:60]}... ({len(value):,} characters, hash {_hash(value)})"
+
+
+def _hash(value: str) -> str:
+    return hashlib.sha256(value.encode(errors="replace")).hexdigest()[:12]
 
 
 def _listed(folder: str) -> list[str]:

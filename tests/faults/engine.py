@@ -145,6 +145,7 @@ CONTROL = (
 
 
 RUN_LOST, STORE_LOST = "fail preflight.run.lost", "error preflight.run.store_lost"
+RENDEZVOUS = "fail preflight.run.rendezvous"
 ELSEWHERE = (
     # tests/test_launch_faults.py
     elsewhere("rank_never_starts", "A rank never starts.", "two of three ranks are started", RUN_LOST,
@@ -169,8 +170,8 @@ ELSEWHERE = (
               "fail env.launch.local_world_size"),
     elsewhere("torch_broken", "torch cannot be imported on a rank.", "TORCH_DISTRIBUTED_DEBUG=FULL on rank 1",
               "fail preflight.run.torch"),
-    elsewhere("port_taken", "MASTER_PORT is taken.", "another socket listens there", STORE_LOST, culprit={},
-              exit_code=3),
+    elsewhere("port_taken", "MASTER_PORT is taken.", "another socket listens there", RENDEZVOUS,
+              culprit={"variable": "MASTER_PORT"}),
     elsewhere("store_frozen_at_the_start", "The store is frozen from the start.", "SIGSTOP to its process",
               STORE_LOST, culprit={}, exit_code=3),
     # tests/test_hosts.py
@@ -187,8 +188,8 @@ ELSEWHERE = (
     # tests/test_surroundings.py
     elsewhere("no_time", "A check does not fit the run's deadline.", "its estimate is a day",
               "error preflight.run.deadline", culprit={}, exit_code=3),
-    elsewhere("unresolvable", "MASTER_ADDR does not resolve.", "MASTER_ADDR=no-such-host.invalid", STORE_LOST,
-              culprit={}, exit_code=3),
+    elsewhere("unresolvable", "MASTER_ADDR does not resolve.", "MASTER_ADDR=no-such-host.invalid", RENDEZVOUS,
+              culprit={"variable": "MASTER_ADDR"}),
     elsewhere("interrupted_torchrun", "Ctrl-C for torchrun and all its ranks.", "SIGINT to the process group",
               "error preflight.run.interrupted", culprit={}, exit_code=3),
 )  # fmt: skip

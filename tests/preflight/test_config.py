@@ -74,6 +74,7 @@ WAIVER = '[[waivers]]\ncode = "a.b.c"\n'
         (WAIVER, "waivers[1]: until is missing"),
         (f"{WAIVER}until = 2026-12-31\nreason = ''", "waivers[1]: reason is missing"),
         (f"{WAIVER}until = 'soon'\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected, not 'soon'"),
+        (f"{WAIVER}until = '2026-99-99'\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected"),
         (f"{WAIVER}until = 2026-12-31T00:00:00\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected"),
         (f"{WAIVER}until = 2026-12-31\nreason = 'r'\nnodes = 'x'", "waivers[1]: nodes: there is no such key; did you"),
         (f"{WAIVER}until = 2026-12-31\nreason = 'r'\nnode = 3", "waivers[1]: node: text is expected, not 3"),
@@ -93,6 +94,10 @@ def test_a_file_that_is_not_there_or_no_toml_is_said_with_its_path(tmp_path: Pat
     path.write_text("level =\n")
     with pytest.raises(UsageError, match=r"preflight\.toml: is no TOML: Invalid value \(at line 1"):
         config.read(str(path))
+    for text in (f"deadline = {'9' * 5000}", f"x = {'[' * 5000}"):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"preflight\.toml: "):
+            config.read(str(path))
     path.write_bytes(b"\xff")
     with pytest.raises(UsageError, match="is not UTF-8"):
         config.read(str(path))

@@ -353,6 +353,7 @@ ODD = [
     Odd("fail sources", node(code=EDITED), "the code in /job is commit aaaaaaaaaa with edits, digest"),
     Odd("fail sources", node(code=known("a", "1 train.py", "1 config.yaml", "1 new.py")), "; unlike: new.py"),
     Odd("warn sources", node(code=known("a", "1 train.py", "2 config.yaml")), "; unlike: config.yaml"),
+    Odd("warn sources", node(code=known("a", "1 train.py", "1 config.yaml", "1 setup.sh")), "; unlike: setup.sh"),
     Odd("warn sources", node(code=known("b", "2 train.py", folder="/home")), "the code in /home is commit bbbbbbbbbb"),
     Odd("fail sources", node(code=known("b", "1 train.py")), "the code in /job is commit bbbbbbbbbb, ",
         usual=node(code=known("a", unknown="git's index is split"))),

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -269,3 +270,17 @@ def test_lines_and_values_of_a_file_are_found_on_real_ranks(tmp_path: Path) -> N
     where = {one["code"].rpartition(".")[2]: one["where"] for one in finished.findings()}
     assert where["conf_line"] == {"node": where["unlike"]["node"], "rank": 1, "file": path, "line": 1}, told
     assert where["unlike"]["file"] == path and where["leftover"]["variable"] == "NCCL_P2P_DISABLE", told
+
+
+def test_a_pipe_for_a_file_and_a_value_of_a_megabyte_are_no_hang_and_no_fault(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert nccl_conf.read({"NCCL_CONF_FILE": str(tmp_path / "pipe")}, str(tmp_path), "/none")["missing"]
+    ranks = running.plain_ranks(2, NCCL_DEBUG="x" * 100_000, UCX_A="y" * 100_000, UCX_B="z" * 100_000)
+    finished = running.run_ranks(tmp_path, ranks, "--only", "env.variables")
+    (found,) = finished.findings()
+    assert found["where"] == {"variable": "NCCL_DEBUG"} and len(found["message"]) < 300, finished.told()
+
+
+@pytest.mark.parametrize("name", ["NCCL_TUNER_CONFIG_PATH", "NCCL_TX_BINDINGS", "NCCL_UNIX_CLIENT_PREFIX"])
+def test_what_plugins_document_is_known(name: str) -> None:
+    assert said({name: "/x"}) == []
