@@ -162,9 +162,11 @@ class Control:
         self.still_s = max(self.still_s, now - (self._last_turn or now))
         self._last_turn = now
         bound = min(seconds, 0.25, self.seat.deadline_in() if self.seat else 1.0)
-        readers, writers = self._descriptors()
+        poll = select.poll()  # and not select(), which ends at 1,024 descriptors
+        for descriptor, events in self._descriptors().items():
+            poll.register(descriptor, events)
         with contextlib.suppress(InterruptedError):
-            select.select(readers, writers, [], max(0.0, bound))
+            poll.poll(max(0.0, bound) * 1000)
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(4096)
         for child in self._children():
@@ -189,15 +191,15 @@ class Control:
             yield self.seat.worker
         yield from self._errands
 
-    def _descriptors(self) -> tuple[list[int], list[int]]:
-        readers, writers = [self._woken.fileno()], []
+    def _descriptors(self) -> dict[int, int]:
+        """What to wait for, by descriptor."""
+        found = {self._woken.fileno(): select.POLLIN}
         for child in self._children():
             if not child.channel.closed:
-                readers.append(child.channel.fileno())
-                writers += [child.channel.fileno()] if child.channel.wants_to_write else []
+                found[child.channel.fileno()] = select.POLLIN | (select.POLLOUT if child.channel.wants_to_write else 0)
             if child.fileno() >= 0 and not child.silent:
-                readers.append(child.fileno())
-        return readers, writers
+                found[child.fileno()] = select.POLLIN
+        return found
 
     def _beat(self) -> None:
         now = time.monotonic()

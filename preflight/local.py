@@ -63,7 +63,7 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # The ranks tell what happened; the launcher's account of it would only bury that.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
     # What torchrun does (and says so in a warning): several ranks share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     config = LaunchConfig(

@@ -25,7 +25,7 @@ MOST_BYTES = 64 * 1024 * 1024
 FOLDER_S, REPOSITORY_S = 2.0, 0.2
 """Time for reading files. A folder is read only if --code names it; a repository in every quick run, which may take
 half a second in all."""
-NO_FOLDER = "there is no such folder"
+NO_FOLDER, IS_FILE = "there is no such folder", "it is no folder"
 LISTED = 1000
 """Files whose names the facts hold, in some 50 KB; of more files there is only the digest of all."""
 
@@ -104,9 +104,9 @@ def _upwards(folder: str) -> Iterator[str]:
 
 def _source_files(folder: str) -> Iterator[str]:
     if not os.path.isdir(folder):
-        raise Unreadable(NO_FOLDER)
+        raise Unreadable(IS_FILE if os.path.lexists(folder) else NO_FOLDER)
     start, count, size = time.monotonic(), 0, 0
-    for path, folders, names in os.walk(folder):
+    for path, folders, names in os.walk(folder, onerror=_refused):
         folders[:] = [name for name in folders if _may_hold_code(path, name)]
         for file in (os.path.join(path, name) for name in names if name.endswith(SOURCES + SETTINGS)):
             count, size = count + 1, size + os.lstat(file).st_size
@@ -115,6 +115,10 @@ def _source_files(folder: str) -> Iterator[str]:
             if time.monotonic() - start > FOLDER_S:
                 raise Unreadable(f"its files could not be read within {FOLDER_S:g} s")
             yield file
+
+
+def _refused(error: OSError) -> None:
+    raise Unreadable(f"{error.filename} cannot be read ({error.strerror})")
 
 
 def _may_hold_code(parent: str, name: str) -> bool:

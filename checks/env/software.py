@@ -184,7 +184,7 @@ def _unreadable_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Of a repository that nobody asked for nothing is said."""
     for rank, one in facts.items():
         if run[CODE] and (why := one["code"]["unknown"]):
-            say = NO_SOURCES.fail if why == code.NO_FOLDER else NO_SOURCES.warn
+            say = NO_SOURCES.fail if why in (code.NO_FOLDER, code.IS_FILE) else NO_SOURCES.warn
             yield say(f"{run[CODE]} cannot be compared: {why}, expected its source files", node=_node(rank, run))
 
 

@@ -306,9 +306,25 @@ def test_too_much_is_unknown(
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("nowhere", code.NO_FOLDER), ("train.py", code.NO_FOLDER), ("empty", "it holds no source files")]
+    ("name", "says"), [("nowhere", code.NO_FOLDER), ("train.py", code.IS_FILE), ("empty", "it holds no source files")]
 )
 def test_a_folder_that_is_none(name: str, says: str, repository: Path) -> None:
     (repository / "empty").mkdir()
     read = code.of_folder(str(repository / name))
     assert (read["digest"], read["unknown"]) == (None, says)
+
+
+def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read all, so the refusal is made here."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "train.py").write_text("1")
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    known = code.of_folder(str(tmp_path))
+    assert known["digest"] is None and "secret cannot be read (Permission denied)" in known["unknown"]
