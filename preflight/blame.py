@@ -122,15 +122,15 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
     for rank, outcome in bad.items():
         at.setdefault(_called(outcome.collective), []).append(rank)
     inside = ", ".join(f"{ranges.ranks(ranks)} inside {call}" for call, ranks in at.items())
-    failed = (
-        f"{len(bad)} of {len(outcomes)} ranks failed{f': {inside}' if len(at) > 1 else f' inside {next(iter(at))}'}"
-    )
-    message = f"{failed}{why}, expected all to leave it; none is seen to be the cause"
-    stacks = "at the stacks (--report DIR, in DIR/logs)."
-    waited = kind == "timed_out" or re.search("time[d ]*-?out", why, re.IGNORECASE)
-    fix = (
-        f"Look at the network between the nodes (firewall, routes, MTU), then {stacks}" if waited else f"Look {stacks}"
-    )
+    where = f": {inside}" if len(at) > 1 else f" inside {next(iter(at))}"
+    failed = f"{len(bad)} of {len(outcomes)} ranks failed{where}{why}"
+    message = f"{failed}, expected all to leave it; none is seen to be the cause"
+    fix = "Look at the stacks (--report DIR, in DIR/logs)."
+    if kind == "timed_out" or re.search("time[d ]*-?out", why, re.IGNORECASE):
+        fix = (
+            "Look at the network between the nodes (firewall, routes, MTU), then at the stacks "
+            "(--report DIR, in DIR/logs)."
+        )
     return _as_json(check, Severity.FAIL, kind, message, {}, set(bad), fix)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from preflight import __version__, console, plan, registry, report
 from preflight.check import Level
-from preflight.plan import Request, Selection
+from preflight.plan import LONGEST_S, SHORTEST_S, Request, Selection
 from preflight.policy import Policy
 from preflight.registry import Check, Source, UsageError
 
@@ -19,7 +19,6 @@ COMMANDS = ("run", "list", "describe", "show")
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
 ALONE_QUICK_S = 5.0
 PLUGIN_S = 20.0
-SHORTEST_S = 3.0
 SHORT_FOR = {"code": "env.software.code"}
 """`--code DIR` is `--set env.software.code=DIR`."""
 
@@ -40,7 +39,9 @@ def main(arguments: list[str]) -> NoReturn:
         rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
         if rank == "0" or not error.everywhere:
             sys.stderr.write(f"preflight: {'' if rank == '0' else f'rank {rank}: '}{error}\n")
-        _tell_usage(str(error))
+        from preflight import ending
+
+        ending.write_verdict(2, str(error))
         code = 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -57,12 +58,6 @@ def _need_a_folder() -> None:
         os.getcwd()
     except OSError:
         raise UsageError("the current folder is gone: change into one that is there", everywhere=False) from None
-
-
-def _tell_usage(sentence: str) -> None:
-    from preflight import ending
-
-    ending.write_verdict(2, sentence)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -157,8 +152,8 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not SHORTEST_S <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from {SHORTEST_S:.0f} to 86400")
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from {SHORTEST_S:.0f} to {LONGEST_S:.0f}")
     return seconds
 
 
@@ -190,10 +185,10 @@ def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
     return found
 
 
-def _policy(options: argparse.Namespace) -> Policy | None:
-    """What `--config` says becomes the default of the other options; None without one."""
+def _configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, Source]]:
+    """(its policy, None without `--config`; all checks). What the file says becomes the default of the options."""
     if not options.config:
-        return None
+        return None, registry.sources(options.plugin)
     from preflight import config
 
     said = config.read(options.config)
@@ -209,7 +204,7 @@ def _policy(options: argparse.Namespace) -> Policy | None:
     for name in ("level", "deadline", "report", "backend", "strict", "only", "skip"):
         if not getattr(options, name, True):
             setattr(options, name, getattr(said, name))
-    return policy
+    return policy, sources
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -219,10 +214,9 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"--all is --level full: not together with --level {options.level}")
     if options.facts and not options.json:
         raise UsageError("--facts puts the facts into the report of --json FILE, which is not given")
-    policy = _policy(options)
+    policy, sources = _configured(options)
     options.set += [f"{name}={getattr(options, flag)}" for flag, name in SHORT_FOR.items() if getattr(options, flag)]
     level = Level.FULL if options.all else Level(options.level or "standard")
-    sources = registry.sources(options.plugin)
     selection = Selection(level, _words(options.only), _words(options.skip))
     for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
         plan.expand(words, sources, option)
@@ -255,7 +249,7 @@ def _has_level(source: Source, level: Level) -> bool:
 def _is_quick(selection: Selection, sources: Mapping[str, Source]) -> bool:
     """Whether no torch is needed. Of a plugin that is not known before it is imported."""
     named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
-    return all(one.kind == "builtin" and registry.load(one).plan.level is Level.QUICK for one in named)
+    return all(one.kind == "builtin" and _has_level(one, Level.QUICK) for one in named)
 
 
 def report_refusal(options: argparse.Namespace) -> str:
@@ -339,8 +333,7 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
     from preflight import offline, screen
     from preflight.facts import Book
 
-    policy = _policy(options)
-    sources = registry.sources(options.plugin)
+    policy, sources = _configured(options)
     texts = settings(options.set, sources)
     if options.judge:
         book = _facts_beside(path)

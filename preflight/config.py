@@ -10,6 +10,7 @@ from datetime import date
 from typing import Any
 
 from preflight.check import Level
+from preflight.plan import LONGEST_S, SHORTEST_S
 from preflight.policy import Waiver
 from preflight.registry import OWN_SLUGS, Source, UsageError, load, near_misses
 from preflight.result import RUN
@@ -116,8 +117,8 @@ def _boolean(key: str, value: Any) -> bool:
 
 
 def _seconds(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 3 <= value <= 86400:
-        raise _expected(key, "a number of seconds from 3 to 86400", value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_S <= value <= LONGEST_S:
+        raise _expected(key, f"a number of seconds from {SHORTEST_S:.0f} to {LONGEST_S:.0f}", value)
     return float(value)
 
 

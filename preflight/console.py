@@ -7,6 +7,7 @@ from typing import Any
 
 from preflight import ranges
 from preflight.job import Job
+from preflight.policy import counts
 from preflight.report import Report
 from preflight.result import EXIT_CODES, RUN, WORST_FIRST, merge
 
@@ -29,7 +30,7 @@ def waiting(world_size: int, present: Collection[int], left_s: float) -> str:
     missing = set(range(world_size)) - set(present)
     here = f"{len(present)} of {ranges.count(world_size, 'rank')} came"
     line = f"preflight: waiting for {ranges.ranks(missing)} ({here}), at most {max(1.0, left_s):.0f} s more"
-    return line if len(line) <= 200 else f"{line[:199]}…"
+    return _cut(line, 200)
 
 
 def check_line(check: dict[str, Any], width: int | None = None) -> str:
@@ -39,21 +40,27 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
         counted = f"skipped: {check['skipped']}"
     elif check["status"] in ("fail", "error", "warn"):
         counted = ranges.count(len(check["findings"]), "finding") + ", see below"
-    elif waived := sum("waived" in finding for finding in check["findings"]):
+    elif waived := _waived(check):
         counted = f"{ranges.count(waived, 'finding')} waived, see below"
-    seconds = f"{check['seconds']['max']:.1f} s"
-    line = f"{_WORDS[check['status']]:<5} {check['check']:<20} {seconds:>7}  {counted}"
-    line = plain(line).replace("\n", " ")
-    return line if width is None or len(line) <= width else line[: width - 1] + "…"
+    return status_line(_WORDS[check["status"]], check["check"], check["seconds"]["max"], counted, width)
 
 
 def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> str:
     """A family of which all passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`, the last one's."""
     names = ", ".join(check["check"].partition(".")[2] for check in checks)
-    names += f"; {plain(checks[-1]['summary'])}" if checks[-1]["summary"] else ""
-    seconds = f"{sum(check['seconds']['max'] for check in checks):.1f} s"
-    line = f"PASS  {checks[0]['check'].partition('.')[0]:<20} {seconds:>7}  {names}"
-    return line if width is None or len(line) <= width else line[: width - 1] + "…"
+    names += f"; {checks[-1]['summary']}" if checks[-1]["summary"] else ""
+    seconds = sum(check["seconds"]["max"] for check in checks)
+    return status_line("PASS", checks[0]["check"].partition(".")[0], seconds, names, width)
+
+
+def status_line(word: str, name: str, seconds: float, text: str, width: int | None = None) -> str:
+    """What stands in columns: a check, a family, or what is running."""
+    line = f"{word:<5} {name:<20} {f'{seconds:.1f} s':>7}  {text}"
+    return _cut(plain(line).replace("\n", " "), width)
+
+
+def _cut(line: str, width: int | None) -> str:
+    return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
 
 
 def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
@@ -69,6 +76,10 @@ def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
             width,
         )
     return [*lines, *_indented(f"fix: {finding['fix']}", width)]
+
+
+def _waived(check: dict[str, Any]) -> int:
+    return sum(not counts(finding) for finding in check["findings"])
 
 
 def _waiver(finding: dict[str, Any]) -> str:
@@ -154,7 +165,7 @@ def sentence(report: Report) -> str:
         (finding for check in report["checks"] for finding in check["findings"]),
         key=_order,
     )
-    if not found or "waived" in found[0]:
+    if not found or not counts(found[0]):
         return f"preflight: {report['verdict'].upper()}"
     first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     who = culprit(first)
@@ -172,7 +183,7 @@ def _order(finding: dict[str, Any]) -> tuple[bool, int]:
 def _counts(report: Report, width: int) -> list[str]:
     statuses = [check["status"] for check in report["checks"] if check["check"] != RUN]
     counts = [f"{statuses.count(word)} {word}" for word in WORST_FIRST if word in statuses]
-    waived = sum("waived" in finding for check in report["checks"] for finding in check["findings"])
+    waived = sum(_waived(check) for check in report["checks"])
     counts += [f"{ranges.count(waived, 'finding')} waived"] if waived else []
     lines = [f"{ranges.count(len(statuses), 'check')}: {', '.join(counts) or 'none'}"]
     for check in report["checks"]:

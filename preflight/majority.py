@@ -47,9 +47,13 @@ class Vote(Generic[T]):
         more = [f"{len(told) - most} other values"] if len(told) > most else []
         return ", ".join([*told[:most], *more])
 
+    def share(self, noun: str = "rank") -> str:
+        """ "7 of 8 ranks": who has the usual value, of all that have voted."""
+        return f"{len(self.ranks_of[self.usual])} of {ranges.count(self.voters, noun)}"
+
     def among(self) -> str:
         """ "'a' as on 7 of 8 ranks": what was expected of an odd one."""
-        return f"{_shown(self.usual)} as on {len(self.ranks_of[self.usual])} of {ranges.count(self.voters, 'rank')}"
+        return f"{_shown(self.usual)} as on {self.share()}"
 
 
 def vote(values: Mapping[int, T] | Iterable[tuple[int, T]]) -> Vote[T]:

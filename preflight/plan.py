@@ -7,6 +7,9 @@ from preflight.check import Level
 from preflight.policy import Policy
 from preflight.registry import Source, Spec, UsageError, near_misses
 
+SHORTEST_S, LONGEST_S = 3.0, 86400.0
+"""Of a run's deadline."""
+
 
 @dataclass(frozen=True)
 class Selection:

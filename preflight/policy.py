@@ -8,6 +8,11 @@ from typing import Any
 from preflight.job import Job
 
 
+def counts(finding: Mapping[str, Any]) -> bool:
+    """Whether it counts for status, verdict and nodes: what is waived is only shown."""
+    return "waived" not in finding
+
+
 @dataclass(frozen=True)
 class Waiver:
     """A finding that may be for a while: it is shown and counted, and stands in nobody's way."""

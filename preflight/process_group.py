@@ -49,16 +49,13 @@ class GroupMaker:
         import torch
         from torch import distributed as dist
 
-        from preflight.courier import connect
-
         timeout = _timeout(deadline_s)
-        client = connect(self._host, self._port, timeout.total_seconds())
         on_gpu = device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(device)
         dist.init_process_group(
             self._backend,
-            store=dist.PrefixStore(self._prefix, client),  # type: ignore[attr-defined]  # not in __all__
+            store=self._client(self._prefix, timeout),
             rank=members.index(rank),
             world_size=len(members),
             timeout=timeout,
@@ -73,12 +70,15 @@ class GroupMaker:
 
         if self.endpoint is None:
             raise Skip("there is no store: this run has no launcher")
+        return self._client(f"{self._prefix}/{step}", _timeout(deadline_s))
+
+    def _client(self, prefix: str, timeout: timedelta) -> "torch._C._distributed_c10d.Store":
         from torch import distributed as dist
 
         from preflight.courier import connect
 
-        client = connect(self._host, self._port, _timeout(deadline_s).total_seconds())
-        return dist.PrefixStore(f"{self._prefix}/{step}", client)  # type: ignore[attr-defined]  # not in __all__
+        client = connect(self._host, self._port, timeout.total_seconds())
+        return dist.PrefixStore(prefix, client)  # type: ignore[attr-defined]  # not in __all__
 
     def again(self, deadline_s: float) -> "torch.distributed.ProcessGroup":
         """The group that was made, with the timeout of the check that asks."""

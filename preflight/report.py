@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from preflight import __version__, ranges, result
 from preflight.facts import LIMIT, Book
 from preflight.job import Job
-from preflight.policy import Policy
+from preflight.policy import Policy, counts
 from preflight.registry import UsageError
 from preflight.result import Result
 from preflight.scrub import Scrubber
@@ -97,7 +97,7 @@ def schema() -> dict[str, Any]:
 
 def bad_nodes(report: Report) -> list[str]:
     """Nodes that a failure names, by node or by one of their ranks."""
-    failed = (finding for finding in findings(report) if finding["severity"] == "fail" and _counts(finding))
+    failed = (finding for finding in findings(report) if finding["severity"] == "fail" and counts(finding))
     bad = {node for finding in failed for node in _named(finding, report)}
     return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
 
@@ -105,16 +105,12 @@ def bad_nodes(report: Report) -> list[str]:
 def good_nodes(report: Report) -> list[str]:
     """Nodes that a job may use: all that no failure or error names. None, where something is wrong that names
     no node: it may be any."""
-    wrong = [finding for finding in findings(report) if finding["severity"] in ("fail", "error") and _counts(finding)]
+    wrong = [finding for finding in findings(report) if finding["severity"] in ("fail", "error") and counts(finding)]
     named = [_named(finding, report) for finding in wrong]
     if report["verdict"] not in ("pass", "warn") and not (wrong and all(named)):
         return []
     bad = set().union(*named)
     return [node["node"] for node in report["job"]["nodes"] if node["node"] not in bad]
-
-
-def _counts(finding: dict[str, Any]) -> bool:
-    return "waived" not in finding
 
 
 def _named(finding: dict[str, Any], report: Report) -> set[str]:

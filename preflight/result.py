@@ -9,6 +9,7 @@ from typing import Any
 from preflight import ranges
 from preflight.job import Job
 from preflight.outcome import Outcome
+from preflight.policy import counts
 
 RUN = "preflight.run"
 """Under this id stands what is no check's: ranks that never came, the store, interruptions."""
@@ -35,7 +36,7 @@ class Result:
     def status(self) -> str:
         """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, also
         where others passed: nobody looked at them."""
-        severities = {finding["severity"] for finding in self.findings if "waived" not in finding}
+        severities = {finding["severity"] for finding in self.findings if counts(finding)}
         severity = next((word for word in WORST_FIRST if word in severities), None)
         return severity or ("skip" if self.skipped is not None else "pass")
 
@@ -45,7 +46,7 @@ class Result:
         for finding in self.findings:
             where = finding["where"]
             ranks = {where["rank"]} if "rank" in where else _ranks_of(where.get("node"), job)
-            if finding["severity"] in ("fail", "error") and "waived" not in finding:
+            if finding["severity"] in ("fail", "error") and counts(finding):
                 if not ranks:
                     return set()
                 named |= ranks

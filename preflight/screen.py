@@ -150,11 +150,11 @@ class Live(Plain):
 
 def _running_line(check: str, since: float, estimate_s: float, width: int) -> str:
     seconds = time.monotonic() - since
-    line = f"RUN   {check:<20} {seconds:>5.1f} s"
+    bar = ""
     if estimate_s >= BAR_S:
         filled = min(BAR_WIDTH, round(BAR_WIDTH * seconds / estimate_s))
-        line += f"  {'━' * filled}{'─' * (BAR_WIDTH - filled)}  of about {estimate_s:.0f} s"
-    return line[:width]
+        bar = f"{'━' * filled}{'─' * (BAR_WIDTH - filled)}  of about {estimate_s:.0f} s"
+    return console.status_line("RUN", check, seconds, bar).rstrip()[:width]
 
 
 def styled(line: str) -> "Text":

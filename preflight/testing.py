@@ -8,7 +8,6 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 from preflight import judging, registry
 from preflight.check import Job, Node, Outcome
 from preflight.facts import Book, content_hash, to_text
+from preflight.local import free_port
 
 
 def judge(
@@ -88,9 +88,11 @@ def _source(module: ModuleType) -> registry.Source:
 
 def _places(world: int) -> list[dict[str, str]]:
     """The environments of plain ranks, without what a launcher around the test has set."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC", "GROUP_"))}
     environ |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-    environ |= {"MASTER_PORT": port, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    environ |= {
+        "MASTER_PORT": str(free_port()),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OMP_NUM_THREADS": "1",
+    }
     return [{**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]

@@ -7,11 +7,10 @@ from tests import running
 from tests.running import Finished
 
 
-def as_nodes(world: int, odd: Mapping[str, str] | None = None) -> dict[int, dict[str, str]]:
-    """What makes each of the ranks a node of its own: "node-0", "node-1", ... `odd`: what the second has beside it."""
-    more = {1: odd or {}}
+def as_nodes(world: int, own: Mapping[int, Mapping[str, str]]) -> dict[int, dict[str, str]]:
+    """What makes each of the ranks a node of its own: "node-0", "node-1", ... `own`: what some have beside it."""
     return {
-        rank: {"NODE_RANK": str(rank), "SLURMD_NODENAME": f"node-{rank}", **more.get(rank, {})} for rank in range(world)
+        rank: {"NODE_RANK": str(rank), "SLURMD_NODENAME": f"node-{rank}", **own.get(rank, {})} for rank in range(world)
     }
 
 
@@ -28,7 +27,8 @@ def run_nodes(
     folders. `environ`: variables of all."""
     run = running.Run(folder)
     words = running.preflight(*arguments, "--report", str(folder), "--deadline", str(running.DEADLINE_S))
+    nodes = as_nodes(world, {1: odd or {}})
     for rank, env in enumerate(running.plain_ranks(world)):
         command = [*(wrap or {}).get(rank, ()), *words]
-        run.start(command, {**env, **(environ or {}), **as_nodes(world, odd)[rank]}, cwd=(places or {}).get(rank))
+        run.start(command, {**env, **(environ or {}), **nodes[rank]}, cwd=(places or {}).get(rank))
     return run.finish()

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 import jsonschema
 import psutil
 
+from preflight import local
 from preflight.report import schema
 
 ROOT = Path(__file__).parent.parent
@@ -75,10 +75,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+free_port = local.free_port
 
 
 def plain_ranks(world: int, port: int | None = None, **more: str) -> list[dict[str, str]]:

@@ -120,17 +120,13 @@ def _versions(
 
 def _unlike(called: str, votes: Vote[str], say: Callable[..., Finding], run: Run) -> Iterator[Finding]:
     for rank, value in votes.odd():
-        yield say(f"{called} is {value}, expected {votes.usual}{_as_most(votes)}", node=_node(rank, run))
+        yield say(f"{called} is {value}, expected {votes.usual} as on {votes.share('node')}", node=_node(rank, run))
     if not votes.decided and not votes.unanimous:
         yield say(f"{called} is {_sides(votes, run)}, expected the same on all nodes")
 
 
 def _node(rank: int, run: Run) -> str:
     return run.job.node_of(rank).node
-
-
-def _as_most(votes: Vote[str]) -> str:
-    return f" as on {len(votes.ranks_of[votes.usual])} of {ranges.count(votes.voters, 'node')}"
 
 
 def _sides(votes: Vote[str], run: Run) -> str:
@@ -203,7 +199,8 @@ def _unlike_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for rank, _ in votes.odd():
         one = codes[rank]
         say, files = _weighed(one, usual)
-        text = f"the code in {one['folder']} is {_called(one)}, expected {_called(usual)}{_as_most(votes)}{files}"
+        expected = f"{_called(usual)} as on {votes.share('node')}"
+        text = f"the code in {one['folder']} is {_called(one)}, expected {expected}{files}"
         yield say(text, node=_node(rank, run))
 
 

@@ -216,7 +216,7 @@ def _unlike(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             continue
         evidence = {"name": next(iter(remote.values()))["name"]}
         for rank, addresses in votes.odd():
-            usual = f"{' '.join(votes.usual)} as on {len(votes.ranks_of[votes.usual])} of {votes.voters} nodes"
+            usual = f"{' '.join(votes.usual)} as on {votes.share('node')}"
             text = f"{evidence['name']} is {' '.join(addresses)}, expected {usual}"
             yield UNLIKE.warn(text, node=run.job.node_of(rank).node, evidence=evidence)
         if not votes.decided:

@@ -5,9 +5,9 @@ A limit of any cgroup on the way up counts. A container often sees its own cgrou
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from preflight.checks.node.process import Room, text
+from preflight.checks.node.process import Room, text, tightest
 
 NO_LIMIT = 1 << 60
 """Version 1 writes a number of about this size where there is no limit."""
@@ -15,21 +15,17 @@ NO_LIMIT = 1 << 60
 
 def memory(root: str = "") -> Room | None:
     """Bytes. What was read from files and can be dropped is not counted as used."""
-    return _tightest(_memory(folder) for folder in _folders("memory", root))
+    return tightest(_memory(folder) for folder in _folders("memory", root))
 
 
 def tasks(root: str = "") -> Room | None:
     """Processes and threads."""
-    return _tightest(_tasks(folder) for folder in _folders("pids", root))
+    return tightest(_tasks(folder) for folder in _folders("pids", root))
 
 
 def cpus(root: str = "") -> float | None:
     """The smallest quota, or the number of CPUs in the cpuset."""
     return min((*_quotas(root), *_cpusets(root)), default=None)
-
-
-def _tightest(rooms: Iterable[Room | None]) -> Room | None:
-    return min((room for room in rooms if room), key=lambda room: room.left, default=None)
 
 
 def _memory(folder: str) -> Room | None:

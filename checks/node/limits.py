@@ -93,8 +93,8 @@ class Facts(TypedDict):
 
 
 def measure(ctx: Context) -> Facts:
-    tasks = _tightest(process.tasks(), cgroups.tasks())
-    memory = _tightest(cgroups.memory(), _available())
+    tasks = process.tightest((process.tasks(), cgroups.tasks()))
+    memory = process.tightest((cgroups.memory(), _available()))
     cpus = [count for count in (cgroups.cpus(), _shared_cpus(ctx)) if count is not None]
     ctx.doing("looking at /dev/shm")
     shm, shm_free, _ = disks.space(disks.SHM)
@@ -114,10 +114,6 @@ def measure(ctx: Context) -> Facts:
         "ulimits": {letter: limit for letter, kind in ULIMITS.items() if (limit := process.limit(kind)) is not None},
         "disks": list(disks.written_to(ctx)),
     }
-
-
-def _tightest(*rooms: Room | None) -> Room | None:
-    return min((room for room in rooms if room), key=lambda room: room.left, default=None)
 
 
 def _available() -> Room | None:

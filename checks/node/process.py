@@ -2,6 +2,7 @@
 
 import os
 import resource
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -9,6 +10,11 @@ class Room(NamedTuple):
     limit: int | None
     """None where there is none, but something is left."""
     left: int
+
+
+def tightest(rooms: Iterable[Room | None]) -> Room | None:
+    """That in which the least is left."""
+    return min((room for room in rooms if room), key=lambda room: room.left, default=None)
 
 
 IPC_LOCK, SYS_ADMIN, SYS_RESOURCE = 14, 21, 24

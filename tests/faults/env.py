@@ -42,7 +42,7 @@ def _unlike(name: str, story: str, made: str, finds: str, **more: Any) -> Fault:
 SOFTWARE = (
     in_check("software_image", "A node runs another container image.", "`APPTAINER_NAME` on the second of three nodes",
              "warn env.software.image", only="env.software", culprit={"node": "node-1"},
-             environ_of=as_nodes(3, {"APPTAINER_NAME": "old.sif"}), says="old.sif, expected"),
+             environ_of=as_nodes(3, {1: {"APPTAINER_NAME": "old.sif"}}), says="old.sif, expected"),
 )  # fmt: skip
 
 ALL: tuple[Fault, ...] = (*VARIABLES, *SOFTWARE)

@@ -10,21 +10,11 @@ from tests.running import PLUGINS, ROOT
 
 def _clock(name: str, story: str, made: str, *finds: str, world: int = 3, **more: Any) -> Fault:
     """A node for each rank: `node-0` and so on."""
-    own = more.pop("environ_of")
-    nodes = {
-        rank: {"NODE_RANK": str(rank), "SLURMD_NODENAME": f"node-{rank}", **own.get(rank, {})} for rank in range(world)
-    }
+    nodes = as_nodes(world, more.pop("environ_of"))
     path = os.pathsep.join(str(folder) for folder in (ROOT / "tests" / "clocks", ROOT, PLUGINS))
+    environ = {"PYTHONPATH": path}
     return in_check(
-        name,
-        story,
-        made,
-        *finds,
-        only="node.clock",
-        world=world,
-        environ={"PYTHONPATH": path},
-        environ_of=nodes,
-        **more,
+        name, story, made, *finds, only="node.clock", world=world, environ=environ, environ_of=nodes, **more
     )
 
 
@@ -56,7 +46,7 @@ def _limit(name: str, story: str, made: str, severity: str, slug: str, **more: A
 LIMITS = (
     in_check("limits_tmpdir", "TMPDIR is not there on one node.",
              "`TMPDIR=/no/such/folder` on the second of three nodes", "warn node.limits.disk", only="node.limits",
-             culprit={**NODE_1, "file": "/no/such/folder"}, environ_of=as_nodes(3, {"TMPDIR": "/no/such/folder"}),
+             culprit={**NODE_1, "file": "/no/such/folder"}, environ_of=as_nodes(3, {1: {"TMPDIR": "/no/such/folder"}}),
              says="TMPDIR (/no/such/folder) cannot be written to: No such file or directory"),
 )  # fmt: skip
 LIMITS_ELSEWHERE = (
