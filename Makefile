@@ -10,7 +10,7 @@ RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 WORKERS ?= $(shell expr $$(nproc) + 1)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: preflight test lint bench soak clean
+.PHONY: preflight test test-gpu lint bench soak clean
 
 preflight: $(VENV)/.installed
 	@# What torchrun would set, and torch would warn of, so that the screen shows our words only.
@@ -25,6 +25,10 @@ lint: $(VENV)/.dev .typing
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+
+# On a machine with NVIDIA GPUs: the checks of GPUs against nvidia-smi, and the whole plan on NCCL.
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -m gpu tests
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m soak tests

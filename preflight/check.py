@@ -1,7 +1,8 @@
 """What a check is made of. A check's module imports from here, and from nowhere else in the engine.
 
 A module is a check when it has `PLAN` (a `Plan`), `measure(ctx)` and `judge(facts, run)`; it may have
-`summarize(facts, run)`, one line for the screen. `Option`s and `Code`s are module constants.
+`summarize(facts, run)`, one line for the screen, and `draw(facts, run)`, the lines of a picture: a matrix, say.
+`Option`s and `Code`s are module constants.
 """
 
 import re
@@ -26,6 +27,7 @@ __all__ = [
     "Job",
     "Level",
     "Node",
+    "NotApplicable",
     "Option",
     "Outcome",
     "Plan",
@@ -80,7 +82,17 @@ class Severity(StrEnum):
 
 
 class Skip(Exception):  # noqa: N818 -- a reason, not an error
-    """Raised in `measure` with the reason why this machine cannot be measured."""
+    """Raised in `measure` with the reason why this machine cannot be measured. `facts` are what could be measured
+    nevertheless: they are judged, and the check is no pass."""
+
+    def __init__(self, reason: str, facts: object = None) -> None:
+        super().__init__(reason)
+        self.facts = facts
+
+
+class NotApplicable(Skip):
+    """Raised in `measure` where what the check is about does not exist here: a GPU check without a GPU. A check that
+    applies to no rank is not in the report, unless it was asked for by name."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,10 @@ class Plan:
     """Ids of checks whose facts `judge` may ask for."""
     when: tuple[str, ...] = ()
     """Run only after a fail or warn of one of these checks."""
+    fresh: bool = False
+    """All workers of the run are replaced before it: nothing that a check before it took is still held."""
+    last: bool = False
+    """It runs after all others, also after plugins."""
     facts_version: int = 1
 
 
@@ -249,11 +265,14 @@ class Context:
 
     @property
     def device(self) -> "torch.device":
-        """This rank's GPU on nccl, the CPU on gloo."""
+        """This rank's GPU on nccl, the CPU on gloo. Raises Skip where nccl has no GPU here."""
         import torch
 
         if self.job.backend == "nccl":
-            return torch.device("cuda", self.local_rank % torch.cuda.device_count())
+            gpus = torch.cuda.device_count()
+            if not gpus:
+                raise Skip("torch sees no GPU on this rank")
+            return torch.device("cuda", self.local_rank % gpus)
         return torch.device("cpu")
 
 

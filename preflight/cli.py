@@ -17,7 +17,8 @@ from preflight.registry import Check, Source, UsageError
 
 COMMANDS = ("run", "list", "describe", "show")
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
-ALONE_QUICK_S = 5.0
+ALONE_QUICK_S, DRIVER_S = 5.0, 60.0
+"""Without a launcher; and for the start of a GPU driver, which takes seconds a GPU without persistence mode."""
 PLUGIN_S = 20.0
 SHORT_FOR = {"code": "env.software.code"}
 """`--code DIR` is `--set env.software.code=DIR`."""
@@ -121,7 +122,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "--deadline",
         type=_seconds,
         metavar="S",
-        help="seconds for the whole run (quick 5 alone or 60, standard 120, full 900)",
+        help="seconds for the whole run (quick 60, or alone 5 and 60 for a GPU driver; standard 120, full 900)",
     )
     run.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
     run.add_argument(
@@ -263,7 +264,8 @@ def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bo
     from preflight import supervisor
     from preflight.writers import Output
 
-    default = ALONE_QUICK_S if alone else DEADLINES_S[request.selection.level]
+    alone_s = ALONE_QUICK_S + DRIVER_S * os.path.exists("/proc/driver/nvidia")
+    default = alone_s if alone else DEADLINES_S[request.selection.level]
     task = supervisor.Task(
         request=request,
         command=sys.argv[1:],
@@ -285,17 +287,17 @@ def _describe(options: argparse.Namespace) -> int:
     from preflight import describe
     from preflight.result import RUN
 
-    sources = registry.sources(options.plugin)
-    if options.what.startswith(RUN):
+    sources, what = registry.sources(options.plugin), registry.RENAMED.get(options.what, options.what)
+    if what.startswith(RUN):
         print(describe.run_page())
         return 0
-    family = [id_ for id_ in sources if id_.partition(".")[0] == options.what]
-    id_ = options.what if options.what in sources else options.what.rpartition(".")[0]
+    family = [id_ for id_ in sources if id_.partition(".")[0] == what]
+    id_ = what if what in sources else what.rpartition(".")[0]
     if id_ not in sources and not family:
-        hint = registry.near_misses(options.what, sources)
-        raise UsageError(f"{options.what}: there is no such check or code{hint}")
+        hint = registry.near_misses(what, sources)
+        raise UsageError(f"{what}: there is no such check or code{hint}")
     for one in family or [id_]:
-        print(_told(sources[one], lambda check: describe.page(check, check.id if family else options.what)))
+        print(_told(sources[one], lambda check: describe.page(check, check.id if family else what)))
     return 0
 
 

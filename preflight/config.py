@@ -12,7 +12,7 @@ from typing import Any
 from preflight.check import Level
 from preflight.plan import LONGEST_S, SHORTEST_S
 from preflight.policy import Waiver
-from preflight.registry import OWN_SLUGS, Source, UsageError, load, near_misses
+from preflight.registry import OWN_SLUGS, RENAMED, Source, UsageError, load, near_misses
 from preflight.result import RUN
 
 LARGEST = 1 << 20
@@ -143,7 +143,7 @@ def _options(key: str, value: Any) -> dict[str, str]:
 
 def _severity(key: str, value: Any) -> dict[str, str]:
     read_word = _word(*SEVERITIES)
-    return {code: read_word(f"{key}.{code}", one) for code, one in _flat(key, value).items()}
+    return {RENAMED.get(code, code): read_word(f"{key}.{code}", one) for code, one in _flat(key, value).items()}
 
 
 def _waivers(key: str, value: Any) -> tuple[Waiver, ...]:
@@ -164,7 +164,7 @@ def _waiver(key: str, one: dict[str, Any]) -> Waiver:
     if not isinstance(until, str) or not _is_day(until):
         raise _expected(f"{key}: until", "a day as 2026-12-31", one["until"])
     texts = {name: _word()(f"{key}: {name}", one[name]) for name in ("code", "reason", "node") if name in one}
-    return Waiver(until=until, **texts)
+    return Waiver(until=until, **{**texts, "code": RENAMED.get(texts["code"], texts["code"])})
 
 
 def _is_day(text: str) -> bool:

@@ -132,7 +132,21 @@ def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
     job = Job.from_json(report["job"])
     found = [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
     found.sort(key=_order)
-    return [*_findings(found, width), "", *_counts(report, width), *places, _verdict(report)]
+    return [*pictures(report), *_findings(found, width), "", *_counts(report, width), *places, _verdict(report)]
+
+
+PICTURE = "    │ "
+"""Before every line that a check has drawn."""
+
+
+def pictures(report: Report) -> list[str]:
+    """What the checks have drawn, each under its name."""
+    drawn = [check for check in report["checks"] if check.get("picture")]
+    return [
+        line
+        for check in drawn
+        for line in ("", f"{check['check']}:", *(f"{PICTURE}{plain(text)}".rstrip() for text in check["picture"]))
+    ]
 
 
 def _findings(found: list[dict[str, Any]], width: int) -> Iterator[str]:

@@ -34,6 +34,8 @@ class Coordinator:
         self.book = Book()
         self.results: list[Result] = []
         self.members = sorted(roll.present)
+        self._left_out: list[Result] = []
+        """Of checks that apply to no rank."""
         self._screen = screen
         self._step = 0
         self._generation = 0
@@ -63,10 +65,17 @@ class Coordinator:
             if why_not is not None:
                 self._add(Result(spec.id, spec.title, spec.facts_version, skipped=why_not))
             elif self._is_called_for(spec):
-                self._add(self._check(spec))
+                self._add_if_it_applies(self._check(spec))
         self._judge_late_strangers()
         if self._no_time_for:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.control.deadline_s))
+
+    def _add_if_it_applies(self, result: Result) -> None:
+        if result.applies or self._is_asked_for(result.check):
+            self._add(result)
+        else:
+            self._left_out.append(result)
+            self._screen.left_out(result.check)
 
     def _add(self, result: Result) -> None:
         self.results.append(result)
@@ -74,7 +83,10 @@ class Coordinator:
 
     def _why_not(self, spec: Spec) -> str | None:
         """The reason to skip a check."""
-        results = {result.check: result for result in self.results}
+        results = {result.check: result for result in (*self._left_out, *self.results)}
+        for read in spec.reads:
+            if read in self.request.sources and read not in results and read not in self._specs:
+                return f"needs {read}, which was not selected"
         for need in spec.needs:
             if need not in results:
                 return f"needs {need}, which was not selected"
@@ -96,8 +108,10 @@ class Coordinator:
 
     def _is_called_for(self, spec: Spec) -> bool:
         found = {result.check for result in self.results if result.status in ("fail", "warn")}
-        asked_for = bool(self.request.selection.only) and self.request.selection.names(spec.id)
-        return not spec.when or asked_for or bool(found & set(spec.when))
+        return not spec.when or self._is_asked_for(spec.id) or bool(found & set(spec.when))
+
+    def _is_asked_for(self, check: str) -> bool:
+        return bool(self.request.selection.only) and self.request.selection.names(check)
 
     # One check
 
@@ -147,22 +161,26 @@ class Coordinator:
         )
         if answer is None or "error" in answer:
             found.append(judging.failure(spec.source, why, answer or {}))
-            answer = {"findings": [], "summary": ""}
+            answer = {"findings": [], "summary": "", "picture": []}
         findings = self.request.policy.applied(found + answer["findings"], self.job)
         reason = _skip_reason(outcomes)
-        return Result(spec.id, spec.title, spec.facts_version, findings, outcomes, answer["summary"], reason)
+        said = answer["summary"], reason, answer["picture"]
+        return Result(spec.id, spec.title, spec.facts_version, findings, outcomes, *said)
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
         deadline_s = min(spec.deadline_s, self.control.left - self.reserve_s)
         self._step += 1
+        self._generation += spec.fresh
         order = {
             "step": self._step, "source": vars(spec.source), "members": who, "generation": self._generation,
-            "deadline_s": deadline_s,
+            "deadline_s": deadline_s, "fresh": spec.fresh,
         }  # fmt: skip
         done = Log(self.control, f"{self.roll.run_id}/done/{self._step}")
         self._say("step", order={**order, "members": ranges.to_text(who)})
         seat = self.control.seat
         assert seat is not None
+        if spec.fresh:
+            seat.retire()
         if 0 in who:
             seat.start(order)
         outcomes = self._gather(spec, who, done, deadline_s)

@@ -1,5 +1,6 @@
 """Judging: the facts of all ranks, to findings. Runs in a child of rank 0, forked with the facts in memory."""
 
+import functools
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ def deadline_s(ranks: int) -> float:
 
 TEXT_LIMIT = 2000
 BROKEN_SUMMARY = "summarize() raised"
+PICTURE_LINES, PICTURE_WIDTH = 100, 240
 EVIDENCE_LIMIT = 64 * 1024
 FINDINGS_LIMIT = 20_000
 """A check that finds more has lost its mind; the report must stay readable."""
@@ -29,9 +31,10 @@ FINDINGS_LIMIT = 20_000
 def judge(
     source: Source, job: Job, outcomes: Mapping[int, Outcome], book: Book, settings: Mapping[str, str]
 ) -> dict[str, Any]:
-    """{"findings": [...], "summary": "..."} or {"error": "...", "stack": "..."}, as plain JSON."""
+    """{"findings": [...], "summary": "...", "picture": [...]} or {"error": "...", "stack": "..."}, as plain JSON."""
     try:
         check = registry.load(source)
+        facts = book.of(check.id)
         run = Run(
             job=job,
             members=tuple(sorted(outcomes)),
@@ -39,9 +42,9 @@ def judge(
             options=check.values(settings),
             facts_of=_reader(check, book),
         )
-        found = _findings(check, run, book.of(check.id))
+        found = _findings(check, run, facts)
         json.dumps(found, allow_nan=False)
-        return {"findings": found, "summary": _summary(check, run, book)}
+        return {"findings": found, "summary": _summary(check, run, facts), "picture": _picture(check, run, facts)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}{place_of(error)}", "stack": traceback.format_exc()}
 
@@ -63,6 +66,7 @@ def failure(source: Source, why: str, answer: Mapping[str, Any]) -> dict[str, An
 
 
 def _reader(check: Check, book: Book) -> Any:
+    @functools.cache  # unpacking the facts of thousands of ranks takes a second
     def facts_of(id_: str) -> dict[int, Any]:
         if id_ not in check.plan.reads:
             raise registry.BrokenCheck(f"judge() reads the facts of {id_}, which is not in PLAN.reads")
@@ -118,13 +122,22 @@ def _evidence(evidence: dict[str, Any]) -> dict[str, Any]:
     return evidence if size <= EVIDENCE_LIMIT else {"left_out": f"{size:,} bytes of evidence"}
 
 
-def _summary(check: Check, run: Run, book: Book) -> str:
+def _summary(check: Check, run: Run, facts: dict[int, Any]) -> str:
     summarize = getattr(check.module, "summarize", None)
-    facts = book.of(check.id)
     try:
         return str(summarize(facts, run))[:TEXT_LIMIT] if summarize and facts else ""
     except Exception as error:  # a line for the screen is not worth the findings
         return f"{BROKEN_SUMMARY} {type(error).__name__}: {error}{place_of(error)}"
+
+
+def _picture(check: Check, run: Run, facts: dict[int, Any]) -> list[str]:
+    """What draw() gives, cut to what a screen takes."""
+    draw = getattr(check.module, "draw", None)
+    try:
+        lines = itertools.islice(draw(facts, run), PICTURE_LINES) if draw and facts else ()
+        return [str(line)[:PICTURE_WIDTH] for line in lines]
+    except Exception as error:  # as for the summary
+        return [f"draw() raised {type(error).__name__}: {error}{place_of(error)}"[:PICTURE_WIDTH]]
 
 
 def place_of(error: BaseException) -> str:

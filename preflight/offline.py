@@ -59,9 +59,10 @@ def _again(
     found = blame.findings(id_, check.plan.scope, outcomes, job)
     answer = judging.judge(sources[id_], job, outcomes, book, settings)
     if "error" in answer:
-        answer = {"findings": [judging.failure(sources[id_], "", answer)], "summary": ""}
+        answer = {"findings": [judging.failure(sources[id_], "", answer)], "summary": "", "picture": []}
     version = int(str(old["facts_version"]))
-    return Result(id_, title, version, found + answer["findings"], outcomes, answer["summary"], skipped)
+    said = answer["summary"], skipped, answer["picture"]
+    return Result(id_, title, version, found + answer["findings"], outcomes, *said)
 
 
 def outcomes_of(check: Mapping[str, object], book: Book) -> dict[int, Outcome]:

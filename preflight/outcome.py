@@ -19,7 +19,7 @@ class Outcome:
     reason: str | None = None
     """One line: why it was skipped, the exception, the exit status."""
     slug: str = ""
-    """What the engine's finding is called, where it is not the kind: bad_facts."""
+    """What the engine's finding is called, where it is not the kind: bad_facts. Of a skip: not_applicable."""
     in_collective: bool = False
     """An exception came out of a collective: the cause may be another rank."""
     aborted: bool = False

@@ -106,6 +106,8 @@ class Participant:
 
     def _begin(self, order: dict[str, Any]) -> None:
         members = ranges.from_text(order["members"])
+        if order["fresh"] and self.control.seat is not None:
+            self.control.seat.retire()
         if self.rank not in members:
             return
         if self.job is None:

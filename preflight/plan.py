@@ -72,7 +72,7 @@ def _in_order(specs: list[Spec]) -> list[Spec]:
     """Stable, but each after what it needs, reads or is triggered by (a plugin may depend on a later one)."""
     ids = {spec.id for spec in specs}
     done: list[Spec] = []
-    waiting = list(specs)
+    waiting = sorted(specs, key=lambda spec: spec.last)
     while waiting:
         placed = {spec.id for spec in done}
         after = {s.id: {*s.needs, *s.reads, *s.when} & ids - placed for s in waiting}

@@ -17,6 +17,7 @@ def markdown(report: Report) -> str:
     for check in report["checks"]:
         note = check["skipped"] or check["summary"] or check["title"]
         lines.append(f"| {check['status']} | {check['check']} | {check['seconds']['max']:.1f} | {_cell(note)} |")
+    lines += [line for drawn in [console.pictures(report)] if drawn for line in ("", "```text", *drawn, "```")]
     for finding in _merged(report):
         lines += [
             "",
@@ -64,6 +65,8 @@ def html(report: Report) -> str:
     """One page without scripts or anything from elsewhere."""
     rows = "".join(_row(check) for check in report["checks"])
     found = "".join(_section(finding) for finding in _merged(report))
+    if drawn := console.pictures(report):
+        found = f"<pre>{_safe(chr(10).join(drawn))}</pre>\n{found}"
     return _PAGE.format(verdict=report["verdict"], about=_safe(_about(report)), rows=rows, found=found)
 
 

@@ -21,13 +21,26 @@ BUILT_IN = (
     "env.software",
     "node.limits",
     "node.clock",
+    "node.kernel",
+    "gpu.inventory",
+    "gpu.health",
+    "gpu.pcie",
+    "gpu.nvlink",
+    "gpu.topology",
     "net.rendezvous",
+    "gpu.compute",
     "comm.init",
     "comm.all_reduce",
     "train.ddp",
+    "gpu.released",
 )
 """Cheap to dear, and local to global: the order in which they run."""
 
+RENAMED = {
+    "env.launch.shared_gpu": "gpu.inventory.shared_gpu",
+    "env.launch.no_gpu": "gpu.inventory.no_gpu",
+}
+"""Codes by their old names: configurations and `describe` still understand these."""
 ENTRY_POINTS = "preflight.checks"
 LISTED = 60
 """Names that an error message may list."""
@@ -122,6 +135,8 @@ class Spec:
     reads: tuple[str, ...]
     when: tuple[str, ...]
     facts_version: int
+    fresh: bool = False
+    last: bool = False
 
     @property
     def id(self) -> str:
@@ -221,7 +236,7 @@ def spec_of(check: Check, job: Job) -> Spec:
             raise BrokenCheck(f"PLAN.{name} is {seconds!r}, not a number of seconds")
     return Spec(
         check.source, check.title, plan.scope, plan.level, float(deadline), float(plan.estimate_s),
-        tuple(plan.needs), tuple(plan.reads), tuple(plan.when), plan.facts_version,
+        tuple(plan.needs), tuple(plan.reads), tuple(plan.when), plan.facts_version, plan.fresh, plan.last,
     )  # fmt: skip
 
 

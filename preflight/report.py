@@ -73,6 +73,7 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
             **check,
             "summary": scrub.text(check["summary"]),
             "skipped": check["skipped"] and scrub.text(check["skipped"]),
+            **({"picture": scrub.value(check["picture"])} if "picture" in check else {}),
             "findings": [_clean_finding(finding, scrub) for finding in check["findings"]],
         }
         for check in report["checks"]

@@ -31,6 +31,8 @@ class Result:
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
     summary: str = ""
     skipped: str | None = None
+    picture: list[str] = field(default_factory=list)
+    """Lines that the check has drawn."""
 
     @property
     def status(self) -> str:
@@ -39,6 +41,11 @@ class Result:
         severities = {finding["severity"] for finding in self.findings if counts(finding)}
         severity = next((word for word in WORST_FIRST if word in severities), None)
         return severity or ("skip" if self.skipped is not None else "pass")
+
+    @property
+    def applies(self) -> bool:
+        """Not where every rank said that what the check is about does not exist there."""
+        return not self.outcomes or any(outcome.slug != "not_applicable" for outcome in self.outcomes.values())
 
     def culprits(self, job: Job) -> set[int]:
         """The ranks that its failures name, by rank or by node; empty if one of them names neither."""
@@ -61,6 +68,7 @@ class Result:
             "seconds": _seconds(self.outcomes),
             "summary": self.summary,
             "skipped": self.skipped,
+            **({"picture": self.picture} if self.picture else {}),
             "findings": sorted(merge(self.findings, job), key=lambda f: WORST_FIRST.index(_rank_of(f))),
             "outcomes": _grouped(self.outcomes, job),
         }

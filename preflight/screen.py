@@ -49,6 +49,9 @@ class Plain:
         """A check has its result, or a better one than it had."""
         self.say([console.check_line(result.to_json(_NOWHERE), self._width)])
 
+    def left_out(self, check: str) -> None:
+        """A check that turned out to apply to no rank."""
+
     def turn(self) -> None:
         """The supervisor's loop passes by: what moves may be drawn anew."""
 
@@ -103,6 +106,11 @@ class Live(Plain):
     def ended(self, result: Result) -> None:
         self._running = None
         self.restore(result.to_json(_NOWHERE))
+
+    def left_out(self, check: str) -> None:
+        self._running = None
+        self._plan.remove(check)
+        self._draw()
 
     def restore(self, check: dict[str, Any]) -> None:
         """Shows a check as a report has it."""
@@ -168,7 +176,16 @@ def styled(line: str) -> "Text":
     ):  # fmt: skip
         text.highlight_regex(rf"(?:^|(?<=^verdict: ))(?:{words})\b", style)
     text.highlight_regex(r"(?<=^      )fix:", "bold")
+    if line.startswith(console.PICTURE):
+        for style, words in _IN_PICTURES:
+            text.highlight_regex(rf"(?<= )(?:{words})(?= |$)", style)
     return text
+
+
+_IN_PICTURES = (
+    ("green", r"NV\d+|OK"), ("cyan", "PIX|PXB"), ("yellow", "PHB|NODE"), ("magenta", "SYS"), ("bold red", r"\S+!"),
+)  # fmt: skip
+"""Near is green, far is magenta; a cell that ends with "!" is wrong."""
 
 
 class _File(io.TextIOBase):

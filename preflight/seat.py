@@ -110,7 +110,8 @@ class Seat:
     def _answered(self, message: dict[str, Any]) -> Outcome:
         text = message.pop("text", None)
         outcome = Outcome.from_message(message)
-        if outcome is None or (outcome.kind == "measured") != isinstance(text, str):
+        has_text = isinstance(text, str)
+        if outcome is None or bool(outcome.facts) != has_text or (outcome.kind == "measured" and not has_text):
             broken = self._witnessed(
                 Outcome("raised", self._seconds(), reason="the check wrote into preflight's channel")
             )
@@ -154,14 +155,19 @@ class Seat:
     def _cleaned(self, text: str | None) -> str | None:
         return self._clean(text) if text else None
 
-    def _replace(self) -> None:
+    def _replace(self, grace_s: float = 0.0) -> None:
         """Ends the worker; the next check gets a new one."""
         if self.worker is None:
             return
-        if not self.worker.end():
+        if not self.worker.end(grace_s):
             self.unreaped = True
         self.worker = None
         end_orphans(self._spare())
+
+    def retire(self) -> None:
+        """Ends an idle worker, so that what it holds (memory of a GPU) is free."""
+        if not self.busy:
+            self._replace(grace_s=0.5)
 
     def leave(self) -> None:
         """At the end of the run: the worker may go by itself, and has little time for it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from preflight import facts, registry
 from preflight.channel import Channel
-from preflight.check import Context, Job, Skip
+from preflight.check import Context, Job, NotApplicable, Skip
 from preflight.child import stack_dump_after, stack_dump_cancel
 from preflight.judging import place_of
 from preflight.page import SharedPage
@@ -67,8 +67,6 @@ def _measure(order: dict[str, Any], orders: Orders, loaded: dict[str, Check], pa
     stack_dump_after(order["deadline_s"] * STACK_DUMP)
     try:
         answer = _call_measure(order, orders, loaded, page)
-    except Skip as skip:
-        answer = {"kind": "skipped", "reason": orders.scrub.text(str(skip)) or "no reason given"}
     except (facts.BadFacts, RecursionError) as error:
         answer = {"kind": "raised", "slug": "bad_facts", "reason": str(error)}
     except BaseException as error:
@@ -101,8 +99,17 @@ def _call_measure(order: dict[str, Any], orders: Orders, loaded: dict[str, Check
         check = loaded[source.id] = registry.load(source)
     page.doing("measure", {})
     context = _context(check, order, orders, page)
-    text = facts.to_text(orders.scrub.value(check.module.measure(context)))
-    return {"kind": "measured", "facts": facts.content_hash(text), "text": text}
+    try:
+        return {"kind": "measured", **_as_answer(check.module.measure(context), orders)}
+    except Skip as skip:
+        slug = "not_applicable" if isinstance(skip, NotApplicable) else ""
+        answer = {"kind": "skipped", "slug": slug, "reason": orders.scrub.text(str(skip)) or "no reason given"}
+        return answer if skip.facts is None else {**answer, **_as_answer(skip.facts, orders)}
+
+
+def _as_answer(measured: object, orders: Orders) -> dict[str, str]:
+    text = facts.to_text(orders.scrub.value(measured))
+    return {"facts": facts.content_hash(text), "text": text}
 
 
 def _context(check: Check, order: dict[str, Any], orders: Orders, page: SharedPage) -> Context:

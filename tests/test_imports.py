@@ -49,7 +49,7 @@ def test_a_check_imports_no_other_check_and_nothing_of_the_engine(path: Path) ->
     ("line", "wrong"),
     [
         ("from preflight.check import Plan", False),
-        ("from preflight.checks.env.devices import visible", False),
+        ("from preflight.checks.env.installed import versions", False),
         ("import torch", False),
         ("def f():\n    from preflight.checks.env import launch", True),
         ("from preflight.checks.env.launch import Facts", True),

@@ -13,14 +13,19 @@ from preflight.check import Level
 from tests import running
 from tests.running import Finished
 
+NEED_A_GPU = ("gpu.health", "gpu.pcie", "gpu.nvlink", "gpu.topology", "gpu.released")
+"""These are left out of a report where no node has one."""
+
 
 def is_silent(finished: Finished, world: int, checks: Collection[str] = ()) -> None:
+    """But for what the kernel of this machine says in its log, if it may be read."""
     told = finished.told()
     report = finished.report
-    assert [f for check in report["checks"] for f in check["findings"]] == [], told
-    statuses = {check["check"]: check["status"] for check in report["checks"]}
-    assert statuses == dict.fromkeys(checks or registry.BUILT_IN, "pass"), told
-    assert report["verdict"] == "pass" and report["exit_code"] == 0, told
+    others = [check for check in report["checks"] if check["check"] != running.KERNEL]
+    assert [f for check in others for f in check["findings"]] == [], told
+    expected = set(checks or registry.BUILT_IN) - {running.KERNEL, *NEED_A_GPU}
+    assert {check["check"]: check["status"] for check in others} == dict.fromkeys(expected, "pass"), told
+    assert report["verdict"] in ("pass", "warn") and report["exit_code"] == 0, told
     assert report["job"]["world_size"] == world and report["job"]["missing_ranks"] == "", told
     assert set(finished.exit_codes) == {0}, told
     assert finished.left_over == [], told
@@ -88,8 +93,10 @@ def test_quick_without_a_launcher_is_one_process_without_torch(tmp_path: Path) -
     finished = run.finish()
     assert finished.exit_codes == [0], finished.told()
     statuses = {check["check"]: check["status"] for check in finished.report["checks"]}
-    quick = [id_ for id_ in registry.BUILT_IN if registry.load(registry.sources()[id_]).plan.level is Level.QUICK]
-    assert statuses == {**dict.fromkeys(quick, "pass"), "net.rendezvous": "skip"}, finished.told()
+    quick = {id_ for id_ in registry.BUILT_IN if registry.load(registry.sources()[id_]).plan.level is Level.QUICK}
+    passes = dict.fromkeys(quick - set(NEED_A_GPU), "pass")
+    kernel = {running.KERNEL: statuses[running.KERNEL]}
+    assert statuses == {**passes, **kernel, "net.rendezvous": "skip"}, finished.told()
     assert finished.report["job"]["world_size"] == 1
 
 

@@ -16,7 +16,8 @@ def _deadline(job: Job) -> float:
     return 60.0 + job.world_size / 64
 
 
-PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("env.launch",))
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("env.launch",), fresh=True)
+"""Fresh: an error of CUDA stays in the process that met it, and memory that gpu.compute held is free."""
 
 SLOW_S = option(float, 30.0, "warn where the last rank came so many seconds after the first")
 

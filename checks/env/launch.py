@@ -1,8 +1,8 @@
-"""Launch: every rank is there once, with coherent variables and a device of its own.
+"""Launch: every rank is there once, with coherent variables.
 
 Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as each process was given
-them, and by NVML's UUIDs which GPU it would take. Processes that came but have no place in the run (a rank
-given twice, or beyond the world size) are judged from the roll call.
+them. Processes that came but have no place in the run (a rank given twice, or beyond the world size) are judged
+from the roll call. Which GPU each rank takes is a matter of gpu.inventory.
 """
 
 import re
@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
-from preflight.checks.env.devices import visible
 
 STRANGERS = "preflight.strangers"
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.2, reads=(STRANGERS,))
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, reads=(STRANGERS,))
 
 INVALID = Code(
     "A launch variable is missing or no number.",
@@ -43,15 +42,6 @@ UNEVEN = Code(
     "Nodes have unlike numbers of ranks.",
     fix="Start the same number on each (--nproc-per-node), unless meant so.",
 )
-SHARED_GPU = Code(
-    "Two ranks take the same GPU.",
-    fix="Let each take cuda:LOCAL_RANK; check CUDA_VISIBLE_DEVICES and the number of ranks a node.",
-)
-NO_GPU = Code(
-    "A rank has no GPU where others have one.",
-    fix="Show it its GPU (CUDA_VISIBLE_DEVICES), or start fewer ranks on the node.",
-)
-
 NUMBERS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 1}
 """The least value of each."""
 MOST = 10**6
@@ -61,21 +51,11 @@ EQUAL_EVERYWHERE = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 class Facts(TypedDict):
     environ: dict[str, str]
-    local_rank: int
-    gpus: list[str] | None
-    """UUIDs that this process may use, in CUDA's order; None where NVML cannot tell."""
-    no_gpus_why: str
 
 
 def measure(ctx: Context) -> Facts:
     names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
-    gpus, why = visible(ctx.environ)
-    return {
-        "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
-        "local_rank": ctx.local_rank,
-        "gpus": gpus,
-        "no_gpus_why": why,
-    }
+    return {"environ": {name: ctx.environ[name] for name in names if name in ctx.environ}}
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -86,14 +66,10 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if not run.job.missing:
         yield from _node_sizes(facts, run)
     yield from _local_ranks(facts, run)
-    if run.job.backend == "nccl":
-        yield from _devices(facts, run)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    gpus = {gpu for one in facts.values() for gpu in [_device(one)] if gpu}
-    where = f"{ranges.count(len(facts), 'rank')} on {ranges.count(len(run.job.nodes), 'node')}"
-    return f"{where}, {ranges.count(len(gpus), 'GPU') if gpus else 'no GPU'}"
+    return f"{ranges.count(len(facts), 'rank')} on {ranges.count(len(run.job.nodes), 'node')}"
 
 
 def _strangers(run: Run) -> Iterator[Finding]:
@@ -169,34 +145,9 @@ def _local_ranks(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         holder: dict[str, int] = {}
         for rank in node.ranks:
             said = facts[rank]["environ"].get("LOCAL_RANK") if rank in facts else None
-            if said is None or len(facts[rank]["gpus"] or ()) == 1:
+            if said is None or re.fullmatch("[^,]+", facts[rank]["environ"].get("CUDA_VISIBLE_DEVICES", "")):
                 continue
             other = holder.setdefault(said, rank)
             if other != rank:
                 text = f"LOCAL_RANK is {said}, which rank {other} on this node has, too"
                 yield LOCAL_RANK_TAKEN.fail(text, node=node.node, rank=rank, peer_rank=other, variable="LOCAL_RANK")
-
-
-def _device(one: Facts) -> str | None:
-    """The GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees."""
-    gpus = one["gpus"] or []
-    index = 0 if len(gpus) == 1 else one["local_rank"]
-    return gpus[index] if index < len(gpus) else None
-
-
-def _devices(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    holders: dict[str, int] = {}
-    for rank, one in facts.items():
-        if one["gpus"] is None:
-            continue
-        device = _device(one)
-        if device is None:
-            shown = one["environ"].get("CUDA_VISIBLE_DEVICES", "not set")
-            seen = f"{len(one['gpus'])} are visible (CUDA_VISIBLE_DEVICES is {shown})"
-            text = f"local rank {one['local_rank']} has no GPU: {seen}"
-            yield NO_GPU.fail(text, variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank))
-            continue
-        other = holders.setdefault(device, rank)
-        if other != rank:
-            text = f"takes the GPU {device} that {ranges.ranks([other])} takes; expected a GPU for each rank"
-            yield SHARED_GPU.fail(text, uuid=device, peer_rank=other, **run.job.where(rank))

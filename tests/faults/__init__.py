@@ -5,12 +5,29 @@ It drives tests/test_faults.py, and `python -m tests.faults` writes docs/faults.
 
 from pathlib import Path
 
-from tests.faults import engine, env, net, node, train
+from tests.faults import (
+    engine,
+    env,
+    gpu_compute,
+    gpu_health,
+    gpu_inventory,
+    gpu_nvlink,
+    gpu_pcie,
+    gpu_released,
+    gpu_topology,
+    net,
+    node,
+    train,
+)
+from tests.faults.gpu_row import GpuFault
 from tests.faults.row import Fault
 
-FAMILIES = (engine, env, node, net, train)
+FAMILIES = (engine, env, node, gpu_compute, net, train)
+GPU = (gpu_inventory, gpu_health, gpu_pcie, gpu_nvlink, gpu_topology, gpu_released)
 ALL: tuple[Fault, ...] = tuple(fault for family in FAMILIES for fault in family.ALL)
-ELSEWHERE = {fault.name: fault for family in FAMILIES for fault in family.ELSEWHERE}
+GPU_ROWS: tuple[GpuFault, ...] = tuple(fault for check in GPU for fault in check.ALL)
+"""Driven by tests/checks/gpu/test_gpu_faults.py."""
+ELSEWHERE = {fault.name: fault for family in (*FAMILIES, *GPU) for fault in family.ELSEWHERE}
 DOCS = Path(__file__).parent.parent.parent / "docs" / "faults.md"
 
 
@@ -25,7 +42,7 @@ def page() -> str:
         "| fault | how it is made | found | culprit | exit code |",
         "|---|---|---|---|---|",
     ]
-    for fault in (*ALL, *ELSEWHERE.values()):
+    for fault in (*ALL, *GPU_ROWS, *ELSEWHERE.values()):
         found = ", ".join(f"`{code}`" for code in fault.finds) or "nothing: it is sound"
         culprit = ", ".join(f"{key} {value}" for key, value in fault.culprit.items()) if fault.finds else ""
         cells = (fault.story, fault.made, found, culprit or "-", str(fault.exit_code))

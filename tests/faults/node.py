@@ -85,6 +85,28 @@ LIMITS_ELSEWHERE = (
            says="a process may run for 3,600 s of CPU time (ulimit -t), expected unlimited"),
 )  # fmt: skip
 
+
+def _kernel(name: str, story: str, made: str, *finds: str, **more: Any) -> Fault:
+    exit_code = 1 if any(find.startswith("fail") for find in finds) else 0
+    found = tuple(find.replace(" ", " node.kernel.") for find in finds)
+    return elsewhere(f"kernel_{name}", story, made, *found, **{"culprit": NODE_1, "exit_code": exit_code, **more})
+
+
+_LOG = "a file over /dev/kmsg on the second of three nodes"
+KERNEL_ELSEWHERE = (
+    # tests/checks/node/test_kernel.py
+    _kernel("xid", "A GPU has fallen off the bus, and a link of an NVSwitch has failed.", _LOG, "fail xid", "fail sxid",
+            culprit={**NODE_1, "device": "0000:c1:00.0", "link": 30},
+            says="ago: the GPU does not answer over PCIe any more (it has fallen off the bus); expected none"),
+    _kernel("troubles", "PCIe errors, a hung and a killed task, a memory error and a driver of another version.", _LOG,
+            "warn aer", "warn hung", "warn out_of_memory", "warn memory_error", "warn mismatch",
+            says="tasks hung in the kernel: python3 ("),
+    _kernel("apart", "GPUs and network cards cannot reach each other, and the fabric manager does not run.",
+            "trees of files over /sys and /proc: a proprietary driver on an old kernel, ACS, an IOMMU, an NVSwitch",
+            "warn peermem", "warn acs", "warn iommu", "fail fabric_manager",
+            says="1 RDMA device without nvidia_peermem, and the driver's proprietary modules on Linux 5.4.0-1 have no"),
+)  # fmt: skip
+
 ALL: tuple[Fault, ...] = (*CLOCK, *LIMITS)
 """Driven by tests/test_faults.py."""
-ELSEWHERE: tuple[Fault, ...] = LIMITS_ELSEWHERE
+ELSEWHERE: tuple[Fault, ...] = (*LIMITS_ELSEWHERE, *KERNEL_ELSEWHERE)

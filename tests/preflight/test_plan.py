@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,6 +86,11 @@ def test_a_check_runs_after_what_it_depends_on() -> None:
     assert order.index("plugin.reads") > order.index("comm.init")
     assert order.index("plugin.when") > order.index("comm.all_reduce")
     assert [id_ for id_ in order if not id_.startswith("plugin")] == chosen(Selection())
+
+
+def test_the_last_one_comes_after_plugins_and_what_it_reads() -> None:
+    late = replace(spec("gpu.released", reads=("plugin.a",)), last=True)
+    assert chosen(Selection(), [late, spec("plugin.a"), spec("plugin.b")]) == ["plugin.a", "plugin.b", "gpu.released"]
 
 
 def test_checks_that_need_each_other_are_still_listed() -> None:

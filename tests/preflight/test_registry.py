@@ -15,7 +15,7 @@ from tests.preflight import made
 IDS_AND_CODES = {
     "env.launch": {
         "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
-        "uneven", "shared_gpu", "no_gpu",
+        "uneven",
     },
     "env.variables": {
         "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "conf_line",
@@ -30,6 +30,29 @@ IDS_AND_CODES = {
         "unresolved", "unreachable", "silent_address", "unlike", "loopback", "far", "slow_name", "slow_reverse",
     },
     "node.clock": {"skewed"},
+    "node.kernel": {
+        "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",
+        "nic", "link_down", "peermem", "acs", "iommu", "fabric_manager",
+    },
+    "gpu.inventory": {
+        "no_answer", "count", "missing", "model", "vbios", "memory", "free_memory", "shared_gpu", "no_gpu",
+        "not_visible", "torch_count", "mig", "exclusive", "excluded",
+    },
+    "gpu.health": {
+        "no_answer", "uncorrected", "sram", "remapped", "retired", "corrected", "recovery", "inforom", "hot",
+        "throttled", "process", "memory_used", "persistence", "ecc_mode", "clock", "power_limit", "bar1",
+    },
+    "gpu.pcie": {"no_answer", "width", "generation", "uplink", "replays", "errors"},
+    "gpu.nvlink": {
+        "no_answer", "inactive", "switch", "no_bridge", "slow", "errors", "fabric", "fabric_health", "clique",
+        "domains", "imex",
+    },
+    "gpu.topology": {"no_answer", "no_p2p", "one_way", "past_nvlink", "layout", "far_nic", "far_cpus"},
+    "gpu.compute": {"wrong_product", "wrong_copy", "unstable", "corrupt", "unlike", "device_error", "slow"},
+    "gpu.released": {
+        "no_answer", "memory", "process", "shm", "uncorrected", "corrected", "recovery", "pcie_errors",
+        "nvlink_errors",
+    },
     "comm.init": {"late_rank", "wrong_sum"},
     "comm.all_reduce": {"too_slow", "wrong_result"},
     "train.ddp": {
@@ -48,6 +71,11 @@ def built_in() -> list[registry.Check]:
 def test_ids_and_codes_are_frozen() -> None:
     assert {check.id: set(check.codes) for check in built_in()} == IDS_AND_CODES
     assert set(registry.OWN_SLUGS) == ENGINES_OWN
+
+
+def test_an_old_name_leads_to_a_code_that_there_is() -> None:
+    codes = {f"{check.id}.{slug}" for check in built_in() for slug in check.codes}
+    assert set(registry.RENAMED.values()) <= codes and not set(registry.RENAMED) & codes
 
 
 def test_built_in_checks_are_listed_in_order_without_repetition() -> None:

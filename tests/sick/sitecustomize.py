@@ -1,4 +1,4 @@
-"""Makes torch sick in this process, as SICK says: in its first moment, when the smoke trainer is imported.
+"""Makes torch sick in this process, as SICK says: in its first moment, when what works with it is imported.
 
 Python imports this module by itself where its folder is on PYTHONPATH.
 """
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 
-class _AtTheTrainer:
+class _AtWork:
     """Stands before all finders, and finds nothing."""
 
     def find_spec(self, name: str, *_more: Any) -> None:
-        if name == "preflight.train_smoke.train":
+        if name in ("preflight.train_smoke.train", "preflight.checks.gpu.exercise"):
             deed, _, step = os.environ["SICK"].partition("@")
             _DEEDS[deed](int(step or 0))
 
 
-sys.meta_path.insert(0, _AtTheTrainer())
+sys.meta_path.insert(0, _AtWork())
 
 
 # Where a deed takes hold
@@ -84,6 +84,34 @@ def _in_all_reduce(change: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
     _in_ddp(lambda ddp: ddp.register_comm_hook(None, hook))
 
 
+def _in_mm(change: Callable[[Any], None]) -> None:
+    """On the result of each bare matrix product."""
+    import torch
+
+    right = torch.mm
+
+    def wrong(*factors: Any, **options: Any) -> Any:
+        result = right(*factors, **options)
+        change(result)
+        return result
+
+    torch.mm = wrong
+
+
+def _in_copy(change: Callable[[Any], None]) -> None:
+    """On what arrives of each copy into a tensor."""
+    import torch
+
+    right = torch.Tensor.copy_
+
+    def wrong(target: Any, *arguments: Any, **options: Any) -> Any:
+        right(target, *arguments, **options)
+        change(target)
+        return target
+
+    torch.Tensor.copy_ = wrong  # type: ignore[method-assign, assignment]
+
+
 # What can be done there
 
 
@@ -137,6 +165,42 @@ def _once(step: int) -> None:
     _with_linear(change)
 
 
+def _flip_lowest(values: Any) -> None:
+    """The lowest bit of one element flips."""
+    import torch
+
+    bits = values.view({2: torch.int16, 4: torch.int32}[values.element_size()])
+    bits.view(-1)[100] ^= 1
+
+
+def _flip_lowest_at(number: int) -> Callable[[Any], None]:
+    """The same, once."""
+    calls: list[None] = []
+
+    def change(values: Any) -> None:
+        calls.append(None)
+        if len(calls) == number:
+            _flip_lowest(values)
+
+    return change
+
+
+def _mm_in_other_order() -> None:
+    """Right, with other roundings."""
+    import torch
+
+    mm: Any = torch.mm
+
+    def other(left: Any, right: Any, **options: Any) -> Any:
+        return mm(left.flip(1), right.flip(0), **options)
+
+    torch.mm = other  # type: ignore[assignment]
+
+
+def _raise(text: str) -> None:
+    raise RuntimeError(text)
+
+
 def _forget(parameter: str) -> None:
     """DDP leaves one parameter out."""
     from torch.nn import Module
@@ -162,6 +226,12 @@ _DEEDS: dict[str, Callable[[int], None]] = {
     "receives_wrong": lambda _: _in_all_reduce(lambda values, mean: _first_element(lambda x: x + 1)(mean(values))),
     "receives_nan": lambda _: _in_all_reduce(lambda values, mean: mean(values) * math.nan),
     "forgets_head": lambda _: _forget("head.weight"),
+    "mm_off": lambda _: _in_mm(_flip_lowest),
+    "mm_off_once": lambda number: _in_mm(_flip_lowest_at(number)),
+    "mm_nan": lambda _: _in_mm(lambda values: values.view(-1)[100].fill_(math.nan)),
+    "mm_in_other_order": lambda _: _mm_in_other_order(),
+    "mm_error": lambda _: _in_mm(lambda _: _raise("CUDA error: uncorrectable ECC error encountered\nSee more.")),
+    "copy_off": lambda _: _in_copy(_flip_lowest),
     "raise": lambda step: _in_backward(step, lambda _: 1 / 0),
     "kill": lambda step: _in_backward(step, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
     "stop": lambda step: _in_backward(step, lambda _: os.kill(os.getpid(), signal.SIGSTOP)),

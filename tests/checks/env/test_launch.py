@@ -13,21 +13,18 @@ from tests.preflight import made
 PORT = "29500"
 
 
-def by_torchrun(*sizes: int, gpus: bool = True) -> dict[int, Facts]:
-    """A node for each size, with a GPU a rank."""
+def by_torchrun(*sizes: int) -> dict[int, Facts]:
+    """A node for each size."""
     world = sum(sizes)
     facts: dict[int, Facts] = {}
-    for node, size in enumerate(sizes):
+    for size in sizes:
         for local_rank in range(size):
             rank = len(facts)
             facts[rank] = {
                 "environ": {
                     "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(local_rank),
                     "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "node-0", "MASTER_PORT": PORT,
-                },
-                "local_rank": local_rank,
-                "gpus": [f"GPU-{node}-{number}" for number in range(size)] if gpus else None,
-                "no_gpus_why": "" if gpus else "Driver Not Loaded",
+                }
             }  # fmt: skip
     return facts
 
@@ -35,10 +32,7 @@ def by_torchrun(*sizes: int, gpus: bool = True) -> dict[int, Facts]:
 def by_srun(world: int, *, sets_local_rank: bool = False) -> dict[int, Facts]:
     """`srun --gpus-per-task=1`: each rank sees its own GPU as number 0."""
     environ = {"CUDA_VISIBLE_DEVICES": "0", **({"LOCAL_RANK": "0"} if sets_local_rank else {})}
-    return {
-        rank: {"environ": environ, "local_rank": rank % 8, "gpus": [f"GPU-{rank}"], "no_gpus_why": ""}
-        for rank in range(world)
-    }
+    return {rank: {"environ": environ} for rank in range(world)}
 
 
 def on_nodes(*sizes: int) -> dict[str, range]:
@@ -49,11 +43,7 @@ def changed(facts: dict[int, Facts], rank: int, **environ: str | None) -> dict[i
     """The same, but one rank has other variables, or lacks them."""
     others = {**facts[rank]["environ"], **environ}
     kept = {name: value for name, value in others.items() if value is not None}
-    return {**facts, rank: {**facts[rank], "environ": kept}}
-
-
-def with_gpus(facts: dict[int, Facts], rank: int, *gpus: str) -> dict[int, Facts]:
-    return {**facts, rank: {**facts[rank], "gpus": list(gpus)}}
+    return {**facts, rank: {"environ": kept}}
 
 
 @pytest.mark.parametrize(
@@ -64,11 +54,10 @@ def with_gpus(facts: dict[int, Facts], rank: int, *gpus: str) -> dict[int, Facts
         (by_torchrun(8), (8,)),
         (by_torchrun(8, 8), (8, 8)),
         (by_torchrun(*[8] * 128), (8,) * 128),
-        (by_torchrun(4, gpus=False), (4,)),
         (by_srun(8), (8,)),
         (by_srun(16, sets_local_rank=True), (8, 8)),
     ],
-    ids=["1", "2", "8", "2 nodes", "1,024", "no NVML", "srun", "srun with LOCAL_RANK"],
+    ids=["1", "2", "8", "2 nodes", "1,024", "srun", "srun with LOCAL_RANK"],
 )
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_a_sound_launch_gives_no_finding(facts: dict[int, Facts], sizes: tuple[int, ...], backend: str) -> None:
@@ -113,17 +102,6 @@ FAULTS = [
           "LOCAL_WORLD_SIZE is 4, expected 2, the ranks on this node"),
     Fault("warn uneven", by_torchrun(2, 1, 2), {"node": "node-1"}, "1 ranks, expected 2 as on most nodes",
           sizes=(2, 1, 2)),
-    Fault("fail shared_gpu", with_gpus(SOUND, 3, "GPU-1-1", "GPU-1-0"),
-          {"node": "node-1", "rank": 3, "uuid": "GPU-1-0", "peer_rank": 2},
-          "takes the GPU GPU-1-0 that rank 2 takes"),
-    Fault("fail shared_gpu", with_gpus(by_srun(4), 1, "GPU-0"),
-          {"node": "node-0", "rank": 1, "uuid": "GPU-0", "peer_rank": 0}, "takes the GPU GPU-0 that rank 0 takes"),
-    Fault("fail no_gpu", with_gpus(changed(SOUND, 1, CUDA_VISIBLE_DEVICES="-1"), 1),
-          {"node": "node-0", "rank": 1, "variable": "CUDA_VISIBLE_DEVICES"},
-          "local rank 1 has no GPU: 0 are visible (CUDA_VISIBLE_DEVICES is -1)"),
-    Fault("fail no_gpu", by_torchrun(3) | {2: {**by_torchrun(3)[2], "gpus": ["GPU-a", "GPU-b"]}},
-          {"node": "node-0", "rank": 2, "variable": "CUDA_VISIBLE_DEVICES"},
-          "local rank 2 has no GPU: 2 are visible (CUDA_VISIBLE_DEVICES is not set)", sizes=(3,)),
 ]  # fmt: skip
 
 
@@ -161,17 +139,6 @@ def test_the_world_size_is_rank_0s_also_where_most_say_otherwise() -> None:
     assert found[0]["message"] == "WORLD_SIZE is 8, expected 4 as on 1 of 4 ranks"
 
 
-def test_on_a_cpu_gpus_are_none_of_its_business() -> None:
-    shared = with_gpus(with_gpus(SOUND, 3, "GPU-1-1", "GPU-1-0"), 0)
-    assert testing.judge(launch, shared, nodes=on_nodes(2, 2), backend="gloo") == []
-
-
-def test_two_ranks_with_one_local_rank_and_one_gpu_share_the_gpu_only() -> None:
-    same = changed(with_gpus(with_gpus(by_torchrun(2), 0, "GPU-x"), 1, "GPU-x"), 1, LOCAL_RANK="0")
-    found = testing.judge(launch, same, backend="nccl")
-    assert [one["code"] for one in found] == ["env.launch.shared_gpu"]
-
-
 def test_while_ranks_are_missing_the_sizes_of_nodes_are_not_judged() -> None:
     facts = {rank: one for rank, one in by_torchrun(2, 2).items() if rank != 2}
     found = testing.judge(launch, facts, nodes={"node-0": (0, 1), "node-1": (3,)})
@@ -186,9 +153,8 @@ def test_a_stranger_is_judged_also_where_nobody_measured() -> None:
 @pytest.mark.parametrize(
     ("facts", "sizes", "summary"),
     [
-        (by_torchrun(1, gpus=False), (1,), "1 rank on 1 node, no GPU"),
-        (by_torchrun(8, 8), (8, 8), "16 ranks on 2 nodes, 16 GPUs"),
-        (by_srun(4), (4,), "4 ranks on 1 node, 4 GPUs"),
+        (by_torchrun(1), (1,), "1 rank on 1 node"),
+        (by_torchrun(8, 8), (8, 8), "16 ranks on 2 nodes"),
     ],
 )
 def test_the_summary_counts(facts: dict[int, Facts], sizes: tuple[int, ...], summary: str) -> None:

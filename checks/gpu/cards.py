@@ -1,0 +1,194 @@
+"""The GPUs of the job, as all checks of the family speak of them; and which of them is unlike its siblings."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from preflight.check import Code, Finding, Run, ranges, vote
+from preflight.checks.gpu.probing import Trouble
+
+T = TypeVar("T")
+
+INVENTORY = "gpu.inventory"
+Key = tuple[str, str]
+"""Node and UUID."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU of one node."""
+
+    node: str
+    gpu: int
+    """NVML's number, as nvidia-smi shows it."""
+    uuid: str
+    name: str
+    """Its model."""
+    serial: str | None
+    bus: str
+    mig: bool = field(default=False, compare=False)
+    """Whether it is cut into slices; its NVLinks are off then."""
+    paper: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What a return form asks for, beside the serial number; empty where nobody has looked at it."""
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """For a finding about its hardware."""
+        return {"bus": self.bus, **self.paper}
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The culprit's address for a finding."""
+        return {"node": self.node, "gpu": self.gpu, "uuid": self.uuid, "serial": self.serial}
+
+
+def cards(inventory: Mapping[int, Any], run: Run) -> dict[Key, Card]:
+    """All GPUs that any rank has seen, by node and UUID. `inventory`: the facts of gpu.inventory."""
+    found: dict[Key, Card] = {}
+    identities = {
+        (run.job.node_of(rank).node, uuid): identity
+        for rank, one in inventory.items()
+        for uuid, identity in one["look"]["gpus"].items()
+    }
+    for rank, one in inventory.items():
+        node = run.job.node_of(rank).node
+        for number, handle in one["seen"]["gpus"].items():
+            key = node, handle["uuid"]
+            if key not in found:  # all ranks of a node may see the same
+                found[key] = _card(node, int(number), handle, identities.get(key))
+    return found
+
+
+def _card(node: str, gpu: int, handle: Mapping[str, Any], identity: Mapping[str, Any] | None) -> Card:
+    named = node, gpu, handle["uuid"], handle["name"], handle["serial"], handle["bus"]
+    if identity is None:
+        return Card(*named)
+    mig = bool(identity["mig"] and identity["mig"]["current"])
+    return Card(*named, mig, {name: identity[name] for name in ("board", "module", "vbios", "inforom")})
+
+
+def looked_at(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card] | None = None) -> list[tuple[Card, Any]]:
+    """(GPU, values) of all that a check has measured, each once, by node and number. `facts` have a `look`. `known`:
+    the GPUs of the job, else those of gpu.inventory."""
+    known = cards(run.facts(INVENTORY), run) if known is None else known
+    found: dict[Key, tuple[Card, Any]] = {}
+    for rank, one in facts.items():
+        node = run.job.node_of(rank).node
+        for uuid, values in one["look"]["gpus"].items():
+            if (node, uuid) in known:
+                found.setdefault((node, uuid), (known[node, uuid], values))
+    return sorted(found.values(), key=lambda pair: (pair[0].node, pair[0].gpu))
+
+
+@dataclass(frozen=True)
+class Odd(Generic[T]):
+    """One GPU, or all of one node, that have another value than their siblings."""
+
+    card: Card
+    whole_node: bool
+    value: T
+    usual: T
+    share: str
+    """Who has the usual value: "7 of 8 GPUs of the node", "511 of 512 nodes"."""
+
+    @property
+    def where(self) -> dict[str, Any]:
+        return {"node": self.card.node} if self.whole_node else self.card.where
+
+
+@dataclass(frozen=True)
+class Compared(Generic[T]):
+    """GPUs of one model against each other."""
+
+    odd: list[Odd[T]]
+    ties: list[str]
+    """Where nobody can be called odd: "16 on GPU 0, 8 on GPU 1 of node-0", "535 on node-0, 550 on node-1"."""
+
+
+def compared(values: Iterable[tuple[Card, T]], alike: Callable[[Card], str] = lambda card: card.name) -> Compared[T]:
+    """Each with the GPUs that should be `alike`, those of its model: first within its node, then what is usual on a
+    node with the other nodes. Only against a majority is anything odd."""
+    models: dict[str, dict[str, list[tuple[Card, T]]]] = {}
+    for card, value in values:
+        models.setdefault(alike(card), {}).setdefault(card.node, []).append((card, value))
+    found: Compared[T] = Compared([], [])
+    for nodes in models.values():
+        _compare(nodes, found)
+    return found
+
+
+def _compare(nodes: Mapping[str, list[tuple[Card, T]]], found: Compared[T]) -> None:
+    """The GPUs of one model, by node."""
+    overall = vote(enumerate(value for pairs in nodes.values() for _, value in pairs))
+    if overall.unanimous:
+        return
+    usual_of: dict[int, T] = {}
+    first = [pairs[0][0] for pairs in nodes.values()]
+    for place, pairs in enumerate(nodes.values()):
+        inside = vote(enumerate(value for _, value in pairs))
+        if inside.decided:
+            usual_of[place] = inside.usual
+            share = f"{inside.share('GPU')} of the node"
+            found.odd.extend(Odd(pairs[number][0], False, value, inside.usual, share) for number, value in inside.odd())
+        elif overall.decided:
+            share = f"{overall.share('GPU')} of this model"
+            odd = [(card, value) for card, value in pairs if value != overall.usual]
+            found.odd.extend(Odd(card, False, value, overall.usual, share) for card, value in odd)
+        else:
+            told = ", ".join(f"{value} on GPU {card.gpu}" for card, value in pairs)
+            found.ties.append(f"{told} of {pairs[0][0].node}")
+    between = vote(usual_of)
+    share = between.share("node") if usual_of else ""
+    found.odd.extend(Odd(first[place], True, value, between.usual, share) for place, value in between.odd())
+    if not between.unanimous and not between.decided:
+        sides = between.ranks_of.items()
+        found.ties.append(
+            ", ".join(f"{value} on {_nodes(first[place] for place in places)}" for value, places in sides)
+        )
+
+
+def _nodes(found: Iterable[Card]) -> str:
+    first, *others = [card.node for card in found]
+    return f"{first} and {ranges.count(len(others), 'other')}" if others else first
+
+
+NO_ANSWER_MEANING = "A GPU, or the driver, does not answer."
+NO_ANSWER_FIX = (
+    "See nvidia-smi and dmesg on {node}; reset the GPU (nvidia-smi -r -i {gpu}) or reboot, else drain the node."
+)
+_SAID = {
+    "lost": "is lost (fallen off the bus)",
+    "reset": "needs a reset",
+    "hangs": "does not answer",
+    "died": "ended the process that asked",
+    "permission": "may not be looked at",
+    "error": "answers with an error",
+}
+
+
+def unanswered(code: Code, check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
+    """What did not answer in this check, each once a node."""
+    told: set[tuple[str, int | None]] = set()
+    for rank, one in facts.items():
+        node = run.job.node_of(rank).node
+        for trouble in one["look"]["troubles"]:
+            if trouble["met_in"] == check and (node, trouble["gpu"]) not in told:
+                told.add((node, trouble["gpu"]))
+                yield _unanswered(code, trouble, node)
+
+
+def _unanswered(code: Code, trouble: Trouble, node: str) -> Finding:
+    if trouble["kind"] == "cuda":
+        text = f"CUDA does not start: {trouble['call']}: {trouble['text']}, expected a number of GPUs"
+        return code.fail(
+            text, node=node, fix="See dmesg on {node} for a sick GPU; reset it or reboot, else drain the node."
+        )
+    if trouble["gpu"] is None:
+        text = f"the driver does not work: {trouble['call']}: {trouble['text']}, expected NVML to start"
+        return code.fail(text, node=node, fix="See nvidia-smi, lsmod and dmesg; after a driver update reboot the node.")
+    bus = f" at {trouble['bus']}" if trouble["bus"] else ""
+    said = _SAID[trouble["kind"]]
+    text = f"GPU {trouble['gpu']}{bus} {said}: {trouble['call']}: {trouble['text']}, expected an answer"
+    where = {"gpu": trouble["gpu"], "uuid": trouble["uuid"], "serial": trouble["serial"]}
+    evidence = {"bus": trouble["bus"], "seconds": trouble["seconds"], "call": trouble["call"]}
+    return code.fail(text, node=node, evidence=evidence, **where)

@@ -1,0 +1,265 @@
+"""Health: no GPU has failing memory, is hot or slowed down, is in use, or is set up unlike its siblings.
+
+Everything is read from NVML, before the first CUDA call of this run. Errors are the GPU's own counters; temperatures
+are held against the card's own limits; modes, clocks, power limit and BAR1 are compared with the GPUs of the same
+model. What a card does not give (ECC of a GeForce, processes in some containers) is normal, and left out.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option, ranges
+from preflight.checks.gpu import probing, processes, settings
+from preflight.checks.gpu.cards import NO_ANSWER_FIX, NO_ANSWER_MEANING, Card, looked_at, unanswered
+from preflight.checks.gpu.elsewhere import milder_elsewhere
+from preflight.checks.gpu.probing import Look
+from preflight.checks.gpu.processes import Holder
+from preflight.checks.gpu.readings import Health
+from preflight.checks.gpu.settings import Setting
+
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=("gpu.inventory",))
+
+MAX_USED_MIB = option(int, 1024, "memory of a GPU that may be in use before the job starts, if no process is listed")
+"""A CUDA context alone takes about half of it. Where the driver's own reserve (0.3 to 0.9 GiB) counts as used, as much
+again is allowed."""
+
+NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
+RETURN = "Drain {node}, run the vendor's field diagnostic on GPU {gpu}, and return it."
+RESET = "End what runs on GPU {gpu} of {node}, then nvidia-smi -r -i {gpu} (all GPUs where NVSwitches link them: -r)."
+UNCORRECTED = Code("The memory of a GPU had uncorrectable errors.", fix=f"{RESET} Drain the node if they come back.")
+SRAM = Code("The memory on a GPU's chip (SRAM) fails again and again.", fix=RETURN)
+REMAPPED = Code("Rows of a GPU's memory wait to be remapped, or cannot be.", fix=RETURN)
+RETIRED = Code("Pages of a GPU's memory wait to be retired, or too many were.", fix=RETURN)
+CORRECTED = Code("A GPU corrects a flood of memory errors.", fix="Watch nvidia-smi -q -d ECC -i {gpu}; then return it.")
+RECOVERY = Code("The driver asks to recover a GPU.", fix=RESET)
+INFOROM = Code("The InfoROM of a GPU is corrupt: its counters and settings are not kept.", fix=RETURN)
+HOT = Code("A GPU is too hot.", fix="Look after fans, airflow and coolant of {node}: nvidia-smi -q -d TEMPERATURE.")
+THROTTLED = Code(
+    "A GPU is slowed down.",
+    fix="See nvidia-smi -q -d PERFORMANCE,POWER -i {gpu}; heat is a matter of cooling, a brake of power supplies.",
+)
+PROCESS = Code("A process uses a GPU before the job does.", fix="On {node}: ps -fp {pids}; end it if it is left over.")
+MEMORY_USED = Code(
+    "Memory of a GPU is in use, by nobody who is listed.",
+    fix="On {node}, outside of containers: fuser -v /dev/nvidia*; end what is left over, else reset the GPU.",
+)
+PERSISTENCE = Code("Persistence mode is off.", fix="Start nvidia-persistenced, or run nvidia-smi -pm 1, as root.")
+ECC_MODE = Code(
+    "A GPU's ECC mode is unlike its siblings', or is about to change.", fix="nvidia-smi -e 1, as root, then reset."
+)
+CLOCK = Code(
+    "A GPU's clocks are unlike its siblings', or set low.",
+    fix="See nvidia-smi -q -d CLOCK; nvidia-smi -rgc and -rac take back what was set.",
+)
+POWER_LIMIT = Code(
+    "A GPU's power limit is unlike its siblings', or set low.", fix="Set it: nvidia-smi -pl WATTS, as root."
+)
+BAR1 = Code("A GPU's BAR1 is unlike its siblings'.", fix="See Above 4G Decoding and Resizable BAR in the BIOS.")
+
+SETTINGS = (
+    Setting(PERSISTENCE, "persistence mode", settings.persistence, settings.on_where_ecc_is),
+    Setting(ECC_MODE, "the ECC mode", settings.ecc, settings.ecc_that_turns),
+    Setting(BAR1, "the size of BAR1", settings.bar1),
+    Setting(POWER_LIMIT, "the power limit", settings.power_limit, settings.power_default),
+    Setting(CLOCK, "the highest SM clock", settings.clock("sm_max")),
+    Setting(CLOCK, "the highest memory clock", settings.clock("memory_max")),
+    Setting(CLOCK, "the memory clock in P0", settings.memory_clock),
+    Setting(CLOCK, "the SM application clock", settings.clock("sm_application"),
+            settings.clock("sm_application_default")),
+)  # fmt: skip
+
+MOST_ROWS = 512
+"""Uncorrectable rows that can be remapped (NVIDIA, GPU memory error management; DCGM fails there too)."""
+MOST_PAGES, MANY_DOUBLE = 63, 15
+"""Retired pages before Ampere: 64 is all there is room for; that many with double-bit errors are suspect (DCGM)."""
+MANY_SRAM = 4
+"""Uncorrectable SRAM errors in a GPU's life: beyond it vendors take it back (NVIDIA's RMA policy counts 4 a bank)."""
+MANY_CORRECTED = 20_000_000
+"""As Azure's node checks have it; others allow 50 million."""
+ACTIONS = {
+    1: ("a reset of the GPU", RESET),
+    2: ("a reboot of the node", "Reboot {node}."),
+    3: ("an end of all peer-to-peer traffic", "End all processes on {node} that use several GPUs, then look again."),
+    4: ("a reset once its work has ended", RESET),
+    5: ("a recovery of the IMEX domain", "Restart nvidia-imex on all nodes of the NVLink domain of {node}."),
+    6: ("a reset of the bus", "Reset the PCIe slot of GPU {gpu}, or power {node} off and on."),
+    7: ("a reboot of the whole system", "Reboot {node}, with the hosts that share its GPUs."),
+}
+BY_RESET = (1, 4)
+SW_THERMAL, HW_SLOWDOWN, HW_THERMAL, BRAKE = 0x20, 0x8, 0x40, 0x80
+SLOWED = {
+    HW_THERMAL: "thermal slowdown by the hardware",
+    BRAKE: "power brake",
+    SW_THERMAL: "thermal slowdown by the driver",
+    HW_SLOWDOWN: "slowdown by the hardware",
+}
+"""Others are healthy: idle 0x1, application clocks 0x2, the power cap 0x4, sync boost 0x10, the display's 0x100."""
+GIB, LISTED = 2**30, 4
+
+Told = tuple[Callable[..., Finding], str]
+"""What says it, and the sentence."""
+
+
+class Facts(TypedDict):
+    look: Look
+    """Health by UUID."""
+    holders: dict[str, Holder]
+    """By pid: the processes of all GPUs."""
+
+
+def measure(ctx: Context) -> Facts:
+    look = probing.session().look(ctx, "health")
+    ctx.doing("looking who uses the GPUs")
+    listed = (process["pid"] for one in look["gpus"].values() for process in one["processes"] or ())
+    return {"look": look, "holders": processes.holders(listed)}
+
+
+@milder_elsewhere
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from unanswered(NO_ANSWER, "gpu.health", facts, run)
+    looked = looked_at(facts, run)
+    for card, one in looked:
+        for judged in (_errors, _flood, _recovery, _inforom, _slow):
+            for say, text in judged(one):
+                yield say(text, evidence=card.evidence, **card.where)
+    for setting in SETTINGS:
+        yield from settings.unlike(setting, looked)
+    yield from _in_use(looked, facts, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    looked = [one for _, one in looked_at(facts, run)]
+    degrees = [one["temperature"] for one in looked if one["temperature"] is not None]
+    unlisted = sum(one["processes"] is None for one in looked)
+    words = [ranges.count(len(looked), "GPU")]
+    words += [f"{min(degrees)} to {max(degrees)} °C"] if degrees else []
+    words += [f"processes cannot be listed on {unlisted}"] if unlisted else []
+    return ", ".join(words)
+
+
+def _uncorrected(one: Health) -> int:
+    """Since the driver was loaded."""
+    sram = one["sram"]["volatile_uncorrected"] if one["sram"] else 0
+    return max(one["ecc_errors"]["volatile_uncorrected"] or 0, sram)
+
+
+def _repair(one: Health) -> str:
+    """What waits for a reset."""
+    if one["remapped"] and one["remapped"]["pending"]:
+        return "rows of its memory wait for a reset to be remapped"
+    return "pages of its memory wait for a reset to be retired" if (one["retired"] or {}).get("pending") else ""
+
+
+def _errors(one: Health) -> Iterator[Told]:
+    """The worst alone: errors, what they lead to and what waits for a reset are one event. A row that waits is out of
+    use meanwhile (NVIDIA: new work may start), so that alone is a risk."""
+    count, repair, remapped = _uncorrected(one), _repair(one), one["remapped"] or {}
+    had = f"{ranges.count(count, 'uncorrectable memory error')} since the driver was loaded"
+    if remapped.get("failed"):
+        yield REMAPPED.fail, f"a row of its memory could not be remapped, expected spare rows; {had}"
+    elif one["sram"] and one["sram"]["threshold_exceeded"]:
+        lived = ranges.count(one["sram"]["aggregate_uncorrected"], "uncorrectable error")
+        yield SRAM.fail, f"the SRAM has exceeded the threshold of errors ({lived}), expected it not to be"
+    elif count:
+        yield UNCORRECTED.fail, f"{had}, expected none{f'; {repair}' if repair else ''}"
+    else:
+        yield from _signs(one, repair)
+
+
+def _signs(one: Health, repair: str) -> Iterator[Told]:
+    """Of memory that grows old, but serves."""
+    rows, pages = (one["remapped"] or {}).get("uncorrected", 0), one["retired"] or {}
+    double = pages.get("double_bit") or 0
+    retired = double + (pages.get("single_bit") or 0)
+    lived, sram = one["ecc_errors"]["aggregate_uncorrected"] or 0, (one["sram"] or {}).get("aggregate_uncorrected", 0)
+    if rows >= MOST_ROWS:
+        yield REMAPPED.warn, f"{ranges.count(rows, 'row')} of its memory are remapped, expected fewer than {MOST_ROWS}"
+    elif retired >= MOST_PAGES or double > MANY_DOUBLE:
+        most = f"fewer than {MOST_PAGES}, and at most {MANY_DOUBLE} of these"
+        yield RETIRED.warn, f"{retired} pages are retired, {double} after double-bit errors, expected {most}"
+    elif repair and one["recovery_action"] not in BY_RESET:
+        code = REMAPPED if one["remapped"] else RETIRED
+        yield partial(code.warn, fix=RESET), f"{repair}, expected none to wait"
+    elif sram > MANY_SRAM:
+        yield SRAM.warn, f"{sram} uncorrectable errors of SRAM in the GPU's life, expected at most {MANY_SRAM}"
+    elif lived or sram:
+        text = f"{ranges.count(max(lived, sram), 'uncorrectable memory error')} in the GPU's life, expected none"
+        yield partial(UNCORRECTED.info, fix="Watch nvidia-smi -q -d ECC -i {gpu}."), f"{text}; none of late"
+
+
+def _flood(one: Health) -> Iterator[Told]:
+    errors = one["ecc_errors"]
+    count = max(errors["volatile_corrected"] or 0, errors["aggregate_corrected"] or 0)
+    if count > MANY_CORRECTED:
+        yield CORRECTED.warn, f"{count:,} corrected memory errors, expected at most {MANY_CORRECTED:,}"
+
+
+def _recovery(one: Health) -> Iterator[Told]:
+    """A reset is told by the errors that it is for."""
+    action = one["recovery_action"] or 0
+    if action and not (action in BY_RESET and _uncorrected(one)):
+        wanted, fix = ACTIONS.get(action, (f"recovery action {action}", RESET))
+        why = f": {repair}" if (repair := _repair(one)) else ""
+        yield partial(RECOVERY.fail, fix=fix), f"the driver asks for {wanted}, expected none{why}"
+
+
+def _inforom(one: Health) -> Iterator[Told]:
+    if one["inforom_valid"] is False:
+        yield INFOROM.warn, "the InfoROM is corrupt, expected a valid checksum"
+
+
+def _slow(one: Health) -> Iterator[Told]:
+    """Heat tells of its own slowdown too."""
+    reasons, heat = one["throttle"] or 0, _heat(one)
+    if heat or reasons & (HW_THERMAL | BRAKE):
+        reasons &= ~HW_SLOWDOWN  # which of them it is, is said more precisely
+    if heat:
+        reasons &= ~(HW_THERMAL | SW_THERMAL)
+        yield HOT.warn, heat
+    if slowed := [name for bit, name in SLOWED.items() if reasons & bit]:
+        clock = one["clocks"]["sm"]
+        at = f" (SM clock {clock} MHz of {one['clocks']['sm_max']})" if clock is not None else ""
+        yield THROTTLED.warn, f"the clocks are held down: {' and '.join(slowed)}{at}, expected no such reason"
+
+
+def _heat(one: Health) -> str:
+    """By the card's own limits. Newer ones tell the degrees that are left, and their limits no more."""
+    now, margin, limits = one["temperature"], one["temperature_margin"], one["temperature_limits"]
+    memory, memory_most = one["memory_temperature"], limits["memory_max"]
+    most = min([limit for limit in (limits["gpu_max"], limits["slowdown"]) if limit], default=None)
+    if margin is not None and margin <= 0:
+        return f"the GPU has {now} °C and {margin} degrees left to its limit, expected more than 0"
+    if margin is None and now is not None and most is not None and now >= most:
+        return f"the GPU has {now} °C, expected less than its limit of {most} °C"
+    if memory is not None and memory_most and memory >= memory_most:
+        return f"the memory has {memory} °C, expected less than its limit of {memory_most} °C"
+    return ""
+
+
+def _in_use(looked: list[tuple[Card, Health]], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    known: dict[str, dict[str, Holder]] = {}
+    for rank, one in facts.items():
+        known.setdefault(run.job.node_of(rank).node, {}).update(one["holders"])
+    for card, health in looked:
+        held = {process["pid"]: process["memory"] for process in health["processes"] or ()}
+        others = {pid: holder for pid in held if not (holder := known[card.node][str(pid)])["ours"]}
+        strangers = [pid for pid, holder in others.items() if not processes.belongs_to_the_machine(holder)]
+        for say, pids in ((PROCESS.warn, strangers), (PROCESS.info, [pid for pid in others if pid not in strangers])):
+            if pids:
+                told = [processes.told(pid, others[pid], held[pid]) for pid in pids[:LISTED]]
+                more = [f"{len(pids) - LISTED} more"] if len(pids) > LISTED else []
+                text = f"in use before the job starts: {', '.join([*told, *more])}; expected no process"
+                yield say(text, evidence={"pids": ",".join(map(str, pids))}, **card.where)
+        if not strangers and None not in held.values():
+            yield from _memory_used(card, health, sum(memory or 0 for memory in held.values()), run[MAX_USED_MIB])
+
+
+def _memory_used(card: Card, one: Health, held: int, most_mib: int) -> Iterator[Finding]:
+    """`held` are the bytes of the processes that are listed."""
+    used, total = (one["memory_used"] or 0) - held, one["memory_total"] or 0
+    most_mib *= 1 if one["memory_reserved"] is not None else 2
+    if used > most_mib * 2**20:
+        why = "processes cannot be listed here" if one["processes"] is None else "no process is listed that has it"
+        text = f"{used / GIB:.1f} GiB of {total / GIB:.1f} are in use, and {why}; expected at most {most_mib:,} MiB"
+        yield MEMORY_USED.warn(text, **card.where)

@@ -1,0 +1,58 @@
+"""IMEX, the service by which GPUs of several nodes of one NVLink domain share memory. NCCL needs it between them."""
+
+import os
+from typing import TypedDict
+
+from preflight.check import Context
+from preflight.checks.gpu.fabric import NO_CLUSTER
+
+CHANNELS = "/dev/nvidia-caps-imex-channels"
+SERVICE = "nvidia-imex"
+
+
+class Imex(TypedDict):
+    channels: int
+    """That are here."""
+    usable: int
+    """That this process may open."""
+    service: bool | None
+    """Whether it runs; None where a container may hide it, or the GPUs of one node alone are linked."""
+    switched_off: str
+    """The variable that makes NCCL do without, or ""."""
+
+
+def look(ctx: Context, clusters: set[str], confined: bool) -> Imex:
+    """`clusters`: UUIDs of the GPUs that this rank looks at."""
+    try:
+        channels = [os.path.join(CHANNELS, name) for name in os.listdir(CHANNELS) if name.startswith("channel")]
+    except OSError:
+        channels = []
+    needed = bool(clusters - {NO_CLUSTER})
+    off = [name for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE") if ctx.environ.get(name) == "0"]
+    return {
+        "channels": len(channels),
+        "usable": len([path for path in channels if os.access(path, os.R_OK | os.W_OK)]),
+        "service": _runs(SERVICE) if needed and not confined else None,
+        "switched_off": off[0] if off else "",
+    }
+
+
+def _runs(name: str) -> bool:
+    return any(_command(process) == name for process in os.listdir("/proc") if process.isdigit())
+
+
+def _command(process: str) -> str:
+    try:
+        with open(f"/proc/{process}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def lacks(imex: Imex) -> str:
+    """What is missing of IMEX, or ""."""
+    if not imex["channels"]:
+        return f"there is no channel in {CHANNELS}"
+    if not imex["usable"]:
+        return f"none of the channels in {CHANNELS} ({imex['channels']}) may be opened"
+    return f"{SERVICE} does not run" if imex["service"] is False else ""

@@ -1,0 +1,298 @@
+"""NVLink: as many links are up as each card has, at full speed, without errors, and its fabric is set up.
+
+How many that are is known of the card (catalog.tsv), else by its siblings: an H100 NVL has 12 of 18 by design, and PCIe
+cards have none without a bridge. Behind NVSwitches the fabric manager must have joined each GPU to the fabric, and GPUs
+that are to share memory must be of one clique; between nodes NCCL needs IMEX as well. Error counters run since the
+driver was loaded; gpu.released tells what rises in this run.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
+from preflight.checks.gpu import catalog, fabric, imex, pci, probing, wiring
+from preflight.checks.gpu.cards import (
+    INVENTORY,
+    NO_ANSWER_FIX,
+    NO_ANSWER_MEANING,
+    Card,
+    looked_at,
+    unanswered,
+)
+from preflight.checks.gpu.elsewhere import milder_elsewhere
+from preflight.checks.gpu.probing import Look
+from preflight.checks.gpu.readings import Link
+from preflight.checks.gpu.wiring import Short, Wired
+
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
+
+NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
+INACTIVE = Code(
+    "Fewer NVLinks are up than the card has, or than its siblings have.",
+    fix="See nvidia-smi nvlink -s -i {gpu} and dmesg | grep -i xid on {node}; reset or reseat the GPU, else drain.",
+)
+SWITCH = Code(
+    "Most GPUs of a node have lost their links to one NVSwitch.",
+    fix="See dmesg | grep -i sxid and journalctl -u nvidia-fabricmanager on {node}; reboot it, else return the board.",
+)
+NO_BRIDGE = Code(
+    "GPUs that may have NVLink bridges have none.",
+    fix="Nothing, unless there should be one: then see nvidia-smi nvlink -s and reseat it.",
+)
+SLOW = Code(
+    "An NVLink is slower than it should be.",
+    fix="See nvidia-smi nvlink -s -i {gpu}; reset the GPU (nvidia-smi -r -i {gpu}), else drain the node.",
+)
+ERRORS = Code(
+    "An NVLink has had far more errors than its siblings.",
+    fix="See nvidia-smi nvlink -e -i {gpu} and dmesg | grep -i xid; reseat the GPU or its bridge, or drain the node.",
+)
+FABRIC = Code(
+    "A GPU has not joined its NVSwitch fabric: CUDA does not start on it.",
+    fix="systemctl status nvidia-fabricmanager on {node}: start it, in the driver's version; else reset the GPUs.",
+)
+FABRIC_HEALTH = Code(
+    "A GPU says that its NVSwitch fabric is not healthy.",
+    fix="See nvidia-smi -q | grep -A 12 Fabric, journalctl -u nvidia-fabricmanager on {node}; reset the GPU or drain.",
+)
+CLIQUE = Code(
+    "GPUs that should reach each other over NVLink are in different cliques.",
+    fix="See nvidia-smi -q | grep -A 4 Fabric on {node}, and the partitions of the fabric manager (NMX).",
+)
+DOMAINS = Code(
+    "The nodes are in several NVLink domains.",
+    fix="Nothing, if the job is so large; else place it within one (Slurm: --segment, topology/block).",
+)
+IMEX = Code(
+    "IMEX does not work, which NCCL needs for NVLink between nodes.",
+    fix="systemctl start nvidia-imex on {node}, and nvidia-modprobe -c 0 for the channel; a container must be given "
+    "/dev/nvidia-caps-imex-channels. NCCL_MNNVL_ENABLE=0 does without.",
+)
+
+MANY, TIMES = 1000, 10
+MANY_ERRORS = {
+    "replay": MANY, "crc_flit": MANY, "crc_data": MANY, "recovery": 10, "recovery_failed": 1, "malformed_packets": MANY,
+    "buffer_overruns": MANY, "rcv_errors": MANY, "local_link_integrity": MANY, "effective_errors": MANY,
+}  # fmt: skip
+"""From here on a counter is told, if it also has ten times what is usual on the links of its node: DCGM calls 100 CRC
+errors a second a fault, a few a day are normal. The others count what was corrected, or what a reset did."""
+SLOWER = 0.9
+"""Of the speed that is expected: drivers write it with or without the coding, 25 or 25.78 GB/s."""
+
+
+class Facts(TypedDict):
+    look: Look
+    """NvLink by UUID; of the error counters those that are not zero."""
+    counters: list[str]
+    """Names of the error counters that the driver gives."""
+    switches: list[str]
+    """Bus ids of the node's NVSwitches."""
+    imex: imex.Imex
+
+
+def measure(ctx: Context) -> Facts:
+    look = probing.session().look(ctx, "nvlink")
+    links = [link for one in look["gpus"].values() for link in one["links"]]
+    counters = sorted({name for link in links for name in link["errors"]})
+    for link in links:
+        link["errors"] = {name: count for name, count in link["errors"].items() if count}
+    clusters = {one["fabric"]["cluster"] for one in look["gpus"].values() if one["fabric"]}
+    ctx.doing("looking for IMEX")
+    service = imex.look(ctx, clusters, probing.confined(ctx.environ))
+    return {"look": look, "counters": counters, "switches": pci.switches(), "imex": service}
+
+
+@milder_elsewhere
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from unanswered(NO_ANSWER, "gpu.nvlink", facts, run)
+    known = [(card, one) for card, one in looked_at(facts, run) if not card.mig]
+    fabrics = [(card, one["fabric"]) for card, one in known if one["fabric"]]
+    told = yield from fabric.none_set_up(FABRIC, fabrics)
+    gpus = [wiring.wired(card, one["links"]) for card, one in known if card.node not in told]
+    short = yield from _missing(gpus, _switches(facts, run))
+    yield from fabric.not_set_up(FABRIC, fabrics, told, short)
+    yield from fabric.unhealthy(FABRIC_HEALTH, fabrics, short)
+    yield from fabric.cliques(CLIQUE, DOMAINS, fabrics)
+    yield from _slow(gpus)
+    yield from _errors(gpus)
+    yield from _imex(facts, fabrics, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    """ "8 GPUs, 18 links each at 26.6 GB/s, NVSwitch"."""
+    known = [one["links"] for _, one in looked_at(facts, run)]
+    active = [[link for link in links if link["active"]] for links in known]
+    if not known or not any(active):
+        return "no NVLink is up" if any(known) else "the GPUs have no NVLink"
+    counts = vote(enumerate(len(links) for links in active)).ranks_of
+    told = [f"{ranges.count(len(gpus), 'GPU')}, {ranges.count(up, 'link')} each" for up, gpus in counts.items()]
+    speeds = sorted({(link["speed_mbps"] or 0) / 1000 for links in active for link in links})
+    at = f" at {' and '.join(f'{speed:.1f}' for speed in speeds)} GB/s" if all(speeds) else ""
+    kinds = {link["remote_type"] for links in active for link in links}
+    return f"{'; '.join(told)}{at}" + (", NVSwitch" if "switch" in kinds else ", GPU to GPU" if "gpu" in kinds else "")
+
+
+def _switches(facts: Mapping[int, Facts], run: Run) -> dict[str, list[str]]:
+    return {run.job.node_of(rank).node: one["switches"] for rank, one in facts.items()}
+
+
+# Links that are down
+
+
+def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Generator[Finding, None, set[Card]]:
+    """Returns the GPUs that lack links."""
+    found, ties, bridged = wiring.short(gpus)
+    for tie in ties:
+        yield INACTIVE.warn(f"unlike numbers of NVLinks are up: {tie}; expected one number")
+    for tie in bridged:
+        yield NO_BRIDGE.info(f"some GPUs have a bridge and some have none, NVLinks: {tie}; expected one number")
+    by_node: dict[str, list[Wired]] = {}
+    for gpu in gpus:
+        by_node.setdefault(gpu.card.node, []).append(gpu)
+    lacking: dict[str, list[Short]] = {}
+    for one in found:
+        lacking.setdefault(one.wired.card.node, []).append(one)
+    for node, of_node in lacking.items():
+        yield from _of_node(of_node, by_node[node], switches.get(node, []))
+    for of_one in by_node.values():
+        yield from _no_bridge(of_one)
+    return {one.wired.card for one in found}
+
+
+def _of_node(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> Iterator[Finding]:
+    single = [one for one in found if not one.whole_node]
+    for one in found:
+        if one.whole_node:
+            text = f"{one.wired.up or 'no'} NVLinks of each GPU are up, expected {one.as_on}"
+            yield INACTIVE.warn(text, node=one.wired.card.node)
+    if any(gpu.at_gpus for gpu in gpus):
+        yield from _between_gpus(single, gpus)
+    else:
+        yield from _to_switches(single, gpus, listed)
+
+
+def _between_gpus(found: Sequence[Short], gpus: Sequence[Wired]) -> Iterator[Finding]:
+    hub = wiring.hub(found)
+    if hub:
+        others = ranges.to_text(one.wired.card.gpu for one in found if one is not hub)
+        yield _lone(hub, f" to GPUs {others}")
+        return
+    pairs = wiring.pairs(found, gpus)
+    for pair in pairs:
+        one, peer = pair.one, pair.other.card
+        link = one.down[0] if len(one.down) == 1 else None
+        name = f"NVLink {link}" if link is not None else ranges.count(pair.missing, "NVLink")
+        verb = "is" if pair.missing == 1 else "are"
+        text = f"{name} between GPU {one.wired.card.gpu} and GPU {peer.gpu} {verb} down: {one.wired.up} of GPU "
+        text += f"{one.wired.card.gpu} are up, expected {one.as_on}"
+        evidence = {"links": list(one.down), "peer": peer.bus, "peer_uuid": peer.uuid, **one.wired.card.evidence}
+        say = INACTIVE.fail if one.sure else INACTIVE.warn
+        yield say(text, evidence=evidence, link=link, peer_gpu=peer.gpu, **one.wired.card.where)
+    if not pairs:
+        yield from (_lone(one, "") for one in found)
+
+
+def _to_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> Iterator[Finding]:
+    blamed = wiring.bad_switches(found, gpus, listed)
+    for bus, lost in blamed.items():
+        one, node = lost[0], lost[0].wired.card.node
+        whom = f"{len(lost)} of {ranges.count(len(gpus), 'GPU')}"
+        if bus:
+            text = f"{whom} have lost NVLinks to the NVSwitch at {bus}: {one.wired.up} are up, expected {one.as_on}"
+            yield SWITCH.fail(text, node=node, device=bus, evidence={"gpus": [each.wired.card.gpu for each in lost]})
+        else:
+            text = f"{one.wired.up or 'no'} NVLinks of each of {len(lost)} GPUs are up, expected {one.as_on}"
+            yield (INACTIVE.fail if one.sure else INACTIVE.warn)(text, node=node, fix=_ALL_FIX)
+    explained = {one.wired.card for lost in blamed.values() for one in lost}
+    for one in found:
+        to = wiring.lost_to(one.wired, gpus)
+        if one.wired.card not in explained or not to.keys() <= blamed.keys():
+            known = f" to the NVSwitch at {' and '.join(to)}" if sum(to.values()) == one.missing else ""
+            yield _lone(one, known)
+
+
+_ALL_FIX = (
+    "See dmesg | grep -i -e nvlink -e sxid on {node}, and whether NVLink is turned off (grep NvLink "
+    "/proc/driver/nvidia/params); reboot it, else return the board."
+)
+
+
+def _lone(one: Short, to: str) -> Finding:
+    """Of one GPU. `to`: where the links lead, or ""."""
+    link = one.down[0] if len(one.down) == 1 else None
+    name = f"NVLink {link}" if link is not None else ranges.count(one.missing, "NVLink")
+    verb = "is" if one.missing == 1 else "are"
+    text = f"{name}{to} {verb} down: {one.wired.up} are up, expected {one.as_on}"
+    evidence = {"links": list(one.down), **one.wired.card.evidence}
+    say = INACTIVE.fail if one.sure else INACTIVE.warn
+    return say(text, evidence=evidence, link=link, **one.wired.card.where)
+
+
+def _no_bridge(gpus: Sequence[Wired]) -> Iterator[Finding]:
+    products = [product for gpu in gpus if (product := catalog.known(gpu.card.name))]
+    if 1 < len(products) == len(gpus) and all(one.bridge for one in products) and not any(gpu.up for gpu in gpus):
+        text = f"no NVLink is up between {len(gpus)} x {products[0].name}, expected {products[0].links} with bridges"
+        yield NO_BRIDGE.info(text, node=gpus[0].card.node)
+
+
+# Speed and errors
+
+
+def _slow(gpus: Sequence[Wired]) -> Iterator[Finding]:
+    speeds: dict[str, Counter[int]] = {}
+    for gpu in gpus:
+        counts = speeds.setdefault(gpu.card.name, Counter())
+        counts.update(link["speed_mbps"] for link in gpu.links if link["speed_mbps"])
+    for gpu in gpus:
+        product, usual = catalog.known(gpu.card.name), speeds[gpu.card.name].most_common(1)
+        known = product.speed_mbps if product else None
+        expected = known or (usual[0][0] if usual else 0)
+        speed_of = {link["link"]: link["speed_mbps"] or expected for link in gpu.links}
+        slow = {link: speed for link, speed in speed_of.items() if speed < SLOWER * expected}
+        if slow:
+            name = f"NVLink{'' if len(slow) == 1 else 's'} {ranges.to_text(slow)}"
+            verb = "runs" if len(slow) == 1 else "run"
+            text = f"{name} {verb} at {min(slow.values()) / 1000:.1f} GB/s, expected {expected / 1000:.1f} GB/s as "
+            text += "this card has" if known else "most of its siblings' links"
+            link = next(iter(slow)) if len(slow) == 1 else None
+            yield SLOW.warn(text, link=link, evidence=gpu.card.evidence, **gpu.card.where)
+
+
+def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
+    by_node: dict[str, list[Link]] = {}
+    for gpu in gpus:
+        by_node.setdefault(gpu.card.node, []).extend(link for link in gpu.links if link["active"])
+    for gpu in gpus:
+        bad: dict[int, dict[str, int]] = {}
+        for link in gpu.links:
+            for name, count in link["errors"].items():
+                many = name in MANY_ERRORS and count >= MANY_ERRORS[name]
+                if many and count > TIMES * _usual(name, by_node[gpu.card.node]):
+                    bad.setdefault(link["link"], {})[name] = count
+        if bad:
+            told = [f"{count:,} {name} on NVLink {at}" for at, counts in bad.items() for name, count in counts.items()]
+            more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+            text = f"errors since the driver was loaded: {', '.join(told[:3])}{more}; expected about as few as on "
+            link_number = next(iter(bad)) if len(bad) == 1 else None
+            evidence = {"errors": {str(link): counts for link, counts in bad.items()}, **gpu.card.evidence}
+            yield ERRORS.warn(f"{text}the node's other links", link=link_number, evidence=evidence, **gpu.card.where)
+
+
+def _usual(name: str, links: Sequence[Link]) -> float:
+    return statistics.median(link["errors"].get(name, 0) for link in links)
+
+
+def _imex(facts: Mapping[int, Facts], fabrics: fabric.Fabrics, run: Run) -> Iterator[Finding]:
+    """NCCL fails at its start where GPUs have a domain and IMEX does not work (its src/mnnvl.cc)."""
+    nodes = {card.node for card, one in fabrics if fabric.is_part(one) and one["cluster"] != fabric.NO_CLUSTER}
+    for rank, one in facts.items():
+        node, lack = run.job.node_of(rank).node, imex.lacks(one["imex"])
+        if node in nodes and lack:
+            nodes.remove(node)
+            text = f"{lack}, expected IMEX to work: the GPUs are in an NVLink domain of several nodes"
+            off = one["imex"]["switched_off"]
+            fails = run.job.backend == "nccl" and run.job.world_size > 1
+            say = IMEX.info if off else IMEX.fail if fails else IMEX.warn
+            yield say(f"{text}, but {off} is 0" if off else text, node=node)

@@ -1,0 +1,180 @@
+"""What NVML tells, as typed data. None is what the driver, the card or a permission does not give: that is normal."""
+
+from typing import TypedDict
+
+
+class System(TypedDict):
+    driver: str | None
+    cuda: int | None
+    """12040 is CUDA 12.4: the newest that the driver supports."""
+    nvml: str | None
+    count: int
+    excluded: list[str]
+    """Bus ids of GPUs that an administrator has excluded (NVreg_ExcludedGpus)."""
+
+
+class Handle(TypedDict):
+    """What names a GPU. Cheap, and read first."""
+
+    uuid: str
+    bus: str
+    """As sysfs writes it: 0000:1b:00.0."""
+    name: str
+    serial: str | None
+    minor: int | None
+    """Of /dev/nvidiaN."""
+
+
+class Mig(TypedDict):
+    current: bool
+    pending: bool
+    devices: list[str]
+    """UUIDs of the instances that this process can see."""
+
+
+class Identity(TypedDict):
+    vbios: str | None
+    board: str | None
+    inforom: str | None
+    module: int | None
+    """The number of the slot on the baseboard."""
+    device_id: int
+    """PCI device and vendor: 0x233010de."""
+    subsystem: int
+    capability: str | None
+    memory_total: int | None
+    """Bytes; free and reserved (for the driver itself) too."""
+    memory_free: int | None
+    memory_reserved: int | None
+    compute_mode: int | None
+    """0 default, 2 prohibited, 3 one process only."""
+    mig: Mig | None
+
+
+class Process(TypedDict):
+    pid: int
+    memory: int | None
+    """Bytes."""
+
+
+class Health(TypedDict):
+    ecc: bool | None
+    ecc_pending: bool | None
+    ecc_errors: dict[str, int | None]
+    """volatile_corrected, volatile_uncorrected, aggregate_corrected, aggregate_uncorrected."""
+    sram: dict[str, int] | None
+    """volatile_uncorrected, aggregate_uncorrected, threshold_exceeded."""
+    remapped: dict[str, int] | None
+    """corrected, uncorrected (rows), pending, failed (0 or 1)."""
+    retired: dict[str, int | None]
+    """single_bit, double_bit (pages), pending (0 or 1); before Ampere."""
+    recovery_action: int | None
+    """0 none, 1 reset the GPU, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain, 6 reset the bus,
+    7 reboot the system; driver r570 or newer."""
+    throttle: int | None
+    """Clock event reasons, a mask."""
+    temperature: int | None
+    """Degrees C, of the GPU; the limits as well."""
+    temperature_limits: dict[str, int | None]
+    """shutdown, slowdown, memory_max, gpu_max."""
+    temperature_margin: int | None
+    """Degrees left to the slowdown."""
+    memory_temperature: int | None
+    persistence: bool | None
+    pstate: int | None
+    """0 is the fastest."""
+    power_mw: int | None
+    power_limit_mw: int | None
+    """That is enforced."""
+    power_default_mw: int | None
+    power_least_mw: int | None
+    power_most_mw: int | None
+    clocks: dict[str, int | None]
+    """MHz: sm, memory, sm_max, memory_max, sm_application, sm_application_default."""
+    bar1: int | None
+    """Bytes."""
+    memory_total: int | None
+    memory_used: int | None
+    """Without the driver's own reserve, where the driver tells them apart."""
+    memory_reserved: int | None
+    """None: it is part of what is used, 0.3 to 0.9 GiB."""
+    processes: list[Process] | None
+    """Compute, graphics and MPS; None where they cannot be listed. Pids are those of this process's namespace, or
+    the host's."""
+    inforom_valid: bool | None
+
+
+class Pcie(TypedDict):
+    """Of the link between the GPU and the slot. Generations 1 to 6, widths in lanes."""
+
+    width: int | None
+    width_max: int | None
+    generation: int | None
+    generation_max: int | None
+    """Of GPU and slot together."""
+    generation_gpu_max: int | None
+    """Of the GPU alone."""
+    pstate: int | None
+    """0 is full speed; the generation falls to 1 in power saving."""
+    replays: int | None
+    errors: dict[str, int]
+    """Counters since the driver was loaded: correctable, non_fatal, fatal, lane_error, ...; only those it gives."""
+
+
+class Link(TypedDict):
+    link: int
+    active: bool | None
+    version: int | None
+    speed_mbps: int | None
+    """MB/s in one direction: 26562."""
+    remote: str | None
+    """Bus id of the other end."""
+    remote_type: str | None
+    """gpu, switch, npu or unknown."""
+    errors: dict[str, int]
+    """replay, recovery, crc_flit, crc_data, ecc, or those of NVLink 5: rcv_errors, link_recovery, ...; only those
+    that the driver gives. Since the driver was loaded."""
+
+
+class Fabric(TypedDict):
+    state: int
+    """0 not supported, 1 not started, 2 in progress, 3 completed."""
+    status: int
+    """An NVML code: 0 is success. Means something once the state is 3."""
+    health_mask: int | None
+    """Two bits a condition, 1 true, 2 false; a healthy mask is not 0."""
+    health_summary: int | None
+    """0 not supported, 1 healthy, 2 unhealthy, 3 limited capacity."""
+    clique: int
+    cluster: str
+    """UUID in hexadecimal; zeros where the GPUs of one node alone are linked."""
+
+
+class NvLink(TypedDict):
+    links: list[Link]
+    """Empty where the card has none."""
+    fabric: Fabric | None
+
+
+class Peer(TypedDict):
+    """How one GPU reaches another of the node."""
+
+    ancestor: int | None
+    """What they meet at: 0 board, 10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 beyond."""
+    read: int | None
+    """P2P status: 0 works, 1 chipset, 2 GPU, 3 topology does not support it, 4 disabled by registry, 5 not
+    supported, 6 unknown; write, nvlink and atomics too."""
+    write: int | None
+    nvlink: int | None
+    atomics: int | None
+
+
+class Place(TypedDict):
+    peers: dict[str, Peer]
+    """By the other GPU's UUID."""
+    cpus: list[int] | None
+    """Near CPUs, by number."""
+    numa: int | None
+    """The GPU's own memory node (Grace), else None."""
+    memory_nodes: list[int] | None
+    """NUMA nodes whose memory is near."""

@@ -1,0 +1,201 @@
+"""Topology: GPUs reach each other, their network card and their rank's CPUs as their siblings do.
+
+Reads from NVML how near each two GPUs of a node are, which reach each other's memory (P2P) and which CPUs are near;
+from sysfs where network cards for RDMA stand. The matrix is that of `nvidia-smi topo -m`. GPUs that NVLinks join must
+have P2P; others are held against pairs that are as near. A virtual machine hides much of this, and is then compared
+with its siblings only. Ranks whose launcher binds them to CPUs shall run near their GPU.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
+from preflight.checks.gpu import matrix, paths, unlike
+from preflight.checks.gpu.cards import INVENTORY, NO_ANSWER_FIX, NO_ANSWER_MEANING, cards, looked_at, unanswered
+from preflight.checks.gpu.elsewhere import milder_elsewhere
+from preflight.checks.gpu.layout import NVLINK, Facts, Layout, kind, layouts
+from preflight.checks.gpu.probing import session
+from preflight.checks.gpu.readings import Fabric
+from preflight.checks.gpu.unlike import Cell, FarNic, Pair, Unlike
+
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY, NVLINK))
+CHECK = "gpu.topology"
+
+NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
+_P2P_FIX = (
+    "See nvidia-smi topo -p2p r there; ACS, the IOMMU (see node.kernel) and NVreg_RegistryDwords may turn it off. "
+    "Else reset the GPUs (nvidia-smi -r) or drain the node; until then NCCL goes through host memory."
+)
+NO_P2P = Code("Two GPUs do not reach each other's memory (P2P), though such GPUs do.", fix=_P2P_FIX)
+ONE_WAY = Code("P2P works from one GPU to another, but not back.", fix=_P2P_FIX)
+PAST_NVLINK = Code(
+    "P2P takes another way than the NVLinks between two GPUs.",
+    fix="See nvidia-smi topo -p2p n and nvidia-smi nvlink -s on {node}; reset the GPUs (nvidia-smi -r), else drain it.",
+)
+LAYOUT = Code(
+    "GPUs are farther from each other than on the other nodes.",
+    fix="Compare nvidia-smi topo -m and lspci -tv with another node: a card in another slot, or other BIOS settings.",
+)
+FAR_NIC = Code(
+    "A GPU is farther from its network card than its siblings.",
+    fix="See ls -l /sys/class/infiniband and lspci -tv there: a card is gone, without driver, or in another slot.",
+)
+FAR_CPUS = Code(
+    "A rank is bound to CPUs that are far from its GPU.",
+    fix="Bind each rank near its GPU: numactl --cpunodebind={numa} --membind={numa}, or srun --gpu-bind=closest.",
+)
+
+
+def measure(ctx: Context) -> Facts:
+    look = session().look(ctx, "place")
+    cpus = os.sched_getaffinity(0)
+    return {
+        "look": look,
+        "gpus": paths.gpus() if look["gpus"] else {},
+        "nics": paths.nics() if look["gpus"] else {},
+        "cpus": ranges.to_text(cpus),
+        "bound": len(cpus) < (os.cpu_count() or 1),
+    }
+
+
+@milder_elsewhere
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from unanswered(NO_ANSWER, CHECK, facts, run)
+    wired = layouts(facts, run)
+    pairs = unlike.pairs(wired, _without_p2p(run))
+    yield from _p2p(pairs)
+    yield from _layouts(wired)
+    far = unlike.far_nics(wired)
+    yield from _nics(far)
+    yield from (FAR_NIC.warn(f"{tie}; expected alike") for tie in unlike.nic_ties(wired, far))
+    if run.job.backend == "nccl" and run.job.launcher != "local":
+        yield from _cpus(facts, wired, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    wired = layouts(facts, run)
+    if not wired:
+        return "no GPU was looked at"
+    kinds = vote(enumerate(map(kind, wired)))
+    told = [name if kinds.unanimous else f"{len(nodes)} x {name}" for name, nodes in kinds.ranks_of.items()]
+    works = [pair.works for pair in unlike.pairs(wired)]
+    told += [f"P2P between {sum(works):,} of {ranges.count(len(works), 'pair')}"] if works else []
+    nics = sum(len(layout.nics) for layout in wired)
+    told.append(ranges.count(nics, "RDMA device") if nics else "no RDMA device")
+    return "; ".join(told)
+
+
+def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
+    wired = layouts(facts, run)
+    pairs = unlike.pairs(wired, _without_p2p(run))
+    wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
+    for one in (*unlike.no_p2p(pairs)[0], *unlike.one_way(pairs), *unlike.past_nvlink(pairs)):
+        wrong[one.layout.node] |= dict.fromkeys(one.cells, "")
+    for one in unlike.other_layout(wired)[0]:
+        wrong[one.layout.node] |= dict.fromkeys(one.cells, one.told)
+    for far in unlike.far_nics(wired):
+        wrong[far.layout.node] |= {far.cell: ""} if far.cell else {}
+    return matrix.draw(wired, wrong)
+
+
+# P2P
+
+
+def _without_p2p(run: Run) -> set[str]:
+    """UUIDs of GPUs in MIG mode, which have none, and of those whose fabric is not ready, which gpu.nvlink tells."""
+    known = cards(run.facts(INVENTORY), run)
+    identities = looked_at(run.facts(INVENTORY), run, known)
+    sliced = {card.uuid for card, one in identities if one["mig"] and one["mig"]["current"]}
+    fabrics = ((card.uuid, one["fabric"]) for card, one in looked_at(run.facts(NVLINK), run, known))
+    return sliced | {uuid for uuid, fabric in fabrics if fabric and (fabric["state"] in (1, 2) or _failed(fabric))}
+
+
+def _failed(fabric: Fabric) -> bool:
+    return fabric["state"] == 3 and fabric["status"] != 0
+
+
+def _p2p(pairs: list[Pair]) -> Iterator[Finding]:
+    missing, ties = unlike.no_p2p(pairs)
+    yield from _told(NO_P2P.warn, missing, "no P2P {between}: {told}; {expected}", pairs)
+    yield from (NO_P2P.warn(f"{tie}; expected alike", node=node) for node, tie in ties)
+    yield from _told(ONE_WAY.warn, unlike.one_way(pairs), "P2P {between} works only from {told}; {expected}", pairs)
+    yield from _told(PAST_NVLINK.warn, unlike.past_nvlink(pairs), "P2P {between} is {told}; {expected}", pairs)
+
+
+def _told(
+    say: Callable[..., Finding], found: Iterable[Unlike], text: str, pairs: Iterable[Pair] = ()
+) -> Iterator[Finding]:
+    known = {(pair.layout.node, pair.cell): pair for pair in pairs} if found else {}
+    for one in found:
+        for where, between, cells in one.culprits():
+            first = cells[0]
+            pair = known.get((one.layout.node, first))
+            evidence = {
+                "pairs": len(cells), "near": one.layout.near[first[0]][first[1]],
+                "buses": [one.layout.cards[place].bus for place in first],
+                "serials": [one.layout.cards[place].serial for place in first],
+                **({"forth": pair.forth, "back": pair.back} if pair else {}),
+            }  # fmt: skip
+            message = text.format(between=between, told=one.told, expected=one.expected)
+            yield say(message, evidence=evidence, **where)
+
+
+# Layout
+
+
+def _layouts(wired: list[Layout]) -> Iterator[Finding]:
+    found, ties = unlike.other_layout(wired)
+    yield from _told(LAYOUT.warn, found, "the PCIe path {between} is {told}, {expected}")
+    yield from (LAYOUT.warn(f"{tie}; expected alike") for tie in ties)
+
+
+def _nics(found: list[FarNic]) -> Iterator[Finding]:
+    """One finding for a node all of whose GPUs are far from a NIC."""
+    of_node: dict[str, list[FarNic]] = {}
+    for far in found:
+        of_node.setdefault(far.layout.node, []).append(far)
+    for node, fars in of_node.items():
+        gpus = fars[0].layout.cards
+        whole = 1 < len(fars) == len(gpus)
+        for far in fars[:1] if whole else fars:
+            who = f"all {len(gpus)} GPUs" if whole else f"GPU {gpus[far.gpu].gpu}"
+            is_at = f"the nearest RDMA device of {who} is {far.word} away" if far.word else f"no RDMA device for {who}"
+            where = {"node": node} if whole else gpus[far.gpu].where
+            nics = {"rdma_devices": list(far.layout.nics)}
+            yield FAR_NIC.warn(f"{is_at}, expected {far.usual} as on {far.share}", evidence=nics, **where)
+
+
+# CPUs
+
+
+@lru_cache
+def _numbers(text: str) -> frozenset[int]:
+    return frozenset(ranges.from_text(text))
+
+
+def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator[Finding]:
+    places = {
+        (layout.node, card.uuid): (card, place, layout.numa[number])
+        for layout in wired
+        for number, (card, place) in enumerate(zip(layout.cards, layout.places, strict=True))
+    }
+    inventory = run.facts(INVENTORY)
+    for rank, one in facts.items():
+        known = places.get((run.job.node_of(rank).node, _device(inventory[rank]) if rank in inventory else ""))
+        if not one["bound"] or known is None:
+            continue
+        card, place, numa = known
+        if place["cpus"] and _numbers(one["cpus"]).isdisjoint(place["cpus"]):
+            near = ranges.to_text(place["cpus"])
+            text = f"bound to CPUs {one['cpus']}, expected some of {near}, which are near its GPU {card.gpu}"
+            where = {key: value for key, value in card.where.items() if key != "node"}
+            node = {"numa": ranges.to_text(place["memory_nodes"] or [max(numa, 0)])}
+            yield FAR_CPUS.warn(text, evidence={**node, "near": near}, **where, **run.job.where(rank))
+
+
+def _device(inventory: Mapping[str, list[str]]) -> str:
+    """UUID of the GPU that a rank takes: cuda:LOCAL_RANK, or the only one it sees; "" for none."""
+    visible, local_rank = inventory["visible"], int(str(inventory["local_rank"]))
+    index = 0 if len(visible) == 1 else local_rank
+    return visible[index] if index < len(visible) else ""

@@ -1,0 +1,25 @@
+"""What CUDA makes of CUDA_VISIBLE_DEVICES."""
+
+import re
+from collections.abc import Sequence
+
+
+def chosen(everyone: Sequence[str], wanted: str | None) -> tuple[list[str], str]:
+    """(UUIDs of the devices that CUDA shows, in its order; the first entry that names none, else "").
+
+    Indices or (the beginnings of) UUIDs; the list ends at the first entry that names no device; a MIG UUID stands for
+    itself (CUDA C++ programming guide, environment variables).
+    """
+    if wanted is None:
+        return list(everyone), ""
+    found: list[str] = []
+    for word in (word.strip() for word in wanted.split(",")):
+        if word.startswith("MIG-"):
+            found.append(word)
+        elif re.fullmatch("[0-9]{1,9}", word) and int(word) < len(everyone):
+            found.append(everyone[int(word)])
+        elif word.startswith("GPU-") and (match := next((uuid for uuid in everyone if uuid.startswith(word)), None)):
+            found.append(match)
+        else:
+            return found, word
+    return found, ""

@@ -1,0 +1,50 @@
+"""Runs preflight in a machine of tests/standin."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import running
+from tests.running import Finished
+from tests.standin.machines import Machine
+
+NO_CONTAINER = running.ROOT / "tests" / "no_container"
+HARMLESS = ("container", "NVIDIA_VISIBLE_DEVICES", "KUBERNETES_SERVICE_HOST", "CUDA_VISIBLE_DEVICES")
+"""Variables of the machine that runs the tests."""
+needs_machines = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("gcc"),
+    reason="made-up machines need root, unshare and gcc",
+)
+
+
+def environment(machine: Machine, own: Mapping[str, str], *, container: bool = False) -> dict[str, str]:
+    environ = {**running.environment(), **machine.environ(), **own}
+    for name in set(HARMLESS) - set(own):
+        environ.pop(name, None)
+    if not container:
+        environ["PYTHONPATH"] = os.pathsep.join([str(NO_CONTAINER), environ["PYTHONPATH"]])
+    return environ
+
+
+def run(
+    machine: Machine, folder: Path, *arguments: str, environ: Mapping[str, str] | None = None, container: bool = False
+) -> Finished:
+    """One process: `run --level quick --only gpu`, unless the arguments say otherwise."""
+    chosen = arguments if "--only" in arguments else ("--level", "quick", "--only", "gpu", *arguments)
+    run = running.Run(folder)
+    words = running.preflight("run", *chosen, "--report", str(folder), "--deadline", "12")
+    run.start(machine.command(words), environment(machine, environ or {}, container=container))
+    return run.finish()
+
+
+def run_ranks(machine: Machine, folder: Path, world: int, *arguments: str, **more: str) -> Finished:
+    """Plain ranks on one node."""
+    run = running.Run(folder)
+    words = running.preflight(*arguments, "--report", str(folder), "--deadline", str(running.DEADLINE_S))
+    for rank, places in enumerate(running.plain_ranks(world)):
+        ours = {name: places[name] for name in places if name not in running.environment()}
+        run.start(machine.command(words), environment(machine, {**ours, "LOCAL_RANK": str(rank), **more}))
+    return run.finish()

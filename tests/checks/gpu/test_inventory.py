@@ -1,0 +1,234 @@
+"""Judging on made-up facts; real runs stand in test_gpu_faults.py."""
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from preflight import registry, testing
+from preflight.checks.gpu import inventory
+from tests.checks.gpu import made_gpus
+from tests.checks.gpu.made_gpus import GIB, NAME, on_nodes
+
+Facts = dict[int, dict[str, Any]]
+
+
+def judged(facts: Facts, *sizes: int, backend: str = "nccl", **settings: object) -> list[dict[str, Any]]:
+    return testing.judge(inventory, facts, nodes=on_nodes(*sizes), backend=backend, settings=settings)
+
+
+def visible(facts: Facts, rank: int, wanted: str | None, *uuids: str, **more: Any) -> None:
+    facts[rank] |= {"visible": list(uuids), "wanted": wanted, **more}
+
+
+def by_srun(world: int) -> Facts:
+    """`srun --gpus-per-task=1`: each rank sees its own GPU as number 0, and looks at it."""
+    facts = made_gpus.inventory(world)
+    for rank, one in facts.items():
+        handle = {**one["seen"]["gpus"][str(rank)]}
+        one["seen"]["gpus"] = {"0": handle}
+        one["look"] = {"gpus": {handle["uuid"]: made_gpus.identity()}, "troubles": [], "notes": {}}
+        one |= {"visible": [handle["uuid"]], "wanted": "0", "confined": True}
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("facts", "sizes"),
+    [
+        (made_gpus.inventory(1), (1,)),
+        (made_gpus.inventory(8, 8), (8, 8)),
+        (made_gpus.inventory(4, gpus=8), (4,)),
+        (by_srun(8), (8,)),
+        (made_gpus.inventory(2, 2, gpus=0), (2, 2)),
+    ],
+    ids=["1", "2 nodes", "4 ranks on 8 GPUs", "srun", "CPUs"],
+)
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_sound_nodes_give_no_finding(facts: Facts, sizes: tuple[int, ...], backend: str) -> None:
+    if backend == "gloo" or facts[0]["visible"]:
+        assert judged(facts, *sizes, backend=backend) == []
+
+
+def _lose(facts: Facts) -> None:
+    """Rank 2's node has a GPU less."""
+    for rank in (2, 3):
+        del facts[rank]["seen"]["gpus"]["3"]
+        facts[rank]["seen"]["pci"].pop()
+
+
+def _share(facts: Facts) -> None:
+    visible(facts, 3, None, "GPU-1-1", "GPU-1-0")
+
+
+def _hide(facts: Facts) -> None:
+    visible(facts, 1, "-1", names_none="-1")
+
+
+def _too_few(facts: Facts) -> None:
+    for rank in (0, 1):
+        visible(facts, rank, "0", "GPU-0-0")
+
+
+def _vbios(facts: Facts) -> None:
+    facts[0]["look"]["gpus"]["GPU-0-2"]["vbios"] = "96.00.01"
+
+
+def _vbios_of_node(facts: Facts) -> None:
+    for one in facts[4]["look"]["gpus"].values():
+        one["vbios"] = "96.00.01"
+
+
+def _memory(facts: Facts) -> None:
+    facts[0]["look"]["gpus"]["GPU-0-2"]["memory_total"] = 78 * GIB
+
+
+def _used(facts: Facts) -> None:
+    facts[2]["look"]["gpus"]["GPU-1-3"]["memory_free"] = 30 * GIB
+
+
+def _model(facts: Facts) -> None:
+    facts[0]["seen"]["gpus"]["2"]["name"] = "NVIDIA A100-SXM4-80GB"
+
+
+def _torch(facts: Facts) -> None:
+    facts[1]["torch"] = 3
+
+
+def _excluded(facts: Facts) -> None:
+    facts[0]["seen"]["system"]["excluded"] = ["0000:1f:00.0"]
+
+
+def _mig(facts: Facts) -> None:
+    facts[0]["look"]["gpus"]["GPU-0-1"]["mig"] = {"current": True, "pending": True, "devices": ["MIG-1"]}
+
+
+def _prohibited(facts: Facts) -> None:
+    facts[0]["look"]["gpus"]["GPU-0-1"]["compute_mode"] = 2
+
+
+def _one_process(facts: Facts) -> None:
+    facts[0]["look"]["gpus"]["GPU-0-1"]["compute_mode"] = 3
+
+
+def _names_none(facts: Facts) -> None:
+    visible(facts, 1, "0,1,2,9", "GPU-0-0", "GPU-0-1", "GPU-0-2", names_none="9")
+
+
+def _gone(facts: Facts) -> None:
+    facts[0]["seen"]["pci"].append("0000:1f:00.0")
+
+
+def _for_a_vm(facts: Facts) -> None:
+    _gone(facts)
+    facts[0]["unbound"] = {"0000:1f:00.0": "vfio-pci"}
+
+
+def _silent(facts: Facts) -> None:
+    """GPU 2 is lost when it is looked up, so that only the PCI bus has it."""
+    trouble = {"gpu": 2, "uuid": None, "bus": None, "name": None, "serial": None, "kind": "lost", "call": "nvmlX",
+               "text": "GPU is lost", "seconds": 0.1, "met_in": "gpu.inventory"}  # fmt: skip
+    for rank in (0, 1):
+        del facts[rank]["seen"]["gpus"]["2"]
+        facts[rank]["visible"].remove("GPU-0-2")
+        facts[rank]["look"]["troubles"] = [trouble]
+
+
+FAULTS: list[tuple[Callable[[Facts], None], str, dict[str, Any], str]] = [
+    (_lose, "fail count", {"node": "node-1"}, "3 GPUs, expected 4 as on 2 of 3 nodes"),
+    (_share, "fail shared_gpu", {"node": "node-1", "rank": 3, "uuid": "GPU-1-0", "peer_rank": 2}, "that rank 2 takes"),
+    (_hide, "fail no_gpu", {"node": "node-0", "rank": 1, "variable": "CUDA_VISIBLE_DEVICES"},
+     "local rank 1 has no GPU: 0 are visible (CUDA_VISIBLE_DEVICES is -1)"),
+    (_too_few, "fail shared_gpu", {"rank": 1, "peer_rank": 0}, "takes the GPU GPU-0-0 that rank 0 takes"),
+    (_vbios, "warn vbios", {"node": "node-0", "gpu": 2, "uuid": "GPU-0-2"},
+     "VBIOS 96.00.01, expected 96.00.74.00.01 as on 3 of 4 GPUs of the node"),
+    (_vbios_of_node, "warn vbios", {"node": "node-2"}, "expected 96.00.74.00.01 as on 2 of 3 nodes"),
+    (_memory, "fail memory", {"node": "node-0", "gpu": 2}, "78 GiB of memory, expected 80 GiB as on 3 of 4 GPUs"),
+    (_used, "fail free_memory", {"node": "node-1", "gpu": 3}, "30.0 GiB of 80.0 are free, expected at least 60 GiB"),
+    (_model, "warn model", {"node": "node-0", "gpu": 2}, f"NVIDIA A100-SXM4-80GB, expected {NAME} as on 3 of 4"),
+    (_torch, "fail torch_count", {"node": "node-0", "rank": 1}, "CUDA gives torch 3 GPUs, expected 4 by NVML"),
+    (_excluded, "info excluded", {"node": "node-0", "device": "0000:1f:00.0"}, "is excluded"),
+    (_mig, "fail mig", {"node": "node-0", "rank": 1, "gpu": 1, "uuid": "MIG-1"}, "the slice MIG-1"),
+    (_prohibited, "fail exclusive", {"node": "node-0", "rank": 1, "gpu": 1}, "PROHIBITED, expected DEFAULT"),
+    (_one_process, "info exclusive", {"node": "node-0", "rank": 1, "gpu": 1}, "EXCLUSIVE_PROCESS"),
+    (_names_none, "warn not_visible", {"node": "node-0", "rank": 1, "variable": "CUDA_VISIBLE_DEVICES"},
+     "CUDA_VISIBLE_DEVICES is 0,1,2,9: 9 names none of the 4 GPUs here"),
+    (_gone, "fail missing", {"node": "node-0", "device": "0000:1f:00.0"}, "NVML does not list it, expected 5 GPUs"),
+    (_for_a_vm, "info missing", {"node": "node-0", "device": "0000:1f:00.0"}, "its driver is vfio-pci"),
+    (_silent, "fail no_answer", {"node": "node-0", "gpu": 2}, "GPU 2 is lost (fallen off the bus): nvmlX: GPU is lost"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "finds", "culprit", "says"), FAULTS, ids=[fault[0].__name__.strip("_") for fault in FAULTS]
+)
+def test_the_culprit_is_named(change: Callable[[Facts], None], finds: str, culprit: dict[str, Any], says: str) -> None:
+    facts = made_gpus.inventory(2, 2, 2, gpus=4)
+    change(facts)
+    (found,) = judged(facts, 2, 2, 2, min_memory_gib=60)
+    assert f"{found['severity']} {found['code']}".replace("gpu.inventory.", "") == finds
+    assert culprit.items() <= found["where"].items() and says in found["message"], found
+    assert "{" not in found["fix"]
+
+
+def test_every_code_has_a_fault() -> None:
+    codes = {fault[1].split()[1] for fault in FAULTS}
+    assert codes == set(registry.load(registry.sources()["gpu.inventory"]).codes)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 1)])
+def test_one_node_against_one_blames_none(sizes: tuple[int, ...]) -> None:
+    facts = made_gpus.inventory(*sizes, gpus=4)
+    del facts[sizes[0]]["seen"]["gpus"]["3"]
+    found = [one for one in judged(facts, *sizes, backend="gloo") if one["code"].endswith("count")]
+    assert [one["where"] for one in found] in ([{}], [])
+
+
+def test_in_a_container_what_it_does_not_see_is_not_missing() -> None:
+    facts = made_gpus.inventory(2, gpus=2)
+    for one in facts.values():
+        one["seen"]["pci"] += ["0000:1e:00.0", "0000:1f:00.0"]
+        one["confined"] = True
+    assert judged(facts, 2) == []
+
+
+def test_two_containers_of_one_host_that_share_a_gpu_are_seen_between_nodes() -> None:
+    facts = made_gpus.inventory(1, 1)
+    facts[1] = copy.deepcopy(facts[0])
+    (found,) = judged(facts, 1, 1)
+    assert (found["code"], found["where"]["rank"]) == ("gpu.inventory.shared_gpu", 1)
+
+
+def test_two_unlike_nodes_are_both_told_and_none_is_odd() -> None:
+    facts = made_gpus.inventory(2, 2, gpus=4)
+    for one in facts[2]["look"]["gpus"].values():
+        one["vbios"] = "96.00.01"
+    (found,) = judged(facts, 2, 2)
+    assert found["where"] == {} and "96.00.74.00.01 on node-0, 96.00.01 on node-1" in found["message"]
+
+
+def test_512_nodes_with_one_odd_gpu_are_judged_in_no_time() -> None:
+    facts = made_gpus.inventory(*[8] * 512)
+    facts[8 * 300]["look"]["gpus"]["GPU-300-5"]["vbios"] = "old"
+    start = time.process_time()
+    (found,) = judged(facts, *[8] * 512)
+    assert (found["where"]["node"], found["where"]["gpu"]) == ("node-300", 5)
+    assert time.process_time() - start < 20  # a bound on madness only; benchmarks/ has the figure
+
+
+@pytest.mark.parametrize(
+    ("facts", "sizes", "summary"),
+    [
+        (made_gpus.inventory(2, 2, gpus=0), (2, 2), "no NVIDIA GPU"),
+        (made_gpus.inventory(8, 8), (8, 8), f"16 x {NAME}; driver 535.161.08"),
+        (by_srun(2), (2,), f"2 x {NAME}; driver 535.161.08"),
+    ],
+)
+def test_the_summary_counts(facts: Facts, sizes: tuple[int, ...], summary: str) -> None:
+    report = judged(facts, *sizes, backend="gloo")
+    assert report == []
+    from preflight.check import Run
+    from tests.preflight import made
+
+    assert inventory.summarize(facts, Run(made.job(*sizes), tuple(facts), {})) == summary  # type: ignore[arg-type]

@@ -1,0 +1,75 @@
+"""What gpu.topology finds."""
+
+from collections.abc import Iterable
+
+from tests.faults.gpu_row import GpuFault, on_machines
+from tests.faults.row import Fault, elsewhere
+
+_T = "warn gpu.topology"
+
+
+def p2p(one: int, other: int, **statuses: int) -> dict[str, object]:
+    """Changes of a machine: what NVML says of two GPUs, both ways."""
+    ways = ((one, other), (other, one))
+    return {f"gpu.{a}.p2p.{b}.{name}": status for a, b in ways for name, status in statuses.items()}
+
+
+def apart(gpu: int, others: Iterable[int], level: int) -> dict[str, object]:
+    """Both ways."""
+    changes = ({f"gpu.{gpu}.topology.{other}": level, f"gpu.{other}.topology.{gpu}": level} for other in others)
+    return {key: value for change in changes for key, value in change.items()}
+
+
+_NONE = {"read": 3, "write": 3, "nvlink": 3}
+_ALONE = {key: value for other in (0, 1, 2, 4, 5, 6, 7) for key, value in p2p(3, other, **_NONE).items()}
+
+ALL: tuple[GpuFault, ...] = (
+    *on_machines(("h100_nvswitch", "old_driver"), "p2p_none", "Two GPUs do not reach each other.",
+                 "the driver says that the topology forbids it", p2p(2, 5, **_NONE), f"{_T}.no_p2p",
+                 culprit={"gpu": 2, "peer_gpu": 5},
+                 says="GPU 2 and GPU 5: the topology does not support it; expected it: NVLinks join them"),
+    *on_machines(("v100_cube_mesh",), "p2p_none", "Two GPUs of a cube mesh do not reach each other.",
+                 "the driver says that the chipset forbids it", p2p(0, 4, read=1, write=1, nvlink=1), f"{_T}.no_p2p",
+                 culprit={"gpu": 0, "peer_gpu": 4}, says="the chipset does not support it"),
+    *on_machines(("b200_nvswitch",), "p2p_none_of_one", "A GPU reaches no other.", "as above, for 7 pairs",
+                 _ALONE, f"{_T}.no_p2p", culprit={"gpu": 3}, says="no P2P between GPU 3 and GPUs 0-2,4-7: "),
+    *on_machines(("h100_nvl",), "p2p_off", "P2P is turned off.", "the driver says that its registry forbids it",
+                 {key: value for one in range(4) for other in range(one)
+                  for key, value in p2p(one, other, read=4, write=4, nvlink=4).items()},
+                 f"{_T}.no_p2p", culprit={"gpu": 2, "peer_gpu": 3}, says="the driver's registry turns it off"),
+    *on_machines(("pcie_two_sockets",), "p2p_pcie", "Two cards do not reach each other over PCIe.",
+                 "the driver says that the chipset forbids it", p2p(0, 2, read=1, write=1), f"{_T}.no_p2p",
+                 culprit={"gpu": 0, "peer_gpu": 2}, says="expected it as between 3 of 4 pairs that are SYS apart"),
+    *on_machines(("pcie_two_sockets",), "p2p_tie", "One of two pairs of cards has no P2P.", "as above, for 0 and 1",
+                 p2p(0, 1, read=1, write=1), f"{_T}.no_p2p", culprit={},
+                 says="NODE apart: works between GPU2 and GPU3 of"),
+    *on_machines(("a100_nvswitch", "pcie_two_sockets"), "p2p_one_way", "P2P works one way.",
+                 "the driver forbids GPU 3 to write to GPU 1", {"gpu.3.p2p.1.write": 1}, f"{_T}.one_way",
+                 culprit={"gpu": 1, "peer_gpu": 3}, says="works only from GPU1 to GPU3, not back"),
+    *on_machines(("h100_nvswitch", "v100_cube_mesh"), "p2p_past_nvlink", "P2P takes another way than NVLink.",
+                 "the driver says that NVLink has none", p2p(0, 3, nvlink=5), f"{_T}.past_nvlink",
+                 culprit={"gpu": 0, "peer_gpu": 3}, says="is not over NVLink"),
+    *on_machines(("h100_nvswitch", "b200_nvswitch"), "nic_gone", "A GPU's network card is gone.", "sysfs has one fewer",
+                 {}, f"{_T}.far_nic", culprit={"gpu": 5}, says="expected PIX as on 7 of 8 GPUs of the node",
+                 files={"/sys/class/infiniband/mlx5_5": None}),
+    *on_machines(("h100_nvswitch",), "p2p_none_and_nic_gone", "Two GPUs do not reach each other, and a third has lost "
+                 "its network card.", "both at once", p2p(0, 1, **_NONE), f"{_T}.no_p2p", f"{_T}.far_nic",
+                 culprit={"gpu": 0, "peer_gpu": 1}, says="no P2P between GPU 0 and GPU 1",
+                 files={"/sys/class/infiniband/mlx5_6": None}),
+    *on_machines(("a100_nvswitch",), "lost_at_its_place", "A GPU is lost when its CPUs are asked for; two others do "
+                 "not reach each other.", "the call says so", {"gpu.6.affinity.cpus": "!15", **p2p(1, 2, **_NONE)},
+                 "fail gpu.topology.no_answer", f"{_T}.no_p2p", culprit={"gpu": 6}, says="GPU 6 at 0000:"),
+)  # fmt: skip
+
+ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/gpu/test_topology.py
+    elsewhere("gpu_in_another_slot", "A GPU of one of three nodes is far from the others of its socket.",
+              "the driver says so", f"{_T}.layout", culprit={"node": "node-1", "gpu": 3}, exit_code=0,
+              says="the PCIe path between GPU 3 and GPUs 0-2 is SYS, expected NODE as on 2 of 3 nodes"),
+    elsewhere("nics_gone", "One of three nodes has no network card for RDMA.", "sysfs has none", f"{_T}.far_nic",
+              culprit={"node": "node-2"}, exit_code=0,
+              says="no RDMA device for all 8 GPUs, expected PIX as on 2 of 3 nodes"),
+    elsewhere("bound_far_from_gpu", "A rank is bound to CPUs of the other socket.", "`taskset`; judged as on nccl",
+              f"{_T}.far_cpus", culprit={"node": "node-0", "rank": 0, "gpu": 0}, exit_code=0,
+              says="bound to CPUs 1, expected some of 0, which are near its GPU 0"),
+)  # fmt: skip

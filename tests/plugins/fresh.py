@@ -1,0 +1,33 @@
+"""One rank a node waits until no worker of an earlier check is left, as gpu.released does; and it draws."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope
+
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, reads=("plugin.holds",), fresh=os.environ.get("TEST_FRESH") == "1")
+HELD = Code("A worker of an earlier check lives.", fix="Replace it.")
+
+
+def measure(ctx: Context) -> Any:
+    workers = [int(path.name) for path in Path(ctx.environ["TEST_FOLDER"]).iterdir()]
+    end = time.monotonic() + 1
+    while living := [pid for pid in workers if os.path.exists(f"/proc/{pid}")]:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    return {"asked": len(workers), "living": living}
+
+
+def judge(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
+    for rank, one in facts.items():
+        if one["living"]:
+            yield HELD.fail(f"{len(one['living'])} of {one['asked']} live, expected none", **run.job.where(rank))
+
+
+def draw(facts: Mapping[int, Any], run: Run) -> Iterator[str]:
+    for rank, one in facts.items():
+        yield f"rank {rank} asked {one['asked']} OK"
