@@ -65,10 +65,12 @@ def _cut(line: str, width: int | None) -> str:
 
 def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
     """Severity, culprit and code; the sentence; who noticed; the fix."""
-    who = culprit(finding)
+    papers = _papers(finding)
+    who = culprit({**finding, "where": {key: value for key, value in finding["where"].items() if key not in papers}})
     word = "WAIVED" if "waived" in finding else _WORDS[finding["severity"]]
     first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding['code']}]"
     lines = [first, *_indented(finding["message"], width), *_indented(_waiver(finding), width)]
+    lines += _indented(", ".join(f"{key} {value}" for key, value in papers.items()), width)
     if finding["noticed_by"]:
         noticed = ranges.from_text(finding["noticed_by"])
         lines += _indented(
@@ -76,6 +78,12 @@ def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
             width,
         )
     return [*lines, *_indented(f"fix: {finding['fix']}", width)]
+
+
+def _papers(finding: dict[str, Any]) -> dict[str, Any]:
+    """Long numbers of a GPU that has a short one: for the ticket, below the sentence."""
+    where = finding["where"]
+    return {key: where[key] for key in ("uuid", "serial") if key in where} if "gpu" in where else {}
 
 
 def _waived(check: dict[str, Any]) -> int:
@@ -200,10 +208,13 @@ def _counts(report: Report, width: int) -> list[str]:
     waived = sum(_waived(check) for check in report["checks"])
     counts += [f"{ranges.count(waived, 'finding')} waived"] if waived else []
     lines = [f"{ranges.count(len(statuses), 'check')}: {', '.join(counts) or 'none'}"]
+    skipped: dict[str, list[str]] = {}
     for check in report["checks"]:
         if check["skipped"] is not None:
-            lines += _indented(f"skipped {check['check']}: {check['skipped']}", width)
-    return lines
+            skipped.setdefault(check["skipped"], []).append(check["check"])
+    return lines + [
+        line for why, ids in skipped.items() for line in _indented(f"skipped {', '.join(ids)}: {why}", width)
+    ]
 
 
 def _verdict(report: Report) -> str:

@@ -1,11 +1,14 @@
 """Judging: the facts of all ranks, to findings. Runs in a child of rank 0, forked with the facts in memory."""
 
+import contextlib
 import functools
 import itertools
 import json
 import os
+import signal
+import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from preflight import registry
@@ -20,6 +23,8 @@ def deadline_s(ranks: int) -> float:
     return 10.0 + ranks / 200
 
 
+EXTRA = 0.2
+"""Of that, for the summary, and as much for the picture."""
 TEXT_LIMIT = 2000
 BROKEN_SUMMARY = "summarize() raised"
 PICTURE_LINES, PICTURE_WIDTH = 100, 240
@@ -125,7 +130,8 @@ def _evidence(evidence: dict[str, Any]) -> dict[str, Any]:
 def _summary(check: Check, run: Run, facts: dict[int, Any]) -> str:
     summarize = getattr(check.module, "summarize", None)
     try:
-        return str(summarize(facts, run))[:TEXT_LIMIT] if summarize and facts else ""
+        with _ended_after(EXTRA * deadline_s(len(facts))):
+            return str(summarize(facts, run))[:TEXT_LIMIT] if summarize and facts else ""
     except Exception as error:  # a line for the screen is not worth the findings
         return f"{BROKEN_SUMMARY} {type(error).__name__}: {error}{place_of(error)}"
 
@@ -134,10 +140,30 @@ def _picture(check: Check, run: Run, facts: dict[int, Any]) -> list[str]:
     """What draw() gives, cut to what a screen takes."""
     draw = getattr(check.module, "draw", None)
     try:
-        lines = itertools.islice(draw(facts, run), PICTURE_LINES) if draw and facts else ()
-        return [str(line)[:PICTURE_WIDTH] for line in lines]
+        with _ended_after(EXTRA * deadline_s(len(facts))):
+            lines = itertools.islice(draw(facts, run), PICTURE_LINES) if draw and facts else ()
+            return [str(line)[:PICTURE_WIDTH] for line in lines]
     except Exception as error:  # as for the summary
         return [f"draw() raised {type(error).__name__}: {error}{place_of(error)}"[:PICTURE_WIDTH]]
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in Python code that takes longer: summary and picture must not cost the findings."""
+    if threading.current_thread() is not threading.main_thread():  # in a test of somebody's: no signals there
+        yield
+        return
+
+    def give_up(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"it took more than {seconds:.1f} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def place_of(error: BaseException) -> str:

@@ -234,6 +234,9 @@ def spec_of(check: Check, job: Job) -> Spec:
     for name, seconds in (("deadline_s", deadline), ("estimate_s", plan.estimate_s)):
         if not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
             raise BrokenCheck(f"PLAN.{name} is {seconds!r}, not a number of seconds")
+    for name in ("fresh", "last"):
+        if not isinstance(getattr(plan, name), bool):
+            raise BrokenCheck(f"PLAN.{name} is {getattr(plan, name)!r}, neither True nor False")
     return Spec(
         check.source, check.title, plan.scope, plan.level, float(deadline), float(plan.estimate_s),
         tuple(plan.needs), tuple(plan.reads), tuple(plan.when), plan.facts_version, plan.fresh, plan.last,

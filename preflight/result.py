@@ -45,7 +45,8 @@ class Result:
     @property
     def applies(self) -> bool:
         """Not where every rank said that what the check is about does not exist there."""
-        return not self.outcomes or any(outcome.slug != "not_applicable" for outcome in self.outcomes.values())
+        slugs = [outcome.slug for outcome in self.outcomes.values()]
+        return bool(self.findings) or not slugs or any(slug != "not_applicable" for slug in slugs)
 
     def culprits(self, job: Job) -> set[int]:
         """The ranks that its failures name, by rank or by node; empty if one of them names neither."""

@@ -57,3 +57,10 @@ def test_without_what_it_reads_a_check_is_skipped(tmp_path: Path) -> None:
     ranks = running.plain_ranks(1, None, TEST_FOLDER=str(tmp_path))
     finished = running.run_ranks(tmp_path, ranks, *plugins, "--only", "plugin.fresh", "--skip", "plugin.holds")
     assert finished.check("plugin.fresh")["skipped"] == "needs plugin.holds, which was not selected", finished.told()
+
+
+def test_what_a_rank_hands_over_with_its_skip_is_judged(tmp_path: Path) -> None:
+    """Also where the check applies to no rank, and would be left out."""
+    finished = quick(tmp_path, here="facts")
+    assert [one["code"] for one in finished.findings()] == ["plugin.absent.found"], finished.told()
+    assert finished.check("plugin.absent")["skipped"] == "there is no such thing here"

@@ -1,11 +1,10 @@
 """The GPUs of the job, as all checks of the family speak of them; and which of them is unlike its siblings."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from preflight.check import Code, Finding, Run, ranges, vote
-from preflight.checks.gpu.probing import Trouble
+from preflight.check import Run, ranges, vote
 
 T = TypeVar("T")
 
@@ -28,6 +27,10 @@ class Card:
     bus: str
     mig: bool = field(default=False, compare=False)
     """Whether it is cut into slices; its NVLinks are off then."""
+    numa: bool = field(default=False, compare=False)
+    """Whether the kernel uses its memory, too."""
+    make: str = field(default="", compare=False)
+    """Its model, by whom and on which board: one model of several makers has unlike firmware and clocks."""
     paper: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What a return form asks for, beside the serial number; empty where nobody has looked at it."""
 
@@ -62,21 +65,31 @@ def cards(inventory: Mapping[int, Any], run: Run) -> dict[Key, Card]:
 def _card(node: str, gpu: int, handle: Mapping[str, Any], identity: Mapping[str, Any] | None) -> Card:
     named = node, gpu, handle["uuid"], handle["name"], handle["serial"], handle["bus"]
     if identity is None:
-        return Card(*named)
+        return Card(*named, make=handle["name"])
     mig = bool(identity["mig"] and identity["mig"]["current"])
-    return Card(*named, mig, {name: identity[name] for name in ("board", "module", "vbios", "inforom")})
+    make = f"{handle['name']} {identity['subsystem']:x} {identity['board']}"
+    paper = {name: identity[name] for name in ("board", "module", "vbios", "inforom")}
+    return Card(*named, mig, identity["numa"] is not None, make, paper)
+
+
+def device_of(one: Mapping[str, Any]) -> str | None:
+    """The UUID of the GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees. `one`: its facts of
+    gpu.inventory."""
+    visible: list[str] = one["visible"]
+    index = 0 if len(visible) == 1 else one["local_rank"]
+    return visible[index] if index < len(visible) else None
 
 
 def looked_at(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card] | None = None) -> list[tuple[Card, Any]]:
     """(GPU, values) of all that a check has measured, each once, by node and number. `facts` have a `look`. `known`:
-    the GPUs of the job, else those of gpu.inventory."""
+    the GPUs of the job, else those of gpu.inventory, where a rank may have had no chance to tell of its own."""
     known = cards(run.facts(INVENTORY), run) if known is None else known
     found: dict[Key, tuple[Card, Any]] = {}
     for rank, one in facts.items():
         node = run.job.node_of(rank).node
         for uuid, values in one["look"]["gpus"].items():
-            if (node, uuid) in known:
-                found.setdefault((node, uuid), (known[node, uuid], values))
+            card = known.get((node, uuid)) or Card(node, one["look"]["numbers"][uuid], uuid, "unknown GPU", None, "")
+            found.setdefault((node, uuid), (card, values))
     return sorted(found.values(), key=lambda pair: (pair[0].node, pair[0].gpu))
 
 
@@ -118,7 +131,7 @@ def compared(values: Iterable[tuple[Card, T]], alike: Callable[[Card], str] = la
 
 
 def _compare(nodes: Mapping[str, list[tuple[Card, T]]], found: Compared[T]) -> None:
-    """The GPUs of one model, by node."""
+    """The GPUs of one model, by node. What is usual in a mixed node, but nowhere else, makes nobody else odd."""
     overall = vote(enumerate(value for pairs in nodes.values() for _, value in pairs))
     if overall.unanimous:
         return
@@ -126,7 +139,7 @@ def _compare(nodes: Mapping[str, list[tuple[Card, T]]], found: Compared[T]) -> N
     first = [pairs[0][0] for pairs in nodes.values()]
     for place, pairs in enumerate(nodes.values()):
         inside = vote(enumerate(value for _, value in pairs))
-        if inside.decided:
+        if inside.unanimous or (inside.decided and not (overall.decided and inside.usual != overall.usual)):
             usual_of[place] = inside.usual
             share = f"{inside.share('GPU')} of the node"
             found.odd.extend(Odd(pairs[number][0], False, value, inside.usual, share) for number, value in inside.odd())
@@ -150,45 +163,3 @@ def _compare(nodes: Mapping[str, list[tuple[Card, T]]], found: Compared[T]) -> N
 def _nodes(found: Iterable[Card]) -> str:
     first, *others = [card.node for card in found]
     return f"{first} and {ranges.count(len(others), 'other')}" if others else first
-
-
-NO_ANSWER_MEANING = "A GPU, or the driver, does not answer."
-NO_ANSWER_FIX = (
-    "See nvidia-smi and dmesg on {node}; reset the GPU (nvidia-smi -r -i {gpu}) or reboot, else drain the node."
-)
-_SAID = {
-    "lost": "is lost (fallen off the bus)",
-    "reset": "needs a reset",
-    "hangs": "does not answer",
-    "died": "ended the process that asked",
-    "permission": "may not be looked at",
-    "error": "answers with an error",
-}
-
-
-def unanswered(code: Code, check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    """What did not answer in this check, each once a node."""
-    told: set[tuple[str, int | None]] = set()
-    for rank, one in facts.items():
-        node = run.job.node_of(rank).node
-        for trouble in one["look"]["troubles"]:
-            if trouble["met_in"] == check and (node, trouble["gpu"]) not in told:
-                told.add((node, trouble["gpu"]))
-                yield _unanswered(code, trouble, node)
-
-
-def _unanswered(code: Code, trouble: Trouble, node: str) -> Finding:
-    if trouble["kind"] == "cuda":
-        text = f"CUDA does not start: {trouble['call']}: {trouble['text']}, expected a number of GPUs"
-        return code.fail(
-            text, node=node, fix="See dmesg on {node} for a sick GPU; reset it or reboot, else drain the node."
-        )
-    if trouble["gpu"] is None:
-        text = f"the driver does not work: {trouble['call']}: {trouble['text']}, expected NVML to start"
-        return code.fail(text, node=node, fix="See nvidia-smi, lsmod and dmesg; after a driver update reboot the node.")
-    bus = f" at {trouble['bus']}" if trouble["bus"] else ""
-    said = _SAID[trouble["kind"]]
-    text = f"GPU {trouble['gpu']}{bus} {said}: {trouble['call']}: {trouble['text']}, expected an answer"
-    where = {"gpu": trouble["gpu"], "uuid": trouble["uuid"], "serial": trouble["serial"]}
-    evidence = {"bus": trouble["bus"], "seconds": trouble["seconds"], "call": trouble["call"]}
-    return code.fail(text, node=node, evidence=evidence, **where)

@@ -37,9 +37,9 @@ from preflight.checks.gpu.exercised import Facts, Wrong
 PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, reads=("gpu.inventory",))
 
 REPEATS = option(int, 10, "how often a product is computed again")
-PEERS = option(int, 1, "the next GPUs that each copies to and from; each takes half a GB there until the run ends")
-MIN_SHARE = option(float, 0.85, "of the median speed: slower GEMMs and copies on the device are told")
-MIN_SHARE_OUTSIDE = option(float, 0.7, "of the median speed: slower copies to and from host and peers are told")
+PEERS = option(int, 1, "how many of the next GPUs each copies to and from; each takes 0.5 GB there until the end")
+MIN_SHARE = option(float, 0.85, "warn of GEMMs and copies on the device below this share of the median speed")
+MIN_SHARE_OUTSIDE = option(float, 0.7, "the same for copies to and from host and peers")
 
 _TEST_IT = "Run --only gpu.compute again; if it is the same device, drain its node and test it (dcgmi diag -r 3)."
 WRONG_PRODUCT = Code("A matrix product of whole numbers is wrong.", fix=f"Do not train here. {_TEST_IT}")
@@ -58,11 +58,11 @@ UNLIKE = Code(
 )
 DEVICE_ERROR = Code(
     "CUDA gave an error instead of a result.",
-    fix="See dmesg | grep -i xid and nvidia-smi -q on {node}; reset the GPU or drain the node.",
+    fix="On {node}: dmesg | grep -i xid; nvidia-smi -q. Reset the GPU, else drain the node.",
 )
 SLOW = Code(
     "A GPU is slower than others of its kind.",
-    fix="See gpu.health, and nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE: what slows it?",
+    fix="See gpu.health; under load: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE shows what slows it.",
 )
 FIX_OUTSIDE = (
     "See gpu.pcie, gpu.nvlink and gpu.topology: width and speed of the links, and whether the rank's CPUs and memory "
@@ -168,7 +168,7 @@ def _wrong(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         else:
             first = next(iter(of_rank.values()))
             share = f"{len(of_rank):,} of {ranges.count(len(facts), 'rank')}"
-            text = f"{what}: {_told(first)}; so or alike on {share}: look at the library and the driver first"
+            text = f"{what}: {_told(first)}; the same or similar on {share}: look at the library and the driver first"
             yield code.fail(text, noticed_by=tuple(of_rank), evidence=first)
 
 

@@ -33,14 +33,26 @@ def used_gpus(inventory: Mapping[int, Any], run: Run) -> dict[str, set[str]]:
     for rank, one in inventory.items():
         node = run.job.node_of(rank).node
         used.setdefault(node, set()).update(one["visible"])
-        if one["wanted"] is None or any(uuid.startswith("MIG-") for uuid in one["visible"]):
+        if one["wanted"] is None or not _is_sure(one):
             open_nodes.add(node)
     return {node: gpus for node, gpus in used.items() if node not in open_nodes}
 
 
+def _is_sure(one: Mapping[str, Any]) -> bool:
+    """Whether the GPUs of CUDA_VISIBLE_DEVICES are those that we take them for: CUDA may count another model first,
+    stop at a GPU that is lost, and show instances of one."""
+    models = {handle["name"] for handle in one["seen"]["gpus"].values()}
+    in_order = len(models) < 2 or one["order"] == "PCI_BUS_ID" or "GPU-" in one["wanted"]
+    read_to_the_end = one["names_none"] in ("", "-1")
+    return in_order and read_to_the_end and not any(uuid.startswith("MIG-") for uuid in one["visible"])
+
+
+SILENT = "silent "
+
+
 def silent(gpu: int) -> str:
     """Stands for the UUID of a GPU that did not tell it."""
-    return f"silent {gpu}"
+    return f"{SILENT}{gpu}"
 
 
 def _is_of_the_job(where: Mapping[str, Any], used: Mapping[str, set[str]]) -> bool:

@@ -88,8 +88,8 @@ def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[st
     for node, gpus in _by_node(fabrics).items():
         reasons = {_unset(one) for _, one in gpus}
         if len(gpus) > 1 and "" not in reasons:
-            text = f"none of {len(gpus)} GPUs has joined the NVSwitch fabric: {' or '.join(sorted(reasons))}, expected "
-            yield code.fail(f"{text}completed and success", node=node)
+            text = f"none of {len(gpus)} GPUs has joined the NVSwitch fabric: {' or '.join(sorted(reasons))}"
+            yield code.fail(f"{text}, expected state completed, status success", node=node)
             told.add(node)
     return told
 
@@ -99,7 +99,7 @@ def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -
     for card, one in fabrics:
         reason = _unset(one)
         if reason and card.node not in told and card not in short:
-            text = f"the GPU has not joined the NVSwitch fabric: {reason}, expected completed and success"
+            text = f"the GPU has not joined the NVSwitch fabric: {reason}, expected state completed, status success"
             yield code.fail(text, evidence={"bus": card.bus}, **card.where)
 
 
@@ -114,8 +114,8 @@ def unhealthy(code: Code, fabrics: Fabrics, short: set[Card]) -> Iterator[Findin
         for (words, severity), of_cards in sick.items():
             whole = 1 < len(of_cards) == len(gpus)
             for card in of_cards[:1] if whole else of_cards:
-                whom = f"all {len(gpus)} GPUs say" if whole else "the GPU says"
-                text = f"{whom} that the NVSwitch fabric has {words}, expected a healthy one"
+                whom = f"all {len(gpus)} GPUs report" if whole else "the GPU reports"
+                text = f"{whom} of the NVSwitch fabric: {words}; expected a healthy one"
                 where = {"node": node} if whole else card.where
                 yield code.finding(severity, text, evidence={"bus": card.bus}, **where)
 

@@ -11,12 +11,13 @@ from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option, ranges
 from preflight.checks.gpu import probing, processes, settings
-from preflight.checks.gpu.cards import NO_ANSWER_FIX, NO_ANSWER_MEANING, Card, looked_at, unanswered
+from preflight.checks.gpu.cards import Card, looked_at
 from preflight.checks.gpu.elsewhere import milder_elsewhere
 from preflight.checks.gpu.probing import Look
 from preflight.checks.gpu.processes import Holder
 from preflight.checks.gpu.readings import Health
 from preflight.checks.gpu.settings import Setting
+from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=("gpu.inventory",))
 
@@ -25,37 +26,45 @@ MAX_USED_MIB = option(int, 1024, "memory of a GPU that may be in use before the 
 again is allowed."""
 
 NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
-RETURN = "Drain {node}, run the vendor's field diagnostic on GPU {gpu}, and return it."
-RESET = "End what runs on GPU {gpu} of {node}, then nvidia-smi -r -i {gpu} (all GPUs where NVSwitches link them: -r)."
-UNCORRECTED = Code("The memory of a GPU had uncorrectable errors.", fix=f"{RESET} Drain the node if they come back.")
-SRAM = Code("The memory on a GPU's chip (SRAM) fails again and again.", fix=RETURN)
+RETURN = "Drain {node}, run the vendor's field diagnostic on GPU {gpu}, and have it replaced."
+RESET = "On {node}: end what runs on GPU {gpu}, then nvidia-smi -r -i {gpu} (if it refuses, all GPUs: nvidia-smi -r)."
+UNCORRECTED = Code("The memory of a GPU had uncorrectable errors.", fix=f"{RESET} Drain the node if errors come back.")
+SRAM = Code("The SRAM of a GPU (its on-chip memory) fails again and again.", fix=RETURN)
 REMAPPED = Code("Rows of a GPU's memory wait to be remapped, or cannot be.", fix=RETURN)
 RETIRED = Code("Pages of a GPU's memory wait to be retired, or too many were.", fix=RETURN)
-CORRECTED = Code("A GPU corrects a flood of memory errors.", fix="Watch nvidia-smi -q -d ECC -i {gpu}; then return it.")
-RECOVERY = Code("The driver asks to recover a GPU.", fix=RESET)
+CORRECTED = Code(
+    "A GPU corrects very many memory errors.",
+    fix="Watch nvidia-smi -q -d ECC -i {gpu}; if the count goes on rising, drain {node} and have the GPU replaced.",
+)
+RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=RESET)
 INFOROM = Code("The InfoROM of a GPU is corrupt: its counters and settings are not kept.", fix=RETURN)
-HOT = Code("A GPU is too hot.", fix="Look after fans, airflow and coolant of {node}: nvidia-smi -q -d TEMPERATURE.")
+HOT = Code("A GPU is too hot.", fix="Check fans, airflow and coolant of {node}; watch nvidia-smi -q -d TEMPERATURE.")
 THROTTLED = Code(
-    "A GPU is slowed down.",
-    fix="See nvidia-smi -q -d PERFORMANCE,POWER -i {gpu}; heat is a matter of cooling, a brake of power supplies.",
+    "The clocks of a GPU are throttled.",
+    fix="See nvidia-smi -q -d PERFORMANCE,POWER -i {gpu}. Thermal: check the cooling. Power brake: the power supplies.",
 )
-PROCESS = Code("A process uses a GPU before the job does.", fix="On {node}: ps -fp {pids}; end it if it is left over.")
+PROCESS = Code(
+    "A process uses a GPU before the job does.",
+    fix="On {node}, outside of containers: ps -fp {pids}; end what an earlier job left.",
+)
 MEMORY_USED = Code(
-    "Memory of a GPU is in use, by nobody who is listed.",
-    fix="On {node}, outside of containers: fuser -v /dev/nvidia*; end what is left over, else reset the GPU.",
+    "Memory of a GPU is in use, and no process is listed that holds it.",
+    fix="On {node}, outside of containers: fuser -v /dev/nvidia*; end what an earlier job left, else reset the GPU.",
 )
-PERSISTENCE = Code("Persistence mode is off.", fix="Start nvidia-persistenced, or run nvidia-smi -pm 1, as root.")
+PERSISTENCE = Code("Persistence mode is off.", fix="As root: systemctl start nvidia-persistenced, or nvidia-smi -pm 1")
 ECC_MODE = Code(
-    "A GPU's ECC mode is unlike its siblings', or is about to change.", fix="nvidia-smi -e 1, as root, then reset."
+    "A GPU's ECC mode is unlike its siblings', or is about to change.",
+    fix="As root: nvidia-smi -i NUMBER -e 1 (0: off), then nvidia-smi -r -i NUMBER; all GPUs: without -i",
 )
 CLOCK = Code(
     "A GPU's clocks are unlike its siblings', or set low.",
-    fix="See nvidia-smi -q -d CLOCK; nvidia-smi -rgc and -rac take back what was set.",
+    fix="See nvidia-smi -q -d CLOCK; as root, nvidia-smi -rgc, -rmc and -rac take back what was set.",
 )
 POWER_LIMIT = Code(
-    "A GPU's power limit is unlike its siblings', or set low.", fix="Set it: nvidia-smi -pl WATTS, as root."
+    "A GPU's power limit is unlike its siblings', or set low.",
+    fix="See nvidia-smi -q -d POWER; as root: nvidia-smi -i NUMBER -pl WATTS; all GPUs: without -i",
 )
-BAR1 = Code("A GPU's BAR1 is unlike its siblings'.", fix="See Above 4G Decoding and Resizable BAR in the BIOS.")
+BAR1 = Code("A GPU's BAR1 is unlike its siblings'.", fix="Compare Above 4G Decoding and Resizable BAR in the BIOS.")
 
 SETTINGS = (
     Setting(PERSISTENCE, "persistence mode", settings.persistence, settings.on_where_ecc_is),
@@ -80,8 +89,8 @@ MANY_CORRECTED = 20_000_000
 ACTIONS = {
     1: ("a reset of the GPU", RESET),
     2: ("a reboot of the node", "Reboot {node}."),
-    3: ("an end of all peer-to-peer traffic", "End all processes on {node} that use several GPUs, then look again."),
-    4: ("a reset once its work has ended", RESET),
+    3: ("an end of P2P traffic (drain P2P)", "End all processes on {node} that use several GPUs, then look again."),
+    4: ("a reset once its work has ended (drain and reset)", RESET),
     5: ("a recovery of the IMEX domain", "Restart nvidia-imex on all nodes of the NVLink domain of {node}."),
     6: ("a reset of the bus", "Reset the PCIe slot of GPU {gpu}, or power {node} off and on."),
     7: ("a reboot of the whole system", "Reboot {node}, with the hosts that share its GPUs."),
@@ -89,12 +98,13 @@ ACTIONS = {
 BY_RESET = (1, 4)
 SW_THERMAL, HW_SLOWDOWN, HW_THERMAL, BRAKE = 0x20, 0x8, 0x40, 0x80
 SLOWED = {
-    HW_THERMAL: "thermal slowdown by the hardware",
-    BRAKE: "power brake",
-    SW_THERMAL: "thermal slowdown by the driver",
-    HW_SLOWDOWN: "slowdown by the hardware",
+    HW_THERMAL: "HW Thermal Slowdown",
+    BRAKE: "HW Power Brake",
+    SW_THERMAL: "SW Thermal Slowdown",
+    HW_SLOWDOWN: "HW Slowdown",
 }
-"""Others are healthy: idle 0x1, application clocks 0x2, the power cap 0x4, sync boost 0x10, the display's 0x100."""
+"""In the words of nvidia-smi. Others are healthy: idle 0x1, application clocks 0x2, the power cap 0x4, sync boost
+0x10, the display's 0x100."""
 GIB, LISTED = 2**30, 4
 
 Told = tuple[Callable[..., Finding], str]
@@ -112,7 +122,8 @@ def measure(ctx: Context) -> Facts:
     look = probing.session().look(ctx, "health")
     ctx.doing("looking who uses the GPUs")
     listed = (process["pid"] for one in look["gpus"].values() for process in one["processes"] or ())
-    return {"look": look, "holders": processes.holders(listed)}
+    facts: Facts = {"look": look, "holders": processes.holders(listed)}
+    return probing.complete(ctx, facts)
 
 
 @milder_elsewhere
@@ -147,8 +158,8 @@ def _uncorrected(one: Health) -> int:
 def _repair(one: Health) -> str:
     """What waits for a reset."""
     if one["remapped"] and one["remapped"]["pending"]:
-        return "rows of its memory wait for a reset to be remapped"
-    return "pages of its memory wait for a reset to be retired" if (one["retired"] or {}).get("pending") else ""
+        return "memory rows wait to be remapped at the next reset"
+    return "memory pages wait to be retired at the next reset" if (one["retired"] or {}).get("pending") else ""
 
 
 def _errors(one: Health) -> Iterator[Told]:
@@ -157,10 +168,10 @@ def _errors(one: Health) -> Iterator[Told]:
     count, repair, remapped = _uncorrected(one), _repair(one), one["remapped"] or {}
     had = f"{ranges.count(count, 'uncorrectable memory error')} since the driver was loaded"
     if remapped.get("failed"):
-        yield REMAPPED.fail, f"a row of its memory could not be remapped, expected spare rows; {had}"
+        yield REMAPPED.fail, f"a memory row could not be remapped, expected spare rows to be left; {had}"
     elif one["sram"] and one["sram"]["threshold_exceeded"]:
         lived = ranges.count(one["sram"]["aggregate_uncorrected"], "uncorrectable error")
-        yield SRAM.fail, f"the SRAM has exceeded the threshold of errors ({lived}), expected it not to be"
+        yield SRAM.fail, f"the SRAM has exceeded the threshold of its errors ({lived}), expected to stay below it"
     elif count:
         yield UNCORRECTED.fail, f"{had}, expected none{f'; {repair}' if repair else ''}"
     else:
@@ -174,18 +185,19 @@ def _signs(one: Health, repair: str) -> Iterator[Told]:
     retired = double + (pages.get("single_bit") or 0)
     lived, sram = one["ecc_errors"]["aggregate_uncorrected"] or 0, (one["sram"] or {}).get("aggregate_uncorrected", 0)
     if rows >= MOST_ROWS:
-        yield REMAPPED.warn, f"{ranges.count(rows, 'row')} of its memory are remapped, expected fewer than {MOST_ROWS}"
+        yield REMAPPED.warn, f"{ranges.count(rows, 'memory row')} are remapped, expected fewer than {MOST_ROWS}"
     elif retired >= MOST_PAGES or double > MANY_DOUBLE:
-        most = f"fewer than {MOST_PAGES}, and at most {MANY_DOUBLE} of these"
-        yield RETIRED.warn, f"{retired} pages are retired, {double} after double-bit errors, expected {most}"
+        most = f"fewer than {MOST_PAGES}, and at most {MANY_DOUBLE} of them"
+        yield RETIRED.warn, f"{retired} memory pages are retired, {double} after double-bit errors; expected {most}"
     elif repair and one["recovery_action"] not in BY_RESET:
         code = REMAPPED if one["remapped"] else RETIRED
-        yield partial(code.warn, fix=RESET), f"{repair}, expected none to wait"
+        yield partial(code.warn, fix=RESET), f"{repair}, expected none"
     elif sram > MANY_SRAM:
-        yield SRAM.warn, f"{sram} uncorrectable errors of SRAM in the GPU's life, expected at most {MANY_SRAM}"
+        yield SRAM.warn, f"{sram} uncorrectable SRAM errors in the GPU's life, expected at most {MANY_SRAM}"
     elif lived or sram:
-        text = f"{ranges.count(max(lived, sram), 'uncorrectable memory error')} in the GPU's life, expected none"
-        yield partial(UNCORRECTED.info, fix="Watch nvidia-smi -q -d ECC -i {gpu}."), f"{text}; none of late"
+        count = ranges.count(max(lived, sram), "uncorrectable memory error")
+        text = f"{count} in the GPU's life (none since the driver was loaded), expected none"
+        yield partial(UNCORRECTED.info, fix="Watch nvidia-smi -q -d ECC -i {gpu}."), text
 
 
 def _flood(one: Health) -> Iterator[Told]:
@@ -219,8 +231,8 @@ def _slow(one: Health) -> Iterator[Told]:
         yield HOT.warn, heat
     if slowed := [name for bit, name in SLOWED.items() if reasons & bit]:
         clock = one["clocks"]["sm"]
-        at = f" (SM clock {clock} MHz of {one['clocks']['sm_max']})" if clock is not None else ""
-        yield THROTTLED.warn, f"the clocks are held down: {' and '.join(slowed)}{at}, expected no such reason"
+        at = f" (SM clock {clock} of {one['clocks']['sm_max']} MHz)" if clock is not None else ""
+        yield THROTTLED.warn, f"the clocks are throttled: {' and '.join(slowed)}{at}, expected no such reason"
 
 
 def _heat(one: Health) -> str:
@@ -229,11 +241,11 @@ def _heat(one: Health) -> str:
     memory, memory_most = one["memory_temperature"], limits["memory_max"]
     most = min([limit for limit in (limits["gpu_max"], limits["slowdown"]) if limit], default=None)
     if margin is not None and margin <= 0:
-        return f"the GPU has {now} °C and {margin} degrees left to its limit, expected more than 0"
+        return f"the GPU is at {now} °C with {margin} degrees left to its limit, expected more than 0"
     if margin is None and now is not None and most is not None and now >= most:
-        return f"the GPU has {now} °C, expected less than its limit of {most} °C"
+        return f"the GPU is at {now} °C, expected less than its limit of {most} °C"
     if memory is not None and memory_most and memory >= memory_most:
-        return f"the memory has {memory} °C, expected less than its limit of {memory_most} °C"
+        return f"the memory is at {memory} °C, expected less than its limit of {memory_most} °C"
     return ""
 
 
@@ -260,6 +272,7 @@ def _memory_used(card: Card, one: Health, held: int, most_mib: int) -> Iterator[
     used, total = (one["memory_used"] or 0) - held, one["memory_total"] or 0
     most_mib *= 1 if one["memory_reserved"] is not None else 2
     if used > most_mib * 2**20:
-        why = "processes cannot be listed here" if one["processes"] is None else "no process is listed that has it"
-        text = f"{used / GIB:.1f} GiB of {total / GIB:.1f} are in use, and {why}; expected at most {most_mib:,} MiB"
-        yield MEMORY_USED.warn(text, **card.where)
+        why = "processes cannot be listed here" if one["processes"] is None else "no process is listed that holds it"
+        text = f"{used / GIB:.1f} of {total / GIB:.1f} GiB are in use, and {why}; expected at most {most_mib:,} MiB"
+        say = MEMORY_USED.info if card.numa else MEMORY_USED.warn
+        yield say(f"{text} (or files: the kernel keeps some there)" if card.numa else text, **card.where)

@@ -8,6 +8,11 @@ from preflight.checks.gpu.fabric import NO_CLUSTER
 
 CHANNELS = "/dev/nvidia-caps-imex-channels"
 SERVICE = "nvidia-imex"
+SWITCHES = {
+    "NCCL_MNNVL_ENABLE": ("0",), "NCCL_CUMEM_ENABLE": ("0",), "NCCL_P2P_DISABLE": ("1",),
+    "NCCL_P2P_LEVEL": ("0", "LOC"),
+}  # fmt: skip
+"""Variables, and values with which NCCL does without NVLink between nodes (its src/init.cc)."""
 
 
 class Imex(TypedDict):
@@ -18,7 +23,7 @@ class Imex(TypedDict):
     service: bool | None
     """Whether it runs; None where a container may hide it, or the GPUs of one node alone are linked."""
     switched_off: str
-    """The variable that makes NCCL do without, or ""."""
+    """What makes NCCL do without: "NCCL_MNNVL_ENABLE is 0", or ""."""
 
 
 def look(ctx: Context, clusters: set[str], confined: bool) -> Imex:
@@ -28,12 +33,12 @@ def look(ctx: Context, clusters: set[str], confined: bool) -> Imex:
     except OSError:
         channels = []
     needed = bool(clusters - {NO_CLUSTER})
-    off = [name for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE") if ctx.environ.get(name) == "0"]
+    off = [name for name, values in SWITCHES.items() if ctx.environ.get(name) in values]
     return {
         "channels": len(channels),
         "usable": len([path for path in channels if os.access(path, os.R_OK | os.W_OK)]),
         "service": _runs(SERVICE) if needed and not confined else None,
-        "switched_off": off[0] if off else "",
+        "switched_off": f"{off[0]} is {ctx.environ[off[0]]}" if off else "",
     }
 
 

@@ -10,62 +10,59 @@ from typing import Any, TypedDict
 
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, option, ranges, vote
 from preflight.checks.gpu import pci, probing
-from preflight.checks.gpu.cards import (
-    INVENTORY,
-    NO_ANSWER_FIX,
-    NO_ANSWER_MEANING,
-    Card,
-    cards,
-    compared,
-    looked_at,
-    unanswered,
-)
-from preflight.checks.gpu.elsewhere import milder_elsewhere, silent
-from preflight.checks.gpu.probing import Look, Seen
+from preflight.checks.gpu.cards import INVENTORY, Card, cards, compared, device_of, looked_at
+from preflight.checks.gpu.elsewhere import SILENT, milder_elsewhere, silent
+from preflight.checks.gpu.probing import PERMISSION, Look, Seen
+from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
 from preflight.checks.gpu.visible import chosen
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=120, estimate_s=0.3)
 
-MIN_MEMORY_GIB = option(float, 0.0, "least free memory of a GPU; 0 asks for none")
+MIN_MEMORY_GIB = option(float, 0.0, "least free memory of a GPU in GiB; 0: no limit")
 
 NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 COUNT = Code(
     "A node has another number of GPUs than the others.",
-    fix="See nvidia-smi -L and lspci -d 10de: on {node}; a GPU that has gone needs a cold reboot, else drain the node.",
+    fix="There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it.",
 )
 MISSING = Code(
     "The PCI bus has a GPU that the driver does not show.",
-    fix="See dmesg | grep -i -e nvrm -e {device} on {node}; reboot the node, and drain it if the GPU stays away.",
+    fix="On {node}: dmesg | grep -i -e nvrm -e {device}. Reboot the node, and drain it if the GPU stays away.",
 )
-MODEL = Code("A node has unlike GPUs.", fix="Start the job on nodes of one model: the slowest GPU sets the pace.")
+MODEL = Code("GPUs are of unlike models.", fix="Run the job on GPUs of one model: the slowest sets the pace.")
 VBIOS = Code(
-    "A GPU has another VBIOS than its siblings.", fix="Flash the version of the others with the vendor's tool."
+    "A GPU has another VBIOS than its siblings.", fix="Update it with the vendor's tool to the version of the others."
 )
-MEMORY = Code("A GPU has another size of memory than its siblings.", fix="See nvidia-smi -q -d MEMORY -i {gpu}.")
-FREE_MEMORY = Code("A GPU has too little free memory.", fix="See who has it: nvidia-smi -i {gpu}; end it.")
+MEMORY = Code(
+    "A GPU has another size of memory than its siblings.",
+    fix="Compare nvidia-smi -q -d MEMORY with another GPU; drain the node and have the card checked.",
+)
+FREE_MEMORY = Code("A GPU has too little free memory.", fix="On {node}: nvidia-smi -i {gpu} shows who has it; end it.")
 SHARED_GPU = Code(
-    "Two ranks take the same GPU.",
-    fix="Let each take cuda:LOCAL_RANK; check CUDA_VISIBLE_DEVICES and the number of ranks a node.",
+    "Two ranks use the same GPU.",
+    fix="Give each rank its own: cuda:LOCAL_RANK; see CUDA_VISIBLE_DEVICES and how many ranks the node has.",
 )
 NO_GPU = Code(
     "A rank has no GPU where others have one.",
-    fix="Show it its GPU (CUDA_VISIBLE_DEVICES), or start fewer ranks on the node.",
+    fix="Make a GPU visible to it (CUDA_VISIBLE_DEVICES, --gpus-per-node), or start fewer ranks on the node.",
 )
 NOT_VISIBLE = Code(
     "CUDA_VISIBLE_DEVICES has an entry that names no GPU: CUDA stops reading there.",
-    fix="List GPUs that are here (nvidia-smi -L).",
+    fix="Set it to indices or UUIDs that nvidia-smi -L shows.",
 )
 TORCH_COUNT = Code(
     "CUDA gives torch another number of GPUs than NVML.",
-    fix="Run python -c 'import torch; torch.cuda.init()' on {node} and see what it says; see dmesg for a sick GPU.",
+    fix="On {node}: python -c 'import torch; torch.cuda.init()' says why; dmesg | grep -i xid names a sick GPU.",
 )
-MIG = Code("A rank would take a slice of a GPU (MIG).", fix="nvidia-smi -i {gpu} -mig 0, as root, with no job on it.")
-EXCLUSIVE = Code("A GPU's compute mode keeps ranks out.", fix="nvidia-smi -i {gpu} -c DEFAULT, as root.")
+MIG = Code(
+    "A rank would use a MIG instance instead of a whole GPU.",
+    fix="As root, with no job on the GPU: nvidia-smi -i NUMBER -mig 0; all GPUs: without -i",
+)
+EXCLUSIVE = Code("A GPU's compute mode keeps ranks out.", fix="As root: nvidia-smi -i {gpu} -c DEFAULT")
 EXCLUDED = Code("A GPU was excluded by an administrator.", fix="See NVreg_ExcludedGpus in /etc/modprobe.d.")
 
-GIB = 2**30
+GIB, FAR_LESS = 2**30, 0.9
 PROHIBITED, ONE_PROCESS = 2, 3
-TORCH_S = 60.0
 
 
 class Facts(TypedDict):
@@ -78,6 +75,8 @@ class Facts(TypedDict):
     """CUDA_VISIBLE_DEVICES."""
     names_none: str
     """Its first entry that names no GPU."""
+    order: str
+    """CUDA_DEVICE_ORDER."""
     confined: bool
     """Whether this is a container or a job's cgroup, where GPUs may be hidden on purpose."""
     unbound: dict[str, str]
@@ -90,29 +89,29 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     session = probing.session()
     wanted = ctx.environ.get("CUDA_VISIBLE_DEVICES")
+    look: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
     try:
         seen = session.seen(ctx)
-        look = (
-            session.look(ctx, "identity") if seen["system"] else {"gpus": {}, "troubles": session.troubles, "notes": {}}
-        )
+        look = session.look(ctx, "identity") if seen["system"] else look
     except NotApplicable:  # no GPU is a number, too: other nodes may have some
-        seen, look = {"system": None, "gpus": {}, "pci": []}, {"gpus": {}, "troubles": [], "notes": {}}
+        seen = {"system": None, "gpus": {}, "pci": []}
+    torch = session.ask(ctx, "torch", None) if seen["gpus"] and probing.torch_has_cuda() else None
     known = {int(number): handle["uuid"] for number, handle in seen["gpus"].items()}
     count = seen["system"]["count"] if seen["system"] else 0
     visible, names_none = chosen([known.get(gpu) or silent(gpu) for gpu in range(count)], wanted)
-    return {
+    facts: Facts = {
         "seen": seen,
-        "look": look,
+        "look": {**look, "troubles": session.troubles if seen["system"] or seen["pci"] else []},
         "visible": visible,
         "wanted": wanted,
         "names_none": names_none,
+        "order": ctx.environ.get("CUDA_DEVICE_ORDER", ""),
         "confined": probing.confined(ctx.environ),
         "unbound": {bus: name for bus in seen["pci"] if (name := pci.driver(bus)) != "nvidia"},
         "local_rank": ctx.local_rank,
-        "torch": session.ask(ctx, "torch", None, within_s=TORCH_S)
-        if seen["gpus"] and probing.torch_has_cuda()
-        else None,
+        "torch": torch,
     }
+    return probing.complete(ctx, facts)
 
 
 @milder_elsewhere
@@ -155,7 +154,8 @@ def _counts(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """GPUs that all ranks of a node see together; a GPU that does not answer is there, and told of otherwise."""
     of_node: dict[str, set[str]] = {node: set() for node in _one_a_node(facts, run)}
     for rank, one in facts.items():
-        unknown = {silent(trouble["gpu"]) for trouble in one["look"]["troubles"] if trouble["gpu"] is not None}
+        troubles = [trouble for trouble in one["look"]["troubles"] if trouble["kind"] != PERMISSION]
+        unknown = {silent(trouble["gpu"]) for trouble in troubles if trouble["gpu"] is not None}
         uuids = {handle["uuid"] for handle in one["seen"]["gpus"].values()}
         known = {silent(int(number)) for number in one["seen"]["gpus"]}
         of_node[run.job.node_of(rank).node] |= uuids | (unknown - known)
@@ -181,9 +181,10 @@ def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         for bus in excluded:
             yield EXCLUDED.info(f"the GPU at {bus} is excluded, expected all GPUs to be used", node=node, device=bus)
         unknown = len([trouble for trouble in one["look"]["troubles"] if trouble["uuid"] is None])
+        unknown += len([handle for handle in one["seen"]["gpus"].values() if not handle["bus"]])
         for bus in gone[unknown:] if unknown < len(gone) else ():
             driver = one["unbound"].get(bus)
-            text = f"the PCI bus has a GPU at {bus}, but NVML does not list it, expected {len(one['seen']['pci'])} GPUs"
+            text = f"the PCI bus has a GPU at {bus} that NVML does not list, expected all {len(one['seen']['pci'])}"
             say = MISSING.info if driver else MISSING.fail  # vfio-pci and the like hold it on purpose
             yield say(f"{text} (its driver is {driver})" if driver else text, node=node, device=bus)
 
@@ -197,17 +198,18 @@ def _models(everyone: Any) -> Iterator[Finding]:
 
 
 def _unlike(known: list[tuple[Card, Any]]) -> Iterator[Finding]:
-    """A reserve of the driver's may take a MiB more or less."""
-    vbios = compared((card, one["vbios"]) for card, one in known if one["vbios"])
+    """Firmware of boards of one make. ECC takes a sixteenth of some memories, and the driver's reserve some MiB."""
+    vbios = compared(((card, one["vbios"]) for card, one in known if one["vbios"]), alike=lambda card: card.make)
     for odd in vbios.odd:
         text = f"VBIOS {odd.value}, expected {odd.usual} as on {odd.share}"
         yield VBIOS.warn(text, evidence=odd.card.evidence, **odd.where)
     for tie in vbios.ties:
-        yield VBIOS.warn(f"unlike VBIOS versions: {tie}; expected one on all GPUs of a model")
-    memory = compared((card, one["memory_total"] // GIB) for card, one in known if one["memory_total"])
+        yield VBIOS.warn(f"unlike VBIOS versions: {tie}; expected one on all boards of a make")
+    memory = compared((card, round(one["memory_total"] / GIB)) for card, one in known if one["memory_total"])
     for size in memory.odd:
         text = f"{size.value} GiB of memory, expected {size.usual} GiB as on {size.share}"
-        yield MEMORY.fail(text, evidence=size.card.evidence, **size.where)
+        say = MEMORY.fail if size.value < FAR_LESS * size.usual else MEMORY.warn
+        yield say(text, evidence=size.card.evidence, **size.where)
     for tie in memory.ties:
         yield MEMORY.warn(f"unlike sizes of memory in GiB: {tie}; expected one on all GPUs of a model")
 
@@ -217,7 +219,7 @@ def _free_memory(known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
     for card, one in known:
         if one["memory_free"] is not None and one["memory_free"] < least * GIB:
             free, total = one["memory_free"] / GIB, (one["memory_total"] or 0) / GIB
-            text = f"{free:.1f} GiB of {total:.1f} are free, expected at least {least:g} GiB (--set)"
+            text = f"{free:.1f} GiB of {total:.1f} are free, expected at least {least:g} GiB (min_memory_gib)"
             yield FREE_MEMORY.fail(text, **card.where)
 
 
@@ -226,7 +228,7 @@ def _of_rank(rank: int, one: Facts, run: Run) -> Iterator[Finding]:
         here = ranges.count(len(one["seen"]["gpus"]), "GPU")
         text = f"CUDA_VISIBLE_DEVICES is {one['wanted']}: {one['names_none']} names none of the {here} here"
         yield NOT_VISIBLE.warn(
-            f"{text}, expected only GPUs that are", variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank)
+            f"{text}, expected only GPUs that exist", variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank)
         )
     unknown = any(trouble["uuid"] is None for trouble in one["look"]["troubles"])
     if one["torch"] is not None and one["torch"] != len(one["visible"]) and not unknown:
@@ -234,19 +236,13 @@ def _of_rank(rank: int, one: Facts, run: Run) -> Iterator[Finding]:
         yield TORCH_COUNT.fail(text, **run.job.where(rank))
 
 
-def _device(one: Facts) -> str | None:
-    """The GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees."""
-    index = 0 if len(one["visible"]) == 1 else one["local_rank"]
-    return one["visible"][index] if index < len(one["visible"]) else None
-
-
 def _devices(facts: Mapping[int, Facts], known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
     by_uuid = {card.uuid: (card, one) for card, one in known}
     holders: dict[str, int] = {}
     for rank, one in facts.items():
-        if one["seen"]["system"] is None and one["look"]["troubles"]:
+        device = device_of(one)
+        if (one["seen"]["system"] is None and one["look"]["troubles"]) or (device or "").startswith(SILENT):
             continue  # told already
-        device = _device(one)
         if device is None:
             shown = "not set" if one["wanted"] is None else one["wanted"]
             text = f"local rank {one['local_rank']} has no GPU: {len(one['visible'])} are visible"
@@ -255,7 +251,7 @@ def _devices(facts: Mapping[int, Facts], known: list[tuple[Card, Any]], run: Run
             continue
         other = holders.setdefault(device, rank)
         if other != rank:
-            text = f"takes the GPU {device} that {ranges.ranks([other])} takes; expected a GPU for each rank"
+            text = f"uses GPU {device}, and so does {ranges.ranks([other])}; expected a GPU for each rank"
             yield SHARED_GPU.fail(text, uuid=device, peer_rank=other, **run.job.where(rank))
         if device in by_uuid:
             yield from _mode(rank, *by_uuid[device], run)
@@ -264,7 +260,7 @@ def _devices(facts: Mapping[int, Facts], known: list[tuple[Card, Any]], run: Run
 
 
 def _slice(rank: int, device: str, run: Run, **where: Any) -> Finding:
-    text = f"takes the slice {device} of a GPU in MIG mode, expected a whole GPU: NCCL joins no slices"
+    text = f"would use MIG instance {device}, expected a whole GPU: NCCL does not join MIG instances"
     return MIG.fail(text, **{**where, "uuid": device}, **run.job.where(rank))
 
 
@@ -274,8 +270,8 @@ def _mode(rank: int, card: Card, one: Any, run: Run) -> Iterator[Finding]:
     if one["mig"] and one["mig"]["current"] and run.job.world_size > 1:
         yield _slice(rank, (one["mig"]["devices"] or [card.uuid])[0], run, **where)
     if one["compute_mode"] == PROHIBITED:
-        text = "the compute mode is PROHIBITED, expected DEFAULT: no process can use the GPU"
+        text = "the compute mode is PROHIBITED (no process can use it), expected DEFAULT"
         yield EXCLUSIVE.fail(text, **where, **run.job.where(rank))
     elif one["compute_mode"] == ONE_PROCESS:
-        text = "the compute mode is EXCLUSIVE_PROCESS: one process alone can use the GPU, expected DEFAULT"
+        text = "the compute mode is EXCLUSIVE_PROCESS (one process can use it), expected DEFAULT"
         yield EXCLUSIVE.info(text, **where, **run.job.where(rank))

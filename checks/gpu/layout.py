@@ -80,7 +80,8 @@ def layouts(facts: Mapping[int, Facts], run: Run) -> list[Layout]:
     of_node: dict[str, list[tuple[Card, Place]]] = {}
     known = cards(run.facts(INVENTORY), run)
     for card, place in looked_at(facts, run, known):
-        of_node.setdefault(card.node, []).append((card, place))
+        if card.bus:  # without it nobody knows where it stands
+            of_node.setdefault(card.node, []).append((card, place))
     links: dict[str, dict[str, NvLink]] = {}
     for card, values in looked_at(run.facts(NVLINK), run, known):
         links.setdefault(card.node, {})[card.uuid] = values
@@ -161,7 +162,7 @@ SWITCH, HIDDEN = "switch", "hidden"
 def _ends(links: NvLink, buses: list[str]) -> dict[str, int]:
     """Active links by where they go: the bus id of a GPU, SWITCH, or HIDDEN (a virtual machine's NVSwitch, mostly)."""
     found: dict[str, int] = {}
-    for link in links["links"]:
+    for link in links["links"] or ():
         if link["active"]:
             bus = link["remote"] if link["remote"] in buses or link["remote_type"] in ("gpu", "npu") else None
             end = SWITCH if link["remote_type"] == "switch" else bus or HIDDEN

@@ -32,6 +32,7 @@ def pcie(index: int) -> Pcie:
         "generation": call("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
         "generation_max": call("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
         "generation_gpu_max": call("nvmlDeviceGetGpuMaxPcieLinkGeneration", gpu),
+        "virtual": flag(call("nvmlDeviceGetVirtualizationMode", gpu)),  # 0 is none
         "pstate": pstate(gpu),
         "replays": call("nvmlDeviceGetPcieReplayCounter", gpu),
         "errors": {name: count for name, count in counters.items() if count is not None},
@@ -41,23 +42,31 @@ def pcie(index: int) -> Pcie:
 def nvlink(index: int) -> NvLink:
     """Links are counted by their state, up to the first that the driver does not know."""
     gpu = handle_of(index)
-    return {"links": list(_links(gpu)), "fabric": _fabric(gpu)}
+    found = list(_links(gpu))
+    unread = len(found) == 1 and found[0]["active"] is None  # whatever that one says, the others say
+    return {"links": None if unread else found, "fabric": _fabric(gpu)}
 
 
 MOST_LINKS = 64
 
 
 def _links(gpu: Any) -> Iterator[Link]:
+    """A single one of unknown state where not even the first can be read."""
     for link in range(MOST_LINKS):
         try:
             state = call("nvmlDeviceGetNvLinkState", gpu, link, strict=True)
         except Trouble as trouble:
-            if trouble.kind in (nvml.LOST, nvml.RESET):
+            if trouble.number in nvml.FATAL:
                 raise
-            if trouble.number in (nvml.INVALID, nvml.NOT_SUPPORTED) or link == 0:
+            if trouble.number in (nvml.INVALID, nvml.NOT_SUPPORTED):
                 return
-            state = None
-        yield _link(gpu, link, flag(state))
+            if trouble.number not in nvml.NORMAL:
+                nvml.note(f"nvmlDeviceGetNvLinkState: {trouble.text}")
+            yield _down(link, None)
+            if link == 0:
+                return
+            continue
+        yield _link(gpu, link) if state else _down(link, False)
 
 
 _LINK_FIELDS = {
@@ -76,13 +85,15 @@ _LINK_FIELDS = {
 _OLD_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc")
 
 
-def _link(gpu: Any, link: int, active: bool | None) -> Link:
-    if active is False:  # a link that is down has no other end, and its counters may block
-        empty: Link = {
-            "link": link, "active": False, "version": None, "speed_mbps": None, "remote": None, "remote_type": None,
-            "errors": {},
-        }  # fmt: skip
-        return empty
+def _down(link: int, active: bool | None) -> Link:
+    """It has no other end, and its counters may block."""
+    return {
+        "link": link, "active": active, "version": None, "speed_mbps": None, "remote": None, "remote_type": None,
+        "errors": {},
+    }  # fmt: skip
+
+
+def _link(gpu: Any, link: int) -> Link:
     remote = first(("nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetNvLinkRemotePciInfo_v2"), gpu, link)
     kind = call("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link)
     fields = ["NVML_FI_DEV_NVLINK_GET_SPEED", *_LINK_FIELDS.values()]
@@ -93,7 +104,7 @@ def _link(gpu: Any, link: int, active: bool | None) -> Link:
     errors = {**dict(zip(_LINK_FIELDS, counts, strict=True)), **{k: v for k, v in old.items() if v is not None}}
     return {
         "link": link,
-        "active": active,
+        "active": True,
         "version": call("nvmlDeviceGetNvLinkVersion", gpu, link),
         "speed_mbps": speed if speed is not None else _old_speed(gpu, link),
         "remote": bus_id(remote.busId) if remote is not None else None,
@@ -150,14 +161,18 @@ def place(index: int, others: Sequence[int]) -> Place:
 
 
 def _peer(gpu: Any, other: int) -> tuple[str, Peer] | None:
+    """None where the other GPU is lost."""
+    statuses = ("read", "write", "nvlink", "atomics")  # in the order of nvmlGpuP2PCapsIndex_t
     try:
         peer = handle_of(other)
         uuid = text_of(call("nvmlDeviceGetUUID", peer, strict=True))
+        with nvml.about(f" with GPU {other}"):
+            read, write, link, atomics = (
+                call("nvmlDeviceGetP2PStatus", gpu, peer, number) for number in range(len(statuses))
+            )
+            ancestor = call("nvmlDeviceGetTopologyCommonAncestor", gpu, peer)
     except Trouble:
         return None
-    statuses = ("read", "write", "nvlink", "atomics")  # in the order of nvmlGpuP2PCapsIndex_t
-    read, write, link, atomics = (call("nvmlDeviceGetP2PStatus", gpu, peer, number) for number in range(len(statuses)))
-    ancestor = call("nvmlDeviceGetTopologyCommonAncestor", gpu, peer)
     found: Peer = {"ancestor": ancestor, "read": read, "write": write, "nvlink": link, "atomics": atomics}
     return (uuid, found) if uuid else None
 

@@ -12,7 +12,7 @@ WIDTH = 114
 """Columns: 120 with what the screen puts before each line."""
 MOST_LAYOUTS, MOST_CPUS = 3, 16
 LEGEND = {
-    "NV#": "NVLinks", "PIX": "one PCIe switch at most", "PXB": "several", "PHB": "host bridge",
+    "NV#": "NVLinks", "PIX": "one PCIe switch at most", "PXB": "several PCIe switches", "PHB": "host bridge",
     "NODE": "one NUMA node", "SYS": "across NUMA nodes", "!": "see the findings",
 }  # fmt: skip
 Wrong = Mapping[Cell, str]

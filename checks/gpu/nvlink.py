@@ -7,68 +7,66 @@ driver was loaded; gpu.released tells what rises in this run.
 """
 
 import statistics
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote
 from preflight.checks.gpu import catalog, fabric, imex, pci, probing, wiring
-from preflight.checks.gpu.cards import (
-    INVENTORY,
-    NO_ANSWER_FIX,
-    NO_ANSWER_MEANING,
-    Card,
-    looked_at,
-    unanswered,
-)
+from preflight.checks.gpu.cards import INVENTORY, Card, looked_at
 from preflight.checks.gpu.elsewhere import milder_elsewhere
 from preflight.checks.gpu.probing import Look
-from preflight.checks.gpu.readings import Link
+from preflight.checks.gpu.readings import Link, NvLink
+from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
 from preflight.checks.gpu.wiring import Short, Wired
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
 
+TRAINING_S = option(float, 30.0, "seconds to wait for links and fabric on a node that has just booted")
+
 NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 INACTIVE = Code(
     "Fewer NVLinks are up than the card has, or than its siblings have.",
-    fix="See nvidia-smi nvlink -s -i {gpu} and dmesg | grep -i xid on {node}; reset or reseat the GPU, else drain.",
+    fix="On {node}: nvidia-smi nvlink -s -i {gpu}; dmesg | grep -i xid. Reset the GPU (nvidia-smi -r -i {gpu}); if the "
+    "link stays down, drain the node and have the GPU reseated or replaced.",
 )
 SWITCH = Code(
     "Most GPUs of a node have lost their links to one NVSwitch.",
-    fix="See dmesg | grep -i sxid and journalctl -u nvidia-fabricmanager on {node}; reboot it, else return the board.",
+    fix="On {node}: dmesg | grep -i sxid; journalctl -u nvidia-fabricmanager. Reboot; else have the board replaced.",
 )
 NO_BRIDGE = Code(
     "GPUs that may have NVLink bridges have none.",
-    fix="Nothing, unless there should be one: then see nvidia-smi nvlink -s and reseat it.",
+    fix="Nothing, unless there should be one: then nvidia-smi nvlink -s, and reseat it.",
 )
 SLOW = Code(
     "An NVLink is slower than it should be.",
-    fix="See nvidia-smi nvlink -s -i {gpu}; reset the GPU (nvidia-smi -r -i {gpu}), else drain the node.",
+    fix="On {node}: nvidia-smi nvlink -s -i {gpu}. Reset the GPU (nvidia-smi -r -i {gpu}), else drain the node.",
 )
 ERRORS = Code(
     "An NVLink has had far more errors than its siblings.",
-    fix="See nvidia-smi nvlink -e -i {gpu} and dmesg | grep -i xid; reseat the GPU or its bridge, or drain the node.",
+    fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Reseat the GPU or its bridge, else drain.",
 )
 FABRIC = Code(
     "A GPU has not joined its NVSwitch fabric: CUDA does not start on it.",
-    fix="systemctl status nvidia-fabricmanager on {node}: start it, in the driver's version; else reset the GPUs.",
+    fix="On {node}: systemctl restart nvidia-fabricmanager (of the driver's version), else nvidia-smi -r (all GPUs).",
 )
 FABRIC_HEALTH = Code(
-    "A GPU says that its NVSwitch fabric is not healthy.",
-    fix="See nvidia-smi -q | grep -A 12 Fabric, journalctl -u nvidia-fabricmanager on {node}; reset the GPU or drain.",
+    "A GPU reports that its NVSwitch fabric is not healthy.",
+    fix="On {node}: nvidia-smi -q | grep -A 12 Fabric; journalctl -u nvidia-fabricmanager. Reset the GPU, else drain.",
 )
 CLIQUE = Code(
     "GPUs that should reach each other over NVLink are in different cliques.",
-    fix="See nvidia-smi -q | grep -A 4 Fabric on {node}, and the partitions of the fabric manager (NMX).",
+    fix="On {node}: nvidia-smi -q | grep -A 4 Fabric; compare it with the partitions of the fabric manager (NMX).",
 )
 DOMAINS = Code(
     "The nodes are in several NVLink domains.",
-    fix="Nothing, if the job is so large; else place it within one (Slurm: --segment, topology/block).",
+    fix="Nothing, if the job is larger than a domain; else place it within one (Slurm: topology/block, --segment).",
 )
 IMEX = Code(
     "IMEX does not work, which NCCL needs for NVLink between nodes.",
-    fix="systemctl start nvidia-imex on {node}, and nvidia-modprobe -c 0 for the channel; a container must be given "
-    "/dev/nvidia-caps-imex-channels. NCCL_MNNVL_ENABLE=0 does without.",
+    fix="On {node}: systemctl start nvidia-imex; for the channel, NVreg_CreateImexChannel0=1 in /etc/modprobe.d, then "
+    "reload the driver. Give containers /dev/nvidia-caps-imex-channels. NCCL_MNNVL_ENABLE=0 does without.",
 )
 
 MANY, TIMES = 1000, 10
@@ -78,6 +76,8 @@ MANY_ERRORS = {
 }  # fmt: skip
 """From here on a counter is told, if it also has ten times what is usual on the links of its node: DCGM calls 100 CRC
 errors a second a fault, a few a day are normal. The others count what was corrected, or what a reset did."""
+BOOTING_S, PAUSE_S = 600.0, 2.0
+"""How long after the boot links may still be training, and between two looks."""
 SLOWER = 0.9
 """Of the speed that is expected: drivers write it with or without the coding, 25 or 25.78 GB/s."""
 
@@ -90,27 +90,68 @@ class Facts(TypedDict):
     switches: list[str]
     """Bus ids of the node's NVSwitches."""
     imex: imex.Imex
+    disabled: bool
+    """By a parameter of the driver."""
 
 
 def measure(ctx: Context) -> Facts:
-    look = probing.session().look(ctx, "nvlink")
-    links = [link for one in look["gpus"].values() for link in one["links"]]
+    look = _settled(ctx)
+    links = [link for one in look["gpus"].values() for link in one["links"] or ()]
     counters = sorted({name for link in links for name in link["errors"]})
     for link in links:
         link["errors"] = {name: count for name, count in link["errors"].items() if count}
     clusters = {one["fabric"]["cluster"] for one in look["gpus"].values() if one["fabric"]}
     ctx.doing("looking for IMEX")
     service = imex.look(ctx, clusters, probing.confined(ctx.environ))
-    return {"look": look, "counters": counters, "switches": pci.switches(), "imex": service}
+    facts: Facts = {
+        "look": look,
+        "counters": counters,
+        "switches": pci.switches(),
+        "imex": service,
+        "disabled": _disabled(),
+    }
+    if unread := [look["numbers"][uuid] for uuid, one in look["gpus"].items() if one["links"] is None]:
+        raise Skip(f"the NVLinks of GPU {ranges.to_text(unread)} cannot be read", facts)
+    return probing.complete(ctx, facts)
+
+
+def _disabled() -> bool:
+    try:
+        with open("/proc/driver/nvidia/params") as file:
+            return "NvLinkDisable: 1" in file.read()
+    except OSError:
+        return False
+
+
+def _settled(ctx: Context) -> Look:
+    """Links train, and GPUs join their fabric, for some minutes after a node has booted."""
+    end = time.monotonic() + min(ctx[TRAINING_S], 0.5 * ctx.deadline_s)
+    while True:
+        look = probing.session().look(ctx, "nvlink")
+        has_booted = time.clock_gettime(time.CLOCK_BOOTTIME) > BOOTING_S
+        if has_booted or time.monotonic() > end or not any(_may_be_training(one) for one in look["gpus"].values()):
+            return look
+        ctx.doing("waiting for NVLinks after the boot")
+        time.sleep(PAUSE_S)
+
+
+def _may_be_training(one: NvLink) -> bool:
+    links = one["links"] or []
+    down = [link for link in links if link["active"] is False]
+    return 0 < len(down) < len(links) or bool(one["fabric"] and one["fabric"]["state"] in fabric.STATES)
 
 
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from unanswered(NO_ANSWER, "gpu.nvlink", facts, run)
-    known = [(card, one) for card, one in looked_at(facts, run) if not card.mig]
+    off = {run.job.node_of(rank).node for rank, one in facts.items() if one["disabled"] and one["look"]["gpus"]}
+    for node in off:
+        yield INACTIVE.info("NVLink is turned off by the driver, expected NvLinkDisable: 0", node=node, fix=_OFF_FIX)
+    known = [(card, one) for card, one in looked_at(facts, run) if not card.mig and card.node not in off]
     fabrics = [(card, one["fabric"]) for card, one in known if one["fabric"]]
     told = yield from fabric.none_set_up(FABRIC, fabrics)
-    gpus = [wiring.wired(card, one["links"]) for card, one in known if card.node not in told]
+    read = [(card, one["links"]) for card, one in known if card.node not in told and one["links"] is not None]
+    gpus = [wiring.wired(card, links) for card, links in read]
     short = yield from _missing(gpus, _switches(facts, run))
     yield from fabric.not_set_up(FABRIC, fabrics, told, short)
     yield from fabric.unhealthy(FABRIC_HEALTH, fabrics, short)
@@ -122,7 +163,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     """ "8 GPUs, 18 links each at 26.6 GB/s, NVSwitch"."""
-    known = [one["links"] for _, one in looked_at(facts, run)]
+    known = [one["links"] or [] for _, one in looked_at(facts, run)]
     active = [[link for link in links if link["active"]] for links in known]
     if not known or not any(active):
         return "no NVLink is up" if any(known) else "the GPUs have no NVLink"
@@ -145,7 +186,8 @@ def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Genera
     """Returns the GPUs that lack links."""
     found, ties, bridged = wiring.short(gpus)
     for tie in ties:
-        yield INACTIVE.warn(f"unlike numbers of NVLinks are up: {tie}; expected one number")
+        fix = "There: nvidia-smi nvlink -s; dmesg | grep -i xid. Reset the GPUs that have fewer: nvidia-smi -r"
+        yield INACTIVE.warn(f"unlike numbers of NVLinks are up: {tie}; expected one number", fix=fix)
     for tie in bridged:
         yield NO_BRIDGE.info(f"some GPUs have a bridge and some have none, NVLinks: {tie}; expected one number")
     by_node: dict[str, list[Wired]] = {}
@@ -165,8 +207,8 @@ def _of_node(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str
     single = [one for one in found if not one.whole_node]
     for one in found:
         if one.whole_node:
-            text = f"{one.wired.up or 'no'} NVLinks of each GPU are up, expected {one.as_on}"
-            yield INACTIVE.warn(text, node=one.wired.card.node)
+            text = f"each GPU has {one.wired.up or 'no'} NVLinks up, expected {one.as_on}"
+            yield INACTIVE.warn(text, node=one.wired.card.node, fix=_ALL_FIX)
     if any(gpu.at_gpus for gpu in gpus):
         yield from _between_gpus(single, gpus)
     else:
@@ -203,7 +245,7 @@ def _to_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence
             text = f"{whom} have lost NVLinks to the NVSwitch at {bus}: {one.wired.up} are up, expected {one.as_on}"
             yield SWITCH.fail(text, node=node, device=bus, evidence={"gpus": [each.wired.card.gpu for each in lost]})
         else:
-            text = f"{one.wired.up or 'no'} NVLinks of each of {len(lost)} GPUs are up, expected {one.as_on}"
+            text = f"each of {len(lost)} GPUs has {one.wired.up or 'no'} NVLinks up, expected {one.as_on}"
             yield (INACTIVE.fail if one.sure else INACTIVE.warn)(text, node=node, fix=_ALL_FIX)
     explained = {one.wired.card for lost in blamed.values() for one in lost}
     for one in found:
@@ -213,9 +255,10 @@ def _to_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence
             yield _lone(one, known)
 
 
+_OFF_FIX = "Nothing, if that is meant; else take NVreg_NvLinkDisable=1 out of /etc/modprobe.d on {node}, and reboot."
 _ALL_FIX = (
-    "See dmesg | grep -i -e nvlink -e sxid on {node}, and whether NVLink is turned off (grep NvLink "
-    "/proc/driver/nvidia/params); reboot it, else return the board."
+    "On {node}: dmesg | grep -i -e nvlink -e xid; journalctl -u nvidia-fabricmanager. Reboot; else have the board "
+    "replaced."
 )
 
 
@@ -293,6 +336,6 @@ def _imex(facts: Mapping[int, Facts], fabrics: fabric.Fabrics, run: Run) -> Iter
             nodes.remove(node)
             text = f"{lack}, expected IMEX to work: the GPUs are in an NVLink domain of several nodes"
             off = one["imex"]["switched_off"]
-            fails = run.job.backend == "nccl" and run.job.world_size > 1
-            say = IMEX.info if off else IMEX.fail if fails else IMEX.warn
-            yield say(f"{text}, but {off} is 0" if off else text, node=node)
+            fails = run.job.backend == "nccl" and len(run.job.nodes) > 1  # on one node it is not used
+            say = IMEX.fail if fails and not off else IMEX.info
+            yield say(f"{text}, but {off}" if off else text, node=node)

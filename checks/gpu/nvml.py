@@ -5,18 +5,21 @@ permission does not give it: that is normal. `Trouble` is raised where a GPU ans
 first, old ones after: drivers and versions of nvidia-ml-py lack one or the other.
 """
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from preflight.checks.gpu.readings import Handle, Health, Identity, Mig, Process, System
 
 LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
-_FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
+FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
 """NVML's codes after which no more calls are made on a GPU: each may cost seconds. 11 is an interrupt that does not
 come, 10 a time-out of the driver itself."""
 _NO_PERMISSION, NOT_SUPPORTED, INVALID = 4, 3, 2
-_NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
+_ALL_ONES = (2**32 - 1, 2**64 - 1)
+"""What a register reads as that nobody answers for."""
+NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
 """Codes that say no more than that this driver or card does not give a value."""
 
 
@@ -28,19 +31,36 @@ class Trouble(Exception):  # noqa: N818 -- says what is wrong
         self.kind, self.call, self.text, self.number = kind, call, text, number
 
 
+_about = [""]
 _announcing: list[Callable[[str], None]] = []
 _notes: list[str] = []
 """Answers that are neither a value nor normal, of the group being read."""
 
 
-def announce_to(announce: Callable[[str], None]) -> None:
+def announce_to(told: Callable[[str], None]) -> None:
     """Before every call its name goes there, so that a hang has a name."""
-    _announcing[:] = [announce]
+    _announcing[:] = [told]
 
 
-def _announce(name: str) -> None:
-    for announce in _announcing:
-        announce(name)
+def announce(name: str) -> None:
+    for told in _announcing:
+        told(name + _about[-1])
+
+
+@contextlib.contextmanager
+def about(whom: str) -> Iterator[None]:
+    """What is announced of calls that concern another GPU, too: " with GPU 5"."""
+    _about.append(whom)
+    try:
+        yield
+    finally:
+        _about.pop()
+
+
+def note(text: str) -> None:
+    """An answer that is neither a value nor normal."""
+    if text not in _notes:
+        _notes.append(text)
 
 
 def take_notes() -> list[str]:
@@ -54,7 +74,7 @@ def start() -> None:
     """Opens the driver: seconds without persistence mode. Raises Trouble, its `number` NVML's code."""
     import pynvml
 
-    _announce("nvmlInit")
+    announce("nvmlInit")
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -68,16 +88,17 @@ def call(name: str, *arguments: Any, strict: bool = False) -> Any:
     function = getattr(pynvml, name, None)
     if function is None:
         return None
-    _announce(name)
+    announce(name)
     try:
-        return function(*arguments)
+        answer = function(*arguments)
+        return None if isinstance(answer, int) and answer in _ALL_ONES else answer
     except pynvml.NVMLError as error:
         number = error.value
-        if strict or number in _FATAL:
-            kind = NO_PERMISSION if number == _NO_PERMISSION else _FATAL.get(number, ERROR)
+        if strict or number in FATAL:
+            kind = NO_PERMISSION if number == _NO_PERMISSION else FATAL.get(number, ERROR)
             raise Trouble(kind, name, _words(error), number) from None
-        if number not in _NORMAL:
-            _notes.append(f"{name}: {_words(error)}")
+        if number not in NORMAL:
+            note(f"{name}: {_words(error)}")
     except Exception as error:  # pynvml's own: ArgumentError, TypeError, NVMLLibraryMismatchError
         if strict:
             raise Trouble(ERROR, name, f"{type(error).__name__}: {error}") from None
@@ -155,6 +176,7 @@ def identity(index: int) -> Identity:
         "device_id": int(pci.pciDeviceId) if pci is not None else 0,
         "subsystem": int(pci.pciSubSystemId) if pci is not None else 0,
         "capability": ".".join(map(str, capability)) if capability else None,
+        "numa": call("nvmlDeviceGetNumaNodeId", gpu),
         "memory_total": total,
         "memory_free": free,
         "memory_reserved": reserved,
@@ -308,7 +330,7 @@ def _inforom_valid(gpu: Any) -> bool | None:
     try:
         call("nvmlDeviceValidateInforom", gpu, strict=True)
     except Trouble as trouble:
-        if trouble.kind in (LOST, RESET):
+        if trouble.number in FATAL:
             raise
         return False if trouble.number == 14 else None
     return True

@@ -13,29 +13,20 @@ from typing import Any, Literal, TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges
 from preflight.checks.gpu import probing, slots
-from preflight.checks.gpu.cards import (
-    INVENTORY,
-    NO_ANSWER_FIX,
-    NO_ANSWER_MEANING,
-    Card,
-    Key,
-    Odd,
-    compared,
-    looked_at,
-    unanswered,
-)
+from preflight.checks.gpu.cards import INVENTORY, Card, Key, Odd, compared, looked_at
 from preflight.checks.gpu.elsewhere import milder_elsewhere
 from preflight.checks.gpu.probing import Look
 from preflight.checks.gpu.readings import Pcie
 from preflight.checks.gpu.replays import most_a_minute
 from preflight.checks.gpu.slots import End
+from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
 
 NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 WIDTH = Code(
     "A GPU's PCIe link has fewer lanes than it could have.",
-    fix="Reseat the card or its riser and look at the slot's contacts; see lspci -vv -s {bus} | grep Lnk; else drain.",
+    fix="See lspci -vv -s {bus} | grep Lnk. Drain the node; reseat the card or its riser, and clean the contacts.",
 )
 GENERATION = Code(
     "A GPU's PCIe link is of an older generation than it could be.",
@@ -43,15 +34,13 @@ GENERATION = Code(
 )
 UPLINK = Code(
     "The PCIe switch above GPUs is linked to the host with less than it could be.",
-    fix="See lspci -vv -s {device} | grep Lnk; power the node off and on; else have the board or its cable replaced.",
+    fix="See lspci -vv -s {device} | grep Lnk. Power the node off and on; else have the board or its cable replaced.",
 )
 REPLAYS = Code(
-    "A GPU's PCIe link repeats many packets.",
-    fix="Reseat the card or its riser; see dmesg | grep -i aer; drain the node if the count goes on rising.",
+    "A GPU's PCIe link replays many packets.",
+    fix="See dmesg | grep -i aer. If the count goes on rising, drain the node; reseat the card or its riser.",
 )
-ERRORS = Code(
-    "A GPU's PCIe link has had uncorrectable errors.", fix="See dmesg | grep -i aer on {node}; reseat the card."
-)
+ERRORS = Code("A GPU's PCIe link has had uncorrectable errors.", fix="On {node}: dmesg | grep -i aer. Reseat the card.")
 
 FULL_SPEED = 0
 SETTLE_S = 0.2
@@ -78,7 +67,8 @@ def measure(ctx: Context) -> Facts:
         look = session.look(ctx, "pcie")
     buses = {handle["uuid"]: handle["bus"] for handle in session.seen(ctx)["gpus"].values()}
     paths = {uuid: slots.path_of(buses[uuid]) for uuid in look["gpus"]}
-    return {"look": look, "paths": paths, "up_s": time.clock_gettime(time.CLOCK_BOOTTIME)}
+    facts: Facts = {"look": look, "paths": paths, "up_s": time.clock_gettime(time.CLOCK_BOOTTIME)}
+    return probing.complete(ctx, facts)
 
 
 def _is_slow(one: Pcie) -> bool:
@@ -94,7 +84,8 @@ class Link:
     able: int
     """What both its ends can do, as far as they say."""
     card_able: int
-    is_display: bool
+    may_be_less: bool
+    """By design: the slot is not known, or shares its lanes with another."""
     evidence: Mapping[str, Any]
 
     @property
@@ -135,24 +126,25 @@ def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[End]]:
 
 def _lanes(card: Card, one: Pcie, path: Sequence[End]) -> Link:
     slot = path[1]["width_max"] if len(path) > 1 else None
-    return _link(card, one["width"] or 0, (one["width_max"], path[0]["width_max"]), slot, path)
+    return _link(card, one, one["width"] or 0, (one["width_max"], path[0]["width_max"]), slot, path)
 
 
 def _speed(card: Card, one: Pcie, path: Sequence[End]) -> Link:
     """NVML's maximum is that of card and slot together. A GPU that does not tell its state may save power."""
     if one["pstate"] is None:
-        return _link(card, one["generation"] or 0, (), None, path)
+        return _link(card, one, one["generation"] or 0, (), None, path)
     ends = [*(end["generation_max"] for end in path[:2]), None]
     slot = min((number for number in (one["generation_max"], ends[1]) if number), default=None)
-    return _link(card, one["generation"] or 0, (one["generation_gpu_max"], ends[0]), slot, path)
+    return _link(card, one, one["generation"] or 0, (one["generation_gpu_max"], ends[0]), slot, path)
 
 
-def _link(card: Card, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[End]) -> Link:
+def _link(card: Card, one: Pcie, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[End]) -> Link:
     """Where the slot is said to be less able than the link is, a virtual machine has made it up."""
     told = [number for number in own if number] or [value]
     able = min([*told, slot] if slot is not None and slot >= value else told)
     evidence = {"bus": card.bus, "slot": path[1]["bus"] if len(path) > 1 else None, "slot_able": slot, **card.paper}
-    return Link(card, value, able, max(told), path[0]["kind"].startswith(DISPLAY), evidence)
+    may_be_less = path[0]["kind"].startswith(DISPLAY) or bool(one["virtual"]) or len(path) < 2
+    return Link(card, value, able, max(told), may_be_less, evidence)
 
 
 def _below(code: Code, unit: str, links: Sequence[Link]) -> Iterator[Finding]:
@@ -167,8 +159,8 @@ def _below(code: Code, unit: str, links: Sequence[Link]) -> Iterator[Finding]:
         one = odd.get(link.card)
         text = f"the PCIe link runs at {unit.format(link.value)}, expected "
         if link.value < link.able:
-            text += f"{unit.format(link.able)}: both its ends can do that"
-            by_design = link.is_display and best[link.model] == link.value
+            by_design = link.may_be_less and best[link.model] == link.value
+            text += f"{unit.format(link.able)}: {'the card' if by_design else 'both its ends'} can do that"
             told |= set() if by_design else {link.card.node}
             yield (code.info if by_design else code.warn)(text, evidence=link.evidence, **link.card.where)
         elif one and not one.whole_node:
@@ -248,7 +240,7 @@ def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -
         text, up = f"{count:,} PCIe replays since the driver was loaded, expected", minutes[card.node]
         evidence = card.evidence
         if count > most * up:
-            text = f"{text} at most {most:.0f} a minute, and the node is up for {up:,.0f} minutes"
+            text = f"{text} at most {most:.0f} a minute, in {up:,.0f} minutes since the node has booted"
             yield REPLAYS.warn(text, evidence=evidence, **card.where)
         elif others and count > TIMES * statistics.median(others):
             text = f"{text} about {statistics.median(others):,.0f} as on its siblings"

@@ -1,34 +1,33 @@
-"""Asks NVML in a process of its own, since a call on a sick GPU can block for ever and no signal interrupts it.
+"""What NVML tells of the node's GPUs, with a deadline for each question, and which of them this rank looks at.
 
-The process lives as long as the worker, for all checks. Each question (a GPU, a group of calls) has a deadline; when it
-passes, the process is killed, the GPU is asked no more, and another process goes on with the others.
+A question is one GPU and one group of calls. When its deadline passes, the process that asks is killed, the GPU is
+asked no more, and another process goes on with the others. The check in which a GPU fell silent tells of it.
 """
 
-import contextlib
-import json
-import mmap
-import multiprocessing
 import os
+import re
 import sys
-import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from typing import Any, TypedDict, TypeVar, cast
 
 from preflight.check import Context, NotApplicable, Skip, ranges
-from preflight.checks.gpu import links, nvml, pci
+from preflight.checks.gpu import nvml, pci
+from preflight.checks.gpu.asking import DIED, HANGS, UNKNOWN, Process
 from preflight.checks.gpu.readings import Handle, System
 
 T = TypeVar("T")
+PERMISSION, NO_DRIVER, CUDA = nvml.NO_PERMISSION, "driver", "cuda"
 
-HANGS, DIED, NO_DRIVER, CUDA = "hangs", "died", "driver", "cuda"
-START_S, HEALTHY_START_S = 60.0, 15.0
-"""For the driver's start: without persistence mode it takes seconds a GPU, and 15 s in all can be healthy. Where the
-run's deadline leaves less than that, a start that does not end says nothing."""
-ASK_S = 5.0
-"""A question takes milliseconds on a healthy GPU, a second where it wakes up or its InfoROM is read."""
-KILL_S = 1.0
-"""A process in uninterruptible sleep does not end; it is left behind."""
+START_S, ASK_S = 60.0, 5.0
+"""For the driver's start, and for a question."""
+WITHIN_S = {"system": START_S, "handle": 20.0, "torch": START_S}
+"""Questions that may start the driver, or take a GPU into use: without persistence mode that is seconds a GPU."""
+HEALTHY_S = {"start": 30.0, "system": 30.0, "torch": 30.0, "handle": 5.0}
+"""What these may take on a sound node of eight GPUs. Where the run's deadline leaves less, no answer says nothing."""
+HEALTHY_ASK_S = 2.0
+"""Milliseconds, but a second where the GPU wakes up or its InfoROM is read."""
+SHARE = 0.3
+"""Of a check's deadline, for one question; twice as much for the driver's start."""
 
 
 class Trouble(TypedDict):
@@ -38,10 +37,11 @@ class Trouble(TypedDict):
     """NVML's number; None: it is the driver as a whole."""
     uuid: str | None
     bus: str | None
-    name: str | None
     serial: str | None
+    hidden: bool
+    """Other GPUs are hidden from this rank, and the number is its own."""
     kind: str
-    """lost, reset, error, permission, hangs, died, driver."""
+    """lost, reset, error, permission, hangs, died, driver, cuda; unknown: it may be sound."""
     call: str
     text: str
     seconds: float
@@ -63,92 +63,22 @@ class Look(TypedDict):
     """What a check got of the GPUs that this rank looks at: {uuid: values}, and what did not answer."""
 
     gpus: dict[str, Any]
+    numbers: dict[str, int]
+    """NVML's, by UUID."""
     troubles: list[Trouble]
     notes: dict[str, list[str]]
-    """Odd answers, by UUID."""
-
-
-class _Process:
-    """The process that asks."""
-
-    def __init__(self) -> None:
-        self.calling = mmap.mmap(-1, 256)
-        ours, theirs = multiprocessing.Pipe()
-        self.connection: Connection = ours
-        self.process = multiprocessing.get_context("fork").Process(
-            target=_serve, args=(theirs, self.calling), daemon=True
-        )
-        self.process.start()
-        theirs.close()
-
-    def ask(self, group: str, arguments: list[Any], within_s: float) -> dict[str, Any]:
-        """The answer, or {"trouble": ...}: hangs, or died."""
-        start = time.monotonic()
-        try:
-            self.connection.send_bytes(json.dumps([group, arguments]).encode())
-            if self.connection.poll(within_s):
-                return cast("dict[str, Any]", json.loads(self.connection.recv_bytes()))
-            kind, text = HANGS, f"no answer within {time.monotonic() - start:.1f} s"
-        except (EOFError, OSError):
-            self.process.join(KILL_S)
-            kind, text = DIED, f"the process that asked ended with {self.process.exitcode}"
-        call = self.calling[:].rstrip(b"\0").decode(errors="replace")
-        return {"trouble": [kind, call, text], "seconds": time.monotonic() - start}
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join(KILL_S)
-        self.connection.close()
-
-
-def _serve(connection: Connection, calling: mmap.mmap) -> None:
-    """What the process runs: it answers until its worker is gone. It keeps no other descriptor of the worker."""
-    kept = connection.fileno()
-    os.closerange(3, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX") if kept + 1 < 4096 else kept + 1)
-    nvml.announce_to(lambda name: _write(calling, name))
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            group, arguments = json.loads(connection.recv_bytes())
-            connection.send_bytes(json.dumps(_answer(group, arguments)).encode())
-    os._exit(0)
-
-
-def _write(calling: mmap.mmap, name: str) -> None:
-    calling[:] = name.encode()[:256].ljust(256, b"\0")
-
-
-def _answer(group: str, arguments: list[Any]) -> dict[str, Any]:
-    functions: Mapping[str, Any] = {
-        "start": nvml.start, "system": nvml.system, "handle": nvml.handle, "identity": nvml.identity,
-        "health": nvml.health, "pcie": links.pcie, "nvlink": links.nvlink, "place": links.place, "torch": _torch_count,
-    }  # fmt: skip
-    start = time.monotonic()
-    try:
-        values = functions[group](*arguments)
-    except nvml.Trouble as trouble:
-        told = [trouble.kind, trouble.call, trouble.text]
-        return {"trouble": told, "number": trouble.number, "seconds": time.monotonic() - start}
-    except Exception as error:  # ours, or a pynvml of another kind
-        return {"trouble": [nvml.ERROR, group, f"{type(error).__name__}: {error}"], "seconds": 0.0}
-    return {"values": values, "notes": nvml.take_notes()}
-
-
-def _torch_count() -> int:
-    """How many GPUs CUDA gives torch. Starts the driver's CUDA, which is why it is asked for here."""
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    """Calls that ended with an odd error, by UUID: "nvmlDeviceGetSerial: Unknown Error"."""
 
 
 class Session:
     """NVML, for all checks of one worker."""
 
     def __init__(self) -> None:
-        self._process: _Process | None = None
+        self._process: Process | None = None
         self._silent: dict[int | str | None, Trouble] = {}
         """GPUs that are asked no more, and why. None is the driver, CUDA the part of it that torch uses."""
         self._seen: Seen | None = None
+        self._notes: list[str] = []
 
     def seen(self, ctx: Context) -> Seen:
         """Raises NotApplicable where there is no NVIDIA GPU. Where NVML does not work, `system` is None."""
@@ -158,21 +88,19 @@ class Session:
 
     def _look_around(self, ctx: Context) -> Seen:
         cards = pci.gpus()
-        started = self._start(ctx)
-        if not started:
-            if not cards:
-                raise NotApplicable("there is no NVIDIA GPU on this node")
-            if confined(ctx.environ) and not os.path.exists("/dev/nvidiactl"):
-                raise NotApplicable(f"none of the node's {ranges.count(len(cards), 'GPU')} was given to this container")
-            return {"system": None, "gpus": {}, "pci": cards}
-        system = self.ask(ctx, "system", None)
+        system = self.ask(ctx, "system", None) if self._start(ctx) else None
+        fails = None in self._silent and self._silent[None]["kind"] == NO_DRIVER
+        if fails and cards and confined(ctx.environ) and not os.path.exists("/dev/nvidiactl"):
+            raise NotApplicable(f"none of the node's {ranges.count(len(cards), 'GPU')} was given to this container")
+        if not cards and (system is None or not system["count"]):
+            raise NotApplicable("there is no NVIDIA GPU on this node")
         if system is None:
             return {"system": None, "gpus": {}, "pci": cards}
-        if not system["count"] and not cards:
-            raise NotApplicable("there is no NVIDIA GPU on this node")
-        found = {str(gpu): handle for gpu in range(system["count"]) if (handle := self.ask(ctx, "handle", gpu))}
-        for trouble in self.troubles:  # NVML counts in the order of the bus
-            if trouble["gpu"] is not None and len(cards) == system["count"]:
+        count = system["count"]
+        found = {str(gpu): handle for gpu in range(count) if (handle := self.ask(ctx, "handle", gpu))}
+        for trouble in self.troubles:
+            trouble["hidden"] = len(cards) > count
+            if trouble["gpu"] is not None and len(cards) == count:  # NVML counts in the order of the bus
                 trouble["bus"] = cards[trouble["gpu"]]
         return {"system": system, "gpus": found, "pci": cards}
 
@@ -181,50 +109,58 @@ class Session:
         if None in self._silent:
             return False
         if self._process is None:
-            self._process = _Process()
+            self._process = Process()
             ctx.doing("starting NVML")
-            within_s = min(START_S, 0.6 * ctx.deadline_s)
+            within_s = min(START_S, 2 * SHARE * ctx.deadline_s)
             answer = self._process.ask("start", [], within_s)
             if "trouble" in answer:
-                self._meet(ctx, None, answer)
-                if answer["trouble"][0] == HANGS and within_s < HEALTHY_START_S:
-                    raise Skip(
-                        f"NVML did not start within {within_s:.1f} s, which may be healthy: give a longer --deadline"
-                    )
+                trouble = self._meet(ctx, None, _weighed("start", answer, within_s))
+                if trouble["kind"] == UNKNOWN:
+                    raise Skip(trouble["text"])
                 return False
         return True
 
-    def ask(self, ctx: Context, group: str, gpu: int | None, *more: Any, within_s: float = ASK_S) -> Any:
-        """The values of a group of calls, or None; then `troubles` has the reason."""
-        if gpu in self._silent or not self._start(ctx):
-            return None
-        assert self._process is not None
-        ctx.doing(f"asking NVML: {group}", **({} if gpu is None else {"gpu": gpu}))
+    def ask(self, ctx: Context, group: str, gpu: int | None, *more: Any) -> Any:
+        """The values of a group of calls, or None; then `troubles` has the reason. Raises Skip as `_start` does."""
         arguments = [*([] if gpu is None else [gpu]), *more]
-        answer = self._process.ask(group, arguments, min(within_s, 0.3 * ctx.deadline_s))
+        within_s = min(WITHIN_S.get(group, ASK_S), SHARE * ctx.deadline_s)
+        for _ in range(2):  # once more, where somebody has disturbed the process
+            if gpu in self._silent or not self._start(ctx):
+                return None
+            assert self._process is not None
+            ctx.doing(f"asking NVML: {group}", **({} if gpu is None else {"gpu": gpu}))
+            answer = self._process.ask(group, arguments, within_s)
+            if not answer.get("disturbed"):
+                break
+            self._end_process()
         if "trouble" in answer:
-            self._meet(ctx, gpu if group != "torch" else CUDA, answer)
+            self._meet(ctx, gpu if group != "torch" else CUDA, _weighed(group, answer, within_s))
             return None
-        self.notes = answer["notes"]
+        self._notes = answer["notes"]
         return answer["values"]
 
-    def _meet(self, ctx: Context, who: int | str | None, answer: Mapping[str, Any]) -> None:
+    def _meet(self, ctx: Context, who: int | str | None, answer: Mapping[str, Any]) -> Trouble:
         kind, call, text = answer["trouble"]
-        handle = (self._seen or {"gpus": {}})["gpus"].get(str(who))
-        whole = {None: NO_DRIVER, CUDA: CUDA}
+        seen = self._seen
+        handle = seen["gpus"].get(str(who)) if seen else None
         self._silent[who] = {
             "gpu": who if isinstance(who, int) else None,
             "uuid": handle["uuid"] if handle else None,
             "bus": handle["bus"] if handle else None,
-            "name": handle["name"] if handle else None,
             "serial": handle["serial"] if handle else None,
-            "kind": kind if isinstance(who, int) else whole[who],
+            "hidden": bool(seen and len(seen["pci"]) > len(seen["gpus"])),
+            "kind": _kind(who, kind),
             "call": call,
             "text": text,
             "seconds": round(answer["seconds"], 1),
             "met_in": ctx.check,
         }
-        if kind in (HANGS, DIED) and self._process is not None:
+        if "disturbed" in answer:
+            self._end_process()
+        return self._silent[who]
+
+    def _end_process(self) -> None:
+        if self._process is not None:
             self._process.end()
             self._process = None
 
@@ -237,20 +173,69 @@ class Session:
         """The values of a group for every GPU that this rank looks at. Raises NotApplicable without a GPU, and Skip
         where NVML does not work and another check has told of it."""
         seen = self.seen(ctx)
-        if seen["system"] is None and self._silent[None]["met_in"] != ctx.check:
+        if None in self._silent and self._silent[None]["met_in"] != ctx.check:
             raise Skip(f"NVML does not work: {self._silent[None]['text']}")
-        found: Look = {"gpus": {}, "troubles": [], "notes": {}}
+        found: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
         numbers = [int(number) for number in seen["gpus"]]
         for number in numbers if looks(ctx, seen) else ():
-            more = [[other for other in numbers if other not in self._silent]] if group == "place" else []
-            values = self.ask(ctx, group, number, *more)
+            values = self._place(ctx, number, numbers) if group == "place" else self.ask(ctx, group, number)
             uuid = seen["gpus"][str(number)]["uuid"]
             if values is not None:
-                found["gpus"][uuid] = values
-                if self.notes:
-                    found["notes"][uuid] = self.notes
+                found["gpus"][uuid], found["numbers"][uuid] = values, number
+                if self._notes:
+                    found["notes"][uuid] = self._notes
         found["troubles"] = self.troubles
         return found
+
+    def _place(self, ctx: Context, gpu: int, numbers: list[int]) -> Any:
+        """Calls on two GPUs may hang for either: whoever hangs with a second one, too, is sick, else the other."""
+        others = [other for other in numbers if other not in self._silent]
+        values = self.ask(ctx, "place", gpu, others)
+        first = self._silent.get(gpu)
+        peer = re.search(r" with GPU (\d+)$", first["call"]) if first and first["kind"] in (HANGS, DIED) else None
+        if first is None or peer is None or first["met_in"] != ctx.check or len(others) < 2:
+            return values
+        del self._silent[gpu]
+        values = self.ask(ctx, "place", gpu, [other for other in others if other != int(peer[1])])
+        if values is not None:
+            trouble = [first["kind"], first["call"].replace(peer[0], f" with GPU {gpu}"), first["text"]]
+            self._meet(ctx, int(peer[1]), {"trouble": trouble, "seconds": first["seconds"]})
+        return values
+
+
+def _kind(who: int | str | None, kind: str) -> str:
+    if kind == UNKNOWN or isinstance(who, int):
+        return kind
+    return CUDA if who == CUDA else NO_DRIVER if kind == nvml.ERROR else kind
+
+
+def _weighed(group: str, answer: dict[str, Any], within_s: float) -> dict[str, Any]:
+    """No answer where a sound node may take as long, and a fault of our own, are nothing to blame a GPU for."""
+    kind, call, text = answer["trouble"]
+    if kind == HANGS and within_s < HEALTHY_S.get(group, HEALTHY_ASK_S):
+        kind, text = UNKNOWN, f"{call} gave {text}, which may be healthy: give a longer --deadline"
+    elif kind == UNKNOWN:
+        text = f"NVML could not be asked: {text}"
+    return {**answer, "trouble": [kind, call, text]}
+
+
+def complete(ctx: Context, facts: T) -> T:
+    """The facts of a check. Raises Skip with them where a GPU was not looked at in it: it had fallen silent before, or
+    nobody can tell whether it will answer."""
+    troubles: list[Trouble] = cast("dict[str, Any]", facts)["look"]["troubles"]
+    unsure = [trouble for trouble in troubles if trouble["kind"] == UNKNOWN]
+    if unsure:
+        gpu = f"GPU {unsure[0]['gpu']}: " if unsure[0]["gpu"] is not None else ""
+        raise Skip(f"{gpu}{unsure[0]['text']}", facts)
+    missed = {
+        trouble["gpu"]: trouble["met_in"]
+        for trouble in troubles
+        if trouble["met_in"] != ctx.check and trouble["kind"] != PERMISSION
+    }
+    if gpus := sorted(gpu for gpu in missed if gpu is not None):
+        which = f"GPU{'s' if len(gpus) > 1 else ''} {ranges.to_text(gpus)}"
+        raise Skip(f"{which} did not answer, see {missed[gpus[0]]}; the others were looked at", facts)
+    return facts
 
 
 def looks(ctx: Context, seen: Seen) -> bool:
@@ -274,9 +259,14 @@ def torch_has_cuda() -> bool:
     return torch is not None and torch.version.cuda is not None
 
 
+SIGNS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
+VARIABLES = (
+    "KUBERNETES_SERVICE_HOST", "NVIDIA_VISIBLE_DEVICES", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container",
+    "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "SGE_ROOT", "_CONDOR_SCRATCH_DIR",
+)  # fmt: skip
+
+
 def confined(environ: Mapping[str, str]) -> bool:
-    """Whether GPUs may be hidden from this process on purpose: a container (of docker, podman, Kubernetes, enroot), or
-    a job of Slurm, which hides those of others by a cgroup."""
-    signs = ("/.dockerenv", "/run/.containerenv")
-    named = ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID", "NVIDIA_VISIBLE_DEVICES", "container")
-    return any(map(os.path.exists, signs)) or any(environ.get(name) for name in named)
+    """Whether GPUs may be hidden from this process on purpose: a container (of docker, podman, Kubernetes, enroot,
+    apptainer, LXC), or a job of a scheduler that hides those of others by a cgroup."""
+    return any(map(os.path.exists, SIGNS)) or any(environ.get(name) for name in VARIABLES)

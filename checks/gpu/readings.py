@@ -42,6 +42,8 @@ class Identity(TypedDict):
     """PCI device and vendor: 0x233010de."""
     subsystem: int
     capability: str | None
+    numa: int | None
+    """The GPU's memory is this NUMA node of the kernel's (Grace), which keeps files in it, too."""
     memory_total: int | None
     """Bytes; free and reserved (for the driver itself) too."""
     memory_free: int | None
@@ -114,6 +116,8 @@ class Pcie(TypedDict):
     """Of GPU and slot together."""
     generation_gpu_max: int | None
     """Of the GPU alone."""
+    virtual: bool | None
+    """Whether a hypervisor has handed it to this machine, and made up the bridges above it."""
     pstate: int | None
     """0 is full speed; the generation falls to 1 in power saving."""
     replays: int | None
@@ -151,8 +155,8 @@ class Fabric(TypedDict):
 
 
 class NvLink(TypedDict):
-    links: list[Link]
-    """Empty where the card has none."""
+    links: list[Link] | None
+    """Empty where the card has none; None where that cannot be read."""
     fabric: Fabric | None
 
 

@@ -10,22 +10,14 @@ from typing import Any, TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges
 from preflight.checks.gpu import leftovers, probing, processes
-from preflight.checks.gpu.cards import (
-    INVENTORY,
-    NO_ANSWER_FIX,
-    NO_ANSWER_MEANING,
-    Card,
-    Key,
-    cards,
-    looked_at,
-    unanswered,
-)
+from preflight.checks.gpu.cards import INVENTORY, Card, Key, cards, looked_at
 from preflight.checks.gpu.elsewhere import milder_elsewhere
 from preflight.checks.gpu.leftovers import Leftover
 from preflight.checks.gpu.probing import Look
 from preflight.checks.gpu.processes import Holder
 from preflight.checks.gpu.readings import Health, Pcie
 from preflight.checks.gpu.rises import LinkErrors, Rise, link_errors, memory_rises, nvlink_rises, pcie_rises
+from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
 
 HEALTH, PCIE, NVLINK, TOPOLOGY = "gpu.health", "gpu.pcie", "gpu.nvlink", "gpu.topology"
 PLAN = Plan(
@@ -38,12 +30,12 @@ PLAN = Plan(
     last=True,
 )
 
-WAIT_S = option(float, 10.0, "how long what the run has held may take to be free")
+WAIT_S = option(float, 10.0, "seconds after which all that the run has held must be free")
 
 NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 MEMORY = Code(
     "A GPU has less free memory than before the run.",
-    fix="See who has it: fuser -v /dev/nvidia*; end it, or reset the GPU, as root: nvidia-smi -r -i {gpu}.",
+    fix="On {node}: fuser -v /dev/nvidia* shows who holds it; end that, or reset the GPU: nvidia-smi -r -i {gpu}",
 )
 PROCESS = Code(
     "A GPU is held by a process that was not there before the run.",
@@ -62,16 +54,16 @@ CORRECTED = Code(
     fix="See nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}; drain the node if this goes on.",
 )
 RECOVERY = Code(
-    "The driver asks to recover a GPU since the run.",
-    fix="See nvidia-smi -q -i {gpu} (GPU Recovery Action): end what runs on it and reset it, nvidia-smi -r -i {gpu}.",
+    "The driver asks for a GPU to be recovered, and did not before the run.",
+    fix="On {node}: nvidia-smi -q -i {gpu} | grep -i recovery. End what runs on the GPU, then nvidia-smi -r -i {gpu}",
 )
 PCIE_ERRORS = Code(
     "A GPU's PCIe link got worse during the run.",
-    fix="Reseat the card or its riser; see dmesg | grep -i aer on {node} and lspci -vv -s {bus} | grep Lnk.",
+    fix="On {node}: dmesg | grep -i aer; lspci -vv -s {bus} | grep Lnk. Reseat the card or its riser.",
 )
 NVLINK_ERRORS = Code(
     "Errors of a GPU's NVLinks rose during the run.",
-    fix="See nvidia-smi nvlink -e -i {gpu} and dmesg; run again, and drain the node if they go on rising.",
+    fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Drain the node if they go on rising.",
 )
 
 PAUSE_S = 0.2
@@ -109,7 +101,7 @@ def measure(ctx: Context) -> Facts:
     for uuid, one in look["gpus"].items():
         one["pcie"] = pcie["gpus"].get(uuid)
         if uuid in nvlink["gpus"]:
-            one["links"] = [link_errors(link) for link in nvlink["gpus"][uuid]["links"]]
+            one["links"] = [link_errors(link) for link in nvlink["gpus"][uuid]["links"] or ()]
     up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     return {"look": {**nvlink, "gpus": look["gpus"]}, "left": left, "up_s": up_s}
 
@@ -164,7 +156,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             for rise in pcie_rises(pcie[key], after["pcie"], seconds.get(card.node, 0.0)):
                 yield _risen(PCIE_ERRORS, card, rise)
         if key in nvlink and after["links"]:
-            for rise in nvlink_rises(nvlink[key]["links"], after["links"], seconds.get(card.node, 0.0)):
+            for rise in nvlink_rises(nvlink[key]["links"] or [], after["links"], seconds.get(card.node, 0.0)):
                 yield _risen(NVLINK_ERRORS, card, rise)
     yield from _left(facts, run)
 
@@ -203,7 +195,7 @@ def _untold(facts: Mapping[int, Facts], before: Mapping[str, Mapping[int, Any]],
     for rank, one in facts.items():
         node = run.job.node_of(rank).node
         troubles = [trouble for trouble in one["look"]["troubles"] if (node, trouble["gpu"]) not in told]
-        found[rank] = {"look": {"troubles": troubles}}
+        found[rank] = {"look": {**one["look"], "troubles": troubles}}
     return found
 
 
@@ -215,7 +207,7 @@ def _driver_gone(inventory: Mapping[int, Any], run: Run) -> Iterator[Finding]:
         worked = rank in inventory and inventory[rank]["seen"]["system"] is not None
         if outcome.kind == "skipped" and reason.startswith(NO_NVML) and worked and node not in told:
             told.add(node)
-            fix = "See nvidia-smi and dmesg on {node}; reboot it, else drain it."
+            fix = "On {node}: nvidia-smi; dmesg | grep -i nvrm. Reboot the node, else drain it."
             yield NO_ANSWER.fail(f"{reason}, expected it to work as at the start of the run", node=node, fix=fix)
 
 
@@ -243,7 +235,7 @@ def _unexplained(card: Card, before: Health, after: Health, waited_s: float) -> 
     if is_ > was + SLACK:
         text = f"{is_ / 2**20:,.0f} MiB of memory are in use {waited_s:g} s after the run"
         text += f", expected {was / 2**20:,.0f} as before it; no process is listed that has them"
-        unsure = any(process["memory"] is None for process in after["processes"] or ())
+        unsure = card.numa or any(process["memory"] is None for process in after["processes"] or ())
         yield (MEMORY.info if unsure else MEMORY.warn)(text, evidence={"bus": card.bus}, **card.where)
 
 
@@ -261,7 +253,7 @@ def _left(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def _recovery(card: Card, before: Health, after: Health) -> Iterator[Finding]:
     if before["recovery_action"] == 0 and after["recovery_action"]:
-        text = f"the driver asks for recovery action {after['recovery_action']} after the run, expected 0, none"
+        text = f"the driver asks for recovery action {after['recovery_action']} after the run, expected 0 (none)"
         yield RECOVERY.fail(text, evidence={"bus": card.bus}, **card.where)
 
 

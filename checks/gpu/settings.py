@@ -26,14 +26,14 @@ class Setting:
 def unlike(setting: Setting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
     """Unlike its siblings is a warning; all alike, but not as they are by default, is worth knowing."""
     known = [(card, value, setting.default(one)) for card, one in looked if (value := setting.value(one)) is not None]
-    found = compared((card, value) for card, value, _ in known)
+    found = compared(((card, value) for card, value, _ in known), alike=lambda card: card.make)
     sound = {(card.node, card.uuid) for card, value, default in known if value == default} if found.odd else set()
     for odd in found.odd:
         if (odd.card.node, odd.card.uuid) not in sound:
             text = f"{setting.called} is {odd.value}, expected {odd.usual} as on {odd.share}"
             yield setting.code.warn(text, **odd.where)
     for tie in found.ties:
-        yield setting.code.warn(f"{setting.called} is unlike: {tie}; expected the same on all of a model")
+        yield setting.code.warn(f"{setting.called} differs: {tie}; expected the same on all GPUs of a model")
     told = {odd.value for odd in found.odd}
     changed = Counter(
         (card.name, value, default)
@@ -56,7 +56,7 @@ def on_where_ecc_is(one: Health) -> str | None:
 
 def ecc(one: Health) -> str | None:
     now = ecc_that_turns(one)
-    return f"{now} (and {_switch(one['ecc_pending'])} after a reset)" if now else _switch(one["ecc"])
+    return f"{now} ({_switch(one['ecc_pending'])} after the next reset)" if now else _switch(one["ecc"])
 
 
 def ecc_that_turns(one: Health) -> str | None:

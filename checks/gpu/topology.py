@@ -3,7 +3,7 @@
 Reads from NVML how near each two GPUs of a node are, which reach each other's memory (P2P) and which CPUs are near;
 from sysfs where network cards for RDMA stand. The matrix is that of `nvidia-smi topo -m`. GPUs that NVLinks join must
 have P2P; others are held against pairs that are as near. A virtual machine hides much of this, and is then compared
-with its siblings only. Ranks whose launcher binds them to CPUs shall run near their GPU.
+with its siblings only. Ranks that are bound to CPUs should run near their GPU.
 """
 
 import os
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
-from preflight.checks.gpu import matrix, paths, unlike
-from preflight.checks.gpu.cards import INVENTORY, NO_ANSWER_FIX, NO_ANSWER_MEANING, cards, looked_at, unanswered
+from preflight.checks.gpu import matrix, paths, probing, unlike
+from preflight.checks.gpu.cards import INVENTORY, Card, cards, device_of, looked_at
 from preflight.checks.gpu.elsewhere import milder_elsewhere
 from preflight.checks.gpu.layout import NVLINK, Facts, Layout, kind, layouts
-from preflight.checks.gpu.probing import session
-from preflight.checks.gpu.readings import Fabric
+from preflight.checks.gpu.readings import Fabric, Place
+from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
 from preflight.checks.gpu.unlike import Cell, FarNic, Pair, Unlike
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY, NVLINK))
@@ -24,14 +24,14 @@ CHECK = "gpu.topology"
 
 NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 _P2P_FIX = (
-    "See nvidia-smi topo -p2p r there; ACS, the IOMMU (see node.kernel) and NVreg_RegistryDwords may turn it off. "
-    "Else reset the GPUs (nvidia-smi -r) or drain the node; until then NCCL goes through host memory."
+    "There: nvidia-smi topo -p2p r. ACS, the IOMMU (see node.kernel) or NVreg_RegistryDwords may turn P2P off; else "
+    "reset the GPUs: nvidia-smi -r. Until then NCCL goes through host memory."
 )
-NO_P2P = Code("Two GPUs do not reach each other's memory (P2P), though such GPUs do.", fix=_P2P_FIX)
+NO_P2P = Code("Two GPUs do not reach each other's memory (P2P), though GPUs so linked or so near do.", fix=_P2P_FIX)
 ONE_WAY = Code("P2P works from one GPU to another, but not back.", fix=_P2P_FIX)
 PAST_NVLINK = Code(
     "P2P takes another way than the NVLinks between two GPUs.",
-    fix="See nvidia-smi topo -p2p n and nvidia-smi nvlink -s on {node}; reset the GPUs (nvidia-smi -r), else drain it.",
+    fix="On {node}: nvidia-smi topo -p2p n; nvidia-smi nvlink -s. Reset the GPUs (nvidia-smi -r), else drain the node.",
 )
 LAYOUT = Code(
     "GPUs are farther from each other than on the other nodes.",
@@ -39,24 +39,25 @@ LAYOUT = Code(
 )
 FAR_NIC = Code(
     "A GPU is farther from its network card than its siblings.",
-    fix="See ls -l /sys/class/infiniband and lspci -tv there: a card is gone, without driver, or in another slot.",
+    fix="There: ls -l /sys/class/infiniband; lspci -tv. A network card is gone, has no driver, or is in another slot.",
 )
 FAR_CPUS = Code(
-    "A rank is bound to CPUs that are far from its GPU.",
+    "A rank is bound to CPUs of another NUMA node than its GPU's.",
     fix="Bind each rank near its GPU: numactl --cpunodebind={numa} --membind={numa}, or srun --gpu-bind=closest.",
 )
 
 
 def measure(ctx: Context) -> Facts:
-    look = session().look(ctx, "place")
+    look = probing.session().look(ctx, "place")
     cpus = os.sched_getaffinity(0)
-    return {
+    facts: Facts = {
         "look": look,
         "gpus": paths.gpus() if look["gpus"] else {},
         "nics": paths.nics() if look["gpus"] else {},
         "cpus": ranges.to_text(cpus),
         "bound": len(cpus) < (os.cpu_count() or 1),
     }
+    return probing.complete(ctx, facts)
 
 
 @milder_elsewhere
@@ -175,14 +176,14 @@ def _numbers(text: str) -> frozenset[int]:
 
 
 def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator[Finding]:
-    places = {
+    places: dict[tuple[str, str | None], tuple[Card, Place, int]] = {
         (layout.node, card.uuid): (card, place, layout.numa[number])
         for layout in wired
         for number, (card, place) in enumerate(zip(layout.cards, layout.places, strict=True))
     }
     inventory = run.facts(INVENTORY)
     for rank, one in facts.items():
-        known = places.get((run.job.node_of(rank).node, _device(inventory[rank]) if rank in inventory else ""))
+        known = places.get((run.job.node_of(rank).node, device_of(inventory[rank]) if rank in inventory else None))
         if not one["bound"] or known is None:
             continue
         card, place, numa = known
@@ -192,10 +193,3 @@ def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator
             where = {key: value for key, value in card.where.items() if key != "node"}
             node = {"numa": ranges.to_text(place["memory_nodes"] or [max(numa, 0)])}
             yield FAR_CPUS.warn(text, evidence={**node, "near": near}, **where, **run.job.where(rank))
-
-
-def _device(inventory: Mapping[str, list[str]]) -> str:
-    """UUID of the GPU that a rank takes: cuda:LOCAL_RANK, or the only one it sees; "" for none."""
-    visible, local_rank = inventory["visible"], int(str(inventory["local_rank"]))
-    index = 0 if len(visible) == 1 else local_rank
-    return visible[index] if index < len(visible) else ""

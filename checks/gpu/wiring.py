@@ -43,7 +43,7 @@ class Short:
     wired: Wired
     expected: int
     as_on: str
-    """The number and whom it is from, for a sentence: "the 18 of this card"."""
+    """The number and whom it is from, for a sentence: "18 as this card has"."""
     sure: bool
     """The catalog says so, and the links are part of the board."""
     down: Sequence[int] = ()
@@ -78,7 +78,7 @@ def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
             (part if meshed else left).extend((one.card, one.up) for one in alike)
             continue
         partial = [one for one in alike if one.up < full and (one.up or not bridge)]
-        found += [Short(one, full, f"the {full} of this card", not bridge) for one in partial]
+        found += [Short(one, full, f"{full} as this card has", not bridge) for one in partial]
         bridged += [(one.card, full if one.up else 0) for one in alike if bridge]
     of = {one.card: one for one in gpus}
     unlike, unlike_bridged = compared(left), compared(bridged)

@@ -22,10 +22,12 @@ WINDOW_S = option(float, 7200.0, "how many seconds of the kernel log count")
 AER_A_MINUTE = option(float, 31.0, "warn where PCIe corrects so many errors of a device a minute")
 """What PCIe allows 16 lanes of generation 5: one wrong bit in 1e12 (DCGM's rule for PCIe replays)."""
 
-XID = Code("The driver has reported an error of a GPU (Xid).", fix="{action}")
-SXID = Code("The driver has reported an error of an NVSwitch (SXid).", fix="{action}")
+XID = Code("The driver has reported an error of a GPU (Xid).", fix="What each number asks for stands in its finding.")
+SXID = Code(
+    "The driver has reported an error of an NVSwitch (SXid).", fix="What each number asks for stands in its finding."
+)
 RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=xids.ACTIONS["reset"])
-DRIVER = Code("The driver cannot reach a GPU, or not initialise it.", fix=xids.ACTIONS["reboot"])
+DRIVER = Code("The driver cannot reach or initialise a GPU.", fix=xids.ACTIONS["reboot"])
 MISMATCH = Code(
     "A program's libraries and the GPU driver have unlike versions.",
     fix="After an upgrade of the driver: reboot. In a container: start it with the NVIDIA container toolkit, and "
@@ -41,7 +43,7 @@ HUNG = Code(
     "not answer; reboot if it stays.",
 )
 OUT_OF_MEMORY = Code(
-    "The node had no memory left, and the kernel has killed processes.",
+    "The node ran out of memory, and the kernel killed processes.",
     fix="See what takes the memory (ps aux --sort=-rss), and whether a job has left processes behind.",
 )
 MEMORY_ERROR = Code(
@@ -73,7 +75,7 @@ IOMMU = Code(
     fix="Boot with iommu=pt on the kernel's command line, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
 )
 FABRIC_MANAGER = Code(
-    "The fabric manager does not run, without which CUDA does not start on GPUs with NVSwitches (error 802).",
+    "The fabric manager does not run; CUDA does not start on GPUs with NVSwitches without it (error 802).",
     fix="systemctl enable --now nvidia-fabricmanager (of the driver's version); see journalctl -u nvidia-fabricmanager",
 )
 
@@ -84,8 +86,11 @@ PLAIN = {
 }
 """What needs no more words."""
 RECOVERY_XID, LOST_XID = "154", "79"
+LINK_XIDS, OF_THE_PEER = ("144", "145", "146", "147", "148", "149", "150"), 37
 FLAPS, BOOT_S = 2, 600
 """A link that goes down once may have been told to, and does so while the node boots."""
+PROBING_S = 30
+"""The driver probes the GPUs first and says that it is loaded after: what it met then is no matter of the past."""
 AT_LEAST_S = 600
 """Over which a rate is taken: a short burst is none."""
 TOLD = 4
@@ -157,7 +162,7 @@ def _found(code: Code, severity: Severity, event: Event, node: str, text: str, *
 
 def _restarted_s(log: Log, device: str) -> float:
     """Seconds since the driver was last loaded, or has reported that this GPU needs no recovery any more."""
-    ages = [event["last_s"] for event in _of(log, "loaded")]
+    ages = [event["last_s"] + PROBING_S for event in _of(log, "loaded")]
     ages += [event["last_s"] for event in _recoveries(log) if event["device"] == device and _asked(event) == "None"]
     return min(ages, default=float("inf"))
 
@@ -187,16 +192,22 @@ def _xid(log: Log, event: Event, node: str) -> Finding:
     at = "" if not links else f" on link {links[0]}" if link is not None else f" on links {ranges.to_text(links)}"
     since = "; the driver has started anew since" if _restarted_s(log, event["device"]) < event["last_s"] else ""
     text = f"{called} {event['what']}{at}, {_when(event)}: {row.meaning}{since}; expected none"
-    evidence = {"action": xids.ACTIONS[row.action].replace("{device}", event["device"]), "links": links}
-    uuid = _uuid(log, event["device"])
-    return _found(code, _graded(log, event), event, node, text, uuid=uuid, link=link, evidence=evidence)
+    where = {"uuid": _uuid(log, event["device"]), "link": link}
+    fix, evidence = xids.ACTIONS[row.action], {"links": links}
+    return _found(code, _graded(log, event), event, node, text, fix=fix, evidence=evidence, **where)
 
 
 def _graded(log: Log, event: Event) -> Severity:
     severity = xids.known(event["kind"], int(event["what"])).severity
     if severity == "graded":
-        severity = "fail" if event["grade"] == "fatal" else "warn"
+        severity = "fail" if event["grade"] == "fatal" and not _is_of_the_peer(event) else "warn"
     return _stepped(log, event, severity)
+
+
+def _is_of_the_peer(event: Event) -> bool:
+    """An NVLink error whose cause is at the other end: bits 20 to 25 of the first word that follows the link."""
+    word = re.search(r"\(0x([0-9a-f]+)", event["text"], re.IGNORECASE)
+    return event["what"] in LINK_XIDS and word is not None and int(word[1], 16) >> 20 & 0x3F == OF_THE_PEER
 
 
 def _recoveries(log: Log) -> list[Event]:
@@ -261,7 +272,7 @@ def _tasks(log: Log, node: str) -> Iterator[Finding]:
         text = f"tasks hung in the kernel: {_named(hung)}; expected none"
         yield HUNG.warn(text, node=node, evidence={"line": hung[-1]["text"]})
     if killed:
-        text = f"the kernel has killed for want of memory: {_named(killed)}; expected nothing"
+        text = f"the kernel killed processes for lack of memory: {_named(killed)}; expected none"
         yield OUT_OF_MEMORY.warn(text, node=node, evidence={"line": killed[-1]["text"]})
 
 
@@ -296,7 +307,7 @@ def _peermem(setup: Setup, node: str, nodes: int) -> Iterator[Finding]:
         say = PEERMEM.warn if nodes > 1 else PEERMEM.info
         nics = ranges.count(len(setup["nics"]), "RDMA device")
         modules = f"the driver's {setup['driver'] or 'unknown'} modules on Linux {setup['kernel']}"
-        text = f"{nics} without nvidia_peermem, and {modules} have no DMA-BUF; expected either"
+        text = f"{nics}, but nvidia_peermem is not loaded and {modules} have no DMA-BUF; expected one of the two"
         yield say(text, node=node)
 
 
@@ -318,5 +329,5 @@ def _iommu(setup: Setup, node: str) -> Iterator[Finding]:
 
 def _fabric_manager(setup: Setup, node: str) -> Iterator[Finding]:
     if setup["nvswitches"] and setup["gpus"] and setup["driver"] and setup["fabric_manager"] is False:
-        text = f"nv-fabricmanager does not run, expected beside NVSwitches ({setup['nvswitches']} of them)"
+        text = f"nv-fabricmanager does not run, expected it where there are NVSwitches ({setup['nvswitches']} here)"
         yield FABRIC_MANAGER.fail(text, node=node)

@@ -4,6 +4,7 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypedDict
@@ -14,7 +15,7 @@ RECORD = 16 * 1024
 """Bytes; the kernel refuses to read a record into less than it needs (8 KiB, CONSOLE_EXT_LOG_MAX)."""
 MOST_BYTES = 64 * 2**20
 """A log that grows faster than it is read would never end; larger buffers than this are not built."""
-MOST_EVENTS, MOST_TEXT, MOST_LINKS = 200, 240, 36
+MOST_OF_A_KIND, MOST_TEXT, MOST_LINKS = 60, 240, 36
 
 _PCI = r"(?P<device>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _NICS = "mlx5_core|bnxt_en|ice|i40e"
@@ -162,6 +163,7 @@ def _plain(text: bytes) -> str:
 def events(read_records: Iterable[Record], now: float) -> list[Event]:
     """Equal ones together, by kind, device and what it says; the oldest kinds first."""
     groups: dict[tuple[str, ...], Event] = {}
+    of_kind: Counter[str] = Counter()
     for record in read_records:
         event = _event(record, now)
         if event is None:
@@ -169,7 +171,8 @@ def events(read_records: Iterable[Record], now: float) -> list[Event]:
         key = (event["kind"], event["device"], event["what"], event["grade"])
         if key in groups:
             groups[key] = _together(groups[key], event)
-        elif len(groups) < MOST_EVENTS:
+        elif of_kind[event["kind"]] < MOST_OF_A_KIND:
+            of_kind[event["kind"]] += 1
             groups[key] = event
     return list(groups.values())
 

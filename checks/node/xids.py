@@ -19,7 +19,7 @@ ACTIONS = {
     "link": "nvidia-smi nvlink -s -i {device} and nvidia-smi nvlink -e -i {device}; if links are down or errors rise, "
     "drain the node and have the GPU reseated.",
     "fabric": "Drain the node, reset all GPUs at once (nvidia-smi --gpu-reset) and restart nvidia-fabricmanager; if it "
-    "comes back, have the NVSwitch looked at.",
+    "comes back, have the NVSwitch checked.",
     "versions": "Install the same version of the driver on host and guest.",
 }
 """The words of the column `action`. Each is at most what NVIDIA's catalog has as its immediate action."""

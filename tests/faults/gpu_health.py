@@ -20,23 +20,23 @@ MEMORY = (
                  "all that the driver then says", {
                      "gpu.5.ecc.volatile.uncorrected": 1, "gpu.5.ecc.aggregate.uncorrected": 1, "gpu.5.field.230": 4,
                      "gpu.5.remapped.uncorrected": 1, "gpu.5.remapped.pending": 1,
-                 }, _FAILED, culprit={"gpu": 5}, says="rows of its memory wait for a reset to be remapped"),
+                 }, _FAILED, culprit={"gpu": 5}, says="memory rows wait to be remapped at the next reset"),
     *on_machines(("h100_nvswitch",), "sram_threshold", "A GPU's SRAM has failed too often.", "the flag, and 5 errors",
                  {"gpu.0.sram.threshold": 1, "gpu.0.sram.aggregate.parity": 5}, f"fail {_H}.sram", culprit={"gpu": 0},
-                 says="the SRAM has exceeded the threshold of errors (5 uncorrectable errors)"),
+                 says="the SRAM has exceeded the threshold of its errors (5 uncorrectable errors)"),
     *on_machines(("a100_nvswitch",), "row_failed", "A row of a GPU's memory could not be remapped.", "the flag",
                  {"gpu.7.remapped.failure": 1}, f"fail {_H}.remapped", culprit={"gpu": 7},
-                 says="a row of its memory could not be remapped, expected spare rows"),
+                 says="a memory row could not be remapped, expected spare rows"),
     *on_machines(("b200_nvswitch", "old_driver"), "row_pending", "A row of a GPU's memory waits.", "the flag",
-                 {"gpu.2.remapped.pending": 1}, f"warn {_H}.remapped", culprit={"gpu": 2}, says="wait for a reset"),
+                 {"gpu.2.remapped.pending": 1}, f"warn {_H}.remapped", culprit={"gpu": 2}, says="wait to be remapped"),
     *on_machines(("a100_nvswitch",), "rows_many", "A GPU has used up its spare rows.", "512 remapped rows",
                  {"gpu.2.remapped.uncorrected": 512}, f"warn {_H}.remapped", culprit={"gpu": 2},
-                 says="512 rows of its memory are remapped, expected fewer than 512"),
+                 says="512 memory rows are remapped, expected fewer than 512"),
     *on_machines(("v100_cube_mesh",), "page_pending", "A page of a GPU's memory waits to be retired.", "the flag",
-                 {"gpu.1.retired.pending": 1}, f"warn {_H}.retired", culprit={"gpu": 1}, says="wait for a reset"),
+                 {"gpu.1.retired.pending": 1}, f"warn {_H}.retired", culprit={"gpu": 1}, says="wait to be retired"),
     *on_machines(("v100_cube_mesh",), "pages_many", "A GPU has retired almost all the pages that it can.",
                  "60 and 3 retired pages", {"gpu.1.retired.single": 60, "gpu.1.retired.double": 3},
-                 f"warn {_H}.retired", culprit={"gpu": 1}, says="63 pages are retired, 3 after double-bit errors"),
+                 f"warn {_H}.retired", culprit={"gpu": 1}, says="63 memory pages are retired, 3 after double-bit"),
     *on_machines(("a100_nvswitch",), "ecc_flood", "A GPU corrects a flood of errors.", "the driver says 30 million",
                  {"gpu.4.ecc.volatile.corrected": 30_000_000}, f"warn {_H}.corrected", culprit={"gpu": 4},
                  says="30,000,000 corrected memory errors"),
@@ -44,7 +44,7 @@ MEMORY = (
                  {"gpu.6.field.230": 2}, f"fail {_H}.recovery", culprit={"gpu": 6}, says="a reboot of the node"),
     *on_machines(("h100_nvswitch",), "recovery_drain", "The driver asks to reset a GPU when its work has ended.",
                  "recovery action 4, and a row that waits", {"gpu.6.field.230": 4, "gpu.6.remapped.pending": 1},
-                 f"fail {_H}.recovery", culprit={"gpu": 6}, says="expected none: rows of its memory wait for a reset"),
+                 f"fail {_H}.recovery", culprit={"gpu": 6}, says="expected none: memory rows wait to be remapped"),
     *on_machines(("a100_nvswitch", "consumer"), "inforom", "A GPU's InfoROM is corrupt.", "the driver says so",
                  {"gpu.1.inforom.valid": "!14"}, f"warn {_H}.inforom", culprit={"gpu": 1}, says="is corrupt"),
 )  # fmt: skip
@@ -52,17 +52,17 @@ MEMORY = (
 HEAT = (
     *on_machines(("h100_nvswitch",), "hot", "A GPU is at its limit of temperature.", "no degree is left",
                  {"gpu.2.temperature": 87, "gpu.2.temperature.margin": 0, "gpu.2.reasons": 0x20}, f"warn {_H}.hot",
-                 culprit={"gpu": 2}, says="the GPU has 87 °C and 0 degrees left to its limit"),
+                 culprit={"gpu": 2}, says="the GPU is at 87 °C with 0 degrees left to its limit"),
     *on_machines(("a100_nvswitch",), "hot", "A GPU is beyond its limit of temperature.", "90 °C, and slowed down by it",
                  {"gpu.2.temperature": 90, "gpu.2.reasons": 0x48}, f"warn {_H}.hot", culprit={"gpu": 2},
-                 says="the GPU has 90 °C, expected less than its limit of 85 °C"),
+                 says="the GPU is at 90 °C, expected less than its limit of 85 °C"),
     *on_machines(("v100_cube_mesh",), "hot_memory", "A GPU's memory is beyond its limit of temperature.", "90 °C",
-                 {"gpu.6.field.82": 90}, f"warn {_H}.hot", culprit={"gpu": 6}, says="the memory has 90 °C"),
+                 {"gpu.6.field.82": 90}, f"warn {_H}.hot", culprit={"gpu": 6}, says="the memory is at 90 °C"),
     *on_machines(("h100_nvswitch", "old_driver", "consumer"), "power_brake", "A GPU is slowed down by a power brake.",
                  "the reasons say so", {"gpu.0.reasons": 0x88}, f"warn {_H}.throttled", culprit={"gpu": 0},
-                 says="the clocks are held down: power brake (SM clock"),
+                 says="the clocks are throttled: HW Power Brake (SM clock"),
     *on_machines(("b200_nvswitch",), "slowdown", "A GPU is slowed down by the hardware.", "the reasons say so",
-                 {"gpu.0.reasons": 0x9}, f"warn {_H}.throttled", culprit={"gpu": 0}, says="slowdown by the hardware"),
+                 {"gpu.0.reasons": 0x9}, f"warn {_H}.throttled", culprit={"gpu": 0}, says="throttled: HW Slowdown"),
 )  # fmt: skip
 
 SETTINGS = (
@@ -74,7 +74,7 @@ SETTINGS = (
                  says="the ECC mode is off, expected on as on 3 of 4"),
     *on_machines(("a100_nvswitch",), "ecc_pending", "ECC will be off on one GPU.", "the pending mode",
                  {"gpu.1.ecc.pending": 0}, f"warn {_H}.ecc_mode", culprit={"gpu": 1},
-                 says="the ECC mode is on (and off after a reset), expected on"),
+                 says="the ECC mode is on (off after the next reset), expected on"),
     *on_machines(("a100_nvswitch", "v100_cube_mesh"), "clock_application", "A GPU's clocks were set low.",
                  "the application clock", {"gpu.4.clock.application.sm": 600}, f"warn {_H}.clock", culprit={"gpu": 4},
                  says="the SM application clock is 600 MHz, expected 1,2"),
@@ -89,7 +89,7 @@ SETTINGS = (
                  says="the power limit is 200 W, expected"),
     *on_machines(("consumer",), "power_limit", "One of two GPUs has a low power limit.", "200 W",
                  {"gpu.1.power.enforced": 200_000}, f"warn {_H}.power_limit", culprit={},
-                 says="the power limit is unlike: 450 W on GPU 0, 200 W on GPU 1 of "),
+                 says="the power limit differs: 450 W on GPU 0, 200 W on GPU 1 of "),
     *on_machines(("a100_nvswitch",), "bar1", "A GPU has a smaller BAR1 than its siblings.", "256 MiB",
                  {"gpu.2.bar1.total": 2**28}, f"warn {_H}.bar1", culprit={"gpu": 2},
                  says="the size of BAR1 is 256 MiB, expected"),
@@ -102,7 +102,7 @@ IN_USE = (
                  _PROCESS, culprit={"gpu": 5}, says=f"(pid {_NO_SUCH_PID}, 20.0 GiB); expected no process"),
     *on_machines(("container", "old_driver"), "memory_used", "Memory is in use, and nobody has it.", "3 GiB",
                  {"gpu.1.memory.used": 3 * 2**30}, f"warn {_H}.memory_used", culprit={"gpu": 1},
-                 says=" are in use, and no process is listed that has it; expected at most "),
+                 says=" are in use, and no process is listed that holds it; expected at most "),
     *on_machines(("h100_nvl",), "memory_used_unlisted", "Memory is in use, and processes cannot be listed.", "3 GiB",
                  {"gpu.0.memory.used": 3 * 2**30, "gpu.0.processes.compute": "!4"}, f"warn {_H}.memory_used",
                  culprit={"gpu": 0}, says="processes cannot be listed here"),
@@ -114,12 +114,18 @@ TWO = (
                  culprit={"gpu": 6}, says="-1 degrees left"),
     *on_machines(("a100_nvswitch",), "brake_and_process", "A GPU is in use and slowed down by a power brake.",
                  "as above", {"gpu.2.reasons": 0x80, "gpu.2.processes.mps": f"{_NO_SUCH_PID}:-"},
-                 f"warn {_H}.throttled", _PROCESS, culprit={"gpu": 2}, says="power brake"),
+                 f"warn {_H}.throttled", _PROCESS, culprit={"gpu": 2}, says="HW Power Brake"),
     *on_machines(("b200_nvswitch",), "hang_and_ecc", "A GPU hangs, and another had uncorrectable errors.",
                  "the counters are never told", {
                      "gpu.1.hang": "nvmlDeviceGetTotalEccErrors", "gpu.5.ecc.volatile.uncorrected": 1,
                  }, _FAILED, f"fail {_H}.no_answer", culprit={"gpu": 5}, says="nvmlDeviceGetTotalEccErrors: no answer"),
 )  # fmt: skip
 
-ALL: tuple[GpuFault, ...] = (*MEMORY, *HEAT, *SETTINGS, *IN_USE, *TWO)
+ANSWERS = (
+    *on_machines(("h100_nvswitch",), "odd_answers", "A GPU answers with errors (ERR! in nvidia-smi).", "unknown errors",
+                 {"gpu.3.temperature": "!999", "gpu.3.ecc.volatile.uncorrected": "!999"}, f"warn {_H}.no_answer",
+                 culprit={"gpu": 3}, says="GPU 3 answers with errors: nvmlDeviceGetTotalEccErrors: Unknown Error"),
+)  # fmt: skip
+
+ALL: tuple[GpuFault, ...] = (*ANSWERS, *MEMORY, *HEAT, *SETTINGS, *IN_USE, *TWO)
 ELSEWHERE: tuple[Fault, ...] = ()

@@ -1,13 +1,13 @@
 """What gpu.inventory finds, and the GPUs that do not answer."""
 
 from tests.faults.gpu_row import GpuFault, on_machines
-from tests.faults.row import Fault
+from tests.faults.row import Fault, elsewhere
 
 _I, _NO_ANSWER = "gpu.inventory", "fail gpu.inventory.no_answer"
 
 ALL: tuple[GpuFault, ...] = (
     *on_machines(("h100_nvswitch", "consumer"), "gpu_hangs", "A GPU hangs when it is looked up.", "it never answers",
-                 {"gpu.1.hang": "handle"}, _NO_ANSWER, culprit={"gpu": 1}, says="does not answer"),
+                 {"gpu.1.hang": "handle"}, _NO_ANSWER, culprit={"gpu": 1}, says="hangs"),
     *on_machines(("a100_nvswitch",), "gpu_hangs_later", "A GPU hangs when its VBIOS is read.", "it never answers",
                  {"gpu.5.hang": "nvmlDeviceGetVbiosVersion"}, _NO_ANSWER, culprit={"gpu": 5},
                  says="nvmlDeviceGetVbiosVersion: no answer within"),
@@ -38,6 +38,12 @@ ALL: tuple[GpuFault, ...] = (
                  environ={"CUDA_VISIBLE_DEVICES": "0,9"}),
     *on_machines(("h100_nvswitch",), "gpu_missing", "The driver does not list a GPU that is on the bus.",
                  "NVML counts 7 of 8", {"count": 7}, f"fail {_I}.missing", culprit={"device": "0000:df:00.0"},
-                 says="NVML does not list it, expected 8 GPUs"),
+                 says="NVML does not list, expected all 8"),
 )  # fmt: skip
-ELSEWHERE: tuple[Fault, ...] = ()
+ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/gpu/test_probing.py
+    elsewhere("cuda_count", "CUDA gives torch fewer GPUs than NVML lists.", "a torch that counts 7 of 8",
+              f"fail {_I}.torch_count", culprit={"rank": 0}, says="CUDA gives torch 7 GPUs, expected 8"),
+    elsewhere("cuda_raises", "CUDA does not start.", "a torch whose `device_count` raises", _NO_ANSWER, culprit={},
+              says="CUDA does not start: torch.cuda.device_count"),
+)  # fmt: skip

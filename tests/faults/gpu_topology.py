@@ -24,6 +24,9 @@ _NONE = {"read": 3, "write": 3, "nvlink": 3}
 _ALONE = {key: value for other in (0, 1, 2, 4, 5, 6, 7) for key, value in p2p(3, other, **_NONE).items()}
 
 ALL: tuple[GpuFault, ...] = (
+    *on_machines(("h100_nvl",), "p2p_hangs", "A GPU hangs when P2P with it is asked for.", "it never answers",
+                 {"gpu.2.hang": "nvmlDeviceGetP2PStatus"}, "fail gpu.topology.no_answer", culprit={"gpu": 2},
+                 says="nvmlDeviceGetP2PStatus with GPU"),
     *on_machines(("h100_nvswitch", "old_driver"), "p2p_none", "Two GPUs do not reach each other.",
                  "the driver says that the topology forbids it", p2p(2, 5, **_NONE), f"{_T}.no_p2p",
                  culprit={"gpu": 2, "peer_gpu": 5},

@@ -101,10 +101,10 @@ KERNEL_ELSEWHERE = (
     _kernel("troubles", "PCIe errors, a hung and a killed task, a memory error and a driver of another version.", _LOG,
             "warn aer", "warn hung", "warn out_of_memory", "warn memory_error", "warn mismatch",
             says="tasks hung in the kernel: python3 ("),
-    _kernel("apart", "GPUs and network cards cannot reach each other, and the fabric manager does not run.",
+    _kernel("apart", "GPUs and network cards do not reach each other (and no fabric manager runs, if that is seen).",
             "trees of files over /sys and /proc: a proprietary driver on an old kernel, ACS, an IOMMU, an NVSwitch",
-            "warn peermem", "warn acs", "warn iommu", "fail fabric_manager",
-            says="1 RDMA device without nvidia_peermem, and the driver's proprietary modules on Linux 5.4.0-1 have no"),
+            "warn peermem", "warn acs", "warn iommu", also=("fail node.kernel.fabric_manager",), exit_code=1,
+            says="1 RDMA device, but nvidia_peermem is not loaded and the driver's proprietary modules on Linux 5.4"),
 )  # fmt: skip
 
 ALL: tuple[Fault, ...] = (*CLOCK, *LIMITS)

@@ -3,7 +3,7 @@
 import os
 
 _REAL = os.path.exists
-_SIGNS = ("/.dockerenv", "/run/.containerenv")
+_SIGNS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
 
 
 def _exists(path: object) -> bool:

@@ -73,6 +73,15 @@ def test_ids_and_codes_are_frozen() -> None:
     assert set(registry.OWN_SLUGS) == ENGINES_OWN
 
 
+@pytest.mark.parametrize("name", ["fresh", "last"])
+def test_a_plan_says_yes_or_no(name: str) -> None:
+    module = ModuleType("broken")
+    vars(module).update(PLAN=Plan(Scope.RANK, Level.QUICK, **{name: "yes"}), measure=dict, judge=dict)  # type: ignore[arg-type]
+    check = registry.describe(Source("plugin.broken", "file"), module)
+    with pytest.raises(BrokenCheck, match=f"PLAN.{name} is 'yes', neither True nor False"):
+        registry.spec_of(check, made.job(1))
+
+
 def test_an_old_name_leads_to_a_code_that_there_is() -> None:
     codes = {f"{check.id}.{slug}" for check in built_in() for slug in check.codes}
     assert set(registry.RENAMED.values()) <= codes and not set(registry.RENAMED) & codes

@@ -202,3 +202,12 @@ def test_a_path_that_is_not_there_is_refused() -> None:
 def forget_the_made_up_check() -> Iterator[None]:
     yield
     sys.modules.pop("site_checks.disk", None)
+
+
+def test_a_picture_that_takes_too_long_costs_no_finding() -> None:
+    def for_ever(_facts: Mapping[int, Any], _run: Run) -> Iterator[str]:
+        while True:
+            yield from ()
+
+    found = testing.judge(check(draw=for_ever), {0: {"free_gb": 0}})
+    assert [one["code"] for one in found] == ["plugin.disk.full"]

@@ -64,8 +64,7 @@ this machine; of /proc, /proc/driver is. The PCIe links in sysfs follow `pcie.*`
 `files` are further files, by absolute path: a text, or None to take away a file or folder of the machine's own /sys and
 /proc/driver. Elsewhere (/dev/kmsg, /proc/cmdline) the text comes over the file that is there.
 
-`services` are names of processes that run beside the command, until it ends; where there are NVSwitches the default is
-("nv-fabricmanager",).
+`services` are names of processes that run beside the command, until it ends. All processes of this machine see them.
 """
 
 import os
@@ -125,7 +124,7 @@ def load(
     late: Mapping[str, object] | None = None,
     absent: Sequence[str] = (),
     files: Mapping[str, str | None] | None = None,
-    services: Sequence[str] | None = None,
+    services: Sequence[str] = (),
 ) -> Machine:
     """The machine `name` in a new folder inside `folder`. The arguments are told above."""
     spec = expand.spec(name)
@@ -142,8 +141,6 @@ def load(
     mounts = [*_mounts(root), *_extra(root, tree, files or {})]
     tree.save(root / "own.tar")
     built = library.build({*spec.get("absent", ()), *absent})
-    if services is None:
-        services = ("nv-fabricmanager",) if spec.get("switches") else ()
     kept = {key: value for key, value in changed.items() if value is not None}
     return Machine(name, root, kept, tuple(mounts), _services(root, built, services), built)
 

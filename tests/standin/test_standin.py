@@ -58,12 +58,13 @@ SAMPLES = {
     "h100_nvl": ("NVIDIA H100 NVL", [12, 6, BEYOND], 5, [0, 0, 0, 0], 0, 40),
     "consumer": ("NVIDIA GeForce RTX 4090", [0, 0, NO_LINKS], 5, NO_LINKS, NO_LINKS, 30),
     "mig": ("NVIDIA A100 80GB PCIe", [0, 12, BEYOND], 5, [0, 0, 0, 0], 0, 50),
+    "t4_vm": ("Tesla T4", [0, 0, NO_LINKS], BEYOND, NO_LINKS, NO_LINKS, NO_LINKS),
     "container": ("NVIDIA H100 80GB HBM3", [18, 0, BEYOND], 0, [0, 0, 0, 0], 0, 40),
 }
 SAMPLE = """[
     of(n.nvmlDeviceGetName, gpus[0]), links(gpus[0]), of(n.nvmlDeviceGetP2PStatus, gpus[0], gpus[-1], 2),
     of(n.nvmlDeviceGetRemappedRows, gpus[0]), of(n.nvmlDeviceGetNvLinkErrorCounter, gpus[0], 0, 0),
-    of(n.nvmlDeviceGetTopologyCommonAncestor, gpus[0], gpus[1])]"""
+    of(n.nvmlDeviceGetTopologyCommonAncestor, gpus[0], gpus[1 % len(gpus)])]"""
 
 
 @pytest.mark.parametrize("name", machines.NAMES)
@@ -118,7 +119,7 @@ def test_the_newest_fabric_tells_its_health(tmp_path: Path) -> None:
         told.healthSummary, told.cliqueId, bytes(told.clusterUuid).hex()])(n.c_nvmlGpuFabricInfo_v3_t())"""
     changes = {"gpu.1.fabric.clique": 7, "gpu.1.fabric.cluster": "00112233445566778899aabbccddeeff"}
     told = ask(load("b200_nvswitch", tmp_path, changes), code)
-    assert told == [0, 3, 0x1AA, 1, 7, "00112233445566778899aabbccddeeff"]
+    assert told == [0, 3, 0x80, 1, 7, "00112233445566778899aabbccddeeff"]
 
 
 def test_nothing_can_be_set(tmp_path: Path) -> None:
@@ -254,16 +255,16 @@ def test_a_container_hides_gpus_from_the_driver_but_not_from_sysfs(tmp_path: Pat
 
 
 @needs_mounts
-def test_the_fabric_manager_runs_beside_nvswitches_while_the_command_does(tmp_path: Path) -> None:
-    machine = load("h100_nvswitch", tmp_path)
+def test_a_service_runs_while_the_command_does(tmp_path: Path) -> None:
+    machine = load("h100_nvswitch", tmp_path, services=("nvidia-imex",))
     comms = """[[pid, open(f"/proc/{pid}/comm").read()] for pid in os.listdir("/proc") if pid.isdecimal()
         and os.path.exists(f"/proc/{pid}/exe") and os.readlink(f"/proc/{pid}/exe").startswith("/tmp/preflight-standin-")
         and os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")]"""
     ((pid, comm),) = ask(machine, comms, mounts=True)
-    assert comm == "nv-fabricmanage\n"  # the kernel keeps 15 letters
+    assert comm == "nvidia-imex\n"
     with contextlib.suppress(ProcessLookupError):  # it has ended already
         assert select.select([os.pidfd_open(int(pid))], [], [], 30)[0]
-    assert ask(load("h100_nvswitch", tmp_path, services=()), comms, mounts=True) == []
+    assert ask(load("h100_nvswitch", tmp_path), comms, mounts=True) == []
 
 
 @needs_mounts

@@ -14,6 +14,8 @@ from tests.standin.machines import Machine
 NO_CONTAINER = running.ROOT / "tests" / "no_container"
 HARMLESS = ("container", "NVIDIA_VISIBLE_DEVICES", "KUBERNETES_SERVICE_HOST", "CUDA_VISIBLE_DEVICES")
 """Variables of the machine that runs the tests."""
+NO_WAIT = ("--set", "gpu.nvlink.training_s=0")
+"""The machine that runs the tests may have just booted."""
 needs_machines = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("gcc"),
     reason="made-up machines need root, unshare and gcc",
@@ -24,7 +26,7 @@ def environment(machine: Machine, own: Mapping[str, str], *, container: bool = F
     environ = {**running.environment(), **machine.environ(), **own}
     for name in set(HARMLESS) - set(own):
         environ.pop(name, None)
-    if not container:
+    if not container and "PYTHONPATH" not in own:
         environ["PYTHONPATH"] = os.pathsep.join([str(NO_CONTAINER), environ["PYTHONPATH"]])
     return environ
 
@@ -35,7 +37,7 @@ def run(
     """One process: `run --level quick --only gpu`, unless the arguments say otherwise."""
     chosen = arguments if "--only" in arguments else ("--level", "quick", "--only", "gpu", *arguments)
     run = running.Run(folder)
-    words = running.preflight("run", *chosen, "--report", str(folder), "--deadline", "12")
+    words = running.preflight("run", *chosen, *NO_WAIT, "--report", str(folder), "--deadline", "24")
     run.start(machine.command(words), environment(machine, environ or {}, container=container))
     return run.finish()
 
@@ -43,8 +45,9 @@ def run(
 def run_ranks(machine: Machine, folder: Path, world: int, *arguments: str, **more: str) -> Finished:
     """Plain ranks on one node."""
     run = running.Run(folder)
-    words = running.preflight(*arguments, "--report", str(folder), "--deadline", str(running.DEADLINE_S))
+    ours = ("--report", str(folder), "--deadline", str(running.DEADLINE_S), *NO_WAIT)
+    words = running.preflight(*ours, *arguments)
     for rank, places in enumerate(running.plain_ranks(world)):
-        ours = {name: places[name] for name in places if name not in running.environment()}
-        run.start(machine.command(words), environment(machine, {**ours, "LOCAL_RANK": str(rank), **more}))
+        place = {name: places[name] for name in places if name not in running.environment()}
+        run.start(machine.command(words), environment(machine, {**place, "LOCAL_RANK": str(rank), **more}))
     return run.finish()

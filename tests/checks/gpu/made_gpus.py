@@ -1,6 +1,6 @@
 """Facts of nodes full of GPUs, as gpu.inventory has them, for tests of judge()."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 NAME = "NVIDIA H100 80GB HBM3"
@@ -22,8 +22,22 @@ def identity(**more: Any) -> dict[str, Any]:
     return {
         "vbios": "96.00.74.00.01", "board": "692-2G520", "inforom": "G520.0200.00.05", "module": 1,
         "device_id": 0x233010DE, "subsystem": 0x16C110DE, "capability": "9.0", "memory_total": 80 * GIB,
-        "memory_free": 79 * GIB, "memory_reserved": GIB // 2, "compute_mode": 0,
+        "memory_free": 79 * GIB, "memory_reserved": GIB // 2, "compute_mode": 0, "numa": None,
         "mig": {"current": False, "pending": False, "devices": []}, **more,
+    }  # fmt: skip
+
+
+def look(gpus: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """What a rank got of these GPUs: {uuid: values}."""
+    numbers = {uuid: number for number, uuid in enumerate(gpus)}
+    return {"gpus": dict(gpus), "numbers": numbers, "troubles": [], "notes": {}, **more}
+
+
+def trouble(gpu: int | None, met_in: str, kind: str = "hangs", **more: Any) -> dict[str, Any]:
+    """Of a GPU that did not tell its UUID."""
+    return {
+        "gpu": gpu, "uuid": None, "bus": None, "serial": None, "hidden": False, "kind": kind,
+        "call": "nvmlDeviceGetName", "text": "no answer", "seconds": 5.0, "met_in": met_in, **more,
     }  # fmt: skip
 
 
@@ -35,8 +49,8 @@ def rank_of(node: int, local_rank: int, gpus: int = 8, **more: Any) -> dict[str,
     identities = {uuid: identity() for uuid in uuids} if local_rank == 0 else {}
     return {
         "seen": {"system": system, "gpus": seen, "pci": [handle["bus"] for handle in seen.values()]},
-        "look": {"gpus": identities, "troubles": [], "notes": {}},
-        "visible": uuids, "wanted": None, "names_none": "", "confined": False, "unbound": {},
+        "look": look(identities),
+        "visible": uuids, "wanted": None, "names_none": "", "order": "", "confined": False, "unbound": {},
         "local_rank": local_rank, "torch": None, **more,
     }  # fmt: skip
 

@@ -42,7 +42,7 @@ def wired(*sizes: int) -> tuple[Facts, Facts]:
             (facts, {f"GPU-{node}-{gpu}": place(node, gpu, size) for gpu in gpus}),
             (links, {f"GPU-{node}-{gpu}": {"links": link, "fabric": None} for gpu in gpus}),
         ):
-            of[rank] = {"look": {"gpus": values, "troubles": [], "notes": {}}}
+            of[rank] = {"look": made_gpus.look(values)}
         facts[rank] |= {
             "gpus": {f"0000:{gpu + 16:02x}:00.0": device(gpu, 0, size) for gpu in gpus},
             "nics": {f"mlx5_{gpu}": device(gpu, 1, size) for gpu in gpus},
@@ -74,8 +74,8 @@ def by_srun(facts: Facts, links: Facts) -> None:
     for rank in facts:
         uuid = f"GPU-0-{rank}"
         facts[rank] |= {"gpus": facts[0]["gpus"], "nics": facts[0]["nics"]}
-        facts[rank]["look"] = {"gpus": {uuid: {**first[uuid], "peers": {}}}, "troubles": [], "notes": {}}
-        links[rank]["look"] = {"gpus": {uuid: first_links[uuid]}, "troubles": [], "notes": {}}
+        facts[rank]["look"] = made_gpus.look({uuid: {**first[uuid], "peers": {}}})
+        links[rank]["look"] = made_gpus.look({uuid: first_links[uuid]})
 
 
 def no_p2p(facts: Facts, links: Facts) -> None:

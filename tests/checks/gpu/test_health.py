@@ -63,7 +63,7 @@ def desktop() -> Health:
 def facts_of(*sizes: int, of: Callable[[], Health] = healthy) -> Facts:
     """By rank; the first of a node looks at all its GPUs, as many as it has ranks."""
     return {
-        rank: {"look": {"gpus": {uuid: of() for uuid in one["look"]["gpus"]}, "troubles": [], "notes": {}},
+        rank: {"look": made_gpus.look({uuid: of() for uuid in one["look"]["gpus"]}),
                "holders": {}}
         for rank, one in made_gpus.inventory(*sizes).items()
     }  # fmt: skip
@@ -94,34 +94,34 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("fail uncorrected", {"ecc_errors.volatile_uncorrected": 1}, "1 uncorrectable memory error since", "nvidia-smi -r"),
     ("fail uncorrected", {"sram.volatile_uncorrected": 2, "recovery_action": 1}, "2 uncorrectable memory errors", ""),
     ("info uncorrected", {"ecc_errors.aggregate_uncorrected": 7}, "7 uncorrectable memory errors in the GPU's", ""),
-    ("fail sram", {"sram": {**_SRAM, "threshold_exceeded": 1, "volatile_uncorrected": 1}}, "exceeded", "return it"),
-    ("warn sram", {"sram.aggregate_uncorrected": 5}, "5 uncorrectable errors of SRAM in the GPU's life", "return it"),
+    ("fail sram", {"sram": {**_SRAM, "threshold_exceeded": 1, "volatile_uncorrected": 1}}, "exceeded", "replace"),
+    ("warn sram", {"sram.aggregate_uncorrected": 5}, "5 uncorrectable SRAM errors in the GPU's life", "replace"),
     ("info uncorrected", {"sram.aggregate_uncorrected": 4}, "4 uncorrectable memory errors in the GPU's life", ""),
-    ("fail remapped", {"remapped.failed": 1, "ecc_errors.volatile_uncorrected": 1}, "could not be remapped", "return"),
-    ("warn remapped", {"remapped.uncorrected": 512}, "512 rows of its memory are remapped, expected fewer", "return"),
-    ("warn remapped", {"remapped.pending": 1}, "rows of its memory wait for a reset to be remapped", "nvidia-smi -r"),
-    ("warn retired", {"remapped": None, "retired": {**_PAGES, "pending": 1}}, "pages of its memory wait", "smi -r"),
-    ("warn retired", {"retired": {**_PAGES, "single_bit": 63}}, "63 pages are retired, 0 after double-bit", "return"),
-    ("warn retired", {"retired": {**_PAGES, "double_bit": 16}}, "16 pages are retired, 16 after double-bit", "return"),
+    ("fail remapped", {"remapped.failed": 1, "ecc_errors.volatile_uncorrected": 1}, "could not be remapped", "replace"),
+    ("warn remapped", {"remapped.uncorrected": 512}, "512 memory rows are remapped, expected fewer", "replace"),
+    ("warn remapped", {"remapped.pending": 1}, "memory rows wait to be remapped at the next reset", "nvidia-smi -r"),
+    ("warn retired", {"remapped": None, "retired": {**_PAGES, "pending": 1}}, "memory pages wait to be", "smi -r"),
+    ("warn retired", {"retired": {**_PAGES, "single_bit": 63}}, "63 memory pages are retired, 0 after", "replace"),
+    ("warn retired", {"retired": {**_PAGES, "double_bit": 16}}, "16 memory pages are retired, 16 after", "replace"),
     ("warn corrected", {"ecc_errors.aggregate_corrected": 20_000_001}, "20,000,001 corrected memory errors", ""),
     ("fail recovery", {"recovery_action": 1}, "asks for a reset of the GPU, expected none", "nvidia-smi -r -i 2"),
     ("fail recovery", {"recovery_action": 2, "ecc_errors.volatile_uncorrected": 0}, "a reboot of the node", "Reboot"),
-    ("fail recovery", {"recovery_action": 3}, "an end of all peer-to-peer traffic", "End all processes on node-1"),
-    ("fail recovery", {"recovery_action": 4, "remapped.pending": 1}, "expected none: rows of its memory wait", "-r"),
+    ("fail recovery", {"recovery_action": 3}, "an end of P2P traffic (drain P2P)", "End all processes on node-1"),
+    ("fail recovery", {"recovery_action": 4, "remapped.pending": 1}, "expected none: memory rows wait", "-r"),
     ("fail recovery", {"recovery_action": 5}, "a recovery of the IMEX domain", "nvidia-imex"),
     ("fail recovery", {"recovery_action": 6}, "a reset of the bus", "PCIe slot of GPU 2"),
     ("fail recovery", {"recovery_action": 7}, "a reboot of the whole system", "share its GPUs"),
     ("fail recovery", {"recovery_action": 99}, "recovery action 99", ""),
-    ("warn inforom", {"inforom_valid": False}, "the InfoROM is corrupt", "return"),
-    ("warn hot", {"temperature": 87, "temperature_margin": 0, "throttle": 0x28}, "has 87 °C and 0 degrees left", ""),
+    ("warn inforom", {"inforom_valid": False}, "the InfoROM is corrupt", "replace"),
+    ("warn hot", {"temperature": 87, "temperature_margin": 0, "throttle": 0x28}, "is at 87 °C with 0 degrees left", ""),
     ("warn hot", {"temperature": 87, "temperature_margin": None}, "expected less than its limit of 87 °C", ""),
-    ("warn hot", {"memory_temperature": 95}, "the memory has 95 °C, expected less than its limit of 95 °C", ""),
-    ("warn throttled", {"throttle": 0x48}, "thermal slowdown by the hardware (SM clock 345 MHz of 1980)", ""),
-    ("warn throttled", {"throttle": 0xA8}, "power brake and thermal slowdown by the driver (SM clock", ""),
-    ("warn throttled", {"throttle": 0x8, "clocks.sm": None}, "slowdown by the hardware, expected no", ""),
+    ("warn hot", {"memory_temperature": 95}, "the memory is at 95 °C, expected less than its limit of 95 °C", ""),
+    ("warn throttled", {"throttle": 0x48}, "HW Thermal Slowdown (SM clock 345 of 1980 MHz)", ""),
+    ("warn throttled", {"throttle": 0xA8}, "HW Power Brake and SW Thermal Slowdown (SM clock", ""),
+    ("warn throttled", {"throttle": 0x8, "clocks.sm": None}, "HW Slowdown, expected no", ""),
     ("warn persistence", {"persistence": False}, "persistence mode is off, expected on as on 3 of 4 GPUs", "-pm 1"),
     ("warn ecc_mode", {"ecc": False, "ecc_pending": False}, "the ECC mode is off, expected on as on 3 of 4 GPUs", ""),
-    ("warn ecc_mode", {"ecc_pending": False}, "the ECC mode is on (and off after a reset), expected on as", ""),
+    ("warn ecc_mode", {"ecc_pending": False}, "the ECC mode is on (off after the next reset), expected on as", ""),
     ("warn clock", {"clocks.sm_max": 1500}, "the highest SM clock is 1,500 MHz, expected 1,980 MHz", ""),
     ("warn clock", {"clocks.memory_max": 1500}, "the highest memory clock is 1,500 MHz", ""),
     ("warn clock", {"clocks.memory": 1500}, "the memory clock in P0 is 1,500 MHz, expected 2,619 MHz", ""),
@@ -134,9 +134,9 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
      "a process that cannot be seen from here (pid 4711); expected", ""),
     ("info process", _held(_mode("Xorg"), 2**28), "Xorg (pid 4711, user bob, for 3 h, 0.2 GiB)", ""),
     ("info process", _held(_mode("nvidia-cuda-mps-server"), 2**25), "nvidia-cuda-mps-server (pid 4711", ""),
-    ("warn memory_used", {"memory_used": 3 * GIB}, "3.0 GiB of 80.0 are in use, and no process is listed", "fuser"),
+    ("warn memory_used", {"memory_used": 3 * GIB}, "3.0 of 80.0 GiB are in use, and no process is listed", "fuser"),
     ("warn memory_used", {"memory_used": 3 * GIB, "processes": None}, "processes cannot be listed here", "fuser"),
-    ("warn memory_used", {**_held({**STRANGER, "ours": True}, GIB), "memory_used": 3 * GIB}, "2.0 GiB of 80.0", ""),
+    ("warn memory_used", {**_held({**STRANGER, "ours": True}, GIB), "memory_used": 3 * GIB}, "2.0 of 80.0 GiB", ""),
 ]  # fmt: skip
 
 
@@ -201,7 +201,7 @@ SET_ON_ALL = [
     ({"persistence": False}, f"persistence mode is off on 4 GPUs ({NAME}), expected on"),
     ({"power_limit_mw": 500_000}, "the power limit is 500 W on 4 GPUs"),
     ({"clocks.sm_application": 1200}, "the SM application clock is 1,200 MHz on 4 GPUs"),
-    ({"ecc_pending": False}, "the ECC mode is on (and off after a reset) on 4 GPUs"),
+    ({"ecc_pending": False}, "the ECC mode is on (off after the next reset) on 4 GPUs"),
 ]
 
 

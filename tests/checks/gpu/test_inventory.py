@@ -29,7 +29,7 @@ def by_srun(world: int) -> Facts:
     for rank, one in facts.items():
         handle = {**one["seen"]["gpus"][str(rank)]}
         one["seen"]["gpus"] = {"0": handle}
-        one["look"] = {"gpus": {handle["uuid"]: made_gpus.identity()}, "troubles": [], "notes": {}}
+        one["look"] = made_gpus.look({handle["uuid"]: made_gpus.identity()})
         one |= {"visible": [handle["uuid"]], "wanted": "0", "confined": True}
     return facts
 
@@ -127,8 +127,7 @@ def _for_a_vm(facts: Facts) -> None:
 
 def _silent(facts: Facts) -> None:
     """GPU 2 is lost when it is looked up, so that only the PCI bus has it."""
-    trouble = {"gpu": 2, "uuid": None, "bus": None, "name": None, "serial": None, "kind": "lost", "call": "nvmlX",
-               "text": "GPU is lost", "seconds": 0.1, "met_in": "gpu.inventory"}  # fmt: skip
+    trouble = made_gpus.trouble(2, "gpu.inventory", "lost", call="nvmlX", text="GPU is lost")
     for rank in (0, 1):
         del facts[rank]["seen"]["gpus"]["2"]
         facts[rank]["visible"].remove("GPU-0-2")
@@ -137,24 +136,24 @@ def _silent(facts: Facts) -> None:
 
 FAULTS: list[tuple[Callable[[Facts], None], str, dict[str, Any], str]] = [
     (_lose, "fail count", {"node": "node-1"}, "3 GPUs, expected 4 as on 2 of 3 nodes"),
-    (_share, "fail shared_gpu", {"node": "node-1", "rank": 3, "uuid": "GPU-1-0", "peer_rank": 2}, "that rank 2 takes"),
+    (_share, "fail shared_gpu", {"node": "node-1", "rank": 3, "uuid": "GPU-1-0", "peer_rank": 2}, "and so does rank 2"),
     (_hide, "fail no_gpu", {"node": "node-0", "rank": 1, "variable": "CUDA_VISIBLE_DEVICES"},
      "local rank 1 has no GPU: 0 are visible (CUDA_VISIBLE_DEVICES is -1)"),
-    (_too_few, "fail shared_gpu", {"rank": 1, "peer_rank": 0}, "takes the GPU GPU-0-0 that rank 0 takes"),
+    (_too_few, "fail shared_gpu", {"rank": 1, "peer_rank": 0}, "uses GPU GPU-0-0, and so does rank 0"),
     (_vbios, "warn vbios", {"node": "node-0", "gpu": 2, "uuid": "GPU-0-2"},
      "VBIOS 96.00.01, expected 96.00.74.00.01 as on 3 of 4 GPUs of the node"),
     (_vbios_of_node, "warn vbios", {"node": "node-2"}, "expected 96.00.74.00.01 as on 2 of 3 nodes"),
-    (_memory, "fail memory", {"node": "node-0", "gpu": 2}, "78 GiB of memory, expected 80 GiB as on 3 of 4 GPUs"),
+    (_memory, "warn memory", {"node": "node-0", "gpu": 2}, "78 GiB of memory, expected 80 GiB as on 3 of 4 GPUs"),
     (_used, "fail free_memory", {"node": "node-1", "gpu": 3}, "30.0 GiB of 80.0 are free, expected at least 60 GiB"),
     (_model, "warn model", {"node": "node-0", "gpu": 2}, f"NVIDIA A100-SXM4-80GB, expected {NAME} as on 3 of 4"),
     (_torch, "fail torch_count", {"node": "node-0", "rank": 1}, "CUDA gives torch 3 GPUs, expected 4 by NVML"),
     (_excluded, "info excluded", {"node": "node-0", "device": "0000:1f:00.0"}, "is excluded"),
-    (_mig, "fail mig", {"node": "node-0", "rank": 1, "gpu": 1, "uuid": "MIG-1"}, "the slice MIG-1"),
-    (_prohibited, "fail exclusive", {"node": "node-0", "rank": 1, "gpu": 1}, "PROHIBITED, expected DEFAULT"),
+    (_mig, "fail mig", {"node": "node-0", "rank": 1, "gpu": 1, "uuid": "MIG-1"}, "MIG instance MIG-1"),
+    (_prohibited, "fail exclusive", {"node": "node-0", "rank": 1, "gpu": 1}, "PROHIBITED (no process can use it)"),
     (_one_process, "info exclusive", {"node": "node-0", "rank": 1, "gpu": 1}, "EXCLUSIVE_PROCESS"),
     (_names_none, "warn not_visible", {"node": "node-0", "rank": 1, "variable": "CUDA_VISIBLE_DEVICES"},
      "CUDA_VISIBLE_DEVICES is 0,1,2,9: 9 names none of the 4 GPUs here"),
-    (_gone, "fail missing", {"node": "node-0", "device": "0000:1f:00.0"}, "NVML does not list it, expected 5 GPUs"),
+    (_gone, "fail missing", {"node": "node-0", "device": "0000:1f:00.0"}, "NVML does not list, expected all 5"),
     (_for_a_vm, "info missing", {"node": "node-0", "device": "0000:1f:00.0"}, "its driver is vfio-pci"),
     (_silent, "fail no_answer", {"node": "node-0", "gpu": 2}, "GPU 2 is lost (fallen off the bus): nvmlX: GPU is lost"),
 ]  # fmt: skip

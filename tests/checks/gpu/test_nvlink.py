@@ -55,8 +55,8 @@ def node(links: Sequence[list[dict[str, Any]]], number: int = 0, **more: Any) ->
     """What the one rank of a node measures: `links` of each of its GPUs, `fabric` of all."""
     joined = more.pop("fabric", None)
     gpus = {f"GPU-{number}-{gpu}": {"links": of, "fabric": joined and dict(joined)} for gpu, of in enumerate(links)}
-    look = {"gpus": gpus, "troubles": [], "notes": {}}
-    return {"look": look, "counters": [], "switches": [], "imex": WORKING, **more}
+    look = made_gpus.look(gpus)
+    return {"look": look, "counters": [], "switches": [], "imex": WORKING, "disabled": False, **more}
 
 
 def judged(
@@ -270,11 +270,11 @@ def test_cliques_and_domains_are_compared_between_nodes() -> None:
     ("imex", "told", "backend", "severity"),
     [
         (NO_IMEX, "there is no channel", "nccl", "fail"),
-        (NO_IMEX, "there is no channel", "gloo", "warn"),
+        (NO_IMEX, "there is no channel", "gloo", "info"),
         ({**WORKING, "usable": 0}, "none of the channels in /dev/nvidia-caps-imex-channels (1) may", "nccl", "fail"),
         ({**WORKING, "service": False}, "nvidia-imex does not run", "nccl", "fail"),
         ({**WORKING, "service": None}, "", "nccl", ""),
-        ({**NO_IMEX, "switched_off": "NCCL_MNNVL_ENABLE"}, "but NCCL_MNNVL_ENABLE is 0", "nccl", "info"),
+        ({**NO_IMEX, "switched_off": "NCCL_MNNVL_ENABLE is 0"}, "but NCCL_MNNVL_ENABLE is 0", "nccl", "info"),
     ],
 )  # fmt: skip
 def test_imex_is_needed_where_a_domain_has_several_nodes(
@@ -295,7 +295,7 @@ def test_imex_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> N
         (tmp_path / name).touch()
     ctx: Any = SimpleNamespace(environ={"NCCL_CUMEM_ENABLE": "0"})
     found = imex.look(ctx, {CLUSTER}, confined=False)
-    assert found == {"channels": 2, "usable": 2, "service": False, "switched_off": "NCCL_CUMEM_ENABLE"}
+    assert found == {"channels": 2, "usable": 2, "service": False, "switched_off": "NCCL_CUMEM_ENABLE is 0"}
     with open("/proc/self/comm") as own:
         monkeypatch.setattr(imex, "SERVICE", own.read().strip())
     assert imex.look(ctx, {CLUSTER}, confined=False)["service"] is True

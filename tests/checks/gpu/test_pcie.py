@@ -22,7 +22,7 @@ COMPUTE, DISPLAY, BRIDGE = "0x030200 0x10de 0x2330", "0x030000 0x10de 0x2684", "
 def link(**more: Any) -> dict[str, Any]:
     return {
         "width": 16, "width_max": 16, "generation": 5, "generation_max": 5, "generation_gpu_max": 5, "pstate": 0,
-        "replays": 0, "errors": {"correctable": 0, "fatal": 0, "non_fatal": 0}, **more,
+        "virtual": False, "replays": 0, "errors": {"correctable": 0, "fatal": 0, "non_fatal": 0}, **more,
     }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def path(gpu: int, kind: str = COMPUTE) -> list[dict[str, Any]]:
 
 def node_of(number: int, gpus: int = 8) -> dict[str, Any]:
     uuids = [f"GPU-{number}-{gpu}" for gpu in range(gpus)]
-    look = {"gpus": {uuid: link() for uuid in uuids}, "troubles": [], "notes": {}}
+    look = made_gpus.look({uuid: link() for uuid in uuids})
     return {"look": look, "paths": {uuid: path(gpu) for gpu, uuid in enumerate(uuids)}, "up_s": DAY}
 
 
@@ -166,7 +166,7 @@ FOUND: dict[str, tuple[Callable[[Facts], None], list[str], dict[str, Any], str]]
     "replays unlike siblings": (lambda facts: change(facts, 3, replays=2000), ["warn replays"], GPU_3,
                                 "2,000 PCIe replays since the driver was loaded, expected about 0 as on its siblings"),
     "replays of all": (lambda facts: every(facts, replays=50_000), ["warn replays"] * 8, GPU_3,
-                       "expected at most 31 a minute, and the node is up for 1,440 minutes"),
+                       "expected at most 31 a minute, in 1,440 minutes since the node has booted"),
     "fatal": (lambda facts: change(facts, 3, errors={"fatal": 1}), ["warn errors"], GPU_3, "1 fatal PCIe error since"),
     "fatal, on all": (lambda facts: every(facts, errors={"fatal": 1}), ["info errors"] * 8, GPU_3, "1 fatal"),
     "non-fatal": (lambda facts: change(facts, 3, errors={"non_fatal": 2}), ["info errors"], GPU_3, "2 non-fatal PCIe"),
@@ -195,7 +195,7 @@ def test_of_512_nodes_one_with_slower_slots_and_one_slower_gpu() -> None:
     for gpu in range(8):
         change(facts, gpu, 77, {"width_max": 8}, width=8)
     change(facts, 5, 300, width=4)
-    empty = {"look": {"gpus": {}, "troubles": [], "notes": {}}, "paths": {}, "up_s": DAY}
+    empty = {"look": made_gpus.look({}), "paths": {}, "up_s": DAY}
     facts = {rank: facts.get(rank, empty) for rank in range(8 * 512)}
     inventory = made_gpus.inventory(*[8] * 512)
     run = Run(made.job(*[8] * 512), tuple(facts), {}, facts_of=lambda _: inventory)
@@ -220,7 +220,7 @@ def test_a_gpu_that_has_just_woken_up_is_looked_at_again(monkeypatch: pytest.Mon
 
     class Session:
         def look(self, *_: object) -> dict[str, Any]:
-            return {"gpus": {"GPU-0-0": answers.pop(0)}, "troubles": [], "notes": {}}
+            return made_gpus.look({"GPU-0-0": answers.pop(0)})
 
         def seen(self, _: object) -> dict[str, Any]:
             return {"gpus": made_gpus.handles(0, 1)}

@@ -274,17 +274,7 @@ def test_what_is_as_before_gives_no_finding(change: Callable[[Ends], None]) -> N
 
 
 def trouble(gpu: int | None, met_in: str) -> Values:
-    told = {"kind": "hangs" if gpu is not None else "driver", "call": "nvmlDeviceGetName", "text": "no answer"}
-    return {
-        "gpu": gpu,
-        "uuid": None,
-        "bus": None,
-        "name": None,
-        "serial": None,
-        "seconds": 5.0,
-        "met_in": met_in,
-        **told,
-    }
+    return made_gpus.trouble(gpu, met_in, "hangs" if gpu is not None else "driver")
 
 
 def test_a_gpu_that_hangs_is_told_once() -> None:
@@ -330,7 +320,7 @@ class Session:
         self.answers = list(answers)
 
     def look(self, *_: object) -> Values:
-        return {"gpus": {"GPU-0": self.answers.pop(0)}, "troubles": [], "notes": {}}
+        return made_gpus.look({"GPU-0": self.answers.pop(0)})
 
 
 def _listed(pid: int) -> Values:

@@ -137,8 +137,24 @@ def test_a_line_is_understood(lines: Sequence[str], found: list[tuple[str, str, 
 )
 def test_what_was_before_a_new_start_counts_less(later: str, severities: list[str]) -> None:
     before = [DBE, "NVRM: Xid (PCI:0000:9b:00): 63, pid=1, Row Remapper: New row marked for remapping"]
-    assert [severity for severity, *_ in told(*before, later)] == severities
-    assert [severity for severity, *_ in told(later, *before)] == ["fail", "warn"]
+    assert [severity for severity, *_ in told(*before, later, every_s=60)] == severities
+    assert [severity for severity, *_ in told(later, *before, every_s=60)] == ["fail", "warn"]
+
+
+def test_what_the_driver_met_while_it_was_loaded_still_counts() -> None:
+    """It probes the GPUs first, and says that it is loaded after."""
+    loaded = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.86"
+    assert told(LOST, loaded) == [("fail", "xid", GPU)]
+
+
+def test_a_flood_of_one_kind_hides_no_other() -> None:
+    flood = [f"Out of memory: Killed process {pid} (job{pid})" for pid in range(300)]
+    assert ("fail", "xid", GPU) in told(*flood, LOST)
+
+
+def test_an_error_of_the_other_end_of_a_link_is_milder() -> None:
+    line = "NVRM: Xid (PCI:0000:9b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000)"
+    assert told(line) == [("warn", "xid", GPU)]
 
 
 def test_links_that_flap_while_the_node_boots_are_sound() -> None:

@@ -1,0 +1,202 @@
+"""What becomes of GPUs, and of processes that ask them, that do not answer as they should."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from preflight.check import Skip
+from preflight.checks.gpu import pci, probing
+from preflight.checks.gpu.probing import Session
+from tests import running
+from tests.checks.gpu import in_machine
+from tests.checks.gpu.in_machine import needs_machines
+from tests.faults import ELSEWHERE
+from tests.running import Finished
+from tests.standin import machines
+
+Answer = dict[str, Any]
+HANGS: Answer = {"trouble": ["hangs", "nvmlX", "no answer"], "seconds": 1.0, "disturbed": False}
+
+
+class Scripted:
+    """Stands for the process that asks: `answers` by group, a list of them in turn, or what is called with the
+    arguments."""
+
+    answers: Mapping[str, Any] = {}
+    ended = 0
+
+    def ask(self, group: str, arguments: list[Any], _within_s: float) -> Answer:
+        answer = self.answers.get(group, {"values": {}, "notes": []})
+        if isinstance(answer, list):
+            return dict(answer.pop(0))
+        return dict(answer(arguments) if callable(answer) else answer)
+
+    def end(self) -> None:
+        type(self).ended += 1
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr(probing, "Process", Scripted)
+    monkeypatch.setattr(pci, "gpus", lambda: [f"0000:0{gpu}:00.0" for gpu in range(3)])
+    return Session()
+
+
+def context(deadline_s: float = 60.0, check: str = "gpu.health") -> Any:
+    job = SimpleNamespace(one_per_node=lambda _: [0])
+    return SimpleNamespace(
+        check=check, deadline_s=deadline_s, environ={}, rank=0, members=(0,), job=job, doing=lambda *_, **__: None
+    )
+
+
+def handle(arguments: list[Any]) -> Answer:
+    return {"values": {"uuid": f"GPU-{arguments[0]}", "bus": "", "name": "X", "serial": None, "minor": 0}, "notes": []}
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
+    system = {"values": {"driver": "1", "cuda": 1, "nvml": "1", "count": 3, "excluded": []}, "notes": []}
+    monkeypatch.setattr(Scripted, "answers", {"system": system, "handle": handle, **answers})
+
+
+def on(gpu: int, bad: Answer) -> Callable[[list[Any]], Answer]:
+    """Only this GPU answers so."""
+    return lambda arguments: bad if arguments[0] == gpu else {"values": {"gpu": arguments[0]}, "notes": []}
+
+
+def test_a_gpu_that_hangs_costs_no_other_its_values(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, health=on(1, HANGS))
+    look = session.look(context(), "health")
+    assert list(look["gpus"]) == ["GPU-0", "GPU-2"]
+    assert [(one["gpu"], one["kind"], one["uuid"]) for one in look["troubles"]] == [(1, "hangs", "GPU-1")]
+    assert list(session.look(context(check="gpu.pcie"), "pcie")["gpus"]) == ["GPU-0", "GPU-2"]
+
+
+@pytest.mark.parametrize(("deadline_s", "kind"), [(60.0, "hangs"), (5.0, "unknown")])
+def test_what_may_be_healthy_is_a_skip(
+    session: Session, monkeypatch: pytest.MonkeyPatch, deadline_s: float, kind: str
+) -> None:
+    answering(monkeypatch, health=on(1, HANGS))
+    look = session.look(context(deadline_s), "health")
+    assert [one["kind"] for one in look["troubles"]] == [kind]
+    if kind == "unknown":
+        with pytest.raises(Skip, match="GPU 1: nvmlX gave no answer, which may be healthy: give a longer --deadline"):
+            probing.complete(context(deadline_s), {"look": look})
+
+
+def test_a_start_that_may_be_healthy_is_a_skip(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, start=HANGS)
+    with pytest.raises(Skip, match="may be healthy"):
+        session.look(context(20.0), "health")
+    with pytest.raises(Skip, match="NVML does not work"):
+        session.look(context(20.0, check="gpu.pcie"), "pcie")
+
+
+def test_a_fault_of_our_own_blames_no_gpu(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"trouble": ["unknown", "health", "KeyError: 'x'"], "seconds": 0.0}
+    answering(monkeypatch, health=on(1, own))
+    look = session.look(context(), "health")
+    with pytest.raises(Skip, match="GPU 1: NVML could not be asked: KeyError: 'x'"):
+        probing.complete(context(), {"look": look})
+
+
+def test_who_was_disturbed_is_asked_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    disturbed = {**HANGS, "disturbed": True}
+    sound: Answer = {"values": {}, "notes": []}
+    answering(monkeypatch, health=[sound, disturbed, sound, sound])
+    look = session.look(context(), "health")
+    assert len(look["gpus"]) == 3 and look["troubles"] == []
+
+
+def test_in_another_check_what_is_silent_is_a_skip(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, health=on(2, HANGS))
+    session.look(context(), "health")
+    look = session.look(context(check="gpu.pcie"), "pcie")
+    with pytest.raises(Skip, match=r"GPU 2 did not answer, see gpu\.health; the others were looked at"):
+        probing.complete(context(check="gpu.pcie"), {"look": look})
+
+
+def test_a_second_start_that_fails_leaves_no_pass(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound: Answer = {"values": {}, "notes": []}
+    lost = {"trouble": ["error", "nvmlInit", "Unknown Error"], "seconds": 0.0}
+    answering(monkeypatch, start=[sound, lost], health=on(0, HANGS))
+    look = session.look(context(), "health")
+    assert [one["kind"] for one in look["troubles"]] == ["hangs", "driver"]
+    with pytest.raises(Skip, match="NVML does not work: Unknown Error"):
+        session.look(context(check="gpu.pcie"), "pcie")
+
+
+def pair(one: int, other: int) -> Answer:
+    call = f"nvmlDeviceGetP2PStatus with GPU {other}"
+    return {"trouble": ["hangs", call, f"asked by {one}"], "seconds": 1.0, "disturbed": False}
+
+
+@pytest.mark.parametrize("sick", [0, 1, 2])
+def test_of_a_call_on_two_gpus_the_sick_one_is_blamed(
+    session: Session, monkeypatch: pytest.MonkeyPatch, sick: int
+) -> None:
+    def place(arguments: list[Any]) -> Answer:
+        gpu, others = arguments
+        peers = [other for other in others if other != gpu]
+        bad = peers if gpu == sick else [other for other in peers if other == sick]
+        return pair(gpu, bad[0]) if bad else {"values": {}, "notes": []}
+
+    answering(monkeypatch, place=place)
+    look = session.look(context(check="gpu.topology"), "place")
+    assert [one["gpu"] for one in look["troubles"]] == [sick]
+    assert len(look["gpus"]) == 2
+
+
+# Real runs
+
+CUDA_PATH = os.pathsep.join(map(str, (running.ROOT / "tests" / "cuda", running.ROOT)))
+
+
+@needs_machines
+@pytest.mark.parametrize(("deed", "fault"), [("8", ""), ("7", "cuda_count"), ("raises", "cuda_raises")])
+def test_cuda_is_held_against_nvml(tmp_path: Path, deed: str, fault: str) -> None:
+    machine = machines.load("h100_nvswitch", tmp_path)
+    more = {"CUDA_DEED": deed, "PYTHONPATH": CUDA_PATH}
+    finished = in_machine.run_ranks(machine, tmp_path, 1, "--only", "gpu.inventory", "--backend", "gloo", **more)
+    found = finished.findings()
+    assert ELSEWHERE[fault].is_told_by(found) if fault else found == [], finished.told()
+    assert not fault or ELSEWHERE[fault].says in found[0]["message"], finished.told()
+
+
+@needs_machines
+def test_cuda_that_hangs_is_told(tmp_path: Path) -> None:
+    machine = machines.load("consumer", tmp_path)
+    more = {"CUDA_DEED": "hangs", "PYTHONPATH": CUDA_PATH}
+    arguments = ("--only", "gpu.inventory", "--backend", "gloo", "--deadline", "20")
+    finished: Finished = in_machine.run_ranks(machine, tmp_path, 1, *arguments, **more)
+    assert "torch.cuda.device_count gave no answer within" in str(finished.check("gpu.inventory")["skipped"])
+    assert finished.check("gpu.inventory")["status"] == "skip", finished.told()
+
+
+@needs_machines
+def test_no_process_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+    machine = machines.load("consumer", tmp_path, {"gpu.1.hang": "nvmlDeviceGetVbiosVersion"})
+    run = running.Run(tmp_path)
+    words = running.preflight("run", "--level", "quick", "--only", "gpu", "--deadline", "60")
+    process = run.start(machine.command(words), in_machine.environment(machine, {}))
+    asks = _asking(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    gone, alive = psutil.wait_procs(asks, timeout=20)
+    assert gone and not alive
+
+
+def _asking(supervisor: int) -> list[psutil.Process]:
+    """The process that asks: a child of a child of the supervisor."""
+    while True:
+        try:
+            found = [one for child in psutil.Process(supervisor).children() for one in child.children()]
+        except psutil.NoSuchProcess:
+            continue
+        if found:
+            return found
