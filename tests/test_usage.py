@@ -111,9 +111,11 @@ def test_a_quick_check_alone_is_quick(tmp_path: Path) -> None:
     (poison / "__init__.py").write_text("raise ImportError('quick must not import torch')")
     env = running.environment()
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
-    command = running.preflight("--level", "quick", "--only", "env.variables,node")  # node.clock is not quick
+    command = running.preflight(
+        "--level", "quick", "--only", "env.variables,node,gpu.inventory"
+    )  # node.clock is not quick
     finished = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert finished.returncode == 0 and "3 checks:" in finished.stdout, finished
+    assert finished.returncode == 0 and "4 checks:" in finished.stdout, finished
 
 
 def test_strict_makes_a_skip_a_failure(tmp_path: Path) -> None:

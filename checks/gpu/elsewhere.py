@@ -56,8 +56,8 @@ def silent(gpu: int) -> str:
 
 
 def _is_of_the_job(where: Mapping[str, Any], used: Mapping[str, set[str]]) -> bool:
-    """Also what names no GPU, or a rank: that is about the node, or about the job."""
-    if "rank" in where or "gpu" not in where or where.get("node") not in used:
+    """Also what names no GPU: that is about the node, or about the job."""
+    if "gpu" not in where or where.get("node") not in used:
         return True
     names = {where.get("uuid") or silent(where["gpu"]), silent(where["gpu"])}
     return bool(names & used[where["node"]])

@@ -29,6 +29,7 @@ MISSING = Code(
     "The PCI bus has a GPU that the driver does not show.",
     fix="On {node}: dmesg | grep -i -e nvrm -e {device}. Reboot the node, and drain it if the GPU stays away.",
 )
+_GONE_FIX = "On {node}: nvidia-smi -L; dmesg | grep -i nvrm. Reboot the node, and drain it if a GPU stays away."
 MODEL = Code("GPUs are of unlike models.", fix="Run the job on GPUs of one model: the slowest sets the pace.")
 VBIOS = Code(
     "A GPU has another VBIOS than its siblings.", fix="Update it with the vendor's tool to the version of the others."
@@ -119,8 +120,9 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     everyone = cards(facts, run)
     known = looked_at(facts, run, everyone)
     yield from unanswered(NO_ANSWER, INVENTORY, facts, run)
-    yield from _counts(facts, run)
-    yield from _missing(facts, run)
+    missing = list(_missing(facts, run))
+    yield from missing
+    yield from _counts(facts, run, {finding.where["node"] for finding in missing if finding.severity == "fail"})
     yield from _models(everyone.values())
     yield from _unlike(known)
     yield from _free_memory(known, run)
@@ -150,8 +152,9 @@ def _one_a_node(facts: Mapping[int, Facts], run: Run) -> dict[str, Facts]:
     return found
 
 
-def _counts(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """GPUs that all ranks of a node see together; a GPU that does not answer is there, and told of otherwise."""
+def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Finding]:
+    """GPUs that all ranks of a node see together; a GPU that does not answer is there, and told of otherwise. `told`:
+    nodes whose missing GPUs have been named."""
     of_node: dict[str, set[str]] = {node: set() for node in _one_a_node(facts, run)}
     for rank, one in facts.items():
         troubles = [trouble for trouble in one["look"]["troubles"] if trouble["kind"] != PERMISSION]
@@ -164,10 +167,11 @@ def _counts(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for place, count in votes.odd():
         text = f"{ranges.count(count, 'GPU')}, expected {votes.usual} as on {votes.share('node')}"
         say = COUNT.fail if count < votes.usual else COUNT.warn
-        yield say(text, node=nodes[place])
+        if nodes[place] not in told:
+            yield say(text, node=nodes[place])
     if not votes.unanimous and not votes.decided:
-        told = ", ".join(f"{count} on {nodes[places[0]]}" for count, places in votes.ranks_of.items())
-        yield COUNT.warn(f"nodes have unlike numbers of GPUs: {told}, expected the same")
+        sides = ", ".join(f"{count} on {nodes[places[0]]}" for count, places in votes.ranks_of.items())
+        yield COUNT.warn(f"nodes have unlike numbers of GPUs: {sides}, expected the same")
 
 
 def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -180,13 +184,21 @@ def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         gone = [bus for bus in one["seen"]["pci"] if bus not in here | excluded]
         for bus in excluded:
             yield EXCLUDED.info(f"the GPU at {bus} is excluded, expected all GPUs to be used", node=node, device=bus)
-        unknown = len([trouble for trouble in one["look"]["troubles"] if trouble["uuid"] is None])
-        unknown += len([handle for handle in one["seen"]["gpus"].values() if not handle["bus"]])
-        for bus in gone[unknown:] if unknown < len(gone) else ():
+        unplaced = _unplaced(one)
+        if unplaced and len(gone) > unplaced:
+            text = f"NVML lists {ranges.count(len(gone) - unplaced, 'GPU')} too few: of those at {', '.join(gone)}"
+            yield MISSING.fail(f"{text}, expected all {len(one['seen']['pci'])}", node=node, fix=_GONE_FIX)
+        for bus in () if unplaced else gone:
             driver = one["unbound"].get(bus)
             text = f"the PCI bus has a GPU at {bus} that NVML does not list, expected all {len(one['seen']['pci'])}"
             say = MISSING.info if driver else MISSING.fail  # vfio-pci and the like hold it on purpose
             yield say(f"{text} (its driver is {driver})" if driver else text, node=node, device=bus)
+
+
+def _unplaced(one: Facts) -> int:
+    """GPUs that NVML lists, and of which nobody knows at which bus id they are."""
+    silent_ones = [t for t in one["look"]["troubles"] if t["gpu"] is not None and t["uuid"] is None]
+    return len(silent_ones) + len([handle for handle in one["seen"]["gpus"].values() if not handle["bus"]])
 
 
 def _models(everyone: Any) -> Iterator[Finding]:

@@ -190,6 +190,8 @@ class Session:
     def _place(self, ctx: Context, gpu: int, numbers: list[int]) -> Any:
         """Calls on two GPUs may hang for either: whoever hangs with a second one, too, is sick, else the other."""
         others = [other for other in numbers if other not in self._silent]
+        if gpu not in others:
+            return None
         values = self.ask(ctx, "place", gpu, others)
         first = self._silent.get(gpu)
         peer = re.search(r" with GPU (\d+)$", first["call"]) if first and first["kind"] in (HANGS, DIED) else None

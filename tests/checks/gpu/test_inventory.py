@@ -231,3 +231,36 @@ def test_the_summary_counts(facts: Facts, sizes: tuple[int, ...], summary: str) 
     from tests.preflight import made
 
     assert inventory.summarize(facts, Run(made.job(*sizes), tuple(facts), {})) == summary  # type: ignore[arg-type]
+
+
+def test_of_a_silent_and_a_missing_gpu_nobody_knows_which_is_where() -> None:
+    facts = made_gpus.inventory(1, gpus=4)
+    for gpu in ("2", "3"):
+        del facts[0]["seen"]["gpus"][gpu]
+    facts[0]["look"]["troubles"] = [made_gpus.trouble(2, "gpu.inventory", "lost")]
+    missing, lost = sorted(judged(facts, 1, backend="gloo"), key=lambda one: str(one["code"]))
+    assert missing["where"] == {"node": "node-0"} and lost["where"]["gpu"] == 2
+    assert "NVML lists 1 GPU too few: of those at 0000:12:00.0, 0000:13:00.0, expected all 4" in missing["message"]
+
+
+def test_cuda_that_does_not_start_hides_no_missing_gpu() -> None:
+    facts = made_gpus.inventory(1, gpus=4)
+    del facts[0]["seen"]["gpus"]["3"]
+    facts[0]["look"]["troubles"] = [made_gpus.trouble(None, "gpu.inventory", "cuda")]
+    found = judged(facts, 1, backend="gloo")
+    assert {one["code"] for one in found} == {"gpu.inventory.missing", "gpu.inventory.no_answer"}
+
+
+def test_a_gpu_that_may_not_be_read_is_another_jobs() -> None:
+    facts = made_gpus.inventory(1, gpus=4)
+    del facts[0]["seen"]["gpus"]["3"]
+    facts[0]["look"]["troubles"] = [made_gpus.trouble(3, "gpu.inventory", "permission")]
+    (found,) = judged(facts, 1, backend="gloo")
+    assert (found["severity"], found["where"]["gpu"]) == ("info", 3)
+
+
+def test_a_gpu_that_is_named_as_missing_is_not_counted_again() -> None:
+    facts = made_gpus.inventory(1, 1, 1, gpus=4)
+    del facts[1]["seen"]["gpus"]["3"]
+    (found,) = judged(facts, 1, 1, 1)
+    assert (found["code"], found["where"]["device"]) == ("gpu.inventory.missing", "0000:13:00.0")

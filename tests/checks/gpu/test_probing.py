@@ -1,7 +1,10 @@
 """What becomes of GPUs, and of processes that ask them, that do not answer as they should."""
 
+import contextlib
 import os
+import platform
 import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from preflight.check import Skip
+from preflight.check import NotApplicable, Skip
 from preflight.checks.gpu import pci, probing
+from preflight.checks.gpu.asking import Process
 from preflight.checks.gpu.probing import Session
 from tests import running
 from tests.checks.gpu import in_machine
@@ -48,10 +52,16 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     return Session()
 
 
-def context(deadline_s: float = 60.0, check: str = "gpu.health") -> Any:
+def context(deadline_s: float = 60.0, check: str = "gpu.health", rank: int = 0, **environ: str) -> Any:
     job = SimpleNamespace(one_per_node=lambda _: [0])
     return SimpleNamespace(
-        check=check, deadline_s=deadline_s, environ={}, rank=0, members=(0,), job=job, doing=lambda *_, **__: None
+        check=check,
+        deadline_s=deadline_s,
+        environ=environ,
+        rank=rank,
+        members=(0, 1),
+        job=job,
+        doing=lambda *_, **__: None,
     )
 
 
@@ -121,6 +131,29 @@ def test_in_another_check_what_is_silent_is_a_skip(session: Session, monkeypatch
         probing.complete(context(check="gpu.pcie"), {"look": look})
 
 
+@pytest.mark.parametrize(("on_the_bus", "rank", "looks"), [(3, 0, 3), (3, 1, 0), (8, 0, 3), (8, 1, 3)])
+def test_one_rank_a_node_looks_but_where_gpus_are_hidden_each_does(
+    session: Session, monkeypatch: pytest.MonkeyPatch, on_the_bus: int, rank: int, looks: int
+) -> None:
+    answering(monkeypatch)
+    monkeypatch.setattr(pci, "gpus", lambda: [f"0000:0{gpu}:00.0" for gpu in range(on_the_bus)])
+    assert len(session.look(context(rank=rank), "health")["gpus"]) == looks
+
+
+@pytest.mark.parametrize(("variable", "raises"), [("SLURM_JOB_ID", NotApplicable), ("NOTHING", None)])
+def test_a_container_without_the_driver_was_given_no_gpu(
+    session: Session, monkeypatch: pytest.MonkeyPatch, variable: str, raises: type[Exception] | None
+) -> None:
+    monkeypatch.setattr(probing, "SIGNS", ())
+    answering(monkeypatch, start={"trouble": ["error", "nvmlInit", "Library Not Found"], "seconds": 0.0})
+    ctx = context(**{variable: "1"})  # type: ignore[arg-type]
+    if raises is None:
+        assert session.seen(ctx)["system"] is None and session.troubles[0]["kind"] == "driver"
+    else:
+        with pytest.raises(raises, match="none of the node's 3 GPUs was given to this container"):
+            session.seen(ctx)
+
+
 def test_a_second_start_that_fails_leaves_no_pass(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     sound: Answer = {"values": {}, "notes": []}
     lost = {"trouble": ["error", "nvmlInit", "Unknown Error"], "seconds": 0.0}
@@ -140,16 +173,19 @@ def pair(one: int, other: int) -> Answer:
 def test_of_a_call_on_two_gpus_the_sick_one_is_blamed(
     session: Session, monkeypatch: pytest.MonkeyPatch, sick: int
 ) -> None:
+    hung: list[int] = []
+
     def place(arguments: list[Any]) -> Answer:
         gpu, others = arguments
         peers = [other for other in others if other != gpu]
         bad = peers if gpu == sick else [other for other in peers if other == sick]
+        hung.extend([gpu] if bad else [])
         return pair(gpu, bad[0]) if bad else {"values": {}, "notes": []}
 
     answering(monkeypatch, place=place)
     look = session.look(context(check="gpu.topology"), "place")
     assert [one["gpu"] for one in look["troubles"]] == [sick]
-    assert len(look["gpus"]) == 2
+    assert len(look["gpus"]) == 2 and set(hung) == {0}  # nobody else has to wait for it
 
 
 # Real runs
@@ -178,7 +214,20 @@ def test_cuda_that_hangs_is_told(tmp_path: Path) -> None:
     assert finished.check("gpu.inventory")["status"] == "skip", finished.told()
 
 
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL, None])
+def test_a_process_that_was_stopped_or_killed_says_nothing_of_the_gpu(how: signal.Signals | None) -> None:
+    process = Process()
+    pid = process._process.pid
+    assert pid is not None
+    if how is not None:
+        os.kill(pid, how)
+    answer = process.ask("system", [], 1.0)
+    process.end()
+    assert bool(answer.get("disturbed")) is (how is not None), answer
+
+
 @needs_machines
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the system calls of x86-64 only")
 def test_no_process_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     machine = machines.load("consumer", tmp_path, {"gpu.1.hang": "nvmlDeviceGetVbiosVersion"})
     run = running.Run(tmp_path)
@@ -192,11 +241,15 @@ def test_no_process_outlives_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 def _asking(supervisor: int) -> list[psutil.Process]:
-    """The process that asks: a child of a child of the supervisor."""
-    while True:
-        try:
+    """The process that asks, a child of a child of the supervisor, once it hangs: it pauses then."""
+    end = time.monotonic() + running.PATIENCE_S
+    while time.monotonic() < end:
+        with contextlib.suppress(psutil.NoSuchProcess, OSError):
             found = [one for child in psutil.Process(supervisor).children() for one in child.children()]
-        except psutil.NoSuchProcess:
-            continue
-        if found:
-            return found
+            if any(Path(f"/proc/{one.pid}/syscall").read_text().split()[0] == PAUSE for one in found):
+                return found
+    raise AssertionError("no process asks")
+
+
+PAUSE = "34"
+"""The number of pause(2) on x86-64."""
