@@ -95,7 +95,7 @@ def measure(ctx: Context) -> Facts:
         seen = session.seen(ctx)
         look = session.look(ctx, "identity") if seen["system"] else look
     except NotApplicable:  # no GPU is a number, too: other nodes may have some
-        seen = {"system": None, "gpus": {}, "pci": []}
+        seen = {"system": None, "gpus": {}, "pci": [], "partial": False}
     torch = session.ask(ctx, "torch", None) if seen["gpus"] and probing.torch_has_cuda() else None
     known = {int(number): handle["uuid"] for number, handle in seen["gpus"].items()}
     count = seen["system"]["count"] if seen["system"] else 0

@@ -57,6 +57,8 @@ class Seen(TypedDict):
     """By NVML's number, as text."""
     pci: list[str]
     """Bus ids of the NVIDIA GPUs that the PCI bus has, whoever may use them."""
+    partial: bool
+    """Some of these are not listed to this process, or it may not read them. (One that is lost is listed.)"""
 
 
 class Look(TypedDict):
@@ -95,14 +97,15 @@ class Session:
         if not cards and (system is None or not system["count"]):
             raise NotApplicable("there is no NVIDIA GPU on this node")
         if system is None:
-            return {"system": None, "gpus": {}, "pci": cards}
+            return {"system": None, "gpus": {}, "pci": cards, "partial": False}
         count = system["count"]
         found = {str(gpu): handle for gpu in range(count) if (handle := self.ask(ctx, "handle", gpu))}
+        partial = len(cards) > count or any(trouble["kind"] == PERMISSION for trouble in self.troubles)
         for trouble in self.troubles:
-            trouble["hidden"] = len(cards) > count
+            trouble["hidden"] = partial
             if trouble["gpu"] is not None and len(cards) == count:  # NVML counts in the order of the bus
                 trouble["bus"] = cards[trouble["gpu"]]
-        return {"system": system, "gpus": found, "pci": cards}
+        return {"system": system, "gpus": found, "pci": cards, "partial": partial}
 
     def _start(self, ctx: Context) -> bool:
         """Whether NVML could be opened. Raises Skip where that is not known."""
@@ -148,7 +151,7 @@ class Session:
             "uuid": handle["uuid"] if handle else None,
             "bus": handle["bus"] if handle else None,
             "serial": handle["serial"] if handle else None,
-            "hidden": bool(seen and len(seen["pci"]) > len(seen["gpus"])),
+            "hidden": seen is not None and seen["partial"],
             "kind": _kind(who, kind),
             "call": call,
             "text": text,
@@ -243,8 +246,7 @@ def complete(ctx: Context, facts: T) -> T:
 def looks(ctx: Context, seen: Seen) -> bool:
     """Whether this rank looks at the GPUs that it sees. Where it sees all of the node's, one rank a node does; where a
     cgroup or a container hides some (srun --gpus-per-task), each rank looks at what it sees."""
-    hidden = len(seen["pci"]) > len(seen["gpus"])
-    return hidden or ctx.rank in ctx.job.one_per_node(ctx.members)
+    return seen["partial"] or ctx.rank in ctx.job.one_per_node(ctx.members)
 
 
 _session = Session()

@@ -131,6 +131,21 @@ def test_in_another_check_what_is_silent_is_a_skip(session: Session, monkeypatch
         probing.complete(context(check="gpu.pcie"), {"look": look})
 
 
+def test_a_rank_that_may_read_its_own_gpu_only_looks_at_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: Answer = {"trouble": ["permission", "nvmlX", "Insufficient Permissions"], "seconds": 0.0}
+    answering(monkeypatch, handle=lambda arguments: handle(arguments) if arguments[0] == 1 else refused)
+    ctx = context(rank=1)
+    look = session.look(ctx, "health")
+    assert list(look["gpus"]) == ["GPU-1"] and probing.complete(ctx, {"look": look})
+
+
+def test_where_a_gpu_is_lost_still_one_rank_a_node_looks(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: Answer = {"trouble": ["lost", "nvmlX", "GPU is lost"], "seconds": 0.0}
+    answering(monkeypatch, handle=lambda arguments: lost if arguments[0] == 1 else handle(arguments))
+    look = session.look(context(rank=1), "health")
+    assert look["gpus"] == {} and [(one["gpu"], one["bus"]) for one in look["troubles"]] == [(1, "0000:01:00.0")]
+
+
 @pytest.mark.parametrize(("on_the_bus", "rank", "looks"), [(3, 0, 3), (3, 1, 0), (8, 0, 3), (8, 1, 3)])
 def test_one_rank_a_node_looks_but_where_gpus_are_hidden_each_does(
     session: Session, monkeypatch: pytest.MonkeyPatch, on_the_bus: int, rank: int, looks: int
