@@ -122,6 +122,8 @@ TWO = (
 )  # fmt: skip
 
 ANSWERS = (
+    *on_machines(("h100_nvswitch",), "all_ones", "A counter reads as all ones: nobody answers for it.", "2^64 - 1",
+                 {"gpu.3.ecc.volatile.corrected": 2**64 - 1}, culprit={}),
     *on_machines(("h100_nvswitch",), "odd_answers", "A GPU answers with errors (ERR! in nvidia-smi).", "unknown errors",
                  {"gpu.3.temperature": "!999", "gpu.3.ecc.volatile.uncorrected": "!999"}, f"warn {_H}.no_answer",
                  culprit={"gpu": 3}, says="GPU 3 answers with errors: nvmlDeviceGetTotalEccErrors: Unknown Error"),

@@ -326,3 +326,10 @@ def test_the_summary_counts_links(links: Callable[[], list[list[dict[str, Any]]]
     inventory = {0: made_gpus.rank_of(0, 0, len(links()))}
     run = Run(made.job(1), (0,), {}, facts_of=lambda _: inventory)
     assert nvlink.summarize(facts, run) == summary
+
+
+def test_nvlink_that_the_driver_has_turned_off_is_one_info() -> None:
+    down = [{**one, "active": False, "remote": None, "errors": {}} for one in switched()]
+    (found,) = judged([node([down] * 4, disabled=True)])
+    assert (found["severity"], found["code"], found["where"]) == ("info", "gpu.nvlink.inactive", {"node": "node-0"})
+    assert "NvLinkDisable" in found["fix"]
