@@ -333,3 +333,23 @@ def test_nvlink_that_the_driver_has_turned_off_is_one_info() -> None:
     (found,) = judged([node([down] * 4, disabled=True)])
     assert (found["severity"], found["code"], found["where"]) == ("info", "gpu.nvlink.inactive", {"node": "node-0"})
     assert "NvLinkDisable" in found["fix"]
+
+
+def test_on_one_node_imex_is_not_needed() -> None:
+    (found,) = judged([node([switched()] * 4, imex=NO_IMEX, fabric=part(1, CLUSTER))])
+    assert (found["severity"], found["code"]) == ("info", "gpu.nvlink.imex")
+
+
+@pytest.mark.parametrize(("up_s", "looks"), [(100.0, 2), (1000.0, 1)])
+def test_on_a_node_that_has_just_booted_links_may_still_come_up(
+    monkeypatch: pytest.MonkeyPatch, up_s: float, looks: int
+) -> None:
+    down = {**switched()[0], "active": False}
+    answers = [{"links": [down, *switched()[1:]], "fabric": None}, {"links": switched(), "fabric": None}]
+    left = iter(answers)
+    session = SimpleNamespace(look=lambda *_: made_gpus.look({"GPU-0-0": next(left)}))
+    monkeypatch.setattr(nvlink.probing, "session", lambda: session)  # type: ignore[attr-defined]
+    monkeypatch.setattr(nvlink.time, "clock_gettime", lambda _: up_s)  # type: ignore[attr-defined]
+    monkeypatch.setattr(nvlink, "PAUSE_S", 0.0)
+    context = type("Context", (), {"deadline_s": 60.0, "doing": lambda *_: None, "__getitem__": lambda *_: 30.0})()
+    assert nvlink._settled(context)["gpus"]["GPU-0-0"] is answers[looks - 1]
