@@ -289,7 +289,7 @@ class Run:
     facts_of: Callable[[str], Mapping[int, Any]] = lambda _: {}
 
     def facts(self, check: str) -> Mapping[int, Any]:
-        """The facts of another check, by rank; it must stand in `PLAN.reads`."""
+        """The facts of a check, by rank: its own, or one that stands in `PLAN.reads`."""
         return self.facts_of(check)
 
     def __getitem__(self, option: Option[T]) -> T:

@@ -39,13 +39,14 @@ def judge(
     """{"findings": [...], "summary": "...", "picture": [...]} or {"error": "...", "stack": "..."}, as plain JSON."""
     try:
         check = registry.load(source)
-        facts = book.of(check.id)
+        facts_of = _reader(check, book)
+        facts = facts_of(check.id)
         run = Run(
             job=job,
             members=tuple(sorted(outcomes)),
             outcomes=outcomes,
             options=check.values(settings),
-            facts_of=_reader(check, book),
+            facts_of=facts_of,
         )
         found = _findings(check, run, facts)
         json.dumps(found, allow_nan=False)
@@ -73,7 +74,7 @@ def failure(source: Source, why: str, answer: Mapping[str, Any]) -> dict[str, An
 def _reader(check: Check, book: Book) -> Any:
     @functools.cache  # unpacking the facts of thousands of ranks takes a second
     def facts_of(id_: str) -> dict[int, Any]:
-        if id_ not in check.plan.reads:
+        if id_ not in (check.id, *check.plan.reads):
             raise registry.BrokenCheck(f"judge() reads the facts of {id_}, which is not in PLAN.reads")
         return book.of(id_)
 

@@ -17,8 +17,7 @@ def milder_elsewhere(judge: Judge) -> Judge:
 
     @functools.wraps(judge)
     def weighed(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-        is_inventory = any("visible" in one for one in facts.values())
-        used = used_gpus(facts if is_inventory else run.facts(INVENTORY), run)
+        used = used_gpus(run.facts(INVENTORY), run)
         for finding in judge(facts, run):
             yield finding if _is_of_the_job(finding.where, used) else _milder(finding)
 

@@ -17,7 +17,8 @@ from preflight.checks.gpu.probing import Look
 from preflight.checks.gpu.processes import Holder
 from preflight.checks.gpu.readings import Health
 from preflight.checks.gpu.settings import Setting
-from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
+from preflight.checks.gpu.unanswered import NO_ANSWER as NO_ANSWER
+from preflight.checks.gpu.unanswered import unanswered
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=("gpu.inventory",))
 
@@ -25,7 +26,6 @@ MAX_USED_MIB = option(int, 1024, "memory of a GPU that may be in use before the 
 """A CUDA context alone takes about half of it. Where the driver's own reserve (0.3 to 0.9 GiB) counts as used, as much
 again is allowed."""
 
-NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 RETURN = "Drain {node}, run the vendor's field diagnostic on GPU {gpu}, and have it replaced."
 RESET = "On {node}: end what runs on GPU {gpu}, then nvidia-smi -r -i {gpu} (if it refuses, all GPUs: nvidia-smi -r)."
 UNCORRECTED = Code("The memory of a GPU had uncorrectable errors.", fix=f"{RESET} Drain the node if errors come back.")
@@ -128,7 +128,7 @@ def measure(ctx: Context) -> Facts:
 
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    yield from unanswered(NO_ANSWER, "gpu.health", facts, run)
+    yield from unanswered("gpu.health", facts, run)
     looked = looked_at(facts, run)
     for card, one in looked:
         for judged in (_errors, _flood, _recovery, _inforom, _slow):

@@ -4,6 +4,7 @@ import os
 from typing import TypedDict
 
 from preflight.check import Context
+from preflight.checks.gpu import files
 from preflight.checks.gpu.fabric import NO_CLUSTER
 
 CHANNELS = "/dev/nvidia-caps-imex-channels"
@@ -43,15 +44,7 @@ def look(ctx: Context, clusters: set[str], confined: bool) -> Imex:
 
 
 def _runs(name: str) -> bool:
-    return any(_command(process) == name for process in os.listdir("/proc") if process.isdigit())
-
-
-def _command(process: str) -> str:
-    try:
-        with open(f"/proc/{process}/comm") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return any(files.text(f"/proc/{pid}/comm").strip() == name for pid in os.listdir("/proc") if pid.isdigit())
 
 
 def lacks(imex: Imex) -> str:

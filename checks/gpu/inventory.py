@@ -13,14 +13,14 @@ from preflight.checks.gpu import pci, probing
 from preflight.checks.gpu.cards import INVENTORY, Card, cards, compared, device_of, looked_at
 from preflight.checks.gpu.elsewhere import SILENT, milder_elsewhere, silent
 from preflight.checks.gpu.probing import PERMISSION, Look, Seen
-from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
+from preflight.checks.gpu.unanswered import NO_ANSWER as NO_ANSWER
+from preflight.checks.gpu.unanswered import unanswered
 from preflight.checks.gpu.visible import chosen
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=120, estimate_s=0.3)
 
 MIN_MEMORY_GIB = option(float, 0.0, "least free memory of a GPU in GiB; 0: no limit")
 
-NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 COUNT = Code(
     "A node has another number of GPUs than the others.",
     fix="There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it.",
@@ -119,7 +119,7 @@ def measure(ctx: Context) -> Facts:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     everyone = cards(facts, run)
     known = looked_at(facts, run, everyone)
-    yield from unanswered(NO_ANSWER, INVENTORY, facts, run)
+    yield from unanswered(INVENTORY, facts, run)
     missing = list(_missing(facts, run))
     yield from missing
     yield from _counts(facts, run, {finding.where["node"] for finding in missing if finding.severity == "fail"})

@@ -13,19 +13,19 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote
-from preflight.checks.gpu import catalog, fabric, imex, pci, probing, wiring
+from preflight.checks.gpu import catalog, fabric, files, imex, pci, probing, wiring
 from preflight.checks.gpu.cards import INVENTORY, Card, looked_at
 from preflight.checks.gpu.elsewhere import milder_elsewhere
 from preflight.checks.gpu.probing import Look
 from preflight.checks.gpu.readings import Link, NvLink
-from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
+from preflight.checks.gpu.unanswered import NO_ANSWER as NO_ANSWER
+from preflight.checks.gpu.unanswered import unanswered
 from preflight.checks.gpu.wiring import Short, Wired
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
 
 TRAINING_S = option(float, 30.0, "seconds to wait for links and fabric on a node that has just booted")
 
-NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 INACTIVE = Code(
     "Fewer NVLinks are up than the card has, or than its siblings have.",
     fix="On {node}: nvidia-smi nvlink -s -i {gpu}; dmesg | grep -i xid. Reset the GPU (nvidia-smi -r -i {gpu}); if the "
@@ -108,19 +108,11 @@ def measure(ctx: Context) -> Facts:
         "counters": counters,
         "switches": pci.switches(),
         "imex": service,
-        "disabled": _disabled(),
+        "disabled": "NvLinkDisable: 1" in files.text("/proc/driver/nvidia/params"),
     }
     if unread := [look["numbers"][uuid] for uuid, one in look["gpus"].items() if one["links"] is None]:
         raise Skip(f"the NVLinks of GPU {ranges.to_text(unread)} cannot be read", facts)
     return probing.complete(ctx, facts)
-
-
-def _disabled() -> bool:
-    try:
-        with open("/proc/driver/nvidia/params") as file:
-            return "NvLinkDisable: 1" in file.read()
-    except OSError:
-        return False
 
 
 def _settled(ctx: Context) -> Look:
@@ -143,7 +135,7 @@ def _may_be_training(one: NvLink) -> bool:
 
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    yield from unanswered(NO_ANSWER, "gpu.nvlink", facts, run)
+    yield from unanswered("gpu.nvlink", facts, run)
     off = {run.job.node_of(rank).node for rank, one in facts.items() if one["disabled"] and one["look"]["gpus"]}
     for node in off:
         yield INACTIVE.info("NVLink is turned off by the driver, expected NvLinkDisable: 0", node=node, fix=_OFF_FIX)

@@ -4,6 +4,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from preflight.checks.gpu import files
+
 ROOT = "/sys/bus/pci/devices"
 NVIDIA = 0x10DE
 _DISPLAY = 0x03
@@ -39,11 +41,7 @@ def _class(bus: str) -> int:
 
 def text(bus: str, name: str) -> str:
     """A file of a device, or ""."""
-    try:
-        with open(os.path.join(ROOT, bus, name)) as file:
-            return file.read().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return files.text(os.path.join(ROOT, bus, name)).strip()
 
 
 def driver(bus: str) -> str:

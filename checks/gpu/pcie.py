@@ -19,11 +19,11 @@ from preflight.checks.gpu.probing import Look
 from preflight.checks.gpu.readings import Pcie
 from preflight.checks.gpu.replays import most_a_minute
 from preflight.checks.gpu.slots import End
-from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
+from preflight.checks.gpu.unanswered import NO_ANSWER as NO_ANSWER
+from preflight.checks.gpu.unanswered import unanswered
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
 
-NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 WIDTH = Code(
     "A GPU's PCIe link has fewer lanes than it could have.",
     fix="See lspci -vv -s {bus} | grep Lnk. Drain the node; reseat the card or its riser, and clean the contacts.",
@@ -96,7 +96,7 @@ class Link:
 
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    yield from unanswered(NO_ANSWER, "gpu.pcie", facts, run)
+    yield from unanswered("gpu.pcie", facts, run)
     known, paths = looked_at(facts, run), _paths(facts, run)
     ends = [(card, one, paths[card.node, card.uuid]) for card, one in known]
     yield from _below(WIDTH, "{} lanes", [_lanes(*row) for row in ends if row[1]["width"]])

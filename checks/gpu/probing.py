@@ -16,6 +16,8 @@ from preflight.checks.gpu.asking import DIED, HANGS, UNKNOWN, Process
 from preflight.checks.gpu.readings import Handle, System
 
 T = TypeVar("T")
+NO_NVML = "NVML does not work"
+"""Begins the reason of a skip."""
 PERMISSION, NO_DRIVER, CUDA = nvml.NO_PERMISSION, "driver", "cuda"
 
 START_S, ASK_S = 60.0, 5.0
@@ -177,7 +179,7 @@ class Session:
         where NVML does not work and another check has told of it."""
         seen = self.seen(ctx)
         if None in self._silent and self._silent[None]["met_in"] != ctx.check:
-            raise Skip(f"NVML does not work: {self._silent[None]['text']}")
+            raise Skip(f"{NO_NVML}: {self._silent[None]['text']}")
         found: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
         numbers = [int(number) for number in seen["gpus"]]
         for number in numbers if looks(ctx, seen) else ():

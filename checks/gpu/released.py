@@ -13,11 +13,11 @@ from preflight.checks.gpu import leftovers, probing, processes
 from preflight.checks.gpu.cards import INVENTORY, Card, Key, cards, looked_at
 from preflight.checks.gpu.elsewhere import milder_elsewhere
 from preflight.checks.gpu.leftovers import Leftover
-from preflight.checks.gpu.probing import Look
+from preflight.checks.gpu.probing import NO_NVML, Look
 from preflight.checks.gpu.processes import Holder
 from preflight.checks.gpu.readings import Health, Pcie
 from preflight.checks.gpu.rises import LinkErrors, Rise, link_errors, memory_rises, nvlink_rises, pcie_rises
-from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
+from preflight.checks.gpu.unanswered import NO_ANSWER, unanswered
 
 HEALTH, PCIE, NVLINK, TOPOLOGY = "gpu.health", "gpu.pcie", "gpu.nvlink", "gpu.topology"
 PLAN = Plan(
@@ -32,7 +32,6 @@ PLAN = Plan(
 
 WAIT_S = option(float, 10.0, "seconds after which all that the run has held must be free")
 
-NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 MEMORY = Code(
     "A GPU has less free memory than before the run.",
     fix="On {node}: fuser -v /dev/nvidia* shows who holds it; end that, or reset the GPU: nvidia-smi -r -i {gpu}",
@@ -71,7 +70,6 @@ SLACK = 128 * 2**20
 """Bytes. The driver keeps some tens of MiB after the first use of a GPU; a CUDA context takes hundreds."""
 RESERVE = 2**30
 """Bytes: the driver's own, 0.3 to 0.9 GiB, where it is counted as used."""
-NO_NVML = "NVML does not work"
 
 
 class After(TypedDict):
@@ -140,7 +138,7 @@ def _is_held_by_nobody(one: Health) -> bool:
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     before = {check: run.facts(check) for check in PLAN.reads}
-    yield from unanswered(NO_ANSWER, "gpu.released", _untold(facts, before, run), run)
+    yield from unanswered("gpu.released", _untold(facts, before, run), run)
     yield from _driver_gone(before[INVENTORY], run)
     known = cards(before[INVENTORY], run)
     health, pcie, nvlink = (_values(before[check], run, known) for check in (HEALTH, PCIE, NVLINK))

@@ -16,13 +16,13 @@ from preflight.checks.gpu.cards import INVENTORY, Card, cards, device_of, looked
 from preflight.checks.gpu.elsewhere import milder_elsewhere
 from preflight.checks.gpu.layout import NVLINK, Facts, Layout, kind, layouts
 from preflight.checks.gpu.readings import Fabric, Place
-from preflight.checks.gpu.unanswered import NO_ANSWER_FIX, NO_ANSWER_MEANING, unanswered
+from preflight.checks.gpu.unanswered import NO_ANSWER as NO_ANSWER
+from preflight.checks.gpu.unanswered import unanswered
 from preflight.checks.gpu.unlike import Cell, FarNic, Pair, Unlike
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY, NVLINK))
 CHECK = "gpu.topology"
 
-NO_ANSWER = Code(NO_ANSWER_MEANING, fix=NO_ANSWER_FIX)
 _P2P_FIX = (
     "There: nvidia-smi topo -p2p r. ACS, the IOMMU (see node.kernel) or NVreg_RegistryDwords may turn P2P off; else "
     "reset the GPUs: nvidia-smi -r. Until then NCCL goes through host memory."
@@ -62,7 +62,7 @@ def measure(ctx: Context) -> Facts:
 
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    yield from unanswered(NO_ANSWER, CHECK, facts, run)
+    yield from unanswered(CHECK, facts, run)
     wired = layouts(facts, run)
     pairs = unlike.pairs(wired, _without_p2p(run))
     yield from _p2p(pairs)

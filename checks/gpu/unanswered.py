@@ -8,11 +8,12 @@ from preflight.check import Code, Finding, Run
 from preflight.checks.gpu.asking import UNKNOWN
 from preflight.checks.gpu.probing import CUDA, PERMISSION, Trouble
 
-NO_ANSWER_MEANING = "A GPU, or the driver, does not answer."
-NO_ANSWER_FIX = (
-    "On {node}: dmesg | grep -i -e nvrm -e xid. Reset the GPU (nvidia-smi -r -i {gpu}) or reboot; if that does not "
-    "help, drain the node."
+NO_ANSWER = Code(
+    "A GPU, or the driver, does not answer.",
+    fix="On {node}: dmesg | grep -i -e nvrm -e xid. Reset the GPU (nvidia-smi -r -i {gpu}) or reboot; if that does not "
+    "help, drain the node.",
 )
+"""Of each check that asks NVML: it is a constant of theirs by import."""
 _SAID = {
     "lost": "is lost (fallen off the bus)",
     "reset": "needs a reset",
@@ -25,7 +26,7 @@ SHOWN = 3
 """Calls that a sentence names."""
 
 
-def unanswered(code: Code, check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
+def unanswered(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     """What did not answer in this check, each once a node; what nobody can tell of is a skip (probing.complete)."""
     told: set[tuple[Any, ...]] = set()
     for rank, one in facts.items():
@@ -35,29 +36,29 @@ def unanswered(code: Code, check: str, facts: Mapping[int, Any], run: Run) -> It
             key = run.job.node_of(rank).node, trouble["uuid"] or trouble["bus"] or whose
             if trouble["met_in"] == check and trouble["kind"] != UNKNOWN and key not in told:
                 told.add(key)
-                yield _unanswered(code, trouble, rank, run)
-    yield from _odd_answers(code, facts, run)
+                yield _unanswered(trouble, rank, run)
+    yield from _odd_answers(facts, run)
 
 
-def _unanswered(code: Code, trouble: Trouble, rank: int, run: Run) -> Finding:
+def _unanswered(trouble: Trouble, rank: int, run: Run) -> Finding:
     node, gpu, what = run.job.node_of(rank).node, trouble["gpu"], f"{trouble['call']}: {trouble['text']}"
     if trouble["kind"] == CUDA:
         fix = "On {node}: dmesg | grep -i xid. Reset the GPU that it names, or reboot; else drain the node."
-        return code.fail(f"CUDA does not start: {what}, expected a number of GPUs", node=node, fix=fix)
+        return NO_ANSWER.fail(f"CUDA does not start: {what}, expected a number of GPUs", node=node, fix=fix)
     if gpu is None:
         fix = "On {node}: nvidia-smi; lsmod | grep nvidia; dmesg | grep -i nvrm. After an update of the driver: reboot."
-        return code.fail(f"the driver does not work: {what}, expected NVML to start", node=node, fix=fix)
+        return NO_ANSWER.fail(f"the driver does not work: {what}, expected NVML to start", node=node, fix=fix)
     bus = f" at {trouble['bus']}" if trouble["bus"] else ""
     text = f"GPU {gpu}{bus} {_SAID[trouble['kind']]}: {what}, expected an answer"
     where = {"node": node, "gpu": gpu, "uuid": trouble["uuid"], "serial": trouble["serial"]}
     if trouble["hidden"] and not trouble["uuid"]:
         where["rank"] = rank
     evidence = {"bus": trouble["bus"], "seconds": trouble["seconds"], "call": trouble["call"]}
-    say = code.info if trouble["kind"] == PERMISSION else code.fail  # a cgroup has given it to another job
+    say = NO_ANSWER.info if trouble["kind"] == PERMISSION else NO_ANSWER.fail  # a cgroup has given it to another job
     return say(text, evidence=evidence, **where)
 
 
-def _odd_answers(code: Code, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
+def _odd_answers(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     """Errors that a driver gives for most GPUs are its way."""
     looks = [(rank, one["look"]) for rank, one in facts.items()]
     total = sum(len(look["gpus"]) for _, look in looks)
@@ -72,4 +73,5 @@ def _odd_answers(code: Code, facts: Mapping[int, Any], run: Run) -> Iterator[Fin
                 more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
                 text = f"GPU {look['numbers'][uuid]} answers with errors: {'; '.join(odd[:SHOWN])}{more}"
                 where = {"node": node, "gpu": look["numbers"][uuid], "uuid": uuid}
-                yield code.warn(f"{text}; expected values, as its siblings give", evidence={"errors": odd}, **where)
+                text += "; expected values, as its siblings give"
+                yield NO_ANSWER.warn(text, evidence={"errors": odd}, **where)

@@ -1,7 +1,6 @@
 """Runs preflight in a machine of tests/standin."""
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from tests import running
 from tests.running import Finished
+from tests.standin import library, machines
 from tests.standin.machines import Machine
 
 NO_CONTAINER = running.ROOT / "tests" / "no_container"
@@ -17,8 +17,7 @@ HARMLESS = ("container", "NVIDIA_VISIBLE_DEVICES", "KUBERNETES_SERVICE_HOST", "C
 NO_WAIT = ("--set", "gpu.nvlink.training_s=0")
 """The machine that runs the tests may have just booted."""
 needs_machines = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("gcc"),
-    reason="made-up machines need root, unshare and gcc",
+    not (library.can_build and machines.can_mount), reason="made-up machines need root, unshare and gcc"
 )
 
 
