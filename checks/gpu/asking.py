@@ -5,18 +5,18 @@ text]}. The name of every call stands in shared memory before the call is made, 
 """
 
 import contextlib
-import ctypes
 import json
 import mmap
-import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from preflight.checks.gpu import links, nvml
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 HANGS, DIED, UNKNOWN = "hangs", "died", "unknown"
 """No answer in time; the process ended over it; nobody can tell, since the fault is ours."""
@@ -29,9 +29,11 @@ class Process:
     """Lives as long as the worker, or until a question goes unanswered."""
 
     def __init__(self) -> None:
+        import multiprocessing
+
         self._calling = mmap.mmap(-1, 256)
         ours, theirs = multiprocessing.Pipe()
-        self._connection: Connection = ours
+        self._connection = ours
         self._process = multiprocessing.get_context("fork").Process(
             target=_serve, args=(theirs, self._calling, os.getpid()), daemon=True
         )
@@ -69,8 +71,10 @@ def _is_stopped(pid: int | None) -> bool:
         return False
 
 
-def _serve(connection: Connection, calling: mmap.mmap, worker: int) -> None:
+def _serve(connection: "Connection", calling: mmap.mmap, worker: int) -> None:
     """What the process runs: it answers until its worker is gone, and keeps no other descriptor of the worker's."""
+    import ctypes
+
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in (0, 1, 2, connection.fileno()):

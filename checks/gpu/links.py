@@ -1,6 +1,5 @@
 """What NVML tells of the links of a GPU: PCIe, NVLink, its fabric, and how it reaches the others (see nvml.py)."""
 
-import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -119,6 +118,8 @@ def _old_speed(gpu: Any, link: int) -> int | None:
 
 
 def _fabric(gpu: Any) -> Fabric | None:
+    import ctypes
+
     import pynvml
 
     for kind, name in (

@@ -6,7 +6,6 @@ first, old ones after: drivers and versions of nvidia-ml-py lack one or the othe
 """
 
 import contextlib
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -269,6 +268,8 @@ def _ecc_errors(gpu: Any) -> dict[str, int | None]:
 
 
 def _sram(gpu: Any) -> dict[str, int] | None:
+    import ctypes
+
     import pynvml
 
     if not hasattr(pynvml, "c_nvmlEccSramErrorStatus_v1_t"):

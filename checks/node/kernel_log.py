@@ -19,32 +19,33 @@ MOST_OF_A_KIND, MOST_TEXT, MOST_LINKS = 60, 240, 36
 
 _PCI = r"(?P<device>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _NICS = "mlx5_core|bnxt_en|ice|i40e"
-KINDS: dict[str, re.Pattern[str]] = {
-    "xid": re.compile(rf"NVRM: Xid \((?:PCI:)?{_PCI}[^)]*\): (?P<what>\d+)"),
-    "sxid": re.compile(rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{_PCI}[^)]*\): (?P<what>\d+)"),
-    "uuid": re.compile(rf"NVRM: GPU at (?:PCI:)?{_PCI}: (?P<what>GPU-[0-9a-f-]+)"),
-    "fallen": re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_PCI}\b.*fallen off the bus"),
-    "init": re.compile(rf"NVRM: GPU (?:at )?(?:PCI:)?{_PCI}\b.*RmInitAdapter failed"),
-    "mismatch": re.compile(
+KINDS: dict[str, str] = {
+    "xid": rf"NVRM: Xid \((?:PCI:)?{_PCI}[^)]*\): (?P<what>\d+)",
+    "sxid": rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{_PCI}[^)]*\): (?P<what>\d+)",
+    "uuid": rf"NVRM: GPU at (?:PCI:)?{_PCI}: (?P<what>GPU-[0-9a-f-]+)",
+    "fallen": rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_PCI}\b.*fallen off the bus",
+    "init": rf"NVRM: GPU (?:at )?(?:PCI:)?{_PCI}\b.*RmInitAdapter failed",
+    "mismatch": (
         r"NVRM: API mismatch: the client (?:'(?P<name>[^']*)' )?(?:\(pid \d+\) )?(?:NVRM: )?"
         r"has the version (?P<what>[\d.]+\d)"
     ),
-    "loaded": re.compile(r"NVRM: loading NVIDIA UNIX"),
-    "aer": re.compile(rf"{_PCI}: (?:AER: )?PCIe Bus Error: severity=(?P<what>Uncorrect\w+ \([\w-]+\)|Correct\w+)"),
-    "recovered": re.compile(rf"{_PCI}: AER: [Dd]evice recovery successful"),
-    "hung": re.compile(r"INFO: task (?P<what>.+):\d+ blocked for more than \d+ seconds"),
-    "lockup": re.compile(r"BUG: soft lockup - CPU#\d+ stuck for \S+ \[(?P<what>.+):\d+\]"),
-    "oom": re.compile(r"^Out of memory: Kill(?:ed)? process \d+ \((?P<what>.*?)\)"),
-    "uncorrected": re.compile(
+    "loaded": r"NVRM: loading NVIDIA UNIX",
+    "aer": rf"{_PCI}: (?:AER: )?PCIe Bus Error: severity=(?P<what>Uncorrect\w+ \([\w-]+\)|Correct\w+)",
+    "recovered": rf"{_PCI}: AER: [Dd]evice recovery successful",
+    "hung": r"INFO: task (?P<what>.+):\d+ blocked for more than \d+ seconds",
+    "lockup": r"BUG: soft lockup - CPU#\d+ stuck for \S+ \[(?P<what>.+):\d+\]",
+    "oom": r"^Out of memory: Kill(?:ed)? process \d+ \((?P<what>.*?)\)",
+    "uncorrected": (
         r"EDAC (?P<what>MC\d+): \d+ UE|\[Hardware Error\]: event severity: (?:fatal|recoverable)"
         r"|\[Hardware Error\]: Uncorrected|^Memory failure: 0x"
     ),
-    "throttled": re.compile(r"temperature (?:is )?above threshold, cpu clock (?:is )?throttled"),
-    "nic": re.compile(rf"mlx5_core {_PCI}.*(?:Fatal error \d+ detected|health compromised|firmware internal error)"),
-    "link_down": re.compile(rf"(?:{_NICS}) {_PCI} (?P<what>\S+): (?:NIC )?Link (?:is )?[Dd]own"),
+    "throttled": r"temperature (?:is )?above threshold, cpu clock (?:is )?throttled",
+    "nic": rf"mlx5_core {_PCI}.*(?:Fatal error \d+ detected|health compromised|firmware internal error)",
+    "link_down": rf"(?:{_NICS}) {_PCI} (?P<what>\S+): (?:NIC )?Link (?:is )?[Dd]own",
 }
-"""Each kind of line that matters; the first that fits counts. `what` tells two of a kind apart. A container that its
-own cgroup has killed is not among them: that is its owner's affair."""
+"""Patterns of each kind of line that matters; the first that fits counts. `what` tells two of a kind apart. A container
+that its own cgroup has killed is not among them: that is its owner's affair. (Compiled when a line is read: every
+command imports this module.)"""
 _ANY = re.compile(
     rb"NVRM|SXid|PCIe Bus Error|recovery successful|blocked for more|soft lockup|Out of memory|EDAC|Hardware Error"
     rb"|Memory failure|cpu clock|mlx5_core|[Ll]ink is [Dd]own"
@@ -178,7 +179,9 @@ def events(read_records: Iterable[Record], now: float) -> list[Event]:
 
 
 def _event(record: Record, now: float) -> Event | None:
-    kind, match = next(((kind, match) for kind, one in KINDS.items() if (match := one.search(record.text))), ("", None))
+    kind, match = next(
+        ((kind, match) for kind, one in KINDS.items() if (match := re.search(one, record.text))), ("", None)
+    )
     if match is None:
         return None
     found = match.groupdict()
