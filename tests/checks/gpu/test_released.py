@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from preflight import registry, testing
@@ -345,6 +346,8 @@ def test_it_waits_only_for_what_this_run_may_hold(
     monkeypatch.setattr(probing, "session", lambda: session)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(leftovers, "in_shared_memory", lambda _: [])
+    # Our real parent may have begun in the same tenth of a second as we did; a worker's supervisor imports first.
+    monkeypatch.setattr(leftovers, "run_began", lambda: psutil.Process().create_time() - 1.0)
     nothing: Any = None
     ctx = Context("gpu.released", made.job(1), 0, 0, (0,), {}, 60.0, Page(), nothing, nothing)
     released._settled(ctx)
