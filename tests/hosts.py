@@ -14,8 +14,8 @@ import pytest
 _NUMBERS = itertools.count(1)
 
 needs_hosts = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"),
-    reason="hosts made of network namespaces need root and iproute2",
+    os.geteuid() != 0 or not all(shutil.which(tool) for tool in ("ip", "tc", "iptables")),
+    reason="hosts made of network namespaces need root, iproute2 and iptables",
 )
 
 
@@ -25,38 +25,86 @@ def _ip(*words: str) -> None:
 
 @dataclass(frozen=True)
 class Host:
-    """One of them."""
+    """One of them. Its interface in the cluster's network is eth0."""
 
     namespace: str
     name: str
     address: str
+    switch: str
+    """The namespace of the bridge that joins them all."""
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The same command on this host, under its own host name."""
         script = f'hostname {self.name} && exec "$@"'
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", script, "sh", *words]
 
-    def run(self, *words: str) -> None:
-        subprocess.run(["ip", "netns", "exec", self.namespace, *words], check=True, capture_output=True, timeout=20)
+    def run(self, *words: str) -> str:
+        """What the command prints."""
+        command = ["ip", "netns", "exec", self.namespace, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
 
     def slow_down(self, rate: str) -> None:
         """What this host sends leaves at this rate: "100mbit"."""
         self.run("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
 
+    def etc(self, file: str, *lines: str) -> None:
+        """The file as this host has it in /etc; for commands that start from now on, and also for the running ones
+        if the file was there before."""
+        (Path("/etc/netns") / self.namespace / file).write_text("".join(f"{line}\n" for line in lines))
+
+    def firewall(self, *rule: str) -> None:
+        """A rule of iptables: `host.firewall("INPUT", "-p", "tcp", "-s", other.address, "-j", "DROP")`."""
+        self.run("iptables", "-A", *rule)
+
+    def refuse(self, peer: "Host", ports: str, how: str) -> None:
+        """TCP connections that this peer opens to `ports` ("32768:60999") of this host are dropped ("DROP"), rejected
+        as by a firewall ("icmp-port-unreachable", "icmp-host-prohibited") or refused ("tcp-reset")."""
+        target = ["DROP"] if how == "DROP" else ["REJECT", "--reject-with", how]
+        self.firewall("INPUT", "-p", "tcp", "-s", peer.address, "--dport", ports, "--syn", "-j", *target)
+
+    def swallow_large_packets(self) -> None:
+        """A black hole for MTUs: what this host sends in packets above 1,300 bytes vanishes, and nobody is told."""
+        self.firewall("OUTPUT", "-o", "eth0", "-m", "length", "--length", "1300:", "-j", "DROP")
+
+    def second_interface(self, name: str, address: str) -> None:
+        """One that leads nowhere, as docker0 does: `host.second_interface("docker0", "172.17.0.1/16")`."""
+        _ip("-n", self.namespace, "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
+        for device in (name, f"{name}-end"):
+            _ip("-n", self.namespace, "link", "set", device, "up")
+        _ip("-n", self.namespace, "addr", "add", address, "dev", name)
+
+    def has_ipv6(self, number: int) -> str:
+        """Gives eth0 the address fd00:77::<number>, and returns it."""
+        self.run("ip", "-6", "addr", "add", f"fd00:77::{number}/64", "dev", "eth0", "nodad")
+        return f"fd00:77::{number}"
+
+    def has_no_dns(self, *options: str) -> None:
+        """Its DNS server is a machine that nothing comes back from. `options`: of resolv.conf, as "timeout:1"."""
+        self.etc("resolv.conf", "nameserver 10.77.0.200", " ".join(("options", *options)))
+        self.run("ip", "neigh", "add", "10.77.0.200", "lladdr", "02:00:00:00:00:99", "dev", "eth0")
+
+
+def known(hosts: Sequence[Host], *, mapped: bool = True) -> list[str]:
+    """The lines of /etc/hosts that `cluster` writes. `mapped`: also IPv4-mapped addresses, since the store's server
+    looks every client up, and there is no DNS here."""
+    lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{host.address} {host.name}" for host in hosts)]
+    return lines + [f"::ffff:{host.address} {host.name}" for host in hosts if mapped]
+
 
 @contextlib.contextmanager
 def cluster(size: int) -> Iterator[list[Host]]:
-    """Hosts "a", "b", ... at 10.77.0.1, .2, ...; all is removed at the end."""
+    """Hosts "host-a", "host-b", ... at 10.77.0.1, .2, ...; all is removed at the end."""
     tag = f"pf{os.getpid()}-{next(_NUMBERS)}"
     switch = f"{tag}-sw"
-    hosts = [Host(f"{tag}-{i}", f"host-{chr(97 + i)}", f"10.77.0.{i + 1}") for i in range(size)]
+    hosts = [Host(f"{tag}-{i}", f"host-{chr(97 + i)}", f"10.77.0.{i + 1}", switch) for i in range(size)]
     try:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", switch, "link", "set", "br0", "up")
         for index, host in enumerate(hosts):
             _plug_in(host, switch, index)
-            _name(host, hosts)
+            Path(f"/etc/netns/{host.namespace}").mkdir(parents=True)
+            host.etc("hosts", *known(hosts))
         yield hosts
     finally:
         for namespace in (*(host.namespace for host in hosts), switch):
@@ -72,13 +120,3 @@ def _plug_in(host: Host, switch: str, index: int) -> None:
     _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
     for device in ("lo", "eth0"):
         _ip("-n", host.namespace, "link", "set", device, "up")
-
-
-def _name(host: Host, hosts: Sequence[Host]) -> None:
-    """Also IPv4-mapped addresses: the store's server looks every client up, and there is no DNS here."""
-    folder = Path(f"/etc/netns/{host.namespace}")
-    folder.mkdir(parents=True)
-    lines = ["127.0.0.1 localhost", "::1 localhost"]
-    for one in hosts:
-        lines += [f"{one.address} {one.name}", f"::ffff:{one.address} {one.name}"]
-    (folder / "hosts").write_text("\n".join(lines) + "\n")

@@ -8,32 +8,18 @@ import pytest
 from tests import running
 from tests.faults import ELSEWHERE
 from tests.hosts import Host, cluster, needs_hosts
+from tests.on_hosts import C10D, STATIC, run_on
 from tests.running import Finished, Run
 from tests.test_sound import is_silent
 
 pytestmark = [pytest.mark.hosts, needs_hosts]
 PLUGINS = ("--only", "plugin", "--plugin", "alone", "--plugin", "after")
-STATIC = ("--master-addr", "{first}", "--master-port", "29511")
-C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "{first}:29512", "--rdzv-id", "test")
 
 
 @pytest.fixture
 def two() -> Iterator[list[Host]]:
     with cluster(2) as hosts:
         yield hosts
-
-
-def run_on(
-    folder: Path, hosts: Sequence[Host], *arguments: str, rendezvous: Sequence[str] = STATIC, deadline_s: float = 60
-) -> Finished:
-    """Two ranks a host; the report is rank 0's."""
-    run = Run(folder, deadline_s)
-    common = [option.format(first=hosts[0].address) for option in rendezvous]
-    for index, host in enumerate(hosts):
-        options = ["--nnodes", str(len(hosts)), "--node-rank", str(index), *common]
-        words = [*arguments, "--report", str(folder), "--deadline", str(deadline_s)]
-        run.start(host.command(running.torchrun(2, *words, options=options)), running.environment())
-    return run.finish()
 
 
 @pytest.mark.parametrize("rendezvous", [STATIC, C10D], ids=["static", "c10d"])

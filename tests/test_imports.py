@@ -25,14 +25,16 @@ def imported(text: str) -> Iterator[str]:
 
 
 def forbidden(name: str, family: str) -> bool:
-    """Whether a check of this family may not import it: it may import preflight.check, its family's helpers and,
-    for train, the smoke trainer."""
+    """Whether a check of this family may not import it: it may import preflight.check, its family's helpers, for net
+    what it shares with the command `rendezvous`, and for train the smoke trainer."""
     if name.partition(".")[0] != "preflight":
         return name.startswith(".") or name.partition(".")[0] in ("rich", "tests")
     if name.startswith("preflight.check."):
         return False
     if name.startswith("preflight.train_smoke"):
         return family != "train"
+    if name.startswith("preflight.rendezvous"):
+        return family != "net"
     own = f"preflight.checks.{family}."
     return not name.startswith(own) or any(
         f"{name}.".startswith(f"preflight.checks.{id_}.") for id_ in registry.BUILT_IN
@@ -57,6 +59,7 @@ def test_a_check_imports_no_other_check_and_nothing_of_the_engine(path: Path) ->
         ("from preflight import supervisor", True),
         ("import preflight.supervisor", True),
         ("from preflight.train_smoke import train", True),
+        ("from preflight.rendezvous import tcp", True),
         ("from . import launch", True),
         ("import rich", True),
         ("from rich.console import Console", True),
@@ -66,7 +69,7 @@ def test_a_forbidden_import_is_seen(line: str, wrong: bool) -> None:
     assert any(forbidden(name, "env") for name in imported(line)) is wrong
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "preflight").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "preflight").rglob("*.py")), ids=lambda path: path.name)
 def test_the_engine_imports_no_check(path: Path) -> None:
     assert [name for name in imported(path.read_text()) if name.startswith("preflight.checks")] == []
 

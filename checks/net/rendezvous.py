@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote
-from preflight.checks.net import tcp
+from preflight.rendezvous import tcp
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 

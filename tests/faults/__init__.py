@@ -16,13 +16,20 @@ from tests.faults import (
     gpu_released,
     gpu_topology,
     net,
+    net_interfaces,
+    net_mesh,
+    net_rdma,
     node,
+    node_storage,
+    rendezvous_command,
     train,
 )
 from tests.faults.gpu_row import GpuFault
 from tests.faults.row import Fault
 
-FAMILIES = (engine, env, node, gpu_compute, net, train)
+FAMILIES = (
+    engine, env, node, node_storage, gpu_compute, net_interfaces, net, rendezvous_command, net_mesh, net_rdma, train,
+)  # fmt: skip
 GPU = (gpu_inventory, gpu_health, gpu_pcie, gpu_nvlink, gpu_topology, gpu_released)
 ALL: tuple[Fault, ...] = tuple(fault for family in FAMILIES for fault in family.ALL)
 GPU_ROWS: tuple[GpuFault, ...] = tuple(fault for check in GPU for fault in check.ALL)

@@ -5,9 +5,10 @@ import pytest
 
 from preflight import testing
 from preflight.check import Context, Skip
-from preflight.checks.net import rendezvous, tcp
+from preflight.checks.net import rendezvous
 from preflight.checks.net.rendezvous import Facts
 from preflight.job import Job, Node
+from preflight.rendezvous import tcp
 from tests import running
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from preflight.checks.net import tcp
+from preflight.rendezvous import tcp
 from tests import running
 
 

@@ -1,0 +1,7 @@
+"""What the check `node.storage` finds."""
+
+from tests.faults.row import Fault
+
+ALL: tuple[Fault, ...] = ()
+"""Driven by tests/test_faults.py."""
+ELSEWHERE: tuple[Fault, ...] = ()
