@@ -14,8 +14,9 @@ from preflight.check import Level
 from preflight.plan import LONGEST_S, SHORTEST_S, Request, Selection
 from preflight.policy import Policy
 from preflight.registry import Check, Source, UsageError
+from preflight.rendezvous import arguments
 
-COMMANDS = ("run", "list", "describe", "show")
+COMMANDS = ("run", "rendezvous", "list", "describe", "show")
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
 ALONE_QUICK_S, DRIVER_S = 5.0, 60.0
 """Without a launcher; and for the start of a GPU driver, which takes seconds a GPU without persistence mode."""
@@ -72,7 +73,8 @@ def _dispatch(arguments: list[str]) -> int:
         raise UsageError(
             f"{unknown[0]}: there is no such option{registry.near_misses(unknown[0], _flags(options.command))}"
         )
-    return {"run": _run, "list": _list, "describe": _describe, "show": _show}[options.command](options)
+    commands = {"run": _run, "rendezvous": _rendezvous, "list": _list, "describe": _describe, "show": _show}
+    return commands[options.command](options)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -87,6 +89,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"preflight {__version__}")
     commands = top.add_subparsers(dest="command", parser_class=_Parser, metavar="COMMAND")
     _add_run(commands.add_parser("run", help="run the checks (the default)", allow_abbrev=False))
+    meet = commands.add_parser("rendezvous", help="before torchrun: do the nodes meet?", allow_abbrev=False)
+    arguments.add_to(meet, _seconds)
     listed = commands.add_parser("list", help="list the checks", allow_abbrev=False)
     described = commands.add_parser("describe", help="explain a check or a code", allow_abbrev=False)
     described.add_argument("what", metavar="CHECK_OR_CODE")
@@ -277,6 +281,12 @@ def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bo
     supervisor.run(task)
 
 
+def _rendezvous(options: argparse.Namespace) -> int:
+    from preflight.rendezvous import command
+
+    command.run(arguments.request(options))
+
+
 def _list(options: argparse.Namespace) -> int:
     for source in registry.sources(options.plugin).values():
         print(_told(source, lambda check: f"{check.id:<22} {check.plan.level:<9} {check.plan.scope:<6} {check.title}"))
@@ -288,6 +298,11 @@ def _describe(options: argparse.Namespace) -> int:
     from preflight.result import RUN
 
     sources, what = registry.sources(options.plugin), registry.RENAMED.get(options.what, options.what)
+    if what.startswith("preflight.rendezvous"):
+        from preflight.rendezvous import codes
+
+        print(codes.page(what))
+        return 0
     if what.startswith(RUN):
         print(describe.run_page())
         return 0

@@ -140,7 +140,7 @@ def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
     job = Job.from_json(report["job"])
     found = [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
     found.sort(key=_order)
-    return [*pictures(report), *_findings(found, width), "", *_counts(report, width), *places, _verdict(report)]
+    return [*pictures(report), *found_lines(found, width), "", *_counts(report, width), *places, _verdict(report)]
 
 
 PICTURE = "    │ "
@@ -157,7 +157,7 @@ def pictures(report: Report) -> list[str]:
     ]
 
 
-def _findings(found: list[dict[str, Any]], width: int) -> Iterator[str]:
+def found_lines(found: list[dict[str, Any]], width: int = WIDTH) -> Iterator[str]:
     """Few of each kind: the screen is for a person, and the report has them all."""
     kinds = Counter(_kind(finding) for finding in found)
     shown: Counter[tuple[object, ...]] = Counter()

@@ -38,12 +38,15 @@ def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) 
     )
 
 
-def host_store(host: str, port: int) -> Serve:
-    """What the store host runs: it serves until its supervisor closes the channel, and does nothing else."""
+def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
+    """What the store host runs: it serves until its supervisor closes the channel, and does nothing else. `key`: what
+    it sets before anybody else can."""
 
     def serve(channel: Channel, _page: SharedPage) -> None:
         try:
             store = connect(host, port, 10.0, is_master=True)
+            if key:
+                store.set(key, value)
         except Exception as error:
             channel.send_all({"error": f"{type(error).__name__}: {first_line(error)}"})
             return

@@ -26,6 +26,7 @@ from preflight.participant import NoCoordinator, Participant, await_welcome
 from preflight.plan import Request
 from preflight.process_group import GroupMaker, TorchBroken, choose_backend, import_torch
 from preflight.registry import UsageError
+from preflight.rendezvous import causes, tcp
 from preflight.result import Result
 from preflight.roll_call import RollCall, hello, last_verdict
 from preflight.run_findings import (
@@ -47,6 +48,8 @@ PATIENCE_S = 30.0
 """For one answer of the store. A lost DNS reply holds its one thread up for 5 s, several in a row longer."""
 WRITE_S = 20.0
 """For writing the report, and a second more for every 5 MB of (compressed) facts."""
+CAUSE_S = 2.0
+"""For an answer, when it is asked why the store was not reached."""
 STRANGE_S = 10.0
 """Processes without a place came instead of the missing ranks: how much longer to wait for these, which may still
 be importing torch."""
@@ -142,7 +145,16 @@ class Supervisor:
         patience_s = min(PATIENCE_S, max(5.0, self.task.deadline_s / 4))
         courier = Courier(host, port, self.control.pump, self.window_s, patience_s)
         self.control.store = courier
-        courier.connected()
+        try:
+            courier.connected()
+        except StoreLost as why:
+            raise StoreLost(f"{why}{self._cause(host, port)}") from None
+
+    def _cause(self, host: str, port: int) -> str:
+        """Torch does not say why it does not reach the store."""
+        found, _ = self.control.ask("look", lambda: {**tcp.reach(host, port, CAUSE_S)}, 3 * CAUSE_S)
+        why = causes.why(found, host, port) if found else ""  # type: ignore[arg-type]  # a Reach, through JSON
+        return f" ({why})" if why else ""
 
     def _await_store_host(self, host: Child) -> None:
         end = self.control.until(self.window_s)

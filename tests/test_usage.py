@@ -18,6 +18,7 @@ def preflight(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
     )  # fmt: skip
 
 
+_MEET, _OF_4 = ["rendezvous"], ["--nnodes", "4", "--node-rank", "1"]
 MISTAKES = [
     (["run", "--only", "comm.alreduce"], "did you mean comm.all_reduce"),
     (["run", "--only", "com"], "did you mean comm"),
@@ -44,6 +45,17 @@ MISTAKES = [
     (["run", "--config", ""], "--config: it is empty"),
     (["run", "--report", ""], "--report: it is empty"),
     (["run", "--only", " "], "--only: it is empty"),
+    (_MEET, "the following arguments are required: --endpoint, --nnodes, --node-rank"),
+    ([*_MEET, "--endpoint", "node-0", *_OF_4], "HOST:PORT is expected, as in node-0:29500"),
+    ([*_MEET, "--endpoint", "tcp://node-0:1", *_OF_4], "HOST:PORT is expected"),
+    ([*_MEET, "--endpoint", "fd00::1:29500", *_OF_4], "or [fd00::1]:29500"),
+    ([*_MEET, "--endpoint", "node-0:0", *_OF_4], "HOST:PORT is expected"),
+    ([*_MEET, "--endpoint", "node-0:65536", *_OF_4], "HOST:PORT is expected"),
+    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nnodes", "1:4"], "of an elastic job (1:4) say the number"),
+    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--node-rank", "4"], "from 0 to 3 is expected with --nnodes 4"),
+    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--timeout", "0"], "0 is not a number of seconds"),
+    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--rdzv-backend", "etcd"], "invalid choice: 'etcd'"),
+    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nodes", "4"], "did you mean --nnodes"),
     (["run", "--config", "nowhere.toml"], "nowhere.toml: cannot be read (No such file or directory)"),
 ]
 
@@ -90,6 +102,7 @@ def test_list_and_describe() -> None:
     assert [line.split()[0] for line in listed.stdout.splitlines()] == list(BUILT_IN)
     page = preflight("describe", "comm.all_reduce").stdout
     assert "--set comm.all_reduce.max_mib=" in page and "comm.all_reduce.wrong_result" in page
+    assert "node 0 another process has the port" in preflight("describe", "preflight.rendezvous.port_taken").stdout
     assert "wrong sums" in preflight("describe", "comm.all_reduce.wrong_result").stdout
 
 

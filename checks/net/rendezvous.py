@@ -8,10 +8,10 @@ thread, for that of every client's. It also looks where gloo would listen: on wh
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote
-from preflight.rendezvous import tcp
+from preflight.rendezvous import causes, tcp
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 
@@ -26,7 +26,7 @@ UNRESOLVED = Code(
 )
 UNREACHABLE = Code(
     "No connection to MASTER_PORT on MASTER_ADDR.",
-    fix="On that node: nc -vz {address} {port}; see the firewalls on the way (iptables -S, nft list ruleset).",
+    fix="By its cause: refused, filtered, no route or reset; on that node: nc -vz {address} {port}.",
 )
 SILENT_ADDRESS = Code(
     "MASTER_ADDR has an address that does not answer, beside one that does.",
@@ -60,15 +60,9 @@ MOST_CLIENTS = 16
 """What is wrong with a DNS server shows in these."""
 
 
-class Facts(TypedDict):
+class Facts(tcp.Reach):
     name: str
     port: int
-    resolved_s: float | None
-    """None: not within `patience_s`."""
-    unresolved: str
-    """Why, where the name has no address."""
-    connections: list[tcp.Connection]
-    """One for each address, in the system's order."""
     interface: str
     looked_up_s: dict[str, float | None]
     """By address, as torch's store asks for it."""
@@ -82,13 +76,8 @@ def measure(ctx: Context) -> Facts:
         raise Skip("there is no launcher, so there is no MASTER_ADDR to go to")
     name, port = ctx.endpoint
     patience_s = ctx.deadline_s / 5
-    ctx.doing(f"resolving {name}")
-    resolved = tcp.in_time({name: partial(tcp.resolve, name, port)}, patience_s)
-    resolved_s, targets, why = resolved.get(name, (None, {}, ""))
-    ctx.doing(f"connecting to {name}:{port}")
-    made = tcp.in_time({text: partial(tcp.connect, to, patience_s) for text, to in targets.items()}, 1.2 * patience_s)
-    connections = [made[text] for text in targets if text in made]
-    used = next((one for one in connections if not one["error"]), None)
+    reach = tcp.reach(name, port, patience_s, ctx.doing)
+    used = tcp.used(reach["connections"])
     ctx.doing("looking up names")
     asked = [tcp.mapped(used["address"]), *tcp.clients_of(port, MOST_CLIENTS)] if used else []
     seconds = tcp.in_time({address: partial(tcp.look_up, address) for address in asked}, patience_s)
@@ -96,9 +85,7 @@ def measure(ctx: Context) -> Facts:
     return {
         "name": name,
         "port": port,
-        "resolved_s": resolved_s,
-        "unresolved": why,
-        "connections": connections,
+        **reach,
         "interface": tcp.interface_of(used["source"]) if used else "",
         "looked_up_s": {address: seconds.get(address) for address in asked},
         "patience_s": patience_s,
@@ -108,7 +95,7 @@ def measure(ctx: Context) -> Facts:
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     remote = {rank: one for rank, one in facts.items() if not _is_masters(one)}
-    several_hosts = len(facts) > 1 and any(_used(one) for one in remote.values())
+    several_hosts = len(facts) > 1 and any(tcp.used(one["connections"]) for one in remote.values())
     for rank, one in facts.items():
         node = run.job.node_of(rank).node
         yield from _look_ups(one, node, run)
@@ -121,7 +108,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     first = next(iter(facts.values()))
-    used = [connection for one in facts.values() if (connection := _used(one))]
+    used = [connection for one in facts.values() if (connection := tcp.used(one["connections"]))]
     if not used:
         return f"{first['name']}:{first['port']} was not reached"
     interfaces = ", ".join(sorted({one["interface"] for one in facts.values()} - {""}))
@@ -130,14 +117,9 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     return f"{of} reached {first['name']}:{first['port']} in at most {slowest_ms:.2g} ms over {interfaces or '?'}"
 
 
-def _used(one: Facts) -> tcp.Connection | None:
-    """What a client would use: the first address that takes a connection."""
-    return next((connection for connection in one["connections"] if not connection["error"]), None)
-
-
 def _is_masters(one: Facts) -> bool:
     """Whether this is the store's host: it reaches itself, from the same address or over loopback."""
-    used = _used(one)
+    used = tcp.used(one["connections"])
     return used is not None and (tcp.is_loopback(used["address"]) or used["address"] == used["source"])
 
 
@@ -173,24 +155,25 @@ def _loopback(one: Facts, node: str, run: Run) -> Iterator[Finding]:
 def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """A second address that is silent: a client that comes before the store is up goes on to it, and waits there for
     its whole timeout (seen with torch 2.13). One that refuses harms nobody."""
-    bad: dict[tuple[str, bool], dict[int, tcp.Connection]] = {}
+    bad: dict[tuple[str, str, bool], dict[int, tcp.Connection]] = {}
     for rank, one in facts.items():
-        reached = _used(one) is not None
+        reached = tcp.used(one["connections"]) is not None
         for connection in one["connections"]:
             if connection["error"] and (connection["seconds"] >= SILENT_S or not reached):
-                bad.setdefault((connection["address"], reached), {})[rank] = connection
-    for (address, _), failed in bad.items():
+                bad.setdefault((connection["address"], connection["kind"], reached), {})[rank] = connection
+    for (address, _, _), failed in bad.items():
         for askers, where in _named(list(failed), len(facts), run):
             one, first = facts[askers[0]], failed[askers[0]]
             evidence = {"name": one["name"], "address": address, "port": one["port"]}
             why = f"{first['error']} after {first['seconds']:.1f} s"
             text = f"{_nodes(askers, run)} cannot connect to {one['name']} at {address}, port {one['port']} ({why})"
-            if used := _used(one):
+            if used := tcp.used(one["connections"]):
                 evidence["usable"] = used["address"]
                 text += f", expected a connection as to {used['address']}"
                 yield SILENT_ADDRESS.warn(text, evidence=evidence, **where)
             else:
-                yield UNREACHABLE.fail(f"{text}, expected a connection as preflight has", evidence=evidence, **where)
+                expected = f"{text}, expected a connection as preflight has"
+                yield UNREACHABLE.fail(expected, evidence=evidence, fix=causes.CURES[first["kind"]], **where)
 
 
 def _named(bad: Sequence[int], of: int, run: Run) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
@@ -210,7 +193,7 @@ def _unlike(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """By family: who knows an IPv6 address beside the same IPv4 one takes no harm. The store's own host may know
     itself by others."""
     for is_ipv6 in (False, True):
-        known = {rank: _addresses(one, is_ipv6) for rank, one in remote.items()}
+        known = {rank: tcp.addresses(one["connections"], is_ipv6) for rank, one in remote.items()}
         votes = vote({rank: addresses for rank, addresses in known.items() if addresses})
         if votes.unanimous or set.intersection(*map(set, votes.ranks_of)):
             continue
@@ -224,16 +207,8 @@ def _unlike(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield UNLIKE.warn(f"{evidence['name']} is {sides}; expected the same on all nodes", evidence=evidence)
 
 
-def _addresses(one: Facts, is_ipv6: bool) -> tuple[str, ...]:
-    """Those of one family that mean the same on every host."""
-    texts = {connection["address"] for connection in one["connections"]}
-    return tuple(
-        sorted(a for a in texts if (":" in a) == is_ipv6 and not (tcp.is_loopback(a) or a.startswith("fe80:")))
-    )
-
-
 def _far(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    used = {rank: connection for rank, one in remote.items() if (connection := _used(one))}
+    used = {rank: connection for rank, one in remote.items() if (connection := tcp.used(one["connections"]))}
     if len(used) < 2:
         return
     usual = sorted(connection["seconds"] for connection in used.values())[(len(used) - 1) // 2]

@@ -1,11 +1,13 @@
 """Names, addresses and connections, each asked for within a bound of time."""
 
 import contextlib
+import errno
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict, TypeVar
 
 T = TypeVar("T")
@@ -27,6 +29,51 @@ class Connection(TypedDict):
     """This host's own end of it."""
     error: str
     """Why there is none; "" where there is one."""
+    kind: str
+    """What that means: refused, filtered, no_route, reset or other; "" where there is one."""
+
+
+class Reach(TypedDict):
+    """How a host reaches a name."""
+
+    resolved_s: float | None
+    """None: not within the patience."""
+    unresolved: str
+    """Why, where the name has no address."""
+    connections: list[Connection]
+    """One for each address, in the system's order."""
+
+
+_KINDS = {
+    errno.ECONNREFUSED: "refused",
+    errno.ETIMEDOUT: "filtered",
+    errno.EHOSTUNREACH: "no_route",
+    errno.ENETUNREACH: "no_route",
+    errno.ECONNRESET: "reset",
+}
+
+
+def kind(error: OSError) -> str:
+    """refused: somebody says no, since nobody listens there or a firewall rejects. filtered: nothing comes back, as
+    when a firewall drops. no_route: this host, or a router, knows no way (a firewall may say so, too). reset: the
+    connection was broken. other: see the error's own words."""
+    return "filtered" if isinstance(error, TimeoutError) else _KINDS.get(error.errno or 0, "other")
+
+
+def reach(name: str, port: int, patience_s: float, doing: Callable[[str], None] = lambda _: None) -> Reach:
+    """Asks for the name's addresses and connects to each, all at once. Takes 2.2 times `patience_s` at most."""
+    doing(f"resolving {name}")
+    resolved = in_time({name: partial(resolve, name, port)}, patience_s)
+    seconds, targets, why = resolved.get(name, (None, {}, ""))
+    doing(f"connecting to {name}:{port}")
+    made = in_time({text: partial(connect, to, patience_s) for text, to in targets.items()}, 1.2 * patience_s)
+    connections = [made[text] for text in targets if text in made]
+    return {"resolved_s": seconds, "unresolved": why, "connections": connections}
+
+
+def used(connections: Sequence[Connection]) -> Connection | None:
+    """What a client would use: the first address that takes a connection."""
+    return next((one for one in connections if not one["error"]), None)
 
 
 def in_time(calls: Mapping[str, Callable[[], T]], patience_s: float) -> dict[str, T]:
@@ -62,7 +109,8 @@ def resolve(name: str, port: int) -> tuple[float, dict[str, Target], str]:
 def connect(target: Target, patience_s: float) -> Connection:
     """Opens and closes a connection, and says nothing on it: torch's store takes that without a word."""
     family, place = target
-    made: Connection = {"address": plain(str(place[0])), "seconds": patience_s, "source": "", "error": ""}
+    address = plain(str(place[0]))
+    made: Connection = {"address": address, "seconds": patience_s, "source": "", "error": "", "kind": ""}
     end = time.perf_counter() + patience_s
     for _ in range(TRIES):
         start = time.perf_counter()
@@ -75,10 +123,17 @@ def connect(target: Target, patience_s: float) -> Connection:
         except OSError as error:
             if not made["source"]:
                 made |= {"seconds": time.perf_counter() - start, "error": (error.strerror or str(error)).lower()}
+                made["kind"] = kind(error)
             break
         if took <= QUICK_S:
             break
     return made
+
+
+def addresses(connections: Sequence[Connection], is_ipv6: bool) -> tuple[str, ...]:
+    """Those of one family that mean the same on every host."""
+    texts = {one["address"] for one in connections}
+    return tuple(sorted(a for a in texts if (":" in a) == is_ipv6 and not (is_loopback(a) or a.startswith("fe80:"))))
 
 
 def look_up(address: str) -> float:

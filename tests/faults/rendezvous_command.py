@@ -1,7 +1,69 @@
-"""What the command `preflight rendezvous` finds."""
+"""What the command `preflight rendezvous` finds: see tests/test_rendezvous_command.py."""
 
-from tests.faults.row import Fault
+from typing import Any
+
+from tests.faults.row import Fault, elsewhere
 
 ALL: tuple[Fault, ...] = ()
 """Driven by tests/test_faults.py."""
-ELSEWHERE: tuple[Fault, ...] = ()
+
+
+def _row(name: str, story: str, made: str, *finds: str, **more: Any) -> Fault:
+    """Three hosts, `--endpoint host-a:29600`; the finding is that of the node that tells it first."""
+    exit_code = 1 if any(find.startswith("fail") for find in finds) else 0
+    found = tuple(find.replace(" ", " preflight.rendezvous.") for find in finds)
+    return elsewhere(f"meet_{name}", story, made, *found, **{"exit_code": exit_code, **more})
+
+
+_A, _B = {"node": "host-a"}, {"node": "host-b"}
+ELSEWHERE: tuple[Fault, ...] = (
+    _row("name_unknown", "One host does not know the endpoint's name.", "its /etc/hosts", "fail unresolved",
+         culprit=_B, says="host-a does not resolve here: "),
+    _row("name_is_loopback", "To one host the endpoint is 127.0.1.1.", "its /etc/hosts", "fail loopback", culprit=_B,
+         says="host-a is this host itself here"),
+    _row("no_route", "One host has no route to the endpoint.", "`ip route add unreachable`", "fail no_route",
+         culprit=_B, says="no connection to port 29600 of 10.77.0.1 (no route to host after "),
+    _row("network_down", "One host's interface is down.", "`ip link set eth0 down`", "fail no_route", culprit=_B,
+         says="(network is unreachable after 0.0 s)"),
+    _row("nobody_serves", "Node 0 was not started.", "two of three nodes", "fail refused", culprit=_B,
+         says="(connection refused after 0.0 s), expected node 0's store at host-a:29600"),
+    _row("filtered", "The endpoint's port is filtered.", "`iptables -j DROP` on host-a, for one other host",
+         "fail filtered", culprit=_B, says="(timed out after 3.0 s)"),
+    _row("port_taken", "Another process listens at the port on node 0.", "a listening socket", "fail port_taken",
+         culprit=_A, says="port 29600 of this node is taken by python"),
+    _row("port_refused", "Node 0 may not listen at a low port.", "another user, and port 80", "fail port_refused",
+         culprit=_A, says="this node may not listen at port 80 (permission denied)"),
+    _row("other_listener", "Something else listens at the endpoint: it is silent, or talks.",
+         "a server on host-a that accepts, and one that answers as HTTP does", "fail other_listener", culprit=_B,
+         says="what listens at host-a:29600 (10.77.0.1) is no store of torch: "),
+    _row("other_store", "Another job's store is at the endpoint.", "a TCPStore on host-a", "fail other_store",
+         culprit=_B, says="but does not say that it is node 0's"),
+    _row("not_here", "The endpoint is another host than node 0.", "`--endpoint host-b:29600`", "fail not_here",
+         culprit=_A, says="expected host-b to be node 0 (host-a)"),
+    _row("never_came", "Three of four nodes were started.", "`--nnodes 4` on three hosts", "fail never_came",
+         culprit={}, says="s, expected all of 4 nodes; came: 0 (host-a), 1 (host-b) and 3 (host-c)"),
+    _row("two_with_one_rank", "Two nodes have one rank.", "`--node-rank 1` on two hosts", "fail twice",
+         "fail never_came", culprit={}, says="host-b and host-c were started with one --node-rank, 1"),
+    _row("other_nnodes", "One node expects fewer.", "`--nnodes 2` on one of three hosts", "fail nnodes", culprit=_B,
+         says="started with --nnodes 2, expected 3 as on 2 of 3 nodes"),
+    _row("node_went", "A node is killed while the others are waited for.", "SIGKILL", "fail went", culprit=_B,
+         says="node 1 came and went before all had come"),
+    _row("other_address", "One host knows the endpoint by another address.", "its /etc/hosts, among four hosts",
+         "warn unlike", culprit={"node": "host-d"}, says="host-a is 10.77.0.101, expected 10.77.0.1 as on 2 of"),
+    _row("silent_ipv6", "The endpoint's second address, of IPv6, does not answer.", "`ip6tables -j DROP` on one host",
+         "warn silent_address", culprit=_B, says="no connection to host-a at fd00:77::1 (timed out after "),
+    _row("silent_ipv6_first", "The endpoint's first address, of IPv6, does not answer.", "the same, and gai.conf",
+         "fail silent_address", culprit=_B, says="torch tries it first, and waits there: "),
+    _row("slow_reverse", "Node 0's DNS server does not answer, so that each client costs torch's store seconds.",
+         "its resolv.conf", "warn slow_reverse", culprit=_A, says="looking up the name of 10.77.0."),
+    _row("ephemeral_filtered", "Node 0 lets the endpoint's port through and nothing else.",
+         "`iptables -j DROP` on host-a", "fail workers_port", culprit=_A, says="host-b and host-c: no connection to"),
+    _row("full_name_unknown", "The others do not know node 0 by its full name, which c10d gives to the workers.",
+         "`host-a.cluster` in its own /etc/hosts only", "fail workers_name", culprit=_A,
+         says="host-a.cluster does not resolve here"),
+    _row("two_servers", "A host takes itself for the endpoint's host.",
+         "its own name stands for node 0's address in its /etc/hosts", "fail split", culprit=_B,
+         says="torchrun would take this node for 10.77.0.1"),
+    _row("no_server", "Node 0 does not know itself by the endpoint.", "the endpoint is a second address of host-a",
+         "warn not_host", culprit=_A, says="torchrun would not take this node for 10.77.0.101"),
+)  # fmt: skip

@@ -13,7 +13,8 @@ from tests import running
 
 
 def to(address: str, source: str, seconds: float = 0.0002, error: str = "") -> tcp.Connection:
-    return {"address": address, "seconds": seconds, "source": "" if error else source, "error": error}
+    kind = {"timed out": "filtered", "connection refused": "refused"}.get(error, "other") if error else ""
+    return {"address": address, "seconds": seconds, "source": "" if error else source, "error": error, "kind": kind}
 
 
 def facts_of(*connections: tcp.Connection, **more: Any) -> Facts:
@@ -61,6 +62,16 @@ REFUSED = to("10.0.0.1", "", 0.0002, "connection refused")
 @pytest.mark.parametrize("failed", [SILENT, REFUSED])
 def test_the_one_node_that_cannot_connect_is_named(failed: tcp.Connection) -> None:
     assert named(cluster(4, connections=[failed])) == [("fail", "unreachable", {"node": "node-1"})]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cure"),
+    [("refused", "ss -ltnp 'sport = :29500'"), ("filtered", "ping 10.0.0.1"), ("no_route", "ip route get 10.0.0.1")],
+)
+def test_each_cause_has_its_own_cure(kind: str, cure: str) -> None:
+    failed = {**to("10.0.0.1", "", 0.1, "it failed"), "kind": kind}
+    (found,) = judged(cluster(4, connections=[failed]))
+    assert cure in found["fix"] and "{" not in found["fix"]
 
 
 def test_where_most_cannot_connect_nobody_is_named() -> None:

@@ -123,3 +123,13 @@ def test_a_host_behind_a_full_link_is_named(three: list[Host], tmp_path: Path) -
         finally:
             filler.kill()
     found_as("full_link", finished)
+
+
+def test_a_rank_that_does_not_reach_the_store_says_why(two: list[Host], tmp_path: Path) -> None:
+    """torch only says that it has not: here a firewall drops."""
+    two[0].refuse(two[1], PORT, "DROP")
+    finished = ranks_on(tmp_path, two, *ONLY, deadline_s=15)
+    told = finished.told()
+    assert [f["code"] for f in finished.findings()] == ["preflight.run.lost"], told
+    (own,) = finished.findings(finished.report_named("report.rank-1.json"))
+    assert own["code"] == "preflight.run.store_lost" and "10.77.0.1 (timed out after 2.0 s)" in own["message"], told

@@ -1,0 +1,66 @@
+"""What `preflight rendezvous` is asked on the command line."""
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from preflight.registry import UsageError
+
+DESCRIPTION = """Started on every node before torchrun, it tells whether they meet at the endpoint, and if not, why.
+Node 0 serves torch's own store there. Exit codes: 0 they meet, 1 they do not, 2 usage, 3 it could not finish."""
+ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+(?:%\w+)?)\]|(?P<host>[\w.-]+)):(?P<port>[0-9]{1,5})")
+"""The characters that torch's own parser takes."""
+MOST_NODES = 10**5
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked."""
+
+    host: str
+    port: int
+    nnodes: int
+    node_rank: int
+    timeout_s: float
+    backend: str
+    """torchrun's --rdzv-backend: c10d or static."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def add_to(command: argparse.ArgumentParser, seconds: Callable[[str], float]) -> None:
+    """`seconds`: reads a duration."""
+    command.description = DESCRIPTION
+    command.add_argument("--endpoint", required=True, metavar="HOST:PORT", help="node 0, as torchrun will be given it")
+    command.add_argument("--nnodes", required=True, metavar="N", help="how many nodes")
+    command.add_argument("--node-rank", required=True, metavar="R", help="which of them this is, from 0")
+    command.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="seconds at most (60)")
+    command.add_argument(
+        "--rdzv-backend",
+        choices=["c10d", "static"],
+        default="c10d",
+        help="as torchrun will be given it (c10d); static is that of --master-addr",
+    )
+
+
+def request(options: argparse.Namespace) -> Request:
+    """Raises UsageError."""
+    found = ENDPOINT.fullmatch(options.endpoint)
+    if not found or not 0 < int(found["port"]) < 2**16:
+        expected = "HOST:PORT is expected, as in node-0:29500 or [fd00::1]:29500"
+        raise UsageError(f"--endpoint {options.endpoint}: {expected}", everywhere=False)
+    elastic = "; of an elastic job (1:4) say the number that you start"
+    size = _number("--nnodes", options.nnodes, 1, MOST_NODES, elastic)
+    rank = _number("--node-rank", options.node_rank, 0, size - 1, f" with --nnodes {size}")
+    host = found["v6"] or found["host"]
+    return Request(host, int(found["port"]), size, rank, options.timeout, options.rdzv_backend)
+
+
+def _number(option: str, text: str, least: int, most: int, more: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text) or not least <= int(text) <= most:
+        sentence = f"{option} {text}: a whole number from {least} to {most} is expected{more}"
+        raise UsageError(sentence, everywhere=False)
+    return int(text)

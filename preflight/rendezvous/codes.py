@@ -1,0 +1,115 @@
+"""The codes of `preflight rendezvous`: each cause with its cure."""
+
+from preflight.check import Code
+from preflight.rendezvous.causes import CURES
+
+FAMILY = "preflight.rendezvous"
+
+UNRESOLVED = Code(
+    "The endpoint's name does not resolve on a node.",
+    fix="There: getent ahosts {name}; add it to DNS or /etc/hosts, or give the endpoint as an address.",
+)
+LOOPBACK = Code(
+    "The endpoint's name is a loopback address on another node than node 0.",
+    fix="There: getent ahosts {name}; take it off the 127. line of /etc/hosts, or give the endpoint as an address.",
+)
+UNLIKE = Code(
+    "The endpoint's name stands for other addresses on some nodes.",
+    fix="On each node: getent ahosts {name}; mend DNS or /etc/hosts where it differs.",
+)
+REFUSED = Code("A connection to the endpoint is refused: nobody listens there.", fix=CURES["refused"])
+FILTERED = Code("Nothing comes back from the endpoint: it is filtered, or down.", fix=CURES["filtered"])
+NO_ROUTE = Code("There is no route to the endpoint.", fix=CURES["no_route"])
+RESET = Code("A connection to the endpoint is reset.", fix=CURES["reset"])
+UNREACHABLE = Code("A connection to the endpoint fails otherwise.", fix=CURES["other"])
+BY_KIND = {"refused": REFUSED, "filtered": FILTERED, "no_route": NO_ROUTE, "reset": RESET, "other": UNREACHABLE}
+SILENT_ADDRESS = Code(
+    "The endpoint's name has an address that does not answer, beside one that does.",
+    fix="Give the endpoint as {usable}, or take {address} away from {name} (DNS, /etc/hosts).",
+)
+SLOW_NAME = Code(
+    "The endpoint's name takes long to resolve.",
+    fix="There: time getent ahosts {name}; mend /etc/resolv.conf, or give the endpoint as an address.",
+)
+SLOW_REVERSE = Code(
+    "The name of an address takes long to look up; torch's store waits for it.",
+    fix="There: time getent hosts {address}; mend /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
+)
+PORT_TAKEN = Code(
+    "On node 0 another process has the port.",
+    fix="End it if it is a left-over (of an earlier torchrun: pkill -f torch.distributed.run), or take another port on "
+    "all nodes. There, as root: ss -ltnp 'sport = :{port}'.",
+)
+PORT_REFUSED = Code("Node 0 may not serve the port.", fix="Take another port on all nodes, above 1023 (29500, say).")
+NOT_SERVED = Code("torch's store cannot be served on node 0.", fix="Take another port; see torch's own words above.")
+NOT_HERE = Code(
+    "The endpoint does not lead to node 0.",
+    fix="Give node 0's own name or address in --endpoint (there: hostname -f; ip addr), or start --node-rank 0 on "
+    "{name}.",
+)
+OTHER_LISTENER = Code(
+    "Something that is not torch's store listens at the endpoint.",
+    fix="On {name}: ss -ltnp 'sport = :{port}'; end it, or take another port on all nodes.",
+)
+OTHER_STORE = Code(
+    "A store of torch answers at the endpoint, but not node 0's of this command.",
+    fix="Does another job run on {name}? There: ss -ltnp 'sport = :{port}'; end it, or take another port on all nodes. "
+    "Else start preflight rendezvous there, with --node-rank 0.",
+)
+STORE_LOST = Code("Node 0's store went away.", fix="See node 0's own output; start it again on all nodes.")
+NEVER_CAME = Code(
+    "A node never came.",
+    fix="See that node's own output: it says why it does not reach the endpoint. Was it started, as that --node-rank?",
+)
+WENT = Code("A node came, and went before the end.", fix="See that node's own output: was it ended, or cut off?")
+TWICE = Code("Two nodes have one rank.", fix="Give each node its own --node-rank, from 0 to one less than --nnodes.")
+NNODES = Code("Nodes were started with unlike --nnodes.", fix="Give all nodes the same --nnodes.")
+SPLIT = Code(
+    "A node takes itself for the endpoint's host: torchrun would serve a second store there, and wait in it.",
+    fix="Give the endpoint as node 0's address; there: getent ahosts {name}; hostname -f. Or give torchrun --rdzv-conf "
+    "is_host=1 on node 0 and is_host=0 on the others.",
+)
+NOT_HOST = Code(
+    "Node 0 does not know itself by the endpoint's name: no torchrun would serve the store, and all would wait.",
+    fix="Give its host name or address as the endpoint (there: hostname -f; ip addr), or torchrun --rdzv-conf "
+    "is_host=1 on node 0.",
+)
+WORKERS_NAME = Code(
+    "A node's full host name does not lead to it; c10d rendezvous makes it the workers' MASTER_ADDR.",
+    fix="On each node: getent ahosts {name}; mend DNS or /etc/hosts, or give torchrun --local-addr ADDRESS on each "
+    "node. If you start torchrun with --master-addr, say --rdzv-backend static here.",
+)
+WORKERS_PORT = Code(
+    "A node's ephemeral ports are not reached; workers, gloo and NCCL connect there.",
+    fix="Open all TCP ports between the nodes (sysctl net.ipv4.ip_local_port_range), not only the endpoint's: on both "
+    "hosts iptables -S, nft list ruleset; in a cloud, see the security groups.",
+)
+BROKEN_TORCH = Code("torch cannot be imported on a node.", fix="There: python -c 'import torch'.")
+
+
+def by_slug() -> dict[str, Code]:
+    """All of them."""
+    return {name.lower(): value for name, value in globals().items() if isinstance(value, Code)}
+
+
+def page(what: str) -> str:
+    """For `preflight describe`: one code, or all of them."""
+    named = {f"{FAMILY}.{slug}": code for slug, code in by_slug().items()}
+    lines = [] if what in named else [FAMILY, "", "What `preflight rendezvous` finds before a launch.", ""]
+    for name, code in named.items():
+        if what in (name, FAMILY) or what not in named:
+            lines += [name, f"  {code.meaning}", f"  fix: {code.fix}"]
+    return "\n".join(lines)
+
+
+def markdown() -> str:
+    """Its page in docs/checks."""
+    lines = [
+        f"# {FAMILY}",
+        "",
+        "What the command `preflight rendezvous` finds before a launch ([how](../rendezvous.md)).",
+        "",
+    ]
+    lines += ["| code | meaning | what to do |", "|---|---|---|"]
+    rows = [(slug, code.meaning, code.fix.replace("|", "\\|")) for slug, code in by_slug().items()]
+    return "\n".join([*lines, *(f"| `{slug}` | {meaning} | {fix} |" for slug, meaning, fix in rows)]) + "\n"

@@ -1,0 +1,60 @@
+"""`preflight rendezvous`: before torchrun, do the nodes find each other?"""
+
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+from preflight import console, ending, ranges
+from preflight.child import adopt_orphans
+from preflight.control import Interrupted
+from preflight.rendezvous.arguments import Request
+from preflight.rendezvous.guest import Guest
+from preflight.rendezvous.host import Host, as_json
+from preflight.rendezvous.node import Node, Stopped
+from preflight.writers import Output
+
+
+def run(asked: Request) -> NoReturn:
+    """To its exit."""
+    started, output = time.monotonic(), Output()
+    adopt_orphans()
+    node: Node = (Guest if asked.node_rank else Host)(asked, output.say)
+    code = 3
+    try:
+        found = _found(node)
+        code = 1 if any(one["severity"] == "fail" for one in found) else 0
+        shown = found if asked.node_rank == 0 else _of(node.name, found)
+        lines = [*console.found_lines(shown, output.width or console.WIDTH), ""]
+        output.say("\n".join([*lines, _verdict(asked, found, len(shown), code, time.monotonic() - started)]) + "\n")
+    except Interrupted as why:
+        output.say(f"preflight rendezvous: it {why}\n")
+    except Exception:
+        sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
+    finally:
+        node.end()
+        ending.leave(code)
+
+
+def _found(node: Any) -> list[dict[str, Any]]:
+    try:
+        return list(node.run())
+    except Stopped as stopped:
+        return [as_json(stopped.finding)]
+
+
+def _of(name: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a node shows of what node 0 has found: what names it, or nobody."""
+    return [one for one in found if one["where"].get("node", name) == name]
+
+
+def _verdict(asked: Request, found: list[dict[str, Any]], shown: int, code: int, seconds: float) -> str:
+    words = [one["severity"] for one in found]
+    others = f"; {ranges.count(len(found) - shown, 'finding')} on other nodes, see node 0's output" * (
+        shown < len(found)
+    )
+    word = "FAIL" if code else "WARN" if "warn" in words else "PASS"
+    meaning = f"all {ranges.count(asked.nnodes, 'node')} meet at {asked.endpoint}"
+    if code:
+        meaning = "torchrun would not get through"
+    return f"verdict: {word} ({meaning}{others}), exit code {code}, {seconds:.1f} s"

@@ -1,0 +1,94 @@
+"""What every node but node 0 does in `preflight rendezvous`."""
+
+import json
+from typing import Any
+
+from preflight.check import Finding
+from preflight.courier import StoreLost
+from preflight.rendezvous import causes, codes, tcp
+from preflight.rendezvous.judge import unreached
+from preflight.rendezvous.node import AGAIN_S, ARRIVALS, BYE, NOTHING, POLL_S, TARGETS, VERDICT, Node, Stopped
+from preflight.rendezvous.tcp import Reach
+
+WAITED = "See node 0's output: it names who came. Start all nodes within the time of --timeout, node 0 first."
+
+
+class Guest(Node):
+    """Any node but node 0."""
+
+    _last: Reach = NOTHING
+    """What it saw last of the endpoint."""
+
+    def run(self) -> list[dict[str, Any]]:
+        """The findings that node 0 has published. Raises Stopped where it does not come so far."""
+        said = f"preflight rendezvous: node {self.request.node_rank} of {self.request.nnodes} ({self.name})"
+        self.say(f"{said} to {self.request.endpoint}, at most {self.request.timeout_s:.0f} s")
+        furthest: Stopped | None = None
+        while (reach := self._await_endpoint()) is not None:
+            try:
+                return self._take_part(reach)
+            except Stopped as why:  # node 0 may be started again: it is tried until the deadline
+                furthest = why
+            self.pause(AGAIN_S)
+        raise furthest or Stopped(unreached(self._last, self.request.host, self.request.port, self.name))
+
+    def _await_endpoint(self) -> Reach | None:
+        """Until something there takes a connection; None at the deadline."""
+        host, port = self.request.host, self.request.port
+        while self.control.left > 2 * POLL_S:
+            reach = self.reach(host, port)
+            if tcp.used(reach["connections"]):
+                return reach
+            if self.control.left > 2 * POLL_S or self._last == NOTHING:  # else the deadline has cut it off
+                self._last = reach
+            self.say(f"waiting: {causes.why(self._last, host, port)}; is node 0 started? ({self.left()})")
+            self.pause(AGAIN_S)
+        return None
+
+    def _take_part(self, reach: Reach) -> list[dict[str, Any]]:
+        self.import_torch()
+        used = tcp.used(reach["connections"])
+        there = f"{self.request.endpoint} ({used['address'] if used else '?'})"
+        try:
+            if self.join() is None:
+                raise Stopped(self._other_store(there))
+        except StoreLost as why:
+            raise Stopped(self._no_client(reach, there, why)) from None
+        try:
+            place = self.control.request("append", key=ARRIVALS, value=json.dumps(self.arrival(reach)))
+            self.say(f"reached node 0's store at {there}; waiting for all nodes, {self.left()}")
+            targets = self._fetch(TARGETS)
+            self.try_targets(place, targets["targets"])
+            verdict = self._fetch(VERDICT)
+            self.control.request("append", key=BYE, value="{}")
+            return list(verdict["findings"])
+        except StoreLost as why:
+            text = f"{why}, after this node had reached it; expected node 0 to wait for all nodes"
+            raise Stopped(codes.STORE_LOST.fail(text, node=self.name, evidence=self.evidence)) from None
+
+    def _no_client(self, reach: Reach, there: str, why: StoreLost) -> Finding:
+        """Something took a connection, and torch's client came to nothing."""
+        first = reach["connections"][0]
+        if first["kind"] == "filtered":
+            text = f"no connection to {causes.told([first])}; torch tries it first, and waits there: {why}"
+            evidence = {**self.evidence, "address": first["address"], "usable": "an address that answers"}
+            if used := tcp.used(reach["connections"]):
+                evidence["usable"] = used["address"]
+                text += f"; expected a connection as to {used['address']}"
+            return codes.SILENT_ADDRESS.fail(text, node=self.name, evidence=evidence)
+        text = f"what listens at {there} is no store of torch: {why}; expected node 0's store"
+        return codes.OTHER_LISTENER.fail(text, node=self.name, evidence=self.evidence)
+
+    def _other_store(self, there: str) -> Finding:
+        text = f"a store of torch answers at {there}, but does not say that it is node 0's; expected it to"
+        return codes.OTHER_STORE.fail(text, node=self.name, evidence=self.evidence)
+
+    def _fetch(self, key: str) -> dict[str, Any]:
+        """Raises Stopped when this node's own time is up."""
+        while self.control.left > POLL_S:
+            if (text := self.control.request("fetch", keys=[key])[0]) is not None:
+                answer: dict[str, Any] = json.loads(text)
+                return answer
+            self.pause(max(POLL_S, self.request.nnodes / 5000))
+        text = f"node 0 still waited for other nodes after {self.request.timeout_s:.0f} s, expected all to come"
+        raise Stopped(codes.NEVER_CAME.fail(text, evidence=self.evidence, fix=WAITED))

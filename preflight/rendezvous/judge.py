@@ -1,0 +1,196 @@
+"""What the nodes have seen of each other, judged. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypedDict
+
+from preflight import ranges
+from preflight.check import Finding, vote
+from preflight.rendezvous import causes, codes, tcp
+from preflight.rendezvous.tcp import Reach
+
+SLOW_S = 0.5
+"""An answer takes milliseconds; one that is lost costs 5 s (resolv.conf(5), `timeout`)."""
+SILENT_S = 0.4
+"""A refusal takes a round trip, and that is less than this around the earth."""
+LISTED = 8
+"""Nodes that a sentence names."""
+
+
+class Arrival(TypedDict):
+    """What a node says of itself when it has reached the endpoint."""
+
+    node_rank: int
+    nnodes: int
+    name: str
+    """Its host name."""
+    full_name: str
+    """As torchrun makes it, and gives it to the workers: socket.getfqdn()."""
+    addresses: list[str]
+    port: int
+    """An ephemeral one, at which it listens."""
+    serves: bool | None
+    """Whether torchrun would serve the endpoint's store there; None: not known."""
+    reach: Reach
+    """Of the endpoint."""
+    looked_up_s: dict[str, float | None]
+    """By address, as torch's store looks them up; None: not within the patience."""
+
+
+class Seen(TypedDict):
+    """All that node 0 knows in the end."""
+
+    host: str
+    port: int
+    backend: str
+    """torchrun's --rdzv-backend: c10d or static."""
+    waited_s: float
+    arrivals: Mapping[int, Arrival]
+    """By their number, in the order in which they came."""
+    targets: Sequence[int]
+    """The numbers of those whose ephemeral ports were tried."""
+    reached: Mapping[int, Sequence[Reach]]
+    """By the number of who tried, one for each target. Who did not answer any more is not there."""
+
+
+def judge(seen: Seen) -> Iterator[Finding]:
+    """What stands against a start of torchrun."""
+    yield from _numbers(seen)
+    yield from _unlike(seen)
+    if seen["backend"] == "c10d":
+        yield from _servers(seen)
+    for arrival in _present(seen).values():
+        yield from alone(arrival, seen["host"])
+    for place, target in enumerate(seen["targets"]):
+        yield from _ports(seen, target, {i: found[place] for i, found in seen["reached"].items() if i != target})
+
+
+def _present(seen: Seen) -> dict[int, Arrival]:
+    """Those that stayed to the end."""
+    return {number: one for number, one in seen["arrivals"].items() if number in seen["reached"]}
+
+
+def _numbers(seen: Seen) -> Iterator[Finding]:
+    """Who came under which number. A node that was started again came twice, and only one of these stayed."""
+    present = _present(seen)
+    holders: dict[int, list[str]] = {}
+    for one in present.values():
+        holders.setdefault(one["node_rank"], []).append(one["name"])
+    for rank, names in holders.items():
+        if len(names) > 1:
+            text = f"{few(names)} were started with one --node-rank, {rank}, expected a number of its own for each node"
+            yield codes.TWICE.fail(text, variable="--node-rank")
+    gone = {one["node_rank"]: one["name"] for one in seen["arrivals"].values() if one["node_rank"] not in holders}
+    for rank, name in gone.items():
+        text = f"node {rank} came and went before all had come, expected it to wait for the others"
+        yield codes.WENT.fail(text, node=name)
+    votes = vote({i: one["nnodes"] for i, one in present.items()})
+    for i, nnodes in votes.odd():
+        text = f"started with --nnodes {nnodes}, expected {votes.usual} as on {votes.share('node')}"
+        yield codes.NNODES.fail(text, node=present[i]["name"])
+    if not votes.decided:
+        sides = "; ".join(f"{n} on {few([present[i]['name'] for i in who])}" for n, who in votes.ranks_of.items())
+        yield codes.NNODES.fail(f"--nnodes is {sides}; expected the same on all nodes", variable="--nnodes")
+    missing = set(range(votes.usual)) - set(holders) - set(gone)
+    if missing and (len(votes.ranks_of) == 1 or votes.decided):
+        yield from _never_came(missing, seen, holders)
+
+
+def _never_came(missing: set[int], seen: Seen, holders: Mapping[int, list[str]]) -> Iterator[Finding]:
+    many = "s" if len(missing) > 1 else ""
+    came = few([f"{rank} ({names[0]})" for rank, names in sorted(holders.items())])
+    numbers = ranges.to_text(missing).replace(",", ", ")
+    of = ranges.count(len(missing) + len(holders), "node")
+    text = f"node{many} {numbers} never came within {seen['waited_s']:.0f} s, expected all of {of}; came: {came}"
+    yield codes.NEVER_CAME.fail(text)
+
+
+def _unlike(seen: Seen) -> Iterator[Finding]:
+    """By family: who knows an IPv6 address beside the same IPv4 one takes no harm. Node 0 may know itself by others."""
+    present = {i: one for i, one in _present(seen).items() if one["node_rank"]}
+    for is_ipv6 in (False, True):
+        known = {i: tcp.addresses(one["reach"]["connections"], is_ipv6) for i, one in present.items()}
+        votes = vote({i: addresses for i, addresses in known.items() if addresses})
+        if votes.unanimous or set.intersection(*map(set, votes.ranks_of)):
+            continue
+        evidence = {"name": seen["host"]}
+        for i, addresses in votes.odd():
+            usual = f"{' '.join(votes.usual)} as on {votes.share('node')}"
+            text = f"{seen['host']} is {' '.join(addresses)}, expected {usual}"
+            yield codes.UNLIKE.warn(text, node=present[i]["name"], evidence=evidence)
+        if not votes.decided:
+            sides = [f"{' '.join(v)} on {few([present[i]['name'] for i in who])}" for v, who in votes.ranks_of.items()]
+            text = f"{seen['host']} is {'; '.join(sides)}; expected the same on all nodes"
+            yield codes.UNLIKE.warn(text, evidence=evidence)
+
+
+def _servers(seen: Seen) -> Iterator[Finding]:
+    """torch decides by host names and addresses who serves the store. (A second agent on node 0's own machine tries,
+    finds the port taken, and becomes a client.)"""
+    evidence = {"name": seen["host"]}
+    for arrival in _present(seen).values():
+        here, used = arrival["node_rank"] == 0, tcp.used(arrival["reach"]["connections"])
+        elsewhere = used is not None and used["address"] != used["source"]
+        if here and arrival["serves"] is False:
+            text = f"torchrun would not take this node for {seen['host']}, expected node 0 to serve the store"
+            yield codes.NOT_HOST.warn(text, node=arrival["name"], evidence=evidence)
+        elif not here and elsewhere and arrival["serves"]:
+            text = f"torchrun would take this node for {seen['host']}, expected only node 0 to serve the store"
+            yield codes.SPLIT.fail(text, node=arrival["name"], evidence=evidence)
+
+
+def alone(arrival: Arrival, host: str) -> Iterator[Finding]:
+    """What a node sees by itself, and what does not hinder it."""
+    node, reach = arrival["name"], arrival["reach"]
+    used = tcp.used(reach["connections"])
+    for one in reach["connections"]:
+        if used and one["error"] and one["seconds"] >= SILENT_S:
+            text = f"no connection to {host} at {causes.told([one])}, expected one as to {used['address']}"
+            evidence = {"name": host, "usable": used["address"], "address": one["address"]}
+            yield codes.SILENT_ADDRESS.warn(text, node=node, evidence=evidence)
+    if (seconds := reach["resolved_s"]) is not None and seconds >= SLOW_S:
+        text = f"resolving {host} took {seconds:.1f} s, expected less than {SLOW_S:g} s"
+        yield codes.SLOW_NAME.warn(text, node=node, evidence={"name": host})
+    slow = {address: took for address, took in arrival["looked_up_s"].items() if took is None or took >= SLOW_S}
+    for address, took in list(slow.items())[:1]:
+        text = "did not end in time" if took is None else f"took {took:.1f} s"
+        more = f"; so for {len(slow)} of {len(arrival['looked_up_s'])} addresses" if len(slow) > 1 else ""
+        text = f"looking up the name of {tcp.plain(address)} {text}, expected less than {SLOW_S:g} s{more}"
+        yield codes.SLOW_REVERSE.warn(text, node=node, evidence={"address": address})
+
+
+def unreached(reach: Reach, host: str, port: int, node: str) -> Finding:
+    """Why a node that is not node 0 does not reach the endpoint."""
+    evidence = {"name": host, "port": port}
+    found = reach["connections"]
+    text = f"{causes.why(reach, host, port)}, expected node 0's store at {host}:{port}"
+    if not found:
+        return codes.UNRESOLVED.fail(text, node=node, evidence=evidence)
+    evidence["address"] = found[0]["address"]
+    if all(tcp.is_loopback(one["address"]) for one in found):
+        return codes.LOOPBACK.fail(text, node=node, evidence=evidence)
+    return codes.BY_KIND[found[0]["kind"]].fail(text, node=node, evidence=evidence)
+
+
+def _ports(seen: Seen, target: int, reached: Mapping[int, Reach]) -> Iterator[Finding]:
+    """Each node by itself where few do not reach the target; where all do not, it is the target's. With one against
+    one, or half against half, the pairs are told."""
+    there = seen["arrivals"][target]
+    name = there["full_name"] if seen["backend"] == "c10d" else seen["host"]
+    by_rank = sorted(reached, key=lambda number: seen["arrivals"][number]["node_rank"])
+    failed = {i: reached[i] for i in by_rank if not tcp.used(reached[i]["connections"])}
+    all_fail = len(failed) == len(reached) > 1
+    for i, reach in list(failed.items())[: 1 if all_fail else None]:
+        asker = few([seen["arrivals"][j]["name"] for j in failed]) if all_fail else seen["arrivals"][i]["name"]
+        where = {"node": there["name"]} if all_fail else {"node": asker, "peer_node": there["name"]}
+        led = {one["address"] for one in reach["connections"]} & set(there["addresses"])
+        code, evidence = codes.WORKERS_PORT if led else codes.WORKERS_NAME, {"name": name}
+        text = f"{asker}: {causes.why(reach, name, there['port'])}, expected to reach {there['name']} there"
+        yield code.fail(text, evidence=evidence, **where)
+
+
+def few(names: Sequence[str]) -> str:
+    """ "a, b and c", or the first ones and how many more."""
+    listed = list(dict.fromkeys(names))
+    if len(listed) > LISTED:
+        return f"{', '.join(listed[:LISTED])} and {len(listed) - LISTED} more"
+    return " and ".join(filter(None, (", ".join(listed[:-1]), listed[-1])))

@@ -1,0 +1,380 @@
+"""`preflight rendezvous` on hosts of their own: names, ports, routes and numbers are really wrong."""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import running
+from tests.faults import ELSEWHERE
+from tests.hosts import Host, cluster, known, needs_hosts
+
+pytestmark = [pytest.mark.hosts, needs_hosts]
+FINDING = re.compile(r"^(FAIL|WARN|INFO) +(?:(.*?)  )?\[([\w.]+)\]\n((?:      .*\n)+)", re.MULTILINE)
+SHORT = "8"
+"""Seconds, where a node waits in vain."""
+
+
+class Meeting:
+    """One `preflight rendezvous` a host, each with its own output."""
+
+    def __init__(self, hosts: Sequence[Host], endpoint: str = "host-a:29600", timeout: str = "30") -> None:
+        self.hosts, self.endpoint, self.timeout = hosts, endpoint, timeout
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.outputs: dict[str, Path] = {}
+        self.folder = Path(tempfile.mkdtemp())
+
+    def start(self, host: Host, node_rank: int, *more: str, nnodes: int | None = None) -> None:
+        words = ["--endpoint", self.endpoint, "--nnodes", str(nnodes or len(self.hosts)), "--timeout", self.timeout]
+        command = host.command(running.preflight("rendezvous", *words, "--node-rank", str(node_rank), *more))
+        self.outputs[host.name] = self.folder / host.name
+        with self.outputs[host.name].open("wb") as output:
+            self.processes[host.name] = subprocess.Popen(
+                command, env=running.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def output(self, name: str) -> str:
+        return self.outputs[name].read_text()
+
+    def told(self) -> str:
+        codes = {name: process.returncode for name, process in self.processes.items()}
+        return f"{codes}\n" + "\n".join(f"--- {name}\n{self.output(name)}" for name in self.outputs)
+
+    def await_words(self, name: str, words: str) -> None:
+        """Until this host's output holds them."""
+        end = time.monotonic() + running.DEADLINE_S
+        while words not in self.output(name):
+            assert self.processes[name].poll() is None and time.monotonic() < end, self.told()
+            time.sleep(0.05)  # a file tells nobody that it grows
+
+    def finish(self) -> dict[str, int]:
+        """Exit codes by host."""
+        try:
+            for process in self.processes.values():
+                process.wait(float(self.timeout) + running.PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running\n{self.told()}") from None
+        finally:
+            for process in self.processes.values():
+                process.kill()
+        return {name: process.returncode for name, process in self.processes.items()}
+
+    def findings(self, name: str) -> list[dict[str, Any]]:
+        """As this host's screen shows them."""
+        return [
+            {"severity": word.lower(), "code": code, "where": _where(who), "message": " ".join(text.split())}
+            for word, who, code, text in FINDING.findall(self.output(name))
+        ]
+
+
+def _where(who: str) -> dict[str, str]:
+    """Of "host-b, peer node host-a"."""
+    parts = [part for part in who.split(", ") if part]
+    named = [re.fullmatch(r"(peer node|variable) (\S+)", part) for part in parts]
+    return {
+        (match[1].replace(" ", "_") if match else "node"): (match[2] if match else part)
+        for match, part in zip(named, parts, strict=True)
+    }
+
+
+def meet(hosts: Sequence[Host], *more: str, **settings: str) -> Meeting:
+    meeting = Meeting(hosts, **settings)
+    for rank, host in enumerate(hosts):
+        meeting.start(host, rank, *more)
+    return meeting
+
+
+def held_against(row: str, meeting: Meeting, codes: Mapping[str, int], teller: str) -> None:
+    """What one host has on its screen is what the fault table says; nobody else is blamed on any."""
+    fault, told = ELSEWHERE[f"meet_{row}"], meeting.told()
+    found = meeting.findings(teller)
+    assert fault.is_told_by(found) and len(found) == len(fault.finds), told
+    assert fault.says in found[0]["message"] and "{" not in meeting.output(teller), told
+    assert codes[teller] == fault.exit_code, told
+    for finding in found:
+        assert fault.culprit.items() <= finding["where"].items(), told
+
+
+@pytest.fixture
+def two() -> Iterator[list[Host]]:
+    with cluster(2) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def three() -> Iterator[list[Host]]:
+    with cluster(3) as hosts:
+        yield hosts
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_hosts_that_meet_are_told_so(backend: str, three: list[Host]) -> None:
+    """Also with IPv6 addresses that work, and with node 0 as the last to start."""
+    for number, host in enumerate(three, 1):
+        host.has_ipv6(number)
+        host.etc("hosts", *known(three), *(f"fd00:77::{i} {other.name}" for i, other in enumerate(three, 1)))
+    meeting = Meeting(three)
+    for rank in (1, 2):
+        meeting.start(three[rank], rank, "--rdzv-backend", backend)
+    meeting.await_words("host-b", "is node 0 started?")
+    meeting.start(three[0], 0, "--rdzv-backend", backend)
+    assert meeting.finish() == {"host-a": 0, "host-b": 0, "host-c": 0}, meeting.told()
+    for name in meeting.outputs:
+        assert "verdict: PASS (all 3 nodes meet at host-a:29600)" in meeting.output(name), meeting.told()
+        assert meeting.findings(name) == [], meeting.told()
+
+
+def test_five_hosts_meet_at_an_address(tmp_path: Path) -> None:
+    with cluster(5) as hosts:
+        meeting = meet(hosts, endpoint="10.77.0.1:29600")
+        assert set(meeting.finish().values()) == {0}, meeting.told()
+        assert "[" not in meeting.output("host-a"), meeting.told()
+
+
+def test_a_node_alone_meets_itself(two: list[Host]) -> None:
+    meeting = meet(two[:1])
+    assert meeting.finish() == {"host-a": 0}, meeting.told()
+
+
+# What a node finds by itself, since it does not reach the endpoint; node 0 then says that it never came.
+
+
+def forget_host_a(host: Host, *, loopback: bool = False) -> None:
+    host.etc("nsswitch.conf", "hosts: files")
+    host.etc("hosts", "127.0.0.1 localhost", f"10.77.0.2 {host.name}", *(["127.0.1.1 host-a"] if loopback else []))
+
+
+def cut_route(host: Host) -> None:
+    host.run("ip", "route", "add", "unreachable", "10.77.0.1")
+
+
+def switch_off(host: Host) -> None:
+    host.run("ip", "link", "set", "eth0", "down")
+
+
+@pytest.mark.parametrize(
+    ("row", "deed"),
+    [
+        ("name_unknown", forget_host_a),
+        ("name_is_loopback", lambda host: forget_host_a(host, loopback=True)),
+        ("no_route", cut_route),
+        ("network_down", switch_off),
+    ],
+)
+def test_a_host_that_does_not_reach_the_endpoint_says_why(
+    row: str, deed: Callable[[Host], None], three: list[Host]
+) -> None:
+    deed(three[1])
+    meeting = meet(three, timeout=SHORT)
+    codes = meeting.finish()
+    held_against(row, meeting, codes, "host-b")
+    for name in ("host-a", "host-c"):
+        (found,) = meeting.findings(name)
+        assert found["code"].endswith(".never_came") and codes[name] == 1, meeting.told()
+        assert found["message"].startswith("node 1 never came within "), meeting.told()
+        assert "s, expected all of 3 nodes; came: 0 (host-a) and 2 (host-c)" in found["message"], meeting.told()
+
+
+def test_a_filtered_port_is_told_apart(three: list[Host]) -> None:
+    three[0].refuse(three[1], "29600", "DROP")
+    meeting = meet(three, timeout=SHORT)
+    held_against("filtered", meeting, meeting.finish(), "host-b")
+
+
+def test_without_node_0_all_are_refused(three: list[Host]) -> None:
+    meeting = Meeting(three, timeout="4")
+    for rank in (1, 2):
+        meeting.start(three[rank], rank)
+    codes = meeting.finish()
+    held_against("nobody_serves", meeting, codes, "host-b")
+    assert codes["host-c"] == 1, meeting.told()
+
+
+# Who has the port
+
+
+@contextlib.contextmanager
+def serving(host: Host, code: str) -> Iterator[None]:
+    """A process of this host that has port 29600; `s` is its listening socket in `code`."""
+    begin = "import socket; s = socket.create_server(('', 29600)); print(flush=True)\n"
+    words = [sys.executable, "-W", "ignore", "-c", begin + code]
+    with subprocess.Popen(host.command(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout
+        server.stdout.readline()
+        try:
+            yield
+        finally:
+            server.kill()
+
+
+ANSWERS = "while True:\n c = s.accept()[0]; c.recv(99); c.sendall(b'HTTP/1.1 400 Bad Request\\r\\n\\r\\n'); c.close()"
+SILENT = "kept = []\nwhile True: kept.append(s.accept())"
+STORE = (
+    "s.close(); import torch.distributed as d;"
+    "t = d.TCPStore('127.0.0.1', 29600, is_master=True, wait_for_workers=False); print(flush=True); input()"
+)
+
+
+def test_the_process_that_has_the_port_is_named(two: list[Host]) -> None:
+    with serving(two[0], "input()"):
+        meeting = meet(two[:1])
+        codes = meeting.finish()
+    held_against("port_taken", meeting, codes, "host-a")
+
+
+@pytest.mark.parametrize("server", [ANSWERS, SILENT], ids=["answers", "silent"])
+def test_what_is_no_store_is_told_apart(server: str, two: list[Host]) -> None:
+    with serving(two[0], server):
+        meeting = Meeting(two, timeout=SHORT)
+        meeting.start(two[1], 1)
+        codes = meeting.finish()
+    held_against("other_listener", meeting, codes, "host-b")
+
+
+def test_another_jobs_store_is_told_apart(two: list[Host]) -> None:
+    with serving(two[0], STORE):
+        meeting = Meeting(two, timeout=SHORT)
+        meeting.start(two[1], 1)
+        codes = meeting.finish()
+    held_against("other_store", meeting, codes, "host-b")
+
+
+def test_a_port_that_a_user_may_not_have(two: list[Host]) -> None:
+    two[0].run("sysctl", "-q", "-w", "net.ipv4.ip_unprivileged_port_start=1024")
+    meeting = Meeting(two[:1], endpoint="host-a:80")
+    words = ["--endpoint", "host-a:80", "--nnodes", "1", "--node-rank", "0"]
+    drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
+    command = two[0].command([*drop, *running.preflight("rendezvous", *words)])
+    meeting.outputs["host-a"] = meeting.folder / "host-a"
+    with meeting.outputs["host-a"].open("wb") as output:
+        meeting.processes["host-a"] = subprocess.Popen(command, env=running.environment(), stdout=output)
+    held_against("port_refused", meeting, meeting.finish(), "host-a")
+
+
+def test_node_0_on_another_host_than_the_endpoint(two: list[Host]) -> None:
+    meeting = Meeting(two, endpoint="host-b:29600", timeout="6")
+    meeting.start(two[0], 0)
+    held_against("not_here", meeting, meeting.finish(), "host-a")
+
+
+# Who comes
+
+
+def test_the_number_of_a_node_that_never_came_is_told(three: list[Host]) -> None:
+    meeting = Meeting(three, timeout=SHORT)
+    for rank, host in zip((0, 1, 3), three, strict=True):
+        meeting.start(host, rank, nnodes=4)
+    codes = meeting.finish()
+    held_against("never_came", meeting, codes, "host-a")
+    assert set(codes.values()) == {1}, meeting.told()
+
+
+def test_two_hosts_with_one_rank_are_both_told(three: list[Host]) -> None:
+    meeting = Meeting(three)
+    for rank, host in zip((0, 1, 1), three, strict=True):
+        meeting.start(host, rank)
+    held_against("two_with_one_rank", meeting, meeting.finish(), "host-a")
+
+
+def test_a_host_that_expects_fewer_is_named(three: list[Host]) -> None:
+    meeting = Meeting(three)
+    for rank, host in enumerate(three):
+        meeting.start(host, rank, nnodes=2 if rank == 1 else 3)
+    held_against("other_nnodes", meeting, meeting.finish(), "host-a")
+
+
+def test_a_node_that_is_killed_is_named(three: list[Host]) -> None:
+    meeting = Meeting(three)
+    for rank in (0, 1):
+        meeting.start(three[rank], rank)
+    meeting.await_words("host-a", "node 1 came")
+    meeting.processes["host-b"].kill()
+    meeting.start(three[2], 2)
+    held_against("node_went", meeting, meeting.finish(), "host-a")
+
+
+def test_a_node_that_was_started_again_is_no_second_one(two: list[Host]) -> None:
+    meeting = Meeting(two, timeout="30")
+    meeting.start(two[0], 0, nnodes=3)
+    meeting.start(two[1], 1, nnodes=3)
+    meeting.await_words("host-a", "node 1 came")
+    meeting.processes["host-b"].send_signal(signal.SIGINT)
+    meeting.processes["host-b"].wait(running.PATIENCE_S)
+    assert "it was sent SIGINT" in meeting.output("host-b"), meeting.told()
+    meeting.start(two[1], 1, nnodes=3)
+    meeting.start(Host(two[1].namespace, "host-c", "10.77.0.2", ""), 2, nnodes=3)
+    assert meeting.finish() == {"host-a": 0, "host-b": 0, "host-c": 0}, meeting.told()
+
+
+# What all together find
+
+
+def test_one_host_that_knows_another_address_is_named() -> None:
+    with cluster(4) as hosts:
+        hosts[0].run("ip", "addr", "add", "10.77.0.101/24", "dev", "eth0")
+        hosts[3].etc("hosts", *known(hosts[1:]), "10.77.0.101 host-a", "::ffff:10.77.0.101 host-a")
+        meeting = meet(hosts)
+        held_against("other_address", meeting, meeting.finish(), "host-a")
+
+
+@pytest.mark.parametrize(("row", "first"), [("silent_ipv6", "IPv4"), ("silent_ipv6_first", "IPv6")])
+def test_an_ipv6_address_that_does_not_answer(row: str, first: str, two: list[Host]) -> None:
+    """torch tries the addresses in the system's order, and waits on each for its whole timeout."""
+    for number, host in enumerate(two, 1):
+        host.has_ipv6(number)
+        host.etc("hosts", *known(two), "fd00:77::1 host-a")
+        host.etc("gai.conf", f"precedence ::ffff:0:0/96 {100 if first == 'IPv4' else 10}")
+    two[1].run("ip6tables", "-A", "OUTPUT", "-d", "fd00:77::1", "-p", "tcp", "-j", "DROP")
+    meeting = meet(two, timeout="20")
+    held_against(row, meeting, meeting.finish(), "host-b")
+
+
+def test_a_dns_server_that_never_answers(two: list[Host]) -> None:
+    two[0].etc("hosts", *known(two, mapped=False))
+    two[0].has_no_dns("timeout:2", "attempts:1")
+    meeting = meet(two)
+    held_against("slow_reverse", meeting, meeting.finish(), "host-a")
+
+
+def test_a_firewall_that_lets_only_the_endpoint_through(three: list[Host]) -> None:
+    three[0].firewall("INPUT", "-p", "tcp", "--syn", "-i", "eth0", "!", "--dport", "29600", "-j", "DROP")
+    meeting = meet(three)
+    codes = meeting.finish()
+    held_against("ephemeral_filtered", meeting, codes, "host-a")
+    assert set(codes.values()) == {1} and "1 finding on other nodes" in meeting.output("host-b"), meeting.told()
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_a_full_name_that_only_its_own_host_knows(backend: str, three: list[Host]) -> None:
+    """It is what c10d gives to the workers; with --master-addr nobody asks for it."""
+    three[0].etc("hosts", "10.77.0.1 host-a.cluster host-a", "::ffff:10.77.0.1 host-a", *known(three))
+    for host in three[1:]:
+        host.etc("nsswitch.conf", "hosts: files")
+    meeting = meet(three, "--rdzv-backend", backend)
+    codes = meeting.finish()
+    if backend == "c10d":
+        held_against("full_name_unknown", meeting, codes, "host-a")
+    else:
+        assert set(codes.values()) == {0}, meeting.told()
+
+
+def test_a_host_that_takes_itself_for_node_0(two: list[Host]) -> None:
+    two[1].etc("hosts", *known(two[:1]), "10.77.0.1 host-b", "10.77.0.2 host-b", "::ffff:10.77.0.2 host-b")
+    meeting = meet(two, endpoint="10.77.0.1:29600")
+    held_against("two_servers", meeting, meeting.finish(), "host-b")
+
+
+def test_node_0_that_does_not_know_itself_by_the_endpoint(two: list[Host]) -> None:
+    two[0].run("ip", "addr", "add", "10.77.0.101/24", "dev", "eth0")
+    for host in two:
+        host.etc("hosts", *known(two), "::ffff:10.77.0.101 host-a")
+    meeting = meet(two, endpoint="10.77.0.101:29600")
+    held_against("no_server", meeting, meeting.finish(), "host-a")
