@@ -19,8 +19,8 @@ from tests.hosts import Host, cluster, known, needs_hosts
 
 pytestmark = [pytest.mark.hosts, needs_hosts]
 FINDING = re.compile(r"^(FAIL|WARN|INFO) +(?:(.*?)  )?\[([\w.]+)\]\n((?:      .*\n)+)", re.MULTILINE)
-SHORT = "8"
-"""Seconds, where a node waits in vain."""
+SHORT = "14"
+"""Seconds, where a node waits in vain: for importing torch on a loaded machine, and as long for all to come."""
 
 
 class Meeting:
@@ -144,7 +144,7 @@ def test_a_node_alone_meets_itself(two: list[Host]) -> None:
     assert meeting.finish() == {"host-a": 0}, meeting.told()
 
 
-# What a node finds by itself, since it does not reach the endpoint; node 0 then says that it never came.
+# What a node finds by itself
 
 
 def forget_host_a(host: Host, *, loopback: bool = False) -> None:
@@ -160,6 +160,10 @@ def switch_off(host: Host) -> None:
     host.run("ip", "link", "set", "eth0", "down")
 
 
+def drop(host: Host) -> None:
+    host.firewall("OUTPUT", "-p", "tcp", "-d", "10.77.0.1", "--dport", "29600", "-j", "DROP")
+
+
 @pytest.mark.parametrize(
     ("row", "deed"),
     [
@@ -167,35 +171,18 @@ def switch_off(host: Host) -> None:
         ("name_is_loopback", lambda host: forget_host_a(host, loopback=True)),
         ("no_route", cut_route),
         ("network_down", switch_off),
+        ("filtered", drop),
+        ("nobody_serves", lambda _: None),
     ],
 )
 def test_a_host_that_does_not_reach_the_endpoint_says_why(
-    row: str, deed: Callable[[Host], None], three: list[Host]
+    row: str, deed: Callable[[Host], None], two: list[Host]
 ) -> None:
-    deed(three[1])
-    meeting = meet(three, timeout=SHORT)
-    codes = meeting.finish()
-    held_against(row, meeting, codes, "host-b")
-    for name in ("host-a", "host-c"):
-        (found,) = meeting.findings(name)
-        assert found["code"].endswith(".never_came") and codes[name] == 1, meeting.told()
-        assert found["message"].startswith("node 1 never came within "), meeting.told()
-        assert "s, expected all of 3 nodes; came: 0 (host-a) and 2 (host-c)" in found["message"], meeting.told()
-
-
-def test_a_filtered_port_is_told_apart(three: list[Host]) -> None:
-    three[0].refuse(three[1], "29600", "DROP")
-    meeting = meet(three, timeout=SHORT)
-    held_against("filtered", meeting, meeting.finish(), "host-b")
-
-
-def test_without_node_0_all_are_refused(three: list[Host]) -> None:
-    meeting = Meeting(three, timeout="4")
-    for rank in (1, 2):
-        meeting.start(three[rank], rank)
-    codes = meeting.finish()
-    held_against("nobody_serves", meeting, codes, "host-b")
-    assert codes["host-c"] == 1, meeting.told()
+    """It needs no node 0 for that, and no torch."""
+    deed(two[1])
+    meeting = Meeting(two, timeout="8" if row == "filtered" else "3")
+    meeting.start(two[1], 1)
+    held_against(row, meeting, meeting.finish(), "host-b")
 
 
 # Who has the port
@@ -260,7 +247,7 @@ def test_a_port_that_a_user_may_not_have(two: list[Host]) -> None:
 
 
 def test_node_0_on_another_host_than_the_endpoint(two: list[Host]) -> None:
-    meeting = Meeting(two, endpoint="host-b:29600", timeout="6")
+    meeting = Meeting(two, endpoint="host-b:29600", timeout=SHORT)
     meeting.start(two[0], 0)
     held_against("not_here", meeting, meeting.finish(), "host-a")
 
@@ -269,12 +256,12 @@ def test_node_0_on_another_host_than_the_endpoint(two: list[Host]) -> None:
 
 
 def test_the_number_of_a_node_that_never_came_is_told(three: list[Host]) -> None:
-    meeting = Meeting(three, timeout=SHORT)
+    meeting = Meeting(three, timeout="24")
     for rank, host in zip((0, 1, 3), three, strict=True):
         meeting.start(host, rank, nnodes=4)
     codes = meeting.finish()
-    held_against("never_came", meeting, codes, "host-a")
-    assert set(codes.values()) == {1}, meeting.told()
+    for name in meeting.outputs:
+        held_against("never_came", meeting, codes, name)
 
 
 def test_two_hosts_with_one_rank_are_both_told(three: list[Host]) -> None:

@@ -56,6 +56,9 @@ OTHER_STORE = Code(
     fix="Does another job run on {name}? There: ss -ltnp 'sport = :{port}'; end it, or take another port on all nodes. "
     "Else start preflight rendezvous there, with --node-rank 0.",
 )
+NO_TIME = Code(
+    "No time was left for the store to answer.", fix="Give all nodes more time: --timeout; start node 0 first."
+)
 STORE_LOST = Code("Node 0's store went away.", fix="See node 0's own output; start it again on all nodes.")
 NEVER_CAME = Code(
     "A node never came.",

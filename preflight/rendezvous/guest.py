@@ -10,6 +10,8 @@ from preflight.rendezvous.judge import unreached
 from preflight.rendezvous.node import AGAIN_S, ARRIVALS, BYE, NOTHING, POLL_S, TARGETS, VERDICT, Node, Stopped
 from preflight.rendezvous.tcp import Reach
 
+ENOUGH_S = 5.0
+"""For torch's store to answer a client, on a machine that is busy with starting."""
 WAITED = "See node 0's output: it names who came. Start all nodes within the time of --timeout, node 0 first."
 
 
@@ -25,10 +27,11 @@ class Guest(Node):
         self.say(f"{said} to {self.request.endpoint}, at most {self.request.timeout_s:.0f} s")
         furthest: Stopped | None = None
         while (reach := self._await_endpoint()) is not None:
+            left = self.control.left
             try:
                 return self._take_part(reach)
             except Stopped as why:  # node 0 may be started again: it is tried until the deadline
-                furthest = why
+                furthest = why if furthest is None or left > ENOUGH_S else furthest
             self.pause(AGAIN_S)
         raise furthest or Stopped(unreached(self._last, self.request.host, self.request.port, self.name))
 
@@ -47,13 +50,14 @@ class Guest(Node):
 
     def _take_part(self, reach: Reach) -> list[dict[str, Any]]:
         self.import_torch()
+        left = self.control.left
         used = tcp.used(reach["connections"])
         there = f"{self.request.endpoint} ({used['address'] if used else '?'})"
         try:
             if self.join() is None:
                 raise Stopped(self._other_store(there))
         except StoreLost as why:
-            raise Stopped(self._no_client(reach, there, why)) from None
+            raise Stopped(self._no_client(reach, there, why, left)) from None
         try:
             place = self.control.request("append", key=ARRIVALS, value=json.dumps(self.arrival(reach)))
             self.say(f"reached node 0's store at {there}; waiting for all nodes, {self.left()}")
@@ -66,7 +70,7 @@ class Guest(Node):
             text = f"{why}, after this node had reached it; expected node 0 to wait for all nodes"
             raise Stopped(codes.STORE_LOST.fail(text, node=self.name, evidence=self.evidence)) from None
 
-    def _no_client(self, reach: Reach, there: str, why: StoreLost) -> Finding:
+    def _no_client(self, reach: Reach, there: str, why: StoreLost, left: float) -> Finding:
         """Something took a connection, and torch's client came to nothing."""
         first = reach["connections"][0]
         if first["kind"] == "filtered":
@@ -76,6 +80,9 @@ class Guest(Node):
                 evidence["usable"] = used["address"]
                 text += f"; expected a connection as to {used['address']}"
             return codes.SILENT_ADDRESS.fail(text, node=self.name, evidence=evidence)
+        if left < ENOUGH_S:
+            text = f"{there} took a connection, but with {left:.1f} s left {why}; expected at least {ENOUGH_S:.0f} s"
+            return codes.NO_TIME.fail(text, node=self.name, evidence=self.evidence)
         text = f"what listens at {there} is no store of torch: {why}; expected node 0's store"
         return codes.OTHER_LISTENER.fail(text, node=self.name, evidence=self.evidence)
 

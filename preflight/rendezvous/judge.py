@@ -77,7 +77,7 @@ def _numbers(seen: Seen) -> Iterator[Finding]:
         holders.setdefault(one["node_rank"], []).append(one["name"])
     for rank, names in holders.items():
         if len(names) > 1:
-            text = f"{few(names)} were started with one --node-rank, {rank}, expected a number of its own for each node"
+            text = f"{few(sorted(names))} were started with one --node-rank, {rank}, expected a number for each"
             yield codes.TWICE.fail(text, variable="--node-rank")
     gone = {one["node_rank"]: one["name"] for one in seen["arrivals"].values() if one["node_rank"] not in holders}
     for rank, name in gone.items():
