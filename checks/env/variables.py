@@ -46,8 +46,6 @@ class Facts(TypedDict):
     """The file of those that are not from the environment."""
     conf_lines: list[tuple[str, int, str]]
     conf_missing: str
-    interfaces: list[str]
-    """Of this node; only where GLOO_SOCKET_IFNAME is set."""
     hcas: list[str]
 
 
@@ -64,7 +62,6 @@ def measure(ctx: Context) -> Facts:
         "origin": {name: one["origin"] for name, one in added.items()},
         "conf_lines": conf["odd_lines"],
         "conf_missing": conf["missing"],
-        "interfaces": _listed("/sys/class/net") if "GLOO_SOCKET_IFNAME" in own else [],
         "hcas": _listed("/sys/class/infiniband"),
     }
 
@@ -220,15 +217,6 @@ def _wrong(name: str, value: str, row: Variable, one: Facts, run: Run) -> Iterat
         severity = _as_felt(problem.severity, row, run)
         text = f"{name} is {value!r}, and {problem.reads}; expected {problem.expected}"
         yield code, severity, text, f"Set {name} to {problem.expected}."
-    elif row.kind in ("ifnames", "gloo_ifname") and len(run.job.nodes) > 1 and value.lstrip("=") == "lo":
-        text = f"{name} is {value!r} on {len(run.job.nodes)} nodes, expected an interface that other nodes can reach"
-        yield code, _as_felt("fail", row, run), text, None
-    elif row.kind == "gloo_ifname":
-        for word in [word for word in value.split(",") if word not in one["interfaces"]]:
-            near = [found for found in one["interfaces"] if found.startswith(word)]
-            hint = f"; it begins {', '.join(near[:4])}, but gloo takes whole names only" if near else ""
-            text = f"{name} is {value!r}, expected an interface of the node ({', '.join(one['interfaces'])}){hint}"
-            yield code, _as_felt("fail", row, run), text, None
     elif row.kind == "hcas":
         yield from _wider_than_meant(name, value, one)
 

@@ -81,7 +81,8 @@ def measure(ctx: Context) -> Facts:
     ctx.doing("looking up names")
     asked = [tcp.mapped(used["address"]), *tcp.clients_of(port, MOST_CLIENTS)] if used else []
     seconds = tcp.in_time({address: partial(tcp.look_up, address) for address in asked}, patience_s)
-    gloo = {} if "GLOO_SOCKET_IFNAME" in ctx.environ else {"gloo": partial(tcp.gloo_address, socket.gethostname())}
+    named = len(ctx.environ.get("GLOO_SOCKET_IFNAME", "")) > 1  # torch takes a shorter value for none
+    gloo = {} if named else {"gloo": partial(tcp.gloo_address, socket.gethostname())}
     return {
         "name": name,
         "port": port,

@@ -29,8 +29,6 @@ VARIABLES = (
               f"warn {_V}.unlike"),
     _variable("GLOO_SOCKET_IFNAME", "^lo", "gloo's interface is given in NCCL's grammar.",
               f"fail {_V}.wrong_grammar", f"warn {_V}.unlike"),
-    _variable("GLOO_SOCKET_IFNAME", "l", "gloo's interface is the beginning of a name.",
-              f"fail {_V}.wrong_grammar", f"warn {_V}.unlike"),
 )  # fmt: skip
 
 

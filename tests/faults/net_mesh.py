@@ -1,7 +1,53 @@
 """What the check `net.mesh` finds."""
 
-from tests.faults.row import Fault
+from tests.faults.row import Fault, elsewhere
 
 ALL: tuple[Fault, ...] = ()
 """Driven by tests/test_faults.py."""
-ELSEWHERE: tuple[Fault, ...] = ()
+ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/net/test_mesh_hosts.py
+    elsewhere("mesh_filtered_pair", "One host drops what another one opens to its ephemeral ports.",
+              "`iptables -j DROP`", "fail net.mesh.filtered", culprit={"link": "host-a to host-b"}),
+    elsewhere("mesh_prohibited_pair", "One host prohibits what another one opens to its ephemeral ports.",
+              "`iptables -j REJECT --reject-with icmp-host-prohibited`", "fail net.mesh.no_route",
+              culprit={"link": "host-b to host-c"}),
+    elsewhere("mesh_refused_pair", "One host refuses what another one opens to its ephemeral ports.",
+              "`iptables -j REJECT --reject-with tcp-reset`, and icmp-port-unreachable", "fail net.mesh.refused",
+              culprit={"link": "host-c and host-d"}),
+    elsewhere("mesh_reset_pair", "Connections between two hosts are reset at the first data.",
+              "`iptables --tcp-flags PSH PSH -j REJECT --reject-with tcp-reset`", "fail net.mesh.reset",
+              culprit={"link": "host-a and host-b"}),
+    elsewhere("mesh_silent_pair", "Between two hosts connections are made, and no data passes.",
+              "`iptables --tcp-flags PSH PSH -j DROP`", "fail net.mesh.silent", culprit={"link": "host-c and host-d"}),
+    elsewhere("mesh_stranger", "Something else answers one host's connections to another one.",
+              "`iptables -t nat -j REDIRECT` to a server that says `SSH-2.0`", "fail net.mesh.stranger",
+              culprit={"link": "host-d to host-e"}),
+    elsewhere("mesh_filtered_node", "One host lets port 29500 through and nothing else.", "`iptables -j DROP`",
+              "fail net.mesh.filtered", culprit={"node": "host-b", "interface": "eth0"}, noticed_by="0,2-4",
+              also=("warn net.mesh.slow",)),
+    elsewhere("mesh_slow_node", "The link of one host is slow one way.", "`tc tbf` at 100 Mbit/s",
+              "warn net.mesh.slow", culprit={"node": "host-e", "interface": "eth0"}, noticed_by="0,2-3"),
+    elsewhere("mesh_slow_pair", "Of two hosts one sends slowly.", "`tc tbf` at 100 Mbit/s",
+              "warn net.mesh.asymmetric", culprit={"link": "host-b to host-a"}, exit_code=0),
+    elsewhere("mesh_far_node", "What one host sends waits behind other traffic.", "`tc tbf`, and datagrams without end",
+              "warn net.mesh.far", culprit={"node": "host-c"}, noticed_by="0-1", exit_code=0,
+              also=("warn net.mesh.slow",)),
+    elsewhere("mesh_mtu", "What one host sends in large packets vanishes.", "`iptables -m length --length 1300:`",
+              "fail net.mesh.mtu", culprit={"node": "host-b", "interface": "eth0"}, noticed_by="0,2"),
+    elsewhere("mesh_halves", "The hosts behind two switches do not reach each other.", "`iptables -j DROP`",
+              "fail net.mesh.filtered", culprit={}),
+    elsewhere("mesh_same_address", "docker0 has one address on all hosts, and was chosen.",
+              "GLOO_SOCKET_IFNAME=docker0", "fail net.mesh.same_address", culprit={"interface": "docker0"},
+              noticed_by="0-2"),
+    elsewhere("mesh_no_address", "The interface that was chosen is not there on one host.", "GLOO_SOCKET_IFNAME=eth9",
+              "fail net.mesh.no_address", culprit={"node": "host-b"}),
+    elsewhere("mesh_no_time", "A link is so slow that the run's time is not enough for all pairs.",
+              "`tc tbf` at 1 Mbit/s and `--deadline 12`", "warn net.mesh.untried", culprit={}, exit_code=0,
+              also=("warn net.mesh.slow",)),
+    elsewhere("mesh_killed", "A worker is killed while the hosts meet.", "SIGKILL", "fail net.mesh.crashed",
+              culprit={"node": "host-b"}),
+    elsewhere("mesh_stopped", "A worker is stopped while the hosts meet.", "SIGSTOP", "fail net.mesh.timed_out",
+              culprit={"node": "host-b"}),
+    elsewhere("mesh_cut_off", "A host is cut off while the hosts meet.", "`ip link set eth0 down`",
+              "fail net.mesh.lost", culprit={"node": "host-b"}),
+)  # fmt: skip

@@ -14,7 +14,7 @@ KINDS = set(knowledge.READERS)
 
 
 def facts(values: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    empty: dict[str, Any] = {"origin": {}, "conf_lines": [], "conf_missing": "", "interfaces": [], "hcas": []}
+    empty: dict[str, Any] = {"origin": {}, "conf_lines": [], "conf_missing": "", "hcas": []}
     return {"values": dict(values), **empty, **more}
 
 
@@ -108,19 +108,6 @@ def test_torch_refuses_on_nccl_only() -> None:
 def test_torch_refuses_what_is_no_integer(value: str) -> None:
     (found,) = said({"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": value}, "nccl")
     assert found[0] == "fail wrong_value" and "expected a whole number" in found[1]
-
-
-def test_gloo_names_must_be_those_of_the_node() -> None:
-    (found,) = said({"GLOO_SOCKET_IFNAME": "eth"}, interfaces=["eth0", "lo"])
-    assert found[0] == "fail wrong_grammar" and "it begins eth0, but gloo takes whole names only" in found[1]
-    assert said({"GLOO_SOCKET_IFNAME": "eth0,lo"}, interfaces=["eth0", "lo"]) == []
-
-
-def test_loopback_is_a_fault_on_two_nodes_only() -> None:
-    values = {"NCCL_SOCKET_IFNAME": "lo"}
-    both = testing.judge(variables, {0: facts(values), 1: facts(values)}, nodes={"a": [0], "b": [1]}, backend="nccl")
-    assert [(one["code"], one["severity"]) for one in both] == [("env.variables.wrong_grammar", "fail")]
-    assert said(values, "nccl") == []
 
 
 def test_hca_names_are_beginnings() -> None:

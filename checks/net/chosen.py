@@ -1,0 +1,149 @@
+"""Which addresses a backend will listen on: the rules of NCCL and of gloo for choosing a network interface.
+
+NCCL: ncclFindInterfaces (src/misc/socket.cc), ncclOsFindInterfaces and ncclFindInterfaceMatchSubnet (src/os/linux.cc),
+parseStringList and matchIf (src/misc/utils.cc), bootstrapNetInit (src/bootstrap.cc), as in 2.30.7. Before 2.28 NCCL did
+not leave out virbr* and interfaces without a carrier.
+
+gloo: the constructor in torch/csrc/distributed/c10d/init.cpp, createDefaultDevice in ProcessGroupGloo.cpp, and
+lookupAddrForIface and lookupAddrForHostname in gloo/transport/tcp/device.cc, as in torch 2.13.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypedDict
+
+from preflight.checks.net import addresses, nccl_files
+from preflight.checks.net.addresses import Address
+from preflight.rendezvous import tcp
+
+Resolver = Callable[[str], str | None]
+"""The first address of a name; None where it has none, or where that is not known in time."""
+
+PATIENCE_S = 4.0
+"""A resolver that is asked for a name gives up after 5 s by itself (resolv.conf(5)), and then asks again."""
+MOST = 16
+"""Interfaces that NCCL takes (MAX_IFS)."""
+
+
+class Chosen(TypedDict):
+    """One address that a backend listens on."""
+
+    interface: str
+    address: str
+    """Without a scope: "10.0.0.1", "fd00::1"."""
+
+
+def by(backend: str, environ: Mapping[str, str]) -> list[Chosen]:
+    """What `backend` ("nccl" or "gloo") will take on this host; the first one is that of its bootstrap. Empty where
+    it finds none. May take PATIENCE_S where a name must be looked up. Raises OSError where the kernel does not say
+    which interfaces there are."""
+    entries = addresses.listed()
+    if backend == "gloo":
+        own_name = partial(tcp.gloo_address, socket.gethostname())
+        return by_gloo(entries, environ, lambda: tcp.in_time({"": own_name}, PATIENCE_S).get(""))
+    return by_nccl(entries, nccl_files.with_files(environ), _first_address)
+
+
+def _first_address(name: str) -> str | None:
+    _, found, _ = tcp.in_time({"": partial(tcp.resolve, name, 0)}, PATIENCE_S).get("", (0.0, {}, ""))
+    return next(iter(found), None)
+
+
+# NCCL
+
+
+def by_nccl(entries: Sequence[Address], settings: Mapping[str, str], resolver: Resolver) -> list[Chosen]:
+    """`settings`: the environment, and what NCCL's files add to it."""
+    names, meeting = settings.get("NCCL_SOCKET_IFNAME", ""), settings.get("NCCL_COMM_ID")
+    found: Iterator[list[Chosen]] = iter(
+        [matching(entries, names, settings)] if len(names) > 1 else _by_default(entries, settings, resolver)
+    )
+    taken = next((some for some in found if some), [])
+    if meeting is None:
+        return taken
+    first = _in_subnet(entries, meeting, resolver)  # the bootstrap's, whatever NCCL_SOCKET_IFNAME says
+    return [*first, *(one for one in taken if one not in first)] if first else []
+
+
+def _by_default(entries: Sequence[Address], settings: Mapping[str, str], resolver: Resolver) -> Iterator[list[Chosen]]:
+    """InfiniBand, then anything but what leads nowhere, then that."""
+    yield matching(entries, "ib", settings)
+    if meeting := settings.get("NCCL_COMM_ID"):
+        yield _in_subnet(entries, meeting, resolver)
+    for names in ("^docker,lo,virbr", "docker", "lo", "virbr"):
+        yield matching(entries, names, settings)
+
+
+def matching(entries: Sequence[Address], names: str, settings: Mapping[str, str]) -> list[Chosen]:
+    """The first address of each running interface that the list takes. NCCL_SOCKET_FAMILY allows one family only."""
+    family = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}.get(settings.get("NCCL_SOCKET_FAMILY", ""))
+    taken: dict[str, Chosen] = {}
+    for one in entries:
+        if one.family not in (socket.AF_INET, socket.AF_INET6) or family not in (None, one.family):
+            continue
+        if one.flags & addresses.RUNNING and one.text != "::1" and takes(names, one.interface):
+            taken.setdefault(one.interface, {"interface": one.interface, "address": one.text})
+    return list(taken.values())[:MOST]
+
+
+def takes(names: str, interface: str) -> bool:
+    """`^` (not these) and `=` (whole names, else beginnings) stand before the whole list."""
+    rest = names.removeprefix("^")
+    words = [word.partition(":")[0] for word in rest.removeprefix("=").split(",")]
+    words = [word for word in words if word][:MOST]
+    exactly = rest.startswith("=")
+    is_listed = not words or any(interface == word if exactly else interface.startswith(word) for word in words)
+    return is_listed != names.startswith("^")
+
+
+def _in_subnet(entries: Sequence[Address], meeting: str, resolver: Resolver) -> list[Chosen]:
+    """The first address in the subnet of NCCL_COMM_ID's; also of an interface that is down."""
+    name = meeting[1:].partition("]")[0] if meeting.startswith("[") else meeting.partition(":")[0]
+    text = name if _is_address(name) else resolver(name)
+    if not text or not _is_address(text):
+        return []
+    there = ipaddress.ip_address(text.partition("%")[0])
+    for one in entries:
+        if one.text and there in ipaddress.ip_network((one.text, one.prefix), strict=False):
+            return [{"interface": one.interface, "address": one.text}]
+    return []
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+# gloo
+
+
+def by_gloo(
+    entries: Sequence[Address], environ: Mapping[str, str], own_address: Callable[[], str | None]
+) -> list[Chosen]:
+    """GLOO_SOCKET_IFNAME: the first address of each, if the interface is down, too; one that has none is left out
+    here (gloo gives up). `own_address`: of the host's name, as gloo takes it; None where it is not known."""
+    names = environ.get("GLOO_SOCKET_IFNAME", "")
+    if len(names) > 1:
+        first: dict[str, Chosen] = {}
+        for one in entries:
+            if one.text:
+                first.setdefault(one.interface, {"interface": one.interface, "address": one.text})
+        return [first[name] for name in names.split(",") if name in first]
+    address = own_address()
+    if address is None:
+        return []
+    return [{"interface": interface_of(entries, address), "address": address.partition("%")[0]}]
+
+
+def interface_of(entries: Sequence[Address], address: str) -> str:
+    """Which has this address, or "". All of 127.0.0.0/8 is that of loopback."""
+    plain = address.partition("%")[0]
+    for one in entries:
+        if one.text == plain or (plain.startswith("127.") and one.text.startswith("127.")):
+            return one.interface
+    return ""

@@ -1,0 +1,52 @@
+"""Counters of an HCA's port that tell of a bad link or of lost packets, and which of them rose.
+
+Their meanings: the kernel's Documentation/ABI/stable/sysfs-class-infiniband, and for those of PortCounters the
+InfiniBand specification, volume 1, 16.1.3.5.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+BROKEN = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
+"""On a good link none of these rises: it went down, or was trained anew, or errors came too densely."""
+WRONG_BITS = ("symbol_error", "port_rcv_errors")
+"""Of these a good link has some, too."""
+LOST = ("local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err", "rnr_nak_retry_err")
+"""hw_counters of mlx5 and others: packets that were sent again. They were lost on the way, or the other end was slow or
+has ended: this port need not be at fault. `out_of_sequence` is not here: adaptive routing, which NCCL switches on over
+InfiniBand, brings packets out of order; nor are those of congestion (np_cnp_sent and the like), which are at work
+on every RoCE network under load."""
+KEPT = {"counters": (*BROKEN, *WRONG_BITS), "hw_counters": LOST}
+"""By folder."""
+FULL = {
+    "symbol_error": 0xFFFF, "port_rcv_errors": 0xFFFF, "link_error_recovery": 0xFF, "link_downed": 0xFF,
+    "local_link_integrity_errors": 0xF, "excessive_buffer_overrun_errors": 0xF,
+}  # fmt: skip
+"""Where a counter of PortCounters stops. Drivers that give wider ones pass it."""
+BIT_ERROR_RATE = 1e-12
+"""What the InfiniBand specification allows a link (volume 2, 6.4). With error correction good ones have far fewer."""
+
+
+class Rise(NamedTuple):
+    name: str
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.before:,} to {self.after:,}"
+
+
+def risen(before: Mapping[str, int], after: Mapping[str, int]) -> list[Rise]:
+    """Zeros are in neither. One that fell was reset, or went past its last number, and says nothing."""
+    return [Rise(name, before.get(name, 0), new) for name, new in after.items() if new > before.get(name, 0)]
+
+
+def bad(rises: list[Rise], gigabits: float, seconds: float) -> list[Rise]:
+    """Those that a good link of this rate would not have in so long a time; at least a minute's worth is allowed."""
+    allowed = BIT_ERROR_RATE * gigabits * 1e9 * max(60.0, seconds)
+    return [one for one in rises if one.name in BROKEN or (one.name in WRONG_BITS and one.after - one.before > allowed)]
+
+
+def full(counters: Mapping[str, int]) -> list[str]:
+    """Counters that can rise no more."""
+    return [name for name, count in counters.items() if FULL.get(name) == count]

@@ -1,0 +1,70 @@
+"""NCCL_IB_HCA: which ports it selects, by NCCL's own rules (2.30.7: parseStringList and matchIfList in
+src/misc/utils.cc, ncclIbInitDevices in src/transport/net_ib/init.cc)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MOST = 32
+"""Ports that NCCL takes, and entries that it reads (MAX_IB_DEVS)."""
+LONGEST = 63
+"""Letters of a name that it keeps."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`mlx5_1:2:0:1`: the rail and the plane select nothing."""
+
+    text: str
+    name: str
+    port: int | None
+    """None: any."""
+
+    def matches(self, device: str, port: int, exact: bool) -> bool:
+        named = device == self.name if exact else device.startswith(self.name)
+        return named and self.port in (None, -1, port)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`^` leaves out what matches, `=` wants whole names; `^` comes first. Without entries all match."""
+
+    exclude: bool = False
+    exact: bool = False
+    entries: tuple[Entry, ...] = ()
+
+    def takes(self, device: str, port: int) -> bool:
+        matches = not self.entries or any(entry.matches(device, port, self.exact) for entry in self.entries)
+        return matches != self.exclude
+
+
+def parse(value: str) -> Selection:
+    """Never fails, as NCCL's does not: a port that is no number is 0, which no device has."""
+    exclude = value.startswith("^")
+    value = value[exclude:]
+    exact = value.startswith("=")
+    entries = [_entry(word) for word in value[exact:].split(",") if word.partition(":")[0]]
+    return Selection(exclude, exact, tuple(entries[:MOST]))
+
+
+def _entry(word: str) -> Entry:
+    name, _, rest = word.partition(":")
+    port = rest.partition(":")[0]
+    return Entry(word, name[:LONGEST], integer(port) if port else None)
+
+
+def integer(text: str, base: int = 10) -> int:
+    """As atoi reads it, and with base 0 as strtoll: the number that the text begins with, else 0."""
+    digits = r"0[xX][0-9a-fA-F]+|0[0-7]*|\d+" if base == 0 else r"\d+"
+    found = re.match(rf"\s*([+-]?)({digits})", text)
+    if not found:
+        return 0
+    number = found[2].lower()
+    octal = base == 0 and number.startswith("0") and "x" not in number
+    value = int(number, 8 if octal else 16 if "x" in number else 10)
+    return -value if found[1] == "-" else value
+
+
+def uses_verbs(settings: Mapping[str, str]) -> bool:
+    """Whether NCCL's own transport over RDMA is on: NCCL_IB_DISABLE is 0 or text, NCCL_NET is not another's."""
+    return not integer(settings.get("NCCL_IB_DISABLE", ""), 0) and settings.get("NCCL_NET", "IB").upper() in ("IB", "")

@@ -1,0 +1,357 @@
+"""Mesh: every node reaches every other one on the ports that NCCL and gloo use, large messages too, and alike fast.
+
+One rank a node listens on the address that the backend will choose, on a port that the kernel gives it. All nodes
+connect to all others; then in rounds in which each node has one partner they time round trips, 1 MiB each way and one
+stream. Above 64 nodes each has some partners, spread over all. Only who knows a word from the job's store is let in.
+"""
+
+import math
+import socket
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    Skip,
+    option,
+    ranges,
+)  # fmt: skip
+from preflight.checks.net import chosen, pair_tables, patience, rounds
+from preflight.checks.net.common_ends import Pair, switch_of
+from preflight.checks.net.pair_tables import Facts, Nodes, Seen
+from preflight.checks.net.telling import Trouble
+
+
+def _deadline(job: Job) -> float:
+    """A tenth of a second a round on sound hosts; a second where one of them is a black hole for large messages."""
+    return 40.0 + 0.6 * len(rounds.chosen(len(job.nodes)))
+
+
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0)
+
+MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is so many times slower than is usual")
+"""A bad link is slower by far: one that fell back to 1/10 of its rate, a wrong duplex, lost packets. Streams that share
+a link with others, or a busy core, halve a rate, and the best of three or more counts."""
+FAR_S = option(float, 0.01, "warn where a round trip takes so many seconds, and ten times as long as is usual")
+"""Within a site a round trip takes a few milliseconds at most; see net.rendezvous."""
+MUCH_FARTHER = 10
+
+_OPEN = (
+    "On {to}: let all TCP in from {from} at its ports above 1023 (iptables -S, nft list ruleset, security groups); on "
+    "{from}: see the rules for what goes out. To test: on {to} `nc -l 40000`, on {from} `nc -vz {address} 40000`."
+)
+NO_ADDRESS = Code(
+    "A node has no address for other nodes to connect to.",
+    fix="On that node: ip -br address; set NCCL_SOCKET_IFNAME (gloo: GLOO_SOCKET_IFNAME) to an interface that is up.",
+)
+SAME_ADDRESS = Code(
+    "Nodes have the same address, where one of each was expected.",
+    fix="Set NCCL_SOCKET_IFNAME (gloo: GLOO_SOCKET_IFNAME) to an interface that has an address of its own on each "
+    "node: "
+    "on these {interface} has {address} (ip -br address).",
+)
+FILTERED = Code("No answer to a connection on an ephemeral port: it is filtered on the way.", fix=_OPEN)
+REFUSED = Code(
+    "A connection on an ephemeral port is refused, though a node listens there: a firewall rejects it.", fix=_OPEN
+)
+RESET = Code(
+    "A connection is made, and then reset, though the node has not closed it.",
+    fix="Find what resets connections between {from} and {to}: firewalls that inspect traffic, connection tracking "
+    "(conntrack -S; nf_conntrack: table full in dmesg), load balancers, service meshes (sidecars).",
+)
+NO_ROUTE = Code(
+    "There is no route to a node, or nobody has its address.",
+    fix="On {from}: ip route get {address}; ip neigh show {address}. On {to}: ip -br address. A firewall that rejects "
+    "with icmp-host-prohibited looks the same (iptables -S).",
+)
+STRANGER = Code(
+    "Something else than the node answers at its address.",
+    fix="On {from}: ip neigh show {address}; arping -D {address} on {to} shows a second owner; see load balancers and "
+    "service meshes on the way.",
+)
+SILENT = Code(
+    "A connection is made, and then nothing comes over it.",
+    fix="On {from}: ss -ti dst {address}; see firewalls with connection tracking on the way, and whether {to} is "
+    "stalled (uptime, dmesg).",
+)
+MTU = Code(
+    "Small messages pass between nodes, large ones stall: the MTU is wrong on the way.",
+    fix="On {from}: ping -M do -s 1472 {address} (8972 for an MTU of 9000), smaller until it passes; give the "
+    "interfaces of all nodes, and the switch ports, the same MTU (ip link set {interface} mtu ...), and let ICMP "
+    "fragmentation-needed pass.",
+)
+SLOW = Code(
+    "Data between nodes is much slower than is usual in this job.",
+    fix="On {from} and {to}: ethtool {interface} (speed, duplex), ethtool -S {interface} (errors, drops), tc -s qdisc; "
+    "to time it: iperf3 -s on {to}, iperf3 -c {address} on {from}.",
+)
+ASYMMETRIC = Code(
+    "Data between two nodes is much slower one way than the other.",
+    fix="On {from} and {to}: ethtool {interface} (speed, duplex), ethtool -S {interface} (errors, drops), tc -s qdisc; "
+    "to time it: iperf3 -s on {to}, iperf3 -c {address} on {from}.",
+)
+FAR = Code(
+    "Round trips between nodes take much longer than is usual in this job.",
+    fix="On {from}: tracepath {address}; see what fills the link (ip -s link, tc -s qdisc).",
+)
+UNTRIED = Code(
+    "There was no time for all pairs of nodes.",
+    fix="Mend what else is found, or give the run more time (--deadline); then run again: --only net.mesh.",
+)
+
+BUDGET = 0.6
+"""Of the deadline. The store's client gives up at 0.7 of it."""
+
+
+def measure(ctx: Context) -> Facts:
+    from preflight.checks.net import meeting
+
+    ranks = ctx.job.one_per_node(ctx.members)
+    if len(ctx.job.nodes) < 2:
+        raise NotApplicable("one node: there is no pair")
+    if len(ranks) < 2:
+        raise Skip("one node is left: there is no pair")
+    if ctx.rank not in ranks:
+        return _facts(False)
+    ctx.doing("choosing an address")
+    interface, address, server, why = _listener(ctx)
+    store = ctx.store()
+    with ctx.collective("pairs of nodes", ranges.count(len(ranks), "node")):
+        ends_s = time.monotonic() + BUDGET * ctx.deadline_s
+        if server is None:
+            meeting.stand_aside(store, ranks.index(ctx.rank))
+            return _facts(True, interface=interface, address=address, why=why)
+        names = [ctx.job.node_of(rank).node for rank in ranks]
+        met = meeting.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
+    above = switch_of(ctx.environ.get("SLURM_TOPOLOGY_ADDR", ""), ctx.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", ""))
+    seen = {"pairs": meeting.as_facts(met.tried, ranks), "cut": met.cut}
+    return _facts(True, interface=interface, address=address, mtu=_mtu(interface), switches=above, **seen)
+
+
+def _facts(takes_part: bool, **more: Any) -> Facts:
+    empty: Facts = {
+        "takes_part": takes_part, "interface": "", "address": "", "why": "", "mtu": None, "switches": "",
+        "cut": False, "pairs": {},
+    }  # fmt: skip
+    return {**empty, **more}  # type: ignore[typeddict-item]  # its own keys
+
+
+def _listener(ctx: Context) -> tuple[str, str, socket.socket | None, str]:
+    """(interface, address, a socket that listens there, or why there is none)."""
+    from preflight.checks.net import meeting
+
+    try:
+        addresses = chosen.by(ctx.job.backend, ctx.environ)
+    except OSError as error:
+        return "", "", None, f"the kernel does not list the interfaces ({error.strerror})"
+    if not addresses:
+        return "", "", None, f"{ctx.job.backend} finds no address on this host"
+    interface, address = addresses[0]["interface"], addresses[0]["address"]
+    try:
+        return interface, address, meeting.listen(address, interface), ""
+    except OSError as error:
+        return interface, address, None, f"listening on {address} fails ({(error.strerror or str(error)).lower()})"
+
+
+def _mtu(interface: str) -> int | None:
+    try:
+        with open(f"/sys/class/net/{interface}/mtu") as file:
+            return int(file.read())
+    except (OSError, ValueError):  # a container may have no /sys
+        return None
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    nodes = pair_tables.of_nodes(facts)
+    pairs = pair_tables.seen(nodes)
+    for rank, one in nodes.items():
+        if one["why"]:
+            text = f"{one['why']}, expected a socket that other nodes can connect to"
+            yield NO_ADDRESS.fail(text, node=run.job.node_of(rank).node, interface=one["interface"] or None)
+    tried = pair_tables.connections(nodes, pairs)
+    shared = pair_tables.shared_addresses(nodes, tried)
+    for address, ranks in shared.items():
+        yield _same_address(address, ranks, nodes, run)
+    unsure = {rank for ranks in shared.values() for rank in ranks}
+    switches = {rank: one["switches"] for rank, one in nodes.items()}
+    interfaces = {rank: one["interface"] for rank, one in nodes.items()}
+    sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
+    for trouble in (_connections(sure, nodes), *_measured(pairs, nodes, run)):
+        yield from trouble.findings(run, switches, interfaces)
+    if left := [pair for pair in pair_tables.untried(nodes, pairs) if not unsure & set(pair)]:
+        yield _untried(left, pairs, run)
+
+
+def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[Trouble, Trouble, Trouble]:
+    """Of pairs that have a connection. Where round trips are slow, too, what stalls is behind a full link: slow."""
+    trips = pair_tables.round_trips(pairs)
+    limit = _far_limit(trips, run)
+    full = {way for pair, trip in trips.items() if trip >= limit for way in (pair, pair[::-1])}
+    large = {pair: count for pair, count in pair_tables.arrived(pairs).items() if pair not in full}
+    rates = pair_tables.rates(pairs, full)
+    return _large(large, nodes, run), _rates(rates, nodes, run), _far(trips, limit, nodes)
+
+
+def _same_address(address: str, ranks: Sequence[int], nodes: Nodes, run: Run) -> Finding:
+    names = ", ".join(run.job.node_of(rank).node for rank in ranks[:4])
+    more = f" and {len(ranks) - 4:,} more nodes" if len(ranks) > 4 else ""
+    interface = nodes[ranks[0]]["interface"]
+    text = f"{names}{more} have the same address {address} ({interface}), so they cannot connect to each other"
+    details = {"noticed_by": tuple(ranks), "evidence": {"address": address}, "interface": interface}
+    return SAME_ADDRESS.fail(f"{text}; expected one of its own on each node", **details)
+
+
+def _untried(left: Sequence[Pair], pairs: Mapping[Pair, Seen], run: Run) -> Finding:
+    a, b = (run.job.node_of(rank).node for rank in left[0])
+    text = f"{len(left):,} of {ranges.count(len(pairs), 'ordered pair')} were not tried to the end, as {a} to {b}"
+    return UNTRIED.warn(f"{text}; expected all in the {BUDGET * _deadline(run.job):.0f} s that there are for it")
+
+
+def _evidence(nodes: Nodes, more: Mapping[Pair, Any]) -> Any:
+    def of(bad: Sequence[Pair]) -> dict[str, Any]:
+        """Of the first pair, for the fix; the others' values are in the facts."""
+        a, b = bad[0]
+        shown = {"address": nodes[b]["address"], "interface": nodes[a]["interface"]}
+        return shown | ({"measured": more[a, b]} if (a, b) in more else {})
+
+    return of
+
+
+KINDS = {
+    "no_route": (NO_ROUTE, "no route to host"),
+    "refused": (REFUSED, "refused, though the node listens there"),
+    "reset": (RESET, "made, then reset"),
+    "stranger": (STRANGER, "something else than the node answers"),
+    "filtered": (FILTERED, f"no answer within {patience.CONNECT_S:g} s"),
+    "silent": (SILENT, f"made, then nothing came for {patience.SILENT_S:g} s"),
+}
+"""What says most comes first: of two nodes without a route one way, the other one hears nothing."""
+
+
+def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> Trouble:
+    def kinds(bad: Sequence[Pair]) -> list[str]:
+        """The commonest first; of as many what KINDS has first."""
+        listed = [tried[pair] for pair in bad]
+        return sorted((kind for kind in KINDS if kind in listed), key=lambda kind: -listed.count(kind))
+
+    def how(bad: Sequence[Pair]) -> str:
+        addresses = {nodes[b]["address"] for _, b in bad}
+        at = f" at {addresses.pop()}" if len(addresses) == 1 else ""
+        return f"{', or '.join(KINDS[kind][1] for kind in kinds(bad))}{at}"
+
+    return Trouble(
+        list(tried), [pair for pair, error in tried.items() if error], Severity.FAIL,
+        code=lambda bad: KINDS[kinds(bad)[0]][0], how=how,
+        expected=lambda _: "connections on ephemeral ports, as the backend makes them",
+        sends="cannot connect to", receives="cannot be reached from",
+        both="cannot connect to, nor be reached from,", pair="{a} cannot connect to {b}",
+        sides="there are no connections between {a} and {b}", evidence=_evidence(nodes, {}),
+    )  # fmt: skip
+
+
+def _large(arrived: Mapping[Pair, int | None], nodes: Nodes, run: Run) -> Trouble:
+    """Without pairs that are far: on a full link large messages stall, too."""
+
+    def how(bad: Sequence[Pair]) -> str:
+        most = max(arrived[pair] or 0 for pair in bad)
+        return f"{'at most ' * (len(bad) > 1)}{most:,} of {patience.LARGE:,} bytes arrive, while small messages pass"
+
+    def expected(bad: Sequence[Pair]) -> str:
+        return f"all; {_mtus(sorted({node for pair in bad for node in pair}), nodes, run)}"
+
+    return Trouble(
+        list(arrived), [pair for pair, count in arrived.items() if count is not None], Severity.FAIL,
+        code=lambda _: MTU, how=how, expected=expected,
+        sends="cannot send large messages to", receives="cannot get large messages from",
+        both="cannot exchange large messages with", pair="large messages from {a} to {b} stall",
+        sides="large messages between {a} and {b} stall", evidence=_evidence(nodes, arrived),
+    )  # fmt: skip
+
+
+def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
+    """ "MTU 1500 on node-0, node-1; 9000 on node-2", or what it is on all of them."""
+    having: dict[int | None, list[str]] = {}
+    for rank in ranks:
+        having.setdefault(nodes[rank]["mtu"], []).append(run.job.node_of(rank).node)
+    if len(having) == 1:
+        return f"the MTU of their interfaces is {next(iter(having)) or 'unknown'}"
+    told = [
+        f"{mtu or 'unknown'} on {', '.join(names[:3])}{', ...' * (len(names) > 3)}" for mtu, names in having.items()
+    ]
+    return f"MTU {'; '.join(told[:3])}"
+
+
+def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
+    """Against what is usual; of two nodes one way against the other."""
+    factor = run[MUCH_SLOWER]
+    usual = pair_tables.usual(rates, statistics.median_high)
+    bad = [pair for pair, rate in rates.items() if factor * rate < (usual or rates.get(pair[::-1], 0.0))]
+
+    def how(some: Sequence[Pair]) -> str:
+        return f"{_rate(max(rates[pair] for pair in some))}{' at best' * (len(some) > 1)}"
+
+    def expected(some: Sequence[Pair]) -> str:
+        back = [rates[pair[::-1]] for pair in some if pair[::-1] in rates and pair[::-1] not in some]
+        other = f"{_rate(statistics.median(back))} as the other way" if back else ""
+        return f"about {_rate(usual)} as is usual{', or ' * bool(back)}{other}" if usual else f"about {other}"
+
+    return Trouble(
+        list(rates), bad, Severity.WARN, code=lambda _: SLOW if usual else ASYMMETRIC, how=how,
+        expected=expected,
+        sends="can send only slowly to", receives="can receive only slowly from",
+        both="can exchange data only slowly with", pair="data from {a} to {b} is slow",
+        sides="data between {a} and {b} is slow", evidence=_evidence(nodes, rates),
+    )  # fmt: skip
+
+
+def _far_limit(trips: Mapping[Pair, float], run: Run) -> float:
+    """Seconds; without end where there is nothing to compare with."""
+    usual = pair_tables.usual(trips, statistics.median_low)
+    return math.inf if usual is None else max(run[FAR_S], MUCH_FARTHER * usual)
+
+
+def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> Trouble:
+    usual = statistics.median_low(trips.values()) if trips else 0.0
+
+    def how(bad: Sequence[Pair]) -> str:
+        return f"{_ms(min(trips[pair] for pair in bad))}{' at least' * (len(bad) > 1)}"
+
+    slow = "has slow round trips with"
+    return Trouble(
+        list(trips), [pair for pair, trip in trips.items() if trip >= limit], Severity.WARN,
+        code=lambda _: FAR, how=how, expected=lambda _: f"about {_ms(usual)} as in the middle of all pairs",
+        sends=slow, receives=slow, both=slow, pair="round trips from {a} to {b} are slow",
+        sides="round trips between {a} and {b} are slow", evidence=_evidence(nodes, trips),
+    )  # fmt: skip
+
+
+def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
+    nodes = pair_tables.of_nodes(facts)
+    pairs = pair_tables.seen(nodes)
+    rates, trips = sorted(pair_tables.rates(pairs).values()), sorted(pair_tables.round_trips(pairs).values())
+    if not rates or not trips:
+        return f"no pair of {ranges.count(len(nodes), 'node')} was measured"
+    some = f", each with {len(pairs) // len(nodes)} others" if len(pairs) < len(nodes) * (len(nodes) - 1) else ""
+    middle = f"round trip {_ms(statistics.median(trips))}, {_rate(statistics.median(rates))} in the middle"
+    of = f"{ranges.count(len(pairs), 'ordered pair')} of {ranges.count(len(nodes), 'node')}{some}"
+    return f"{of}: {middle}, {_rate(rates[0])} at least"
+
+
+def _rate(bytes_a_second: float) -> str:
+    giga = bytes_a_second >= 1e9
+    return f"{bytes_a_second / (1e9 if giga else 1e6):,.{1 if giga else 0}f} {'GB/s' if giga else 'MB/s'}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.2g} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"

@@ -1,0 +1,135 @@
+"""RDMA errors: no HCA's port has gone down, and no error counter of its link has risen, since the run began.
+
+Runs last: what net.rdma read at the start is held against what is there when the collectives have used the links.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity, ranges
+from preflight.checks.net import hca, hca_counters
+from preflight.checks.net.hca_use import Node, Trouble, Use, findings, listed, weighed
+from preflight.rendezvous import tcp
+
+RDMA = "net.rdma"
+PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, reads=(RDMA,), last=True)
+
+WENT_DOWN = Code(
+    "A port of an HCA went down, or its device vanished, during the run.",
+    fix="There: ibstat {device}; dmesg | grep -i -e mlx5 -e infiniband. Drain the node until the link stays up.",
+)
+LINK = Code(
+    "Error counters of an HCA's link rose during the run.",
+    fix="There: mlxlink -d {device} -c; reseat or replace the cable or transceiver, and see the switch port. Drain the "
+    "node if they go on rising.",
+)
+RESENT = Code(
+    "HCAs sent packets again during the run.",
+    fix="See rdma statistic show link {device}/1, and the switches' drops; on RoCE also PFC and ECN on all of them.",
+)
+FULL = Code(
+    "An error counter of an HCA is full, so that it cannot rise.", fix="There: perfquery -x; reset it: perfquery -R"
+)
+
+PATIENCE_S = 4.0
+GONE, SILENT = "gone", f"silent (no answer within {PATIENCE_S:g} s)"
+UNKNOWN_RATE = 100.0
+"""Gb/s, where sysfs tells no rate."""
+
+
+class Facts(TypedDict):
+    ports: dict[str, tuple[str, dict[str, int]]]
+    """By "mlx5_0:1": state and counters."""
+    silent: list[str]
+    """Devices that did not answer."""
+    run_s: float
+    """Since this rank was started: at least as long ago as net.rdma."""
+
+
+def measure(ctx: Context) -> Facts:
+    return look(ctx)
+
+
+def look(ctx: Context, root: str = "") -> Facts:
+    """`root`: of a tree, in tests."""
+    names = hca.names(root)
+    ctx.doing("reading sysfs")
+    read = tcp.in_time({name: partial(hca.watched, name, root) for name in names}, PATIENCE_S)
+    ports = {label: port for found in read.values() for label, port in found.items()}
+    silent = [name for name in names if name not in read]
+    facts: Facts = {"ports": ports, "silent": silent, "run_s": _age(os.getppid())}
+    if not names:
+        raise NotApplicable("there is no RDMA device in /sys/class/infiniband", facts)
+    return facts
+
+
+def _age(pid: int) -> float:
+    """Seconds since a process began; the worker's parent is the rank's supervisor."""
+    with open(f"/proc/{pid}/stat") as file:
+        began = int(file.read().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    told: list[Trouble] = []
+    resent: dict[Use, list[hca_counters.Rise]] = {}
+    before = _before(facts, run)
+    for node in before:
+        after = facts[node.rank]
+        for use in node.ports:
+            gone = SILENT if use.hca["name"] in after["silent"] else GONE
+            state, counters = after["ports"].get(f"{use.hca['name']}:{use.port['port']}", (gone, {}))
+            rises = hca_counters.risen(use.port["counters"], counters)
+            told += _of_port(use, state, rises, after["run_s"], node, run)
+            lost = [rise for rise in rises if rise.name in hca_counters.LOST]
+            resent |= {use: lost} if lost and use in node.taken else {}
+            if (full := hca_counters.full(counters)) and use in node.taken:
+                what = f"at the end of its counter {listed(full)} ({counters[full[0]]:,})"
+                told.append(Trouble(FULL, Severity.INFO, use.rank, use.label, what, "one that can rise"))
+    yield from findings(told, run, len(facts))
+    if resent:
+        yield _resent(resent, sum(len(node.taken) for node in before), run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    before = _before(facts, run)
+    ports = sum(len(node.ports) for node in before)
+    unknown = len(facts) - len(before)
+    more = f"; nothing is known of {ranges.count(unknown, 'node')} at its start" if unknown else ""
+    return f"{ranges.count(ports, 'port')} compared with the start of the run{more}"
+
+
+def _before(facts: Mapping[int, Facts], run: Run) -> list[Node]:
+    return [Node(rank, one) for rank, one in run.facts(RDMA).items() if rank in facts]
+
+
+def _of_port(
+    use: Use, state: str, rises: list[hca_counters.Rise], run_s: float, node: Node, run: Run
+) -> Iterator[Trouble]:
+    """Of a port that NCCL does not take, it is only worth knowing."""
+    is_taken = use in node.taken
+    fail, warn = (
+        weighed(worst, node, use.vendor, run) if is_taken else Severity.INFO for worst in (Severity.FAIL, Severity.WARN)
+    )
+    if use.is_active and state not in ("ACTIVE", ""):
+        yield Trouble(WENT_DOWN, fail, use.rank, use.label, f"{state} after the run", "ACTIVE as at its start")
+    if found := hca_counters.bad(rises, use.port["rate"] or UNKNOWN_RATE, run_s):
+        severity = warn if use.vendor == hca.MELLANOX else Severity.INFO
+        what = f"counting link errors: {', '.join(map(str, found))}"
+        yield Trouble(LINK, severity, use.rank, use.label, what, "none during the run")
+
+
+def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) -> Finding:
+    """Who sends again is the victim of a loss anywhere on the way: only one that is alone with it is named."""
+    worst = sorted(resent, key=lambda use: -sum(rise.after - rise.before for rise in resent[use]))
+    told = [f"{use.label} of {run.job.node_of(use.rank).node}: {', '.join(map(str, resent[use]))}" for use in worst[:3]]
+    more = "; ..." if len(worst) > len(told) else ""
+    text = f"{len(resent)} of {ranges.count(of, 'port')} sent packets again during the run ({'; '.join(told)}{more})"
+    names = {run.job.node_of(use.rank).node for use in worst}
+    device = worst[0].hca["name"]
+    where = {"node": names.pop()} if len(names) == 1 else {}
+    where |= {"device": device} if len(worst) == 1 else {}
+    return RESENT.info(f"{text}, expected none", evidence={"device": device}, **where)

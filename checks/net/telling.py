@@ -1,0 +1,153 @@
+"""Sentences about bad pairs of nodes: one for the node, the switch or the sides that they share, else one a pair."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preflight.check import Code, Finding, Run, Severity, ranges
+from preflight.checks.net.common_ends import RECEIVES, SENDS, Common, Pair, common, explained, switches
+
+MOST_PAIRS = 5
+"""Told one by one; more are one finding."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One kind of trouble, and its words. Nodes are known by the rank that has measured."""
+
+    tried: Collection[Pair]
+    bad: Collection[Pair]
+    severity: Severity
+    code: Callable[[Sequence[Pair]], Code]
+    """Of these bad pairs."""
+    how: Callable[[Sequence[Pair]], str]
+    """What was measured of them."""
+    expected: Callable[[Sequence[Pair]], str]
+    sends: str
+    """ "cannot connect to": what a node does badly with others, or they with it, or both."""
+    receives: str
+    both: str
+    pair: str
+    """ "{a} cannot connect to {b}"."""
+    sides: str
+    """ "no node of {a} can connect to one of {b}"."""
+    evidence: Callable[[Sequence[Pair]], dict[str, Any]]
+    """For the fix."""
+
+    def findings(self, run: Run, places: Mapping[int, str], interfaces: Mapping[int, str]) -> Iterator[Finding]:
+        """`places`: the switches above each node; `interfaces`: by which it was measured."""
+        behind = switches(places)
+        told = _Told(
+            self, run, common(self.tried, self.bad), behind, interfaces, _by_node(self.bad), _by_node(self.tried)
+        )
+        yield from told.switches_or_nodes()
+        yield from told.sides_or_pairs()
+
+
+def _by_node(pairs: Collection[Pair]) -> dict[int, list[Pair]]:
+    found: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        for node in pair:
+            found.setdefault(node, []).append(pair)
+    return found
+
+
+@dataclass(frozen=True)
+class _Told:
+    trouble: Trouble
+    run: Run
+    common: Common
+    behind: Mapping[frozenset[int], str]
+    interfaces: Mapping[int, str]
+    bad_of: Mapping[int, Sequence[Pair]]
+    tried_of: Mapping[int, Sequence[Pair]]
+    """The pairs of each node."""
+
+    def switches_or_nodes(self) -> Iterator[Finding]:
+        """All nodes behind one switch, all bad in the same way, are the switch's fault."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for node, roles in self.common.ends.items():
+            alike.setdefault(roles, []).append(node)
+        for roles, nodes in alike.items():
+            name = self._switch(nodes)
+            for group in [nodes] if name else [[node] for node in nodes]:
+                yield self._ends(group, roles, name)
+
+    def sides_or_pairs(self) -> Iterator[Finding]:
+        rest = self.common.rest
+        if self.common.sides:
+            yield self._sides(rest)
+        elif len(rest) > MOST_PAIRS:
+            yield self._many(rest)
+        else:
+            yield from (self._pair(pair, rest) for pair in rest if pair[::-1] not in rest or pair[0] < pair[1])
+
+    def _switch(self, nodes: Sequence[int]) -> str:
+        """Its name where these are all nodes behind it, and the fewer ones."""
+        few = len(nodes) > 1 and 2 * len(nodes) < len(self.tried_of)
+        return self.behind.get(frozenset(nodes), "") if few else ""
+
+    def _ends(self, nodes: Sequence[int], roles: tuple[int, ...], switch: str) -> Finding:
+        mine = set(nodes)
+        own = dict.fromkeys(nodes, roles)
+        pairs = sorted({pair for node in nodes for pair in self.bad_of[node] if explained(pair, own)})
+        others = sorted({node for pair in pairs for node in pair} - mine)
+        of = len({other for node in nodes for pair in self.tried_of[node] for other in pair} - mine)
+        words = (
+            {SENDS: self.trouble.sends, RECEIVES: self.trouble.receives}[roles[0]]
+            if len(roles) == 1
+            else self.trouble.both
+        )
+        few = f" ({self.names(others)})" if len(others) <= 3 else ""
+        who = f"{self.names(nodes)}, all behind {switch}," if switch else self.names(nodes)
+        text = f"{who} {words} {len(others)} of {ranges.count(of, 'other node')}{few}: {self.trouble.how(pairs)}"
+        where = {"device": switch} if switch else self._where(nodes[0])
+        return self._found(text, pairs, noticed_by=tuple(others), **where)
+
+    def _where(self, node: int) -> dict[str, Any]:
+        return {"node": self.name(node), "interface": self.interfaces.get(node) or None}
+
+    def _sides(self, rest: Sequence[Pair]) -> Finding:
+        """The side behind one switch is named, if it is the smaller one; else nobody is."""
+        smallest = self.common.sides[0]
+        switch = self._switch(smallest)
+        told = [self._side(side) for side in self.common.sides]
+        text = self.trouble.sides.format(a=told[0], b=" or ".join(told[1:]))
+        where = {"device": switch} if switch else {}
+        return self._found(f"{text}; within each all is well: {self.trouble.how(rest)}", rest, **where)
+
+    def _side(self, side: Sequence[int]) -> str:
+        switch = self.behind.get(frozenset(side))
+        return self.names(side) + (f" (behind {switch})" if switch else "")
+
+    def _many(self, rest: Sequence[Pair]) -> Finding:
+        examples = ", ".join(self._link(pair) for pair in rest[:3])
+        of = f"{len(rest):,} of {ranges.count(len(self.trouble.tried), 'ordered pair')}"
+        text = f"so it is with {of}, as {examples}: {self.trouble.how(rest)}; no node is seen to be the cause"
+        return self._found(f"{self.trouble.pair.format(a='a node', b='another')}; {text}", rest)
+
+    def _pair(self, pair: Pair, rest: Collection[Pair]) -> Finding:
+        """Either end may be at fault: neither is named as a node to leave out."""
+        ways = [way for way in (pair, pair[::-1]) if way in rest]
+        told = [
+            f"{self.trouble.pair.format(a=self.name(a), b=self.name(b))} ({self.trouble.how([(a, b)])})"
+            for a, b in ways
+        ]
+        link = self._link(pair) if len(ways) == 1 else " and ".join(map(self.name, pair))
+        return self._found(", and ".join(told), ways, link=link)
+
+    def _link(self, pair: Pair) -> str:
+        return " to ".join(map(self.name, pair))
+
+    def _found(self, text: str, pairs: Sequence[Pair], **details: Any) -> Finding:
+        code, text = self.trouble.code(pairs), f"{text}; expected {self.trouble.expected(pairs)}"
+        a, b = next((pair for pair in pairs if self.trouble.code([pair]) is code), pairs[0])
+        evidence = self.trouble.evidence([(a, b)]) | {"from": self.name(a), "to": self.name(b)}
+        return code.finding(self.trouble.severity, text, evidence=evidence, **details)
+
+    def name(self, node: int) -> str:
+        return self.run.job.node_of(node).node
+
+    def names(self, nodes: Sequence[int], most: int = 4) -> str:
+        more = [f"{len(nodes) - most:,} more"] if len(nodes) > most else []
+        return ", ".join([*map(self.name, nodes[:most]), *more])

@@ -1,0 +1,345 @@
+"""The sockets of net.mesh: several nodes in one loop on this machine, and strangers among them."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from preflight.checks.net import meeting, patience, probe, rounds, wire
+from preflight.checks.net.meeting import Meeting
+from preflight.checks.net.probe import Own, Pair, Tried
+from preflight.checks.net.wire import Line, Refused
+
+TOKEN = b"0123456789abcdef"
+
+
+class Words(dict[str, str]):
+    """A store of one process."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self for key in keys)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [self[key].encode() for key in keys]
+
+
+def node(number: int, nodes: int, store: Any, seconds: float = 20.0) -> Meeting:
+    return Meeting(store, number, rounds.partners(number, nodes), "lo", time.monotonic() + seconds)
+
+
+async def all_of(nodes: int, address: str, strangers: Sequence[bytes] = ()) -> list[Meeting]:
+    """All meet, after these have knocked at node 0's port."""
+    store = Words()
+    servers = [meeting.listen(address, "lo") for _ in range(nodes)]
+    knocking = [socket.create_connection(servers[0].getsockname()[:2]) for _ in strangers]
+    for knocks, said in zip(knocking, strangers, strict=True):
+        knocks.sendall(said)
+    met = [node(number, nodes, store) for number in range(nodes)]
+    await asyncio.gather(*(one.hold(server) for one, server in zip(met, servers, strict=True)))
+    assert b"".join(map(_heard, knocking)) == b"", "nobody serves a stranger"
+    return met
+
+
+def _heard(knocks: socket.socket) -> bytes:
+    with knocks:
+        knocks.settimeout(5)
+        try:
+            return knocks.recv(100)
+        except ConnectionResetError:
+            return b""
+
+
+def is_complete(met: Sequence[Meeting]) -> bool:
+    def whole(tried: Tried) -> bool:
+        return not tried.error and None not in (tried.round_trip_s, tried.rate, tried.rate_back)
+
+    return all(len(one.tried) == len(met) - 1 and all(map(whole, one.tried.values())) for one in met)
+
+
+@pytest.mark.parametrize(("nodes", "address"), [(2, "127.0.0.1"), (5, "127.0.0.1"), (3, "::1")])
+def test_all_pairs_meet(nodes: int, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "STREAM_S", 0.001)
+    met = asyncio.run(all_of(nodes, address))
+    assert is_complete(met) and not any(one.cut for one in met)
+
+
+def test_heartbeats_at_any_moment_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "HEART_S", 0.0)
+    monkeypatch.setattr(probe, "STREAM_S", 0.001)
+    assert is_complete(asyncio.run(all_of(5, "127.0.0.1")))
+
+
+def test_strangers_are_not_served_and_do_no_harm() -> None:
+    """A port scanner, a health probe, and some that have heard of the protocol; more than are waited for."""
+    words = [b"", b"GET / HTTP/1.0\r\n\r\n", bytes(200), wire.hello(b"wrong", 1, 0), wire.hello(b"wrong", 99, 0) * 3]
+    assert is_complete(asyncio.run(all_of(3, "127.0.0.1", words * 70)))
+
+
+def test_one_who_says_nothing_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "AUTH_S", 0.05)
+
+    async def alone() -> bytes:
+        """The listener is open while its node waits for another one."""
+        one, server = node(0, 2, Words()), meeting.listen("127.0.0.1", "lo")
+        holding = asyncio.create_task(one.hold(server))
+        place = server.getsockname()
+        reader, _ = await asyncio.open_connection(*place)
+        said = await asyncio.wait_for(reader.read(), 5)
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+        with pytest.raises(ConnectionRefusedError):  # and closed when the check is over
+            await asyncio.open_connection(*place)
+        return said
+
+    assert asyncio.run(alone()) == b""
+
+
+def test_a_hello_that_is_said_again_is_a_strangers() -> None:
+    """As one that was overheard."""
+
+    async def twice() -> list[bytes]:
+        one, server = node(0, 2, Words()), meeting.listen("127.0.0.1", "lo")
+        place, holding = server.getsockname(), asyncio.create_task(one.hold(server))
+        said, heard = wire.hello(one._token, 1, 0), []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(*place)
+            writer.write(said)
+            heard.append(await asyncio.wait_for(reader.read(wire.ANSWER_BYTES), 5))
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+        return [heard[0], wire.answer(one._token, said), heard[1]]
+
+    first, expected, second = asyncio.run(twice())
+    assert (first, second) == (expected, b"")
+
+
+@pytest.mark.parametrize(("best", "tries"), [(0.0, probe.STREAMS), (1e12, probe.STREAMS + probe.MORE_STREAMS)])
+def test_what_seems_slow_is_tried_again(best: float, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+
+    async def put(*_: Any) -> bool:
+        done.append(1)
+        return True
+
+    monkeypatch.setattr(probe, "_put", put)
+    line: Any = None
+    asyncio.run(probe._streams(line, Tried(rate=1e9), Pair(), Own(best=best)))
+    assert len(done) == tries
+
+
+def test_only_who_knows_the_token_is_admitted() -> None:
+    said = wire.hello(TOKEN, 3, 7)
+    assert len(said) == wire.HELLO_BYTES and TOKEN not in said
+    assert wire.admitted(TOKEN, said, 7) == (3, wire.answer(TOKEN, said))
+    assert wire.admitted(b"another", said, 7) is wire.admitted(TOKEN, said, 8) is None
+    changed = bytes([said[0] ^ 1]) + said[1:]
+    assert wire.admitted(TOKEN, changed, 7) is None
+    as_another = said[:11] + b"\x04" + said[12:]
+    assert wire.admitted(TOKEN, as_another, 7) is None
+
+
+def test_who_answers_without_the_token_is_a_stranger() -> None:
+    """As another host does that has the address, too."""
+
+    async def tried(answer: bytes | None) -> str:
+        async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(wire.HELLO_BYTES)
+            if answer is not None:
+                writer.write(answer)
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(other, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        one = node(0, 2, Words())
+        one.tried = {1: Tried()}
+        await one._connect(1, {"address": "127.0.0.1", "port": port, "token": TOKEN.hex()})
+        server.close()
+        return one.tried[1].error
+
+    assert [asyncio.run(tried(answer)) for answer in (None, bytes(64), b"SSH-2.0-OpenSSH_9\r\n" * 4)] == [
+        "stranger"
+    ] * 3
+
+
+def test_a_port_where_nobody_listens_refuses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    one = node(0, 2, Words())
+    one.tried = {1: Tried()}
+    asyncio.run(one._connect(1, {"address": "127.0.0.1", "port": port, "token": TOKEN.hex()}))
+    assert one.tried[1].error == "refused"
+
+
+def test_a_node_that_never_comes_costs_a_bound_and_the_others_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "MEET_S", 0.3)
+
+    async def two_of_three() -> list[Meeting]:
+        store = Words()
+        met = [node(number, 3, store) for number in range(2)]
+        await asyncio.gather(*(one.hold(meeting.listen("127.0.0.1", "lo")) for one in met))
+        return met
+
+    first, second = asyncio.run(two_of_three())
+    assert (first.tried[2].error, second.tried[2].error) == ("late", "late")
+    assert not first.tried[1].error and first.tried[1].rate and second.tried[0].rate
+
+
+def test_nobody_waits_for_a_node_that_cannot_listen() -> None:
+    async def two_of_three() -> list[Meeting]:
+        store = Words()
+        met = [node(number, 3, store) for number in range(2)]
+        meeting.stand_aside(store, 2)  # type: ignore[arg-type]  # as far as it is used
+        await asyncio.gather(*(one.hold(meeting.listen("127.0.0.1", "lo")) for one in met))
+        return met
+
+    assert [set(one.tried) for one in asyncio.run(two_of_three())] == [{1}, {0}]
+
+
+def test_when_no_time_is_left_it_ends_and_says_so() -> None:
+    async def alone() -> Meeting:
+        one = node(0, 2, Words(), seconds=0.1)
+        await one.hold(meeting.listen("127.0.0.1", "lo"))
+        return one
+
+    assert asyncio.run(alone()).cut
+
+
+async def joined(client: Callable[[Line], Awaitable[None]], server: Callable[[Line], Awaitable[None]]) -> None:
+    tcp = socket.create_server(("127.0.0.1", 0))
+    one = socket.create_connection(tcp.getsockname())
+    other, _ = tcp.accept()
+    for end in (one, other):
+        end.setblocking(False)
+    lines = Line(one), Line(other)
+
+    async def beat() -> None:
+        while True:
+            for line in lines:
+                line.beat()
+            await asyncio.sleep(0.01)
+
+    beating = asyncio.create_task(beat())
+    await asyncio.gather(client(lines[0]), server(lines[1]))
+    beating.cancel()
+    for line in lines:
+        line.release()
+    tcp.close()
+
+
+def test_heartbeats_do_no_harm_to_what_is_said_or_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, served = Tried(), Pair()
+    monkeypatch.setattr(probe, "STREAM_S", 0.2)
+
+    async def ask(line: Line) -> None:
+        await probe.ask(line, tried, Pair(), Own())
+
+    async def serve(line: Line) -> None:
+        await asyncio.sleep(0.1)  # busy with another one: the client hears heartbeats meanwhile
+        await probe.serve(line, served, Own())
+
+    asyncio.run(joined(ask, serve))
+    assert tried.rate and tried.rate_back and tried.round_trip_s and tried.stalled is None and not served.stalled
+
+
+def test_who_waits_hears_heartbeats_and_is_patient() -> None:
+    async def ask(line: Line) -> None:
+        assert await line.hear(wire.PING, patience_s=0.2) == (wire.PING, 5)
+
+    async def serve(line: Line) -> None:
+        await asyncio.sleep(0.5)
+        await line.say(wire.PING, 5)
+
+    asyncio.run(joined(ask, serve))
+
+
+def test_half_a_heartbeat_is_made_whole() -> None:
+    class Full:
+        """A socket that has room for four bytes, and then for more."""
+
+        sent, room = b"", 4
+
+        def setsockopt(self, *_: int) -> None: ...
+
+        def send(self, words: bytes) -> int:
+            taken, self.room = words[: self.room], 100
+            self.sent += taken
+            return len(taken)
+
+    sock: Any = Full()
+    line = Line(sock)
+    line.beat()
+    line.beat()
+    line.beat()
+    assert sock.sent == wire._FRAME.pack(wire.HEART, 0) * 2
+
+
+def test_where_nothing_comes_it_is_silent() -> None:
+    async def hears(line: Line) -> None:
+        with pytest.raises(Refused, match="silent"):
+            await line.hear(wire.PING, patience_s=0.05)
+        start = time.monotonic()
+        with pytest.raises(Refused, match="silent"):
+            await line.say(wire.PING)
+        assert time.monotonic() - start < 1, "it is known by now"
+
+    async def alone() -> None:
+        tcp = socket.create_server(("127.0.0.1", 0))
+        one = socket.create_connection(tcp.getsockname())
+        one.setblocking(False)
+        line = Line(one)
+        await hears(line)
+        line.release()
+        tcp.close()
+
+    asyncio.run(alone())
+
+
+def test_data_that_stalls_is_told_by_who_receives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the data does not leave: half of it is never sent."""
+    monkeypatch.setattr(probe, "STALL_S", 0.1)  # read by both ends when they have met
+
+    async def half(line: Line, kind: int, size: int, patience_s: float) -> None:
+        async with line._turn(patience_s):
+            said = wire._FRAME.pack(kind, size) + bytes(size // 2)
+            await asyncio.get_running_loop().sock_sendall(line._sock, said)
+            await asyncio.sleep(patience_s)
+
+    monkeypatch.setattr(Line, "send_data", half)
+    tried, served, asked = Tried(), Pair(), Pair(patience_s=0.1)
+
+    async def ask(line: Line) -> None:
+        await probe.ask(line, tried, asked, Own())
+
+    async def serve(line: Line) -> None:
+        with pytest.raises(Refused, match="stalled"):
+            await probe.serve(line, served, Own())
+
+    asyncio.run(joined(ask, serve))
+    assert tried.stalled == patience.LARGE // 2 and tried.rate is None and not tried.error
+    assert (asked.stalled, served.stalled) == ({"out"}, {"back"})
+
+
+def test_after_some_stalls_patience_is_shorter_on_both_ends() -> None:
+    assert probe._patience_s(0, patience.KNOWN - 1) == patience.STALL_S
+    assert probe._patience_s(patience.KNOWN, 0) == probe._patience_s(0, patience.KNOWN) == patience.SHORT_STALL_S
+
+
+def test_a_frame_that_was_not_asked_for_ends_the_connection() -> None:
+    async def ask(line: Line) -> None:
+        await line.say(wire.READY)
+        await line.hear(wire.READY)
+        await line.say(wire.READY)
+        await line.say(wire.PUT, wire.LONGEST + 1)
+
+    async def serve(line: Line) -> None:
+        with pytest.raises(Refused, match="stranger"):
+            await probe.serve(line, Pair(), Own())
+
+    asyncio.run(joined(ask, serve))

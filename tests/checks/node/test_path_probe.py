@@ -1,0 +1,142 @@
+"""The processes that touch a path: killed, stopped, or left alone by the worker that started them."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from preflight.checks.node import mounts, one_file, path_calls
+from preflight.checks.node.one_file import Bounds
+from preflight.checks.node.path_probe import Probe, answers
+from tests import running
+
+NAME = ".preflight-test"
+
+
+@contextmanager
+def probing(folder: Path) -> Iterator[tuple[Probe, psutil.Process]]:
+    before = set(psutil.Process().children())
+    probe = Probe(str(folder), NAME)
+    (process,) = set(psutil.Process().children()) - before
+    try:
+        yield probe, process
+    finally:
+        probe.end()
+        assert not psutil.pid_exists(process.pid)
+
+
+def ask(probe: Probe, what: str, *arguments: object, within_s: float = running.DEADLINE_S) -> None:
+    probe.ask(what, *arguments)
+    assert list(answers([probe], within_s)) == [probe]
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    with probing(tmp_path) as (probe, _):
+        ask(probe, "look", True)
+        facts = probe.facts
+        assert facts["written"] and facts["opened"] and not facts["read_only"] and facts["failed"] is None
+        assert facts["mount"] and len(facts["stat_ms"]) == len(facts["fsync_ms"]) == len(facts["write_ms"]) == 2
+        (file,) = tmp_path.iterdir()
+        assert file.name == NAME and file.stat().st_mode & 0o777 == 0o600 and file.stat().st_size == path_calls.SIZE
+        ask(probe, "see", {"0": NAME, "1": "another"}, 0.0)
+        assert probe.facts["seen"] == {"0": "yes", "1": "no"}
+        ask(probe, "remove")
+        assert list(tmp_path.iterdir()) == [] and probe.facts["left"] == ""
+
+
+def test_a_link_leads_to_the_mount_of_its_target(tmp_path: Path) -> None:
+    shm, link = Path("/dev/shm"), tmp_path / "link"
+    link.symlink_to(shm)
+    with probing(link) as (probe, _):
+        assert probe.facts["mount"] == mounts.of_path(str(tmp_path))
+        ask(probe, "look", False)
+        assert probe.facts["mount"] == mounts.of_path(str(shm)) != mounts.of_path(str(tmp_path))
+        assert not (shm / NAME).exists()
+
+
+def test_a_file_that_comes_late(tmp_path: Path) -> None:
+    """As one does where a client keeps for a while what is not there."""
+    with probing(tmp_path / "here") as (here, _):
+        (tmp_path / "here").mkdir()
+        here.ask("see", {"0": NAME}, running.DEADLINE_S)
+        with probing(tmp_path / "here") as (there, _):
+            ask(there, "look", True)
+            assert list(answers([here], running.DEADLINE_S)) == [here]
+        assert here.facts["seen"] == {"0": "yes"}
+
+
+@pytest.mark.parametrize("made", ["file", "link"])
+def test_what_is_not_ours_is_left_alone(made: str, tmp_path: Path) -> None:
+    other, mine = tmp_path / "other", tmp_path / NAME
+    other.write_text("kept")
+    mine.write_text("kept") if made == "file" else mine.symlink_to(other)
+    with probing(tmp_path) as (probe, _):
+        ask(probe, "look", False)
+        assert probe.facts["failed"] == {"call": "create", "error": "EEXIST", "text": "File exists"}
+    assert other.read_text() == mine.read_text() == "kept"
+
+
+def test_a_process_that_somebody_kills(tmp_path: Path) -> None:
+    with probing(tmp_path) as (probe, process):
+        process.kill()
+        ask(probe, "look", True)
+        assert probe.disturbed == f"the process that looked at {tmp_path} ended by signal 9"
+        assert probe.facts["hang"] is None
+
+
+def test_a_process_that_somebody_stops(tmp_path: Path) -> None:
+    with probing(tmp_path) as (probe, process):
+        process.suspend()
+        ask(probe, "look", True, within_s=0.2)
+        assert probe.disturbed == f"the process that looked at {tmp_path} was stopped"
+        assert probe.facts["hang"] is None
+
+
+@pytest.mark.parametrize("deed", [signal.SIGKILL, signal.SIGTERM])
+def test_the_file_goes_when_the_worker_is_killed(deed: signal.Signals, tmp_path: Path) -> None:
+    code = f"""import sys
+import time
+from preflight.checks.node.path_probe import Probe, answers
+probe = Probe({str(tmp_path)!r}, {NAME!r})
+probe.ask("look", True)
+list(answers([probe], 60))
+print(probe._pid, flush=True)
+sys.stdin.read()"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=running.environment()
+    ) as worker:
+        assert worker.stdout
+        probe = os.pidfd_open(int(worker.stdout.readline()))
+        with closing(os.fdopen(probe)):
+            assert (tmp_path / NAME).exists()
+            worker.send_signal(deed)
+            assert select.select([probe], [], [], running.DEADLINE_S)[0], "it has not ended"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_comes_too_late_blames_nothing(tmp_path: Path) -> None:
+    """The writer has waited for it, and has taken its file away."""
+    from torch.distributed import HashStore  # type: ignore[attr-defined]  # not in __all__
+
+    store = HashStore()
+    bounds, now = Bounds.within(running.DEADLINE_S, 15.0), time.monotonic()
+    with probing(tmp_path) as (probe, _):
+        ask(probe, "look", True)
+        one_file.tell(store, 0, 0, probe)
+        one_file.look_for_all(store, 1, [0, 1], [probe], bounds, now)
+        assert probe.facts["seen"] == {"0": "yes"}
+        ask(probe, "remove")
+        one_file.look_for_all(store, 1, [0, 1], [probe], bounds, now)
+        assert probe.facts["seen"] == {"0": "no"}
+        assert one_file.count_in(store, 2)
+        one_file.all_have_looked(store, now)
+        one_file.look_for_all(store, 1, [0, 1], [probe], bounds, now)
+        assert probe.facts["seen"] == {}

@@ -1,0 +1,201 @@
+"""File systems that are missing, full, read-only, slow or dead on one of three nodes, and made-up facts of many."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fuse, running
+from tests.faults import ELSEWHERE
+from tests.fuse import SILENT, Call, FileSystem
+from tests.nodes import as_nodes
+from tests.running import Finished
+
+ONLY = ("--only", "node.storage")
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts of a rank's own need root and unshare"
+)
+needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="file systems of a test's own need /dev/fuse")
+
+
+def run_with(
+    folder: Path, *paths: Path, wrap: Mapping[int, str] | None = None, serving: Sequence[FileSystem] = (),
+    settings: Mapping[str, object] | None = None, prefix: Mapping[int, Sequence[str]] | None = None,
+) -> Finished:  # fmt: skip
+    """Three nodes, each with mounts of its own, made by a shell's lines. What is served ends with the ranks, so that
+    what hangs in it can end as well."""
+    report = folder / "report"
+    report.mkdir()
+    run = running.Run(report)
+    named = ",".join(map(str, paths))
+    words = running.preflight(
+        *ONLY, "--set", f"node.storage.paths={named}", "--report", str(report), "--deadline", "60"
+    )
+    for name, value in (settings or {}).items():
+        words += ["--set", f"node.storage.{name}={value}"]
+    nodes = as_nodes(3, {})
+    for rank, env in enumerate(running.plain_ranks(3)):
+        script = f'set -e\n{(wrap or {}).get(rank, "true")}\nexec "$@"'
+        command = ["unshare", "--mount", "sh", "-c", script, "sh", *(prefix or {}).get(rank, ()), *words]
+        run.start(command, {**env, **nodes[rank]})
+    try:
+        for process in run.processes:
+            process.wait(timeout=running.DEADLINE_S)
+    finally:
+        for system in serving:
+            system.end()
+    return run.finish()
+
+
+def is_told(name: str, finished: Finished, path: Path, node: str = "node-1") -> dict[str, Any]:
+    """What is said of one path is what the table has, of this node alone."""
+    found = [one for one in finished.findings() if one["where"].get("file") == str(path)]
+    assert ELSEWHERE[name].is_told_by(found) and len(found) == 1, finished.told()
+    assert ELSEWHERE[name].says in found[0]["message"], finished.told()
+    assert found[0]["where"] == {"node": node, "file": str(path)} and "{" not in found[0]["fix"], finished.told()
+    return dict(found[0])
+
+
+def folders(top: Path, *names: str) -> list[Path]:
+    made = [top / name for name in names]
+    for folder in made:
+        folder.mkdir()
+    return made
+
+
+def ours(*places: Path) -> list[Path]:
+    return [path for place in places for path in place.glob(".preflight-*")]
+
+
+@needs_mounts
+def test_sound_nodes(tmp_path: Path) -> None:
+    """A shared folder, one that is read-only everywhere, a disk of each node's own, and one below a link."""
+    shared, data, scratch, below = folders(tmp_path, "shared", "data", "scratch", "below")
+    link = tmp_path / "link"
+    link.symlink_to(below)
+    (data / "dataset").write_text("kept")
+    mine = f"mount --bind {data} {data}\nmount -o remount,ro,bind {data}\nmount -t tmpfs none {scratch}"
+    paths = (shared, data, scratch, link)
+    must = {"shared": shared, "written": link}
+    finished = run_with(tmp_path, *paths, wrap=dict.fromkeys(range(3), mine), settings=must)
+    check = finished.check("node.storage")
+    assert check["status"] == "pass" and finished.left_over == [], finished.told()
+    assert len(check["findings"]) == 1, finished.told()
+    assert check["seconds"]["max"] < 30, "nobody has waited for the bound of a phase"
+    (info,) = check["findings"]
+    assert info["code"] == "node.storage.own" and info["where"] == {"file": str(scratch)}, finished.told()
+    assert ours(shared, below) == [] and [path.name for path in data.iterdir()] == ["dataset"]
+
+
+@needs_mounts
+def test_what_one_node_does_not_have(tmp_path: Path) -> None:
+    data, top, sealed, source = folders(tmp_path, "data", "top", "sealed", "source")
+    there = f"mount --bind {source} {data}\nmount --bind {source} {top}\nmkdir -p {top}/inside"
+    odd = f"mount --bind {sealed} {sealed}\nmount -o remount,ro,bind {sealed}"
+    wrap = {0: there, 1: odd, 2: there}
+    finished = run_with(tmp_path, data, top / "inside", sealed, wrap=wrap)
+    is_told("storage_not_mounted", finished, data)
+    is_told("storage_missing", finished, top / "inside")
+    is_told("storage_read_only", finished, sealed)
+    assert ours(data, sealed, source) == []
+
+
+@needs_mounts
+def test_too_little_room(tmp_path: Path) -> None:
+    full, nearly, none, few = folders(tmp_path, "full", "nearly", "none", "few")
+    big = "\n".join(f"mount -t tmpfs -o size=2g none {folder}" for folder in (full, nearly, none, few))
+    odd = f"""mount -t tmpfs -o size=1m none {full}
+head -c 9999999 /dev/zero >{full}/full 2>/dev/null || [ -s {full}/full ]
+mount -t tmpfs -o size=20m none {nearly}
+mount -t tmpfs -o size=2g,nr_inodes=3 none {none}
+touch {none}/one {none}/two
+mount -t tmpfs -o size=2g,nr_inodes=50 none {few}"""
+    finished = run_with(tmp_path, full, nearly, none, few, wrap={0: big, 1: odd, 2: big})
+    is_told("storage_full", finished, full)
+    is_told("storage_nearly_full", finished, nearly)
+    is_told("storage_no_inodes", finished, none)
+    is_told("storage_few_inodes", finished, few)
+
+
+@contextlib.contextmanager
+def served(top: Path, **sick: tuple[dict[Call, int], dict[Call, float]]) -> Iterator[dict[str, FileSystem]]:
+    """Mounts of one file system: "sound", and others by their names, with what their calls do and how late they are."""
+    with contextlib.ExitStack() as stack:
+        try:
+            made = {"sound": stack.enter_context(fuse.mounted(top / "served-sound"))}
+            for name, (does, late) in sick.items():
+                one = fuse.mounted(top / f"served-{name}", does, late, made["sound"].files)
+                made[name] = stack.enter_context(one)
+        except OSError as error:
+            pytest.skip(f"no file system can be served here: {error}")
+        yield made
+
+
+def on_nodes(top: Path, systems: Mapping[str, FileSystem]) -> dict[int, str]:
+    """Binds the sick ones on node 1, where the others have the sound one."""
+    sound = systems["sound"].folder
+    binds = {name: system.folder for name, system in systems.items() if name != "sound"}
+    well = "\n".join(f"mount --bind {sound} {top / name}" for name in binds)
+    return {0: well, 1: "\n".join(f"mount --bind {source} {top / name}" for name, source in binds.items()), 2: well}
+
+
+@needs_mounts
+@needs_fuse
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv makes root another user")
+def test_errors_and_a_slow_disk(tmp_path: Path) -> None:
+    """The user of node 1 is not root, and may read our files."""
+    user = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=+dac_read_search"]
+    may_read = [*user, "--ambient-caps=+dac_read_search"]
+    quota, broken, stale, slow, denied = paths = folders(tmp_path, "quota", "broken", "stale", "slow", "denied")
+    with served(
+        tmp_path,
+        quota=({Call.WRITE: 122}, {}),
+        broken=({Call.FSYNC: 5}, {}),
+        stale=({Call.OPENDIR: 116}, {}),
+        slow=({}, {Call.FSYNC: 0.3}),
+    ) as systems:
+        finished = run_with(tmp_path, *paths, wrap=on_nodes(tmp_path, systems), prefix={1: may_read})
+        assert systems["sound"].names == []
+    is_told("storage_quota", finished, quota)
+    is_told("storage_io_error", finished, broken)
+    is_told("storage_stale", finished, stale)
+    is_told("storage_denied", finished, denied)
+    is_told("storage_slow_fsync", finished, slow)
+
+
+@needs_mounts
+@needs_fuse
+def test_dead_mounts(tmp_path: Path) -> None:
+    """Two die in the hand of one node: the run takes as long as one of them, and the other paths are judged."""
+    stat, fsync, other = folders(tmp_path, "stat", "fsync", "other")
+    at_unlink = {Call.FSYNC: SILENT, Call.UNLINK: SILENT}
+    with served(tmp_path, stat=({Call.LOOKUP: SILENT}, {}), fsync=(at_unlink, {})) as systems:
+        finished = run_with(
+            tmp_path, stat, fsync, other, wrap=on_nodes(tmp_path, systems), serving=list(systems.values()),
+            settings={"patience_s": 1},
+        )  # fmt: skip
+    is_told("storage_dead_stat", finished, stat)
+    is_told("storage_dead_fsync", finished, fsync)
+    assert len(finished.findings()) == 2 and finished.left_over == [], finished.told()
+    check = finished.check("node.storage")
+    (left,) = [one for one in check["findings"] if one["severity"] == "info"]
+    assert left["code"] == "node.storage.left" and left["where"]["file"].startswith(f"{fsync}/.preflight-")
+    assert check["outcomes"] == [] and check["seconds"]["max"] < 30
+    assert ours(other) == []
+
+
+@needs_mounts
+@needs_fuse
+def test_data_that_one_node_does_not_have(tmp_path: Path) -> None:
+    """Nobody may write to it: what is mounted there decides."""
+    (data,) = folders(tmp_path, "data")
+    seal = f"mount -o remount,ro,bind {data}"
+    with served(tmp_path) as systems:
+        there = f"mount --bind {systems['sound'].folder} {data}\n{seal}"
+        wrap = {0: there, 1: f"mount --bind {data} {data}\n{seal}", 2: there}
+        finished = run_with(tmp_path, data, wrap=wrap)
+    is_told("storage_data_not_mounted", finished, data)
