@@ -51,7 +51,7 @@ class Process:
             kind, text = HANGS, f"no answer within {time.monotonic() - start:.1f} s"
             disturbed = _is_stopped(self._process.pid)
         except (EOFError, OSError):
-            self._process.join(KILL_S)
+            self._await_end()
             kind, text = DIED, f"the process that asked ended with {self._process.exitcode}"
             disturbed = self._process.exitcode in (-signal.SIGKILL, -signal.SIGTERM)
         call = self._calling[:].rstrip(b"\0").decode(errors="replace")
@@ -59,8 +59,15 @@ class Process:
 
     def end(self) -> None:
         self._process.kill()
-        self._process.join(KILL_S)
+        self._await_end()
         self._connection.close()
+
+    def _await_end(self) -> None:
+        """Not by join(): its bound is that of a descriptor which the process has closed, and then it waits for ever
+        for one in uninterruptible sleep."""
+        end = time.monotonic() + KILL_S
+        while self._process.exitcode is None and time.monotonic() < end:
+            time.sleep(0.005)
 
 
 def _is_stopped(pid: int | None) -> bool:
