@@ -68,7 +68,7 @@ def markdown(check: Check) -> str:
 
 
 def _default(value: object) -> str:
-    return "none" if value in (None, "") else str(value)
+    return "none" if value in (None, "", ()) else str(value)
 
 
 def _cell(text: str) -> str:

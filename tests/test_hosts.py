@@ -33,8 +33,8 @@ def test_two_hosts_are_sound(rendezvous: Sequence[str], two: list[Host], tmp_pat
 
 def test_a_slow_link_is_waited_for(two: list[Host], tmp_path: Path) -> None:
     two[1].slow_down("200mbit")
-    finished = run_on(tmp_path, two, "--all", deadline_s=120)
-    is_silent(finished, 4)
+    finished = run_on(tmp_path, two, "--only", "comm", deadline_s=120)
+    is_silent(finished, 4, ("env.launch", "comm.init", "comm.all_reduce"))
     assert ELSEWHERE["slow_link"].is_told_by(finished.findings())
 
 

@@ -22,7 +22,7 @@ def where(finished: Finished, code: str) -> list[dict[str, object]]:
 
 
 def test_a_rank_that_never_starts_is_named_and_the_others_are_tested(tmp_path: Path) -> None:
-    finished = running.run_ranks(tmp_path, running.plain_ranks(3)[:2], "--all", deadline_s=30)
+    finished = running.run_ranks(tmp_path, running.plain_ranks(3)[:2], "--only", "comm", deadline_s=30)
     told = finished.told()
     assert ELSEWHERE["rank_never_starts"].is_told_by(finished.findings()), told
     assert finished.report["job"]["missing_ranks"] == "2", told
@@ -33,7 +33,7 @@ def test_a_rank_that_never_starts_is_named_and_the_others_are_tested(tmp_path: P
 def test_rank_0_that_never_starts_is_named_by_each_node(tmp_path: Path) -> None:
     with running.store_server() as (port, _):
         ranks = running.plain_ranks(2, port, TORCHELASTIC_USE_AGENT_STORE="True")[1:]
-        finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=20)
+        finished = running.run_ranks(tmp_path, ranks, "--only", "comm", deadline_s=20)
     report = finished.report_named("report.rank-1.json")
     found = finished.findings(report)
     assert ELSEWHERE["rank_0_never_starts"].is_told_by(found), finished.told()
@@ -50,7 +50,7 @@ def run_after_arrivals(
         ranks = running.plain_ranks(world, port, TORCHELASTIC_USE_AGENT_STORE="True")
         store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
         run = running.Run(folder)
-        command = running.preflight("--all", "--report", str(folder), "--deadline", "60")
+        command = running.preflight("--only", "comm", "--report", str(folder), "--deadline", "60")
         for rank in first:
             run.start(command, ranks[rank])
         store.wait([f"preflight/arrivals/{index + 1}" for index in range(len(first))], timedelta(seconds=60))
@@ -88,13 +88,13 @@ def test_two_processes_with_rank_0(tmp_path: Path) -> None:
 
 def test_a_duplicate_instead_of_a_rank_names_both(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
-    finished = running.run_ranks(tmp_path, [ranks[0], ranks[1], ranks[1]], "--all", deadline_s=30)
+    finished = running.run_ranks(tmp_path, [ranks[0], ranks[1], ranks[1]], "--only", "comm", deadline_s=30)
     assert ELSEWHERE["duplicate_instead"].is_told_by(finished.findings()), finished.told()
 
 
 def test_a_rank_beyond_the_world(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
-    finished = running.run_ranks(tmp_path, [*ranks[:2], {**ranks[2], "RANK": "7"}], "--all", deadline_s=30)
+    finished = running.run_ranks(tmp_path, [*ranks[:2], {**ranks[2], "RANK": "7"}], "--only", "comm", deadline_s=30)
     assert ELSEWHERE["rank_outside"].is_told_by(finished.findings()), finished.told()
 
 
@@ -107,7 +107,7 @@ def test_a_variable_that_is_no_number(variable: str, value: str | None, tmp_path
         del ranks[2][variable]
     else:
         ranks[2][variable] = value
-    finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=30)
+    finished = running.run_ranks(tmp_path, ranks, "--only", "comm", deadline_s=30)
     told = finished.told()
     assert ELSEWHERE["no_number"].is_told_by(finished.findings()), told
     assert {one["variable"] for one in where(finished, "env.launch.invalid")} == {variable}, told
@@ -118,7 +118,7 @@ def test_a_variable_that_is_no_number(variable: str, value: str | None, tmp_path
 def test_a_world_size_that_differs(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
     ranks[2]["WORLD_SIZE"] = "8"
-    finished = running.run_ranks(tmp_path, ranks, "--all")
+    finished = running.run_ranks(tmp_path, ranks, "--only", "comm")
     assert ELSEWHERE["world_size_differs"].is_told_by(finished.findings()), finished.told()
     assert len(finished.findings()) == 1, finished.told()
 
@@ -126,14 +126,14 @@ def test_a_world_size_that_differs(tmp_path: Path) -> None:
 def test_two_ranks_with_one_local_rank(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
     ranks[2]["LOCAL_RANK"] = "1"
-    finished = running.run_ranks(tmp_path, ranks, "--all")
+    finished = running.run_ranks(tmp_path, ranks, "--only", "comm")
     assert ELSEWHERE["local_rank_taken"].is_told_by(finished.findings()), finished.told()
 
 
 def test_a_local_world_size_that_is_wrong(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
     ranks[1]["LOCAL_WORLD_SIZE"] = "8"
-    finished = running.run_ranks(tmp_path, ranks, "--all")
+    finished = running.run_ranks(tmp_path, ranks, "--only", "comm")
     assert ELSEWHERE["local_world_size"].is_told_by(finished.findings()), finished.told()
 
 
@@ -143,7 +143,9 @@ def test_a_port_that_is_taken_is_said_by_rank_0(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        finished = running.run_ranks(tmp_path, running.plain_ranks(1, taken.getsockname()[1]), "--all", deadline_s=20)
+        finished = running.run_ranks(
+            tmp_path, running.plain_ranks(1, taken.getsockname()[1]), "--only", "comm", deadline_s=20
+        )
     report = finished.report_named("report.rank-0.json")
     assert ELSEWHERE["port_taken"].is_told_by(finished.findings(report)), finished.told()
     assert "is taken by another process" in " ".join(finished.output.split()), finished.told()
@@ -154,7 +156,7 @@ def test_a_store_that_is_frozen_from_the_start(tmp_path: Path) -> None:
     with running.store_server() as (port, pid):
         os.kill(pid, signal.SIGSTOP)
         ranks = running.plain_ranks(2, port, TORCHELASTIC_USE_AGENT_STORE="True")
-        finished = running.run_ranks(tmp_path, ranks, "--all", deadline_s=20)
+        finished = running.run_ranks(tmp_path, ranks, "--only", "comm", deadline_s=20)
     for rank in (0, 1):
         found = finished.findings(finished.report_named(f"report.rank-{rank}.json"))
         assert ELSEWHERE["store_frozen_at_the_start"].is_told_by(found), finished.told()

@@ -180,7 +180,7 @@ def test_a_host_that_does_not_reach_the_endpoint_says_why(
 ) -> None:
     """It needs no node 0 for that, and no torch."""
     deed(two[1])
-    meeting = Meeting(two, timeout="8" if row == "filtered" else "3")
+    meeting = Meeting(two, timeout="3")
     meeting.start(two[1], 1)
     held_against(row, meeting, meeting.finish(), "host-b")
 

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 from preflight import console, ending, ranges
 from preflight.child import adopt_orphans
 from preflight.control import Interrupted
+from preflight.courier import StoreLost
+from preflight.rendezvous import codes
 from preflight.rendezvous.arguments import Request
 from preflight.rendezvous.guest import Guest
 from preflight.rendezvous.host import Host, as_json
@@ -41,6 +43,9 @@ def _found(node: Any) -> list[dict[str, Any]]:
         return list(node.run())
     except Stopped as stopped:
         return [as_json(stopped.finding)]
+    except StoreLost as why:
+        text = f"{why}, which this node had served; expected it to last until all had come"
+        return [as_json(codes.STORE_LOST.fail(text, node=node.name))]
 
 
 def _of(name: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:

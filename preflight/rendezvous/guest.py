@@ -1,13 +1,14 @@
 """What every node but node 0 does in `preflight rendezvous`."""
 
 import json
+import re
 from typing import Any
 
 from preflight.check import Finding
 from preflight.courier import StoreLost
 from preflight.rendezvous import causes, codes, tcp
 from preflight.rendezvous.judge import unreached
-from preflight.rendezvous.node import AGAIN_S, ARRIVALS, BYE, NOTHING, POLL_S, TARGETS, VERDICT, Node, Stopped
+from preflight.rendezvous.node import AGAIN_S, ARRIVALS, BYE, LOOK_S, NOTHING, POLL_S, TARGETS, VERDICT, Node, Stopped
 from preflight.rendezvous.tcp import Reach
 
 ENOUGH_S = 5.0
@@ -38,13 +39,14 @@ class Guest(Node):
     def _await_endpoint(self) -> Reach | None:
         """Until something there takes a connection; None at the deadline."""
         host, port = self.request.host, self.request.port
-        while self.control.left > 2 * POLL_S:
+        while (left := self.control.left) > 2 * POLL_S:
             reach = self.reach(host, port)
             if tcp.used(reach["connections"]):
                 return reach
-            if self.control.left > 2 * POLL_S or self._last == NOTHING:  # else the deadline has cut it off
+            if self._last == NOTHING or left > 3 * LOOK_S:  # else its patience was cut by the deadline
                 self._last = reach
-            self.say(f"waiting: {causes.why(self._last, host, port)}; is node 0 started? ({self.left()})")
+            why = _steady(causes.why(self._last, host, port))
+            self.say_waiting(f"waiting: {why}; is node 0 started?", self.control.end_at)
             self.pause(AGAIN_S)
         return None
 
@@ -60,7 +62,7 @@ class Guest(Node):
             raise Stopped(self._no_client(reach, there, why, left)) from None
         try:
             place = self.control.request("append", key=ARRIVALS, value=json.dumps(self.arrival(reach)))
-            self.say(f"reached node 0's store at {there}; waiting for all nodes, {self.left()}")
+            self.say_waiting(f"reached node 0's store at {there}; waiting for all nodes", self.control.end_at)
             targets = self._fetch(TARGETS)
             self.try_targets(place, targets["targets"])
             verdict = self._fetch(VERDICT)
@@ -99,3 +101,8 @@ class Guest(Node):
             self.pause(max(POLL_S, self.request.nnodes / 5000))
         text = f"node 0 still waited for other nodes after {self.request.timeout_s:.0f} s, expected all to come"
         raise Stopped(codes.NEVER_CAME.fail(text, evidence=self.evidence, fix=WAITED))
+
+
+def _steady(why: str) -> str:
+    """Without the tenths of seconds, which make every time another reason."""
+    return re.sub(r" after \d+\.\d s", "", why)

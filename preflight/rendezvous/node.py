@@ -1,4 +1,4 @@
-"""One node's part in `preflight rendezvous`: what every node does, and what all but node 0 do.
+"""One node's part in `preflight rendezvous`: what every node does.
 
 The process decides and waits. What may hang (look-ups, connections, torch's store) is in children: see control.py.
 """
@@ -34,6 +34,7 @@ STORE_S = 10.0
 POLL_S = 0.1
 NOTHING: Reach = {"resolved_s": None, "unresolved": "", "connections": []}
 """Where a look did not end in time."""
+AGAIN_SAID_S = 10.0
 BACKLOG = 4096
 
 
@@ -55,7 +56,7 @@ class Node:
         self.name = socket.gethostname()
         self.nonce = uuid.uuid4().hex
         self._ephemeral = _listen()
-        self._said = ""
+        self._said, self._said_at = "", 0.0
         self._courier: Courier | None = None
 
     @property
@@ -63,13 +64,15 @@ class Node:
         return {"name": self.request.host, "port": self.request.port}
 
     def say(self, text: str) -> None:
-        """A line on the screen; the same one only once in a row."""
-        if text != self._said:
-            self._say(f"{text}\n")
-        self._said = text
+        """A line on the screen."""
+        self._say(f"{text}\n")
 
-    def left(self) -> str:
-        return f"at most {max(0.0, self.control.left):.0f} s more"
+    def say_waiting(self, text: str, end: float) -> None:
+        """The same text only now and then: many nodes may share one screen."""
+        now = time.monotonic()
+        if text != self._said or now - self._said_at >= AGAIN_SAID_S:
+            self.say(f"{text} (at most {max(0.0, end - now):.0f} s more)")
+            self._said, self._said_at = text, now
 
     def pause(self, seconds: float) -> None:
         end = self.control.until(seconds)
@@ -88,8 +91,9 @@ class Node:
 
     def reach_all(self, targets: Sequence[tuple[str, int]]) -> list[Reach]:
         """All at once. What does not come in time is `NOTHING`."""
-        calls = {str(i): partial(tcp.reach, name, port, LOOK_S) for i, (name, port) in enumerate(targets)}
-        found, _ = self.control.ask("look", lambda: {**tcp.in_time(calls, 2.5 * LOOK_S)}, 3 * LOOK_S)
+        patience_s = min(LOOK_S, max(0.5, self.control.left / 3))
+        calls = {str(i): partial(tcp.reach, name, port, patience_s) for i, (name, port) in enumerate(targets)}
+        found, _ = self.control.ask("look", lambda: {**tcp.in_time(calls, 2.5 * patience_s)}, 3 * patience_s)
         return [(found or {}).get(str(i), NOTHING) for i in range(len(targets))]
 
     def join(self) -> str | None:
@@ -147,11 +151,10 @@ class Node:
 
 def _listen() -> socket.socket:
     """At a port of the system's choice, as workers do; over both families where the host has both."""
-    made = (
-        socket.create_server(("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-        if socket.has_dualstack_ipv6()
-        else socket.create_server(("", 0), backlog=BACKLOG)
-    )
+    try:
+        made = socket.create_server(("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    except (OSError, ValueError):  # a host without IPv6
+        made = socket.create_server(("", 0), backlog=BACKLOG)
     made.setblocking(False)
     return made
 

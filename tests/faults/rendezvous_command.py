@@ -28,7 +28,7 @@ ELSEWHERE: tuple[Fault, ...] = (
     _row("nobody_serves", "Node 0 was not started.", "one of two nodes is", "fail refused", culprit=_B,
          says="(connection refused after 0.0 s), expected node 0's store at host-a:29600"),
     _row("filtered", "The endpoint's port is filtered.", "`iptables -j DROP` on one host",
-         "fail filtered", culprit=_B, says="of 10.77.0.1 (timed out after 3."),
+         "fail filtered", culprit=_B, says="of 10.77.0.1 (timed out after "),
     _row("port_taken", "Another process listens at the port on node 0.", "a listening socket", "fail port_taken",
          culprit=_A, says="port 29600 of this node is taken by python"),
     _row("port_refused", "Node 0 may not listen at a low port.", "another user, and port 80", "fail port_refused",

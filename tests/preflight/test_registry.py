@@ -30,6 +30,25 @@ IDS_AND_CODES = {
         "unresolved", "unreachable", "silent_address", "unlike", "loopback", "far", "slow_name", "slow_reverse",
     },
     "node.clock": {"skewed"},
+    "node.storage": {
+        "no_answer", "missing", "broken", "denied", "read_only", "space", "inodes_left", "quota",
+        "not_shared", "own", "unlike_mount", "unlike_options", "soft", "slow", "left",
+    },
+    "net.interfaces": {
+        "none", "down", "loopback", "shared", "family", "internal", "link_local", "other_network", "mtu",
+        "speed", "route", "also",
+    },
+    "net.rdma": {
+        "gid_index", "no_gid", "firmware", "link_layer", "pcie", "slow", "nothing", "too_many", "unmatched",
+        "silent", "down", "missing", "closed", "unequal", "unused",
+    },
+    "net.rdma_errors": {
+        "went_down", "link", "resent", "full",
+    },
+    "net.mesh": {
+        "no_address", "same_address", "filtered", "refused", "reset", "no_route", "stranger", "silent", "mtu",
+        "slow", "asymmetric", "far", "untried",
+    },
     "node.kernel": {
         "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",
         "nic", "link_down", "peermem", "acs", "iommu", "fabric_manager",
