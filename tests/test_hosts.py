@@ -1,25 +1,19 @@
 """Real torchrun on several hosts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests import running
 from tests.faults import ELSEWHERE
-from tests.hosts import Host, cluster, needs_hosts
+from tests.hosts import Host, needs_hosts
 from tests.on_hosts import C10D, STATIC, run_on
 from tests.running import Finished, Run
 from tests.test_sound import is_silent
 
 pytestmark = [pytest.mark.hosts, needs_hosts]
 PLUGINS = ("--only", "plugin", "--plugin", "alone", "--plugin", "after")
-
-
-@pytest.fixture
-def two() -> Iterator[list[Host]]:
-    with cluster(2) as hosts:
-        yield hosts
 
 
 @pytest.mark.parametrize("rendezvous", [STATIC, C10D], ids=["static", "c10d"])

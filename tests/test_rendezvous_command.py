@@ -103,18 +103,6 @@ def held_against(row: str, meeting: Meeting, codes: Mapping[str, int], teller: s
         assert fault.culprit.items() <= finding["where"].items(), told
 
 
-@pytest.fixture
-def two() -> Iterator[list[Host]]:
-    with cluster(2) as hosts:
-        yield hosts
-
-
-@pytest.fixture
-def three() -> Iterator[list[Host]]:
-    with cluster(3) as hosts:
-        yield hosts
-
-
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 def test_hosts_that_meet_are_told_so(backend: str, three: list[Host]) -> None:
     """Also with IPv6 addresses that work, and with node 0 as the last to start."""

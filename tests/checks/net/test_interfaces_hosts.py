@@ -4,7 +4,7 @@ facts hold both backends' choices: NCCL itself needs GPUs."""
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from preflight.checks.net import interfaces
 from preflight.checks.net.choices import Facts
 from tests import running
 from tests.faults import ELSEWHERE
-from tests.hosts import Host, cluster, known, needs_hosts
+from tests.hosts import Host, known, needs_hosts
 from tests.on_hosts import found_as, ranks_on
 from tests.test_sound import is_silent
 
@@ -29,18 +29,6 @@ print(json.dumps(interfaces.measure(ctx)))
 """
 Found = list[dict[str, Any]]
 pytestmark = [pytest.mark.hosts, needs_hosts]
-
-
-@pytest.fixture
-def two() -> Iterator[list[Host]]:
-    with cluster(2) as hosts:
-        yield hosts
-
-
-@pytest.fixture
-def three() -> Iterator[list[Host]]:
-    with cluster(3) as hosts:
-        yield hosts
 
 
 def measured(hosts: Sequence[Host], *environ: Mapping[str, str]) -> dict[int, Facts]:

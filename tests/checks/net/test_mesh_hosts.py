@@ -23,24 +23,6 @@ pytestmark = [pytest.mark.hosts, needs_hosts]
 
 
 @pytest.fixture
-def two() -> Iterator[list[Host]]:
-    with cluster(2) as hosts:
-        yield hosts
-
-
-@pytest.fixture
-def three() -> Iterator[list[Host]]:
-    with cluster(3) as hosts:
-        yield hosts
-
-
-@pytest.fixture
-def four() -> Iterator[list[Host]]:
-    with cluster(4) as hosts:
-        yield hosts
-
-
-@pytest.fixture
 def five() -> Iterator[list[Host]]:
     with cluster(5) as hosts:
         yield hosts

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,18 +17,6 @@ BY_NAME = (
     ("--rdzv-backend", "c10d", "--rdzv-endpoint", "host-a:29515", "--rdzv-id", "test"),
 )
 pytestmark = [pytest.mark.hosts, needs_hosts]
-
-
-@pytest.fixture
-def two() -> Iterator[list[Host]]:
-    with cluster(2) as hosts:
-        yield hosts
-
-
-@pytest.fixture
-def three() -> Iterator[list[Host]]:
-    with cluster(3) as hosts:
-        yield hosts
 
 
 def second_address(host: Host) -> str:
