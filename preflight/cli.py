@@ -222,7 +222,8 @@ def _run(options: argparse.Namespace) -> int:
     policy, sources = _configured(options)
     options.set += [f"{name}={getattr(options, flag)}" for flag, name in SHORT_FOR.items() if getattr(options, flag)]
     level = Level.FULL if options.all else Level(options.level or "standard")
-    selection = Selection(level, _words(options.only), _words(options.skip))
+    only = _words(options.only)
+    selection = Selection(level, only, _words(options.skip), ids=tuple(word for word in only if "." in word))
     for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
         plan.expand(words, sources, option)
     if options.level:

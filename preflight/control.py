@@ -99,6 +99,8 @@ class Control:
         self._last_turn = 0.0
         self._errands: list[Child] = []
         self._parent = parent or os.getppid()
+        self.watches_launcher = True
+        """Its death ends the run."""
         self._signals: list[tuple[int, float]] = []
         self._wake, self._woken = socket.socketpair()
         self._listen_to_signals()
@@ -181,7 +183,7 @@ class Control:
     def _raise_if_interrupted(self) -> None:
         if self._signals:
             raise Interrupted(f"was sent {signal.Signals(self._signals[0][0]).name}")
-        if os.getppid() != self._parent:
+        if self.watches_launcher and os.getppid() != self._parent:
             raise Interrupted(f"its launcher (process {self._parent}) has died")
 
     def _children(self) -> Iterator[Child]:
@@ -257,6 +259,10 @@ class Log:
         self._control, self._name = control, name
         self._count = 0
         self._holes: set[int] = set()
+
+    def count(self) -> int:
+        """How many entries there are."""
+        return int(self._control.request("count", key=self._name))
 
     def new(self) -> list[tuple[int, dict[str, Any]]]:
         """(number from 1, entry) of all that have come since. An appender that died between counting and

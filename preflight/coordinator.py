@@ -71,7 +71,7 @@ class Coordinator:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.control.deadline_s))
 
     def _add_if_it_applies(self, result: Result) -> None:
-        if result.applies or self._is_asked_for(result.check):
+        if result.applies or result.check in self.request.selection.ids:
             self._add(result)
         else:
             self._left_out.append(result)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
 Serve = Callable[[Channel, SharedPage], None]
+SERVE_S = 30.0
+"""For the server's own client. The server looks up its name first: 10 s where no DNS server answers."""
 
 
 def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":
@@ -44,7 +46,7 @@ def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
 
     def serve(channel: Channel, _page: SharedPage) -> None:
         try:
-            store = connect(host, port, 10.0, is_master=True)
+            store = connect(host, port, SERVE_S, is_master=True)
             if key:
                 store.set(key, value)
         except Exception as error:

@@ -18,6 +18,8 @@ class Selection:
     level: Level = Level.STANDARD
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    """Checks that were asked for by their own names, and not as part of a family."""
 
     def names(self, id_: str) -> bool:
         """Whether a check whose level is not known (a plugin that cannot be loaded) was asked for."""

@@ -1,6 +1,7 @@
 """`preflight rendezvous` on hosts of their own: names, ports, routes and numbers are really wrong."""
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -32,13 +33,24 @@ class Meeting:
         self.outputs: dict[str, Path] = {}
         self.folder = Path(tempfile.mkdtemp())
 
-    def start(self, host: Host, node_rank: int, *more: str, nnodes: int | None = None) -> None:
+    def start(
+        self,
+        host: Host,
+        node_rank: int,
+        *more: str,
+        nnodes: int | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         words = ["--endpoint", self.endpoint, "--nnodes", str(nnodes or len(self.hosts)), "--timeout", self.timeout]
         command = host.command(running.preflight("rendezvous", *words, "--node-rank", str(node_rank), *more))
         self.outputs[host.name] = self.folder / host.name
         with self.outputs[host.name].open("wb") as output:
             self.processes[host.name] = subprocess.Popen(
-                command, env=running.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command,
+                env=running.environment(**environ or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
 
     def output(self, name: str) -> str:
@@ -215,11 +227,16 @@ def test_what_is_no_store_is_told_apart(server: str, two: list[Host]) -> None:
 
 
 def test_another_jobs_store_is_told_apart(two: list[Host]) -> None:
+    """By a guest, and by a node 0 whose endpoint leads to it."""
     with serving(two[0], STORE):
-        meeting = Meeting(two, timeout=SHORT)
+        meeting, other = Meeting(two, timeout=SHORT), Meeting(two, timeout=SHORT)
         meeting.start(two[1], 1)
-        codes = meeting.finish()
+        other.start(two[1], 0)
+        codes, others = meeting.finish(), other.finish()
     held_against("other_store", meeting, codes, "host-b")
+    (found,) = other.findings("host-b")
+    assert found["code"].endswith(".not_here") and others == {"host-b": 1}, other.told()
+    assert "another store answers at 10.77.0.1, port 29600, and not this node's" in found["message"], other.told()
 
 
 def test_a_port_that_a_user_may_not_have(two: list[Host]) -> None:
@@ -276,16 +293,16 @@ def test_a_node_that_is_killed_is_named(three: list[Host]) -> None:
     held_against("node_went", meeting, meeting.finish(), "host-a")
 
 
-def test_a_node_that_was_started_again_is_no_second_one(two: list[Host]) -> None:
-    meeting = Meeting(two, timeout="30")
-    meeting.start(two[0], 0, nnodes=3)
-    meeting.start(two[1], 1, nnodes=3)
+def test_a_node_that_was_started_again_is_no_second_one(three: list[Host]) -> None:
+    meeting = Meeting(three, timeout="30")
+    meeting.start(three[0], 0)
+    meeting.start(three[1], 1)
     meeting.await_words("host-a", "node 1 came")
     meeting.processes["host-b"].send_signal(signal.SIGINT)
     meeting.processes["host-b"].wait(running.PATIENCE_S)
-    assert "it was sent SIGINT" in meeting.output("host-b"), meeting.told()
-    meeting.start(two[1], 1, nnodes=3)
-    meeting.start(Host(two[1].namespace, "host-c", "10.77.0.2", ""), 2, nnodes=3)
+    assert "this process was sent SIGINT" in meeting.output("host-b"), meeting.told()
+    meeting.start(three[1], 1)
+    meeting.start(three[2], 2)
     assert meeting.finish() == {"host-a": 0, "host-b": 0, "host-c": 0}, meeting.told()
 
 
@@ -341,6 +358,35 @@ def test_a_full_name_that_only_its_own_host_knows(backend: str, three: list[Host
         assert set(codes.values()) == {0}, meeting.told()
 
 
+def test_a_host_that_does_not_know_its_own_name(two: list[Host]) -> None:
+    two[1].etc("nsswitch.conf", "hosts: files")
+    two[1].etc("hosts", "127.0.0.1 localhost", "10.77.0.1 host-a", "::ffff:10.77.0.1 host-a")
+    meeting = meet(two)
+    held_against("nameless", meeting, meeting.finish(), "host-b")
+
+
+def test_what_somebody_else_writes_into_the_store_is_told(two: list[Host]) -> None:
+    meeting = Meeting(two, timeout="20")
+    meeting.start(two[0], 0)
+    meeting.await_words("host-a", "waiting for node 1")
+    write = (
+        "import torch.distributed as d; s = d.TCPStore('10.77.0.1', 29600, is_master=False, wait_for_workers=False);"
+        "s.set('preflight/rendezvous/arrivals/' + str(s.add('preflight/rendezvous/arrivals', 1)), 'garbage')"
+    )
+    subprocess.run(
+        two[1].command([sys.executable, "-W", "ignore", "-c", write]), check=True, timeout=running.DEADLINE_S
+    )
+    held_against("store_garbage", meeting, meeting.finish(), "host-a")
+
+
+def test_a_node_0_whose_dns_is_dead_is_told_itself(two: list[Host]) -> None:
+    two[0].etc("hosts", "127.0.0.1 localhost", "10.77.0.1 host-a", "10.77.0.2 host-b")
+    two[0].has_no_dns("timeout:30", "attempts:1")
+    meeting = Meeting(two)
+    meeting.start(two[0], 0)
+    held_against("dead_dns", meeting, meeting.finish(), "host-a")
+
+
 def test_a_host_that_takes_itself_for_node_0(two: list[Host]) -> None:
     two[1].etc("hosts", *known(two[:1]), "10.77.0.1 host-b", "10.77.0.2 host-b", "::ffff:10.77.0.2 host-b")
     meeting = meet(two, endpoint="10.77.0.1:29600")
@@ -353,3 +399,26 @@ def test_node_0_that_does_not_know_itself_by_the_endpoint(two: list[Host]) -> No
         host.etc("hosts", *known(two), "::ffff:10.77.0.101 host-a")
     meeting = meet(two, endpoint="10.77.0.101:29600")
     held_against("no_server", meeting, meeting.finish(), "host-a")
+
+
+BROKEN, HANGING = "raise ImportError('no torch here')", "import time; time.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("torch", "says"),
+    [(BROKEN, "no torch here"), (HANGING, "import torch did not end within")],
+    ids=["broken", "hangs"],
+)
+def test_a_torch_that_cannot_be_imported_is_told_at_once(
+    torch: str, says: str, two: list[Host], tmp_path: Path
+) -> None:
+    """What hangs, hangs this process too: another one says so, and ends it."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(torch)
+    meeting = Meeting(two, timeout="4")
+    meeting.start(two[0], 0, environ={"PYTHONPATH": f"{tmp_path}{os.pathsep}{running.environment()['PYTHONPATH']}"})
+    code = meeting.finish()["host-a"]
+    assert code == (-signal.SIGKILL if torch == HANGING else 1), meeting.told()
+    slug = "no_time" if torch == HANGING else "broken_torch"  # in 4 s a sound one may not be imported, either
+    assert f"FAIL  host-a  [preflight.rendezvous.{slug}]" in meeting.output("host-a"), meeting.told()
+    assert says in meeting.output("host-a") and "Traceback" not in meeting.output("host-a"), meeting.told()

@@ -50,6 +50,8 @@ MISTAKES = [
     ([*_MEET, "--endpoint", "tcp://node-0:1", *_OF_4], "HOST:PORT is expected"),
     ([*_MEET, "--endpoint", "fd00::1:29500", *_OF_4], "or [fd00::1]:29500"),
     ([*_MEET, "--endpoint", "node-0:0", *_OF_4], "HOST:PORT is expected"),
+    ([*_MEET, "--endpoint", "0.0.0.0:29500", *_OF_4], "a host that all nodes reach is expected"),
+    ([*_MEET, "--endpoint", "[fe80::1%eth0]:29500", *_OF_4], "HOST:PORT is expected"),
     ([*_MEET, "--endpoint", "node-0:65536", *_OF_4], "HOST:PORT is expected"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nnodes", "1:4"], "of an elastic job (1:4) say the number"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--node-rank", "4"], "from 0 to 3 is expected with --nnodes 4"),

@@ -1,6 +1,7 @@
 """What is installed here: versions as they are loaded, not as variables say, and the names of packages."""
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -36,6 +37,15 @@ def packages() -> list[str]:
                 here[re.sub(r"[-_.]+", "-", match[1]).lower()] = match[2]
         found = {**here, **found}
     return [f"{name} {version}" for name, version in sorted(found.items())]
+
+
+def nccl_wheel() -> str:
+    """ "2.27.5": the version of the wheel that this torch asks for, and then loads; "" where it asks for none."""
+    try:
+        asked = re.findall(r"^nvidia-nccl-cu\d+", "\n".join(importlib.metadata.requires("torch") or ()), re.MULTILINE)
+        return importlib.metadata.version(asked[0]) if asked else ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _torch() -> tuple[dict[str, str | None], str | None]:

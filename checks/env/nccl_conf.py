@@ -2,9 +2,12 @@
 
 import os
 import pwd
+import re
 import stat
 from collections.abc import Mapping
 from typing import TypedDict
+
+from preflight.checks.env import installed
 
 SYSTEM = "/etc/nccl.conf"
 LARGEST = 1 << 20
@@ -27,10 +30,11 @@ class Conf(TypedDict):
 
 
 def read(environ: Mapping[str, str], home: str | None = None, system: str = SYSTEM) -> Conf:
-    """NCCL_CONF_FILE, or only where that is not set ~/.nccl.conf (of the password file, not of $HOME), then
-    /etc/nccl.conf. Raises nothing: NCCL goes on without a file that it cannot read, too."""
+    """NCCL_CONF_FILE, or only where that is not set ~/.nccl.conf, then /etc/nccl.conf. Raises nothing: NCCL goes on
+    without a file that it cannot read, too."""
     named = environ.get("NCCL_CONF_FILE", "")
-    first = named or os.path.join(_home() if home is None else home, ".nccl.conf")
+    home = _home(environ) if home is None else home
+    first = named or ("" if home is None else os.path.join(home or "/", ".nccl.conf"))
     conf: Conf = {"settings": {}, "odd_lines": [], "missing": ""}
     for path in (first, system):
         try:
@@ -58,8 +62,12 @@ def _take(conf: Conf, path: str, lines: list[str], environ: Mapping[str, str]) -
             conf["settings"].setdefault(name, {"value": value.rstrip("\r"), "origin": path})
 
 
-def _home() -> str:
+def _home(environ: Mapping[str, str]) -> str | None:
+    """$HOME, and before NCCL 2.30 that of the password file (userHomeDir)."""
+    version = re.match(r"(\d+)\.(\d+)", installed.nccl_wheel())
+    if version is None or (int(version[1]), int(version[2])) >= (2, 30):
+        return environ.get("HOME")
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:  # a user id that the container does not know
-        return "/"
+        return None

@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
 from preflight.check import Finding, Run, ranges
-from preflight.checks.net import chosen
+from preflight.checks.net import chosen, hca_names
 from preflight.checks.net.chosen import Chosen
 from preflight.checks.net.links import Interface
 from preflight.rendezvous import tcp
 
+TRANSPORT = ("NCCL_NET", "NCCL_IB_DISABLE")
 VARIABLES = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 CALLED = {"nccl": "NCCL", "gloo": "gloo"}
 UNKNOWN: Interface = {"addresses": [], "state": "up", "mtu": None, "speed_mbps": None, "kind": ""}
@@ -29,7 +30,7 @@ class Facts(TypedDict):
     chosen: dict[str, list[Chosen] | None]
     """By backend; None: not known, the host's own name was not looked up in time."""
     settings: dict[str, str]
-    """What NCCL and gloo get of the variables by which they choose."""
+    """What NCCL and gloo get of the variables by which they choose, and of those that turn RDMA off."""
     files: dict[str, str]
     """NCCL's configuration file, of those that are set in one."""
     route: str
@@ -37,6 +38,8 @@ class Facts(TypedDict):
     host: str
     """Equal for nodes that share their interfaces."""
     has_rdma: bool
+    nccl: str
+    """Its version, by whose rules it chooses; "" where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,13 @@ class World:
     def is_set(self, rank: int) -> bool:
         """Whether the backend was told which interfaces to take; it does not hear a single character."""
         return len(self.facts[rank]["settings"].get(self.variable, "")) > 1
+
+    def uses_rdma(self, rank: int) -> bool:
+        """Whether NCCL will send its data over RDMA. A network plugin does not hear NCCL_IB_DISABLE."""
+        one = self.facts[rank]
+        net = one["settings"].get("NCCL_NET", "").upper()
+        is_off = net == "SOCKET" if net not in ("", "IB") else not hca_names.uses_verbs(one["settings"])
+        return one["has_rdma"] and not is_off
 
     def leave_out(self, ranks_: Iterable[int]) -> None:
         for rank in ranks_:

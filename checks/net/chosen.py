@@ -1,8 +1,8 @@
 """Which addresses a backend will listen on: the rules of NCCL and of gloo for choosing a network interface.
 
 NCCL: ncclFindInterfaces (src/misc/socket.cc), ncclOsFindInterfaces and ncclFindInterfaceMatchSubnet (src/os/linux.cc),
-parseStringList and matchIf (src/misc/utils.cc), bootstrapNetInit (src/bootstrap.cc), as in 2.30.7. Before 2.28 NCCL did
-not leave out virbr* and interfaces without a carrier.
+parseStringList and matchIf (src/misc/utils.cc), bootstrapNetInit (src/bootstrap.cc), as in 2.30.7. Before 2.28.3 NCCL
+left out neither virbr* nor an interface that is down or has no carrier (findInterfaces in src/misc/socket.cc).
 
 gloo: the constructor in torch/csrc/distributed/c10d/init.cpp, createDefaultDevice in ProcessGroupGloo.cpp, and
 lookupAddrForIface and lookupAddrForHostname in gloo/transport/tcp/device.cc, as in torch 2.13.
@@ -10,11 +10,11 @@ lookupAddrForIface and lookupAddrForHostname in gloo/transport/tcp/device.cc, as
 
 import ipaddress
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypedDict
 
-from preflight.checks.net import addresses, nccl_files
+from preflight.checks.net import addresses, nccl_files, nccl_version
 from preflight.checks.net.addresses import Address
 from preflight.rendezvous import tcp
 
@@ -23,6 +23,8 @@ Resolver = Callable[[str], str | None]
 
 PATIENCE_S = 4.0
 """A resolver that is asked for a name gives up after 5 s by itself (resolv.conf(5)), and then asks again."""
+ORDER, ORDER_BEFORE_2_28 = ("^docker,lo,virbr", "docker", "lo", "virbr"), ("^docker,lo", "docker", "lo")
+"""Where NCCL looks next if it was told nothing."""
 MOST = 16
 """Interfaces that NCCL takes (MAX_IFS)."""
 
@@ -43,7 +45,7 @@ def by(backend: str, environ: Mapping[str, str]) -> list[Chosen]:
     if backend == "gloo":
         own_name = partial(tcp.gloo_address, socket.gethostname())
         return by_gloo(entries, environ, lambda: tcp.in_time({"": own_name}, PATIENCE_S).get(""))
-    return by_nccl(entries, nccl_files.with_files(environ), _first_address)
+    return by_nccl(entries, nccl_files.with_files(environ), _first_address, nccl_version.installed())
 
 
 def _first_address(name: str) -> str | None:
@@ -54,36 +56,38 @@ def _first_address(name: str) -> str | None:
 # NCCL
 
 
-def by_nccl(entries: Sequence[Address], settings: Mapping[str, str], resolver: Resolver) -> list[Chosen]:
-    """`settings`: the environment, and what NCCL's files add to it."""
+def by_nccl(
+    entries: Sequence[Address], settings: Mapping[str, str], resolver: Resolver, version: str = ""
+) -> list[Chosen]:
+    """`settings`: the environment, and what NCCL's files add to it. `version`: of NCCL, "2.27.5"; "" is the newest."""
+    is_old = nccl_version.is_before(version, 2, 28)
+    able = [one for one in entries if is_old or one.flags & addresses.RUNNING]
     names, meeting = settings.get("NCCL_SOCKET_IFNAME", ""), settings.get("NCCL_COMM_ID")
-    found: Iterator[list[Chosen]] = iter(
-        [matching(entries, names, settings)] if len(names) > 1 else _by_default(entries, settings, resolver)
-    )
-    taken = next((some for some in found if some), [])
+    near = _in_subnet(entries, meeting, resolver) if meeting else []
+    order = ORDER_BEFORE_2_28 if is_old else ORDER
+    taken = matching(able, names, settings) if len(names) > 1 else _by_default(able, settings, near, order)
     if meeting is None:
         return taken
-    first = _in_subnet(entries, meeting, resolver)  # the bootstrap's, whatever NCCL_SOCKET_IFNAME says
-    return [*first, *(one for one in taken if one not in first)] if first else []
+    return [*near, *(one for one in taken if one not in near)] if near else []  # whatever NCCL_SOCKET_IFNAME says
 
 
-def _by_default(entries: Sequence[Address], settings: Mapping[str, str], resolver: Resolver) -> Iterator[list[Chosen]]:
-    """InfiniBand, then anything but what leads nowhere, then that."""
-    yield matching(entries, "ib", settings)
-    if meeting := settings.get("NCCL_COMM_ID"):
-        yield _in_subnet(entries, meeting, resolver)
-    for names in ("^docker,lo,virbr", "docker", "lo", "virbr"):
-        yield matching(entries, names, settings)
+def _by_default(
+    able: Sequence[Address], settings: Mapping[str, str], near: list[Chosen], order: Sequence[str]
+) -> list[Chosen]:
+    """InfiniBand, then what is near NCCL_COMM_ID, then anything but what leads nowhere, then that."""
+    if taken := matching(able, "ib", settings) or near:
+        return taken
+    return next((taken for names in order if (taken := matching(able, names, settings))), [])
 
 
 def matching(entries: Sequence[Address], names: str, settings: Mapping[str, str]) -> list[Chosen]:
-    """The first address of each running interface that the list takes. NCCL_SOCKET_FAMILY allows one family only."""
+    """The first address of each interface that the list takes. NCCL_SOCKET_FAMILY allows one family only."""
     family = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}.get(settings.get("NCCL_SOCKET_FAMILY", ""))
     taken: dict[str, Chosen] = {}
     for one in entries:
         if one.family not in (socket.AF_INET, socket.AF_INET6) or family not in (None, one.family):
             continue
-        if one.flags & addresses.RUNNING and one.text != "::1" and takes(names, one.interface):
+        if one.text != "::1" and takes(names, one.interface):
             taken.setdefault(one.interface, {"interface": one.interface, "address": one.text})
     return list(taken.values())[:MOST]
 

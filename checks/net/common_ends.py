@@ -14,7 +14,10 @@ SENDS, RECEIVES = 0, 1
 WITNESSES = 2
 """One bad pair may be the fault of either end."""
 FEW = 3
-"""Of all bad pairs that have one end in common, if they are not all of its pairs."""
+"""Of all bad pairs that have one end in common, if they are most of its pairs."""
+MANY = 5
+"""The same, if they are not most (they are with three others at least): a bond or ECMP sends each connection by one of
+its legs or paths, and one of those is sick."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Common:
     """A pair of which an end is in `ends` is explained by it."""
 
     ends: dict[int, tuple[int, ...]]
-    """The nodes that do badly with all others, or most: as what (SENDS, RECEIVES)."""
+    """The nodes that do badly with all others, or, where they explain all, with some: as what (SENDS, RECEIVES)."""
     sides: tuple[tuple[int, ...], ...]
     """Groups of nodes, each well connected in itself, and none with another; the smallest first."""
     rest: tuple[Pair, ...]
@@ -34,11 +37,11 @@ def common(tried: Collection[Pair], bad: Collection[Pair]) -> Common:
     good = set(tried) - set(bad)
     ends = _always_bad(good, bad)
     rest = tuple(sorted(pair for pair in bad if not explained(pair, ends)))
-    if rest and not ends and (one := _mostly_bad(tried, rest)) is not None:
+    if rest and (one := _often_bad(tried, rest)) is not None:
         sides = _sides(tried, good, ends, rest)
         if len(sides) < 2:
             roles = tuple(role for role in (SENDS, RECEIVES) if any(pair[role] == one for pair in rest))
-            return Common({one: roles}, (), ())
+            return Common({**ends, one: tuple(sorted({*roles, *ends.get(one, ())}))}, (), ())
     return Common(ends, _sides(tried, good, ends, rest), rest)
 
 
@@ -71,12 +74,14 @@ def _always_bad(good: Collection[Pair], bad: Iterable[Pair]) -> dict[int, tuple[
     return {node: tuple(roles[node]) for node in sorted(roles)}
 
 
-def _mostly_bad(tried: Collection[Pair], rest: Collection[Pair]) -> int | None:
-    """The one node that all bad pairs share, if more than half of what it tried in that place is bad."""
+def _often_bad(tried: Collection[Pair], rest: Collection[Pair]) -> int | None:
+    """The one node that all bad pairs share, if they are many, or more than half of what it tried in that place."""
     shared = set.intersection(*(set(pair) for pair in rest))
     if len(rest) < FEW or len(shared) != 1:
         return None
     (one,) = shared
+    if len(rest) >= MANY:
+        return one
     roles = {role for pair in rest for role in (SENDS, RECEIVES) if pair[role] == one}
     of = sum(pair[role] == one for pair in tried for role in roles)
     return one if 2 * len(rest) > of else None

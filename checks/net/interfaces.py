@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, ranges, vote
-from preflight.checks.net import addresses, chosen, links, nccl_files
+from preflight.checks.net import addresses, chosen, links, nccl_files, nccl_version
 from preflight.checks.net.addresses import Address
-from preflight.checks.net.choices import VARIABLES, Choice, Facts, Trouble, World, owners, rate, why_none
+from preflight.checks.net.choices import TRANSPORT, VARIABLES, Choice, Facts, Trouble, World, owners, rate, why_none
 from preflight.checks.net.chosen import Chosen
 from preflight.rendezvous import tcp
 
@@ -53,9 +53,11 @@ OTHER_NETWORK = Code(
     "A node listens in another network than the other nodes.",
     fix="ip -br addr on each node; set {variable} to the interfaces of one network, on all of them.",
 )
+MTU_LIMIT = ", if the switch port carries it (else large packets vanish); in a pod, in the CNI's configuration."
 MTU = Code(
     "The MTU of the interface is not that of the other nodes'.",
-    fix="ip link show {interface} on each node; ip link set {interface} mtu {usual}, and in its configuration.",
+    fix="ip link show {interface} on each node; ip link set {interface} mtu {usual}, and in its configuration"
+    + MTU_LIMIT,
 )
 SPEED = Code(
     "The interface is slower than the other nodes'.",
@@ -70,7 +72,7 @@ ALSO = Code(
     fix="Set NCCL_SOCKET_IFNAME={use} on all nodes.",
 )
 
-SETTINGS = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "GLOO_SOCKET_IFNAME")
+SETTINGS = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "GLOO_SOCKET_IFNAME", *TRANSPORT)
 LONGEST = 200
 """Characters of a value."""
 
@@ -98,6 +100,7 @@ def measure(ctx: Context) -> Facts:
         "route": route,
         "host": links.host(entries),
         "has_rdma": links.has_rdma(),
+        "nccl": nccl_version.installed(),
     }
     if ctx.job.backend == "gloo" and not is_known:
         why = f"the host's own name, by which gloo listens, was not looked up in {chosen.PATIENCE_S:g} s"
@@ -184,9 +187,10 @@ def _gloo_beside(world: World) -> Iterator[Finding]:
 def _down(world: World) -> Iterator[Finding]:
     """Its address still takes connections, but none from another host. NCCL takes no such interface since 2.28."""
 
-    def why(_: int, one: Choice) -> str:
+    def why(rank: int, one: Choice) -> str:
         state = {"down": "is down", "no carrier": "has no carrier"}.get(one.link["state"])
-        return f"{world.called} takes {one}, which {state}; expected an interface that is up" if state else ""
+        called = f"NCCL {world.facts[rank]['nccl']}".rstrip() if world.backend == "nccl" else world.called
+        return f"{called} takes {one}, which {state}; expected an interface that is up" if state else ""
 
     yield from world.each(DOWN.fail, why)
 
@@ -249,12 +253,11 @@ def _family(world: World) -> Iterator[Finding]:
 
 
 def _other_network(world: World) -> Iterator[Finding]:
-    """That nodes are in several networks is normal where routers join these. That one takes Ethernet beside
-    InfiniBand, or leaves out an address that it has in the others' network, is not."""
+    """That nodes are in several networks is normal where routers join these: they are still compared. That one takes
+    Ethernet beside InfiniBand, or leaves out an address that it has in the others' network, is not."""
     votes = vote({rank: one.network for rank, one in world.left.items()})
-    odd = [rank for rank, _ in votes.odd()]
     routed = []
-    for rank in odd:
+    for rank, _ in votes.odd():
         one, usual = world.left[rank], world.left[votes.ranks_of[votes.usual][0]]
         beside = world.in_network(rank, {votes.usual})
         if beside or (one.link["kind"] == "infiniband") != (usual.link["kind"] == "infiniband"):
@@ -263,6 +266,7 @@ def _other_network(world: World) -> Iterator[Finding]:
                 f"; its {beside} is in that, and is {world.state(rank, beside)}" if beside else f" ({usual.name} there)"
             )
             yield OTHER_NETWORK.warn(text + why, **world.details([rank], world.mended(rank, beside)))
+            world.leave_out([rank])
         else:
             routed.append(rank)
     if routed:
@@ -270,7 +274,6 @@ def _other_network(world: World) -> Iterator[Finding]:
         text = f"{world.called} takes {networks} on {world.nodes(routed)}, expected {votes.usual}"
         text += f" as on {votes.share('node')}"
         yield OTHER_NETWORK.info(text, **world.details(routed, world.at(routed[0])))
-    world.leave_out(odd)
     if not votes.decided and (able := [rank for rank in world.left if world.in_network(rank, votes.ranks_of)]):
         sides = ", ".join(f"{name} on {world.nodes(ranks_)}" for name, ranks_ in list(votes.ranks_of.items())[:4])
         text = f"{world.called} takes {sides}; expected one network, as {world.nodes(able)} could have"
@@ -286,18 +289,18 @@ def _mtu(world: World) -> Iterator[Finding]:
     if not votes.unanimous and not votes.decided:
         sides = ", ".join(f"{mtu:,} on {world.nodes(ranks_)}" for mtu, ranks_ in list(votes.ranks_of.items())[:4])
         text = f"the MTU of what {world.called} takes is {sides}; expected the same on all nodes"
-        fix = "ip link show {interface} on each node; ip link set {interface} mtu MTU, the same on all."
+        fix = "ip link show {interface} on each node; ip link set {interface} mtu MTU, the same on all" + MTU_LIMIT
         yield MTU.warn(text, **world.details([*world.left], world.at(next(iter(world.left)))._replace(fix=fix)))
 
 
 def _speed(world: World) -> Iterator[Finding]:
-    """Where NCCL has RDMA, little goes over its sockets."""
+    """Where NCCL uses RDMA, little goes over its sockets."""
     votes = vote((rank, one.link["speed_mbps"]) for rank, one in world.left.items() if one.link["speed_mbps"])
     for rank, speed in votes.odd():
         one, usual = world.left[rank], votes.usual
         if speed and usual and speed < usual:
             text = f"{one} runs at {rate(speed)}, expected {rate(usual)} as on {votes.share('node')}"
-            is_felt = world.backend == "gloo" or not world.facts[rank]["has_rdma"]
+            is_felt = world.backend == "gloo" or not world.uses_rdma(rank)
             found = SPEED.warn if is_felt else SPEED.info
             yield found(text, **world.details([rank], world.at(rank)))
 
@@ -321,7 +324,7 @@ def _also(world: World) -> Iterator[Finding]:
     (ncclTopoGetLocal in src/graph/topo.cc), not over one alone."""
     found: dict[tuple[str, str], list[int]] = {}
     for rank in world.left if world.backend == "nccl" else ():
-        if not world.facts[rank]["has_rdma"]:
+        if not world.uses_rdma(rank):
             for one in world.also_taken(rank):
                 found.setdefault((one.name, one.address), []).append(rank)
     for (name, address), ranks_ in found.items():

@@ -6,7 +6,6 @@ whom it has `reached`. Each wait is bounded, and a node that is gone is waited f
 
 import asyncio
 import contextlib
-import errno
 import hmac
 import json
 import secrets
@@ -17,9 +16,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict
 
 from preflight.checks.net import probe, rounds, wire
+from preflight.checks.net.pair_tables import OWN
 from preflight.checks.net.patience import AUTH_S, CONNECT_S, HEART_S, MEET_S, REACHED_S, SILENT_S
 from preflight.checks.net.probe import Own, Pair, Tried
 from preflight.checks.net.wire import Line, Refused
+from preflight.rendezvous import tcp
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 QUEUE = 1024
 STRANGERS = 256
 """Connections that have not yet said who they are; more close the oldest."""
-_NO_ROUTE = {
-    errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EACCES, errno.EPERM, errno.EINVAL,
-    errno.EADDRNOTAVAIL,
-}  # fmt: skip
 
 
 class Place(TypedDict):
@@ -148,20 +145,21 @@ class Meeting:
 
     async def _connect(self, partner: int, place: Place) -> None:
         tried, family = self.tried[partner], socket.AF_INET6 if ":" in place["address"] else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
         try:
-            async with asyncio.timeout(CONNECT_S):
-                target = _target(place["address"], place["port"], self.interface)
-                await asyncio.get_running_loop().sock_connect(sock, target)
-            tried.error = await _introduced(sock, bytes.fromhex(place["token"]), self.number, partner)
-            if not tried.error:
-                self._out[partner] = Line(sock)
+            with contextlib.ExitStack() as closing:
+                sock = closing.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                sock.setblocking(False)
+                async with asyncio.timeout(CONNECT_S):
+                    target = _target(place["address"], place["port"], self.interface)
+                    await asyncio.get_running_loop().sock_connect(sock, target)
+                tried.error = await _introduced(sock, bytes.fromhex(place["token"]), self.number, partner)
+                if not tried.error:
+                    self._out[partner] = Line(sock)
+                    closing.pop_all()
         except OSError as error:  # TimeoutError is one
-            tried.error = _kind(error)
-        finally:
-            if partner not in self._out:
-                sock.close()
+            tried.error = "reset" if isinstance(error, BrokenPipeError) else tcp.kind(error)
+            if tried.error == OWN:
+                tried.why = (error.strerror or str(error)).lower()
 
     async def _with(self, partner: int, is_reached: bool) -> None:
         """One round: the lower number asks first. Each direction's own connection, as far as there is one."""
@@ -233,17 +231,6 @@ async def _introduced(sock: socket.socket, token: bytes, own: int, partner: int)
     except Refused as error:
         return "stranger" if str(error) == "left" else str(error)
     return "" if hmac.compare_digest(answer, wire.answer(token, said)) else "stranger"
-
-
-def _kind(error: OSError) -> str:
-    """Raises the error where it is none of the network's."""
-    if isinstance(error, TimeoutError):
-        return "filtered"
-    if isinstance(error, ConnectionError):
-        return "refused" if isinstance(error, ConnectionRefusedError) else "reset"
-    if error.errno in _NO_ROUTE:
-        return "no_route"
-    raise error
 
 
 def stand_aside(store: "Store", number: int) -> None:

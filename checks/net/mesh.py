@@ -27,7 +27,7 @@ from preflight.check import (
     option,
     ranges,
 )  # fmt: skip
-from preflight.checks.net import chosen, pair_tables, patience, rounds
+from preflight.checks.net import chosen, hca_use, pair_tables, patience, rounds, telling
 from preflight.checks.net.common_ends import Pair, switch_of
 from preflight.checks.net.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.telling import Trouble
@@ -38,7 +38,8 @@ def _deadline(job: Job) -> float:
     return 40.0 + 0.6 * len(rounds.chosen(len(job.nodes)))
 
 
-PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0)
+RDMA = "net.rdma"
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
 
 MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is so many times slower than is usual")
 """A bad link is slower by far: one that fell back to 1/10 of its rate, a wrong duplex, lost packets. Streams that share
@@ -55,11 +56,15 @@ NO_ADDRESS = Code(
     "A node has no address for other nodes to connect to.",
     fix="On that node: ip -br address; set NCCL_SOCKET_IFNAME (gloo: GLOO_SOCKET_IFNAME) to an interface that is up.",
 )
+LOCAL_ERROR = Code(
+    "A node's own system does not let it connect to other nodes.",
+    fix="On {from}: ss -s and sysctl net.ipv4.ip_local_port_range (no port left), ulimit -n (no file left), "
+    "free -m (no memory left), ip route get {address} (a blackhole, a prohibition).",
+)
 SAME_ADDRESS = Code(
     "Nodes have the same address, where one of each was expected.",
     fix="Set NCCL_SOCKET_IFNAME (gloo: GLOO_SOCKET_IFNAME) to an interface that has an address of its own on each "
-    "node: "
-    "on these {interface} has {address} (ip -br address).",
+    "node: on these {interface} has {address} (ip -br address).",
 )
 FILTERED = Code("No answer to a connection on an ephemeral port: it is filtered on the way.", fix=_OPEN)
 REFUSED = Code(
@@ -86,7 +91,7 @@ SILENT = Code(
     "stalled (uptime, dmesg).",
 )
 MTU = Code(
-    "Small messages pass between nodes, large ones stall: the MTU is wrong on the way.",
+    "Small messages pass between nodes, large ones stall: the MTU is wrong on the way, or a link is full.",
     fix="On {from}: ping -M do -s 1472 {address} (8972 for an MTU of 9000), smaller until it passes; give the "
     "interfaces of all nodes, and the switch ports, the same MTU (ip link set {interface} mtu ...), and let ICMP "
     "fragmentation-needed pass.",
@@ -104,6 +109,10 @@ ASYMMETRIC = Code(
 FAR = Code(
     "Round trips between nodes take much longer than is usual in this job.",
     fix="On {from}: tracepath {address}; see what fills the link (ip -s link, tc -s qdisc).",
+)
+_UPLINKS = (
+    "See the uplinks between the sides: their speed and errors, and how far they are oversubscribed by design; to "
+    "time it: iperf3 -s on {to}, iperf3 -c {address} on {from}."
 )
 UNTRIED = Code(
     "There was no time for all pairs of nodes.",
@@ -179,6 +188,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if one["why"]:
             text = f"{one['why']}, expected a socket that other nodes can connect to"
             yield NO_ADDRESS.fail(text, node=run.job.node_of(rank).node, interface=one["interface"] or None)
+    for rank, why in pair_tables.own_errors(pairs).items():
+        yield _own_error(rank, why, nodes, run)
     tried = pair_tables.connections(nodes, pairs)
     shared = pair_tables.shared_addresses(nodes, tried)
     for address, ranks in shared.items():
@@ -194,13 +205,31 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[Trouble, Trouble, Trouble]:
-    """Of pairs that have a connection. Where round trips are slow, too, what stalls is behind a full link: slow."""
-    trips = pair_tables.round_trips(pairs)
+    """Of pairs that have a connection. A link is full where round trips are slow, and large packets pass all the same:
+    what stalls there is slow."""
+    trips, arrived = pair_tables.round_trips(pairs), pair_tables.arrived(pairs)
     limit = _far_limit(trips, run)
-    full = {way for pair, trip in trips.items() if trip >= limit for way in (pair, pair[::-1])}
-    large = {pair: count for pair, count in pair_tables.arrived(pairs).items() if pair not in full}
+    far = {way: trip for pair, trip in trips.items() if trip >= limit for way in (pair, pair[::-1])}
+    full = {pair for pair, count in arrived.items() if pair in far and (count or 0) >= patience.PROGRESS}
+    large = {pair: count for pair, count in arrived.items() if pair not in full}
     rates = pair_tables.rates(pairs, full)
-    return _large(large, nodes, run), _rates(rates, nodes, run), _far(trips, limit, nodes)
+    return _large(large, far, nodes, run), _rates(rates, nodes, run), _far(trips, limit, nodes)
+
+
+def _own_error(rank: int, why: Mapping[int, str], nodes: Nodes, run: Run) -> Finding:
+    """The partners are not to blame."""
+    node, others = run.job.node_of(rank).node, ranges.count(len(nodes[rank]["pairs"]), "other node")
+    words = " or ".join(dict.fromkeys(why.values()))
+    text = f"{node} cannot open connections to {len(why)} of {others}: its own system says {words}"
+    evidence = {"from": node, "address": nodes[min(why)]["address"]}
+    return LOCAL_ERROR.fail(f"{text}; expected connections on ephemeral ports", node=node, evidence=evidence)
+
+
+def _is_by_rdma(nodes: Nodes, run: Run) -> bool:
+    """Whether NCCL takes HCAs on all nodes, so that little goes over sockets. Not known where net.rdma did not run."""
+    if run.job.backend != "nccl":
+        return False
+    return nodes.keys() <= {one.rank for one in hca_use.nodes(run.facts(RDMA)) if one.uses_verbs and one.taken}
 
 
 def _same_address(address: str, ranks: Sequence[int], nodes: Nodes, run: Run) -> Finding:
@@ -255,17 +284,23 @@ def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> Trouble:
         code=lambda bad: KINDS[kinds(bad)[0]][0], how=how,
         expected=lambda _: "connections on ephemeral ports, as the backend makes them",
         sends="cannot connect to", receives="cannot be reached from",
-        both="cannot connect to, nor be reached from,", pair="{a} cannot connect to {b}",
+        both="cannot connect to, nor be reached from,", either="cannot connect to, or be reached from,",
+        many="connections fail", pair="{a} cannot connect to {b}",
         sides="there are no connections between {a} and {b}", evidence=_evidence(nodes, {}),
     )  # fmt: skip
 
 
-def _large(arrived: Mapping[Pair, int | None], nodes: Nodes, run: Run) -> Trouble:
-    """Without pairs that are far: on a full link large messages stall, too."""
+def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
+    """`far`: round trips that are slow."""
 
     def how(bad: Sequence[Pair]) -> str:
         most = max(arrived[pair] or 0 for pair in bad)
-        return f"{'at most ' * (len(bad) > 1)}{most:,} of {patience.LARGE:,} bytes arrive, while small messages pass"
+        count = f"{'at most ' * (len(bad) > 1)}{most:,}" if most else "none"
+        text = f"{count} of {patience.LARGE:,} bytes arrive, while small messages pass"
+        if not (slow := [far[pair] for pair in bad if pair in far]):
+            return text
+        trip = telling.ms(min(slow)) + " or more" * (len(slow) > 1)
+        return f"{text} and round trips take {trip}: a wrong MTU on the way, or a full link"
 
     def expected(bad: Sequence[Pair]) -> str:
         return f"all; {_mtus(sorted({node for pair in bad for node in pair}), nodes, run)}"
@@ -274,8 +309,9 @@ def _large(arrived: Mapping[Pair, int | None], nodes: Nodes, run: Run) -> Troubl
         list(arrived), [pair for pair, count in arrived.items() if count is not None], Severity.FAIL,
         code=lambda _: MTU, how=how, expected=expected,
         sends="cannot send large messages to", receives="cannot get large messages from",
-        both="cannot exchange large messages with", pair="large messages from {a} to {b} stall",
-        sides="large messages between {a} and {b} stall", evidence=_evidence(nodes, arrived),
+        both="cannot exchange large messages with", many="large messages stall",
+        pair="large messages from {a} to {b} stall", sides="large messages between {a} and {b} stall",
+        evidence=_evidence(nodes, arrived),
     )  # fmt: skip
 
 
@@ -294,24 +330,25 @@ def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
 
 def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
     """Against what is usual; of two nodes one way against the other."""
-    factor = run[MUCH_SLOWER]
+    factor, by_rdma = run[MUCH_SLOWER], _is_by_rdma(nodes, run)
     usual = pair_tables.usual(rates, statistics.median_high)
     bad = [pair for pair, rate in rates.items() if factor * rate < (usual or rates.get(pair[::-1], 0.0))]
 
     def how(some: Sequence[Pair]) -> str:
-        return f"{_rate(max(rates[pair] for pair in some))}{' at best' * (len(some) > 1)}"
+        return f"{telling.rate(max(rates[pair] for pair in some))}{' at best' * (len(some) > 1)}"
 
     def expected(some: Sequence[Pair]) -> str:
         back = [rates[pair[::-1]] for pair in some if pair[::-1] in rates and pair[::-1] not in some]
-        other = f"{_rate(statistics.median(back))} as the other way" if back else ""
-        return f"about {_rate(usual)} as is usual{', or ' * bool(back)}{other}" if usual else f"about {other}"
+        other = f"{telling.rate(statistics.median(back))} as the other way" if back else ""
+        about = f"about {telling.rate(usual)} as is usual{', or ' * bool(back)}{other}" if usual else f"about {other}"
+        return about + " (NCCL's data goes by RDMA)" * by_rdma
 
     return Trouble(
-        list(rates), bad, Severity.WARN, code=lambda _: SLOW if usual else ASYMMETRIC, how=how,
-        expected=expected,
+        list(rates), bad, Severity.INFO if by_rdma else Severity.WARN,
+        code=lambda _: SLOW if usual else ASYMMETRIC, how=how, expected=expected,
         sends="can send only slowly to", receives="can receive only slowly from",
-        both="can exchange data only slowly with", pair="data from {a} to {b} is slow",
-        sides="data between {a} and {b} is slow", evidence=_evidence(nodes, rates),
+        both="can exchange data only slowly with", many="data is slow", pair="data from {a} to {b} is slow",
+        sides="data between {a} and {b} is slow", uplinks=_UPLINKS, evidence=_evidence(nodes, rates),
     )  # fmt: skip
 
 
@@ -325,13 +362,13 @@ def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> Trouble:
     usual = statistics.median_low(trips.values()) if trips else 0.0
 
     def how(bad: Sequence[Pair]) -> str:
-        return f"{_ms(min(trips[pair] for pair in bad))}{' at least' * (len(bad) > 1)}"
+        return f"{telling.ms(min(trips[pair] for pair in bad))}{' at least' * (len(bad) > 1)}"
 
     slow = "has slow round trips with"
     return Trouble(
         list(trips), [pair for pair, trip in trips.items() if trip >= limit], Severity.WARN,
-        code=lambda _: FAR, how=how, expected=lambda _: f"about {_ms(usual)} as in the middle of all pairs",
-        sends=slow, receives=slow, both=slow, pair="round trips from {a} to {b} are slow",
+        code=lambda _: FAR, how=how, expected=lambda _: f"about {telling.ms(usual)} as in the middle of all pairs",
+        sends=slow, receives=slow, both=slow, many="round trips are slow", pair="round trips from {a} to {b} are slow",
         sides="round trips between {a} and {b} are slow", evidence=_evidence(nodes, trips),
     )  # fmt: skip
 
@@ -343,15 +380,6 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     if not rates or not trips:
         return f"no pair of {ranges.count(len(nodes), 'node')} was measured"
     some = f", each with {len(pairs) // len(nodes)} others" if len(pairs) < len(nodes) * (len(nodes) - 1) else ""
-    middle = f"round trip {_ms(statistics.median(trips))}, {_rate(statistics.median(rates))} in the middle"
+    trip, rate = telling.ms(statistics.median(trips)), telling.rate(statistics.median(rates))
     of = f"{ranges.count(len(pairs), 'ordered pair')} of {ranges.count(len(nodes), 'node')}{some}"
-    return f"{of}: {middle}, {_rate(rates[0])} at least"
-
-
-def _rate(bytes_a_second: float) -> str:
-    giga = bytes_a_second >= 1e9
-    return f"{bytes_a_second / (1e9 if giga else 1e6):,.{1 if giga else 0}f} {'GB/s' if giga else 'MB/s'}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:,.2g} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"
+    return f"{of}: round trip {trip}, {rate} in the middle, {telling.rate(rates[0])} at least"

@@ -5,6 +5,8 @@ import os
 import stat
 from collections.abc import Mapping
 
+from preflight.checks.net import nccl_version
+
 SYSTEM = "/etc/nccl.conf"
 LARGEST = 1 << 20
 """Bytes of a file that are read: they have a few lines."""
@@ -28,9 +30,18 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _own(environ: Mapping[str, str]) -> str:
-    """In $HOME; before NCCL 2.30, in the home of the password file."""
-    home = environ.get("HOME")
+    """In $HOME; before NCCL 2.30, in the home of the password file (userHomeDir in src/misc/param.cc)."""
+    home = _password_home() if nccl_version.is_before(nccl_version.installed(), 2, 30) else environ.get("HOME")
     return "" if home is None else os.path.join(home or "/", ".nccl.conf")
+
+
+def _password_home() -> str | None:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a user id that the container does not know
+        return None
 
 
 def _lines(path: str) -> list[str]:

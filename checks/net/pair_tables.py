@@ -10,6 +10,8 @@ from preflight.checks.net.common_ends import Pair
 from preflight.checks.net.patience import LARGE_S
 
 NOT_TRIED = ("late", "left")
+OWN = "other"
+"""An error of the node's own system, for want of ports or memory: it says nothing of the partner."""
 BY_THE_END = ("reset", "silent")
 """May also come of a partner that had no time left, and went."""
 
@@ -18,6 +20,7 @@ class Seen(TypedDict, total=False):
     """Of one partner; see probe.Tried."""
 
     error: str
+    why: str
     round_trip_s: float
     rate: float
     rate_back: float
@@ -68,22 +71,33 @@ def connections(nodes: Nodes, pairs: Mapping[Pair, Seen]) -> dict[Pair, str]:
 
 def _is_tried(nodes: Nodes, pair: Pair, what: Seen) -> bool:
     error = what.get("error", "")
-    return error not in NOT_TRIED and not (error in BY_THE_END and nodes[pair[1]]["cut"])
+    return error not in (*NOT_TRIED, OWN) and not (error in BY_THE_END and nodes[pair[1]]["cut"])
 
 
 def untried(nodes: Nodes, pairs: Mapping[Pair, Seen]) -> list[Pair]:
     """Without an answer, and without an error that would explain it."""
     tried = connections(nodes, pairs)
-    return [pair for pair, what in pairs.items() if not (tried.get(pair) or "round_trip_s" in what)]
+    known = {pair for pair, what in pairs.items() if what.get("error") == OWN or "round_trip_s" in what}
+    return [pair for pair in pairs if not (tried.get(pair) or pair in known)]
+
+
+def own_errors(pairs: Mapping[Pair, Seen]) -> dict[int, dict[int, str]]:
+    """Whom a node could not connect to by its own fault, and what its system said of it."""
+    found: dict[int, dict[int, str]] = {}
+    for (a, b), what in pairs.items():
+        if what.get("error") == OWN:
+            found.setdefault(a, {})[b] = what.get("why", "")
+    return found
 
 
 def arrived(pairs: Mapping[Pair, Seen]) -> dict[Pair, int | None]:
-    """Of 1 MiB that a sent to b, how many bytes arrived before it stalled; None: all. Only where it was tried."""
+    """Of 1 MiB that a sent to b, how many bytes arrived before it stalled, at most; None: all. Only where it was
+    tried."""
     found: dict[Pair, int | None] = {}
     for (a, b), what in pairs.items():
         for pair, stalled, rate in (((a, b), "stalled", "rate"), ((b, a), "stalled_back", "rate_back")):
             if stalled in what:
-                found[pair] = what[stalled]  # type: ignore[literal-required]  # one of its own keys
+                found[pair] = max(what[stalled], found.get(pair) or 0)  # type: ignore[literal-required]  # a key of it
             elif rate in what:
                 found.setdefault(pair, None)
     return found
@@ -91,7 +105,7 @@ def arrived(pairs: Mapping[Pair, Seen]) -> dict[Pair, int | None]:
 
 def rates(pairs: Mapping[Pair, Seen], full: Collection[Pair] = ()) -> dict[Pair, float]:
     """Bytes a second from a to b, the best that either of them has seen. What only b has asked for is left out: it is
-    one try, and may have met a busy moment. On a link that is `full` data that stalled was slow."""
+    one try, and may have met a busy moment. What stalled on a link that is `full` was slow."""
     found = {pair: what["rate"] for pair, what in pairs.items() if "rate" in what}
     best = {(a, b): max(rate, pairs.get((b, a), {}).get("rate_back", 0.0)) for (a, b), rate in found.items()}
     stalled = {pair: count / LARGE_S for pair, count in arrived(pairs).items() if count is not None and pair in full}

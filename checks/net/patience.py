@@ -8,6 +8,8 @@ HEART_S, SILENT_S = 0.5, 4.0
 then twice as long each); a worker that is stopped is ended by preflight after 5 s."""
 LARGE = 1 << 20
 """Bytes of a large message."""
+PROGRESS = 1 << 16
+"""Of those: where so many arrive before it stalls, packets of full size pass. No MTU is larger (IPoIB: 65,520)."""
 STALL_S, SHORT_STALL_S = 2.0, 0.3
 """For the next byte of data. Where a node's messages have stalled with `KNOWN` others, the short one does."""
 KNOWN = 3

@@ -33,7 +33,10 @@ class Tried:
     """What a node has seen of one partner, on the connection that it has opened itself."""
 
     error: str = ""
-    """refused, filtered, no_route, stranger, reset, silent; left: the partner went away; late: no time was left."""
+    """refused, filtered, no_route, stranger, reset, silent; left: the partner went away; late: no time was left;
+    other: see `why`."""
+    why: str = ""
+    """The words of this node's system for an error that is not the network's."""
     round_trip_s: float | None = None
     """The shortest of some."""
     rate: float | None = None

@@ -5,8 +5,9 @@ reverse look-ups of torch's store: a client asks for the name of the server's ad
 thread, for that of every client's. It also looks where gloo would listen: on what the host's own name stands for.
 """
 
+import ipaddress
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,7 @@ UNLIKE = Code(
 LOOPBACK = Code(
     "A host's own name is a loopback address, where gloo cannot be reached.",
     fix="Give that name the host's real address in its /etc/hosts (cloud-init: manage_etc_hosts: false), or set "
-    "GLOO_SOCKET_IFNAME.",
+    "GLOO_SOCKET_IFNAME to the interface that joins the nodes.",
 )
 FAR = Code(
     "Connecting to MASTER_ADDR takes much longer than on the other nodes.",
@@ -100,8 +101,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for rank, one in facts.items():
         node = run.job.node_of(rank).node
         yield from _look_ups(one, node, run)
-        if several_hosts:
-            yield from _loopback(one, node, run)
+    if several_hosts:
+        yield from _loopback(facts, run)
     yield from _failures(facts, run)
     yield from _unlike(remote, run)
     yield from _far(remote, run)
@@ -144,23 +145,51 @@ def _took(seconds: float | None, one: Facts) -> str:
     return f"did not end within {one['patience_s']:.1f} s" if seconds is None else f"took {seconds:.1f} s"
 
 
-def _loopback(one: Facts, node: str, run: Run) -> Iterator[Finding]:
-    """gloo cannot go on over several hosts (it waits for its timeout); NCCL does not ask for the name."""
-    address = one["gloo_address"]
-    if address is not None and tcp.is_loopback(address):
-        found = LOOPBACK.warn if run.job.backend == "gloo" else LOOPBACK.info
-        text = f"by the host's own name gloo listens on {address}, expected an address that other nodes reach"
-        yield found(text, node=node, evidence={"address": address})
+def _loopback(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """NCCL does not ask for the name."""
+    listens = {rank: (_place(rank, one), one["gloo_address"]) for rank, one in facts.items() if one["gloo_address"]}
+    bad = {rank: address for rank, (_, address) in listens.items() if tcp.is_loopback(address)}
+    found = LOOPBACK.warn if run.job.backend == "gloo" else LOOPBACK.info
+    if run.job.backend == "gloo" and any(_goes_wrong(*listens[rank], listens.values()) for rank in bad):
+        found = LOOPBACK.fail
+    text = "by the host's own name gloo listens on {}, expected an address that other nodes reach"
+    if bad and len(bad) == len(facts):
+        address = next(iter(bad.values()))
+        yield found(f"{text.format(address)}; it is so on all {len(bad):,} nodes", evidence={"address": address})
+        return
+    for rank, address in bad.items():
+        yield found(text.format(address), node=run.job.node_of(rank).node, evidence={"address": address})
+
+
+def _place(rank: int, one: Facts) -> str:
+    """Equal for nodes on one host."""
+    used = tcp.used(one["connections"])
+    return "the store's" if _is_masters(one) else used["source"] if used else f"that of rank {rank}"
+
+
+def _goes_wrong(place: str, own: str, others: Iterable[tuple[str, str]]) -> bool:
+    """Whether gloo cannot join this loopback address with those of other hosts, and waits for its timeout. Of each
+    two, it connects from the greater address to the smaller one, and takes no two families (Device::isInitiator in
+    gloo/transport/tcp/device.cc): from 127.0.1.1 it gets to 10.0.0.1, but nobody gets from 192.168.0.1 to there."""
+    mine = ipaddress.ip_address(own)
+    for where, text in others:
+        theirs = ipaddress.ip_address(text.partition("%")[0])
+        is_smaller = theirs.version == mine.version and theirs.packed < mine.packed
+        if where != place and (tcp.is_loopback(text) or not is_smaller):
+            return True
+    return False
 
 
 def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """A second address that is silent: a client that comes before the store is up goes on to it, and waits there for
-    its whole timeout (seen with torch 2.13). One that refuses harms nobody."""
+    its whole timeout (seen with torch 2.13). One that refuses harms nobody, also where its refusal is not heard at once
+    (a local firewall that rejects IPv6: after a second)."""
     bad: dict[tuple[str, str, bool], dict[int, tcp.Connection]] = {}
     for rank, one in facts.items():
         reached = tcp.used(one["connections"]) is not None
         for connection in one["connections"]:
-            if connection["error"] and (connection["seconds"] >= SILENT_S or not reached):
+            is_silent = connection["seconds"] >= SILENT_S and connection["kind"] != "refused"
+            if connection["error"] and (is_silent or not reached):
                 bad.setdefault((connection["address"], connection["kind"], reached), {})[rank] = connection
     for (address, _, _), failed in bad.items():
         for askers, where in _named(list(failed), len(facts), run):

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from preflight.check import Code, Finding, Run, Severity, ranges
-from preflight.checks.net.common_ends import RECEIVES, SENDS, Common, Pair, common, explained, switches
+from preflight.checks.net.common_ends import SENDS, Common, Pair, common, explained, switches
 
 MOST_PAIRS = 5
 """Told one by one; more are one finding."""
+PARTLY = "as with a leg of its bond, a path of ECMP, or a rule for some nodes"
+LEGS = "If {node} has a bond (cat /proc/net/bonding/*): ethtool -S on each leg, and LACP on the switch. Else: "
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,18 @@ class Trouble:
     """ "cannot connect to": what a node does badly with others, or they with it, or both."""
     receives: str
     both: str
+    many: str
+    """ "connections fail": in many pairs."""
     pair: str
     """ "{a} cannot connect to {b}"."""
     sides: str
     """ "no node of {a} can connect to one of {b}"."""
     evidence: Callable[[Sequence[Pair]], dict[str, Any]]
     """For the fix."""
+    either: str = ""
+    """Where it is `both`, with some others one way only."""
+    uplinks: str = ""
+    """The fix where it is so between two sides: their uplinks are built so, and it is no more than worth knowing."""
 
     def findings(self, run: Run, places: Mapping[int, str], interfaces: Mapping[int, str]) -> Iterator[Finding]:
         """`places`: the switches above each node; `interfaces`: by which it was measured."""
@@ -93,28 +101,35 @@ class _Told:
         pairs = sorted({pair for node in nodes for pair in self.bad_of[node] if explained(pair, own)})
         others = sorted({node for pair in pairs for node in pair} - mine)
         of = len({other for node in nodes for pair in self.tried_of[node] for other in pair} - mine)
-        words = (
-            {SENDS: self.trouble.sends, RECEIVES: self.trouble.receives}[roles[0]]
-            if len(roles) == 1
-            else self.trouble.both
-        )
+        tried = [pair for node in nodes for pair in self.tried_of[node] if explained(pair, own)]
         few = f" ({self.names(others)})" if len(others) <= 3 else ""
         who = f"{self.names(nodes)}, all behind {switch}," if switch else self.names(nodes)
-        text = f"{who} {words} {len(others)} of {ranges.count(of, 'other node')}{few}: {self.trouble.how(pairs)}"
+        does = self._does(roles, pairs)
+        text = f"{who} {does} {len(others)} of {ranges.count(of, 'other node')}{few}: {self.trouble.how(pairs)}"
         where = {"device": switch} if switch else self._where(nodes[0])
+        if len(pairs) < len(tried):
+            text += f", in {len(pairs)} of its {len(tried)} ordered pairs ({PARTLY})"
+            where["fix"] = LEGS + self.trouble.code(pairs).fix
         return self._found(text, pairs, noticed_by=tuple(others), **where)
+
+    def _does(self, roles: tuple[int, ...], pairs: Collection[Pair]) -> str:
+        if len(roles) == 1:
+            return self.trouble.sends if roles[0] == SENDS else self.trouble.receives
+        alike = {pair[::-1] for pair in pairs} == set(pairs)
+        return self.trouble.both if alike else self.trouble.either or self.trouble.both
 
     def _where(self, node: int) -> dict[str, Any]:
         return {"node": self.name(node), "interface": self.interfaces.get(node) or None}
 
     def _sides(self, rest: Sequence[Pair]) -> Finding:
-        """The side behind one switch is named, if it is the smaller one; else nobody is."""
-        smallest = self.common.sides[0]
-        switch = self._switch(smallest)
+        """Where nothing passes, the side behind one switch is named, if it is the smaller one; else nobody is."""
+        switch = self._switch(self.common.sides[0]) if self.trouble.severity is Severity.FAIL else ""
         told = [self._side(side) for side in self.common.sides]
         text = self.trouble.sides.format(a=told[0], b=" or ".join(told[1:]))
-        where = {"device": switch} if switch else {}
-        return self._found(f"{text}; within each all is well: {self.trouble.how(rest)}", rest, **where)
+        details: dict[str, Any] = {"device": switch or None}
+        if self.trouble.uplinks:
+            details |= {"severity": Severity.INFO, "fix": self.trouble.uplinks}
+        return self._found(f"{text}; within each all is well: {self.trouble.how(rest)}", rest, **details)
 
     def _side(self, side: Sequence[int]) -> str:
         switch = self.behind.get(frozenset(side))
@@ -123,8 +138,8 @@ class _Told:
     def _many(self, rest: Sequence[Pair]) -> Finding:
         examples = ", ".join(self._link(pair) for pair in rest[:3])
         of = f"{len(rest):,} of {ranges.count(len(self.trouble.tried), 'ordered pair')}"
-        text = f"so it is with {of}, as {examples}: {self.trouble.how(rest)}; no node is seen to be the cause"
-        return self._found(f"{self.trouble.pair.format(a='a node', b='another')}; {text}", rest)
+        text = f"{self.trouble.many} in {of}, as {examples}: {self.trouble.how(rest)}"
+        return self._found(f"{text}; no node is seen to be the cause", rest)
 
     def _pair(self, pair: Pair, rest: Collection[Pair]) -> Finding:
         """Either end may be at fault: neither is named as a node to leave out."""
@@ -139,11 +154,11 @@ class _Told:
     def _link(self, pair: Pair) -> str:
         return " to ".join(map(self.name, pair))
 
-    def _found(self, text: str, pairs: Sequence[Pair], **details: Any) -> Finding:
+    def _found(self, text: str, pairs: Sequence[Pair], severity: Severity | None = None, **details: Any) -> Finding:
         code, text = self.trouble.code(pairs), f"{text}; expected {self.trouble.expected(pairs)}"
         a, b = next((pair for pair in pairs if self.trouble.code([pair]) is code), pairs[0])
         evidence = self.trouble.evidence([(a, b)]) | {"from": self.name(a), "to": self.name(b)}
-        return code.finding(self.trouble.severity, text, evidence=evidence, **details)
+        return code.finding(severity or self.trouble.severity, text, evidence=evidence, **details)
 
     def name(self, node: int) -> str:
         return self.run.job.node_of(node).node
@@ -151,3 +166,13 @@ class _Told:
     def names(self, nodes: Sequence[int], most: int = 4) -> str:
         more = [f"{len(nodes) - most:,} more"] if len(nodes) > most else []
         return ", ".join([*map(self.name, nodes[:most]), *more])
+
+
+def rate(bytes_a_second: float) -> str:
+    if bytes_a_second >= 1e9:
+        return f"{bytes_a_second / 1e9:,.1f} GB/s"
+    return f"{bytes_a_second / 1e6:,.0f} MB/s" if bytes_a_second >= 1e6 else f"{bytes_a_second / 1e3:,.0f} kB/s"
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.2g} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"

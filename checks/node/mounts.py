@@ -10,11 +10,21 @@ from typing import TypedDict
 from preflight.checks.node.process import text
 
 LOCAL = {
-    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "erofs", "exfat", "f2fs", "jfs", "overlay", "rootfs", "squashfs",
-    "vfat", "xfs", "zfs",
+    "aufs", "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuse.fuse-overlayfs",
+    "fuse.mergerfs", "fuse.ntfs-3g", "fuse.squashfuse", "fuse.unionfs", "fuseblk", "iso9660", "jfs", "nilfs2", "ntfs3",
+    "overlay", "reiserfs", "rootfs", "squashfs", "udf", "vfat", "xfs", "zfs",
 }  # fmt: skip
-"""On a disk of this node alone. All other types may be shared: nfs, lustre, gpfs, fuse.*, 9p, ..."""
+"""On a disk of this node alone. All other types may be shared."""
 MEMORY = {"devtmpfs", "ramfs", "tmpfs"}
+SERVED = {
+    "beegfs", "beegfs_nodev", "ceph", "cifs", "fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs", "gpfs",
+    "lustre", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "wekafs",
+}  # fmt: skip
+"""All clients of one export see the same files. Of other types that is not known: virtiofs and 9p are a folder of the
+machine that a virtual machine runs on, and most clients of object stores keep a list of a folder for a while."""
+SERVER = {"cifs": r"//[^/]+/", "pvfs2": r"\w+://[^/]+/", "smb3": r"//[^/]+/", "wekafs": r"[^/]+/"}
+"""What stands before the export's name, by type: //host/share (mount.cifs(8)), backend/file system (docs.weka.io),
+tcp://host:port/name (orangefs); as nfs(5), host:/export, are most."""
 KEPT = re.compile(
     r"(ro|sync|dirsync|soft|softerr|hard|noac|nocto|nolock|flock|localflock|(vers|proto|rsize|wsize|actimeo|acregmax|"
     r"acdirmax|lookupcache|local_lock|nconnect|timeo|retrans|cache)=\w+(\.\w+)?)"
@@ -75,12 +85,22 @@ def is_local(mount: Mount | None) -> bool:
     return mount is not None and mount["type"] in LOCAL | MEMORY
 
 
+def is_served(mount: Mount | None) -> bool:
+    """What another node writes must be seen there."""
+    return mount is not None and mount["type"] in SERVED
+
+
+def holds(above: Mount, below: Mount) -> bool:
+    """`below` is mounted further down: where it is, the node with `above` has mounted nothing."""
+    return above["point"] != below["point"] and _holds(above["point"], below["point"])
+
+
 def kind(mount: Mount) -> tuple[str, ...]:
     """Equal on nodes that are mounted alike: devices have other names, and one export has several servers."""
     if is_local(mount):
         return ("memory" if mount["type"] in MEMORY else "disk", mount["point"])
-    _, colon, export = mount["source"].rpartition(":/")
-    return (re.sub(r"^nfs4$", "nfs", mount["type"]), export if colon else mount["source"])
+    before = SERVER.get(mount["type"], ".*:/")
+    return (re.sub(r"^nfs4$", "nfs", mount["type"]), re.sub(f"^{before}", "", mount["source"]))
 
 
 def told(mount: Mount | None) -> str:

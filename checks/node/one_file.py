@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from preflight.check import Context, ranges
 from preflight.checks.node import mounts
 from preflight.checks.node.path_probe import Probe, answers
 
@@ -44,6 +45,32 @@ def writers_of(nodes: Sequence[int]) -> list[int]:
     if len(nodes) <= WRITERS:
         return list(nodes)
     return [nodes[number * len(nodes) // WRITERS] for number in range(WRITERS)]
+
+
+def look(ctx: Context, probes: Sequence[Probe], writers: Sequence[int], nodes: int, bounds: Bounds) -> None:
+    """Asks each path's process all that it is asked; what it says is in its `facts`. `nodes`: how many look."""
+    ctx.doing(f"looking at {', '.join(probe.path for probe in probes)}")
+    for probe in probes:
+        probe.ask("look", ctx.rank in writers)
+    store = ctx.store() if nodes > 1 else None
+    numbers = {probe.path: number for number, probe in enumerate(probes)}
+    start = time.monotonic()
+    for probe in answers(probes, bounds.look_s):
+        if store and ctx.rank in writers:
+            tell(store, ctx.rank, numbers[probe.path], probe)
+    if store is None:
+        return
+    with ctx.collective("one file", ranges.count(nodes, "node")):
+        until = start + bounds.look_s + bounds.late_s
+        look_for_all(store, ctx.rank, writers, probes, bounds, until)
+        if count_in(store, nodes) and ctx.rank in writers:
+            all_have_looked(store, until + bounds.see_s + bounds.late_s)
+    if ctx.rank in writers:
+        for probe in probes:
+            if probe.facts["written"]:
+                probe.ask("remove")
+        for _ in answers(probes, bounds.remove_s):
+            pass
 
 
 def tell(store: "Store", rank: int, number: int, probe: Probe) -> None:

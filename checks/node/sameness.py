@@ -8,6 +8,10 @@ from preflight.checks.node import mounts
 from preflight.checks.node.path_probe import PathFacts
 
 T = TypeVar("T", bound=Hashable)
+OTHER_SIZE = 4
+"""A file system with a quarter of the size is another one. Facts have sizes rounded down to powers of two, so that is
+more than half as much, which none shrinks or grows by between the looks of two nodes; a smaller difference may be a
+server with thin provisioning, or two replicas. Free inodes prove nothing: xfs and zfs guess them from the free room."""
 
 
 def groups(here: Mapping[int, PathFacts], writers: Sequence[int]) -> list[tuple[int, ...]]:
@@ -41,10 +45,50 @@ def _joined(sets: Iterable[set[int]]) -> dict[int, int]:
     return lowest
 
 
+def all_wrote(here: Mapping[int, PathFacts]) -> bool:
+    return all(one["written"] for one in here.values())
+
+
+def is_sealed(one: PathFacts) -> bool:
+    return one["read_only"] or (one["failed"] is not None and one["failed"]["error"] == "EROFS")
+
+
+def is_denied(one: PathFacts) -> bool:
+    """This user may not write there, or nobody can: FUSE without CREATE answers ENOSYS, and procfs ENOENT."""
+    failed, mount = one["failed"], one["mount"]
+    if failed is None or failed["error"] in ("EACCES", "EPERM"):
+        return failed is not None
+    on_proc = mount is not None and mount["type"] == "proc"
+    return failed["call"] == "create" and (on_proc or failed["error"] in ("ENOSYS", "EOPNOTSUPP"))
+
+
+def peers(here: Mapping[int, PathFacts]) -> list[dict[int, PathFacts]]:
+    """Nodes with a disk of their own, and those with one type of server: who of them can write says what the others
+    should. A data set on a server is not read-only by mistake because an empty folder below a missing mount is not."""
+    found: dict[str, dict[int, PathFacts]] = {}
+    for rank, one in here.items():
+        found.setdefault(sort(one["mount"]), {})[rank] = one
+    return list(found.values())
+
+
+def sort(mount: mounts.Mount | None) -> str:
+    return "" if mount is None else "local" if mounts.is_local(mount) else mounts.kind(mount)[0]
+
+
 def should_be_shared(here: Mapping[int, PathFacts]) -> bool:
     """All have mounted the same from a server."""
     known = [one["mount"] for one in here.values()]
-    return not any(map(mounts.is_local, known)) and len({mounts.kind(one) for one in known if one}) == 1
+    return all(map(mounts.is_served, known)) and len({mounts.kind(one) for one in known if one}) == 1
+
+
+def vote_of_sizes(here: Mapping[int, PathFacts]) -> Vote[int]:
+    """By MiB; sizes that may be those of one file system count as the smallest of them."""
+    sizes = {rank: size for rank, one in here.items() if (size := one["size_mib"])}
+    counts_as: dict[int, int] = {}
+    for size in sorted(set(sizes.values())):
+        last = next(reversed(counts_as), None)
+        counts_as[size] = size if last is None or size >= OTHER_SIZE * last else counts_as[last]
+    return vote({rank: counts_as[size] for rank, size in sizes.items()})
 
 
 def vote_of_kinds(known: Mapping[int, mounts.Mount]) -> Vote[tuple[str, ...]]:
@@ -58,6 +102,18 @@ def odd_mounts(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount]) 
     if votes.decided and not _some_lack_it(votes, known):
         usual = known[votes.ranks_of[votes.usual][0]]
         yield from ((rank, usual) for rank, _ in votes.odd())
+
+
+def bare(here: Mapping[int, PathFacts]) -> dict[int, mounts.Mount]:
+    """Nodes that have nothing mounted where others have a server's data, which nobody may write to: such data cannot
+    be on a disk of these nodes. {rank: what the others have}. Where somebody writes, nobody can tell who is right."""
+    there = {rank: mount for rank, one in here.items() if (mount := one["mount"])}
+    served = {rank: mount for rank, mount in there.items() if not mounts.is_local(mount)}
+    local = {rank: mount for rank, mount in there.items() if rank not in served}
+    if len({mounts.kind(mount) for mount in served.values()}) != 1 or any(here[rank]["written"] for rank in served):
+        return {}
+    usual = served[min(served)]
+    return dict.fromkeys(local, usual) if all(mounts.holds(mount, usual) for mount in local.values()) else {}
 
 
 def undecided(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount], *, written: bool) -> bool:

@@ -7,13 +7,12 @@ path is touched by a process of its own, so that a dead mount costs its deadline
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, option, ranges
 from preflight.checks.node import mounts, one_file, sameness
-from preflight.checks.node.path_probe import Hang, PathFacts, Probe, answers
+from preflight.checks.node.path_probe import Hang, PathFacts, Probe
 
 PLAN = Plan(Scope.WORLD, Level.QUICK, deadline_s=60.0, estimate_s=1.0)
 
@@ -51,15 +50,17 @@ LEAST_PATIENCE_S = 5.0
 
 NO_ANSWER = Code(
     "A path does not answer: its server or its mount is dead.",
-    fix="On the node: dmesg | grep -i 'not responding'; see its server and the network to it, then umount -f -l "
-    "and mount anew.",
+    fix="On the node: dmesg | grep -i 'not responding'; see its server and the network to it, and give a failover some "
+    "minutes. If it stays so, drain the node before umount -f -l {file}: other jobs on it lose what they write.",
 )
 MISSING = Code("A path is not there.", fix="On the node: ls -ld {file}; findmnt -T {file}; mount it or make it there.")
 BROKEN = Code(
-    "A path gives an error.", fix="On the node: findmnt -T {file}; dmesg | tail; ulimit -f; unmount it, mount it anew."
+    "A path gives an error.",
+    fix="On the node: findmnt -T {file}; dmesg | tail; ulimit -f; drain the node before it is mounted anew.",
 )
 DENIED = Code(
-    "The job's user may not write to a path.", fix="On the node, as the job's user: id; ls -ld {file}; see its export."
+    "The job's user may not write to a path.",
+    fix="On the node, as the job's user: id; ls -ld {file}; findmnt -T {file}; see its export.",
 )
 READ_ONLY = Code(
     "A path is read-only on some nodes.",
@@ -107,7 +108,7 @@ def measure(ctx: Context) -> Facts:
     name = f".preflight-{os.urandom(8).hex()}"
     probes = [Probe(path, f"{name}-{number}") for number, path in enumerate(paths)]
     try:
-        _look(ctx, probes, writers, len(nodes), bounds)
+        one_file.look(ctx, probes, writers, len(nodes), bounds)
     finally:
         for probe in probes:
             probe.end()
@@ -115,31 +116,6 @@ def measure(ctx: Context) -> Facts:
     if why := _unsure(probes, ctx[PATIENCE_S]):
         raise Skip(why, facts)
     return facts
-
-
-def _look(ctx: Context, probes: Sequence[Probe], writers: Sequence[int], nodes: int, bounds: one_file.Bounds) -> None:
-    ctx.doing(f"looking at {', '.join(probe.path for probe in probes)}")
-    for probe in probes:
-        probe.ask("look", ctx.rank in writers)
-    store = ctx.store() if nodes > 1 else None
-    numbers = {probe.path: number for number, probe in enumerate(probes)}
-    start = time.monotonic()
-    for probe in answers(probes, bounds.look_s):
-        if store and ctx.rank in writers:
-            one_file.tell(store, ctx.rank, numbers[probe.path], probe)
-    if store is None:
-        return
-    with ctx.collective("one file", ranges.count(nodes, "node")):
-        until = start + bounds.look_s + bounds.late_s
-        one_file.look_for_all(store, ctx.rank, writers, probes, bounds, until)
-        if one_file.count_in(store, nodes) and ctx.rank in writers:
-            one_file.all_have_looked(store, until + bounds.see_s + bounds.late_s)
-    if ctx.rank in writers:
-        for probe in probes:
-            if probe.facts["written"]:
-                probe.ask("remove")
-        for _ in answers(probes, bounds.remove_s):
-            pass
 
 
 def _unsure(probes: Sequence[Probe], patience_s: float) -> str:
@@ -216,46 +192,61 @@ def _hanging(path: str, hang: Hang, mount: mounts.Mount | None) -> str:
 
 
 def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
-    """What a call in an open folder gave."""
-    sorts: dict[Code, dict[int, str]] = {SPACE: {}, INODES_LEFT: {}, QUOTA: {}, BROKEN: {}}
+    """What a call in an open folder gave. No room is a failure only where the job writes, as far as that is known."""
+    wrote = {sameness.sort(one["mount"]) for one in here.values() if one["written"]}
+    sorts: dict[Callable[..., Finding], dict[int, str]] = {}
     for rank, one in here.items():
         failed = one["failed"]
-        if failed and failed["error"] not in ("EACCES", "EPERM", "EROFS"):
+        if failed and not sameness.is_denied(one) and not sameness.is_sealed(one):
             full = INODES_LEFT if one["inodes"] == 0 else SPACE
             code = {"ENOSPC": full, "EDQUOT": QUOTA}.get(failed["error"], BROKEN)
             text = f"{failed['call']} in {path} gave {failed['text']} ({mounts.told(one['mount'])})"
-            sorts[code][rank] = f"{text}, expected to write 4 KiB"
-    for code, texts in sorts.items():
-        yield from _each(code.fail, texts, len(here), path, run)
+            must = code is BROKEN or path in run[WRITTEN] or sameness.sort(one["mount"]) in wrote
+            expected = f"expected to write 4 KiB{'' if must else ', unless the job only reads there'}"
+            sorts.setdefault(code.fail if must else code.warn, {})[rank] = f"{text}, {expected}"
+    for say, texts in sorts.items():
+        yield from _each(say, texts, len(here), path, run)
 
 
 def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
-    """A data set that nobody may write to is as it should be. One node that may not, where the others may, is not."""
-    errors = {rank: one["failed"]["error"] if one["failed"] else "" for rank, one in here.items()}
-    denied = [rank for rank, error in errors.items() if error in ("EACCES", "EPERM")]
-    sealed = [rank for rank, one in here.items() if one["read_only"] or errors[rank] == "EROFS"]
-    written = [rank for rank, one in here.items() if one["written"]]
-    must = ", expected that the job's user can write to it"
+    """A data set that nobody may write to is as it should be. One node that may not, where its peers may, is not."""
     if path in run[WRITTEN]:
-        yield from _each(READ_ONLY.fail, dict.fromkeys(sealed, f"{path} is read-only{must}"), len(here), path, run)
-        yield from _each(
-            DENIED.fail, dict.fromkeys(denied, f"{path} may not be written to{must}"), len(here), path, run
-        )
+        for code, ranks, why in _barred(here):
+            texts = {
+                rank: f"{path} {why} ({mounts.told(here[rank]['mount'])}), expected that the job's user can write to it"
+                for rank in ranks
+            }
+            yield from _each(code.fail, texts, len(here), path, run)
         return
-    if denied and not written and not sealed:
+    if any(map(sameness.is_denied, here.values())) and not any(
+        one["written"] or sameness.is_sealed(one) for one in here.values()
+    ):
         yield DENIED.info(f"{path} was not written to: this user may not; expected so for data that is read", file=path)
+    for peers in sameness.peers(here):
+        yield from _unlike_rights(path, peers, run)
+
+
+def _barred(here: Here) -> tuple[tuple[Code, list[int], str], ...]:
+    sealed = [rank for rank, one in here.items() if sameness.is_sealed(one)]
+    denied = [rank for rank, one in here.items() if sameness.is_denied(one)]
+    return (READ_ONLY, sealed, "is read-only"), (DENIED, denied, "may not be written to")
+
+
+def _unlike_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
+    written = [rank for rank, one in peers.items() if one["written"]]
+    (_, sealed, _), (_, denied, _) = barred = _barred(peers)
     if not written or not sealed + denied:
         return
-    if 2 * len(written) <= len(here):
+    if 2 * len(written) <= len(peers):
         sides = f"on {sameness.names(run, sealed + denied)}, and can be on {sameness.names(run, written)}"
         code = READ_ONLY if sealed else DENIED
         yield code.warn(f"{path} cannot be written to {sides}; expected the same on all nodes", file=path)
         return
-    most = f"expected to write to it, as on {len(written):,} of {ranges.count(len(here), 'node')}"
-    for say, ranks, why in ((READ_ONLY.fail, sealed, "is read-only"), (DENIED.warn, denied, "may not be written to")):
+    most = f"expected to write to it, as on {len(written):,} of {ranges.count(len(peers), 'node')}"
+    for code, ranks, why in barred:
         for rank in ranks:
-            place = mounts.told(here[rank]["mount"])
-            yield say(f"{path} {why} ({place}), {most}", node=run.job.node_of(rank).node, file=path)
+            text = f"{path} {why} ({mounts.told(peers[rank]['mount'])}), {most}"
+            yield (code.fail if code is READ_ONLY else code.warn)(text, node=run.job.node_of(rank).node, file=path)
 
 
 def _room(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
@@ -285,8 +276,11 @@ def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterat
     if len(groups) > 1:
         yield from _unshared(path, here, groups, run, must=must)
     known = {rank: mount for rank, one in here.items() if (mount := one["mount"])}
-    if not groups or (all(len(group) == 1 for group in groups) and not must):
-        yield from _unlike_mounts(path, known, run, written=bool(groups))
+    alone = all(len(group) == 1 for group in groups)
+    if not groups or (alone and not (must and sameness.all_wrote(here))):
+        yield from _unlike_mounts(path, here, known, run, written=bool(groups))
+    if not groups and sameness.should_be_shared(here):
+        yield from _unlike_sizes(path, here, run)
     options = {rank: ",".join(mount["options"]) for rank, mount in known.items()}
     if len(groups) < 2 and len(set(options.values())) > 1 and sameness.vote_of_kinds(known).unanimous:
         sides = sameness.told_apart(options, run)
@@ -314,26 +308,43 @@ def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, 
         text = f"{path} has {len(groups):,} unlike contents: {sides}{more} each see their own files; expected one"
         yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(text, file=path)
     elif must or sameness.should_be_shared(here):
-        text = (
-            f"each of {nodes:,} nodes saw only its own file in {path} {within} ({mounts.told(here[most[0]]['mount'])}"
-        )
+        text = f"none of {nodes:,} nodes saw another's file in {path} {within} ({mounts.told(here[most[0]]['mount'])}"
         yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(f"{text} on {run.job.node_of(most[0]).node}), "
                                                              "expected one file seen by all", file=path)  # fmt: skip
-    else:
+    elif sameness.all_wrote(here):
         yield OWN.info(f"each of {nodes:,} nodes has its own files in {path}, as on a local disk", file=path)
 
 
-def _unlike_mounts(path: str, known: Mapping[int, mounts.Mount], run: Run, *, written: bool) -> Iterator[Finding]:
+def _unlike_mounts(
+    path: str, here: Here, known: Mapping[int, mounts.Mount], run: Run, *, written: bool
+) -> Iterator[Finding]:
     """`written`: each node has files of its own, for which a server may well have a folder each."""
     votes = sameness.vote_of_kinds(known)
-    for rank, usual in sameness.odd_mounts(votes, known):
+    odd = dict(sameness.odd_mounts(votes, known)) or sameness.bare(here)
+    for rank, usual in odd.items():
         lost = mounts.is_local(known[rank]) and not mounts.is_local(usual)
-        text = f"{path} is on {mounts.told(known[rank])}, expected {mounts.told(usual)}, as on {votes.share('node')}"
+        ranks = votes.ranks_of[mounts.kind(usual)]
+        most = f"{len(ranks):,} of {ranges.count(votes.voters, 'node')}" if 2 * len(ranks) > votes.voters else ""
+        others = most or f"{sameness.names(run, ranks)}, where it is only read"
+        text = f"{path} is on {mounts.told(known[rank])}, expected {mounts.told(usual)}, as on {others}"
         say = UNLIKE_MOUNT.fail if lost else UNLIKE_MOUNT.warn
         yield say(text, node=run.job.node_of(rank).node, file=path)
-    if sameness.undecided(votes, known, written=written):
+    if not odd and sameness.undecided(votes, known, written=written):
         sides = sameness.told_apart({rank: mounts.told(mount) for rank, mount in known.items()}, run)
         yield UNLIKE_MOUNT.warn(f"{path} is {sides}, expected the same on all nodes", file=path)
+
+
+def _unlike_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
+    """One export's name may stand for two, on unlike servers: an old one, or another site's."""
+    votes = sameness.vote_of_sizes(here)
+    for rank, size in votes.odd():
+        text = f"{path} has {size:,} MiB in all ({mounts.told(here[rank]['mount'])})"
+        expected = f"expected about {votes.usual:,} MiB, as on {votes.share('node')}"
+        yield UNLIKE_MOUNT.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
+    if not votes.unanimous and not votes.decided:
+        sizes = {rank: f"{size:,} MiB" for size, ranks in votes.ranks_of.items() for rank in ranks}
+        text = f"{path} has in all {sameness.told_apart(sizes, run)}, expected the same on all nodes"
+        yield UNLIKE_MOUNT.warn(text, file=path)
 
 
 def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:

@@ -9,8 +9,9 @@ from preflight.registry import UsageError
 
 DESCRIPTION = """Started on every node before torchrun, it tells whether they meet at the endpoint, and if not, why.
 Node 0 serves torch's own store there. Exit codes: 0 they meet, 1 they do not, 2 usage, 3 it could not finish."""
-ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+(?:%\w+)?)\]|(?P<host>[\w.-]+)):(?P<port>[0-9]{1,5})")
-"""The characters that torch's own parser takes."""
+ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[\w.-]+)):(?P<port>[0-9]{1,5})")
+"""The characters that torch's own parser takes: no link-local scope."""
+ANY = ("0.0.0.0", "::")  # noqa: S104 -- refused
 MOST_NODES = 10**5
 
 
@@ -25,6 +26,8 @@ class Request:
     timeout_s: float
     backend: str
     """torchrun's --rdzv-backend: c10d or static."""
+    says_who_serves: bool = False
+    """torchrun's --rdzv-conf has is_host: it need not find out."""
 
     @property
     def endpoint(self) -> str:
@@ -44,6 +47,7 @@ def add_to(command: argparse.ArgumentParser, seconds: Callable[[str], float]) ->
         default="c10d",
         help="as torchrun will be given it (c10d); static is that of --master-addr",
     )
+    command.add_argument("--rdzv-conf", default="", metavar="CONF", help="as torchrun will be given it (is_host=1)")
 
 
 def request(options: argparse.Namespace) -> Request:
@@ -55,8 +59,10 @@ def request(options: argparse.Namespace) -> Request:
     elastic = "; of an elastic job (1:4) say the number that you start"
     size = _number("--nnodes", options.nnodes, 1, MOST_NODES, elastic)
     rank = _number("--node-rank", options.node_rank, 0, size - 1, f" with --nnodes {size}")
-    host = found["v6"] or found["host"]
-    return Request(host, int(found["port"]), size, rank, options.timeout, options.rdzv_backend)
+    host, says = found["v6"] or found["host"], "is_host=" in options.rdzv_conf
+    if host in ANY:
+        raise UsageError(f"--endpoint {options.endpoint}: a host that all nodes reach is expected", everywhere=False)
+    return Request(host, int(found["port"]), size, rank, options.timeout, options.rdzv_backend, says)
 
 
 def _number(option: str, text: str, least: int, most: int, more: str) -> int:

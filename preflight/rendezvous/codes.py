@@ -48,8 +48,9 @@ NOT_HERE = Code(
     "{name}.",
 )
 OTHER_LISTENER = Code(
-    "Something that is not torch's store listens at the endpoint.",
-    fix="On {name}: ss -ltnp 'sport = :{port}'; end it, or take another port on all nodes.",
+    "What listens at the endpoint does not answer as torch's store does.",
+    fix="See node 0's output, if it was started. On {name}: ss -ltnp 'sport = :{port}'; end what is not node 0's, or "
+    "take another port on all nodes.",
 )
 OTHER_STORE = Code(
     "A store of torch answers at the endpoint, but not node 0's of this command.",
@@ -62,11 +63,20 @@ NO_TIME = Code(
 STORE_LOST = Code("Node 0's store went away.", fix="See node 0's own output; start it again on all nodes.")
 NEVER_CAME = Code(
     "A node never came.",
-    fix="See that node's own output: it says why it does not reach the endpoint. Was it started, as that --node-rank?",
+    fix="See that node's own output: it says why it does not reach the endpoint. Was it started with this --node-rank?",
 )
-WENT = Code("A node came, and went before the end.", fix="See that node's own output: was it ended, or cut off?")
+WENT = Code("A node came, and answered no more.", fix="See that node's own output: was it ended, or cut off?")
 TWICE = Code("Two nodes have one rank.", fix="Give each node its own --node-rank, from 0 to one less than --nnodes.")
 NNODES = Code("Nodes were started with unlike --nnodes.", fix="Give all nodes the same --nnodes.")
+FOREIGN = Code(
+    "Something in node 0's store is not what preflight's nodes write there.",
+    fix="Start the same version of preflight on all nodes. If it is the same, somebody else writes into this store: "
+    "see who reaches it (ss -tn 'sport = :{port}'), or take another port.",
+)
+NAMELESS = Code(
+    "A node's own host name does not resolve there: torchrun ends at once.",
+    fix="There: getent ahosts {name}; add a line 'ADDRESS {name}' to its /etc/hosts.",
+)
 SPLIT = Code(
     "A node takes itself for the endpoint's host: torchrun would serve a second store there, and wait in it.",
     fix="Give the endpoint as node 0's address; there: getent ahosts {name}; hostname -f. Or give torchrun --rdzv-conf "

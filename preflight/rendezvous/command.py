@@ -30,7 +30,7 @@ def run(asked: Request) -> NoReturn:
         lines = [*console.found_lines(shown, output.width or console.WIDTH), ""]
         output.say("\n".join([*lines, _verdict(asked, found, len(shown), code, time.monotonic() - started)]) + "\n")
     except Interrupted as why:
-        output.say(f"preflight rendezvous: it {why}\n")
+        output.say(f"preflight rendezvous: this process {why}, and ends without a verdict\n")
     except Exception:
         sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
     finally:
@@ -59,7 +59,8 @@ def _verdict(asked: Request, found: list[dict[str, Any]], shown: int, code: int,
         shown < len(found)
     )
     word = "FAIL" if code else "WARN" if "warn" in words else "PASS"
-    meaning = f"all {ranges.count(asked.nnodes, 'node')} meet at {asked.endpoint}"
+    who = f"all {asked.nnodes:,} nodes meet" if asked.nnodes > 1 else "the one node reaches itself"
+    meaning = f"{who} at {asked.endpoint}"
     if code:
         meaning = "torchrun would not get through"
     return f"verdict: {word} ({meaning}{others}), exit code {code}, {seconds:.1f} s"

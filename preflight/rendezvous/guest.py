@@ -8,7 +8,21 @@ from preflight.check import Finding
 from preflight.courier import StoreLost
 from preflight.rendezvous import causes, codes, tcp
 from preflight.rendezvous.judge import unreached
-from preflight.rendezvous.node import AGAIN_S, ARRIVALS, BYE, LOOK_S, NOTHING, POLL_S, TARGETS, VERDICT, Node, Stopped
+from preflight.rendezvous.node import (
+    AGAIN_S,
+    ARRIVALS,
+    BYE,
+    IMPORT_S,
+    LEFT,
+    LOOK_S,
+    NOTHING,
+    POLL_S,
+    REACHED,
+    TARGETS,
+    VERDICT,
+    Node,
+    Stopped,
+)
 from preflight.rendezvous.tcp import Reach
 
 ENOUGH_S = 5.0
@@ -32,6 +46,8 @@ class Guest(Node):
             try:
                 return self._take_part(reach)
             except Stopped as why:  # node 0 may be started again: it is tried until the deadline
+                if why.is_final:
+                    raise
                 furthest = why if furthest is None or left > ENOUGH_S else furthest
             self.pause(AGAIN_S)
         raise furthest or Stopped(unreached(self._last, self.request.host, self.request.port, self.name))
@@ -47,13 +63,14 @@ class Guest(Node):
                 self._last = reach
             why = _steady(causes.why(self._last, host, port))
             self.say_waiting(f"waiting: {why}; is node 0 started?", self.control.end_at)
+            if left > IMPORT_S and any(one["kind"] == "refused" for one in reach["connections"]):
+                self.import_torch()  # the host is there: the store will be needed
             self.pause(AGAIN_S)
         return None
 
     def _take_part(self, reach: Reach) -> list[dict[str, Any]]:
         self.import_torch()
-        left = self.control.left
-        used = tcp.used(reach["connections"])
+        left, used = max(0.0, self.control.left), tcp.used(reach["connections"])
         there = f"{self.request.endpoint} ({used['address'] if used else '?'})"
         try:
             if self.join() is None:
@@ -63,14 +80,17 @@ class Guest(Node):
         try:
             place = self.control.request("append", key=ARRIVALS, value=json.dumps(self.arrival(reach)))
             self.say_waiting(f"reached node 0's store at {there}; waiting for all nodes", self.control.end_at)
-            targets = self._fetch(TARGETS)
-            self.try_targets(place, targets["targets"])
-            verdict = self._fetch(VERDICT)
+            targets = self._fetch(place, TARGETS)["targets"]
+            reached = self.reach_all([(str(target["name"]), int(target["port"])) for target in targets])
+            self.control.request("append", key=REACHED, value=json.dumps({"place": place, "reached": reached}))
+            found = [dict(one) for one in self._fetch(place, VERDICT)["findings"]]
             self.control.request("append", key=BYE, value="{}")
-            return list(verdict["findings"])
+            return found
         except StoreLost as why:
             text = f"{why}, after this node had reached it; expected node 0 to wait for all nodes"
             raise Stopped(codes.STORE_LOST.fail(text, node=self.name, evidence=self.evidence)) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise self.foreign(error) from None
 
     def _no_client(self, reach: Reach, there: str, why: StoreLost, left: float) -> Finding:
         """Something took a connection, and torch's client came to nothing."""
@@ -82,25 +102,34 @@ class Guest(Node):
                 evidence["usable"] = used["address"]
                 text += f"; expected a connection as to {used['address']}"
             return codes.SILENT_ADDRESS.fail(text, node=self.name, evidence=evidence)
+        host, port = self.request.host, self.request.port
+        again = self.reach(host, port) if self.control.left > LOOK_S else NOTHING
+        if again["connections"] and not tcp.used(again["connections"]):
+            text = (
+                f"{there} took a connection, and takes none any more: {causes.why(again, host, port)}; expected node 0"
+            )
+            text += " to stay"
+            return codes.STORE_LOST.fail(text, node=self.name, evidence=self.evidence)
         if left < ENOUGH_S:
             text = f"{there} took a connection, but with {left:.1f} s left {why}; expected at least {ENOUGH_S:.0f} s"
             return codes.NO_TIME.fail(text, node=self.name, evidence=self.evidence)
-        text = f"what listens at {there} is no store of torch: {why}; expected node 0's store"
+        text = f"what listens at {there} does not answer as torch's store does: {why}; expected node 0's store"
         return codes.OTHER_LISTENER.fail(text, node=self.name, evidence=self.evidence)
 
     def _other_store(self, there: str) -> Finding:
         text = f"a store of torch answers at {there}, but does not say that it is node 0's; expected it to"
         return codes.OTHER_STORE.fail(text, node=self.name, evidence=self.evidence)
 
-    def _fetch(self, key: str) -> dict[str, Any]:
-        """Raises Stopped when this node's own time is up."""
-        while self.control.left > POLL_S:
+    def _fetch(self, place: int, key: str) -> dict[str, Any]:
+        """Raises Stopped when this node's own time is up, and tells node 0 so."""
+        while self.control.left > 2 * POLL_S:
             if (text := self.control.request("fetch", keys=[key])[0]) is not None:
                 answer: dict[str, Any] = json.loads(text)
                 return answer
             self.pause(max(POLL_S, self.request.nnodes / 5000))
+        self.control.request("append", key=LEFT, value=json.dumps({"place": place}))
         text = f"node 0 still waited for other nodes after {self.request.timeout_s:.0f} s, expected all to come"
-        raise Stopped(codes.NEVER_CAME.fail(text, evidence=self.evidence, fix=WAITED))
+        raise Stopped(codes.NEVER_CAME.fail(text, evidence=self.evidence, fix=WAITED), is_final=True)
 
 
 def _steady(why: str) -> str:

@@ -10,12 +10,13 @@ from preflight.check import Finding
 from preflight.child import Child
 from preflight.control import Log
 from preflight.courier import StoreLost, host_store
-from preflight.rendezvous import causes, codes, holder, tcp
-from preflight.rendezvous.judge import Arrival, Seen, judge
+from preflight.rendezvous import causes, codes, holder, said, tcp
+from preflight.rendezvous.judge import SLOW_S, Arrival, Seen, judge, source
 from preflight.rendezvous.node import (
     ARRIVALS,
     BYE,
     HOST,
+    LEFT,
     LOOK_S,
     POLL_S,
     REACHED,
@@ -37,26 +38,29 @@ GOODBYE_S = 3.0
 LOOKED_UP = 16
 """Clients whose names are looked up: what is wrong with a DNS server shows in these."""
 TELL_S = 2.0
+MOST_PUBLISHED = 200
+FIRST_CLIENT = "::ffff:127.0.0.1"
+"""The server's own, as the server knows it."""
 
 
 class Host(Node):
     """Node 0."""
 
     _store_host: Child | None = None
+    _place = 0
+    """The number of this node's own arrival."""
 
     def run(self) -> list[dict[str, Any]]:
         """All findings. Raises Stopped where it cannot serve, or the endpoint does not lead to it."""
         request = self.request
-        said = f"preflight rendezvous: node 0 of {request.nnodes} ({self.name}) serves {request.endpoint}"
-        self.say(f"{said}, at most {request.timeout_s:.0f} s")
+        said_ = f"preflight rendezvous: node 0 of {request.nnodes} ({self.name}) serves {request.endpoint}"
+        self.say(f"{said_}, at most {request.timeout_s:.0f} s")
         self._serve()
-        reach = self._reach_itself()
-        own = self.arrival(reach)
-        place = self.control.request("append", key=ARRIVALS, value=json.dumps(own))
-        start = time.monotonic()
-        came = Log(self.control, ARRIVALS)
-        arrivals = self._gather(place, came)
-        seen = self._ask_all(place, arrivals, came, time.monotonic() - start)
+        own = self.arrival(self._reach_itself())
+        self._place = self.control.request("append", key=ARRIVALS, value=json.dumps(own))
+        came, start = Log(self.control, ARRIVALS), time.monotonic()
+        arrivals = self._gather({self._place: own}, came)
+        seen = self._ask_all(arrivals, came, time.monotonic() - start)
         found = [as_json(finding) for finding in judge(seen)]
         self._publish(found, len(seen["reached"]) - 1)
         return found
@@ -80,7 +84,18 @@ class Host(Node):
         if message is None or "error" in message:
             why = (message or {}).get("error", "it did not start")
             text = f"torch's store cannot be served at port {request.port}: {why}; expected it to be"
-            raise Stopped(codes.NOT_SERVED.fail(text, node=self.name, evidence=self.evidence))
+            found = codes.NOT_SERVED.fail(text, node=self.name, evidence=self.evidence)
+            raise Stopped(self._slow_names() or found)
+
+    def _slow_names(self) -> Finding | None:
+        """The store asks for the name of its own first client before it answers."""
+        took = self.look_up([FIRST_CLIENT])[FIRST_CLIENT]
+        if took is not None and took < SLOW_S:
+            return None
+        text = f"did not end within {LOOK_S:.0f} s" if took is None else f"took {took:.1f} s"
+        text = f"looking up the name of {FIRST_CLIENT} {text}, and torch's store does so for every client"
+        details = {"node": self.name, "evidence": {"address": FIRST_CLIENT}}
+        return codes.SLOW_REVERSE.fail(f"{text}; expected less than {SLOW_S:g} s", **details)
 
     def _reach_itself(self) -> Reach:
         """As torch does: also the server's own client goes by the endpoint."""
@@ -94,6 +109,8 @@ class Host(Node):
                 if self.join() != self.nonce:
                     text = f"another store answers at {used['address']}, port {request.port}, and not this node's"
             except StoreLost as why:
+                if slow := self._slow_names():
+                    raise Stopped(slow) from None
                 text = f"what answers at {used['address']} is not this node's store: {why}"
         if text:
             code = codes.NOT_HERE if reach["connections"] else codes.UNRESOLVED
@@ -101,59 +118,75 @@ class Host(Node):
             raise Stopped(code.fail(text, node=self.name, evidence=self.evidence))
         return reach
 
-    def _gather(self, own: int, came: Log) -> dict[int, Arrival]:
+    def _gather(self, arrivals: dict[int, Arrival], came: Log) -> dict[int, Arrival]:
         """Until every number has come, or time is up, of which the rest needs some."""
-        arrivals: dict[int, Arrival] = {}
+        nnodes = self.request.nnodes
         end = self.control.end_at - min(ANSWER_S + GOODBYE_S, 0.4 * self.request.timeout_s)
-        missing, start = set(range(self.request.nnodes)), time.monotonic()
+        missing, start = set(range(1, nnodes)), time.monotonic()
+        if missing and start >= end:
+            text = (
+                f"this node was ready to serve only {self.control.left:.0f} s before its end, expected time for others"
+            )
+            raise Stopped(codes.NO_TIME.fail(text, node=self.name))
         while missing and (now := time.monotonic()) < end:
-            for number, arrival in _new(came):
+            for number, arrival in self._new(came):
                 arrivals[number] = arrival
                 missing.discard(arrival["node_rank"])
-                if number != own and self.request.nnodes <= 2 * LOOKED_UP:
+                if nnodes <= 2 * LOOKED_UP:
                     self.say(f"node {arrival['node_rank']} came: {arrival['name']} ({source(arrival)})")
-                if missing and self._is_odd(arrivals):
+                if missing and is_odd(arrivals):
                     end = min(end, now + LAST_S)
             if missing and now - start >= TELL_S:
-                of = ranges.count(self.request.nnodes, "node")
                 numbers = f"node{'s' if len(missing) > 1 else ''} {ranges.to_text(missing)}"
-                self.say_waiting(f"waiting for {numbers}; {self.request.nnodes - len(missing)} of {of} came", end)
+                here = f"{nnodes - len(missing)} of {ranges.count(nnodes, 'node')} came"
+                self.say_waiting(f"waiting for {numbers}; {here}", end)
             self.pause(POLL_S)
         return arrivals
 
-    def _is_odd(self, arrivals: Mapping[int, Arrival]) -> bool:
-        """Whether waiting longer will not help: as many came as one of them expects, and some number is missing. A
-        node that was started again counts once."""
-        came = {(one["name"], one["node_rank"]) for one in arrivals.values()}
-        return any(len(came) >= one["nnodes"] for one in arrivals.values())
+    def _new(self, came: Log) -> list[tuple[int, Arrival]]:
+        """The other nodes' arrivals since. Of another version of preflight nothing may be known: it never came."""
+        made = ((number, said.arrival(entry)) for number, entry in self.entries(came))
+        return [(number, arrival) for number, arrival in made if arrival and number != self._place]
 
-    def _ask_all(self, own: int, arrivals: dict[int, Arrival], came: Log, waited_s: float) -> Seen:
+    def _ask_all(self, arrivals: dict[int, Arrival], came: Log, waited_s: float) -> Seen:
         """Has all nodes connect to an ephemeral port of node 0, and of the node that c10d makes the workers' master:
         the first by its full name (torch's dynamic_rendezvous sorts the nodes)."""
-        request = self.request
-        first = min(arrivals, key=lambda number: arrivals[number]["full_name"])
-        targets = list(dict.fromkeys([own, first])) if request.backend == "c10d" else [own]
-        by_name = request.backend == "c10d"
-        names = [arrivals[i]["full_name"] if by_name else request.host for i in targets]
-        about = [{"name": name, "port": arrivals[i]["port"]} for name, i in zip(names, targets, strict=True)]
-        self.control.request("put", key=TARGETS, value=json.dumps({"targets": about}))
-        self.try_targets(own, about)
-        clients = [tcp.mapped(source(one)) for one in arrivals.values() if one["node_rank"]]
-        arrivals[own]["looked_up_s"] |= self.look_up(sorted(set(clients))[:: -(-len(clients) // LOOKED_UP) or 1])
-        log, reached = Log(self.control, REACHED), dict[int, list[Reach]]()
-        awaited, end = {one["node_rank"] for one in arrivals.values()}, self.control.until(ANSWER_S)
-        while len(reached) < len(arrivals) and (now := time.monotonic()) < end:
-            arrivals |= dict(_new(came))  # a node that was killed, and started again just now
-            for _, entry in log.new():
-                if (place := entry["place"]) in arrivals:
-                    reached[place] = entry["reached"]
-                    awaited.discard(arrivals[place]["node_rank"])
-            end = end if awaited else min(end, now + SECOND_S)
-            self.pause(POLL_S)
+        request, own = self.request, self._place
+        newest = {one["node_rank"]: number for number, one in sorted(arrivals.items())} | {0: own}
+        first = min(newest.values(), key=lambda number: arrivals[number]["full_name"])
+        targets = [(own, request.host)]
+        if request.backend == "c10d":
+            targets = [*(targets if first != own else []), (first, arrivals[first]["full_name"])]
+        places = [{"name": name, "port": arrivals[number]["port"]} for number, name in targets]
+        self.control.request("put", key=TARGETS, value=json.dumps({"targets": places}))
+        reached = {own: self.reach_all([(name, arrivals[number]["port"]) for number, name in targets])}
+        clients = sorted({tcp.mapped(source(one)) for one in arrivals.values() if one["node_rank"]})
+        arrivals[own]["looked_up_s"] |= self.look_up(clients[:: -(-len(clients) // LOOKED_UP) or 1])
+        left = self._await_answers(arrivals, came, reached, len(targets))
         return {
             "host": request.host, "port": request.port, "backend": request.backend, "waited_s": waited_s,
-            "arrivals": arrivals, "targets": targets, "reached": reached,
+            "arrivals": arrivals, "left": left, "targets": targets, "reached": reached,
         }  # fmt: skip
+
+    def _await_answers(
+        self, arrivals: dict[int, Arrival], came: Log, reached: dict[int, list[Reach]], targets: int
+    ) -> set[int]:
+        """Adds to `reached`, and to `arrivals` what was started again just now. Who had used up its own time."""
+        answers, gone = Log(self.control, REACHED), Log(self.control, LEFT)
+        left: set[int] = set()
+        end = self.control.until(ANSWER_S)
+        while len(reached) + len(left) < len(arrivals) and (now := time.monotonic()) < end:
+            arrivals |= dict(self._new(came))
+            left |= {said.place(entry) for _, entry in self.entries(gone)} & set(arrivals)
+            for _, entry in self.entries(answers):
+                place, saw = said.place(entry), said.reaches(entry, targets)
+                if saw is not None and place in arrivals and place != self._place:
+                    reached[place] = saw
+            heard = {arrivals[number]["node_rank"] for number in {*reached, *left}}
+            if heard >= {one["node_rank"] for one in arrivals.values()}:
+                end = min(end, now + SECOND_S)
+            self.pause(POLL_S)
+        return left - set(reached)
 
     def _publish(self, found: list[dict[str, Any]], others: int) -> None:
         """For all nodes, and waits a moment until they have it: the store goes with this process."""
@@ -169,19 +202,11 @@ class Host(Node):
             self._store_host.end()
 
 
-MOST_PUBLISHED = 200
-
-
-def _new(came: Log) -> list[tuple[int, Arrival]]:
-    """What another version of preflight says in other words is left out: its node never came."""
-    whole = [(number, entry) for number, entry in came.new() if set(Arrival.__annotations__) <= set(entry)]
-    return [(number, Arrival(**entry)) for number, entry in whole]  # type: ignore[typeddict-item]  # as sent
-
-
-def source(arrival: Arrival) -> str:
-    """The address from which it came."""
-    used = tcp.used(arrival["reach"]["connections"])
-    return used["source"] if used else "?"
+def is_odd(arrivals: Mapping[int, Arrival]) -> bool:
+    """Whether waiting longer will not help, though a number is missing: as many came as one of them expects. A node
+    that was started again counts once."""
+    came = {(one["name"], one["node_rank"], source(one)) for one in arrivals.values()}
+    return any(len(came) >= one["nnodes"] for one in arrivals.values())
 
 
 def as_json(finding: Finding) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What the nodes have seen of each other, judged. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from preflight import ranges
@@ -29,7 +29,9 @@ class Arrival(TypedDict):
     port: int
     """An ephemeral one, at which it listens."""
     serves: bool | None
-    """Whether torchrun would serve the endpoint's store there; None: not known."""
+    """Whether torchrun would serve the endpoint's store there; None: not known, or not asked."""
+    nameless: str
+    """Why torchrun would not even find that out: the system's words on the host's own name."""
     reach: Reach
     """Of the endpoint."""
     looked_up_s: dict[str, float | None]
@@ -46,8 +48,10 @@ class Seen(TypedDict):
     waited_s: float
     arrivals: Mapping[int, Arrival]
     """By their number, in the order in which they came."""
-    targets: Sequence[int]
-    """The numbers of those whose ephemeral ports were tried."""
+    targets: Sequence[tuple[int, str]]
+    """The numbers of those whose ephemeral ports were tried, and by which name."""
+    left: Collection[int]
+    """The numbers of those that had used up their own time."""
     reached: Mapping[int, Sequence[Reach]]
     """By the number of who tried, one for each target. Who did not answer any more is not there."""
 
@@ -60,8 +64,9 @@ def judge(seen: Seen) -> Iterator[Finding]:
         yield from _servers(seen)
     for arrival in _present(seen).values():
         yield from alone(arrival, seen["host"])
-    for place, target in enumerate(seen["targets"]):
-        yield from _ports(seen, target, {i: found[place] for i, found in seen["reached"].items() if i != target})
+    for place, (target, name) in enumerate(seen["targets"]):
+        reached = {number: found[place] for number, found in seen["reached"].items() if number != target}
+        yield from _ports(seen["arrivals"], target, name, reached)
 
 
 def _present(seen: Seen) -> dict[int, Arrival]:
@@ -72,36 +77,40 @@ def _present(seen: Seen) -> dict[int, Arrival]:
 def _numbers(seen: Seen) -> Iterator[Finding]:
     """Who came under which number. A node that was started again came twice, and only one of these stayed."""
     present = _present(seen)
-    holders: dict[int, list[str]] = {}
+    holders: dict[int, list[Arrival]] = {}
     for one in present.values():
-        holders.setdefault(one["node_rank"], []).append(one["name"])
-    for rank, names in holders.items():
-        if len(names) > 1:
-            text = f"{few(sorted(names))} were started with one --node-rank, {rank}, expected a number for each"
+        holders.setdefault(one["node_rank"], []).append(one)
+    for rank, twins in holders.items():
+        if len(twins) > 1:
+            who = few(sorted(f"{one['name']} ({source(one)})" for one in twins))
+            text = f"{who} were started with one --node-rank, {rank}, expected a number for each"
             yield codes.TWICE.fail(text, variable="--node-rank")
-    gone = {one["node_rank"]: one["name"] for one in seen["arrivals"].values() if one["node_rank"] not in holders}
-    for rank, name in gone.items():
-        text = f"node {rank} came and went before all had come, expected it to wait for the others"
-        yield codes.WENT.fail(text, node=name)
-    votes = vote({i: one["nnodes"] for i, one in present.items()})
-    for i, nnodes in votes.odd():
+    for number, one in seen["arrivals"].items():
+        if one["node_rank"] not in holders:
+            holders[one["node_rank"]] = [one]
+            if number not in seen["left"]:
+                text = f"node {one['node_rank']} came, and answered no more before all had come; expected it to wait"
+                yield codes.WENT.fail(text, node=one["name"])
+    votes = vote({number: one["nnodes"] for number, one in seen["arrivals"].items()})
+    for number, nnodes in votes.odd():
         text = f"started with --nnodes {nnodes}, expected {votes.usual} as on {votes.share('node')}"
-        yield codes.NNODES.fail(text, node=present[i]["name"])
+        yield codes.NNODES.fail(text, node=seen["arrivals"][number]["name"])
     if not votes.decided:
-        sides = "; ".join(f"{n} on {few([present[i]['name'] for i in who])}" for n, who in votes.ranks_of.items())
+        names = {n: few([seen["arrivals"][number]["name"] for number in who]) for n, who in votes.ranks_of.items()}
+        sides = "; ".join(f"{nnodes} on {who}" for nnodes, who in names.items())
         yield codes.NNODES.fail(f"--nnodes is {sides}; expected the same on all nodes", variable="--nnodes")
-    missing = set(range(votes.usual)) - set(holders) - set(gone)
-    if missing and (len(votes.ranks_of) == 1 or votes.decided):
-        yield from _never_came(missing, seen, holders)
+    elif missing := set(range(votes.usual)) - set(holders):
+        yield _never_came(missing, votes.usual, seen, holders)
 
 
-def _never_came(missing: set[int], seen: Seen, holders: Mapping[int, list[str]]) -> Iterator[Finding]:
+def _never_came(missing: set[int], of: int, seen: Seen, holders: Mapping[int, Sequence[Arrival]]) -> Finding:
     many = "s" if len(missing) > 1 else ""
-    came = few([f"{rank} ({names[0]})" for rank, names in sorted(holders.items())])
+    came = few([f"{rank} ({some[0]['name']})" for rank, some in sorted(holders.items())])
     numbers = ranges.to_text(missing).replace(",", ", ")
-    of = ranges.count(len(missing) + len(holders), "node")
-    text = f"node{many} {numbers} never came within {seen['waited_s']:.0f} s, expected all of {of}; came: {came}"
-    yield codes.NEVER_CAME.fail(text)
+    text = (
+        f"node{many} {numbers} never came within {seen['waited_s']:.0f} s, expected all of {of:,} nodes; came: {came}"
+    )
+    return codes.NEVER_CAME.fail(text)
 
 
 def _unlike(seen: Seen) -> Iterator[Finding]:
@@ -128,11 +137,15 @@ def _servers(seen: Seen) -> Iterator[Finding]:
     finds the port taken, and becomes a client.)"""
     evidence = {"name": seen["host"]}
     for arrival in _present(seen).values():
+        if arrival["nameless"]:
+            text = f"torchrun asks for the node's own name, {arrival['name']}, and fails: {arrival['nameless']}"
+            found = {"node": arrival["name"], "evidence": {"name": arrival["name"]}}
+            yield codes.NAMELESS.fail(f"{text}; expected it to resolve there", **found)
         here, used = arrival["node_rank"] == 0, tcp.used(arrival["reach"]["connections"])
         elsewhere = used is not None and used["address"] != used["source"]
         if here and arrival["serves"] is False:
             text = f"torchrun would not take this node for {seen['host']}, expected node 0 to serve the store"
-            yield codes.NOT_HOST.warn(text, node=arrival["name"], evidence=evidence)
+            yield codes.NOT_HOST.fail(text, node=arrival["name"], evidence=evidence)
         elif not here and elsewhere and arrival["serves"]:
             text = f"torchrun would take this node for {seen['host']}, expected only node 0 to serve the store"
             yield codes.SPLIT.fail(text, node=arrival["name"], evidence=evidence)
@@ -171,21 +184,29 @@ def unreached(reach: Reach, host: str, port: int, node: str) -> Finding:
     return codes.BY_KIND[found[0]["kind"]].fail(text, node=node, evidence=evidence)
 
 
-def _ports(seen: Seen, target: int, reached: Mapping[int, Reach]) -> Iterator[Finding]:
-    """Each node by itself where few do not reach the target; where all do not, it is the target's. With one against
-    one, or half against half, the pairs are told."""
-    there = seen["arrivals"][target]
-    name = there["full_name"] if seen["backend"] == "c10d" else seen["host"]
-    by_rank = sorted(reached, key=lambda number: seen["arrivals"][number]["node_rank"])
-    failed = {i: reached[i] for i in by_rank if not tcp.used(reached[i]["connections"])}
-    all_fail = len(failed) == len(reached) > 1
-    for i, reach in list(failed.items())[: 1 if all_fail else None]:
-        asker = few([seen["arrivals"][j]["name"] for j in failed]) if all_fail else seen["arrivals"][i]["name"]
-        where = {"node": there["name"]} if all_fail else {"node": asker, "peer_node": there["name"]}
+def _ports(arrivals: Mapping[int, Arrival], target: int, name: str, reached: Mapping[int, Reach]) -> Iterator[Finding]:
+    """Where more than half do not reach the target, it is the target's fault; each node by itself where few do not."""
+    there = arrivals[target]
+    by_rank = sorted(reached, key=lambda number: arrivals[number]["node_rank"])
+    failed = [number for number in by_rank if not tcp.used(reached[number]["connections"])]
+    if len(reached) > 1 and 2 * len(failed) > len(reached):
+        groups, where = [failed], {"node": there["name"]}
+    else:
+        groups = [[number] for number in failed] if len(failed) <= LISTED else [failed]
+        where = {"peer_node": there["name"]}
+    for group in groups:
+        askers, reach = few([arrivals[number]["name"] for number in group]), reached[group[0]]
         led = {one["address"] for one in reach["connections"]} & set(there["addresses"])
         code, evidence = codes.WORKERS_PORT if led else codes.WORKERS_NAME, {"name": name}
-        text = f"{asker}: {causes.why(reach, name, there['port'])}, expected to reach {there['name']} there"
-        yield code.fail(text, evidence=evidence, **where)
+        text = f"{askers}: {causes.why(reach, name, there['port'])}, expected to reach {there['name']} there"
+        here = {"node": askers} if len(group) == 1 and "node" not in where else {}
+        yield code.fail(text, evidence=evidence, **here, **where)
+
+
+def source(arrival: Arrival) -> str:
+    """The address from which it came."""
+    used = tcp.used(arrival["reach"]["connections"])
+    return used["source"] if used else "?"
 
 
 def few(names: Sequence[str]) -> str:

@@ -4,8 +4,11 @@ The process decides and waits. What may hang (look-ups, connections, torch's sto
 """
 
 import contextlib
-import json
+import os
+import select
+import signal
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -13,8 +16,10 @@ from functools import partial
 from typing import Any
 
 from preflight import launch
+from preflight.channel import Channel
 from preflight.check import Finding
-from preflight.control import Control
+from preflight.child import Child
+from preflight.control import Control, Log
 from preflight.courier import Courier
 from preflight.process_group import TorchBroken, import_torch
 from preflight.rendezvous import codes, tcp
@@ -24,26 +29,32 @@ from preflight.rendezvous.tcp import Reach
 
 ROOT = "preflight/rendezvous"
 HOST, TARGETS, VERDICT = f"{ROOT}/host", f"{ROOT}/targets", f"{ROOT}/verdict"
-ARRIVALS, REACHED, BYE = f"{ROOT}/arrivals", f"{ROOT}/reached", f"{ROOT}/bye"
+ARRIVALS, REACHED, LEFT, BYE = (f"{ROOT}/{name}" for name in ("arrivals", "reached", "left", "bye"))
 LOOK_S = 3.0
 """For an answer to a look-up or a connection: a SYN that is lost is sent again after 1 s."""
 AGAIN_S = 0.5
 """Between two tries."""
-STORE_S = 10.0
-"""For torch's store to answer a client whose connection it has taken."""
+STORE_S = 25.0
+"""For torch's store to answer a client whose connection it has taken: it looks the client's name up before, which takes
+10 s where no DNS server answers (resolv.conf(5): 5 s, twice)."""
+IMPORT_S = 20.0
+"""For torch to be imported on a sound machine that is busy with starting, or by many from one file system."""
 POLL_S = 0.1
 NOTHING: Reach = {"resolved_s": None, "unresolved": "", "connections": []}
 """Where a look did not end in time."""
 AGAIN_SAID_S = 10.0
+MOST_ENTRIES = 100
+"""A node, which may be started again and again."""
 BACKLOG = 4096
 
 
 class Stopped(Exception):  # noqa: N818 -- an event
     """This node cannot go on; `finding` says why."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: Finding, *, is_final: bool = False) -> None:
+        """`is_final`: trying again does not help."""
         super().__init__(finding.message)
-        self.finding = finding
+        self.finding, self.is_final = finding, is_final
 
 
 class Node:
@@ -52,6 +63,7 @@ class Node:
     def __init__(self, request: Request, say: Callable[[str], None]) -> None:
         self.request, self._say = request, say
         self.control = Control(request.timeout_s)
+        self.control.watches_launcher = False  # started in the background of a shell that ends, it goes on
         self.control.on_turn = self._take_connections
         self.name = socket.gethostname()
         self.nonce = uuid.uuid4().hex
@@ -80,11 +92,23 @@ class Node:
             self.control.pump(left)
 
     def import_torch(self) -> None:
-        """Only now: a node that does not get so far needs none. Raises Stopped."""
+        """Only where the store is needed, and in this process: its children then have it. Raises Stopped. From a dead
+        file system it may never end, and then only another process can say so."""
+        if "torch" in sys.modules:
+            return
+        screen, within_s = os.dup(1), max(1.0, self.control.left)
+        text = f"import torch did not end within {within_s:.0f} s, expected seconds: see the file system it lies on"
+        slug = "broken_torch" if within_s >= IMPORT_S else "no_time"
+        told = f"FAIL  {self.name}  [{codes.FAMILY}.{slug}]\n      {text}\n"
+        watcher = Child(lambda channel, _: _end_parent(channel, within_s, screen, told), "watcher", keep=(screen,))
         try:
             import_torch()
         except TorchBroken as why:
-            raise Stopped(codes.BROKEN_TORCH.fail(f"{why}, expected it to work", node=self.name)) from None
+            found = codes.BROKEN_TORCH.fail(f"{why}, expected it to work", node=self.name)
+            raise Stopped(found, is_final=True) from None
+        finally:
+            watcher.end()
+            os.close(screen)
 
     def reach(self, name: str, port: int) -> Reach:
         return self.reach_all([(name, port)])[0]
@@ -118,12 +142,13 @@ class Node:
     def arrival(self, reach: Reach) -> Arrival:
         """What this node says of itself."""
         request, used = self.request, tcp.used(reach["connections"])
-        about: dict[str, Any] = {"full_name": self.name, "serves": None}
+        about: dict[str, Any] = {"full_name": self.name, "serves": None, "nameless": ""}
         asked = [tcp.mapped(used["address"])] if used else []
-        about |= self.control.ask("about", lambda: _about_this_host(request.host), LOOK_S * 2)[0] or {}
+        about |= self.control.ask("about", lambda: _about_this_host(request), LOOK_S * 2)[0] or {}
         return {
             "node_rank": request.node_rank, "nnodes": request.nnodes, "name": self.name,
-            "full_name": about["full_name"], "serves": about["serves"], "addresses": list(launch.addresses()),
+            "addresses": list(launch.addresses()), "full_name": about["full_name"], "serves": about["serves"],
+            "nameless": about["nameless"],
             "port": self._ephemeral.getsockname()[1], "reach": reach, "looked_up_s": self.look_up(asked),
         }  # fmt: skip
 
@@ -132,10 +157,21 @@ class Node:
         seconds, _ = self.control.ask("look-ups", lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2)
         return {address: (seconds or {}).get(address) for address in addresses}
 
-    def try_targets(self, place: int, targets: Sequence[dict[str, Any]]) -> None:
-        """Connects to other nodes' ephemeral ports, and tells node 0."""
-        reached = self.reach_all([(target["name"], target["port"]) for target in targets])
-        self.control.request("append", key=REACHED, value=json.dumps({"place": place, "reached": reached}))
+    def entries(self, log: Log) -> list[tuple[int, dict[str, Any]]]:
+        """What has come since, for node 0. Anybody may write into a store of torch. Raises Stopped where that is not
+        what preflight writes."""
+        try:
+            if log.count() > MOST_ENTRIES * self.request.nnodes:
+                raise ValueError("more entries than nodes could write")
+            return [(number, entry) for number, entry in log.new() if isinstance(entry, dict)]
+        except ValueError as error:
+            raise self.foreign(error) from None
+
+    def foreign(self, error: Exception) -> Stopped:
+        text = (
+            f"what stands in node 0's store at {self.request.endpoint} is not preflight's: {error}; expected only its"
+        )
+        return Stopped(codes.FOREIGN.fail(text, evidence=self.evidence), is_final=True)
 
     def _take_connections(self) -> None:
         """Those that try this node's ephemeral port: they say nothing, and only want to get through."""
@@ -149,6 +185,13 @@ class Node:
         self.control.end_children()
 
 
+def _end_parent(channel: Channel, after_s: float, screen: int, told: str) -> None:
+    """Unless the parent ends this process before."""
+    if not select.select([channel.fileno()], [], [], after_s)[0]:
+        os.write(screen, told.encode())
+        os.kill(os.getppid(), signal.SIGKILL)
+
+
 def _listen() -> socket.socket:
     """At a port of the system's choice, as workers do; over both families where the host has both."""
     try:
@@ -159,11 +202,17 @@ def _listen() -> socket.socket:
     return made
 
 
-def _about_this_host(host: str) -> dict[str, Any]:
+def _about_this_host(request: Request) -> dict[str, Any]:
     """By torch's own rule, which is no public one: where it is gone, nobody knows."""
     serves: bool | None = None
-    with contextlib.suppress(Exception):
+    nameless = ""
+    try:
         from torch.distributed.elastic.rendezvous import utils
 
-        serves = utils._matches_machine_hostname(host)
-    return {"full_name": socket.getfqdn(), "serves": serves}
+        if request.backend == "c10d" and not request.says_who_serves:
+            serves = utils._matches_machine_hostname(request.host)
+    except socket.gaierror as error:  # it does not catch that either
+        nameless = str(error.strerror).lower()
+    except Exception:  # noqa: S110 -- another version of torch
+        pass
+    return {"full_name": socket.getfqdn(), "serves": serves, "nameless": nameless}

@@ -46,8 +46,8 @@ IDS_AND_CODES = {
         "went_down", "link", "resent", "full",
     },
     "net.mesh": {
-        "no_address", "same_address", "filtered", "refused", "reset", "no_route", "stranger", "silent", "mtu",
-        "slow", "asymmetric", "far", "untried",
+        "local_error", "no_address", "same_address", "filtered", "refused", "reset", "no_route", "stranger", "silent",
+        "mtu", "slow", "asymmetric", "far", "untried",
     },
     "node.kernel": {
         "xid", "sxid", "recovery", "driver", "mismatch", "aer", "hung", "out_of_memory", "memory_error", "throttled",

@@ -1,12 +1,13 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from preflight import testing
-from preflight.checks.env import knowledge, nccl_conf, variables
+from preflight.checks.env import installed, knowledge, nccl_conf, variables
 from tests import running
 from tests.faults import ELSEWHERE
 
@@ -245,6 +246,27 @@ def test_nccl_conf_file_stands_in_for_the_users_own(tmp_path: Path) -> None:
     assert conf["odd_lines"] == [(named, 2, "NCCL_C "), (named, 3, "export NCCL_D")]
     missing = nccl_conf.read({"NCCL_CONF_FILE": "~/x"}, str(tmp_path), str(tmp_path / "none"))
     assert missing["missing"] == "~/x" and missing["settings"] == {}
+
+
+@pytest.mark.parametrize(
+    ("nccl", "home", "read"),
+    [("2.27.5", "there", {}), ("2.29.7", None, {}), ("2.30.3", "there", {"NCCL_A"}), ("2.30.3", None, {}),
+     ("", "there", {"NCCL_A"})],
+)  # fmt: skip
+def test_whose_home_it_is_depends_on_nccl(
+    nccl: str, home: str | None, read: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """$HOME since 2.30, before that the password file's: "other" here."""
+    for name in ("there", "other"):
+        (tmp_path / name).mkdir()
+    written(tmp_path / "there" / ".nccl.conf", "NCCL_A=1\n")
+    monkeypatch.setattr(installed, "nccl_wheel", lambda: nccl)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_dir=str(tmp_path / "other")))
+    environ = {"HOME": str(tmp_path / home)} if home else {}
+    assert set(nccl_conf.read(environ, system="/none")["settings"]) == set(read)
+    written(tmp_path / "other" / ".nccl.conf", "NCCL_B=1\n")
+    is_old = nccl.startswith("2.2")
+    assert set(nccl_conf.read(environ, system="/none")["settings"]) == ({"NCCL_B"} if is_old else set(read))
 
 
 def test_lines_and_values_of_a_file_are_found_on_real_ranks(tmp_path: Path) -> None:

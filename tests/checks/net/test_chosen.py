@@ -1,12 +1,15 @@
 """The rules by which NCCL and gloo choose, on made-up hosts; what the kernel says is compared with `ip` elsewhere
 (test_interfaces_hosts.py)."""
 
+import importlib.metadata
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from preflight.checks.net import addresses, chosen, nccl_files
+from preflight.checks.env import installed
+from preflight.checks.net import addresses, chosen, nccl_files, nccl_version
 from preflight.checks.net.addresses import Address
 
 ON, OFF, NO_CARRIER = addresses.UP | addresses.RUNNING, 0, addresses.UP
@@ -56,6 +59,28 @@ ONLY_LAST = host("lo 127.0.0.1/8", "docker0 172.17.0.1/16", "virbr0 192.168.122.
 )  # fmt: skip
 def test_what_nccl_takes_by_itself(entries: list[Address], taken: str) -> None:
     assert nccl(entries) == nccl(entries, "") == nccl(entries, "e") == taken  # a single character is not heard
+
+
+OLD = [
+    (ONLY_LAST, None, "virbr0=192.168.122.1 eth0=10.0.0.1"),
+    (ONLY_LAST, "docker0", "docker0=172.17.0.1"),
+    (host("eno1 no-carrier 10.9.0.1", "eth0 10.0.0.1"), None, "eno1=10.9.0.1 eth0=10.0.0.1"),
+    (host("eno1 down 10.9.0.1", "eth0 10.0.0.1"), "^eth", "eno1=10.9.0.1"),
+    (host("eth0 10.0.0.1", "ib0 down 10.1.0.1"), None, "ib0=10.1.0.1"),
+    (host("lo 127.0.0.1/8", "docker0 172.17.0.1/16"), None, "docker0=172.17.0.1"),
+]
+
+
+@pytest.mark.parametrize("version", ["2.18.1", "2.27.7"])
+@pytest.mark.parametrize(("entries", "names", "taken"), OLD)
+def test_what_nccl_took_before_2_28(entries: list[Address], names: str | None, taken: str, version: str) -> None:
+    settings = {} if names is None else {"NCCL_SOCKET_IFNAME": names}
+    old, new, unknown = (
+        [one["interface"] for one in chosen.by_nccl(entries, settings, lambda _: None, known)]
+        for known in (version, "2.28.3", "")
+    )
+    assert old == [word.partition("=")[0] for word in taken.split()]
+    assert new == unknown == [one["interface"] for one in chosen.by_nccl(entries, settings, lambda _: None, "3.0")]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +211,41 @@ def test_a_named_file_takes_the_place_of_the_users(path: str, home: Path) -> Non
 
 def test_without_a_home_there_is_no_file_of_the_user(home: Path) -> None:
     assert added({}, home)["NCCL_SOCKET_IFNAME"] == "eth2"
+
+
+@pytest.mark.parametrize(("nccl", "name"), [("2.29.7", "other"), ("2.30.3", "eth0"), ("", "eth0")])
+def test_before_2_30_the_users_file_was_in_the_home_of_the_password_file(
+    nccl: str, name: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = home / "other"
+    other.mkdir()
+    (other / ".nccl.conf").write_text("NCCL_SOCKET_IFNAME=other\n")
+    monkeypatch.setattr(nccl_version, "installed", lambda: nccl)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_dir=str(other)))
+    assert added({"HOME": str(home)}, home)["NCCL_SOCKET_IFNAME"] == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "version"),
+    [
+        (["filelock", "nvidia-nccl-cu12==2.27.5; platform_system == 'Linux'"], "2.27.5"),
+        (["nvidia-nccl-cu13>=2"], "2.27.5"),
+        (["filelock"], ""),  # NVIDIA's own build
+        (None, ""),
+        (["nvidia-nccl-cu11==2.1"], ""),  # not there all the same
+    ],
+)
+def test_the_version_of_nccl_is_that_of_the_wheel_that_torch_asks_for(
+    asked: list[str] | None, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version_of(name: str) -> str:
+        if name not in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):
+            raise importlib.metadata.PackageNotFoundError
+        return "2.27.5"
+
+    monkeypatch.setattr(importlib.metadata, "requires", {"torch": asked}.get)
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
+    assert nccl_version.installed.__wrapped__() == installed.nccl_wheel() == version
 
 
 def test_nccls_files_count_for_the_choice(home: Path) -> None:

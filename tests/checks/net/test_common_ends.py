@@ -60,6 +60,10 @@ def test_where_nothing_works_nobody_is_named() -> None:
 def test_a_node_that_does_badly_with_most_is_named_if_it_explains_all() -> None:
     assert of(7, to(2, 7)[:4]) == Common({2: (RECEIVES,)}, (), ())
     assert of(7, to(2, 7)[:3]).ends == {}, "half of them are not most"
+    assert of(16, to(2, 16)[:5]) == Common({2: (RECEIVES,)}, (), ()), "and five are many"
+    assert of(16, [*to(2, 16)[:5], *to(7, 16)]) == Common({7: (RECEIVES,), 2: (RECEIVES,)}, (), ()), "beside another"
+    assert of(16, [*to(2, 16), *out_of(2, 16)[:5]]) == Common({2: BOTH}, (), ())
+    assert of(16, [*to(2, 16)[:2], *out_of(2, 16)[2:4]]).ends == {}, "four are not"
     assert of(7, [*to(2, 7)[:4], (5, 6)]).ends == {}, "it does not explain all"
 
 

@@ -22,7 +22,8 @@ VARIABLES = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 
 def node(rank: int, *lines: str, names: str | None = None, own: str | None = None, **more: Any) -> Facts:
     """A node with these interfaces ("eth0 down 10.0.0.1/24"; "#" is its number). `names`: both variables; `own`: the
-    address of its name, else that of its first interface but lo. `mtu`, `speed`, `kind`: of interfaces by name."""
+    address of its name, else that of its first interface but lo. `mtu`, `speed`, `kind`: of interfaces by name. `nccl`:
+    its version."""
     entries = host(*(line.replace("#", str(rank + 1)) for line in lines))
     environ = {**(dict.fromkeys(VARIABLES.values(), names) if names is not None else {}), **more.get("environ", {})}
     first = next((one.text for one in entries if one.text and one.interface != "lo"), None)
@@ -34,12 +35,12 @@ def node(rank: int, *lines: str, names: str | None = None, own: str | None = Non
             "speed_mbps": more.get("speed", {}).get(name), "kind": more.get("kind", {}).get(name, "ethernet"),
         })  # fmt: skip
         listed[name]["addresses"] += [f"{one.text}/{one.prefix}"] if one.text else []
-    taken = {"nccl": chosen.by_nccl(entries, environ, lambda _: None),
+    taken = {"nccl": chosen.by_nccl(entries, environ, lambda _: None, more.get("nccl", "")),
              "gloo": chosen.by_gloo(entries, environ, lambda: own or first)}  # fmt: skip
     return {
         "interfaces": listed, "left_out": 0, "chosen": {**taken}, "settings": environ, "files": more.get("files", {}),
         "route": more.get("route", "eth0" if rank else ""), "host": more.get("host", f"host-{rank}"),
-        "has_rdma": more.get("has_rdma", False),
+        "has_rdma": more.get("has_rdma", False), "nccl": more.get("nccl", ""),
     }  # fmt: skip
 
 
@@ -228,6 +229,19 @@ def test_gloo_takes_an_interface_that_is_down(state: str) -> None:
     assert told(by_name, "nccl") == []
 
 
+@pytest.mark.parametrize("state", ["down", "no-carrier"])
+def test_nccl_took_an_interface_that_is_down_before_2_28(state: str) -> None:
+    lines = (LO, f"eno1 {state} 192.168.1.7/24", ETH0)
+    where = {"node": "node-2", "interface": "eno1"}
+    for version in ("2.21.5", "2.27.7"):
+        facts = {**nodes(4, nccl=version), 2: node(2, *lines, nccl=version)}
+        (found,) = judged(facts, "nccl")
+        assert (found["severity"], found["code"], found["where"]) == ("fail", "net.interfaces.down", where)
+        assert found["message"].startswith(f"NCCL {version} takes eno1 (192.168.1.7), which "), found
+    for version in ("2.28.3", "2.30.7", ""):
+        assert told({**nodes(4, nccl=version), 2: node(2, *lines, nccl=version)}, "nccl") == []
+
+
 @BACKENDS
 def test_loopback_among_several_hosts(backend: str) -> None:
     where = {"interface": "lo", "variable": VARIABLES[backend]}
@@ -365,17 +379,32 @@ def test_a_node_in_another_network_may_be_behind_a_router(backend: str) -> None:
 
 
 @BACKENDS
+def test_nodes_behind_a_router_are_compared_all_the_same(backend: str) -> None:
+    """Two racks, a network each; one node of the smaller one has a slow interface, and one another MTU."""
+    racks: dict[int, dict[str, Any]] = {rank: {"mtu": {"eth0": 9000}, "speed": {"eth0": 100_000}} for rank in range(8)}
+    sound = {rank: node(rank, LO, f"eth0 10.0.{1 + rank // 5}.#/24", **more) for rank, more in racks.items()}
+    assert [found[:2] for found in told(sound, backend)] == [("info", "other_network")]
+    racks[6]["mtu"], racks[7]["speed"] = {}, {"eth0": 1000}
+    facts = {rank: node(rank, LO, f"eth0 10.0.{1 + rank // 5}.#/24", **more) for rank, more in racks.items()}
+    network, *found = told(facts, backend)
+    assert network[:2] == ("info", "other_network")
+    wheres = [{"node": name, "interface": "eth0"} for name in ("node-6", "node-7")]
+    assert found == [("warn", "mtu", wheres[0]), ("warn", "speed", wheres[1])]
+
+
+@BACKENDS
 def test_the_odd_mtu_is_named_by_majority(backend: str) -> None:
     facts = {**nodes(4, mtu={"eth0": 9000}), 1: node(1, LO, ETH0)}
     (found,) = judged(facts, backend)
     assert (found["severity"], found["where"]) == ("warn", {"node": "node-1", "interface": "eth0"})
     assert found["message"] == "the MTU of eth0 (10.0.0.2) is 1,500, expected 9,000 as on 3 of 4 nodes"
-    assert "ip link set eth0 mtu 9000" in found["fix"]
+    assert "ip link set eth0 mtu 9000" in found["fix"] and "if the switch port carries it" in found["fix"]
 
 
 def test_one_mtu_against_another_names_nobody() -> None:
     (found,) = judged({0: node(0, LO, ETH0, mtu={"eth0": 9000}), 1: node(1, LO, ETH0)})
     assert found["where"] == {"interface": "eth0"} and "9,000 on node-0, 1,500 on node-1" in found["message"]
+    assert "if the switch port carries it" in found["fix"] and "CNI" in found["fix"]
 
 
 def test_the_slower_interface_is_named() -> None:
@@ -391,6 +420,26 @@ def test_the_slower_interface_is_named() -> None:
     assert told({**nodes(4, **slow), 1: node(1, LO, ETH0, **fast)}) == []  # faster
     assert told({**nodes(4, **fast), 1: node(1, LO, ETH0)}) == []  # not known
     assert told({0: node(0, LO, ETH0, **fast), 1: node(1, LO, ETH0, **slow)}) == []  # one against one
+
+
+@pytest.mark.parametrize(
+    ("environ", "severity"),
+    [
+        ({"NCCL_IB_DISABLE": "1"}, "warn"),
+        ({"NCCL_NET": "socket"}, "warn"),
+        ({"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, "warn"),
+        ({"NCCL_IB_DISABLE": "0"}, "info"),
+        ({"NCCL_NET": "IB"}, "info"),
+        ({"NCCL_NET": "AWS Libfabric", "NCCL_IB_DISABLE": "1"}, "info"),
+    ],
+    ids=str,
+)
+def test_the_data_goes_over_sockets_where_rdma_is_off(environ: dict[str, str], severity: str) -> None:
+    more: dict[str, Any] = {"has_rdma": True, "environ": environ}
+    facts = {**nodes(4, LO, ETH0, speed={"eth0": 100_000}, **more), 1: node(1, LO, ETH0, speed={"eth0": 1000}, **more)}
+    assert [found[0] for found in told(facts, "nccl")] == [severity]
+    bridge = nodes(4, LO, ETH0, "br-0123456789ab 172.18.0.1/16", **more)
+    assert [found[1] for found in told(bridge, "nccl")] == (["also"] if severity == "warn" else [])
 
 
 def test_mtu_of_another_fabric_is_not_compared() -> None:

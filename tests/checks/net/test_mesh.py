@@ -258,12 +258,96 @@ def test_a_far_node_is_named_and_a_slow_network_is_not() -> None:
     assert judged(with_pairs(cluster(3), itertools.permutations(range(3), 2), far)) == []
 
 
-def test_on_a_full_link_what_stalls_is_slow_and_no_wrong_mtu() -> None:
-    far = {"round_trip_s": 0.07}
-    facts = with_pairs(cluster(3), out_of(1, 3), {**HOLE, **far})  # type: ignore[typeddict-item]  # its own keys
-    with_pairs(facts, to(1, 3), {**SEES_HOLE, **far})  # type: ignore[typeddict-item]
+def behind_a_far_link(arrived: int) -> dict[int, Facts]:
+    """Of what node 1 sends in large messages."""
+    out: Seen = {"round_trip_s": 0.012, "stalled": arrived}
+    return with_pairs(with_pairs(cluster(5), out_of(1, 5), out), to(1, 5), {**SEES_HOLE, "round_trip_s": 0.012})
+
+
+@pytest.mark.parametrize(("arrived", "told"), [(0, "none of"), (1448, "at most 1,448 of"), (20_000, "20,000 of")])
+def test_what_stalls_behind_a_far_link_may_be_the_mtu(arrived: int, told: str) -> None:
+    """As behind a tunnel: nothing has shown that large packets pass."""
     where = {"node": "node-1", "interface": "eth0"}
-    assert named(facts) == [("warn", "slow", where), ("warn", "far", where)]
+    found = judged(behind_a_far_link(arrived))
+    assert [(one["code"], one["where"]) for one in found] == [("net.mesh.mtu", where), ("net.mesh.far", where)]
+    both = "while small messages pass and round trips take 12 ms or more: a wrong MTU on the way, or a full link"
+    assert found[0]["severity"] == "fail" and told in found[0]["message"] and both in found[0]["message"], found
+
+
+def test_where_large_packets_pass_a_far_link_is_full() -> None:
+    found = judged(behind_a_far_link(100_000))
+    assert [one["code"] for one in found] == ["net.mesh.slow", "net.mesh.far"]
+    assert "can send only slowly to 4 of 4" in found[0]["message"] and "33 kB/s at best" in found[0]["message"]
+
+
+LEG: list[Pair] = [(3, 0), (0, 3), (3, 2), (5, 3), (6, 3), (3, 9)]
+"""A third of the connections of node 3, as a bond spreads them over its legs."""
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ({"error": "filtered"}, "cannot connect to, or be reached from, 5 of 15 other nodes: no answer within 3.5 s"),
+        (HOLE, "cannot exchange large messages with 5 of 15"),
+        ({"round_trip_s": 0.05}, "has slow round trips with 5 of 15"),
+    ],
+)
+def test_one_leg_of_a_bond_names_its_node(seen: Seen, words: str) -> None:
+    facts = with_pairs(cluster(16), LEG, seen)
+    (found,) = [one for one in judged(facts) if one["code"] != "net.mesh.untried"]
+    assert found["where"] == {"node": "node-3", "interface": "eth0"}, found
+    assert words in found["message"] and "in 6 of its 30 ordered pairs (as" in found["message"]
+    assert found["fix"].startswith("If node-3 has a bond (cat /proc/net/bonding/*)")
+    more = with_pairs(facts, [(8, 7)], seen)
+    (found,) = [one for one in judged(more) if one["code"] != "net.mesh.untried"]
+    assert found["where"] == {} and "in 7 of " in found["message"] and "no node is seen" in found["message"]
+
+
+def test_racks_that_are_slow_to_each_other_are_worth_knowing_and_no_switch_is_named() -> None:
+    """A fifth of what is usual within them."""
+    facts = split(cluster(20), range(6), range(6, 20), {**GOOD, "rate": 2e8, "rate_back": 2e8})
+    for rank, one in facts.items():
+        one["switches"] = f"spine.leaf-{int(rank >= 6)}"
+    (found,) = judged(facts)
+    assert (found["severity"], found["code"], found["where"]) == ("info", "net.mesh.slow", {})
+    assert "2 more (behind leaf-0) and node-6" in found["message"] and found["fix"].startswith("See the uplinks")
+
+
+def hcas(state: str, **settings: str) -> dict[str, Any]:
+    port = {"port": 1, "layer": "InfiniBand", "state": state}
+    return {"hcas": [{"name": "mlx5_0", "opens": True, "ports": [port]}], "silent": {}, "settings": settings}
+
+
+@pytest.mark.parametrize(
+    ("backend", "of_node_2", "severity"),
+    [
+        ("nccl", hcas("ACTIVE"), "info"),
+        ("nccl", hcas("DOWN"), "warn"),
+        ("nccl", hcas("ACTIVE", NCCL_IB_DISABLE="1"), "warn"),
+        ("nccl", None, "warn"),
+        ("gloo", hcas("ACTIVE"), "warn"),
+    ],
+)
+def test_where_rdma_carries_the_data_slow_sockets_are_worth_knowing(
+    backend: str, of_node_2: dict[str, Any] | None, severity: str
+) -> None:
+    facts = with_pairs(with_pairs(cluster(3), out_of(1, 3), SLOW), to(1, 3), SEES_SLOW)
+    rdma = {0: hcas("ACTIVE"), 1: hcas("ACTIVE"), 2: of_node_2}
+    reads = {"net.rdma": {rank: one for rank, one in rdma.items() if one}}
+    (found,) = judged(facts, backend=backend, reads=reads)
+    assert found["severity"] == severity and ("by RDMA" in found["message"]) == (severity == "info")
+
+
+def test_an_error_of_the_nodes_own_system_blames_no_partner() -> None:
+    no_port: Seen = {"error": "other", "why": "cannot assign requested address"}
+    facts = with_pairs(cluster(4), out_of(1, 4), no_port)
+    (found,) = judged(facts)
+    assert (found["severity"], found["code"], found["where"]) == ("fail", "net.mesh.local_error", {"node": "node-1"})
+    assert "node-1 cannot open connections to 3 of 3 other nodes: its own system says cannot" in found["message"]
+    assert found["noticed_by"] == "" and "{" not in found["fix"], found
+    assert named(with_pairs(cluster(4), to(2, 4), no_port)) == [
+        ("fail", "local_error", {"node": f"node-{rank}"}) for rank in (0, 1, 3)
+    ]
 
 
 def test_what_a_dead_node_leaves_blames_nobody() -> None:

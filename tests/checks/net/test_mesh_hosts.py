@@ -1,5 +1,6 @@
 """net.mesh on hosts of their own: firewalls, links, addresses and processes are really sick."""
 
+import gzip
 import os
 import re
 import signal
@@ -48,13 +49,22 @@ def told_as(finished: Finished, *names: str) -> None:
     assert len(found) == len(names) and finished.left_over == [], finished.told()
     for name in names:
         row = ELSEWHERE[name]
-        mine = [one for one in found if f"{one['severity']} {one['code']}" in row.finds]
+        of_row = [one for one in found if f"{one['severity']} {one['code']}" in row.finds]
+        mine = [one for one in of_row if row.culprit.items() <= one["where"].items()]
         assert len(mine) == 1 and row.is_told_by(mine) and mine[0]["noticed_by"] == row.noticed_by, finished.told()
 
 
+def behind(host: Host) -> dict[str, str]:
+    """What Slurm says of its switch."""
+    pattern = "switch.switch.node"
+    return {"SLURM_TOPOLOGY_ADDR": f"spine.leaf-1.{host.name}", "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
+
+
 def test_five_hosts_are_sound(five: list[Host], tmp_path: Path) -> None:
-    finished = ranks_on(tmp_path, five, *ONLY)
+    finished = ranks_on(tmp_path, five, *ONLY, environ=[behind(host) for host in five])
     is_silent(finished, 5, ["net.mesh"])
+    with gzip.open(tmp_path / "facts.jsonl.gz", "rt") as facts:
+        assert facts.read().count("spine.leaf-1") == 5, "what Slurm says of the switches is known"
     summary = finished.check("net.mesh")["summary"]
     assert summary.startswith("20 ordered pairs of 5 nodes: round trip "), summary
 
@@ -74,7 +84,9 @@ def test_pairs_that_a_firewall_parts_one_way_are_told_with_how(four: list[Host],
     close(c, b, "icmp-host-prohibited")
     close(d, c, "tcp-reset")
     close(c, d, "icmp-port-unreachable")
-    told_as(ranks_on(tmp_path, four, *ONLY), "mesh_filtered_pair", "mesh_prohibited_pair", "mesh_refused_pair")
+    d.run("ip", "route", "add", "prohibit", b.address)
+    names = ["mesh_filtered_pair", "mesh_prohibited_pair", "mesh_refused_pair", "mesh_own_route", "mesh_no_way_back"]
+    told_as(ranks_on(tmp_path, four, *ONLY), *names)
 
 
 def test_pairs_of_which_connections_are_made_and_come_to_nothing(five: list[Host], tmp_path: Path) -> None:
@@ -103,54 +115,22 @@ def test_a_host_that_nobody_reaches_and_one_with_a_slow_link(five: list[Host], t
     told_as(ranks_on(tmp_path, five, *ONLY), "mesh_filtered_node", "mesh_slow_node")
 
 
-def test_of_two_hosts_that_which_sends_slowly_is_told(two: list[Host], tmp_path: Path) -> None:
-    two[1].slow_down("100mbit")
-    assert "12 MB/s" in found_as("mesh_slow_pair", ranks_on(tmp_path, two, *ONLY)).replace("13 MB/s", "12 MB/s")
-
-
-def test_a_host_behind_a_full_link_is_far(three: list[Host], tmp_path: Path) -> None:
-    """What its other process sends fills the queue as far as its buffer goes (some 50 ms); nothing is lost."""
-    queue = ["tbf", "rate", "20mbit", "burst", "16kb", "latency", "300ms"]
-    three[2].run("tc", "qdisc", "add", "dev", "eth0", "root", *queue)
-    flood = (
-        "import socket; s = socket.socket(type=socket.SOCK_DGRAM)\nwhile True: s.sendto(bytes(1400), ('10.77.0.2', 9))"
-    )
-    with subprocess.Popen(three[2].command([sys.executable, "-c", flood])) as filler:
-        try:
-            finished = ranks_on(tmp_path, three, *ONLY)
-        finally:
-            filler.kill()
-    found_as("mesh_far_node", finished)
-
-
 def test_a_black_hole_for_large_packets_names_its_host(three: list[Host], tmp_path: Path) -> None:
     three[1].swallow_large_packets()
     message = found_as("mesh_mtu", ranks_on(tmp_path, three, *ONLY))
     assert "cannot send large messages to 2 of 2 other nodes" in message and "is 1500" in message, message
 
 
-def test_halves_are_told_by_their_switches(four: list[Host], tmp_path: Path) -> None:
-    for host in four[:2]:
-        for other in four[2:]:
-            close(host, other, "DROP")
-            close(other, host, "DROP")
-    pattern = {"SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
-    addresses = [f"spine.leaf-{number // 2}.{host.name}" for number, host in enumerate(four)]
-    environ = [{"SLURM_TOPOLOGY_ADDR": address, **pattern} for address in addresses]
-    message = found_as("mesh_halves", ranks_on(tmp_path, four, *ONLY, environ=environ))
-    assert "between host-a, host-b (behind leaf-0) and host-c, host-d (behind leaf-1)" in message, message
+def test_of_two_hosts_that_which_sends_slowly_is_told(two: list[Host], tmp_path: Path) -> None:
+    two[1].slow_down("100mbit")
+    assert "12 MB/s" in found_as("mesh_slow_pair", ranks_on(tmp_path, two, *ONLY)).replace("13 MB/s", "12 MB/s")
 
 
-def test_one_address_on_all_hosts(three: list[Host], tmp_path: Path) -> None:
+def test_one_address_on_all_hosts_but_one_that_has_none(three: list[Host], tmp_path: Path) -> None:
     for host in three:
         host.second_interface("docker0", "172.17.0.1/16")
-    finished = ranks_on(tmp_path, three, *ONLY, environ=[{"GLOO_SOCKET_IFNAME": "docker0"}] * 3)
-    found_as("mesh_same_address", finished)
-
-
-def test_a_host_without_the_interface_is_told_and_the_others_meet(three: list[Host], tmp_path: Path) -> None:
-    finished = ranks_on(tmp_path, three, *ONLY, environ=[{}, {"GLOO_SOCKET_IFNAME": "eth9"}, {}])
-    found_as("mesh_no_address", finished)
+    environ = [{"GLOO_SOCKET_IFNAME": interface} for interface in ("docker0", "eth9", "docker0")]
+    told_as(ranks_on(tmp_path, three, *ONLY, environ=environ), "mesh_same_address", "mesh_no_address")
 
 
 def test_pairs_for_which_there_is_no_time_are_told(three: list[Host], tmp_path: Path) -> None:
@@ -158,48 +138,48 @@ def test_pairs_for_which_there_is_no_time_are_told(three: list[Host], tmp_path: 
     found_as("mesh_no_time", ranks_on(tmp_path, three, *ONLY, deadline_s=12))
 
 
-def in_mid_check(folder: Path, hosts: list[Host], deed: Callable[[int, int], None]) -> Finished:
-    """`deed(pid, port)` is done as soon as host-b's worker listens; the others are about to connect."""
+def worker_of(host: Host) -> tuple[int, int]:
+    """(its pid, the port where it listens), as soon as it does; the others are about to connect."""
+    end = time.monotonic() + 60
+    found = None
+    while not found and time.monotonic() < end:
+        listed = host.run("ss", "-Htlnp", "src", host.address)
+        found = re.search(rf":(?!{PORT} )(\d+) .*pid=(\d+)", listed)
+    assert found
+    return int(found[2]), int(found[1])
 
-    def when_it_listens() -> None:
-        end = time.monotonic() + 60
-        found = None
-        while not found and time.monotonic() < end:
-            listed = hosts[1].run("ss", "-Htlnp", "src", hosts[1].address)
-            found = re.search(r":(\d+) .*pid=(\d+)", listed)
-        assert found
-        deed(int(found[2]), int(found[1]))
 
-    waiter = threading.Thread(target=when_it_listens)
+def in_mid_check(folder: Path, hosts: list[Host], deed: Callable[[], None]) -> Finished:
+    waiter = threading.Thread(target=deed)
     waiter.start()
     finished = ranks_on(folder, hosts, *ONLY)
     waiter.join()
     return finished
 
 
-def test_a_worker_that_is_killed(three: list[Host], tmp_path: Path) -> None:
-    found_as("mesh_killed", in_mid_check(tmp_path, three, lambda pid, _: os.kill(pid, signal.SIGKILL)))
+def test_hosts_that_go_in_three_ways_while_all_meet(five: list[Host], tmp_path: Path) -> None:
+    """The two that are left have done well with each other."""
 
+    def go() -> None:
+        os.kill(worker_of(five[1])[0], signal.SIGKILL)
+        os.kill(worker_of(five[2])[0], signal.SIGSTOP)
+        worker_of(five[3])
+        five[3].run("ip", "link", "set", "eth0", "down")
 
-def test_a_worker_that_is_stopped(three: list[Host], tmp_path: Path) -> None:
-    """The others may be through with it before it is ended, or not."""
-    finished = in_mid_check(tmp_path, three, lambda pid, _: os.kill(pid, signal.SIGSTOP))
+    finished = in_mid_check(tmp_path, five, go)
     found = finished.findings()
-    assert ELSEWHERE["mesh_stopped"].is_told_by(found) and len(found) == 1, finished.told()
-
-
-def test_a_host_that_is_cut_off(three: list[Host], tmp_path: Path) -> None:
-    def cut_off(*_: int) -> None:
-        three[1].run("ip", "link", "set", "eth0", "down")
-
-    found_as("mesh_cut_off", in_mid_check(tmp_path, three, cut_off))
+    rows = {name: ELSEWHERE[name] for name in ("mesh_killed", "mesh_stopped", "mesh_cut_off")}
+    told = {(f"{one['severity']} {one['code']}", one["where"].get("node")) for one in found}
+    assert told == {(row.finds[0], row.culprit["node"]) for row in rows.values()}, finished.told()
+    assert len(found) == 3 and finished.left_over == [], finished.told()
 
 
 def test_three_hosts_are_sound_and_strangers_at_a_port_do_no_harm(three: list[Host], tmp_path: Path) -> None:
     """A hundred of them hold on until the check is over."""
     knocked: list[bytes] = []
 
-    def knock(_: int, port: int) -> None:
+    def knock() -> None:
+        _, port = worker_of(three[1])
         code = (
             "import socket, sys\n"
             f"all = [socket.create_connection(('{three[1].address}', {port})) for _ in range(100)]\n"

@@ -1,6 +1,9 @@
 """The sockets of net.mesh: several nodes in one loop on this machine, and strangers among them."""
 
 import asyncio
+import errno
+import os
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -175,6 +178,56 @@ def test_a_port_where_nobody_listens_refuses() -> None:
     one.tried = {1: Tried()}
     asyncio.run(one._connect(1, {"address": "127.0.0.1", "port": port, "token": TOKEN.hex()}))
     assert one.tried[1].error == "refused"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "why"),
+    [
+        (errno.EADDRNOTAVAIL, "other", "cannot assign requested address"),
+        (errno.ENOBUFS, "other", "no buffer space available"),
+        (errno.EPERM, "other", "operation not permitted"),
+        (errno.EHOSTUNREACH, "no_route", ""),
+        (errno.EPIPE, "reset", ""),
+    ],
+)
+def test_an_error_of_the_system_is_told_in_its_words(
+    number: int, kind: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(meeting, "_target", fails)
+    assert connected() == Tried(kind, why)
+
+
+def test_who_may_open_no_more_files_says_so_and_goes_on() -> None:
+    def full() -> None:
+        most = max(map(int, os.listdir("/proc/self/fd")))
+        held.extend(os.dup(0) for _ in range(most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, limits[1]))
+
+    held: list[int] = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        assert connected(full) == Tried("other", "too many open files")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for one in held:
+            os.close(one)
+
+
+def connected(first: Callable[[], None] = lambda: None) -> Tried:
+    """What node 0 says of node 1, whose port is closed."""
+
+    async def tried() -> Tried:
+        one = node(0, 2, Words())
+        one.tried = {1: Tried()}
+        first()
+        await one._connect(1, {"address": "127.0.0.1", "port": 9, "token": TOKEN.hex()})
+        assert not one._out
+        return one.tried[1]
+
+    return asyncio.run(tried())
 
 
 def test_a_node_that_never_comes_costs_a_bound_and_the_others_meet(monkeypatch: pytest.MonkeyPatch) -> None:

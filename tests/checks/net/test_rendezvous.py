@@ -10,6 +10,7 @@ from preflight.checks.net.rendezvous import Facts
 from preflight.job import Job, Node
 from preflight.rendezvous import tcp
 from tests import running
+from tests.faults import ELSEWHERE
 
 
 def to(address: str, source: str, seconds: float = 0.0002, error: str = "") -> tcp.Connection:
@@ -28,7 +29,7 @@ def facts_of(*connections: tcp.Connection, **more: Any) -> Facts:
 
 def cluster(size: int, **of_one: Any) -> dict[int, Facts]:
     """A rank a node; node 0 has the store. Node 1 has what is given."""
-    facts = {rank: facts_of(to("10.0.0.1", f"10.0.{rank // 256}.{rank % 256}")) for rank in range(size)}
+    facts = {rank: facts_of(to("10.0.0.1", f"10.0.{1 + rank // 256}.{rank % 256}")) for rank in range(size)}
     facts[0] = facts_of(to("10.0.0.1", "10.0.0.1"))
     return {**facts, 1: {**facts[1], **of_one}} if of_one else facts  # type: ignore[typeddict-item]  # its own keys
 
@@ -94,6 +95,8 @@ def test_a_second_address_that_refuses_harms_nobody() -> None:
     for error in ("connection refused", "network is unreachable"):
         second = to("fd00::1", "", 0.0001, error)
         assert judged(cluster(4, connections=[to("10.0.0.1", "10.0.0.2"), second])) == []
+    late = to("fd00::1", "", 1.04, "connection refused")
+    assert judged(cluster(4, connections=[to("10.0.0.1", "10.0.0.2"), late])) == []
 
 
 def test_a_second_address_that_is_silent_is_told_with_the_one_to_use() -> None:
@@ -153,10 +156,46 @@ def test_the_distance_is_an_option() -> None:
     assert named(far(0.1, 9, 0.1), settings={"far_s": 0.005}) == [("warn", "far", {"node": "node-2"})]
 
 
-@pytest.mark.parametrize(("backend", "severity"), [("gloo", "warn"), ("nccl", "info")])
-def test_a_host_name_that_is_loopback_harms_gloo(backend: str, severity: str) -> None:
-    assert named(cluster(3, gloo_address="127.0.1.1"), backend=backend) == [(severity, "loopback", {"node": "node-1"})]
+@pytest.mark.parametrize(
+    ("backend", "others", "severity"),
+    [
+        ("gloo", "10.0.0.9", "warn"),  # it connects to them, not they to it
+        ("gloo", "192.168.0.9", "fail"),
+        ("gloo", "2001:db8::9", "fail"),  # smaller, but of another family
+        ("gloo", None, "warn"),
+        ("nccl", "192.168.0.9", "info"),
+    ],
+)
+def test_a_host_name_that_is_loopback_harms_gloo(backend: str, others: str | None, severity: str) -> None:
+    facts = cluster(3, gloo_address="127.0.1.1")
+    for rank in (0, 2):
+        facts[rank]["gloo_address"] = others
+    assert named(facts, backend=backend) == [(severity, "loopback", {"node": "node-1"})]
     assert judged(cluster(3, gloo_address=None), backend=backend) == []
+
+
+def test_two_hosts_at_loopback_do_not_reach_each_other() -> None:
+    facts = cluster(4, gloo_address="127.0.1.1")
+    facts[3]["gloo_address"] = "127.0.0.1"
+    assert named(facts) == [("fail", "loopback", {"node": "node-1"}), ("fail", "loopback", {"node": "node-3"})]
+    facts[3]["connections"] = facts[1]["connections"]  # two nodes on one host do
+    assert [severity for severity, _, _ in named(facts)] == ["warn", "warn"]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("size", [2, 1024])
+def test_where_all_hosts_names_are_loopback_none_is_named(size: int, backend: str) -> None:
+    """So some installers leave every host."""
+    facts = {rank: facts_of(*one["connections"], gloo_address="127.0.1.1") for rank, one in cluster(size).items()}
+    (found,) = judged(facts, backend=backend)
+    assert (found["severity"], found["where"]) == ("fail" if backend == "gloo" else "info", {})
+    assert found["message"].endswith(f"an address that other nodes reach; it is so on all {size:,} nodes")
+
+
+def test_a_silent_ipv6_address_of_which_nobody_knows_whose_fault_it_is() -> None:
+    second = to("fd00::1", "", 4.0, "timed out")
+    found = judged(cluster(2, connections=[to("10.0.0.1", "10.0.0.2"), second]))
+    assert ELSEWHERE["silent_ipv6_address"].is_told_by(found) and found[0]["noticed_by"] == "1", found
 
 
 def test_slow_look_ups_are_told_in_one_finding() -> None:

@@ -1,5 +1,6 @@
 """The processes that touch a path: killed, stopped, or left alone by the worker that started them."""
 
+import errno
 import os
 import select
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from preflight.checks.node import mounts, one_file, path_calls
 from preflight.checks.node.one_file import Bounds
-from preflight.checks.node.path_probe import Probe, answers
+from preflight.checks.node.path_probe import PathFacts, Probe, answers
 from tests import running
 
 NAME = ".preflight-test"
@@ -50,6 +51,43 @@ def test_a_folder(tmp_path: Path) -> None:
         assert probe.facts["seen"] == {"0": "yes", "1": "no"}
         ask(probe, "remove")
         assert list(tmp_path.iterdir()) == [] and probe.facts["left"] == ""
+
+
+def write_some(folder: Path, monkeypatch: pytest.MonkeyPatch, good: int, error: int) -> PathFacts:
+    """So many writes succeed, the next gives `error`; the file may not be removed."""
+    write, done = os.pwrite, list[int]()
+
+    def sometimes(descriptor: int, content: bytes, offset: int) -> int:
+        if len(done) == good:
+            raise OSError(error, "")
+        done.append(offset)
+        return write(descriptor, content, offset)
+
+    def refused(_file: str) -> None:
+        raise PermissionError(errno.EPERM, "")
+
+    monkeypatch.setattr(os, "pwrite", sometimes)
+    monkeypatch.setattr(os, "unlink", refused)
+    with probing(folder) as (probe, _):
+        ask(probe, "look", False)
+        return probe.facts
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_that_can_be_written_once(error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a client of an object store lets it, which need not let it be removed, either."""
+    facts = write_some(tmp_path, monkeypatch, 1, error)
+    assert facts["written"] and facts["failed"] is None and facts["left"] == str(tmp_path / NAME)
+    assert len(facts["write_ms"]) == len(facts["fsync_ms"]) == 2
+
+
+@pytest.mark.parametrize(("good", "error"), [(0, errno.EINVAL), (1, errno.EIO), (1, errno.ENOSPC)])
+def test_what_fails_at_once_or_for_another_reason(
+    good: int, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = write_some(tmp_path, monkeypatch, good, error)
+    assert not facts["written"] and facts["failed"] is not None
+    assert (facts["failed"]["call"], facts["failed"]["error"]) == ("write", errno.errorcode[error])
 
 
 def test_a_link_leads_to_the_mount_of_its_target(tmp_path: Path) -> None:

@@ -191,11 +191,20 @@ def test_dead_mounts(tmp_path: Path) -> None:
 @needs_mounts
 @needs_fuse
 def test_data_that_one_node_does_not_have(tmp_path: Path) -> None:
-    """Nobody may write to it: what is mounted there decides."""
-    (data,) = folders(tmp_path, "data")
-    seal = f"mount -o remount,ro,bind {data}"
+    """Nobody may write to it: what is mounted there decides, also where most nodes have an empty folder instead."""
+    data, top = folders(tmp_path, "data", "top")
+    (few,) = folders(top, "few")
     with served(tmp_path) as systems:
-        there = f"mount --bind {systems['sound'].folder} {data}\n{seal}"
-        wrap = {0: there, 1: f"mount --bind {data} {data}\n{seal}", 2: there}
-        finished = run_with(tmp_path, data, wrap=wrap)
+        there = {path: f"mount --bind {systems['sound'].folder} {path}\n{sealed(path)}" for path in (data, few)}
+        most = f"{there[data]}\nmount -t tmpfs -o size=2g none {top}\nmkdir {few}\n{sealed(top)}"
+        wrap = {0: most, 1: f"mount --bind {data} {data}\n{sealed(data)}\n{there[few]}", 2: most}
+        finished = run_with(tmp_path, data, few, wrap=wrap)
     is_told("storage_data_not_mounted", finished, data)
+    found = [one for one in finished.findings() if one["where"]["file"] == str(few)]
+    assert ELSEWHERE["storage_data_on_one_node"].is_told_by(found), finished.told()
+    assert [one["where"]["node"] for one in found] == ["node-0", "node-2"], finished.told()
+    assert all(ELSEWHERE["storage_data_on_one_node"].says in one["message"] for one in found), finished.told()
+
+
+def sealed(path: Path) -> str:
+    return f"mount -o remount,ro,bind {path}"
