@@ -189,13 +189,15 @@ def test_a_host_that_does_not_reach_the_endpoint_says_why(
 
 
 @contextlib.contextmanager
-def serving(host: Host, code: str) -> Iterator[None]:
-    """A process of this host that has port 29600; `s` is its listening socket in `code`."""
-    begin = "import socket; s = socket.create_server(('', 29600)); print(flush=True)\n"
+def serving(host: Host, code: str, port: int = 29600, lines: int = 1) -> Iterator[None]:
+    """A process of this host that has the port; `s` is its listening socket in `code`. It is ready when it has printed
+    so many lines, of which the first one is not the code's."""
+    begin = f"import socket; s = socket.create_server(('', {port})); print(flush=True)\n"
     words = [sys.executable, "-W", "ignore", "-c", begin + code]
     with subprocess.Popen(host.command(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout
-        server.stdout.readline()
+        for _ in range(lines):
+            server.stdout.readline()
         try:
             yield
         finally:
@@ -217,18 +219,21 @@ def test_the_process_that_has_the_port_is_named(two: list[Host]) -> None:
     held_against("port_taken", meeting, codes, "host-a")
 
 
-@pytest.mark.parametrize("server", [ANSWERS, SILENT], ids=["answers", "silent"])
-def test_what_is_no_store_is_told_apart(server: str, two: list[Host]) -> None:
-    with serving(two[0], server):
-        meeting = Meeting(two, timeout=SHORT)
-        meeting.start(two[1], 1)
-        codes = meeting.finish()
-    held_against("other_listener", meeting, codes, "host-b")
+def test_what_is_no_store_is_told_apart(two: list[Host]) -> None:
+    """It answers in another protocol; or it says nothing."""
+    meetings = [Meeting(two, timeout=SHORT), Meeting(two, timeout=SHORT, endpoint="host-a:29601")]
+    with serving(two[0], ANSWERS), serving(two[0], SILENT, 29601):
+        for meeting in meetings:
+            meeting.start(two[1], 1)
+        codes = [meeting.finish() for meeting in meetings]
+    held_against("other_listener", meetings[0], codes[0], "host-b")
+    (found,) = meetings[1].findings("host-b")
+    assert found["code"].endswith(".other_listener") and codes[1] == {"host-b": 1}, meetings[1].told()
 
 
 def test_another_jobs_store_is_told_apart(two: list[Host]) -> None:
     """By a guest, and by a node 0 whose endpoint leads to it."""
-    with serving(two[0], STORE):
+    with serving(two[0], STORE, lines=2):
         meeting, other = Meeting(two, timeout=SHORT), Meeting(two, timeout=SHORT)
         meeting.start(two[1], 1)
         other.start(two[1], 0)
@@ -382,7 +387,7 @@ def test_what_somebody_else_writes_into_the_store_is_told(two: list[Host]) -> No
 def test_a_node_0_whose_dns_is_dead_is_told_itself(two: list[Host]) -> None:
     two[0].etc("hosts", "127.0.0.1 localhost", "10.77.0.1 host-a", "10.77.0.2 host-b")
     two[0].has_no_dns("timeout:30", "attempts:1")
-    meeting = Meeting(two)
+    meeting = Meeting(two, timeout="16")
     meeting.start(two[0], 0)
     held_against("dead_dns", meeting, meeting.finish(), "host-a")
 

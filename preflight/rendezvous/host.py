@@ -77,7 +77,7 @@ class Host(Node):
             raise Stopped(codes.PORT_REFUSED.fail(text, node=self.name, evidence=self.evidence))
         self.import_torch()
         self._store_host = Child(host_store("127.0.0.1", port, HOST, self.nonce), "store host", output=False)
-        end, message = self.control.until(STORE_S), None
+        end, message = self.control.until(min(STORE_S, self.control.left - 2 * LOOK_S)), None
         while message is None and time.monotonic() < end and not self._store_host.channel.closed:
             self.control.pump(POLL_S)
             message = self._store_host.channel.receive()
