@@ -11,6 +11,9 @@ from preflight.checks.net import hca_counters
 FOLDER = "/sys/class/infiniband"
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 MELLANOX = "0x15b3"
+VIRTUAL = ("0x1012", "0x1014", "0x1016", "0x1018", "0x101a", "0x101c", "0x101e", "0xa2d3")
+"""PCI's device ids of NVIDIA's virtual functions (the kernel's mlx5_core_pci_table in mlx5/core/main.c): a guest has no
+other sign of them."""
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
@@ -56,6 +59,8 @@ class Hca(TypedDict):
     numa: int | None
     pcie: str
     """The link now: "32.0 GT/s x16"."""
+    virtual: bool
+    """Whether it is a virtual function, whose card is its host's."""
     opens: bool | None
     """Whether this process may open it (/dev/infiniband): libibverbs shows NCCL no other."""
     ports: list[Port]
@@ -76,7 +81,8 @@ def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") ->
     folder = f"{root}{FOLDER}/{name}"
     device = f"{folder}/device"
     numa = _text(f"{device}/numa_node")
-    own = f"{_text(f'{device}/vendor')} {_text(f'{device}/device')}".strip()
+    model = _text(f"{device}/device")
+    own = f"{_text(f'{device}/vendor')} {model}".strip()
     path = verbs.get(name)
     ports = sorted((one for one in _listed(f"{folder}/ports") if one.isdecimal()), key=int)
     return {
@@ -87,6 +93,7 @@ def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") ->
         "bus": os.path.basename(os.path.realpath(device)) if os.path.exists(device) else "",
         "numa": int(numa) if re.fullmatch(r"\d+", numa) else None,
         "pcie": _pcie(device),
+        "virtual": model in VIRTUAL or os.path.exists(f"{device}/physfn"),
         "opens": None if path is None else os.access(f"{root}{path}", os.R_OK | os.W_OK),
         "ports": [_port(f"{folder}/ports/{one}", int(one), most_gids) for one in ports],
     }

@@ -7,7 +7,8 @@ InfiniBand specification, volume 1, 16.1.3.5.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-BROKEN = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
+WENT_DOWN = "link_downed"
+BROKEN = (WENT_DOWN, "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
 """On a good link none of these rises: it went down, or was trained anew, or errors came too densely."""
 WRONG_BITS = ("symbol_error", "port_rcv_errors")
 """Of these a good link has some, too."""
@@ -19,7 +20,7 @@ on every RoCE network under load."""
 KEPT = {"counters": (*BROKEN, *WRONG_BITS), "hw_counters": LOST}
 """By folder."""
 FULL = {
-    "symbol_error": 0xFFFF, "port_rcv_errors": 0xFFFF, "link_error_recovery": 0xFF, "link_downed": 0xFF,
+    "symbol_error": 0xFFFF, "port_rcv_errors": 0xFFFF, "link_error_recovery": 0xFF, WENT_DOWN: 0xFF,
     "local_link_integrity_errors": 0xF, "excessive_buffer_overrun_errors": 0xF,
 }  # fmt: skip
 """Where a counter of PortCounters stops. Drivers that give wider ones pass it."""

@@ -85,7 +85,8 @@ def unfit(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
         for one, flaw in flaws.items():
             if flaw and (one in as_on or one.vendor == MELLANOX):
                 worst = Severity.FAIL if one in as_on or flaw == EMPTY else _everywhere(index, of[one.rank], flaws)
-                severity = weighed(worst, of[one.rank], one.vendor, run)
+                alone = Severity.INFO if index is None else Severity.WARN
+                severity = weighed(worst, of[one.rank], one.vendor, run, alone)
                 expected = f"a routable one (RoCE v{_version(of[one.rank].facts['settings'])}) {as_on.get(one, '')}"
                 yield _trouble(one, index, flaw, expected.rstrip(), severity)
 

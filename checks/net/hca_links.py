@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from preflight.check import Code, Finding, Run, Severity, vote
+from preflight.check import Code, Finding, Run, Severity, Vote, vote
 from preflight.checks.net.hca import MELLANOX
-from preflight.checks.net.hca_peers import Tie, compared
+from preflight.checks.net.hca_peers import Tie, compared, numbered_otherwise, unlike_siblings
 from preflight.checks.net.hca_use import Node, Trouble, Use, findings, listed, tied, weighed
 
 LINK_LAYER = Code(
@@ -18,12 +18,15 @@ SLOW = Code(
 )
 PCIE = Code(
     "An HCA's PCIe link is slower than that of the same HCAs elsewhere.",
-    fix="There: lspci -vv | grep -A 60 Mellanox | grep LnkSta. Reseat the card or its riser; compare BIOS settings.",
+    fix="There: lspci -vv -s $(basename $(readlink -f /sys/class/infiniband/{device}/device)) | grep LnkSta. Reseat "
+    "the card or its riser; compare BIOS settings.",
 )
 FIRMWARE = Code(
     "HCAs of one board have unlike firmware.",
     fix="There: cat /sys/class/infiniband/{device}/fw_ver; bring all to one version with mlxfwmanager.",
 )
+
+FIX_EVERYWHERE = "If it should be as fast as they are: see its switch, and on one node mlxlink -d {device}."
 
 
 def unlike(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
@@ -36,6 +39,7 @@ def unlike(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
     yield from _found(LINK_LAYER, Severity.FAIL, "link layer", layers, of, run)
     yield from _found(SLOW, Severity.WARN, "rate", rates, of, run)
     yield from _found(PCIE, Severity.WARN, "PCIe link", lanes, of, run)
+    yield from _slow_everywhere(rates, of, run)
     yield from _firmware(list(of.values()), run)
 
 
@@ -45,17 +49,35 @@ def _found(
     """A node's cards may be of two link layers; but where one is faster than most, that is no fault of it."""
     layers = code is LINK_LAYER
     told, ties = [], []
-    for item in compared((one.has(value, layers) for one, value in values), by_siblings=not layers):
+    known = [one.has(value, layers) for one, value in values]
+    alike = numbered_otherwise(known)
+    for item in compared(known, by_siblings=not layers):
         if isinstance(item, Tie):
-            ties.append(item)
+            voters = ((rank, value) for value, ranks in item.votes.ranks_of.items() for rank in ranks)
+            ties += [] if all((rank, item.one.kind, value) in alike for rank, value in voters) else [item]
+        elif item.has_twin and (item.one.rank, item.one.kind, item.one.value) in alike:
+            continue
         elif layers or speed(item.one.value) < speed(item.usual):
             one: Use = item.one.about
-            severity = weighed(worst, of[one.rank], one.vendor, run)
+            of_host = code is SLOW and one.hca["virtual"] and of[one.rank].is_aside(one)
+            severity = weighed(Severity.INFO if of_host else worst, of[one.rank], one.vendor, run)
             told.append(
                 Trouble(code, severity, one.rank, one.label, f"at {item.one.value}", f"{item.usual} {item.as_on}")
             )
     yield from findings(told, run, len(of))
     yield from tied(code, worst, ties, noun, of, run)
+
+
+def _slow_everywhere(rates: Iterable[tuple[Use, str]], of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+    """Slower than its siblings on all nodes: mostly meant so, as for storage; but not behind a wrong switch."""
+    used = (one.has(rate) for one, rate in rates if run.job.backend == "nccl" and of[one.rank].uses_verbs)
+    slow = [item for item in unlike_siblings(used) if speed(item.one.value) < speed(item.usual)]
+    told = (
+        Trouble(SLOW, Severity.INFO, item.one.rank, item.one.label, f"at {item.one.value}",
+                f"{item.usual} as most siblings of its board", FIX_EVERYWHERE)
+        for item in slow
+    )  # fmt: skip
+    yield from findings(told, run, len(of))
 
 
 def speed(text: str) -> float:
@@ -65,26 +87,44 @@ def speed(text: str) -> float:
 
 
 def _firmware(nodes: Sequence[Node], run: Run) -> Iterator[Finding]:
-    """All of a board's in the job are compared with each other."""
-    boards: dict[str, list[tuple[Node, str, str]]] = {}
+    """All of a board's in the job are compared with each other. That of virtual functions is their host's, and that of
+    ports that NCCL does not take hardly matters: these are worth knowing, and compared apart."""
+    boards: dict[tuple[str, str, bool], list[tuple[Node, str, str]]] = {}
     for node in nodes:
+        taken = {one.hca["name"] for one in node.taken}
         for card in node.facts["hcas"]:
             if card["vendor"] == MELLANOX and card["firmware"]:
-                boards.setdefault(card["kind"], []).append((node, card["name"], card["firmware"]))
-    told = []
-    for board, cards in boards.items():
+                matters = card["name"] in taken and not card["virtual"]
+                layer = card["ports"][0]["layer"] if card["ports"] else ""
+                cards = boards.setdefault((card["kind"], layer, matters), [])
+                cards.append((node, card["name"], card["firmware"]))
+    told: list[Trouble] = []
+    for (board, _, matters), cards in boards.items():
+        worst = Severity.WARN if matters else Severity.INFO
         votes = vote((at, version) for at, (_, _, version) in enumerate(cards))
-        for at, version in votes.odd():
-            node, name, _ = cards[at]
-            expected = f"{votes.usual} as on {votes.share('HCA')} of its board ({board})"
-            severity = weighed(Severity.WARN, node, MELLANOX, run)
-            told.append(Trouble(FIRMWARE, severity, node.rank, name, f"on firmware {version}", expected))
+        told += _odd_firmware(board, cards, votes, worst, run)
         if not votes.unanimous and not votes.decided:
-            whom = {
-                version: listed(list(dict.fromkeys(run.job.node_of(cards[at][0].rank).node for at in places)))
-                for version, places in votes.ranks_of.items()
-            }
-            text = f"HCAs of board {board} have firmware {', '.join(f'{one} on {who}' for one, who in whom.items())}"
-            severity = weighed(Severity.WARN, nodes[0], MELLANOX, run)
-            yield FIRMWARE.finding(severity, f"{text}; expected one version", evidence={"device": cards[0][1]})
+            yield _two_firmwares(board, cards, votes, worst, run)
     yield from findings(told, run, len(nodes))
+
+
+def _odd_firmware(
+    board: str, cards: Sequence[tuple[Node, str, str]], votes: Vote[str], worst: Severity, run: Run
+) -> Iterator[Trouble]:
+    for at, version in votes.odd():
+        node, name, _ = cards[at]
+        expected = f"{votes.usual} as on {votes.share('HCA')} of its board ({board})"
+        severity = weighed(worst, node, MELLANOX, run)
+        yield Trouble(FIRMWARE, severity, node.rank, name, f"on firmware {version}", expected)
+
+
+def _two_firmwares(
+    board: str, cards: Sequence[tuple[Node, str, str]], votes: Vote[str], worst: Severity, run: Run
+) -> Finding:
+    whom = {
+        version: listed(list(dict.fromkeys(run.job.node_of(cards[at][0].rank).node for at in places)))
+        for version, places in votes.ranks_of.items()
+    }
+    text = f"HCAs of board {board} have firmware {', '.join(f'{one} on {who}' for one, who in whom.items())}"
+    severity = weighed(worst, cards[0][0], MELLANOX, run)
+    return FIRMWARE.finding(severity, f"{text}; expected one version", evidence={"device": cards[0][1]})

@@ -9,6 +9,9 @@ MOST = 32
 """Ports that NCCL takes, and entries that it reads (MAX_IB_DEVS)."""
 LONGEST = 63
 """Letters of a name that it keeps."""
+EXTERNAL = "IBEXT"
+"""How the names of HPC-X's transport begin (IBext_v10): it takes the same ports."""
+EXTERNAL_OFF = "NCCL_IBEXT_DISABLE"
 
 
 @dataclass(frozen=True)
@@ -66,5 +69,8 @@ def integer(text: str, base: int = 10) -> int:
 
 
 def uses_verbs(settings: Mapping[str, str]) -> bool:
-    """Whether NCCL's own transport over RDMA is on: NCCL_IB_DISABLE is 0 or text, NCCL_NET is not another's."""
-    return not integer(settings.get("NCCL_IB_DISABLE", ""), 0) and settings.get("NCCL_NET", "IB").upper() in ("IB", "")
+    """Whether NCCL's own transport over RDMA is on, or HPC-X's in its place: NCCL_IB_DISABLE is 0 or text, NCCL_NET is
+    not another's. What switches the one off does not reach the other."""
+    net = settings.get("NCCL_NET", "").upper()
+    off = EXTERNAL_OFF if net.startswith(EXTERNAL) else "NCCL_IB_DISABLE"
+    return not integer(settings.get(off, ""), 0) and (net in ("IB", "") or net.startswith(EXTERNAL))

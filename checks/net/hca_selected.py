@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from preflight.check import Code, Run, Severity
 from preflight.checks.net import hca_names
 from preflight.checks.net.hca import MELLANOX
+from preflight.checks.net.hca_names import Entry
 from preflight.checks.net.hca_use import Node, Trouble, weighed
 
 NOTHING = Code(
@@ -47,9 +48,27 @@ def unmatched(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
         left = [entry for entry in asking[0].selection.entries if entry.text not in matched.get(value, ())]
         for entry in (entry for entry in left if entry.name[-1:].isdigit()):
             for one in asking:
-                severity, what = weighed(Severity.WARN, one, MELLANOX, run), "not there, though NCCL_IB_HCA names it"
-                more = (("variable", "NCCL_IB_HCA"),)
-                yield Trouble(UNMATCHED, severity, one.rank, entry.text, what, "one that it matches", more=more)
+                worst = Severity.INFO if _longer(entry, one) else Severity.WARN
+                severity = weighed(worst, one, MELLANOX, run, alone=Severity.INFO)
+                what, more = "not there, but named by NCCL_IB_HCA", (("variable", "NCCL_IB_HCA"),)
+                yield Trouble(
+                    UNMATCHED, severity, one.rank, entry.text, what, "only names that match a device", more=more
+                )
+
+
+def _longer(entry: Entry, one: Node) -> bool:
+    """A list for larger machines: its number is beyond those that are there, and no port that is like those taken is
+    left out in its place."""
+    kinds = {use.hca["kind"] for use in one.wanted}
+    left_out = any(use.hca["kind"] in kinds for use in one.suited if use not in one.wanted)
+    stem, number = _numbered(entry.name)
+    there = [at for name, at in map(_numbered, one.devices) if name == stem]
+    return not left_out and bool(there) and number > max(there)
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or -1)
 
 
 def too_many(all_: Sequence[Node]) -> Iterator[Trouble]:

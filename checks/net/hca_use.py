@@ -1,5 +1,6 @@
 """What NCCL does with each port of a node, and findings about several ports or nodes in one sentence."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,7 +42,12 @@ class Use:
 
     @property
     def function(self) -> str:
-        return self.hca["bus"].rpartition(".")[2]
+        """Of the card, and the port: the second ones are often without a cable."""
+        return f"{self.hca['bus'].rpartition('.')[2]}:{self.port['port']}"
+
+    @property
+    def is_first(self) -> bool:
+        return self.function in ("0:1", ":1")
 
     @property
     def is_active(self) -> bool:
@@ -84,6 +90,16 @@ class Node:
         """Those that it takes, but for its limit."""
         return [one for one in self.wanted if one.is_active and one.hca["opens"] is not False]
 
+    @cached_property
+    def boards(self) -> Counter[tuple[str, str]]:
+        return Counter((one.hca["kind"], one.port["layer"]) for one in self.wanted)
+
+    def is_aside(self, one: Use) -> bool:
+        """An Ethernet port beside more ports of another kind, as of a front end or of storage: the job's traffic hardly
+        needs it, though NCCL takes it, too."""
+        own = one.hca["kind"], one.port["layer"]
+        return own[1] == ETHERNET and any(number > self.boards[own] for number in self.boards.values())
+
     @property
     def devices(self) -> list[str]:
         """Names, also of those that did not answer."""
@@ -103,12 +119,14 @@ def nodes(facts: Mapping[int, Facts]) -> list[Node]:
     return [Node(rank, one) for rank, one in facts.items()]
 
 
-def weighed(severity: Severity, one: Node, vendor: str, run: Run) -> Severity:
-    """gloo uses no RDMA; on one node nothing crosses the network; cards of another vendor fail nothing."""
+def weighed(severity: Severity, one: Node, vendor: str, run: Run, alone: Severity = Severity.WARN) -> Severity:
+    """gloo uses no RDMA; on one node nothing crosses the network, so that it is `alone` there; cards of another vendor
+    fail nothing."""
     if run.job.backend != "nccl" or not one.uses_verbs:
         return Severity.INFO
-    alone = len(run.job.nodes) < 2
-    return Severity.WARN if severity is Severity.FAIL and (alone or vendor != MELLANOX) else severity
+    if len(run.job.nodes) < 2:
+        return Severity.INFO if severity is Severity.INFO else alone
+    return Severity.WARN if severity is Severity.FAIL and vendor != MELLANOX else severity
 
 
 # Findings
@@ -143,7 +161,7 @@ def findings(troubles: Iterable[Trouble], run: Run, of: int) -> Iterator[Finding
         is_ = "is" if len(labels) == 1 else "are"
         text = f"{listed(labels)} {is_} {what}{_everywhere(of) if everywhere else ''}, expected {expected}"
         device = labels[0].partition(":")[0]
-        evidence = {"device": device, "devices": list(labels)}
+        evidence = {"device": device, "port": int(labels[0].partition(":")[2] or 1), "devices": list(labels)}
         where = dict(more) | ({"device": device} if len(labels) == 1 else {})
         for rank in ranks[:1] if everywhere else ranks:
             node = None if everywhere else run.job.node_of(rank).node
@@ -155,7 +173,13 @@ def _everywhere(of: int) -> str:
 
 
 def tied(
-    code: Code, worst: Severity, ties: Sequence[Tie[str]], noun: str, of: Mapping[int, Node], run: Run
+    code: Code,
+    worst: Severity,
+    ties: Sequence[Tie[str]],
+    noun: str,
+    of: Mapping[int, Node],
+    run: Run,
+    fix: str | None = None,
 ) -> Iterator[Finding]:
     """Both sides: nobody knows who is wrong."""
     alike: dict[tuple[Severity, str], list[str]] = {}
@@ -166,7 +190,7 @@ def tied(
         text = f"the {noun} of {listed(labels)} is {told}, expected the same on all nodes"
         device = labels[0].partition(":")[0]
         one = device if len(labels) == 1 else None
-        yield code.finding(severity, text, evidence={"device": device, "devices": labels}, device=one)
+        yield code.finding(severity, text, evidence={"device": device, "devices": labels}, fix=fix, device=one)
 
 
 def listed(names: Sequence[str], most: int = SHOWN) -> str:

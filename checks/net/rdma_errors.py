@@ -28,11 +28,13 @@ LINK = Code(
 )
 RESENT = Code(
     "HCAs sent packets again during the run.",
-    fix="See rdma statistic show link {device}/1, and the switches' drops; on RoCE also PFC and ECN on all of them.",
+    fix="See rdma statistic show link {device}/{port}, and the switches' drops; on RoCE also PFC and ECN on all.",
 )
 FULL = Code(
-    "An error counter of an HCA is full, so that it cannot rise.", fix="There: perfquery -x; reset it: perfquery -R"
+    "An error counter of an HCA is full, so that it cannot rise.",
+    fix="There: perfquery -x -C {device} -P {port}; reset its counters: perfquery -R -C {device} -P {port}",
 )
+FIX_ETHERNET = "Only a reset of the card clears it, once the node is drained: mlxfwreset -d {device} reset."
 
 PATIENCE_S = 4.0
 GONE, SILENT = "gone", f"silent (no answer within {PATIENCE_S:g} s)"
@@ -86,9 +88,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             told += _of_port(use, state, rises, after["run_s"], node, run)
             lost = [rise for rise in rises if rise.name in hca_counters.LOST]
             resent |= {use: lost} if lost and use in node.taken else {}
-            if (full := hca_counters.full(counters)) and use in node.taken:
-                what = f"at the end of its counter {listed(full)} ({counters[full[0]]:,})"
-                told.append(Trouble(FULL, Severity.INFO, use.rank, use.label, what, "one that can rise"))
+            if use in node.taken:
+                told += _full(use, counters, _bad(use, rises, after["run_s"]), node, run)
     yield from findings(told, run, len(facts))
     if resent:
         yield _resent(resent, sum(len(node.taken) for node in before), run)
@@ -116,10 +117,30 @@ def _of_port(
     )
     if use.is_active and state not in ("ACTIVE", ""):
         yield Trouble(WENT_DOWN, fail, use.rank, use.label, f"{state} after the run", "ACTIVE as at its start")
-    if found := hca_counters.bad(rises, use.port["rate"] or UNKNOWN_RATE, run_s):
+    if found := _bad(use, rises, run_s):
         severity = warn if use.vendor == hca.MELLANOX else Severity.INFO
         what = f"counting link errors: {', '.join(map(str, found))}"
         yield Trouble(LINK, severity, use.rank, use.label, what, "none during the run")
+
+
+def _bad(use: Use, rises: list[hca_counters.Rise], run_s: float) -> list[hca_counters.Rise]:
+    return hca_counters.bad(rises, use.port["rate"] or UNKNOWN_RATE, run_s)
+
+
+def _full(
+    use: Use, counters: Mapping[str, int], told: list[hca_counters.Rise], node: Node, run: Run
+) -> Iterator[Trouble]:
+    """Without those whose rise is told already. A link that went down so often is at risk, and nobody would see it go
+    down again; the others may have been full for long."""
+    rose = {rise.name for rise in told}
+    full = [name for name in hca_counters.full(counters) if name not in rose]
+    if full:
+        went_down = hca_counters.WENT_DOWN in full and use.vendor == hca.MELLANOX
+        severity = weighed(Severity.WARN if went_down else Severity.INFO, node, use.vendor, run)
+        ends = [f"{name} ({counters[name]:,})" for name in full]
+        what = f"at the end of its counter{'' if len(full) == 1 else 's'} {listed(ends)}"
+        fix = None if use.port["layer"] == hca.INFINIBAND else FIX_ETHERNET
+        yield Trouble(FULL, severity, use.rank, use.label, what, "room to rise", fix)
 
 
 def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) -> Finding:
@@ -132,4 +153,4 @@ def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) ->
     device = worst[0].hca["name"]
     where = {"node": names.pop()} if len(names) == 1 else {}
     where |= {"device": device} if len(worst) == 1 else {}
-    return RESENT.info(f"{text}, expected none", evidence={"device": device}, **where)
+    return RESENT.info(f"{text}, expected none", evidence={"device": device, "port": worst[0].port["port"]}, **where)

@@ -46,6 +46,8 @@ class Card:
     gids: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     bus: str = ""
+    device: str = "0x1021"
+    """Of PCI; 0x101e is a virtual function."""
     verbs: str = "here"
     """here, closed (no device file), or unknown (no such class)."""
 
@@ -53,7 +55,7 @@ class Card:
         bus = self.bus or f"0000:{0x10 + self.number:02x}:00.0"
         device = root / "sys/class/pci" / bus
         speed, width = self.lanes
-        told = {"vendor": self.vendor, "device": "0x1021", "numa_node": "-1" if self.number < 4 else "1"}
+        told = {"vendor": self.vendor, "device": self.device, "numa_node": "-1" if self.number < 4 else "1"}
         _write(device, {**told, "current_link_speed": speed, "current_link_width": width})
         folder = root / "sys/class/infiniband" / self.name
         _write(folder, {"fw_ver": self.firmware, "board_id": self.board, "hca_type": "MT4129"})
@@ -74,6 +76,11 @@ class Card:
             _write(root / f"sys/class/infiniband_verbs/uverbs{self.number}", {"ibdev": self.name})
         if self.verbs == "here":
             _write(root / "dev/infiniband", {f"uverbs{self.number}": ""})
+
+
+POLLING: dict[str, Any] = {"state": "1: DOWN", "physical": "2: Polling", "rate": "10 Gb/sec (4X SDR)"}
+SLOWER: dict[str, Any] = {"rate": "200 Gb/sec (4X HDR)"}
+STORAGE = Card("mlx5_bond_0", 8, board="MT_0000000359", layer="Ethernet", rate="100 Gb/sec (4X EDR)", gids=ROCE)
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
@@ -121,6 +128,13 @@ def read(root: Path, **environ: str) -> Any:
     except NotApplicable as nothing:
         facts = nothing.facts
     return json.loads(json.dumps(facts))
+
+
+def fleet(folder: Path, *nodes: Sequence[Card], environ: Mapping[int, Mapping[str, str]] | None = None) -> list[Any]:
+    """The facts of nodes with these cards."""
+    return [
+        read(write(folder / f"node-{rank}", made_), **(environ or {}).get(rank, {})) for rank, made_ in enumerate(nodes)
+    ]
 
 
 def read_again(root: Path) -> Any:

@@ -48,7 +48,9 @@ def test_numbers_are_read_as_c_does(text: str, base: int, number: int) -> None:
     ("settings", "uses"),
     [({}, True), ({"NCCL_IB_DISABLE": "1"}, False), ({"NCCL_IB_DISABLE": "0"}, True),
      ({"NCCL_IB_DISABLE": "true"}, True), ({"NCCL_NET": "ib"}, True), ({"NCCL_NET": "Socket"}, False),
-     ({"NCCL_NET": "AWS Libfabric"}, False)],
+     ({"NCCL_NET": "AWS Libfabric"}, False), ({"NCCL_NET": "IBext_v10"}, True),
+     ({"NCCL_NET": "IBext", "NCCL_IB_DISABLE": "1"}, True), ({"NCCL_NET": "ibext", "NCCL_IBEXT_DISABLE": "1"}, False),
+     ({"NCCL_IBEXT_DISABLE": "1"}, True)],
 )  # fmt: skip
 def test_whether_its_own_transport_is_on(settings: dict[str, str], uses: bool) -> None:
     assert hca_names.uses_verbs(settings) is uses
