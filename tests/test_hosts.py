@@ -16,9 +16,15 @@ pytestmark = [pytest.mark.hosts, needs_hosts]
 PLUGINS = ("--only", "plugin", "--plugin", "alone", "--plugin", "after")
 
 
-@pytest.mark.parametrize("rendezvous", [STATIC, C10D], ids=["static", "c10d"])
-def test_two_hosts_are_sound(rendezvous: Sequence[str], two: list[Host], tmp_path: Path) -> None:
-    finished = run_on(tmp_path, two, "--all", rendezvous=rendezvous)
+def test_three_hosts_are_sound_under_c10d(three: list[Host], tmp_path: Path) -> None:
+    finished = run_on(tmp_path, three, "--only", "net,comm", rendezvous=C10D)
+    net = ("net.interfaces", "net.rendezvous", "net.mesh")
+    is_silent(finished, 6, ("env.launch", *net, "comm.init", "comm.all_reduce"))
+    assert "6 ordered pairs of 3 nodes" in finished.check("net.mesh")["summary"], finished.told()
+
+
+def test_two_hosts_are_sound(two: list[Host], tmp_path: Path) -> None:
+    finished = run_on(tmp_path, two, "--all", rendezvous=STATIC)
     is_silent(finished, 4)
     nodes = finished.report["job"]["nodes"]
     assert sorted(node["node"] for node in nodes) == ["host-a", "host-b"], finished.told()

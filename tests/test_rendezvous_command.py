@@ -107,6 +107,7 @@ def meet(hosts: Sequence[Host], *more: str, **settings: str) -> Meeting:
 def held_against(row: str, meeting: Meeting, codes: Mapping[str, int], teller: str) -> None:
     """What one host has on its screen is what the fault table says; nobody else is blamed on any."""
     fault, told = ELSEWHERE[f"meet_{row}"], meeting.told()
+    assert fault.deadline_s == float(meeting.timeout)
     found = meeting.findings(teller)
     assert fault.is_told_by(found) and len(found) == len(fault.finds), told
     assert fault.says in found[0]["message"] and "{" not in meeting.output(teller), told

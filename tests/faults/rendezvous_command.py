@@ -4,15 +4,28 @@ from typing import Any
 
 from tests.faults.row import Fault, elsewhere
 
+SECONDS = {
+    **dict.fromkeys(("name_unknown", "name_is_loopback", "no_route", "network_down", "nobody_serves", "filtered"), 3),
+    **dict.fromkeys(("other_listener", "other_store", "not_here"), 14),
+    "never_came": 24,
+    "silent_ipv6": 20,
+    "silent_ipv6_first": 20,
+    "store_garbage": 20,
+    "dead_dns": 16,
+}
+"""--timeout of those that wait in vain."""
 ALL: tuple[Fault, ...] = ()
 """Driven by tests/test_faults.py."""
 
 
 def _row(name: str, story: str, made: str, *finds: str, **more: Any) -> Fault:
-    """Three hosts, `--endpoint host-a:29600`; the finding is that of the node that tells it first."""
+    """Some hosts, `--endpoint host-a:29600`; the finding is that of the node that tells it first, or node 0's. The
+    deadline is --timeout."""
     exit_code = 1 if any(find.startswith("fail") for find in finds) else 0
     found = tuple(find.replace(" ", " preflight.rendezvous.") for find in finds)
-    return elsewhere(f"meet_{name}", story, made, *found, **{"exit_code": exit_code, **more})
+    return elsewhere(
+        f"meet_{name}", story, made, *found, **{"exit_code": exit_code, "deadline_s": SECONDS.get(name, 30), **more}
+    )
 
 
 _A, _B = {"node": "host-a"}, {"node": "host-b"}
