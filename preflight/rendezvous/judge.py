@@ -76,9 +76,9 @@ def _present(seen: Seen) -> dict[int, Arrival]:
 
 def _numbers(seen: Seen) -> Iterator[Finding]:
     """Who came under which number. A node that was started again came twice, and only one of these stayed."""
-    present = _present(seen)
+    counted = _present(seen)
     holders: dict[int, list[Arrival]] = {}
-    for one in present.values():
+    for one in counted.values():
         holders.setdefault(one["node_rank"], []).append(one)
     for rank, twins in holders.items():
         if len(twins) > 1:
@@ -87,16 +87,16 @@ def _numbers(seen: Seen) -> Iterator[Finding]:
             yield codes.TWICE.fail(text, variable="--node-rank")
     for number, one in seen["arrivals"].items():
         if one["node_rank"] not in holders:
-            holders[one["node_rank"]] = [one]
+            counted[number], holders[one["node_rank"]] = one, [one]
             if number not in seen["left"]:
                 text = f"node {one['node_rank']} came, and answered no more before all had come; expected it to wait"
                 yield codes.WENT.fail(text, node=one["name"])
-    votes = vote({number: one["nnodes"] for number, one in seen["arrivals"].items()})
+    votes = vote({number: one["nnodes"] for number, one in counted.items()})
     for number, nnodes in votes.odd():
         text = f"started with --nnodes {nnodes}, expected {votes.usual} as on {votes.share('node')}"
-        yield codes.NNODES.fail(text, node=seen["arrivals"][number]["name"])
+        yield codes.NNODES.fail(text, node=counted[number]["name"])
     if not votes.decided:
-        names = {n: few([seen["arrivals"][number]["name"] for number in who]) for n, who in votes.ranks_of.items()}
+        names = {n: few([counted[number]["name"] for number in who]) for n, who in votes.ranks_of.items()}
         sides = "; ".join(f"{nnodes} on {who}" for nnodes, who in names.items())
         yield codes.NNODES.fail(f"--nnodes is {sides}; expected the same on all nodes", variable="--nnodes")
     elif missing := set(range(votes.usual)) - set(holders):
@@ -156,7 +156,7 @@ def alone(arrival: Arrival, host: str) -> Iterator[Finding]:
     node, reach = arrival["name"], arrival["reach"]
     used = tcp.used(reach["connections"])
     for one in reach["connections"]:
-        if used and one["error"] and one["seconds"] >= SILENT_S:
+        if used and one["error"] and one["kind"] != "refused" and one["seconds"] >= SILENT_S:
             text = f"no connection to {host} at {causes.told([one])}, expected one as to {used['address']}"
             evidence = {"name": host, "usable": used["address"], "address": one["address"]}
             yield codes.SILENT_ADDRESS.warn(text, node=node, evidence=evidence)

@@ -238,7 +238,7 @@ def test_of_two_nodes_the_pair_is_told() -> None:
 
 
 def test_a_second_address_that_refuses_harms_nobody_and_a_silent_one_does() -> None:
-    refused = to("fd00::1", error="connection refused", kind="refused")
+    refused = to("fd00::1", error="connection refused", kind="refused", seconds=1.0)
     assert found(seen(nodes(4, reach=reach(to(address(0), address(1)), refused)))) == []
     silent = to("fd00::1", error="timed out", kind="filtered", seconds=3.0)
     (one,) = found(seen(nodes(4, reach=reach(to(address(0), address(1)), silent))))
@@ -343,3 +343,9 @@ def test_what_a_node_has_written_comes_through() -> None:
     sent = {"place": 3, "reached": [reach(SILENT)]}
     assert said.reaches(sent, 1) == [reach(SILENT)] and said.place(sent) == 3
     assert said.reaches(sent, 2) is None
+
+
+def test_a_number_of_nodes_that_was_mended_by_another_start_is_forgotten() -> None:
+    about = seen([arrival(0, nnodes=2), arrival(1, nnodes=3), arrival(1, nnodes=2)])
+    reached = {number: one for number, one in about["reached"].items() if number != 2}
+    assert found({**about, "reached": reached}) == []
