@@ -77,7 +77,7 @@ class Host(Node):
             raise Stopped(codes.PORT_REFUSED.fail(text, node=self.name, evidence=self.evidence))
         self.import_torch()
         self._store_host = Child(host_store("127.0.0.1", port, HOST, self.nonce), "store host", output=False)
-        end, message = self.control.until(min(STORE_S, self.control.left - 2 * LOOK_S)), None
+        end, message = self.control.until(max(1.0, min(STORE_S, self.control.left - 2 * LOOK_S))), None
         while message is None and time.monotonic() < end and not self._store_host.channel.closed:
             self.control.pump(POLL_S)
             message = self._store_host.channel.receive()
@@ -89,6 +89,8 @@ class Host(Node):
 
     def _slow_names(self) -> Finding | None:
         """The store asks for the name of its own first client before it answers."""
+        if self.control.left < 1.5 * LOOK_S:
+            return None
         took = self.look_up([FIRST_CLIENT])[FIRST_CLIENT]
         if took is not None and took < SLOW_S:
             return None
