@@ -6,7 +6,7 @@ from typing import Any
 
 from preflight.check import Finding
 from preflight.courier import StoreLost
-from preflight.rendezvous import causes, codes, tcp
+from preflight.rendezvous import causes, codes, said, tcp
 from preflight.rendezvous.judge import unreached
 from preflight.rendezvous.node import (
     AGAIN_S,
@@ -83,7 +83,7 @@ class Guest(Node):
             targets = self._fetch(place, TARGETS)["targets"]
             reached = self.reach_all([(str(target["name"]), int(target["port"])) for target in targets])
             self.control.request("append", key=REACHED, value=json.dumps({"place": place, "reached": reached}))
-            found = [dict(one) for one in self._fetch(place, VERDICT)["findings"]]
+            found = said.findings(self._fetch(place, VERDICT))
             self.control.request("append", key=BYE, value="{}")
             return found
         except StoreLost as why:

@@ -44,6 +44,16 @@ def reaches(entry: dict[str, Any], of: int) -> list[Reach] | None:
     return made if len(made) == of else None
 
 
+def findings(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """What node 0 has published. Raises KeyError, TypeError or ValueError."""
+    found = entry["findings"]
+    for one in found:
+        texts = [one[name] for name in ("severity", "code", "message", "noticed_by", "fix")]
+        if not all(isinstance(text, str) for text in texts) or not isinstance(one["where"], dict):
+            raise TypeError(one)
+    return [dict(one) for one in found]
+
+
 def reach(value: dict[str, Any]) -> Reach:
     """Raises KeyError, TypeError, ValueError or AttributeError."""
     connections = [_connection(one) for one in value["connections"][:MOST]]

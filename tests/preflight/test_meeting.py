@@ -349,3 +349,11 @@ def test_a_number_of_nodes_that_was_mended_by_another_start_is_forgotten() -> No
     about = seen([arrival(0, nnodes=2), arrival(1, nnodes=3), arrival(1, nnodes=2)])
     reached = {number: one for number, one in about["reached"].items() if number != 2}
     assert found({**about, "reached": reached}) == []
+
+
+@pytest.mark.parametrize("entry", [{}, {"findings": 7}, {"findings": [7]}, {"findings": [{"severity": "fail"}]}, []])
+def test_findings_that_node_0_has_not_published_are_refused(entry: Any) -> None:
+    published = [as_json(judge.unreached(reach(SILENT), "node-0", 29500, "node-1"))]
+    assert said.findings({"findings": published}) == published
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        said.findings(entry)
