@@ -85,10 +85,10 @@ def sdist(source: Path) -> Path:
 
 def test_the_wheel_holds_all_that_the_checkout_has(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    expected = {f"preflight/{path.name}" for path in (ROOT / "preflight").glob("*.*") if path.is_file()}
-    for top in ("checks", "train_smoke"):
-        files = (path.relative_to(ROOT) for path in (ROOT / top).rglob("*") if path.is_file())
-        expected |= {f"preflight/{path}" for path in files if "__pycache__" not in path.parts}
+    expected = set()
+    for top, base in (("preflight", ROOT), ("checks", ROOT / "preflight"), ("train_smoke", ROOT / "preflight")):
+        files = (path for path in (ROOT / top).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        expected |= {str(ROOT.joinpath(base, path.relative_to(ROOT)).relative_to(ROOT)) for path in files}
     assert names == expected
 
 
