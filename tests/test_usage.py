@@ -38,6 +38,7 @@ MISTAKES = [
     (["run", "--plugin", "no-module"], "neither a module's name nor a .py file"),
     (["describe", "comm.all_reduced"], "did you mean comm.all_reduce"),
     (["describe", "comm.all_reduce.wrong"], "did you mean comm.all_reduce.wrong_result"),
+    (["describe", "preflight.rendezvous.port_take"], "did you mean preflight.rendezvous.port_taken"),
     (["show", "nowhere.json"], "cannot be read"),
     (["run", "--json", "/dev/null/report.json"], "cannot be written"),
     (["run", "--report", "/proc/nowhere"], "cannot be written"),

@@ -1,6 +1,7 @@
 """The codes of `preflight rendezvous`: each cause with its cure."""
 
 from preflight.check import Code
+from preflight.registry import UsageError, near_misses
 from preflight.rendezvous.causes import CURES
 
 FAMILY = "preflight.rendezvous"
@@ -106,11 +107,13 @@ def by_slug() -> dict[str, Code]:
 
 
 def page(what: str) -> str:
-    """For `preflight describe`: one code, or all of them."""
+    """For `preflight describe`: one code, or all of them. Raises UsageError."""
     named = {f"{FAMILY}.{slug}": code for slug, code in by_slug().items()}
-    lines = [] if what in named else [FAMILY, "", "What `preflight rendezvous` finds before a launch.", ""]
+    if what not in (FAMILY, *named):
+        raise UsageError(f"{what}: there is no such code{near_misses(what, named)}")
+    lines = [FAMILY, "", "What `preflight rendezvous` finds before a launch.", ""] if what == FAMILY else []
     for name, code in named.items():
-        if what in (name, FAMILY) or what not in named:
+        if what in (name, FAMILY):
             lines += [name, f"  {code.meaning}", f"  fix: {code.fix}"]
     return "\n".join(lines)
 
