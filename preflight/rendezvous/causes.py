@@ -9,8 +9,8 @@ CURES = {
     "refused": "Is it started there? On that host: ss -ltnp 'sport = :{port}'; a firewall may say no, too: iptables "
     "-S, nft list ruleset.",
     "filtered": "A firewall on the way drops, or the host is down: ping {address}; on both hosts iptables -S, nft list "
-    "ruleset; in a cloud, see the security groups. Open all TCP ports between the nodes, not only {port}. If other hosts "
-    "get through: does another one have this host's address (arping -D)?",
+    "ruleset; in a cloud, see the security groups. Open all TCP ports between the nodes, not only {port}. If other "
+    "hosts get through: does another one have this host's address (arping -D)?",
     "no_route": "Here: ip route get {address}; ip neigh show {address}. A firewall that rejects says so, too: on both "
     "hosts iptables -S, nft list ruleset.",
     "reset": "Something on the way breaks connections: see the firewalls and proxies between the hosts.",
