@@ -246,7 +246,7 @@ def test_another_jobs_store_is_told_apart(two: list[Host]) -> None:
 
 
 def test_a_port_that_a_user_may_not_have(two: list[Host]) -> None:
-    two[0].run("sysctl", "-q", "-w", "net.ipv4.ip_unprivileged_port_start=1024")
+    two[0].run("sh", "-c", "echo 1024 > /proc/sys/net/ipv4/ip_unprivileged_port_start")
     meeting = Meeting(two[:1], endpoint="host-a:80")
     words = ["--endpoint", "host-a:80", "--nnodes", "1", "--node-rank", "0"]
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
