@@ -62,7 +62,7 @@ def _interface(name: str, flags: int, folder: str) -> Interface:
     return {
         "addresses": [],
         "state": state,
-        "mtu": _mtu(name),
+        "mtu": mtu(name),
         "speed_mbps": int(speed) if re.fullmatch("[1-9][0-9]{0,8}", speed) else None,
         "kind": _kind(place) if is_shown else "",
     }
@@ -75,7 +75,8 @@ def _index(name: str) -> int:
         return 0
 
 
-def _mtu(name: str) -> int | None:
+def mtu(name: str) -> int | None:
+    """Of this network namespace, also where /sys is that of another; None where the kernel does not say."""
     try:
         with socket.socket(type=socket.SOCK_DGRAM) as any_socket:
             answer = fcntl.ioctl(any_socket, GET_MTU, struct.pack("16si12x", os.fsencode(name), 0))

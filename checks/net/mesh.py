@@ -27,7 +27,7 @@ from preflight.check import (
     option,
     ranges,
 )  # fmt: skip
-from preflight.checks.net import chosen, hca_use, pair_tables, patience, rounds, telling
+from preflight.checks.net import chosen, hca_use, links, pair_tables, patience, rounds, telling
 from preflight.checks.net.common_ends import Pair, switch_of
 from preflight.checks.net.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.telling import Trouble
@@ -145,7 +145,7 @@ def measure(ctx: Context) -> Facts:
         met = meeting.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
     above = switch_of(ctx.environ.get("SLURM_TOPOLOGY_ADDR", ""), ctx.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", ""))
     seen = {"pairs": meeting.as_facts(met.tried, ranks), "cut": met.cut}
-    return _facts(True, interface=interface, address=address, mtu=_mtu(interface), switches=above, **seen)
+    return _facts(True, interface=interface, address=address, mtu=links.mtu(interface), switches=above, **seen)
 
 
 def _facts(takes_part: bool, **more: Any) -> Facts:
@@ -171,14 +171,6 @@ def _listener(ctx: Context) -> tuple[str, str, socket.socket | None, str]:
         return interface, address, meeting.listen(address, interface), ""
     except OSError as error:
         return interface, address, None, f"listening on {address} fails ({(error.strerror or str(error)).lower()})"
-
-
-def _mtu(interface: str) -> int | None:
-    try:
-        with open(f"/sys/class/net/{interface}/mtu") as file:
-            return int(file.read())
-    except (OSError, ValueError):  # a container may have no /sys
-        return None
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

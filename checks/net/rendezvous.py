@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges
 from preflight.rendezvous import causes, tcp
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
@@ -55,8 +55,6 @@ SLOW_REVERSE = Code(
     fix="On that node: time getent hosts {address}; mend /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
 )
 
-SILENT_S = 0.4
-"""A refusal takes a round trip, and that is less than this around the earth."""
 MOST_CLIENTS = 16
 """What is wrong with a DNS server shows in these."""
 
@@ -133,8 +131,7 @@ def _look_ups(one: Facts, node: str, run: Run) -> Iterator[Finding]:
     elif one["resolved_s"] is None or one["resolved_s"] >= limit:
         text = f"resolving {name} {_took(one['resolved_s'], one)}, expected less than {limit:g} s"
         yield SLOW_NAME.warn(text, node=node, evidence={"name": name})
-    slow = {address: took for address, took in one["looked_up_s"].items() if took is None or took >= limit}
-    if slow:
+    if slow := tcp.slow(one["looked_up_s"], limit):
         address, took = next(iter(slow.items()))
         text = f"looking up the name of {tcp.plain(address)} {_took(took, one)}, expected less than {limit:g} s"
         others = f"; so for {len(slow)} of {len(one['looked_up_s'])} addresses" if len(slow) > 1 else ""
@@ -182,14 +179,12 @@ def _goes_wrong(place: str, own: str, others: Iterable[tuple[str, str]]) -> bool
 
 def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """A second address that is silent: a client that comes before the store is up goes on to it, and waits there for
-    its whole timeout (seen with torch 2.13). One that refuses harms nobody, also where its refusal is not heard at once
-    (a local firewall that rejects IPv6: after a second)."""
+    its whole timeout (seen with torch 2.13). One that refuses harms nobody."""
     bad: dict[tuple[str, str, bool], dict[int, tcp.Connection]] = {}
     for rank, one in facts.items():
         reached = tcp.used(one["connections"]) is not None
         for connection in one["connections"]:
-            is_silent = connection["seconds"] >= SILENT_S and connection["kind"] != "refused"
-            if connection["error"] and (is_silent or not reached):
+            if tcp.is_silent(connection) or (connection["error"] and not reached):
                 bad.setdefault((connection["address"], connection["kind"], reached), {})[rank] = connection
     for (address, _, _), failed in bad.items():
         for askers, where in _named(list(failed), len(facts), run):
@@ -220,21 +215,12 @@ def _nodes(ranks_: Sequence[int], run: Run, most: int = 3) -> str:
 
 
 def _unlike(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """By family: who knows an IPv6 address beside the same IPv4 one takes no harm. The store's own host may know
-    itself by others."""
-    for is_ipv6 in (False, True):
-        known = {rank: tcp.addresses(one["connections"], is_ipv6) for rank, one in remote.items()}
-        votes = vote({rank: addresses for rank, addresses in known.items() if addresses})
-        if votes.unanimous or set.intersection(*map(set, votes.ranks_of)):
-            continue
-        evidence = {"name": next(iter(remote.values()))["name"]}
-        for rank, addresses in votes.odd():
-            usual = f"{' '.join(votes.usual)} as on {votes.share('node')}"
-            text = f"{evidence['name']} is {' '.join(addresses)}, expected {usual}"
-            yield UNLIKE.warn(text, node=run.job.node_of(rank).node, evidence=evidence)
-        if not votes.decided:
-            sides = "; ".join(f"{' '.join(value)} on {_nodes(ranks_, run)}" for value, ranks_ in votes.ranks_of.items())
-            yield UNLIKE.warn(f"{evidence['name']} is {sides}; expected the same on all nodes", evidence=evidence)
+    """The store's own host may know itself by others."""
+    known = {rank: one["connections"] for rank, one in remote.items()}
+    name = next((one["name"] for one in remote.values()), "")
+    for rank, text in causes.unlike(known, name, lambda who: _nodes(who, run)):
+        where = {} if rank is None else {"node": run.job.node_of(rank).node}
+        yield UNLIKE.warn(text, evidence={"name": name}, **where)
 
 
 def _far(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """Why a host does not reach another: the cause and its cure, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from preflight.check import vote
 from preflight.rendezvous import tcp
 from preflight.rendezvous.tcp import Connection, Reach
 
@@ -36,3 +37,21 @@ def why(reach: Reach, name: str, port: int) -> str:
     return f"no connection to port {port} of {told(reach['connections'])}" + (
         f": {name} is this host itself here" if loopback else ""
     )
+
+
+def unlike(
+    known: Mapping[int, Sequence[Connection]], name: str, called: Callable[[Sequence[int]], str]
+) -> Iterator[tuple[int | None, str]]:
+    """(whose fault, the sentence) where a name stands for other addresses on some nodes; None where nobody can tell.
+    `called`: nodes by their numbers. By family: who knows an IPv6 address beside the same IPv4 one takes no harm."""
+    for is_ipv6 in (False, True):
+        of = {number: tcp.addresses(connections, is_ipv6) for number, connections in known.items()}
+        votes = vote({number: addresses for number, addresses in of.items() if addresses})
+        if votes.unanimous or set.intersection(*map(set, votes.ranks_of)):
+            continue
+        for number, addresses in votes.odd():
+            usual = f"{' '.join(votes.usual)} as on {votes.share('node')}"
+            yield number, f"{name} is {' '.join(addresses)}, expected {usual}"
+        if not votes.decided:
+            sides = "; ".join(f"{' '.join(value)} on {called(who)}" for value, who in votes.ranks_of.items())
+            yield None, f"{name} is {sides}; expected the same on all nodes"

@@ -13,7 +13,7 @@ from preflight.rendezvous import codes
 from preflight.rendezvous.arguments import Request
 from preflight.rendezvous.guest import Guest
 from preflight.rendezvous.host import Host, as_json
-from preflight.rendezvous.node import Node, Stopped
+from preflight.rendezvous.node import Stopped
 from preflight.writers import Output
 
 
@@ -21,7 +21,7 @@ def run(asked: Request) -> NoReturn:
     """To its exit."""
     started, output = time.monotonic(), Output()
     adopt_orphans()
-    node: Node = (Guest if asked.node_rank else Host)(asked, output.say)
+    node = (Guest if asked.node_rank else Host)(asked, output.say)
     code = 3
     try:
         found = _found(node)
@@ -38,9 +38,9 @@ def run(asked: Request) -> NoReturn:
         ending.leave(code)
 
 
-def _found(node: Any) -> list[dict[str, Any]]:
+def _found(node: Guest | Host) -> list[dict[str, Any]]:
     try:
-        return list(node.run())
+        return node.run()
     except Stopped as stopped:
         return [as_json(stopped.finding)]
     except StoreLost as why:

@@ -10,8 +10,6 @@ from preflight.rendezvous.tcp import Reach
 
 SLOW_S = 0.5
 """An answer takes milliseconds; one that is lost costs 5 s (resolv.conf(5), `timeout`)."""
-SILENT_S = 0.4
-"""A refusal takes a round trip, and that is less than this around the earth."""
 LISTED = 8
 """Nodes that a sentence names."""
 
@@ -114,22 +112,12 @@ def _never_came(missing: set[int], of: int, seen: Seen, holders: Mapping[int, Se
 
 
 def _unlike(seen: Seen) -> Iterator[Finding]:
-    """By family: who knows an IPv6 address beside the same IPv4 one takes no harm. Node 0 may know itself by others."""
-    present = {i: one for i, one in _present(seen).items() if one["node_rank"]}
-    for is_ipv6 in (False, True):
-        known = {i: tcp.addresses(one["reach"]["connections"], is_ipv6) for i, one in present.items()}
-        votes = vote({i: addresses for i, addresses in known.items() if addresses})
-        if votes.unanimous or set.intersection(*map(set, votes.ranks_of)):
-            continue
-        evidence = {"name": seen["host"]}
-        for i, addresses in votes.odd():
-            usual = f"{' '.join(votes.usual)} as on {votes.share('node')}"
-            text = f"{seen['host']} is {' '.join(addresses)}, expected {usual}"
-            yield codes.UNLIKE.warn(text, node=present[i]["name"], evidence=evidence)
-        if not votes.decided:
-            sides = [f"{' '.join(v)} on {few([present[i]['name'] for i in who])}" for v, who in votes.ranks_of.items()]
-            text = f"{seen['host']} is {'; '.join(sides)}; expected the same on all nodes"
-            yield codes.UNLIKE.warn(text, evidence=evidence)
+    """Node 0 may know itself by others."""
+    present = {number: one for number, one in _present(seen).items() if one["node_rank"]}
+    known = {number: one["reach"]["connections"] for number, one in present.items()}
+    for number, text in causes.unlike(known, seen["host"], lambda who: few([present[i]["name"] for i in who])):
+        where = {} if number is None else {"node": present[number]["name"]}
+        yield codes.UNLIKE.warn(text, evidence={"name": seen["host"]}, **where)
 
 
 def _servers(seen: Seen) -> Iterator[Finding]:
@@ -156,14 +144,14 @@ def alone(arrival: Arrival, host: str) -> Iterator[Finding]:
     node, reach = arrival["name"], arrival["reach"]
     used = tcp.used(reach["connections"])
     for one in reach["connections"]:
-        if used and one["error"] and one["kind"] != "refused" and one["seconds"] >= SILENT_S:
+        if used and tcp.is_silent(one):
             text = f"no connection to {host} at {causes.told([one])}, expected one as to {used['address']}"
             evidence = {"name": host, "usable": used["address"], "address": one["address"]}
             yield codes.SILENT_ADDRESS.warn(text, node=node, evidence=evidence)
     if (seconds := reach["resolved_s"]) is not None and seconds >= SLOW_S:
         text = f"resolving {host} took {seconds:.1f} s, expected less than {SLOW_S:g} s"
         yield codes.SLOW_NAME.warn(text, node=node, evidence={"name": host})
-    slow = {address: took for address, took in arrival["looked_up_s"].items() if took is None or took >= SLOW_S}
+    slow = tcp.slow(arrival["looked_up_s"], SLOW_S)
     for address, took in list(slow.items())[:1]:
         text = "did not end in time" if took is None else f"took {took:.1f} s"
         more = f"; so for {len(slow)} of {len(arrival['looked_up_s'])} addresses" if len(slow) > 1 else ""

@@ -21,6 +21,10 @@ QUICK_S = 0.001
 """A round trip on a sound local network: one that takes longer is timed again, it may have met a busy moment."""
 
 
+SILENT_S = 0.4
+"""A refusal takes a round trip, and that is less than this around the earth."""
+
+
 class Connection(TypedDict):
     address: str
     seconds: float
@@ -128,6 +132,17 @@ def connect(target: Target, patience_s: float) -> Connection:
         if took <= QUICK_S:
             break
     return made
+
+
+def is_silent(one: Connection) -> bool:
+    """Nothing came back, so that a client waits there. A refusal is none, also where it is not heard at once (a local
+    firewall that rejects IPv6: after a second)."""
+    return bool(one["error"]) and one["seconds"] >= SILENT_S and one["kind"] != "refused"
+
+
+def slow(looked_up_s: Mapping[str, float | None], limit_s: float) -> dict[str, float | None]:
+    """The look-ups that took so long, by address; None: it did not end."""
+    return {address: took for address, took in looked_up_s.items() if took is None or took >= limit_s}
 
 
 def addresses(connections: Sequence[Connection], is_ipv6: bool) -> tuple[str, ...]:
