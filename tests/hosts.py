@@ -30,8 +30,6 @@ class Host:
     namespace: str
     name: str
     address: str
-    switch: str
-    """The namespace of the bridge that joins them all."""
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The same command on this host, under its own host name."""
@@ -96,7 +94,7 @@ def cluster(size: int) -> Iterator[list[Host]]:
     """Hosts "host-a", "host-b", ... at 10.77.0.1, .2, ...; all is removed at the end."""
     tag = f"pf{os.getpid()}-{next(_NUMBERS)}"
     switch = f"{tag}-sw"
-    hosts = [Host(f"{tag}-{i}", f"host-{chr(97 + i)}", f"10.77.0.{i + 1}", switch) for i in range(size)]
+    hosts = [Host(f"{tag}-{i}", f"host-{chr(97 + i)}", f"10.77.0.{i + 1}") for i in range(size)]
     try:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "br0", "type", "bridge")
