@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TypedDict
 
-from preflight.checks.net import hca_counters
+from preflight.checks.net import files, hca_counters
 
 FOLDER = "/sys/class/infiniband"
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
@@ -68,28 +68,28 @@ class Hca(TypedDict):
 
 def vendor(name: str, root: str = "") -> str:
     """Of PCI, which answers though the card does not."""
-    return _text(f"{root}{FOLDER}/{name}/device/vendor")
+    return files.text(f"{root}{FOLDER}/{name}/device/vendor")
 
 
 def names(root: str = "") -> list[str]:
     """mlx5_2 before mlx5_10."""
-    return sorted(_listed(f"{root}{FOLDER}"), key=_natural)
+    return sorted(files.listed(f"{root}{FOLDER}"), key=_natural)
 
 
 def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") -> Hca:
     """`verbs`: from `verbs_devices`. `most_gids`: kept of a port's table."""
     folder = f"{root}{FOLDER}/{name}"
     device = f"{folder}/device"
-    numa = _text(f"{device}/numa_node")
-    model = _text(f"{device}/device")
-    own = f"{_text(f'{device}/vendor')} {model}".strip()
+    numa = files.text(f"{device}/numa_node")
+    model = files.text(f"{device}/device")
+    own = f"{files.text(f'{device}/vendor')} {model}".strip()
     path = verbs.get(name)
-    ports = sorted((one for one in _listed(f"{folder}/ports") if one.isdecimal()), key=int)
+    ports = sorted((one for one in files.listed(f"{folder}/ports") if one.isdecimal()), key=int)
     return {
         "name": name,
-        "vendor": _text(f"{device}/vendor"),
-        "kind": _text(f"{folder}/board_id") or _text(f"{folder}/hca_type") or own,
-        "firmware": _text(f"{folder}/fw_ver"),
+        "vendor": files.text(f"{device}/vendor"),
+        "kind": files.text(f"{folder}/board_id") or files.text(f"{folder}/hca_type") or own,
+        "firmware": files.text(f"{folder}/fw_ver"),
         "bus": os.path.basename(os.path.realpath(device)) if os.path.exists(device) else "",
         "numa": int(numa) if re.fullmatch(r"\d+", numa) else None,
         "pcie": _pcie(device),
@@ -102,7 +102,7 @@ def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") ->
 def verbs_devices(root: str = "") -> dict[str, str]:
     """By the name of an HCA its device file, which need not be there."""
     folder = f"{root}/sys/class/infiniband_verbs"
-    found = {_text(f"{folder}/{name}/ibdev"): f"/dev/infiniband/{name}" for name in _listed(folder)}
+    found = {files.text(f"{folder}/{name}/ibdev"): f"/dev/infiniband/{name}" for name in files.listed(folder)}
     return {name: path for name, path in found.items() if name}
 
 
@@ -110,12 +110,13 @@ def watched(name: str, root: str = "") -> dict[str, tuple[str, dict[str, int]]]:
     """By "mlx5_0:1" the state of a port and its counters: what may change in a run."""
     ports = f"{root}{FOLDER}/{name}/ports"
     return {
-        f"{name}:{port}": (_named(f"{ports}/{port}/state"), _counters(f"{ports}/{port}")) for port in _listed(ports)
+        f"{name}:{port}": (_named(f"{ports}/{port}/state"), _counters(f"{ports}/{port}"))
+        for port in files.listed(ports)
     }
 
 
 def _port(folder: str, number: int, most_gids: int) -> Port:
-    layer, rate = _text(f"{folder}/link_layer"), re.match(r"[\d.]+", _text(f"{folder}/rate"))
+    layer, rate = files.text(f"{folder}/link_layer"), re.match(r"[\d.]+", files.text(f"{folder}/rate"))
     gids = _gids(folder) if layer == ETHERNET else None
     return {
         "port": number,
@@ -131,14 +132,14 @@ def _port(folder: str, number: int, most_gids: int) -> Port:
 
 def _gids(folder: str) -> list[Gid] | None:
     """Without the empty ones, which the kernel shows as zeros."""
-    numbers = sorted(int(one) for one in _listed(f"{folder}/gids") if one.isdecimal())
-    read = {index: gid for index in numbers if (gid := _text(f"{folder}/gids/{index}"))}
+    numbers = sorted(int(one) for one in files.listed(f"{folder}/gids") if one.isdecimal())
+    read = {index: gid for index in numbers if (gid := files.text(f"{folder}/gids/{index}"))}
     return [_gid(folder, index, gid) for index, gid in read.items() if gid != NO_GID] if read else None
 
 
 def _gid(folder: str, index: int, gid: str) -> Gid:
-    interface = _text(f"{folder}/gid_attrs/ndevs/{index}")
-    version = {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}.get(_text(f"{folder}/gid_attrs/types/{index}"))
+    interface = files.text(f"{folder}/gid_attrs/ndevs/{index}")
+    version = {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}.get(files.text(f"{folder}/gid_attrs/types/{index}"))
     return {"index": index, "kind": _kind(gid), "version": version, "interface": interface}
 
 
@@ -151,37 +152,21 @@ def _kind(gid: str) -> str:
 
 
 def _counters(folder: str) -> dict[str, int]:
-    texts = {name: _text(f"{folder}/{of}/{name}") for of, names in hca_counters.KEPT.items() for name in names}
+    texts = {name: files.text(f"{folder}/{of}/{name}") for of, names in hca_counters.KEPT.items() for name in names}
     return {name: int(text) for name, text in texts.items() if text.isdecimal() and int(text)}
 
 
 def _pcie(device: str) -> str:
     """A virtual function says "Unknown", and 0."""
-    speed, width = _text(f"{device}/current_link_speed"), _text(f"{device}/current_link_width")
+    speed, width = files.text(f"{device}/current_link_speed"), files.text(f"{device}/current_link_width")
     known = re.match(r"[\d.]+ GT/s", speed)
     return f"{known[0]} x{width}" if known and width.isdecimal() and int(width) else ""
 
 
 def _named(path: str) -> str:
     """Of "4: ACTIVE" the word."""
-    return _text(path).rpartition(":")[2].strip()
+    return files.text(path).rpartition(":")[2].strip()
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def _text(path: str) -> str:
-    """Nothing of what is not there, or may not be read."""
-    try:
-        with open(path, errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
