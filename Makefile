@@ -41,6 +41,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.installed
 	$(INSTALL) -e '.[dev]'
+	@# By itself: preflight needs no NumPy, and most tests run without. Those that need it find it here.
+	$(INSTALL) --upgrade --target $(VENV)/numpy numpy
 	touch $@
 
 # mypy sees the three folders as the one package that they are when installed.

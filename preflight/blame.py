@@ -7,10 +7,10 @@ Only when no rank explains them do exceptions stand for themselves.
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from preflight import ranges
+from preflight import out_of_step, ranges
 from preflight.check import Scope, Severity
 from preflight.job import Job
 from preflight.outcome import Outcome
@@ -22,8 +22,14 @@ FIXES = {
     "bad_facts": "Mend the check: facts are JSON's types, at most 1 MiB, without NaN.",
     "timed_out": "See its stack for where it waits (--report DIR, in DIR/logs).",
     "cut_short": "Give the run more time (--deadline), or fewer checks (--only).",
+    "links": "Look at the links between these ranks (network, firewall, NVLink), then at the stacks (--report DIR).",
+    "slow": "Nothing hangs: compare its speed with an earlier run of this job, and see what else runs on the nodes.",
     "own_fault": "A fault of preflight, not of the machine: please report it with that rank's output.",
     "stopped": "Somebody stopped this process (SIGSTOP, a debugger, a job suspension): find out who, then run again.",
+    "out_of_step": (
+        "Find where this rank takes another way than the others (a condition on the rank, uneven data, other code or "
+        "settings on its node): its stack and last collectives are in DIR/logs (--report DIR)."
+    ),
     "uninterruptible": "It waits in the kernel for a device or a file system: see dmesg on the node; reboot it.",
 }
 
@@ -34,17 +40,71 @@ STATES = {"T": ": the process is stopped", "t": ": the process is stopped", "Z":
 def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
     """The engine's findings for one check, worst first, as the report holds them."""
     bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
-    dragged = {rank for rank, outcome in bad.items() if outcome.kind == "lost" and outcome.aborted}
-    told: Callable[[Outcome], str] = message
-    culprits = _culprits(outcomes, bad) if scope is Scope.WORLD else set(bad) - dragged
-    if scope is Scope.WORLD and not culprits and (culprits := _out_of_step(bad)):
-        told = _told_out_of_step(bad, culprits)
-    victims = set(bad) - culprits
-    if not culprits:  # nobody explains them: they stand for themselves
-        culprits, victims = set(bad), set()
+    if scope is Scope.WORLD and _all_at_work(outcomes):
+        return [_too_slow(check, outcomes)]
+    if scope is Scope.WORLD:
+        parted = out_of_step.partings(outcomes) if bad else []
+        told, odd = _told_together(outcomes, bad, parted)
+    else:
+        parted, odd = [], set()
+        dragged = {rank for rank, outcome in bad.items() if outcome.kind == "lost" and outcome.aborted}
+        told = {rank: message(bad[rank]) for rank in set(bad) - dragged}
+    victims = set(bad) - set(told)
+    if not told:  # nobody explains them: they stand for themselves
+        if parted:
+            return [_parted(check, bad, outcomes, parted[0])]
         if _all_wait(bad):
             return [_deadlock(check, bad, outcomes)]
-    return [_finding(check, scope, rank, outcomes[rank], told, victims, job) for rank in sorted(culprits)]
+        told, victims = {rank: message(outcome) for rank, outcome in bad.items()}, set()
+    return [
+        _finding(check, scope, rank, outcomes[rank], told[rank], victims, job, is_odd=rank in odd)
+        for rank in sorted(told)
+    ]
+
+
+def with_judged(
+    found: list[dict[str, Any]], judged: list[dict[str, Any]], *, judges_failures: bool
+) -> list[dict[str, Any]]:
+    """The engine's findings and judge()'s of one check. Where it judges failures and has found a cause, that stands
+    first, and what the engine cannot explain is its consequence, which the outcomes tell."""
+    if not judges_failures or not any(finding["severity"] == Severity.FAIL for finding in judged):
+        return found + judged
+    return judged + [finding for finding in found if finding["where"]]
+
+
+def _told_together(
+    outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome], partings: Sequence[out_of_step.Parting]
+) -> tuple[dict[int, str], set[int]]:
+    """The sentence about each rank that explains the others, and those of them that took another way."""
+    culprits = _culprits(outcomes, bad)
+    if culprits:
+        return {rank: f"{message(outcomes[rank])}{_absent(partings, rank, bad)}" for rank in culprits}, set()
+    if partings:
+        places = {rank: parted for parted in partings for rank in parted.odd}
+        told = {rank: parted.told(rank, outcomes[rank]) for rank, parted in places.items()}
+        return told, {rank for rank, parted in places.items() if not parted.is_stuck(rank, outcomes[rank])}
+    odd = _out_of_step(bad)
+    numbers = {outcome.collective["number"] for outcome in bad.values() if outcome.collective and _is_inside(outcome)}
+    return {rank: _told_out_of_step(bad, odd, rank) for rank in odd}, odd if len(numbers) == 1 else set()
+
+
+def is_open(outcomes: Mapping[int, Outcome]) -> bool:
+    """In a WORLD check: some failed, and no sure sign says why; what the others' collectives were may."""
+    bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
+    return bool(bad) and not _culprits(outcomes, bad)
+
+
+def _absent(partings: Sequence[out_of_step.Parting], rank: int, bad: Mapping[int, Outcome]) -> str:
+    """Of a rank that is known to be the cause: the collective in which the others waited for it."""
+    parted = next((parted for parted in partings if rank in parted.calls), None)
+    if parted is None:
+        return ""
+    waiting = {other for other, call in parted.calls.items() if call and not call["over"] and other in bad}
+    if parted.calls[rank] is not None or not waiting:
+        return ""
+    call = parted.calls[min(waiting)]
+    assert call is not None
+    return f"; it never entered {parted.named(call)}, in which {ranges.ranks(waiting)} waited"
 
 
 def _culprits(outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome]) -> set[int]:
@@ -58,10 +118,16 @@ def _culprits(outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome]) -> se
     return first or outside
 
 
+def _is_inside(outcome: Outcome) -> bool:
+    """A collective that the check has marked (ctx.collective)."""
+    return bool((outcome.collective or {}).get("inside"))
+
+
 def _is_gone(outcome: Outcome) -> bool:
     """Dead, stopped or stuck in the kernel. A SIGABRT inside a collective is its watchdog's, a victim's cry."""
     if outcome.kind == "crashed":
-        return outcome.signal != "SIGABRT" or not (outcome.collective or {}).get("inside")
+        is_inside = _is_inside(outcome) or out_of_step.is_waiting(outcome)
+        return outcome.signal != "SIGABRT" or not (is_inside or out_of_step.got_too_much(outcome))
     if outcome.kind == "lost":
         return not outcome.aborted
     return outcome.kind == "timed_out" and outcome.state in ("T", "t", "D", "Z")
@@ -71,13 +137,13 @@ def _left_the_others_waiting(outcome: Outcome) -> bool:
     """It was not inside a collective: it raised on its own, or did something else all the time."""
     if outcome.kind == "raised":
         return not outcome.in_collective
-    return outcome.kind == "timed_out" and not (outcome.collective or {}).get("inside")
+    return outcome.kind == "timed_out" and not (_is_inside(outcome) or out_of_step.is_waiting(outcome))
 
 
 def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
     """The few ranks in an earlier collective than the others, or in another operation or shape. Where few are ahead,
     they may have left one out, or rightly be done with it (who broadcasts is): nobody is named."""
-    seen = {rank: outcome.collective for rank, outcome in bad.items() if outcome.collective}
+    seen = {rank: outcome.collective for rank, outcome in bad.items() if outcome.collective and _is_inside(outcome)}
     numbers = {collective["number"] for collective in seen.values()}
     if len(numbers) > 1:
         behind = {rank for rank, collective in seen.items() if collective["number"] == min(numbers)}
@@ -89,28 +155,70 @@ def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
     return few[0] if len(few) == 2 and len(few[0]) < len(few[1]) else set()
 
 
-def _told_out_of_step(bad: Mapping[int, Outcome], culprits: set[int]) -> Callable[[Outcome], str]:
-    """The sentence for ranks that were in another collective than the others."""
+def _told_out_of_step(bad: Mapping[int, Outcome], culprits: set[int], rank: int) -> str:
+    """The sentence for a rank that was in another collective than the others, by our own notes."""
     others = sorted(set(bad) - culprits)
-
-    def told(outcome: Outcome) -> str:
-        theirs = _called(bad[others[0]].collective)
-        return f"was inside {_called(outcome.collective)} while {ranges.ranks(others)} waited inside {theirs}"
-
-    return told
+    theirs = _called(bad[others[0]].collective)
+    return f"was inside {_called(bad[rank].collective)} while {ranges.ranks(others)} waited inside {theirs}"
 
 
 def _called(collective: Mapping[str, Any] | None) -> str:
     """ "all_reduce 64 MiB #12"."""
-    words = collective or {"operation": "a collective", "shape": "", "number": "?"}
-    return f"{words['operation']} {words['shape']} #{words['number']}".replace("  ", " ")
+    if collective is None:
+        return "a collective"
+    return f"{collective['operation']} {collective['shape']} #{collective['number']}".replace("  ", " ")
 
 
 def _all_wait(bad: Mapping[int, Outcome]) -> bool:
     """Several ranks, all inside a collective, none ahead of or behind the others."""
     return len(bad) > 1 and all(
-        outcome.in_collective or (outcome.collective or {}).get("inside") for outcome in bad.values()
+        outcome.in_collective or _is_inside(outcome) or out_of_step.is_waiting(outcome) for outcome in bad.values()
     )
+
+
+def _all_at_work(outcomes: Mapping[int, Outcome]) -> bool:
+    """All were ended at the deadline, or heard of the end of others then, and none has waited long for another: who
+    seems to be behind was only seen sooner."""
+    ended = [outcome.seconds for outcome in outcomes.values() if outcome.kind == "timed_out" and not outcome.aborted]
+    return bool(ended) and all(
+        outcome.seconds >= 0.9 * max(ended)
+        and (outcome.in_collective if outcome.kind == "raised" else outcome.state in ("R", "S", None))
+        and outcome.kind in ("timed_out", "raised")
+        and out_of_step.is_at_work(outcome)
+        for outcome in outcomes.values()
+    )
+
+
+def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
+    """One finding, in which nobody is to blame."""
+    first = next(iter(outcomes.values()))
+    entered = [group["entered"] for outcome in outcomes.values() for group in outcome.recorded or () if group["world"]]
+    message = (
+        f"all {len(outcomes)} ranks were still at work after {_seconds(first)}, expected measure() to end: they had "
+        f"entered {max(entered, default=0):,} collectives, and none waited long for another"
+    )
+    severity = Severity.ERROR if first.cut_short else Severity.FAIL
+    return _as_json(check, severity, "timed_out", message, {}, set(), FIXES["cut_short" if first.cut_short else "slow"])
+
+
+def _seconds(outcome: Outcome) -> str:
+    return f"{outcome.seconds:.0f} s" if outcome.seconds >= 10 else f"{outcome.seconds:.1f} s"
+
+
+def _parted(
+    check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], parted: out_of_step.Parting
+) -> dict[str, Any]:
+    """Both sides, where no majority tells which of them is right."""
+    if parted.held:
+        kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
+        message = f"{parted.waiting_for_the_held()}; expected all to leave it"
+        return _as_json(check, Severity.FAIL, kind, message, {}, set(bad), FIXES["links"])
+    message = f"the ranks parted: {parted.sides(outcomes)}; expected the same of all, and nothing tells who is wrong"
+    fix = (
+        "Compare both sides' stacks and last collectives (--report DIR, in DIR/logs): a condition on the rank, uneven "
+        "data, other code or settings on one node."
+    )
+    return _as_json(check, Severity.FAIL, "out_of_step", message, {}, set(bad), fix)
 
 
 def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
@@ -120,9 +228,9 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
     kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
     at: dict[str, list[int]] = {}
     for rank, outcome in bad.items():
-        at.setdefault(_called(outcome.collective), []).append(rank)
-    inside = ", ".join(f"{ranges.ranks(ranks)} inside {call}" for call, ranks in at.items())
-    where = f": {inside}" if len(at) > 1 else f" inside {next(iter(at))}"
+        marked = outcome.collective if _is_inside(outcome) else None
+        at.setdefault(f"inside {out_of_step.waits_inside(outcome) or _called(marked)}", []).append(rank)
+    where = f": {out_of_step.told_of(at)}" if len(at) > 1 else f" {next(iter(at))}"
     failed = f"{len(bad)} of {len(outcomes)} ranks failed{where}{why}"
     message = f"{failed}, expected all to leave it; none is seen to be the cause"
     fix = "Look at the stacks (--report DIR, in DIR/logs)."
@@ -135,19 +243,13 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
 
 
 def _finding(
-    check: str,
-    scope: Scope,
-    rank: int,
-    outcome: Outcome,
-    told: Callable[[Outcome], str],
-    victims: set[int],
-    job: Job,
+    check: str, scope: Scope, rank: int, outcome: Outcome, told: str, victims: set[int], job: Job, *, is_odd: bool
 ) -> dict[str, Any]:
     slug = "raised" if outcome.kind == "skipped" else (outcome.slug or outcome.kind)
-    return _as_json(
-        check, _severity(scope, outcome), slug, told(outcome), job.where(rank), victims,
-        FIXES[_fix_for(outcome, slug)], {"doing": outcome.doing} if outcome.doing else {},
-    )  # fmt: skip
+    slug, fix = ("out_of_step", "out_of_step") if is_odd else (slug, _fix_for(outcome, slug))
+    severity = Severity.FAIL if is_odd else _severity(scope, outcome)
+    evidence = {"doing": outcome.doing} if outcome.doing else {}
+    return _as_json(check, severity, slug, told, job.where(rank), victims, FIXES[fix], evidence)
 
 
 def _severity(scope: Scope, outcome: Outcome) -> Severity:
@@ -169,11 +271,10 @@ def _fix_for(outcome: Outcome, slug: str) -> str:
 
 def message(outcome: Outcome) -> str:
     """One sentence, equal for equal outcomes (so that ranks can be merged)."""
-    seconds = f"{outcome.seconds:.0f} s" if outcome.seconds >= 10 else f"{outcome.seconds:.1f} s"
+    seconds = _seconds(outcome)
     doing = f"; last doing: {outcome.doing}" if outcome.doing else ""
-    inside = outcome.collective or {}
-    if inside.get("inside"):
-        doing += f"; inside {_called(inside)}"
+    if _is_inside(outcome):
+        doing += f"; inside {_called(outcome.collective)}"
     if outcome.kind == "timed_out" and outcome.aborted and outcome.state not in STATES:
         return f"measure() was ended after {seconds}: {outcome.reason}{doing}"
     if outcome.kind == "timed_out":

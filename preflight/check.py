@@ -16,6 +16,7 @@ from preflight import ranges
 from preflight.job import Job, Node
 from preflight.majority import Vote, vote
 from preflight.outcome import Outcome
+from preflight.user_code import UserCode, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -35,13 +36,19 @@ __all__ = [
     "Scope",
     "Severity",
     "Skip",
+    "UserCode",
+    "UserError",
     "Vote",
+    "count",
     "option",
     "ranges",
+    "seconds",
     "vote",
 ]
 
 T = TypeVar("T")
+BASELINE = "baseline:"
+"""Before a check's id: its facts in the run that the user compares with."""
 
 
 class Scope(StrEnum):
@@ -109,13 +116,29 @@ class Plan:
     """Ids of checks that must not have failed, been skipped or deselected."""
     reads: tuple[str, ...] = ()
     """Ids of checks whose facts `judge` may ask for."""
+    uses: tuple[str, ...] = ()
+    """As `reads`, of what `judge` can do without: where the user has skipped one of them its facts are empty."""
     when: tuple[str, ...] = ()
     """Run only after a fail or warn of one of these checks."""
+    unless: tuple[str, ...] = ()
+    """Not run after a fail of one of these checks: it would fail for the same reason, and cost its deadline."""
     fresh: bool = False
     """All workers of the run are replaced before it: nothing that a check before it took is still held."""
+    fresh_with: tuple[str, ...] = ()
+    """Names of options of its own: it is as `fresh` where the user has set one of them, since it then runs his code."""
     last: bool = False
     """It runs after all others, also after plugins."""
+    judges_failures: bool = False
+    """`judge` is also called where no rank has facts: it reads the outcomes (`run.outcomes`)."""
+    baseline: bool = False
+    """`judge` compares with an earlier run's facts, where the user names one (`run.baseline()`)."""
     facts_version: int = 1
+    aside: bool = False
+    """What it draws stands in the reports; on the screen only where it did not pass, or was asked for by its id."""
+    given: tuple[str, ...] = ()
+    """Names of options of its own (the constants in lower case) without which there is nothing to check. Where the user
+    has not set them all the check is left out, unless he has asked for it by its id: then it is a skip that says which
+    to set. Where he has, it runs from level standard on, also if its own is full."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +154,21 @@ def option(type: Callable[[str], T], default: T, help: str) -> Option[T]:  # noq
     """Declares an option. `type` makes the value from text (int, float, str, or any function that raises
     ValueError); `bool` is understood as true/false, yes/no, 1/0."""
     return Option(type, default, help)
+
+
+def count(text: str) -> int:
+    """A type of options: a whole number from 1 on. Raises ValueError."""
+    if not text.strip().isdecimal() or not int(text):
+        raise ValueError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A type of options: a time above 0. Raises ValueError."""
+    value = float(text)
+    if not 0.0 < value < float("inf"):
+        raise ValueError(f"{text!r} is no time above 0")
+    return value
 
 
 WHERE_KEYS = (
@@ -229,6 +267,11 @@ class Context:
     """Host and port at which the ranks meet, as the launcher gave them or preflight chose them; None without a
     launcher."""
     options: Mapping[Option[Any], Any] = field(default_factory=dict)
+    make_part: "Callable[[tuple[int, ...]], torch.distributed.ProcessGroup] | None" = None
+    read_nccl_log: Callable[[], str] = str
+    level: Level = Level.STANDARD
+    """The run's, as rank 0 has decided it: the same on all ranks. Also with `--only` it is standard where no other is
+    given."""
 
     def __getitem__(self, option: Option[T]) -> T:
         """The value of an option of this check."""
@@ -257,6 +300,19 @@ class Context:
     def process_group(self) -> "torch.distributed.ProcessGroup":
         """The world group over the members, made at the first call and kept while this worker lives."""
         return self.make_group()
+
+    def part(self, ranks: tuple[int, ...]) -> "torch.distributed.ProcessGroup":
+        """A process group over these ranks, of which this one must be. All members call it together, each for the
+        part of the world that it is in: no member may be left out, and parts do not overlap (NCCL splits the world's
+        communicator, which all ranks must do at once). Made once, and kept as the world's is."""
+        self.make_group()
+        assert self.make_part is not None, "a context without an engine has no parts"
+        return self.make_part(ranks)
+
+    def nccl_log(self) -> str:
+        """What NCCL has written in this worker so far (NCCL_DEBUG=INFO; at most 1 MiB, the first half and the last);
+        "" without NCCL."""
+        return self.read_nccl_log()
 
     def store(self) -> "torch._C._distributed_c10d.Store":
         """A client of the run's store, with keys for this one measurement only; it gives up before the deadline.
@@ -291,6 +347,11 @@ class Run:
     def facts(self, check: str) -> Mapping[int, Any]:
         """The facts of a check, by rank: its own, or one that stands in `PLAN.reads`."""
         return self.facts_of(check)
+
+    def baseline(self, check: str) -> Mapping[int, Any]:
+        """The facts of this check, or of one that stands in `PLAN.reads`, in the run of `--baseline REPORT`, by rank.
+        That run had this one's backend and as many ranks. Empty where none was named, or the check was not in it."""
+        return self.facts_of(f"{BASELINE}{check}")
 
     def __getitem__(self, option: Option[T]) -> T:
         """The value of an option of this check."""

@@ -12,9 +12,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from preflight.channel import Channel, Closed
+from preflight.forensics import Witness
 from preflight.outcome import LOG_TAIL
 from preflight.page import SharedPage
 
@@ -64,13 +65,17 @@ class Child:
         output: bool = True,
         keep: tuple[int, ...] = (),
         outlives: bool = False,
+        witness: Witness | None = None,
     ) -> None:
         """Forks. `target` runs in the child, which ends by os._exit and never returns here.
 
         With `output` the child's stdout and stderr are kept (`log_tail`), else they go to /dev/null.
         Of the supervisor's descriptors the child has only those in `keep`. It is killed when the supervisor
-        dies, unless it `outlives` it (and then sees to its own end).
+        dies, unless it `outlives` it (and then sees to its own end). `witness`: where a worker tells of its
+        collectives.
         """
+        self.witness = witness
+        keep = (*keep, *(witness.descriptors if witness else ()))
         self.name = name
         self._born = time.time() - 1.0
         self.page = SharedPage()
@@ -88,6 +93,8 @@ class Child:
             self.channel.close()
             for descriptor in {self._output, write_end, self._stack} - {-1}:
                 os.close(descriptor)
+            if witness:
+                witness.close()
             raise
         if self.pid == 0:
             _become_child(0 if outlives else supervisor, theirs, self._stack, write_end, keep)
@@ -130,6 +137,8 @@ class Child:
         self._tail.clear()
         os.ftruncate(self._stack, 0)
         os.lseek(self._stack, 0, os.SEEK_SET)
+        if self.witness:
+            self.witness.forget()
 
     def stack(self) -> str:
         """What faulthandler has written."""
@@ -143,6 +152,15 @@ class Child:
             while not self.stack() and time.monotonic() < end:
                 time.sleep(0.01)
         return self.stack()
+
+    def testify(self) -> None:
+        """Asks what its collectives do now; what it says is in `testimony`."""
+        if self.witness and state_of(self.pid) in ("R", "S"):
+            self.witness.ask()
+
+    def testimony(self) -> dict[str, Any]:
+        """groups, number (of the page's collective, then), ras: see forensics.py. {} if there is none."""
+        return self.witness.read() if self.witness else {}
 
     def signal(self, number: int) -> None:
         """To it alone."""
@@ -191,6 +209,8 @@ class Child:
                 os.close(descriptor)
         self._output = -1
         self.page.close()
+        if self.witness:
+            self.witness.close()
         self._remove_shared_memory()
         return gone
 

@@ -9,34 +9,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from preflight import __version__, console, plan, registry, report
+from preflight import console, plan, registry, report
+from preflight.arguments import COMMANDS, parser
 from preflight.check import Level
-from preflight.plan import LONGEST_S, SHORTEST_S, Request, Selection
+from preflight.plan import Request, Selection
 from preflight.policy import Policy
-from preflight.registry import Check, Source, UsageError
-from preflight.rendezvous import arguments
+from preflight.registry import SHORT_FOR, Check, Source, UsageError
 
-COMMANDS = ("run", "rendezvous", "list", "describe", "show")
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
 ALONE_QUICK_S, DRIVER_S = 5.0, 60.0
 """Without a launcher; and for the start of a GPU driver, which takes seconds a GPU without persistence mode."""
 PLUGIN_S = 20.0
-SHORT_FOR = {"code": "env.software.code"}
-"""`--code DIR` is `--set env.software.code=DIR`."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """One sentence and exit code 2, instead of a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-def main(arguments: list[str]) -> NoReturn:
-    """The command, to its exit."""
+def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = list) -> NoReturn:
+    """The command, to its exit. `translate` makes the arguments of `preflight` out of those of another command; its
+    UsageError is said as one of this command."""
     try:
         _need_a_folder()
-        code = _dispatch(arguments)
+        code = _dispatch(translate(arguments))
     except UsageError as error:
         rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
         if rank == "0" or not error.everywhere:
@@ -73,93 +64,12 @@ def _dispatch(arguments: list[str]) -> int:
         raise UsageError(
             f"{unknown[0]}: there is no such option{registry.near_misses(unknown[0], _flags(options.command))}"
         )
-    commands = {"run": _run, "rendezvous": _rendezvous, "list": _list, "describe": _describe, "show": _show}
+    options.words = arguments
+    commands = {
+        "run": _run, "rendezvous": _rendezvous, "explain": _explain, "debug": _debug, "list": _list,
+        "describe": _describe, "show": _show,
+    }  # fmt: skip
     return commands[options.command](options)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The whole surface."""
-    top = _Parser(
-        prog="preflight",
-        description="Tells before training starts whether this machine or cluster can run a distributed PyTorch job.",
-        epilog="In a job's own launcher: torchrun [...] -m preflight --all. Without a command: run. "
-        "Exit codes: 0 no failure, 1 a failure was found, 2 usage, 3 preflight could not finish its own work.",
-        allow_abbrev=False,
-    )
-    top.add_argument("--version", action="version", version=f"preflight {__version__}")
-    commands = top.add_subparsers(dest="command", parser_class=_Parser, metavar="COMMAND")
-    _add_run(commands.add_parser("run", help="run the checks (the default)", allow_abbrev=False))
-    meet = commands.add_parser("rendezvous", help="before torchrun: do the nodes meet?", allow_abbrev=False)
-    arguments.add_to(meet, _seconds)
-    listed = commands.add_parser("list", help="list the checks", allow_abbrev=False)
-    described = commands.add_parser("describe", help="explain a check or a code", allow_abbrev=False)
-    described.add_argument("what", metavar="CHECK_OR_CODE")
-    shown = commands.add_parser("show", help="print a saved report again", allow_abbrev=False)
-    shown.add_argument("report", metavar="REPORT", help="report.json, or the folder that --report wrote")
-    shown.add_argument("--judge", action="store_true", help="judge its facts anew")
-    shown.add_argument("--json", metavar="FILE", help="also write the report (- is stdout)")
-    _add_settings(shown)
-    for command in (listed, described, shown):
-        _add_plugins(command)
-    return top
-
-
-def _add_run(run: argparse.ArgumentParser) -> None:
-    run.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
-    run.add_argument("--all", action="store_true", help="the same as --level full")
-    run.add_argument(
-        "--only",
-        action="append",
-        type=_named,
-        default=[],
-        metavar="ID_OR_FAMILY,..",
-        help="these checks, and what they need",
-    )
-    run.add_argument(
-        "--skip", action="append", type=_named, default=[], metavar="ID_OR_FAMILY,..", help="not these checks"
-    )
-    run.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
-    run.add_argument("--facts", action="store_true", help="with the facts in it")
-    run.add_argument("--report", type=_named, metavar="DIR", help="write the report, its facts and all its readers")
-    run.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
-    run.add_argument(
-        "--deadline",
-        type=_seconds,
-        metavar="S",
-        help="seconds for the whole run (quick 60, or alone 5 and 60 for a GPU driver; standard 120, full 900)",
-    )
-    run.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
-    run.add_argument(
-        "--code", type=_named, metavar="DIR", help="the training code, to be equal on all nodes (else its git commit)"
-    )
-    _add_settings(run)
-    _add_plugins(run)
-
-
-def _add_settings(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", type=_named, metavar="FILE", help="settings and waivers, in TOML (docs/config.md)")
-    command.add_argument("--set", action="append", default=[], metavar="ID.OPTION=VALUE", help="an option of a check")
-
-
-def _add_plugins(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--plugin", action="append", default=[], metavar="MODULE_OR_FILE", help="a check of your own")
-
-
-def _named(text: str) -> str:
-    """An unset variable of a script must not take an option away in silence."""
-    if not text.strip(" ,"):
-        raise argparse.ArgumentTypeError("it is empty")
-    return text
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from {SHORTEST_S:.0f} to {LONGEST_S:.0f}")
-    return seconds
 
 
 def _flags(command: str) -> list[str]:
@@ -206,37 +116,39 @@ def _configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, S
     except UsageError as error:
         raise UsageError(f"{options.config}: {str(error).removeprefix('--set ')}") from None
     options.set = [*(f"{name}={value}" for name, value in said.options.items()), *options.set]
-    for name in ("level", "deadline", "report", "backend", "strict", "only", "skip"):
+    for name in ("level", "deadline", "report", "backend", "baseline", "strict", "only", "skip"):
         if not getattr(options, name, True):
             setattr(options, name, getattr(said, name))
     return policy, sources
 
 
 def _run(options: argparse.Namespace) -> int:
-    from preflight import launch, local
+    from preflight import baseline, launch, local
 
     if options.all and options.level not in (None, "full"):
         raise UsageError(f"--all is --level full: not together with --level {options.level}")
     if options.facts and not options.json:
         raise UsageError("--facts puts the facts into the report of --json FILE, which is not given")
     policy, sources = _configured(options)
-    options.set += [f"{name}={getattr(options, flag)}" for flag, name in SHORT_FOR.items() if getattr(options, flag)]
+    short = {name: getattr(options, flag.removeprefix("--")) for name, (flag, _) in SHORT_FOR.items()}
+    options.set += [f"{name}={value}" for name, value in short.items() if value]
     level = Level.FULL if options.all else Level(options.level or "standard")
     only = _words(options.only)
     selection = Selection(level, only, _words(options.skip), ids=tuple(word for word in only if "." in word))
     for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
         plan.expand(words, sources, option)
+    texts = settings(options.set, sources)
     if options.level:
         selection = replace(selection, only=_of_level(selection.only, level, sources))
-    texts = settings(options.set, sources)
-    request = Request(selection, texts, sources, options.backend or "auto", policy or Policy())
     here = launch.from_environ(os.environ)
+    earlier = baseline.read(options.baseline) if options.baseline and not here.rank else None
+    request = Request(selection, texts, sources, options.backend or "auto", policy or Policy(), earlier)
     quick = level is Level.QUICK and _is_quick(selection, sources)
     if here.launcher == "local" and not quick:
         refused = report_refusal(options)
         if refused:
             raise UsageError(refused)
-        return local.launch(sys.argv[1:], options.deadline or DEADLINES_S[level])
+        return local.launch(options.words, options.deadline or DEADLINES_S[level])
     return _supervise(options, request, needs_torch=not quick, alone=here.launcher == "local")
 
 
@@ -249,7 +161,10 @@ def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]
 
 
 def _has_level(source: Source, level: Level) -> bool:
-    return source.kind != "builtin" or level.includes(registry.load(source).plan.level)
+    if source.kind != "builtin":
+        return True
+    its = registry.load(source).plan
+    return level.includes(plan.first_level(its.level, its.given))
 
 
 def _is_quick(selection: Selection, sources: Mapping[str, Source]) -> bool:
@@ -273,7 +188,7 @@ def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bo
     default = alone_s if alone else DEADLINES_S[request.selection.level]
     task = supervisor.Task(
         request=request,
-        command=sys.argv[1:],
+        command=options.words,
         deadline_s=options.deadline or default,
         strict=options.strict,
         output=Output(options.json, options.report, options.facts),
@@ -283,15 +198,32 @@ def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bo
 
 
 def _rendezvous(options: argparse.Namespace) -> int:
-    from preflight.rendezvous import command
+    from preflight.rendezvous import arguments, command
 
     command.run(arguments.request(options))
 
 
+def _explain(options: argparse.Namespace) -> int:
+    from preflight.explain import command
+
+    return command.run(options)
+
+
+def _debug(options: argparse.Namespace) -> int:
+    from preflight.debug import arguments, command
+
+    return command.run(arguments.request(options))
+
+
 def _list(options: argparse.Namespace) -> int:
     for source in registry.sources(options.plugin).values():
-        print(_told(source, lambda check: f"{check.id:<22} {check.plan.level:<9} {check.plan.scope:<6} {check.title}"))
+        print(_told(source, _in_the_list))
     return 0
+
+
+def _in_the_list(check: Check) -> str:
+    given = ", ".join(registry.how_to_set(f"{check.id}.{name}") for name in check.plan.given)
+    return f"{check.id:<22} {check.plan.level:<9} {check.plan.scope:<6} {check.title}{given and f' [with {given}]'}"
 
 
 def _describe(options: argparse.Namespace) -> int:
@@ -303,6 +235,11 @@ def _describe(options: argparse.Namespace) -> int:
         from preflight.rendezvous import codes
 
         print(codes.page(what))
+        return 0
+    if what.partition(".")[0] == "explain":
+        from preflight.explain import pages
+
+        print(pages.page(what))
         return 0
     if what.startswith(RUN):
         print(describe.run_page())
@@ -354,7 +291,7 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
     policy, sources = _configured(options)
     texts = settings(options.set, sources)
     if options.judge:
-        book = _facts_beside(path)
+        book = report.facts_beside(path)
         shown = offline.judge_again(shown, book, sources, texts, policy)
     elif texts or policy:
         raise UsageError("--set and --config change nothing without --judge")
@@ -367,16 +304,11 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
         if failed:
             raise UsageError(f"--json {options.json}: {failed}")
     lines = [*(console.check_line(check) for check in shown["checks"]), *console.ending(shown, [])]
+    if "explained" in shown:
+        from preflight.explain import console as explained
+
+        lines = explained.lines(shown)
     screen.show(lines, sys.stderr if options.json == "-" else sys.stdout)
     if shown["exit_code"] not in (0, 1, 2, 3):
         raise ValueError(f"its exit code is {shown['exit_code']!r}")
     return int(shown["exit_code"])
-
-
-def _facts_beside(path: str) -> Any:
-    folder, name = os.path.split(path)
-    candidates = ["facts.jsonl.gz", report.facts_path(name)]
-    found = next((c for c in candidates if os.path.isfile(os.path.join(folder, c))), None)
-    if found is None:
-        raise UsageError(f"{path}: no facts lie beside it ({' or '.join(candidates)}), so it cannot be judged anew")
-    return report.read_facts(os.path.join(folder, found))

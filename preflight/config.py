@@ -32,6 +32,7 @@ class Config:
     deadline: float | None = None
     backend: str | None = None
     report: str | None = None
+    baseline: str | None = None
     plugins: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     """As `--set` has them."""
@@ -176,8 +177,8 @@ def _is_day(text: str) -> bool:
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "level": _word(*Level), "only": _words, "skip": _words, "strict": _boolean, "deadline": _seconds,
-    "backend": _word("auto", "nccl", "gloo"), "report": _word(), "plugins": _words, "options": _options,
-    "severity": _severity, "waivers": _waivers,
+    "backend": _word("auto", "nccl", "gloo"), "report": _word(), "baseline": _word(), "plugins": _words,
+    "options": _options, "severity": _severity, "waivers": _waivers,
 }  # fmt: skip
 
 

@@ -140,16 +140,25 @@ def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
     job = Job.from_json(report["job"])
     found = [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
     found.sort(key=_order)
-    return [*pictures(report), *found_lines(found, width), "", *_counts(report, width), *places, _verdict(report)]
+    return [
+        *pictures(report, screen=True),
+        *found_lines(found, width),
+        "",
+        *_counts(report, width),
+        *places,
+        _verdict(report),
+    ]
 
 
 PICTURE = "    │ "
 """Before every line that a check has drawn."""
 
 
-def pictures(report: Report) -> list[str]:
-    """What the checks have drawn, each under its name."""
+def pictures(report: Report, *, screen: bool = False) -> list[str]:
+    """What the checks have drawn, each under its name; for the screen without those that stand aside."""
     drawn = [check for check in report["checks"] if check.get("picture")]
+    if screen:
+        drawn = [check for check in drawn if not check.get("aside") or check["status"] != "pass"]
     return [
         line
         for check in drawn

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from preflight import blame, judging, loading, plan, ranges, run_findings
-from preflight.check import Scope
-from preflight.control import Control, Log, Pace
-from preflight.facts import Book
+from preflight import blame, judging, loading, plan, ranges, registry, run_findings
+from preflight.check import BASELINE, Scope
+from preflight.control import Control, Log, Pace, poll_every
+from preflight.facts import Book, content_hash
 from preflight.job import Job
 from preflight.outcome import Outcome
 from preflight.plan import Request
@@ -23,6 +24,8 @@ SETTLE_S = 1.5
 """After a loss: a node's ranks leave one after the other, and the next check must not wait for one that is going."""
 LATE_STRANGERS_S = 3.0
 """For the answer of a process that came without a place while the checks were running."""
+TESTIMONY_S = 3.0
+"""For the ranks that have measured to say what their collectives were, where others failed and nothing tells why."""
 BLOCKING = {"fail": "failed", "error": "had an error", "skip": "was skipped"}
 
 
@@ -58,7 +61,8 @@ class Coordinator:
         specs, broken = loading.load(self.control, self.job, self.request)
         for result in broken:
             self._add(result)
-        self._specs = {spec.id: spec for spec in plan.choose(specs, self.request.selection, self.request.sources)}
+        self._keep_baseline(specs)
+        self._specs = {spec.id: spec for spec in plan.choose(specs, self.request)}
         self._screen.planned(list(self._specs))
         for spec in self._specs.values():
             why_not = self._why_not(spec)
@@ -69,6 +73,22 @@ class Coordinator:
         self._judge_late_strangers()
         if self._no_time_for:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.control.deadline_s))
+
+    def _keep_baseline(self, specs: list[Spec]) -> None:
+        """The facts that checks compare with become this run's own: its report can then be judged again by itself."""
+        baseline = self.request.baseline
+        if baseline is None:
+            return
+        unlike = run_findings.unlike_baseline(baseline, self.job)
+        if unlike is not None:
+            self.add_run_finding(unlike)
+            return
+        for spec in specs:
+            comparable = spec.baseline and baseline.facts_versions.get(spec.id) == spec.facts_version
+            for ranks, text in baseline.facts.groups(spec.id) if comparable else ():
+                self.book.add_text(content_hash(text), text)
+                for rank in ranks:
+                    self.book.note(f"{BASELINE}{spec.id}", rank, content_hash(text))
 
     def _add_if_it_applies(self, result: Result) -> None:
         if result.applies or result.check in self.request.selection.ids:
@@ -83,6 +103,9 @@ class Coordinator:
 
     def _why_not(self, spec: Spec) -> str | None:
         """The reason to skip a check."""
+        missing = plan.not_given(spec.id, spec.given, self.request.settings)
+        if missing:
+            return f"give {' and '.join(registry.how_to_set(name) for name in missing)}"
         results = {result.check: result for result in (*self._left_out, *self.results)}
         for read in spec.reads:
             if read in self.request.sources and read not in results and read not in self._specs:
@@ -93,6 +116,9 @@ class Coordinator:
             status = results[need].status
             if status in BLOCKING and self._still_matters(results[need]):
                 return f"needs {need}, which {BLOCKING[status]}"
+        for cause in spec.unless:
+            if cause in results and results[cause].status == "fail" and self._still_matters(results[cause]):
+                return f"{cause} failed, and this would for the same reason"
         if not self._who(spec):
             return "no rank is left that could measure it"
         left = self.control.left - self.reserve_s
@@ -162,28 +188,33 @@ class Coordinator:
         if answer is None or "error" in answer:
             found.append(judging.failure(spec.source, why, answer or {}))
             answer = {"findings": [], "summary": "", "picture": []}
-        findings = self.request.policy.applied(found + answer["findings"], self.job)
+        found = blame.with_judged(found, answer["findings"], judges_failures=spec.judges_failures)
+        findings = self.request.policy.applied(found, self.job)
         reason = _skip_reason(outcomes)
-        said = answer["summary"], reason, answer["picture"]
+        aside = spec.aside and spec.id not in self.request.selection.ids
+        said = answer["summary"], reason, answer["picture"], aside
         return Result(spec.id, spec.title, spec.facts_version, findings, outcomes, *said)
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
         deadline_s = min(spec.deadline_s, self.control.left - self.reserve_s)
         self._step += 1
-        self._generation += spec.fresh
+        fresh = spec.fresh or plan.is_given(spec.id, spec.fresh_with, self.request.settings)
+        self._generation += fresh
         order = {
             "step": self._step, "source": vars(spec.source), "members": who, "generation": self._generation,
-            "deadline_s": deadline_s, "fresh": spec.fresh,
+            "deadline_s": deadline_s, "fresh": fresh, "level": self.request.selection.level,
         }  # fmt: skip
         done = Log(self.control, f"{self.roll.run_id}/done/{self._step}")
         self._say("step", order={**order, "members": ranges.to_text(who)})
         seat = self.control.seat
         assert seat is not None
-        if spec.fresh:
+        if fresh:
             seat.retire()
         if 0 in who:
             seat.start(order)
         outcomes = self._gather(spec, who, done, deadline_s)
+        if spec.scope is Scope.WORLD and blame.is_open(outcomes):
+            self._hear_those_who_measured(outcomes)
         if deadline_s < spec.deadline_s:
             outcomes = {rank: outcome.cut_short_by_the_run() for rank, outcome in outcomes.items()}
         if 0 in outcomes and (name := outcomes[0].facts):
@@ -221,6 +252,24 @@ class Coordinator:
             if set(who) - set(outcomes):
                 self.control.pump(pace.pause)
         return outcomes
+
+    def _hear_those_who_measured(self, outcomes: dict[int, Outcome]) -> None:
+        """One of them may have left out the collective in which the others wait."""
+        missing = {rank for rank, outcome in outcomes.items() if outcome.kind == "measured"}
+        if not missing:
+            return
+        log = Log(self.control, f"{self.roll.run_id}/testimony/{self._step}")
+        self._say("testify")
+        end = self.control.until(TESTIMONY_S)
+        while missing and time.monotonic() < end:
+            heard = [entry for _, entry in log.new()]
+            if 0 in missing and self.control.seat:
+                heard.append({"rank": 0, "recorded": self.control.seat.testify()})
+            for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in heard):
+                if rank in missing:
+                    outcomes[rank] = replace(outcomes[rank], recorded=recorded)
+                    missing.discard(rank)
+            self.control.pump(poll_every(self.job.world_size) if missing else 0.0)
 
     def _abort(self, outcomes: Mapping[int, Outcome]) -> None:
         """Others wait for ranks that will not come: no need to wait for the deadline with them."""

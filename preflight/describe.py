@@ -2,7 +2,8 @@
 
 import inspect
 
-from preflight.registry import OWN_SLUGS, Check, UsageError, near_misses
+from preflight.plan import first_level
+from preflight.registry import OWN_SLUGS, Check, UsageError, how_to_set, near_misses
 from preflight.result import RUN
 from preflight.run_findings import SLUGS
 
@@ -48,9 +49,15 @@ def cost(check: Check) -> str:
     plan = check.plan
     deadline = "depends on the job's size" if callable(plan.deadline_s) else f"{plan.deadline_s:g} s"
     text = f"level {plan.level}, measured by {WHO[plan.scope]}, about {plan.estimate_s:g} s, deadline {deadline}"
-    for word, ids in (("needs", plan.needs), ("reads", plan.reads), ("after a finding of", plan.when)):
+    for word, ids in (
+        ("needs", plan.needs),
+        ("reads", (*plan.reads, *plan.uses)),
+        ("after a finding of", plan.when),
+        ("not after a fail of", plan.unless),
+    ):
         text += f", {word} {', '.join(ids)}" if ids else ""
-    return text
+    given = [how_to_set(f"{check.id}.{name}") for name in plan.given]
+    return f"{text}, only with {' and '.join(given)}, then from {first_level(plan.level, given)} on" if given else text
 
 
 def markdown(check: Check) -> str:

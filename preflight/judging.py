@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from preflight import registry
-from preflight.check import Finding, Job, Run, Severity
+from preflight.check import BASELINE, Finding, Job, Run, Severity
 from preflight.facts import Book
 from preflight.outcome import Outcome
 from preflight.registry import Check, Source
@@ -74,7 +74,7 @@ def failure(source: Source, why: str, answer: Mapping[str, Any]) -> dict[str, An
 def _reader(check: Check, book: Book) -> Any:
     @functools.cache  # unpacking the facts of thousands of ranks takes a second
     def facts_of(id_: str) -> dict[int, Any]:
-        if id_ not in (check.id, *check.plan.reads):
+        if id_.removeprefix(BASELINE) not in (check.id, *check.plan.reads, *check.plan.uses):
             raise registry.BrokenCheck(f"judge() reads the facts of {id_}, which is not in PLAN.reads")
         return book.of(id_)
 
@@ -82,7 +82,7 @@ def _reader(check: Check, book: Book) -> Any:
 
 
 def _findings(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]]:
-    if not facts and not check.plan.reads:
+    if not facts and not check.plan.reads and not check.plan.judges_failures:
         return []
     yielded = itertools.islice(check.module.judge(facts, run), FINDINGS_LIMIT + 1)
     found = [_as_json(check, finding) for finding in yielded]

@@ -42,7 +42,7 @@ def load(control: Control, job: Job, request: Request) -> tuple[list[Spec], list
 
 def _flaw(spec: Spec, specs: list[Spec], known: set[str]) -> str:
     """What is wrong with the other checks that it names, or ""."""
-    for word in (*spec.needs, *spec.reads, *spec.when):
+    for word in (*spec.needs, *spec.reads, *spec.uses, *spec.when, *spec.unless):
         if word not in known:
             return f"it names {word}, which is no check{near_misses(word, known)}"
     by_id = {one.id: one for one in specs}

@@ -61,8 +61,9 @@ def _again(
     if "error" in answer:
         answer = {"findings": [judging.failure(sources[id_], "", answer)], "summary": "", "picture": []}
     version = int(str(old["facts_version"]))
-    said = answer["summary"], skipped, answer["picture"]
-    return Result(id_, title, version, found + answer["findings"], outcomes, *said)
+    said = answer["summary"], skipped, answer["picture"], bool(old.get("aside"))
+    found = blame.with_judged(found, answer["findings"], judges_failures=check.plan.judges_failures)
+    return Result(id_, title, version, found, outcomes, *said)
 
 
 def outcomes_of(check: Mapping[str, object], book: Book) -> dict[int, Outcome]:

@@ -5,7 +5,8 @@ from typing import Any
 
 KINDS = ("measured", "skipped", "raised", "crashed", "timed_out", "lost")
 LOG_TAIL = 64 * 1024
-"""Bytes of a worker's last output that are kept."""
+"""Bytes of a worker's last output that are kept, and of NCCL's log."""
+_FROM_A_WORKER = ("kind", "seconds", "reason", "slug", "in_collective", "stack", "facts")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ class Outcome:
     doing: str | None = None
     stack: str | None = None
     log_tail: str | None = None
+    recorded: list[dict[str, Any]] | None = None
+    """The last collectives of each process group (forensics.Group)."""
+    nccl_log: str | None = None
+    """The end of NCCL's own log."""
+    ras: str | None = None
+    """What NCCL's RAS said; of one rank a node."""
     facts: str | None = None
     """The content hash of the facts."""
     measures_no_more: bool = False
@@ -63,7 +70,8 @@ class Outcome:
         seconds = message.get("seconds")
         if message.get("kind") not in ("measured", "skipped", "raised") or not isinstance(seconds, float):
             return None
-        return Outcome.from_json(message) if all(isinstance(text, str) for text in texts) else None
+        known = {key: message[key] for key in _FROM_A_WORKER if key in message}
+        return Outcome.from_json(known) if all(isinstance(text, str) for text in texts) else None
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Outcome":

@@ -51,6 +51,11 @@ class SharedPage:
         self._content["collective"]["inside"] = False
         self._write()
 
+    @property
+    def entered(self) -> int:
+        """For the child itself: how many collectives it has entered."""
+        return int(self._content.get("entered", 0))
+
     def inside_collective(self) -> bool:
         """For the child itself: did an exception come out of a collective?"""
         return bool(self._content.get("collective", {}).get("inside"))

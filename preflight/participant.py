@@ -10,6 +10,7 @@ from typing import Any
 from preflight import ranges
 from preflight.child import is_alive
 from preflight.control import Control, Pace, beat_every, poll_every
+from preflight.forensics import Group
 from preflight.job import Job
 from preflight.launch import Launch, pid_namespace
 from preflight.outcome import LOG_TAIL, Outcome
@@ -18,7 +19,9 @@ from preflight.seat import Seat
 from preflight.watch import SILENT_S, Silence
 
 LOG_SHARE = 16 * 1024 * 1024
-"""Bytes of log tails that rank 0 takes from all ranks of one check together."""
+"""Bytes of stacks and outputs, and as many of NCCL's logs and RAS, that rank 0 takes from all ranks of one check."""
+RECORDED_SHARE = 8 * 1024 * 1024
+"""Bytes of what their collectives were."""
 OVERDUE_S = 15.0
 """After the run's deadline; rank 0 itself is ended by the kernel a little later."""
 LAST_LOOK_S = 3.0
@@ -54,6 +57,15 @@ def await_welcome(control: Control, launch: Launch, nonce: str, within_s: float)
     )
 
 
+def within_share(recorded: list[Group] | None, world: int) -> list[Group] | None:
+    """The last of what was recorded, as much as a rank's share allows: of each group fewer calls, then fewer groups."""
+    share = max(1024, RECORDED_SHARE // world)
+    while recorded and len(json.dumps(recorded)) > share:
+        shorter = [{**group, "calls": group["calls"][-max(1, len(group["calls"]) // 2) :]} for group in recorded]
+        recorded = shorter if shorter != recorded else recorded[1:]
+    return recorded
+
+
 class Participant:
     """One rank's run. `verdict` is what rank 0 published, once it has."""
 
@@ -73,6 +85,7 @@ class Participant:
         self._new_seat = new_seat
         self._pids: dict[int, int] = {}
         self._step = 0
+        self._testified = 0
         self._silence = Silence(control.world_size)
         self._pace = Pace(control.world_size)
         self._last_watch = 0.0
@@ -99,6 +112,8 @@ class Participant:
             self.verdict = event
         elif event["event"] == "abort" and event["step"] == self._step and self.control.seat:
             self.control.seat.abort(event["reason"])
+        elif event["event"] == "testify" and event["step"] == self._step > self._testified:
+            self._testify()
         elif event["event"] == "step" and event["step"] > self._step:
             self._pace.restart()
             self._step = event["step"]
@@ -126,14 +141,26 @@ class Participant:
             return
         self.control.seat = self._new_seat(self.job, about["settings"])
 
+    def _testify(self) -> None:
+        """What the collectives of a rank that has measured were: others wait in one, or failed in it."""
+        self._testified = self._step
+        recorded = self.control.seat.testify() if self.control.seat else None
+        entry = {"rank": self.rank, "recorded": within_share(recorded, self.control.world_size)}
+        self.control.request("append", key=f"{self.run_id}/testimony/{self._step}", value=json.dumps(entry))
+
     def _report(self, seat: Seat, outcome: Outcome) -> None:
         """The facts first, under their content hash; then the outcome that refers to them."""
         seat.outcome = None
         if outcome.facts:
             key = f"{self.run_id}/facts/{outcome.facts}"
             self.control.request("put_once", key=key, value=seat.take_facts(outcome.facts))
-        share = max(2048, min(LOG_TAIL, LOG_SHARE // self.control.world_size))
-        outcome = replace(outcome, log_tail=(outcome.log_tail or "")[-share:], stack=(outcome.stack or "")[:share])
+        world = self.control.world_size
+        share = max(1024, min(LOG_TAIL, LOG_SHARE // 2 // world))
+        outcome = replace(
+            outcome, log_tail=(outcome.log_tail or "")[-share:], stack=(outcome.stack or "")[:share],
+            nccl_log=(outcome.nccl_log or "")[-share:], ras=(outcome.ras or "")[:share],
+            recorded=within_share(outcome.recorded, world),
+        )  # fmt: skip
         entry = json.dumps({"rank": self.rank, "outcome": outcome.to_json()})
         self.control.request("append", key=f"{self.run_id}/done/{self._step}", value=entry)
 

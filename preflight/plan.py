@@ -1,8 +1,9 @@
 """Which checks run, and in which order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from preflight.baseline import Baseline
 from preflight.check import Level
 from preflight.policy import Policy
 from preflight.registry import Source, Spec, UsageError, near_misses
@@ -37,6 +38,7 @@ class Request:
     sources: Mapping[str, Source]
     backend: str = "auto"
     policy: Policy = field(default_factory=Policy)
+    baseline: Baseline | None = None
 
 
 def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:
@@ -52,19 +54,37 @@ def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> se
     return chosen
 
 
-def choose(specs: list[Spec], selection: Selection, known: Mapping[str, Source]) -> list[Spec]:
+def not_given(id_: str, given: Iterable[str], settings: Mapping[str, str]) -> list[str]:
+    """Of the options that a check must be given (`Plan.given`), those that the user has not set, by their full names.
+    One that is set to nothing is not set."""
+    return [name for name in (f"{id_}.{option}" for option in given) if not settings.get(name, "").strip()]
+
+
+def is_given(id_: str, options: Sequence[str], settings: Mapping[str, str]) -> bool:
+    """Whether the user has set one of these options of a check."""
+    return len(not_given(id_, options, settings)) < len(options)
+
+
+def first_level(level: Level, given: Sequence[str]) -> Level:
+    """From which level on a check runs: what the user has given something for does not wait for `--all`."""
+    return Level.STANDARD if given and level is Level.FULL else level
+
+
+def choose(specs: list[Spec], request: Request) -> list[Spec]:
     """The checks to run, in order, with what they need. A need that was skipped by the user stays out: the
-    check that needs it is then skipped and says so. `known` are all checks, also those that cannot be loaded."""
+    check that needs it is then skipped and says so."""
+    selection, known = request.selection, request.sources
+    specs = [s for s in specs if s.id in selection.ids or not not_given(s.id, s.given, request.settings)]
     by_id = {spec.id: spec for spec in specs}
     skipped = expand(selection.skip, known, "--skip")
     if selection.only:
         wanted = expand(selection.only, known, "--only")
     else:
-        wanted = {spec.id for spec in specs if selection.level.includes(spec.level)}
+        wanted = {spec.id for spec in specs if selection.level.includes(first_level(spec.level, spec.given))}
     pending = list(wanted & set(by_id))
     while pending:
         spec = by_id[pending.pop()]
-        needed = [need for need in (*spec.needs, *spec.reads) if need in by_id and need not in wanted]
+        needed = [need for need in (*spec.needs, *spec.reads, *spec.uses) if need in by_id and need not in wanted]
         wanted.update(needed)
         pending.extend(needed)
     return _in_order([spec for spec in specs if spec.id in wanted - skipped])
@@ -77,7 +97,7 @@ def _in_order(specs: list[Spec]) -> list[Spec]:
     waiting = sorted(specs, key=lambda spec: spec.last)
     while waiting:
         placed = {spec.id for spec in done}
-        after = {s.id: {*s.needs, *s.reads, *s.when} & ids - placed for s in waiting}
+        after = {s.id: {*s.needs, *s.reads, *s.uses, *s.when, *s.unless} & ids - placed for s in waiting}
         ready = next((spec for spec in waiting if not after[spec.id]), waiting[0])
         done.append(ready)
         waiting.remove(ready)

@@ -32,6 +32,7 @@ class GroupMaker:
     def __init__(self, host: str, port: int, prefix: str, backend: str) -> None:
         self._host, self._port, self._prefix, self._backend = host, port, prefix, backend
         self._group: Any = None
+        self._parts: dict[tuple[int, ...], Any] = {}
 
     @property
     def endpoint(self) -> tuple[str, int] | None:
@@ -63,6 +64,19 @@ class GroupMaker:
         )
         self._group = dist.group.WORLD
         return cast("torch.distributed.ProcessGroup", self._group)
+
+    def part(self, group_ranks: tuple[int, ...], deadline_s: float) -> "torch.distributed.ProcessGroup":
+        """The group of some members, by their numbers in the world group. With a GPU that the world group is bound to,
+        torch makes it by ncclCommSplit, in which each part is a colour; else its members meet over the store."""
+        from torch import distributed as dist
+        from torch.distributed import distributed_c10d
+
+        timeout = _timeout(deadline_s)
+        if group_ranks not in self._parts:
+            ranks = list(group_ranks)
+            self._parts[group_ranks] = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+        distributed_c10d._set_pg_timeout(timeout, self._parts[group_ranks])
+        return cast("torch.distributed.ProcessGroup", self._parts[group_ranks])
 
     def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":
         """A client of its own for one measurement, which stands in nobody's way. Raises Skip and DistError."""

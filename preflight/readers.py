@@ -5,6 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from preflight import console, ranges
+from preflight.explain import console as explained
 from preflight.job import Job
 from preflight.report import Report
 from preflight.result import merge
@@ -57,14 +58,17 @@ def _cell(text: str) -> str:
 def _about(report: Report) -> str:
     job = report["job"]
     size = f"{ranges.count(job['world_size'], 'rank')} on {ranges.count(len(job['nodes']), 'node')}"
+    size += f" ({job['launcher']}, {job['backend']})"
+    size = explained.read_words(report["explained"]) if "explained" in report else size
     run = f"{report['started']}, {report['seconds']} s, run {report['run']}, preflight {report['preflight']}"
-    return f"{size} ({job['launcher']}, {job['backend']}), {run}"
+    return f"{size}, {run}"
 
 
 def html(report: Report) -> str:
     """One page without scripts or anything from elsewhere."""
     rows = "".join(_row(check) for check in report["checks"])
-    found = "".join(_section(finding) for finding in _merged(report))
+    quotes = explained.quotes if "explained" in report else lambda _: []
+    found = "".join(_section(finding, quotes(finding)) for finding in _merged(report))
     if drawn := console.pictures(report):
         found = f"<pre>{_safe(chr(10).join(drawn))}</pre>\n{found}"
     return _PAGE.format(verdict=report["verdict"], about=_safe(_about(report)), rows=rows, found=found)
@@ -76,9 +80,11 @@ def _row(check: dict[str, Any]) -> str:
     return f"<tr class={check['status']}><td>{check['status']}<td>{_safe(check['check'])}<td>{seconds}<td>{note}</tr>\n"
 
 
-def _section(finding: dict[str, Any]) -> str:
+def _section(finding: dict[str, Any], quotes: list[str]) -> str:
+    """`quotes`: lines of a job's log."""
     head = f"<h2>{_safe(_weight(finding))}: {_safe(_culprit(finding))}</h2><p>{_safe(finding['message'])}</p>"
     foot = f"<p><b>Fix:</b> {_safe(finding['fix'])}</p><code>{_safe(finding['code'])}</code>"
+    head += f"<pre>{_safe(chr(10).join(quotes))}</pre>" if quotes else ""
     kind = "info" if "waived" in finding else finding["severity"]
     return f"<section class={kind}>{head}{foot}</section>\n"
 
@@ -97,6 +103,7 @@ td {{ padding: .1rem .8rem .1rem 0; vertical-align: top }} td:first-child, h1 {{
 .warn td:first-child {{ color: #b80 }} .pass td:first-child {{ color: #2a2 }}
 section {{ border-left: 4px solid #888; padding-left: 1rem; margin: 1.5rem 0 }}
 section.fail, section.error {{ border-color: #d33 }} section.warn {{ border-color: #b80 }} h2 {{ font-size: 1.1rem }}
+pre {{ overflow-x: auto }}
 </style>
 <h1>{verdict}</h1><p>{about}</p>
 <table>

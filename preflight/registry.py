@@ -34,9 +34,24 @@ BUILT_IN = (
     "net.mesh",
     "gpu.compute",
     "comm.init",
+    "comm.transports",
     "comm.all_reduce",
+    "comm.all_gather",
+    "comm.reduce_scatter",
+    "comm.all_to_all",
+    "comm.broadcast",
+    "comm.send_recv",
+    "comm.rails",
+    "comm.nodes",
+    "comm.pairs",
+    "train.alone",
     "train.ddp",
+    "train.fsdp2",
+    "train.fsdp",
     "net.rdma_errors",
+    "data.sampler",
+    "data.seeds",
+    "train.model",
     "gpu.released",
 )
 """Cheap to dear, and local to global: the order in which they run."""
@@ -44,9 +59,21 @@ BUILT_IN = (
 RENAMED = {
     "env.launch.shared_gpu": "gpu.inventory.shared_gpu",
     "env.launch.no_gpu": "gpu.inventory.no_gpu",
+    "train.ddp.wrong_alone": "train.alone.wrong_alone",
 }
 """Codes by their old names: configurations and `describe` still understand these."""
+SHORT_FOR = {
+    "env.software.code": ("--code", "DIR"),
+    "data.sampler.data": ("--data", "MODULE:FUNCTION"),
+    "data.seeds.data": ("--data", "MODULE:FUNCTION"),
+    "train.model.model": ("--model", "MODULE:FUNCTION"),
+}
+"""Settings that have an option of `run` of their own, and what that is followed by."""
+NAMING_OPTIONS = ("given", "fresh_with")
+"""Fields of a plan that name options of the check."""
 ENTRY_POINTS = "preflight.checks"
+CLOSE = 0.1
+"""Names that are less like a word than the likest by so much (difflib's ratio) are no near misses."""
 LISTED = 60
 """Names that an error message may list."""
 OWN_SLUGS = {
@@ -55,6 +82,7 @@ OWN_SLUGS = {
     "lost": "Nothing more was heard of the rank.",
     "raised": "It raised an exception.",
     "bad_facts": "What `measure` returned is not JSON, holds NaN or is too large.",
+    "out_of_step": "A rank left out a collective that the others entered, or entered another one.",
 }
 """The engine's codes, under every check."""
 
@@ -75,7 +103,9 @@ class BrokenCheck(Exception):  # noqa: N818 -- says what is broken
 def near_misses(word: str, known: Iterable[str]) -> str:
     """ "; did you mean x or y?", or a list of what there is, where it is short."""
     listed = sorted(known)
-    close = difflib.get_close_matches(word, listed, n=3, cutoff=0.5)
+    likeness = {one: difflib.SequenceMatcher(None, one, word).ratio() for one in listed}
+    near = max(likeness.values(), default=0.0) - CLOSE
+    close = [one for one in sorted(listed, key=lambda one: -likeness[one]) if likeness[one] >= max(0.5, near)][:3]
     if close:
         return f"; did you mean {' or '.join(close)}?"
     return f"; known are {', '.join(listed)}" if 0 < len(listed) <= LISTED else ""
@@ -138,10 +168,17 @@ class Spec:
     estimate_s: float
     needs: tuple[str, ...]
     reads: tuple[str, ...]
+    uses: tuple[str, ...]
     when: tuple[str, ...]
+    unless: tuple[str, ...]
     facts_version: int
     fresh: bool = False
     last: bool = False
+    judges_failures: bool = False
+    baseline: bool = False
+    given: tuple[str, ...] = ()
+    fresh_with: tuple[str, ...] = ()
+    aside: bool = False
 
     @property
     def id(self) -> str:
@@ -153,7 +190,7 @@ class Spec:
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Spec":
         """The reverse of `to_json`, after its trip over a channel."""
-        lists = {name: tuple(data[name]) for name in ("needs", "reads", "when")}
+        lists = {name: tuple(data[name]) for name in ("needs", "reads", "uses", "when", "unless", *NAMING_OPTIONS)}
         enums = {"scope": Scope(data["scope"]), "level": Level(data["level"])}
         return Spec(**{**data, **lists, **enums, "source": Source(**data["source"])})
 
@@ -239,13 +276,25 @@ def spec_of(check: Check, job: Job) -> Spec:
     for name, seconds in (("deadline_s", deadline), ("estimate_s", plan.estimate_s)):
         if not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
             raise BrokenCheck(f"PLAN.{name} is {seconds!r}, not a number of seconds")
-    for name in ("fresh", "last"):
+    for name in ("fresh", "last", "judges_failures", "baseline", "aside"):
         if not isinstance(getattr(plan, name), bool):
             raise BrokenCheck(f"PLAN.{name} is {getattr(plan, name)!r}, neither True nor False")
+    for field in NAMING_OPTIONS:
+        for name in getattr(plan, field):
+            if name not in check.options:
+                hint = near_misses(name, check.options)
+                raise BrokenCheck(f"PLAN.{field} names {name}, which is no option of it{hint}")
     return Spec(
         check.source, check.title, plan.scope, plan.level, float(deadline), float(plan.estimate_s),
-        tuple(plan.needs), tuple(plan.reads), tuple(plan.when), plan.facts_version, plan.fresh, plan.last,
+        tuple(plan.needs), tuple(plan.reads), tuple(plan.uses), tuple(plan.when), tuple(plan.unless),
+        plan.facts_version, plan.fresh, plan.last, plan.judges_failures, plan.baseline,
+        tuple(plan.given), tuple(plan.fresh_with), plan.aside,
     )  # fmt: skip
+
+
+def how_to_set(name: str) -> str:
+    """The words of the command line: "--model MODULE:FUNCTION" or "--set ID.OPTION=VALUE"."""
+    return " ".join(SHORT_FOR.get(name, ("--set", f"{name}=VALUE")))
 
 
 def parse_option(name: str, option: Option[Any], text: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import Any, BinaryIO
 
-from preflight import __version__, ranges, result
+from preflight import __version__, out_of_step, ranges, result
 from preflight.facts import LIMIT, Book
 from preflight.job import Job
 from preflight.policy import Policy, counts
@@ -150,12 +150,14 @@ def _lines(words: list[str]) -> str:
 
 
 def _logs(report: Report) -> Iterator[tuple[str, str]]:
-    """What workers left behind: their last output and their stacks."""
+    """What workers left behind: their last collectives, stacks and output; and what NCCL has said, in files beside."""
     for check in report["checks"]:
         for outcome in check["outcomes"]:
-            text = "\n".join(filter(None, (outcome["stack"], outcome["log_tail"])))
-            if text:
-                yield f"{check['check']}.rank-{outcome['ranks'][:60].replace(',', '_')}.log", text
+            name = f"{check['check']}.rank-{outcome['ranks'][:60].replace(',', '_')}"
+            collectives = "\n".join(out_of_step.lines(outcome.get("recorded") or ()))
+            text = "\n".join(filter(None, (collectives, outcome["stack"], outcome["log_tail"])))
+            texts = {"log": text, "nccl.log": outcome.get("nccl_log"), "ras.log": outcome.get("ras")}
+            yield from ((f"{name}.{ending}", content) for ending, content in texts.items() if content)
 
 
 def as_text(report: Report) -> str:
@@ -283,3 +285,13 @@ def load(path: str) -> tuple[Report, str]:
         found = report.get("schema") if isinstance(report, dict) else None
         raise UsageError(f"{path}: is no preflight report of schema {SCHEMA} (schema: {found!r})")
     return report, file_path
+
+
+def facts_beside(path: str) -> Book:
+    """The facts of the report in this file. Raises UsageError where none lie there."""
+    folder, name = os.path.split(path)
+    candidates = ["facts.jsonl.gz", facts_path(name)]
+    found = next((c for c in candidates if os.path.isfile(os.path.join(folder, c))), None)
+    if found is None:
+        raise UsageError(f"{path}: no facts lie beside it ({' or '.join(candidates)}), and they are needed")
+    return read_facts(os.path.join(folder, found))

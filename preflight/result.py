@@ -33,6 +33,8 @@ class Result:
     skipped: str | None = None
     picture: list[str] = field(default_factory=list)
     """Lines that the check has drawn."""
+    aside: bool = False
+    """Whether the screen leaves them to the reports where the check has passed."""
 
     @property
     def status(self) -> str:
@@ -70,6 +72,7 @@ class Result:
             "summary": self.summary,
             "skipped": self.skipped,
             **({"picture": self.picture} if self.picture else {}),
+            **({"aside": True} if self.picture and self.aside else {}),
             "findings": sorted(merge(self.findings, job), key=lambda f: WORST_FIRST.index(_rank_of(f))),
             "outcomes": _grouped(self.outcomes, job),
         }
@@ -137,11 +140,12 @@ def _of_nodes(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
-    """All but `measured`; equal ones (but for seconds, stack and log, which are the first one's) as one."""
+    """All but `measured` (of these only those that were asked for their collectives, as others had failed); equal
+    ones (but for seconds, stack and logs, which are the first one's) as one."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for rank in sorted(outcomes):
         outcome = outcomes[rank]
-        if outcome.kind != "measured":
+        if outcome.kind != "measured" or outcome.recorded:
             key = (
                 outcome.kind,
                 outcome.reason,
@@ -151,6 +155,7 @@ def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
                 outcome.aborted,
                 outcome.slug,
                 json.dumps(outcome.collective),
+                json.dumps(outcome.recorded),
                 outcome.in_collective,
                 job.node_of(rank).node,
             )
@@ -176,6 +181,9 @@ def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
                 "own_fault": first.own_fault,
                 "stack": first.stack,
                 "log_tail": first.log_tail,
+                "recorded": first.recorded,
+                "nccl_log": first.nccl_log,
+                "ras": next((outcomes[rank].ras for rank in ranks if outcomes[rank].ras), None),
             }
         )
     return listed

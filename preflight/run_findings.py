@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from preflight import ranges
+from preflight.baseline import Baseline
 from preflight.blame import FIXES
 from preflight.courier import StoreLost
 from preflight.job import Job, Node
@@ -24,6 +25,7 @@ SLUGS = {
     "launch": "A process was started with variables that do not let it join.",
     "backend": "The GPUs of rank 0's node cannot be used by its torch.",
     "torch": "torch cannot be imported on a node.",
+    "baseline": "The run of --baseline had another backend or another number of ranks: nothing was compared with it.",
     "fault": "A fault of preflight itself.",
 }
 """All codes of `preflight.run`."""
@@ -48,6 +50,15 @@ def run_finding(
         "severity": severity, "code": f"{RUN}.{slug}", "message": message, "where": dict(where or {}),
         "noticed_by": "", "evidence": {}, "fix": fix,
     }  # fmt: skip
+
+
+def unlike_baseline(baseline: Baseline, job: Job) -> dict[str, Any] | None:
+    """Where its figures say nothing of this job."""
+    theirs, ours = (f"{one.world_size} ranks on {one.backend}" for one in (baseline.job, job))
+    if theirs == ours:
+        return None
+    text = f"--baseline {baseline.path} is of {theirs}, expected {ours} as in this run: nothing is compared with it"
+    return run_finding("warn", "baseline", text, "Name a report of a run with as many ranks on the same backend.")
 
 
 def never_came(job: Job, waited_s: float) -> list[dict[str, Any]]:

@@ -19,9 +19,16 @@ STOPPED_S = 5.0
 class Seat:
     """Never blocks longer than the ending of a worker takes (child.REAP_S at worst)."""
 
-    def __init__(self, new_worker: NewWorker, spare: Callable[[], set[int]], clean: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        new_worker: NewWorker,
+        spare: Callable[[], set[int]],
+        clean: Callable[[str], str],
+        nccl_log: Callable[[int], str] = lambda _: "",
+    ) -> None:
         """`spare`: pids of the supervisor's other children, which are no orphans. `clean` takes secrets out
-        of a text."""
+        of a text. `nccl_log`: the end of NCCL's log in the process with a pid."""
+        self._nccl_log = nccl_log
         self._new_worker = new_worker
         self._spare = spare
         self._clean = clean
@@ -88,6 +95,13 @@ class Seat:
         if self.busy and self.worker is not None:
             self._finish(replace(self._timed_out(self.worker), aborted=True, reason=reason))
 
+    def testify(self) -> list[dict[str, Any]] | None:
+        """What the collectives of a worker that has measured were, asked when others have failed."""
+        if self.worker is None or self.busy:
+            return None
+        self.worker.testify()
+        return self.worker.testimony().get("groups")
+
     def deadline_in(self) -> float:
         """Seconds until the running check's deadline."""
         return self._order["deadline_s"] - self._seconds() if self.busy else float("inf")
@@ -134,6 +148,7 @@ class Seat:
         state = state_of(worker.pid)
         asleep_in = wait_channel_of(worker.pid) if state == "D" else None
         worker.dump_stack()
+        worker.testify()
         outcome = self._witnessed(Outcome("timed_out", self._seconds(), state=state, reason=asleep_in))
         self._replace()
         return outcome
@@ -143,6 +158,9 @@ class Seat:
         assert self.worker is not None
         page = self.worker.page.read()
         stack = outcome.stack or self.worker.stack()
+        said = self.worker.testimony()
+        if said.get("number") != page.get("entered", 0):
+            said = {}  # it has gone on since, and then crashed
         return replace(
             outcome,
             reason=self._cleaned(outcome.reason),
@@ -150,6 +168,9 @@ class Seat:
             collective=page.get("collective"),
             stack=self._cleaned(stack),
             log_tail=self._cleaned(self.worker.log_tail()),
+            recorded=said.get("groups"),
+            nccl_log=self._cleaned(self._nccl_log(self.worker.pid)),
+            ras=self._cleaned(said.get("ras")),
         )
 
     def _cleaned(self, text: str | None) -> str | None:

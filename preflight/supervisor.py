@@ -10,6 +10,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from preflight import console, ending, launch, report, result, screen, worker
@@ -20,6 +21,7 @@ from preflight.control import Control, Interrupted
 from preflight.coordinator import Coordinator
 from preflight.courier import Courier, StoreLost, host_store
 from preflight.facts import Book
+from preflight.forensics import Witness
 from preflight.job import Job
 from preflight.launch import Launch
 from preflight.participant import NoCoordinator, Participant, await_welcome
@@ -50,7 +52,7 @@ WRITE_S = 20.0
 """For writing the report, and a second more for every 5 MB of (compressed) facts."""
 CAUSE_S = 2.0
 """For an answer, when it is asked why the store was not reached."""
-STRANGE_S = 10.0
+STRANGE_S = 30.0
 """Processes without a place came instead of the missing ranks: how much longer to wait for these, which may still
 be importing torch."""
 TELL_S = 5.0
@@ -180,15 +182,16 @@ class Supervisor:
                     f"{run_id}/group/{generation}",
                     job.backend,
                 )
+                witness = Witness()
                 orders = worker.Orders(
-                    job, rank, local_rank, self.environ, settings, group, self.scrub, self.run_folder
+                    job, rank, local_rank, self.environ, settings, group, self.scrub, self.run_folder, witness
                 )
-                child = Child(worker.serve(orders), "worker")
+                child = Child(worker.serve(orders), "worker", witness=witness)
                 if self.control.store:
                     self.control.store.tell("ward", pid=child.pid, folder=self.run_folder)
                 return child
 
-            return Seat(new_worker, self._spared, self.scrub.text)
+            return Seat(new_worker, self._spared, self.scrub.text, partial(worker.nccl_log, self.run_folder, rank))
 
         return make
 

@@ -52,16 +52,16 @@ def judge(
 
 def measure(
     module_or_path: ModuleType | str, *, world: int = 2, settings: Mapping[str, object] | None = None,
-    backend: str = "auto", deadline_s: float = 60.0,
+    backend: str = "auto", deadline_s: float = 60.0, level: str = "standard",
 ) -> dict[str, Any]:  # fmt: skip
     """The report, with facts, of a run of this check and what it needs on `world` real ranks of this machine.
 
-    A path or a module's name is what `--plugin` takes. Raises AssertionError with what the ranks printed where they
-    leave no report.
+    A path or a module's name is what `--plugin` takes; `level` is what the check sees as `ctx.level`. Raises
+    AssertionError with what the ranks printed where they leave no report.
     """
     source = registry.plugin_source(module_or_path) if isinstance(module_or_path, str) else _source(module_or_path)
     run = [sys.executable, "-m", "preflight", "--only", source.id, "--facts", "--deadline", str(deadline_s)]
-    run += ["--backend", backend, *([] if source.kind == "builtin" else ["--plugin", source.target])]
+    run += ["--level", level, "--backend", backend, *([] if source.kind == "builtin" else ["--plugin", source.target])]
     run += [word for name, value in (settings or {}).items() for word in ("--set", f"{source.id}.{name}={value}")]
     with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "log"), "w+", errors="replace") as log:
         path = os.path.join(folder, "report.json")

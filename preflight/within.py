@@ -61,6 +61,8 @@ def run(
     deadline_s: float | None = None,
     backend: str | None = None,
     report: str | None = None,
+    baseline: str | None = None,
+    model: str | None = None,
     quiet: bool = False,
 ) -> Verdict:
     """Checks this job's machines. All ranks call it, with the same arguments, before or after
@@ -71,6 +73,7 @@ def run(
     that is the caller's to decide.
     """
     words = {"--level": level, "--config": config, "--deadline": deadline_s, "--backend": backend, "--report": report}
+    words |= {"--baseline": baseline, "--model": model}
     arguments = [word for name, value in words.items() if value is not None for word in (name, str(value))]
     for name, values in (("--only", only), ("--skip", skip)):
         arguments += [name, ",".join(values)] if values else []

@@ -1,20 +1,22 @@
 """The worker: runs `measure` of one check after the other, until it hangs or crashes and is replaced."""
 
 import os
-import re
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from preflight import facts, registry
+from preflight import facts, ras, registry
 from preflight.channel import Channel
-from preflight.check import Context, Job, NotApplicable, Skip
+from preflight.check import Context, Job, Level, NotApplicable, Skip
 from preflight.child import stack_dump_after, stack_dump_cancel
+from preflight.forensics import Recorder, Witness, prepare_environment
 from preflight.judging import place_of
+from preflight.outcome import LOG_TAIL
 from preflight.page import SharedPage
 from preflight.process_group import STACK_DUMP, GroupMaker
+from preflight.raised import first_words, out_of_a_collective
 from preflight.registry import Check, Source
 from preflight.scrub import Scrubber
 
@@ -33,6 +35,7 @@ class Orders:
     scrub: Scrubber
     run_folder: str
     """A private folder of this run, for NCCL's log; "" without NCCL."""
+    witness: Witness
 
 
 def serve(orders: Orders) -> Callable[[Channel, SharedPage], None]:
@@ -42,63 +45,92 @@ def serve(orders: Orders) -> Callable[[Channel, SharedPage], None]:
         loaded: dict[str, Check] = {}
         if orders.run_folder:
             _prepare_environment(orders)
+        prepare_environment(os.environ, orders.run_folder)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product: products repeat then
+        recorder = Recorder(orders.witness, lambda: page.entered, _ras_question(orders))
         try:
             while True:
                 order = channel.wait()
-                channel.send_all(_measure(order, orders, loaded, page))
+                channel.send_all(_measure(order, orders, loaded, page, recorder))
         finally:
             orders.group.close()
 
     return run
 
 
+def _ras_question(orders: Orders) -> Callable[[], str] | None:
+    """One rank a node asks for all."""
+    asks = orders.run_folder and orders.rank == min(orders.job.node_of(orders.rank).ranks)
+    return (lambda: ras.status(orders.environ.get("NCCL_RAS_ADDR") or ras.DEFAULT)) if asks else None
+
+
+HALF_LOG = 512 * 1024
+"""Bytes of NCCL's log that a check is given from its beginning, and from its end."""
+
+
+def _log_path(run_folder: str, rank: int, pid: str) -> str:
+    """`pid`: NCCL writes its own for "%p"."""
+    return os.path.join(run_folder, f"nccl-{rank}.{pid}.log")
+
+
+def nccl_log(run_folder: str, rank: int, pid: int, *, head: int = 0, tail: int = LOG_TAIL) -> str:
+    """What NCCL has written in the worker of this pid: so many bytes of the beginning, where it says what it found, and
+    of the end. "" where there is none."""
+    path = _log_path(run_folder, rank, str(pid))
+    if not run_folder or not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        start = file.read(head)
+        file.seek(max(file.tell(), os.path.getsize(path) - tail))
+        return (start + file.read(tail)).decode(errors="replace")
+
+
 def _prepare_environment(orders: Orders) -> None:
     """NCCL says what it does, into a file: an image with NCCL_DEBUG=WARN would leave us blind."""
     os.environ["NCCL_DEBUG"] = "INFO"
-    os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,NET,ENV,GRAPH"
-    os.environ["NCCL_DEBUG_FILE"] = os.path.join(orders.run_folder, f"nccl-{orders.rank}.%p.log")
+    os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,BOOTSTRAP,NET,ENV"
+    os.environ["NCCL_DEBUG_FILE"] = _log_path(orders.run_folder, orders.rank, "%p")
     os.environ["NCCL_IGNORE_NET_MISMATCH"] = "0"
 
 
-def _measure(order: dict[str, Any], orders: Orders, loaded: dict[str, Check], page: SharedPage) -> dict[str, Any]:
+def _measure(
+    order: dict[str, Any], orders: Orders, loaded: dict[str, Check], page: SharedPage, recorder: Recorder
+) -> dict[str, Any]:
     """One check, to its outcome as JSON; any exception becomes one."""
     start = time.monotonic()
     page.clear()
     stack_dump_after(order["deadline_s"] * STACK_DUMP)
+    recorder.begin(order["deadline_s"])
     try:
-        answer = _call_measure(order, orders, loaded, page)
+        answer = _call_measure(order, orders, loaded, page, recorder)
     except (facts.BadFacts, RecursionError) as error:
         answer = {"kind": "raised", "slug": "bad_facts", "reason": str(error)}
     except BaseException as error:
+        cause = out_of_a_collective(error)
+        in_collective = page.inside_collective() or cause is not None
         answer = {
             "kind": "raised",
-            "reason": f"{type(error).__name__}: {_first_words(error)}{place_of(error)}",
+            "reason": f"{type(error).__name__}: {first_words(error)}{place_of(error)}",
             "stack": traceback.format_exc(),
-            "in_collective": page.inside_collective(),
+            "in_collective": in_collective,
         }
+        recorder.after_an_exception((cause or error) if in_collective else None)
     finally:
+        recorder.end()
         stack_dump_cancel()
     return {**answer, "step": order["step"], "seconds": time.monotonic() - start}
 
 
-def _first_words(error: BaseException) -> str:
-    """torch puts a source path before its messages and a C++ backtrace behind; these stay in the stack."""
-    try:
-        text = str(error).strip()
-    except Exception:
-        text = "(its text cannot be made)"
-    words = re.sub(r"^\[(enforce fail at )?\S+:\d+\] ", "", text)
-    return (words.splitlines() or ["(no message)"])[0][:500]
-
-
-def _call_measure(order: dict[str, Any], orders: Orders, loaded: dict[str, Check], page: SharedPage) -> dict[str, Any]:
+def _call_measure(
+    order: dict[str, Any], orders: Orders, loaded: dict[str, Check], page: SharedPage, recorder: Recorder
+) -> dict[str, Any]:
     source = Source(**order["source"])
     check = loaded.get(source.id)
     if check is None:
         page.doing("importing the check", {})
         check = loaded[source.id] = registry.load(source)
     page.doing("measure", {})
-    context = _context(check, order, orders, page)
+    context = _context(check, order, orders, page, recorder)
     try:
         return {"kind": "measured", **_as_answer(check.module.measure(context), orders)}
     except Skip as skip:
@@ -112,14 +144,20 @@ def _as_answer(measured: object, orders: Orders) -> dict[str, str]:
     return {"facts": facts.content_hash(text), "text": text}
 
 
-def _context(check: Check, order: dict[str, Any], orders: Orders, page: SharedPage) -> Context:
+def _context(check: Check, order: dict[str, Any], orders: Orders, page: SharedPage, recorder: Recorder) -> Context:
     members = tuple(order["members"])
 
     def make_group() -> Any:
         if orders.group.made:
             return orders.group.again(order["deadline_s"])
         with context.collective("process group", f"{len(members)} ranks"):
-            return orders.group.make(members, orders.rank, context.device, order["deadline_s"])
+            group = orders.group.make(members, orders.rank, context.device, order["deadline_s"])
+        recorder.listen(members)
+        return group
+
+    def make_part(ranks: tuple[int, ...]) -> Any:
+        with context.collective("process group", f"parts of {len(members)} ranks"):
+            return orders.group.part(tuple(members.index(rank) for rank in ranks), order["deadline_s"])
 
     context = Context(
         check=check.id,
@@ -132,7 +170,10 @@ def _context(check: Check, order: dict[str, Any], orders: Orders, page: SharedPa
         page=page,
         make_group=make_group,
         make_store=lambda: orders.group.store(f"step-{order['step']}", order["deadline_s"]),
+        make_part=make_part,
+        read_nccl_log=lambda: nccl_log(orders.run_folder, orders.rank, os.getpid(), head=HALF_LOG, tail=HALF_LOG),
         endpoint=orders.group.endpoint,
         options=check.values(orders.settings),
+        level=Level(order["level"]),
     )
     return context
