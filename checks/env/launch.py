@@ -2,7 +2,8 @@
 
 Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as each process was given
 them. Processes that came but have no place in the run (a rank given twice, or beyond the world size) are judged
-from the roll call. Which GPU each rank takes is a matter of gpu.inventory.
+from the roll call. The report shows which ranks are on which node, with which local rank and GPU; by CUDA's numbers:
+whether two ranks take one GPU is a matter of gpu.inventory, which compares UUIDs.
 """
 
 import re
@@ -11,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
+from preflight.checks.env import places
 
 STRANGERS = "preflight.strangers"
-PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, reads=(STRANGERS,))
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, reads=(STRANGERS,), aside=True)
 
 INVALID = Code(
     "A launch variable is missing or no number.",
@@ -42,20 +44,34 @@ UNEVEN = Code(
     "Nodes have unlike numbers of ranks.",
     fix="Start the same number on each (--nproc-per-node), unless meant so.",
 )
+NOT_GROUPED = Code(
+    "The ranks of a node are not consecutive.",
+    fix="srun --distribution=block; mpirun --map-by ppr:N:node; by hand RANK = node_rank * ranks a node + local_rank.",
+)
+NO_LOCAL_RANK = Code(
+    "LOCAL_RANK is not set where ranks share a node's GPUs.",
+    fix="Set LOCAL_RANK, from 0 on each node, or start with torchrun; else see that the script does not need it.",
+)
 NUMBERS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 1}
 """The least value of each."""
 MOST = 10**6
 """Of any of them: with more somebody took a job's id for a number of ranks."""
 EQUAL_EVERYWHERE = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+NODES_NAMED = 2
 
 
 class Facts(TypedDict):
     environ: dict[str, str]
+    local_rank: int
+    """LOCAL_RANK or its launcher's own; where there is none, counted off on the node."""
 
 
 def measure(ctx: Context) -> Facts:
     names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
-    return {"environ": {name: ctx.environ[name] for name in names if name in ctx.environ}}
+    return {
+        "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
+        "local_rank": ctx.local_rank,
+    }
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -65,7 +81,14 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield from _unlike(variable, facts, run)
     if not run.job.missing:
         yield from _node_sizes(facts, run)
+        yield from _order(run)
     yield from _local_ranks(facts, run)
+    if run.job.launcher == "env" and run.job.backend == "nccl":
+        yield from _without_local_rank(facts, run)
+
+
+def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
+    return places.table(facts, run)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
@@ -139,15 +162,48 @@ def _node_sizes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
                 yield LOCAL_WORLD_SIZE.fail(text, node=node.node, rank=rank, variable="LOCAL_WORLD_SIZE")
 
 
+def _order(run: Run) -> Iterator[Finding]:
+    """Once, and no node is to blame: somebody chose how ranks are dealt out."""
+    nodes = run.job.nodes
+    split = [node for node in nodes if places.is_split(node)]
+    if not split:
+        return
+    named = ", ".join(f"{node.node} has {places.short(ranges.to_text(node.ranks))}" for node in split[:NODES_NAMED])
+    if places.are_dealt_out(nodes):
+        text = f"ranks are dealt out over {len(nodes):,} nodes one by one: {named}"
+    else:
+        text = f"{len(split):,} of {len(nodes):,} nodes have ranks of others between their own: {named}"
+    more = ", ..." if len(split) > NODES_NAMED else ""
+    why = "frameworks make tensor-parallel groups of neighbours, and many scripts take rank % GPUs for the local rank"
+    yield NOT_GROUPED.warn(f"{text}{more}; expected consecutive ranks on each node: {why}")
+
+
 def _local_ranks(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Normal where each rank sees one GPU only, its own (srun --gpus-per-task=1)."""
     for node in run.job.nodes:
         holder: dict[str, int] = {}
         for rank in node.ranks:
             said = facts[rank]["environ"].get("LOCAL_RANK") if rank in facts else None
-            if said is None or re.fullmatch("[^,]+", facts[rank]["environ"].get("CUDA_VISIBLE_DEVICES", "")):
+            if said is None or places.sees_one_gpu(facts[rank]):
                 continue
             other = holder.setdefault(said, rank)
             if other != rank:
-                text = f"LOCAL_RANK is {said}, which rank {other} on this node has, too"
+                gpu = ": both would take one GPU" if run.job.backend == "nccl" else ""
+                text = f"LOCAL_RANK is {said}, which rank {other} on this node has, too{gpu}"
                 yield LOCAL_RANK_TAKEN.fail(text, node=node.node, rank=rank, peer_rank=other, variable="LOCAL_RANK")
+
+
+def _without_local_rank(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """Info: how a script finds its GPU is its own affair. Preflight counts off, so gpu.inventory sees nothing wrong."""
+    sharing = {rank for node in run.job.nodes if len(node.ranks) > 1 for rank in node.ranks}
+    without = [
+        rank
+        for rank, one in facts.items()
+        if rank in sharing and "LOCAL_RANK" not in one["environ"] and not places.sees_one_gpu(one)
+    ]
+    if without:
+        text = f"LOCAL_RANK is not set on {ranges.ranks(without)}, expected 0, 1, ... on each node"
+        yield NO_LOCAL_RANK.info(
+            f"{text}: a script that reads it as 0 where it is not set takes GPU 0 on all of them",
+            variable="LOCAL_RANK",
+        )

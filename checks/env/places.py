@@ -1,0 +1,86 @@
+"""Where the ranks are: their node, their local rank there, and the GPU that this makes theirs."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from preflight.check import Node, Run, ranges
+
+Rank = Mapping[str, Any]
+"""The facts of one rank in env.launch."""
+MOST_KINDS, MOST_TEXT = 16, 40
+
+
+def is_split(node: Node) -> bool:
+    """Whether ranks of other nodes stand between this one's."""
+    return max(node.ranks) - min(node.ranks) >= len(node.ranks)
+
+
+def are_dealt_out(nodes: Sequence[Node]) -> bool:
+    """Whether each rank is on another node than its neighbours: a cyclic distribution."""
+    world = sum(len(node.ranks) for node in nodes)
+    return all(set(node.ranks) == set(range(min(node.ranks), world, len(nodes))) for node in nodes)
+
+
+def sees_one_gpu(one: Rank) -> bool:
+    """Whether the launcher shows a rank a single GPU, its own (srun --gpus-per-task=1)."""
+    return bool(re.fullmatch("[^,]+", one["environ"].get("CUDA_VISIBLE_DEVICES", "")))
+
+
+def table(facts: Mapping[int, Rank], run: Run) -> Iterator[str]:
+    """A line for each kind of node: as many ranks, as far apart, with the same local ranks and GPUs."""
+    kinds: dict[object, list[Node]] = {}
+    for node in run.job.nodes:
+        kinds.setdefault(_kind(node, facts, run), []).append(node)
+    rows = [("ranks", "node", "local ranks", "GPUs" if run.job.backend == "nccl" else "")]
+    rows += [_row(alike, facts, run) for alike in list(kinds.values())[:MOST_KINDS]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+    if rest := list(kinds.values())[MOST_KINDS:]:
+        yield f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other kind')} not shown"
+
+
+def _kind(node: Node, facts: Mapping[int, Rank], run: Run) -> object:
+    return tuple(rank - node.ranks[0] for rank in node.ranks), *_devices(node, facts, run)
+
+
+def _row(alike: Sequence[Node], facts: Mapping[int, Rank], run: Run) -> tuple[str, str, str, str]:
+    first = alike[0]
+    others = f" and {ranges.count(len(alike) - 1, 'other')} like it" if len(alike) > 1 else ""
+    return short(ranges.to_text(first.ranks)), f"{first.node}{others}", *_devices(first, facts, run)
+
+
+def _devices(node: Node, facts: Mapping[int, Rank], run: Run) -> tuple[str, str]:
+    """Local ranks and GPUs, in the order of the ranks."""
+    here = [facts.get(rank) for rank in node.ranks]
+    local = _in_order([str(one["local_rank"]) if one else "?" for one in here])
+    return local, _in_order([_gpu(one) if one else "?" for one in here]) if run.job.backend == "nccl" else ""
+
+
+def _gpu(one: Rank) -> str:
+    """As CUDA_VISIBLE_DEVICES names it: gpu.inventory holds UUIDs against each other."""
+    visible = one["environ"].get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return str(one["local_rank"])
+    names = [name.strip() for name in visible.split(",")]
+    place = 0 if len(names) == 1 else one["local_rank"]
+    return "none" if place >= len(names) or not names[place] else "UUID" if "-" in names[place] else names[place]
+
+
+def _in_order(words: Sequence[str]) -> str:
+    """ "0-3", "3,2,1,0", or "0 each"."""
+    if len(words) > 1 and len(set(words)) == 1:
+        return f"{words[0]} each"
+    runs: list[list[str]] = []
+    for word in words:
+        if runs and word.isdecimal() and runs[-1][-1].isdecimal() and int(word) == int(runs[-1][-1]) + 1:
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return short(",".join(one[0] if len(one) == 1 else f"{one[0]}-{one[-1]}" for one in runs))
+
+
+def short(text: str) -> str:
+    """Of a list with commas, what fits a column."""
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT].rpartition(',')[0]},..."
