@@ -4,6 +4,8 @@ It has what tells strategies apart (embeddings, norms, matrices of several shape
 comparison: no dropout, no buffers, and no biases (those of attention's keys have a gradient of rounding errors only).
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -57,16 +59,30 @@ class Transformer(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))
         return logits
 
 
-def new(device: torch.device) -> Transformer:
-    """The same weights on every rank: drawn on the CPU from one seed. torch's own random state stays as it was."""
+DRAWN = 2**20
+"""Weights are whole numbers up to this, times one factor: exact in float32."""
+
+
+def new(device: torch.device, seed: int = SEED) -> Transformer:
+    """The same weights on every rank: drawn on the CPU from one seed. torch's own random state stays as it was.
+
+    torch.nn's own are other ones on another kind of CPU: the vector code of normal_ rounds otherwise with AVX2, with
+    AVX512 and without. So whole numbers are drawn, which are the same everywhere, with the variances of torch.nn.
+    """
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(SEED)
         model = Transformer()
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                most = math.sqrt(3) if isinstance(module, nn.Embedding) else 1 / math.sqrt(module.in_features)
+                drawn = torch.randint(-DRAWN, DRAWN + 1, module.weight.shape, generator=random)
+                module.weight.copy_(drawn * (most / DRAWN))
     return model.to(device=device, dtype=torch.float32)

@@ -1,260 +1,277 @@
-"""Trains the model for ten steps of SGD with momentum: alone on the global batch, or under DDP on a rank's part of it.
+"""Trains a task for some steps, alone or under a strategy.
 
-SGD and not Adam, which hides a wrong scale of the gradient. Nothing is downloaded: tokens are made of whole numbers.
-
-The global batch is `ROWS` sequences a rank. Every rank can train on all of it, since only 31 ranks have sequences of
-their own and the others have the same again: each sequence weighs in the mean as often as it occurs. (31 is a prime,
-so that nodes of 8 ranks do not repeat each other soon.)
+A training that is held against another one keeps no tensors: each is compared and let go, since those of a large
+model do not fit twice.
 """
 
+import collections
 import contextlib
-import functools
-import gc
+import ctypes
+import hashlib
 import math
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
-from preflight.train_smoke import model
-from preflight.train_smoke.compare import QUANTITIES, Curve, Furthest, Number
+from preflight.train_smoke.batch import Part, each
+from preflight.train_smoke.buffers import Buffers
+from preflight.train_smoke.compare import MOMENTS, Along, Apart, Curve, Furthest, as_json, block_of
+from preflight.train_smoke.memory import Probe
+from preflight.train_smoke.task import STEPS, Recipe, Task
+from preflight.train_smoke.watch import Watch, together
+from preflight.train_smoke.wrapped import Doing, Mark, Place, Values, Wrapped, silent, unmarked
 
-STEPS, LEARNING_RATE, MOMENTUM = 10, 0.2, 0.9
-ROWS, DISTINCT = 2, 31
-BUCKET_MB = 0.1
-"""Some buckets of gradients, so that several all-reduces are under way as with a large model."""
-
-Mark = Callable[[str, str], AbstractContextManager[None]]
-"""Marks the time in which a rank may wait for others: (operation, step)."""
-
-
-# The batch
+NEGLIGIBLE = {"gradient": 0.05, "end": 1e-2, "state": 0.05}
+"""A share of the largest element of all tensors. Some parameters have a gradient of nothing but roundings (biases of
+attention's keys, biases before a BatchNorm: 1e-7 of the largest): by their own size no two trainings are alike, and
+their spread would hide what is wrong with the others. By this share 1e-7 is 2e-6, a tenth of the least limit."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """Sequences of the global batch, each with its weight in the mean over it."""
+@dataclass
+class Kept:
+    """A training's tensors on the CPU, by name: of the MOMENTS, and this rank's own gradient at the first step, as it
+    goes into the mean over the ranks."""
 
-    tokens: Tensor
-    weights: Tensor
+    start: dict[str, Tensor] = field(default_factory=dict)
+    gradient: dict[str, Tensor] = field(default_factory=dict)
+    end: dict[str, Tensor] = field(default_factory=dict)
+    state: dict[str, Tensor] = field(default_factory=dict)
+    own: dict[str, Tensor] = field(default_factory=dict)
+    _scales: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By moment, once all of it is there."""
 
-    def rows(self, chosen: Tensor) -> "Part":
-        return Part(self.tokens[chosen], self.weights[chosen])
+    def at(self, moment: str) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = getattr(self, moment)
+        return tensors
+
+    def scale(self, moment: str, name: str) -> float:
+        """What a difference is measured by: of weights at the end, the furthest way that one of them has gone. For
+        tensors that are next to nothing beside the model's largest of that kind a share of that one's."""
+        if moment not in self._scales:
+            self._scales[moment] = {one: self._size(moment, one) for one in self.at(moment)}
+        kind = name.partition(" ")[2]
+        sizes = self._scales[moment]
+        largest = max((size for one, size in sizes.items() if one.partition(" ")[2] == kind), default=0.0)
+        return max(sizes[name], NEGLIGIBLE.get(moment, 0.0) * largest)
+
+    def _size(self, moment: str, name: str) -> float:
+        tensor = self.at(moment)[name]
+        return float((tensor - self.start[name] if moment == "end" else tensor).abs().max()) if tensor.numel() else 0.0
+
+    def digest(self) -> str:
+        """Equal for trainings that are equal to the last bit."""
+        found = hashlib.sha256()
+        for moment in MOMENTS:
+            for name, tensor in self.at(moment).items():
+                tensor = tensor.contiguous()
+                found.update(f"{moment} {name}".encode())
+                found.update(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        return found.hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The global batch as one rank has it."""
+class Comparison:
+    """Holds a training's tensors, as they come, against those of another one."""
 
-    whole: Part
-    parts: tuple[Part, ...]
-    """The same in two parts, this rank's own last. (A single rank's own is all.)"""
-    own: Part
-    """This rank's own, for DDP, which makes the mean over the ranks: it weighs 1 by itself."""
+    def __init__(self, expected: Kept, places: dict[str, Place]) -> None:
+        self._expected, self._places = expected, places
+        self._whole: dict[str, Furthest] = {}
+        self._own: dict[str, Furthest] = {}
+        self._along = [0.0, 0.0, 0.0]
+        self._like = [0.0, 0.0, 0.0]
+
+    def see(self, moment: str, values: Values) -> None:
+        """All tensors of a moment. One that is missing is infinitely far off, and so is one that should not be there,
+        unless it is all 0: FSDP1 makes such a gradient for a parameter that was not used."""
+        expected = self._expected.at(moment)
+        off, own_off = dict.fromkeys(expected, math.inf), {}
+        for name, value in values:
+            if name not in expected:
+                off[name] = math.inf if value.any() else 0.0
+                continue
+            value = value.to("cpu", torch.float32)
+            apart = value - expected[name]
+            by = self._expected.scale(moment, name)
+            off[name] = _relative(apart, by)
+            if place := self._places.get(name.partition(" ")[0]):
+                own_off[name] = _relative(apart.flatten()[place.start : place.start + place.length], by)
+            if moment == "gradient" and name in self._expected.own:
+                own = self._expected.own[name].double().flatten()
+                _add_products(self._along, apart.double().flatten(), own)
+                piece = slice(place.start, place.start + place.length) if place else slice(None)
+                _add_products(self._like, value.double().flatten()[piece], own[piece])
+        self._whole[moment] = _furthest(off)
+        if self._places:
+            self._own[moment] = _furthest(own_off)
+
+    def apart(self) -> Apart:
+        """What was seen."""
+        common, own, all_ = self._along
+        along = Along(times=as_json(common / own), share=as_json(common**2 / own / all_)) if own and all_ else None
+        common, own, all_ = self._like
+        like = as_json(common / math.sqrt(own * all_)) if own * all_ else None
+        return Apart(whole=self._whole, own=self._own, along=along, like=like)
 
 
-def batch_for(group_rank: int, ranks: int, device: torch.device) -> Batch:
-    """Each token tells the next one; the model learns it within ten steps."""
-    distinct = min(ranks, DISTINCT)
-    row = torch.arange(distinct * ROWS)
-    columns = [(row * 11 + row // 7) % model.VOCABULARY]
-    for _ in range(model.LENGTH):
-        columns.append((columns[-1] * 5 + 3 + row % 3) % model.VOCABULARY)
-    holders = torch.bincount(torch.arange(ranks) % distinct).repeat_interleave(ROWS)
-    whole = Part(torch.stack(columns, dim=1).to(device), (holders / (ranks * ROWS)).to(device))
-    mine = (row // ROWS == group_rank % distinct).to(device)
-    own = whole.rows(mine)
-    parts = (whole.rows(~mine), own) if distinct > 1 else (own,)
-    return Batch(whole, parts, Part(own.tokens, torch.full_like(own.weights, 1 / ROWS)))
+def _add_products(sums: list[float], one: Tensor, other: Tensor) -> None:
+    for place, value in enumerate((one @ other, other @ other, one @ one)):
+        sums[place] += float(value)
 
 
-# The training
+def _relative(apart: Tensor, by: float) -> float:
+    most = float(apart.abs().max()) if apart.numel() else 0.0
+    return most / by if by else (math.inf if most else 0.0)
 
 
-@dataclass(frozen=True)
+def _furthest(off: dict[str, float]) -> Furthest:
+    """By the tensors' names."""
+    ways = {name: math.inf if math.isnan(one) else one for name, one in off.items()}
+    worst = max(ways, key=lambda name: ways[name], default="")
+    parameter = worst.partition(" ")[0]
+    rest = {name: one for name, one in ways.items() if name.partition(" ")[0] != parameter}
+    elsewhere = [one for name, one in rest.items() if block_of(name) != block_of(parameter)]
+    return Furthest(
+        parameter=worst,
+        off=as_json(off[worst]) if worst else 0.0,
+        rest=as_json(max(rest.values(), default=0.0)),
+        elsewhere=as_json(max(elsewhere, default=0.0)),
+    )
+
+
+class InBfloat16(nn.Module):
+    """A model that computes with its weights rounded, as under mixed precision; they themselves stay as they are."""
+
+    def __init__(self, plain: nn.Module) -> None:
+        super().__init__()
+        self.plain = plain
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        rounded = {name: one.bfloat16() for name, one in self.plain.named_parameters()}
+        inputs, named = each(_rounded, (inputs, named))
+        return torch.func.functional_call(self.plain, rounded, inputs, named)
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    return tensor.bfloat16() if tensor.is_floating_point() else tensor
+
+
+@dataclass
 class Trained:
-    """A training's curve, its parameters before and after it, and their gradients at the first step."""
+    """What a training came to."""
 
     curve: Curve
-    start: dict[str, Tensor]
-    gradient: dict[str, Tensor]
-    end: dict[str, Tensor]
+    kept: Kept
+    """Its tensors; empty where it was held against another one."""
+    apart: Apart | None
+    """From that."""
 
 
-def alone(plain: nn.Module, _mark: Mark) -> nn.Module:
-    """No strategy."""
-    return plain
+class Training:
+    """One training, from the weights as they are to the last step."""
+
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        wrapped: Wrapped,
+        watch: Watch,
+        *,
+        times: int = 1,
+        against: Kept | None = None,
+        probe: Probe | None = None,
+        mark: Mark = unmarked,
+        doing: Doing = silent,
+    ) -> None:
+        """A part's loss counts `times` its share: as often as there are ranks, of whose gradients the mean is made."""
+        self._task, self._recipe, self._wrapped, self._watch = task, recipe, wrapped, watch
+        self._times, self._probe, self._mark, self._doing = times, probe, mark, doing
+        self._kept, self._clip_to = Kept(), 0.0
+        self._buffers = Buffers(wrapped.plain)
+        self._comparison = None if against is None else Comparison(against, wrapped.places())
+        self._curve = Curve(losses=[], own_norms=[], own_prints=[], norms=[], prints=[])
+
+    def run(self, steps: Sequence[Sequence[Part]], own: int = 1) -> Trained:
+        """Given the parts of each step; the last `own` of them are this rank's, whose loss and gradient are noted."""
+        self._see("start", self._wrapped.weights())
+        self.optimizer = self._recipe.optimizer(self._wrapped.parameters(), self._task.rates)
+        with self._wrapped.joining():
+            for step, parts in enumerate(steps):
+                self._step(step, parts, own)
+        self._see("end", self._wrapped.weights())
+        if len(steps) == STEPS:  # a rank that joined early has not taken the last step itself
+            self._see("state", self._wrapped.states(self.optimizer))
+        apart = self._comparison.apart() if self._comparison is not None else None
+        return Trained(self._curve, self._kept, apart)
+
+    def _step(self, step: int, parts: Sequence[Part], own: int) -> None:
+        with self._measured():
+            self.optimizer.zero_grad()
+            losses = []
+            for place, part in enumerate(parts, own - len(parts)):
+                if place <= 0:  # of the parts before this rank's own nothing is kept
+                    self._watch.begin(step)
+                losses.append(self._backward(step, part, last=part is parts[-1]))
+            self._wrapped.finish()
+        norm, print_ = self._taken(step)
+        mine = parts[-own:]
+        share = sum(part.share for part in mine)
+        weights = [part.share / share if share else 1 / own for part in mine]
+        self._curve["losses"].append(as_json(sum(w * one for w, one in zip(weights, losses[-own:], strict=True))))
+        if made := self._watch.own():
+            factor = share * self._times or 1.0
+            if own == 1:
+                self._curve["own_norms"].append(as_json(made[0] / factor))
+            self._curve["own_prints"].append(as_json(made[1] / factor))
+        self._curve["norms"].append(as_json(norm))
+        self._curve["prints"].append(as_json(print_))
+        self._doing(f"step {step}: optimizer")
+        with self._measured():
+            if self._recipe.clip:
+                self._clip_to = self._clip_to or self._recipe.clip * norm
+                self._wrapped.clip(self._clip_to)
+            self.optimizer.step()
+
+    def _backward(self, step: int, part: Part, *, last: bool) -> float:
+        self._doing(f"step {step}: forward")
+        self._buffers.put_back()
+        self._watch.forward()
+        with self._wrapped.piece(last=last), self._watch.waiting:
+            with self._recipe.forward(self._task.device):
+                loss = self._task.loss(self._wrapped.module, part.data)
+            self._doing(f"step {step}: backward")
+            (loss * (part.share * self._times)).backward()  # type: ignore[no-untyped-call]
+            return loss.item()
+
+    def _taken(self, step: int) -> tuple[float, float]:
+        """Norm and print of the gradient that the step takes."""
+        prints: list[Tensor] = []
+
+        def seen() -> Values:
+            for name, gradient in self._wrapped.gradients():
+                prints.append(self._watch.signs.norm_and_print(name, gradient))
+                yield name, gradient
+
+        if step == 0:
+            self._see("gradient", seen())
+        else:
+            with self._mark("reading the gradient", f"step {step}"):
+                collections.deque(seen(), maxlen=0)
+        return together(prints)
+
+    def _see(self, moment: str, values: Values) -> None:
+        self._doing(f"reading the {moment}")
+        with self._mark(f"reading the {moment}", ""):
+            if self._comparison is not None:
+                self._comparison.see(moment, values)
+            else:
+                self._kept.at(moment).update((name, on_cpu(one)) for name, one in values)
+
+    def _measured(self) -> AbstractContextManager[None]:
+        return self._probe.on() if self._probe else contextlib.nullcontext()
 
 
-def ddp(group: torch.distributed.ProcessGroup) -> Callable[[nn.Module, Mark], nn.Module]:
-    """DistributedDataParallel over a process group."""
-
-    def wrap(plain: nn.Module, mark: Mark) -> nn.Module:
-        with mark("DDP start", ""):
-            return DistributedDataParallel(plain, process_group=group, bucket_cap_mb=BUCKET_MB)
-
-    return wrap
-
-
-def unmarked(_operation: str, _step: str) -> AbstractContextManager[None]:
-    """Where nobody waits for anybody."""
-    return contextlib.nullcontext()
-
-
-class Watch:
-    """Sees a model's gradients as backward makes them, before DDP averages them, and marks where this rank waits for
-    others: in DDP's forward until the model's own begins, and from the last gradient of its own on."""
-
-    def __init__(self, plain: nn.Module, mark: Mark) -> None:
-        self.waiting = contextlib.ExitStack()
-        self._mark, self._step = mark, ""
-        self._own: list[Tensor] = []
-        random = torch.Generator().manual_seed(model.SEED)
-        self._signs = [_signs(parameter, random) for parameter in plain.parameters()]
-        plain.register_forward_pre_hook(lambda *_: self.waiting.close())
-        for parameter, signs in zip(plain.parameters(), self._signs, strict=True):
-            parameter.register_hook(functools.partial(self._made, signs))  # type: ignore[no-untyped-call]
-
-    def begin(self, step: int) -> None:
-        """Before a part of the batch."""
-        self._own.clear()
-        self._step = f"step {step}"
-        self.waiting.enter_context(self._mark("DDP forward", self._step))
-
-    def _made(self, signs: Tensor, gradient: Tensor) -> None:
-        self._own.append(_norm_and_print(gradient, signs))
-        if len(self._own) == len(self._signs):
-            self.waiting.enter_context(self._mark("DDP all-reduce", self._step))
-
-    def own(self) -> tuple[float, float]:
-        """Norm and print of this rank's gradient of the last part."""
-        return _of_all(self._own)
-
-    def taken(self, parameters: Sequence[Tensor]) -> tuple[float, float]:
-        """Those of the gradient that the step takes."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        return _of_all(map(_norm_and_print, gradients, self._signs))
-
-
-def _signs(like: Tensor, random: torch.Generator) -> Tensor:
-    """1 and -1, the same on all ranks."""
-    return torch.randint(0, 2, like.shape, generator=random).mul_(2).sub_(1).to(like)
-
-
-def _norm_and_print(gradient: Tensor, signs: Tensor) -> Tensor:
-    return torch.stack([gradient.norm(), (gradient * signs).sum()])
-
-
-def _of_all(each: Iterable[Tensor]) -> tuple[float, float]:
-    norms, prints = torch.stack(list(each)).unbind(dim=1)
-    return float(norms.norm()), float(prints.sum())
-
-
-def train(
-    parts: Sequence[Part],
-    device: torch.device,
-    strategy: Callable[[nn.Module, Mark], nn.Module] = alone,
-    mark: Mark = unmarked,
-) -> Trained:
-    """Ten steps from the same weights. The gradients of the parts add up to that of their weighted mean; losses and own
-    gradients of the curve are those of the last part."""
-    plain = model.new(device)
-    start = _copy(plain)
-    gradient: dict[str, Tensor] = {}
-    wrapped = strategy(plain, mark)
-    parameters = list(plain.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM)
-    watch = Watch(plain, mark)
-    share = float(parts[-1].weights.sum())
-    curve = Curve(losses=[], own_norms=[], own_prints=[], norms=[], prints=[])
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        for part in parts:
-            watch.begin(step)
-            with watch.waiting:
-                loss = _loss(wrapped, part)
-                loss.backward()  # type: ignore[no-untyped-call]
-                norm, print_ = watch.taken(parameters)
-        own_norm, own_print = watch.own()
-        made = (loss.item() / share, own_norm / share, own_print / share, norm, print_)
-        for quantity, value in zip(QUANTITIES, made, strict=True):
-            curve[quantity].append(_number(value))
-        gradient = gradient or {
-            name: one.grad.clone() for name, one in plain.named_parameters() if one.grad is not None
-        }
-        optimizer.step()
-    return Trained(curve, start, gradient, _copy(plain))
-
-
-def _loss(wrapped: nn.Module, part: Part) -> Tensor:
-    """The weighted sum of the sequences' mean losses."""
-    logits = wrapped(part.tokens[:, :-1])
-    losses = functional.cross_entropy(logits.transpose(1, 2), part.tokens[:, 1:], reduction="none")
-    return (losses.mean(dim=1) * part.weights).sum()
-
-
-def _copy(plain: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in plain.named_parameters()}
-
-
-def _number(value: float) -> Number:
-    return value if math.isfinite(value) else str(value)
-
-
-# What came out
-
-
-def furthest_end(measured: Trained, expected: Trained) -> Furthest:
-    """The parameter that ended furthest from where it should, by the way that it should have gone."""
-    ways = {name: end - expected.start[name] for name, end in expected.end.items()}
-    return _furthest(measured.end, expected.end, ways)
-
-
-def furthest_gradient(measured: Trained, expected: Trained) -> Furthest:
-    """The parameter whose gradient at the first step is furthest off, by its largest element."""
-    return _furthest(measured.gradient, expected.gradient, expected.gradient)
-
-
-def _furthest(measured: dict[str, Tensor], expected: dict[str, Tensor], scales: dict[str, Tensor]) -> Furthest:
-    off = {
-        name: float((measured[name] - tensor).abs().max() / scales[name].abs().max())
-        for name, tensor in expected.items()
-    }
-    worst = max(off, key=lambda name: math.inf if math.isnan(off[name]) else off[name])
-    return Furthest(parameter=worst, off=_number(off[worst]))
-
-
-# What it runs in
-
-
-@contextlib.contextmanager
-def plain_arithmetic() -> Iterator[None]:
-    """No TF32 on GPUs, no bfloat16 on CPUs, and one thread: so small a model gains nothing by more, and where ranks
-    share cores, OpenMP's threads wait for each other by spinning (5 ranks with 2 threads each on 2 cores: 15 s)."""
-    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-    torch.set_float32_matmul_precision("highest")
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.set_num_threads(threads)
-
-
-def import_dynamo() -> None:
-    """torch's optimizers and DDP import torch._dynamo at their first use: 0.9 s and 300,000 objects that stay. Without
-    the garbage collector looking through them again and again it is 0.5 s."""
-    if "torch._dynamo" in sys.modules:
-        return
-    gc.collect()
-    gc.disable()
-    try:
-        import torch._dynamo  # noqa: F401
-    finally:
-        gc.freeze()
-        gc.enable()
+def on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32, copy=True)

@@ -1,0 +1,253 @@
+"""Alone: every rank trains a small model by itself, and gets what it got before and what the others get.
+
+Each rank trains the same transformer (float32, SGD with momentum, made-up tokens, 8 steps) in its own process, twice on
+the whole global batch and twice with the batch in parts, in which the strategies will be held against it. All is
+compared bit by bit: every loss and gradient norm, the first gradient, the weights and the optimizer's state.
+
+A rank that differs from itself computes wrongly now and then. Ranks of one kind (device, libraries, threads, variables
+that change the arithmetic; on CPUs those of one node) must agree on the whole batch to the last bit. Ranks of unlike
+kinds need only agree within some times what this hardware's own roundings make of a training (the limits of
+train.ddp); so it is where torch says that an operation has no deterministic form. What all ranks compute wrongly in
+the same way is not seen.
+"""
+
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Severity, Vote, ranges, vote
+from preflight.checks.train import parting
+from preflight.train_smoke import bits, compare
+from preflight.train_smoke.bits import Bits
+from preflight.train_smoke.compare import Limits, Spread
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.repeated import Facts
+
+
+def _deadline(job: Job) -> float:
+    """120 s for many ranks on few cores (33 on 2: about 70 s of work), and a second for every 64 ranks."""
+    return 120.0 + job.world_size / 64
+
+
+PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0)
+
+_TEST_IT = "Run --only train.alone again: if it is the same rank, drain its node and test device and memory."
+DIFFERS_FROM_ITSELF = Code(
+    "A rank trains twice alone, from the same weights on the same batch, and gets other bits.",
+    fix=f"Do not train here. {_TEST_IT}",
+)
+WRONG_ALONE = Code(
+    "Alone, on the same batch and from the same weights, a rank trains otherwise than the others.",
+    fix=f"Do not train here. {_TEST_IT} If not, compare libraries and variables: env.software, env.variables.",
+)
+NOT_FINITE = Code(
+    "Alone a loss or a gradient is NaN or infinite.",
+    fix=f"On one rank: {_TEST_IT} On all: look at torch, its libraries, and what patches them.",
+)
+OTHER_BITS = Code(
+    "Within the limits, several ranks of a kind get other bits than the rest, or most get other bits each time.",
+    fix="Compare libraries and settings of the nodes: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
+)
+
+IN_WORDS = {"parts": "with the batch in parts", "whole": "on the whole batch"}
+
+
+def measure(ctx: Context) -> "Facts":
+    from preflight.train_smoke import repeated, task
+
+    ctx.doing("importing torch._dynamo")
+    task.import_dynamo()
+    return repeated.run(task.built_in(ctx.group_rank, len(ctx.members), ctx.device), ctx.doing)
+
+
+def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
+    """Each rank is told of once, by the strongest sign against it."""
+    limits = compare.limits(one["spread"] for one in facts.values())
+    rest = dict(facts)
+    for signs in (_not_repeated, _not_finite, _other_bits, _far_from_others, _far_in_parts):
+        for about, finding in [*signs(rest, run, limits)]:
+            if finding.severity is Severity.FAIL:
+                rest = {rank: one for rank, one in rest.items() if rank not in about}
+            yield finding
+
+
+def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
+    losses = next(iter(facts.values()))["whole"]["curve"]["losses"]
+    went = f"loss {compare.text(losses[0], 3)} to {compare.text(losses[-1], 3)} in {ranges.count(len(losses), 'step')}"
+    who = ranges.count(len(facts), "rank")
+    if unlike := [rank for rank, one in facts.items() if one["unlike"]]:
+        return f"{len(unlike):,} of {who} did not get the same bits twice: {went}"
+    who += " repeats itself" if len(facts) == 1 else " repeat themselves"
+    if len(facts) > 1 and len({*parting.each(facts, _bits).values()}) == 1:
+        who += " and each other"
+    return f"{who} to the last bit: {went}"
+
+
+Found = Iterator[tuple[Collection[int], Finding]]
+"""Findings, and whom they are about."""
+
+
+def _bits(one: "Facts") -> str:
+    return json.dumps(one["whole"], sort_keys=True)
+
+
+# Against itself
+
+
+def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
+    unlike = {rank: one for rank, one in facts.items() if one["unlike"]}
+    near = [rank for rank, one in unlike.items() if _is_near(one["unlike"].values(), limits)]
+    quiet = {rank for rank in near if facts[rank]["unordered"]}  # torch says that it is to be expected
+    if len(facts) > 1 and 2 * len(near) > len(facts) and set(near) - quiet:
+        share = f"{len(near):,} of {ranges.count(len(facts), 'rank')}"
+        text = f"trained twice alone, {share} got other bits (within the limits), expected the same"
+        text += ": the libraries add in no fixed order, or most are sick"
+        yield near, OTHER_BITS.warn(text, noticed_by=tuple(near))
+        quiet = {*near}
+    for rank in [rank for rank in unlike if rank not in quiet]:
+        training, twice = next(iter(unlike[rank]["unlike"].items()))
+        first = bits.first_unlike(twice["again"], twice["once"])
+        assert first is not None, "equal trainings are not in the facts"
+        was = f"{first.what} {first.measured} the second time and {first.expected} the first"
+        text = f"trained twice alone {IN_WORDS[training]}, {was}, expected the same bits"
+        where = {"step": first.step, "parameter": first.parameter, **run.job.where(rank)}
+        evidence = {"apart": twice["apart"], "kind": unlike[rank]["kind"]}
+        yield [rank], DIFFERS_FROM_ITSELF.fail(text, evidence=evidence, **where)
+
+
+def _is_near(twice: Iterable[bits.Twice], limits: Limits) -> bool:
+    return all(over <= 1 for one in twice for _, over in _over(one["apart"], limits))
+
+
+def _over(spread: Spread, limits: Limits) -> list[tuple[str, float]]:
+    """How many times each limit."""
+    measured = {
+        "curves": spread["curves"],
+        "gradient": spread["gradient"],
+        "end": spread["end"],
+        "state": spread["state"],
+    }
+    return [
+        (name, math.inf if isinstance(value, str) else value / getattr(limits, name))
+        for name, value in measured.items()
+    ]
+
+
+def _not_finite(facts: Mapping[int, "Facts"], run: Run, _: Limits) -> Found:
+    first = {rank: found for rank, found in parting.each(facts, _first_text).items() if found}
+    if len(first) == len(facts) > 1:
+        step, words, value = next(iter(first.values()))
+        yield first, NOT_FINITE.fail(f"alone {words} {value} on all ranks, expected a number", step=step)
+        return
+    sound = f" as on {len(facts) - len(first):,} of {ranges.count(len(facts), 'rank')}" if len(facts) > 1 else ""
+    for rank, (step, words, value) in first.items():
+        text = f"alone {words} {value}, expected a number{sound}"
+        yield [rank], NOT_FINITE.fail(text, step=step, **run.job.where(rank))
+
+
+def _first_text(one: "Facts") -> tuple[int, str, str] | None:
+    """Step, what it is, and the value that is no number."""
+    curve = one["whole"]["curve"]
+    for step in range(len(curve["losses"])):
+        for quantity, words in bits.WORDS.items():
+            value = curve[quantity][step]
+            if isinstance(value, str):
+                return step, f"{words} at step {step} is", value
+    return None
+
+
+# Against the others of its kind, to the last bit
+
+
+def _other_bits(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
+    kinds: dict[str, dict[int, Facts]] = {}
+    for rank, one in facts.items():
+        if not one["unordered"] and not one["unlike"]:
+            kinds.setdefault(_kind(rank, one, run), {})[rank] = one
+    for alike in kinds.values():
+        votes = vote(parting.each(alike, _bits))
+        if not votes.unanimous and votes.decided:
+            yield from _odd(alike, votes, run, limits)
+        elif not votes.unanimous:
+            yield [*alike], _tie(alike, votes, limits)
+
+
+def _kind(rank: int, one: "Facts", run: Run) -> str:
+    """A CPU's libraries also look at caches and cores, which a virtual machine or container may show otherwise."""
+    return json.dumps(one["kind"]) + (run.job.node_of(rank).node if one["kind"]["type"] == "cpu" else "")
+
+
+def _odd(alike: Mapping[int, "Facts"], votes: Vote[str], run: Run, limits: Limits) -> Found:
+    usual = alike[votes.ranks_of[votes.usual][0]]
+    for rank, own in votes.odd():
+        one = alike[rank]
+        first = bits.first_unlike(one["whole"], usual["whole"])
+        assert first is not None, "who has the usual bits is not odd"
+        text = f"alone {first.what} {first.measured}, expected {first.expected} as on {votes.share()} of its kind"
+        where = {"step": first.step, "parameter": first.parameter, **run.job.where(rank)}
+        apart = _apart(one["whole"], usual["whole"])
+        # two sick devices hardly make the same small mistake
+        say = OTHER_BITS.warn if len(votes.ranks_of[own]) > 1 and apart <= limits.curves else WRONG_ALONE.fail
+        yield [rank], say(text, evidence={"apart": compare.as_json(apart), "kind": one["kind"]}, **where)
+
+
+def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Finding:
+    """No bits have a majority: nobody is named, unless one rank of many is alone with its own."""
+    sides = [(ranks, alike[ranks[0]]["whole"]) for ranks in votes.ranks_of.values()]
+    usual = sides[0][1]
+    found = [(ranks, bits.first_unlike(other, usual), _apart(other, usual)) for ranks, other in sides[1:]]
+    ranks, first, _ = min(found, key=lambda one: one[1].place if one[1] else math.inf)
+    assert first is not None, "the sides of a vote differ"
+    text = f"alone {first.what} {first.expected} on {ranges.ranks(sides[0][0])}, {first.measured} on "
+    text += f"{ranges.ranks(ranks)}{f', and otherwise on {len(found) - 1:,} more' if len(found) > 1 else ''}"
+    is_small = all(apart <= limits.curves for *_, apart in found) and all(len(ranks) > 1 for ranks, _ in sides)
+    say = OTHER_BITS.warn if is_small else WRONG_ALONE.fail
+    return say(f"{text}, expected the same on all", step=first.step, parameter=first.parameter)
+
+
+def _apart(one: Bits, other: Bits) -> float:
+    """The largest difference of their curves, relative."""
+    curves, largest = (one["curve"], other["curve"]), 0.0
+    for quantity in bits.WORDS:
+        scales = curves[1][compare.SCALES.get(quantity, quantity)]
+        for values in zip(curves[0][quantity], curves[1][quantity], scales, strict=False):
+            largest = max(largest, compare.difference(*values))
+    return largest
+
+
+# Within the limits
+
+
+def _far_from_others(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
+    """At the first value that is not the same on all ranks, of whatever kind."""
+    curves = {rank: one["whole"]["curve"] for rank, one in facts.items()}
+    for step, quantity in compare.places(curves.values()):
+        values = {rank: curve[quantity][step] for rank, curve in curves.items()}
+        counted = vote(compare.alike(values, limits.curves))
+        if counted.unanimous:
+            continue
+        what = f"alone {bits.WORDS[quantity]} at step {step} is"
+        if not counted.decided:
+            yield [*facts], WRONG_ALONE.fail(f"{what} {counted.sides()}, expected the same on all", step=step)
+        for rank, value in counted.odd():
+            evidence = {"kind": facts[rank]["kind"], "of the others": facts[counted.ranks_of[counted.usual][0]]["kind"]}
+            text = f"{what} {value}, expected {counted.among()}"
+            yield [rank], WRONG_ALONE.fail(text, evidence=evidence, step=step, **run.job.where(rank))
+        return
+
+
+def _far_in_parts(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
+    """On the whole batch it is right."""
+    words = {
+        "curves": "the gradient norm is", "gradient": "the first gradient is", "end": "the weights are",
+        "state": "the momentum is",
+    }  # fmt: skip
+    for rank, one in facts.items():
+        name, over = max(_over(one["spread"], limits), key=lambda pair: pair[1])
+        if over > 1:
+            most = getattr(limits, name)
+            text = f"alone, with the batch in parts, {words[name]} {over * most:.1e} away from the training on the"
+            text += f" whole batch, expected at most {most:.0e}"
+            yield [rank], WRONG_ALONE.fail(text, evidence={"spread": one["spread"]}, **run.job.where(rank))

@@ -1,0 +1,66 @@
+"""FSDP1: some steps of training give what they give in one process.
+
+Every rank trains a small transformer (float32, SGD with momentum, made-up tokens) from the same weights: alone on the
+whole global batch, and under FullyShardedDataParallel on its own part of it. Losses, gradients, weights and
+optimizer state are compared, each whole, and this rank's own piece of them.
+The first value that differs tells what went wrong: the weights at the start, a rank's data, its own loss or gradient,
+the exchange of gradients, or the weights of a rank. What all ranks compute wrongly in the same way is not seen.
+
+It runs with all four ways of cutting, prefetch, offload, mixed precision, and wraps by size, by the transformer's
+blocks and by a function of one's own. How far the trainings may be apart: docs/parity.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from preflight.check import Context, Finding, Job, Level, Option, Plan, Run, Scope, option
+from preflight.checks.train import curves, parity
+from preflight.checks.train.parity import DRIFT as DRIFT
+from preflight.checks.train.parity import NOT_AVERAGED as NOT_AVERAGED
+from preflight.checks.train.parity import NOT_EXCHANGED as NOT_EXCHANGED
+from preflight.checks.train.parity import NOT_FINITE as NOT_FINITE
+from preflight.checks.train.parity import OTHER_DATA as OTHER_DATA
+from preflight.checks.train.parity import OUT_OF_SYNC as OUT_OF_SYNC
+from preflight.checks.train.parity import UNSTEADY as UNSTEADY
+from preflight.checks.train.parity import WRONG_CLIP as WRONG_CLIP
+from preflight.checks.train.parity import WRONG_EXCHANGE as WRONG_EXCHANGE
+from preflight.checks.train.parity import WRONG_START as WRONG_START
+from preflight.checks.train.parity import WRONG_STEP as WRONG_STEP
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.strategies import Facts
+
+
+def _deadline(job: Job) -> float:
+    """240 s for all variants of many ranks on few cores, and a second for every 64 ranks."""
+    return 240.0 + job.world_size / 64
+
+
+PLAN = Plan(
+    Scope.WORLD,
+    Level.FULL,
+    deadline_s=_deadline,
+    estimate_s=6.0,
+    needs=("comm.init", "train.alone"),
+    aside=True,
+)
+UNSET: tuple[str, ...] = ()
+VARIANTS: Option[tuple[str, ...]] = option(
+    parity.names_of("fsdp"), UNSET, "which, with commas between them; unset or all: all"
+)
+
+
+def measure(ctx: Context) -> "Facts":
+    return parity.measure(ctx, "fsdp", ctx[VARIANTS])
+
+
+def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
+    return parity.judge(facts, run, "fsdp")
+
+
+def summarize(facts: Mapping[int, "Facts"], run: Run) -> str:
+    return parity.summarize(facts, run)
+
+
+def draw(facts: Mapping[int, "Facts"], run: Run) -> Iterator[str]:
+    return curves.draw(facts, run)

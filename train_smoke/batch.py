@@ -1,0 +1,110 @@
+"""The global batch, and how it is cut.
+
+A batch is a tensor, or a tuple, list or dict of tensors, with its rows in dimension 0. The loss over some rows is
+their mean; a part's share is its weight in the mean over the global batch. So the shares of all ranks add up to 1,
+whatever the world size: where it does not divide the rows, ranks have unequal shares.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PARTS = 8
+"""Into how many parts training alone cuts the batch, at most: a part costs a forward and a backward a step."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of the global batch."""
+
+    data: Any
+    share: float
+    """Of the mean over the global batch."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The global batch as one rank has it."""
+
+    rank: int
+    """Its number in the group."""
+    ranks: int
+    whole: tuple[Part, ...]
+    """All rows at once; in two parts where some rows belong to more ranks than others."""
+    parts: tuple[Part, ...]
+    """All rows as the ranks have them (neighbours together, where there are many); this rank's own come last."""
+    own: Part
+    """This rank's own rows, as it trains on them among the others."""
+    pieces: tuple[Part, ...]
+    """Its own in two, for accumulation; in one where it has a single row."""
+    early: tuple[Part, ...]
+    """As `parts`, of those ranks only that have one batch more than the others."""
+    is_early: bool
+    """Whether this rank is one of these."""
+
+
+def leaves(data: Any) -> list[Tensor]:
+    """All tensors of a batch. Raises TypeError for what is no batch."""
+    if isinstance(data, Tensor):
+        return [data]
+    if isinstance(data, tuple | list):
+        return [leaf for one in data for leaf in leaves(one)]
+    if isinstance(data, dict):
+        return [leaf for one in data.values() for leaf in leaves(one)]
+    raise TypeError(f"a batch is a tensor, or a tuple, list or dict of tensors, and not a {type(data).__name__}")
+
+
+def each(change: Callable[[Tensor], Tensor], data: Any) -> Any:
+    """The same batch with every tensor changed. What is no tensor stays."""
+    if isinstance(data, Tensor):
+        return change(data)
+    if isinstance(data, dict):
+        return {name: each(change, one) for name, one in data.items()}
+    if not isinstance(data, tuple | list):
+        return data
+    made = [each(change, one) for one in data]
+    return type(data)(*made) if hasattr(data, "_fields") else type(data)(made)
+
+
+def rows_of(rank: int, ranks: int, rows: int) -> range:
+    """A rank's rows: as many each, and one more for the first ranks where they do not divide. May be empty."""
+    each_, more = divmod(rows, ranks)
+    start = rank * each_ + min(rank, more)
+    return range(start, start + each_ + (rank < more))
+
+
+def cut(data: Any, rows: Sequence[Sequence[int]], rank: int) -> Cut:
+    """`rows` are those of each rank, by its number in the group; ranks may have the same ones. Without any a rank
+    trains on row 0, which then counts for nothing."""
+    own, total = rows[rank], sum(map(len, rows))
+
+    def part(chosen: Sequence[int], times: int) -> Part:
+        index = torch.tensor(list(chosen) or [0])
+        return Part(each(lambda one: one[index.to(one.device)], data), times * len(chosen) / total)
+
+    def parts(of: Sequence[Sequence[int]], most: int, last: Sequence[int]) -> tuple[Part, ...]:
+        """At most so many of each weight, and the last."""
+        times = Counter(row for one in of for row in one)
+        made = []
+        for weight in sorted(set(times.values())):
+            alike = [row for row, count in times.items() if count == weight and row not in last]
+            size = max(1, len(own), -(-len(alike) // most))
+            made += [part(alike[at : at + size], weight) for at in range(0, len(alike), size)]
+        return (*made, part(last, times[last[0]] if last else 0)) if last is own else tuple(made)
+
+    early = rows[: (len(rows) + 1) // 2]
+    half = (len(own) + 1) // 2
+    return Cut(
+        rank=rank,
+        ranks=len(rows),
+        whole=parts(rows, 1, ()),
+        parts=parts(rows, PARTS - 1, own),
+        own=part(own, 1),
+        pieces=tuple(part(piece, 1) for piece in (own[:half], own[half:]) if piece) or (part(own, 1),),
+        early=parts(early, PARTS - 1, own if rank < len(early) else ()),
+        is_early=rank < len(early),
+    )

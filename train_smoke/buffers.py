@@ -1,0 +1,26 @@
+"""Buffers that a forward pass changes: counters, running means, the vectors of spectral norms."""
+
+import torch
+from torch import Tensor, nn
+
+
+class Buffers:
+    """A model's, as they are now. They are put back before each part of a batch, or a training that sees the batch in
+    more parts than another one would train another function."""
+
+    def __init__(self, plain: nn.Module) -> None:
+        self._kept = [
+            (module, name, buffer.detach().clone())
+            for module in plain.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        for module, name, kept in self._kept:
+            now = module._buffers.get(name)
+            if isinstance(now, Tensor) and (now.shape, now.dtype, now.device) == (kept.shape, kept.dtype, kept.device):
+                now.copy_(kept)
+            else:  # forward has put another tensor there
+                module._buffers[name] = kept.clone()

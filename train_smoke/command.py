@@ -1,0 +1,96 @@
+"""`torchrun ... -m preflight.train_smoke --strategy NAME`: the checks of strategies, in all their variants or in some.
+
+It is `preflight run` with other words, so it ends as that does: never later than its deadline, with the culprit's name.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+from preflight import cli
+from preflight.arguments import Parser
+from preflight.registry import UsageError, near_misses
+from preflight.train_smoke.names import VARIANTS
+
+ALL_LEVELS = ("--level", "--all")
+NOT_HERE = ("--only", "--skip")
+
+
+def translated(arguments: list[str], variants: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The arguments of `preflight` for these of `preflight.train_smoke`. `variants`: of each strategy, in words.
+
+    Raises UsageError; SystemExit after `--list` and `--help`.
+    """
+    parser = _parser()
+    options, more = parser.parse_known_args(arguments)
+    if options.list:
+        _print(variants)
+        parser.exit()
+    given = [word.partition("=")[0] for word in more]
+    for word in NOT_HERE:
+        if word in given:
+            parser.error(f"{word}: --strategy says what is run here; preflight run has {word}")
+    level = [] if set(ALL_LEVELS) & set(given) else ["--all"]
+    chosen = _chosen(options.strategy, variants)
+    if options.model:
+        return ["run", *level, *_with_model(options.model, options.strategy), *more]
+    return ["run", *level, *chosen, *more]
+
+
+def main() -> NoReturn:
+    """The command, to its exit."""
+    cli.main(sys.argv[1:], lambda arguments: translated(arguments, VARIANTS))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="preflight.train_smoke",
+        description="Do DDP and FSDP train like one process? All other options are those of preflight run.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--strategy", metavar="NAME", help="strategies or variants, by commas: ddp,fsdp2/offload (else all)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the strategies and their variants")
+    parser.add_argument("--model", metavar="MODULE:FUNCTION", help="your own model instead of a small transformer")
+    return parser
+
+
+def _print(variants: Mapping[str, Mapping[str, str]]) -> None:
+    for strategy, its in variants.items():
+        for variant, words in its.items():
+            print(f"{f'{strategy}/{variant}':<24} {words}")
+
+
+def _chosen(names: str | None, variants: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The checks of these strategies, and of each the variants if some are named. Raises UsageError."""
+    if names is None:
+        return ["--only", ",".join(f"train.{strategy}" for strategy in variants)]
+    chosen: dict[str, list[str]] = {}
+    for name in _words(names):
+        strategy, slash, variant = name.partition("/")
+        if strategy not in variants or (slash and variant not in variants[strategy]):
+            raise UsageError(f"--strategy {names}: {name!r} is no strategy{_meant(name, variants)}")
+        chosen.setdefault(strategy, []).extend([variant] if slash else variants[strategy])
+    settings: list[str] = []
+    for strategy, its in chosen.items():
+        if set(its) != set(variants[strategy]):
+            settings += ["--set", f"train.{strategy}.variants={','.join(dict.fromkeys(its))}"]
+    return ["--only", ",".join(f"train.{strategy}" for strategy in chosen), *settings]
+
+
+def _words(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
+
+
+def _meant(name: str, variants: Mapping[str, Mapping[str, str]]) -> str:
+    """What is near; else the strategies, whose variants would be too many to read."""
+    known = [f"{strategy}/{variant}" for strategy in variants for variant in variants[strategy]]
+    near = near_misses(name.lower(), [*variants, *known])
+    return near if name and near.startswith("; did you mean") else near_misses("", variants)
+
+
+def _with_model(model: str, strategies: str | None) -> list[str]:
+    some = ["--set", f"train.model.strategies={','.join(_words(strategies))}"] if strategies else []
+    return ["--only", "train.model", "--model", model, *some]

@@ -1,0 +1,55 @@
+"""DistributedDataParallel and its variants."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from preflight.train_smoke.names import PLAIN
+from preflight.train_smoke.task import Recipe
+from preflight.train_smoke.wrapped import Setting, Variant, Wrapped
+
+BUCKET_MB = 0.1
+"""Some buckets of gradients, so that several all-reduces are under way as with a large model."""
+
+
+class UnderDdp(Wrapped):
+    """The model is whole on every rank."""
+
+    module: DistributedDataParallel
+
+    def __init__(self, plain: nn.Module, setting: Setting, **options: Any) -> None:
+        given = {"process_group": setting.group, "bucket_cap_mb": BUCKET_MB, **options}
+        super().__init__(DistributedDataParallel(plain, **given), plain)
+
+    def piece(self, *, last: bool) -> AbstractContextManager[object]:
+        return nullcontext() if last else self.module.no_sync()
+
+
+class Joined(UnderDdp):
+    """Ranks that are out of data stand by until the others are, too."""
+
+    def joining(self) -> AbstractContextManager[object]:
+        return Join([self.module])
+
+
+def _plain(plain: nn.Module, setting: Setting) -> Wrapped:
+    return UnderDdp(plain, setting)
+
+
+def _bucket_view(plain: nn.Module, setting: Setting) -> Wrapped:
+    return UnderDdp(plain, setting, gradient_as_bucket_view=True)
+
+
+VARIANTS: Mapping[str, Variant] = {
+    PLAIN: Variant(_plain),
+    "no_sync": Variant(_plain, in_pieces=True),
+    "join": Variant(Joined, Recipe("uneven", uneven=True)),
+    "bucket_view": Variant(_bucket_view),
+    "clip": Variant(_plain, Recipe("clip", clip=0.5)),
+    "autocast": Variant(_plain, Recipe("autocast", autocast=True)),
+}
+"""By the names of names.py."""

@@ -1,0 +1,138 @@
+"""FSDP1, torch's FullyShardedDataParallel, and its variants."""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+)
+from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_policy, transformer_auto_wrap_policy
+
+from preflight.train_smoke.sharded import Sharded
+from preflight.train_smoke.task import Recipe
+from preflight.train_smoke.wrapped import Setting, Variant, Wrapped, blocks, is_apart, shapes_of, shards
+
+Policy = Callable[..., Any] | CustomPolicy
+"""Which modules become units of their own, as torch takes it."""
+
+
+class UnderFsdp(Sharded):
+    """FSDP1 keeps each unit's parameters in one flat tensor, of which each rank has an equal part; the parameters are
+    pieces of it, and may be empty."""
+
+    module: FullyShardedDataParallel
+
+    def clip(self, norm: float) -> None:
+        self.module.clip_grad_norm_(norm)
+
+
+def _wrapped(
+    plain: nn.Module,
+    setting: Setting,
+    *,
+    policy: Callable[[nn.Module], Policy] | None = None,
+    strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD,
+    **options: Any,
+) -> Wrapped:
+    """`policy` makes one for this model; without it each block is a unit, and the whole model."""
+    shapes = shapes_of(plain)
+    groups = _hybrid_groups(setting) if strategy is ShardingStrategy.HYBRID_SHARD else setting.group
+    group = groups[0] if isinstance(groups, tuple) else groups
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that one rank has nothing to cut, and that no_shard is deprecated
+        module = FullyShardedDataParallel(
+            plain,
+            process_group=groups,
+            sharding_strategy=strategy,
+            auto_wrap_policy=policy(plain) if policy else _blocks(plain),
+            device_id=setting.device,
+            use_orig_params=True,
+            **options,
+        )
+    cut = strategy is not ShardingStrategy.NO_SHARD and group.size() > 1
+    wrapped = UnderFsdp(module, plain, setting, shapes, group if cut else None)
+    wrapped.units = [one for one in FullyShardedDataParallel.fsdp_modules(module) if one is not module]
+    return wrapped
+
+
+def _hybrid_groups(setting: Setting) -> tuple[torch.distributed.ProcessGroup, torch.distributed.ProcessGroup]:
+    """Of this rank: neighbours, who cut the parameters among them; and those who keep the same pieces."""
+    rank, size = setting.group.rank(), shards(setting.ranks)
+    first = rank // size * size
+    neighbours, alike = range(first, first + size), range(rank % size, setting.ranks, size)
+    assert setting.part is not None, "hybrid sharding needs groups of some ranks"
+    return setting.part(tuple(neighbours)), setting.part(tuple(alike))
+
+
+# Which modules become units
+
+
+def _blocks(plain: nn.Module) -> Policy:
+    chosen = {id(block) for block in blocks(plain)}
+    return CustomPolicy(lambda module: id(module) in chosen)
+
+
+def _by_size(plain: nn.Module) -> Policy:
+    """Whatever has a tenth of the model's elements."""
+    least = sum(parameter.numel() for parameter in plain.parameters()) // 10
+    return _where_apart(plain, functools.partial(size_based_auto_wrap_policy, min_num_params=max(1, least)))
+
+
+def _by_class(plain: nn.Module) -> Policy:
+    classes = {type(block) for block in blocks(plain)}
+    return _where_apart(plain, functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=classes))
+
+
+def _where_apart(plain: nn.Module, policy: Callable[..., bool]) -> Policy:
+    """torch's policies do not look whether a module shares a weight with another one: an output layer that is of the
+    blocks' class, and tied to the embedding."""
+    apart = {id(module) for module in plain.modules() if is_apart(module, plain)}
+
+    def chosen(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
+        return policy(module, recurse, nonwrapped_numel) and (recurse or id(module) in apart)
+
+    return chosen
+
+
+def _by_function(plain: nn.Module) -> Policy:
+    """The parts of each block, but for small ones such as norms: units of unlike sizes."""
+    parts = [part for block in blocks(plain) for part in block.children()]
+    chosen = {id(one) for one in parts if is_apart(one, plain) and any(p.dim() > 1 for p in one.parameters())}
+    return CustomPolicy(lambda module: id(module) in chosen)
+
+
+def _needs_pinned_memory(setting: Setting) -> str:
+    """FSDP1 pins the pages of what it offloads, which is an accelerator's driver's work (torch 2.13 raises without)."""
+    return "" if setting.device.type != "cpu" else "FSDP1 offloads from a GPU only"
+
+
+def _variant(recipe: Recipe | None = None, unfit: Callable[[Setting], str] | None = None, **options: Any) -> Variant:
+    return Variant(functools.partial(_wrapped, **options), recipe or Recipe(), unfit=unfit)
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "full_shard": _variant(),
+    "shard_grad_op": _variant(strategy=ShardingStrategy.SHARD_GRAD_OP),
+    "no_shard": _variant(strategy=ShardingStrategy.NO_SHARD),
+    "hybrid_shard": _variant(strategy=ShardingStrategy.HYBRID_SHARD),
+    "backward_pre": _variant(backward_prefetch=BackwardPrefetch.BACKWARD_PRE),
+    "backward_post": _variant(backward_prefetch=BackwardPrefetch.BACKWARD_POST),
+    "forward_prefetch": _variant(forward_prefetch=True),
+    "offload": _variant(unfit=_needs_pinned_memory, cpu_offload=CPUOffload(offload_params=True)),
+    "mixed": _variant(
+        Recipe("mixed", mixed=True),
+        mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+    ),
+    "wrap_size": _variant(policy=_by_size),
+    "wrap_transformer": _variant(policy=_by_class),
+    "wrap_custom": _variant(policy=_by_function),
+}
+"""By the names of names.py."""

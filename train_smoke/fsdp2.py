@@ -1,0 +1,82 @@
+"""FSDP2, torch's `fully_shard`, and its variants."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    checkpoint_wrapper,
+)
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+from preflight.train_smoke.names import PLAIN
+from preflight.train_smoke.sharded import Sharded
+from preflight.train_smoke.task import Recipe
+from preflight.train_smoke.wrapped import Setting, Variant, Wrapped, blocks, shapes_of, shards
+
+
+def _sharded(plain: nn.Module, setting: Setting, *, checkpoint: bool = False, **options: Any) -> Wrapped:
+    """Each block, then the whole: what is in no block belongs to the root."""
+    shapes = shapes_of(plain)
+    units = blocks(plain)
+    if checkpoint:
+        units = _checkpointed(plain, units)
+    given = {"mesh": DeviceMesh.from_group(setting.group, setting.device.type), **options}
+    for unit in (*units, plain):
+        fully_shard(unit, **given)
+    wrapped = Sharded(plain, plain, setting, shapes, setting.group)
+    wrapped.units = units
+    return wrapped
+
+
+def _checkpointed(plain: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
+    """The same units, each put where it stands into a wrapper that makes its activations anew in backward. A model
+    without blocks has nothing worth it, and stays."""
+    wrappers: dict[int, nn.Module] = {}
+    for parent in list(plain.modules()):
+        for name, child in parent.named_children():
+            if any(child is unit for unit in units):
+                new = checkpoint_wrapper(child, checkpoint_impl=CheckpointImpl.NO_REENTRANT)
+                setattr(parent, name, wrappers.setdefault(id(child), new))
+    return [wrappers[id(unit)] for unit in units]
+
+
+def _plain(plain: nn.Module, setting: Setting) -> Wrapped:
+    return _sharded(plain, setting)
+
+
+def _keep(plain: nn.Module, setting: Setting) -> Wrapped:
+    return _sharded(plain, setting, reshard_after_forward=False)
+
+
+def _reshard_to(plain: nn.Module, setting: Setting) -> Wrapped:
+    return _sharded(plain, setting, reshard_after_forward=shards(setting.ranks))
+
+
+def _mixed(plain: nn.Module, setting: Setting) -> Wrapped:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return _sharded(plain, setting, mp_policy=policy)
+
+
+def _offload(plain: nn.Module, setting: Setting) -> Wrapped:
+    return _sharded(plain, setting, offload_policy=CPUOffloadPolicy(pin_memory=setting.device.type != "cpu"))
+
+
+def _checkpoint(plain: nn.Module, setting: Setting) -> Wrapped:
+    return _sharded(plain, setting, checkpoint=True)
+
+
+VARIANTS: Mapping[str, Variant] = {
+    PLAIN: Variant(_plain),
+    "keep": Variant(_keep),
+    "reshard_to": Variant(_reshard_to),
+    "mixed": Variant(_mixed, Recipe("mixed", mixed=True)),
+    "offload": Variant(_offload),
+    "clip": Variant(_plain, Recipe("clip", clip=0.5)),
+    "checkpoint": Variant(_checkpoint),
+    "adamw": Variant(_plain, Recipe("adamw", adamw=True)),
+}
+"""By the names of names.py."""

@@ -1,0 +1,115 @@
+"""The training alone, that strategies are held against, and how far apart sound trainings may be.
+
+It is done three times: with the batch cut as the ranks have it, and its parts added up in their order; with the whole
+batch at once; and cut again, with every weight and every number of the batch one unit in the last place away. These
+differ by the roundings of this hardware only.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from preflight.train_smoke import compare
+from preflight.train_smoke.batch import Cut, Part, each
+from preflight.train_smoke.compare import Curve, Spread
+from preflight.train_smoke.task import STEPS, Recipe, Task
+from preflight.train_smoke.train import InBfloat16, Kept, Trained, Training, on_cpu
+from preflight.train_smoke.watch import Signs, Watch
+from preflight.train_smoke.wrapped import Wrapped, unmarked
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Of one task and recipe."""
+
+    curve: Curve
+    """Of the batch in parts: losses and own gradients are those of this rank's own part."""
+    kept: Kept
+    spread: Spread
+
+
+_made: dict[tuple[str, Recipe, int, int], Reference] = {}
+"""In this worker: by the task's name, the recipe, and which rank of how many."""
+
+
+def of(task: Task, recipe: Recipe) -> Reference:
+    """Trains it, or has it from a check before."""
+    key = task.name, recipe, task.cut.rank, task.cut.ranks
+    if key not in _made:
+        _made[key] = _trained(task, recipe)
+    return _made[key]
+
+
+def forget() -> None:
+    """Lets go of the tensors of all trainings: those of a user's model are large."""
+    _made.clear()
+
+
+def _trained(task: Task, recipe: Recipe) -> Reference:
+    in_parts = alone(task, recipe)
+    in_parts.kept.own = _own_gradient(task, recipe)
+    whole = alone(task, recipe, whole=True, against=in_parts.kept)
+    nudged = alone(_nudged(task), recipe, against=in_parts.kept)
+    spreads = (compare.spread(one.curve, in_parts.curve, one.apart) for one in (whole, nudged) if one.apart)
+    return Reference(in_parts.curve, in_parts.kept, compare.wider(*spreads))
+
+
+class Alone(Wrapped):
+    """A training whose losses count as often as there are ranks, as under a strategy: a bfloat16 gradient is rounded
+    after it was multiplied."""
+
+    def __init__(self, module: nn.Module, plain: nn.Module, times: int) -> None:
+        super().__init__(module, plain)
+        self._times = times
+
+    def finish(self) -> None:
+        for parameter in self.parameters():
+            if parameter.grad is not None and self._times > 1:
+                parameter.grad /= self._times
+
+
+def alone(task: Task, recipe: Recipe, *, whole: bool = False, against: Kept | None = None) -> Trained:
+    """One training in this process, with the batch in parts, that count as they do on the ranks, or whole."""
+    plain = task.new()
+    watch = Watch(plain, Signs(plain), unmarked)
+    times = 1 if whole else task.cut.ranks
+    wrapped = Alone(InBfloat16(plain) if recipe.mixed else plain, plain, times)
+    steps = [task.cut.whole if whole else task.cut.parts] * STEPS
+    if recipe.uneven:
+        steps[-1] = task.cut.early
+    return Training(task, recipe, wrapped, watch, times=times, against=against).run(steps)
+
+
+def _own_gradient(task: Task, recipe: Recipe) -> dict[str, Tensor]:
+    """Of this rank's own part, as it goes into the mean over the ranks."""
+    plain = task.new()
+    with recipe.forward(task.device):
+        loss = task.loss(InBfloat16(plain) if recipe.mixed else plain, task.cut.own.data)
+    (loss * task.cut.own.share).backward()  # type: ignore[no-untyped-call]
+    return {name: on_cpu(one.grad) for name, one in plain.named_parameters() if one.grad is not None}
+
+
+def _nudged(task: Task) -> Task:
+    random = torch.Generator().manual_seed(1)
+
+    def nudge(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        way = torch.randint(0, 2, tensor.shape, generator=random).mul_(2).sub_(1).to(tensor)
+        moved = tensor * (1 + torch.finfo(tensor.dtype).eps * way)
+        return torch.where(moved.isfinite(), moved, tensor)  # a mask may hold the lowest number that there is
+
+    def new() -> nn.Module:
+        plain = task.new()
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                if parameter.requires_grad:  # one that stays may not be elsewhere at the end
+                    parameter.copy_(nudge(parameter))
+        return plain
+
+    def parts(chosen: tuple[Part, ...]) -> tuple[Part, ...]:
+        return tuple(replace(part, data=each(nudge, part.data)) for part in chosen)
+
+    cut: Cut = replace(task.cut, parts=parts(task.cut.parts), early=parts(task.cut.early))
+    return replace(task, new=new, cut=cut)

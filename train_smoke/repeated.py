@@ -1,0 +1,100 @@
+"""The training alone, done again: does a device give the same bits twice?
+
+Two trainings are repeated: on the whole batch at once, which every rank has and cuts in the same way, so that ranks
+can be held against each other; and with the batch in parts, against which the strategies are held later.
+"""
+
+import ctypes
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TypedDict
+
+from torch import Tensor
+
+from preflight.train_smoke import compare, kind, reference
+from preflight.train_smoke.bits import Bits, Twice
+from preflight.train_smoke.compare import MOMENTS, Curve, Spread
+from preflight.train_smoke.task import Recipe, Task, plain_arithmetic
+from preflight.train_smoke.train import Comparison, Kept
+
+MOST_NOTES = 8
+"""Operations without a fixed order that are told of."""
+
+
+class Facts(TypedDict):
+    """What a rank measures alone."""
+
+    kind: dict[str, str]
+    """See kind.of: ranks of equal kind owe each other equal bits."""
+    whole: Bits
+    """On the whole batch at once."""
+    unlike: dict[str, Twice]
+    """Trainings that gave other bits when done again: "whole" and "parts". Empty where all is well."""
+    spread: Spread
+    """How far sound trainings on this hardware are apart, as its own roundings show (reference.py)."""
+    unordered: list[str]
+    """Operations that have no deterministic form here, as torch says: other bits are then no proof of anything."""
+
+
+def run(task: Task, doing: Callable[[str], None], recipe: Recipe = Recipe()) -> Facts:  # noqa: B008 -- it is frozen
+    """Trains alone, and again."""
+    with warnings.catch_warnings(record=True) as told, plain_arithmetic(task.threads):
+        warnings.simplefilter("always")
+        doing("training alone")
+        expected = reference.of(task, recipe)
+        parts = expected.curve, expected.kept
+        doing("training alone again")
+        unlike = {"parts": _unlike(parts, _trained(task, recipe, whole=False))}
+        doing("training alone on the whole batch, twice")
+        whole = _trained(task, recipe, whole=True)
+        unlike["whole"] = _unlike(whole, _trained(task, recipe, whole=True))
+        its_kind = kind.of(task.device)
+    return {
+        "kind": its_kind,
+        "whole": bits(*whole),
+        "unlike": {name: found for name, found in unlike.items() if found},
+        "spread": expected.spread,
+        "unordered": _unordered(str(one.message) for one in told),
+    }
+
+
+def _trained(task: Task, recipe: Recipe, *, whole: bool) -> tuple[Curve, Kept]:
+    trained = reference.alone(task, recipe, whole=whole)
+    return trained.curve, trained.kept
+
+
+def _unlike(once: tuple[Curve, Kept], again: tuple[Curve, Kept]) -> Twice | None:
+    bits_once, bits_again = bits(*once), bits(*again)
+    if bits_once == bits_again:
+        return None
+    comparison = Comparison(once[1], {})
+    for moment in MOMENTS:
+        comparison.see(moment, iter(again[1].at(moment).items()))
+    return Twice(once=bits_once, again=bits_again, apart=compare.spread(again[0], once[0], comparison.apart()))
+
+
+def bits(curve: Curve, kept: Kept) -> Bits:
+    """Of a training whose tensors were kept."""
+    every = ((moment, name, tensor) for moment in MOMENTS for name, tensor in kept.at(moment).items())
+    return Bits(curve=curve, tensors=[(f"{moment} {name}", _hash(tensor)) for moment, name, tensor in every])
+
+
+def _hash(tensor: Tensor) -> str:
+    flat = tensor.contiguous()
+    content = ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def _unordered(warned: Iterable[str]) -> list[str]:
+    """The operations out of torch's warnings (ATen/Context.cpp, alertNotDeterministic and its like for cuBLAS)."""
+    names = []
+    for text in warned:
+        if found := re.match(r"(.+?) does not have a deterministic implementation", text):
+            names.append(found[1])
+        elif "CUBLAS_WORKSPACE_CONFIG" in text:
+            names.append("cuBLAS without CUBLAS_WORKSPACE_CONFIG")
+        elif "is not deterministic" in text or "nondeterministic" in text:
+            names.append(text.partition(".")[0][:80])
+    return list(dict.fromkeys(names))[:MOST_NOTES]

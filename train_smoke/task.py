@@ -1,0 +1,141 @@
+"""What is trained, and with which arithmetic: the same for a training alone and under every strategy."""
+
+import contextlib
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from preflight.train_smoke import batch, model
+from preflight.train_smoke.batch import Cut
+from preflight.train_smoke.names import PLAIN
+
+STEPS, LEARNING_RATE, MOMENTUM = 8, 0.2, 0.9
+ADAMW_RATE = 0.003
+ROWS, DISTINCT = 2, 31
+"""Sequences a rank, and how many ranks have their own: 31 is a prime, so that nodes of 8 ranks do not soon repeat each
+other. So every rank can train on all of it alone, in a world of any size."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the strategy does not change."""
+
+    name: str = PLAIN
+    autocast: bool = False
+    """Forward under bfloat16 autocast."""
+    mixed: bool = False
+    """Parameters rounded to bfloat16 for forward and backward; gradients are summed, and steps taken, in float32."""
+    adamw: bool = False
+    """SGD with momentum otherwise: AdamW hides a wrong scale of the gradient."""
+    clip: float | None = None
+    """The gradient's largest norm, as a share of the first step's."""
+    uneven: bool = False
+    """At the last step only the first half of the ranks (`Cut.early`) have a batch."""
+
+    @property
+    def bfloat16(self) -> bool:
+        return self.autocast or self.mixed
+
+    def optimizer(self, parameters: Sequence[nn.Parameter], rates: "Rates") -> torch.optim.Optimizer:
+        if self.adamw:
+            return torch.optim.AdamW(parameters, lr=rates.adamw)
+        return torch.optim.SGD(parameters, lr=rates.sgd, momentum=MOMENTUM)
+
+    def forward(self, device: torch.device) -> AbstractContextManager[object]:
+        """In which forward and loss run."""
+        return torch.autocast(device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
+
+
+class Rates(NamedTuple):
+    """Learning rates."""
+
+    sgd: float = LEARNING_RATE
+    adamw: float = ADAMW_RATE
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its batch and its loss, as one rank has them."""
+
+    name: str
+    new: Callable[[], nn.Module]
+    """The model in float32 on the device, with the same weights at every call and on every rank."""
+    loss: Callable[[nn.Module, Any], Tensor]
+    """The mean over the batch's rows."""
+    cut: Cut
+    device: torch.device
+    threads: int | None = 1
+    """For its arithmetic; None leaves them as they are."""
+    rates: Rates = field(default_factory=Rates)
+
+
+def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED) -> Task:
+    """The small transformer, on tokens of which each tells the next one. `rank` is the number in the group; `seed`
+    changes weights and tokens."""
+    row = torch.arange(min(ranks, DISTINCT) * ROWS)
+    columns = [(row * 11 + row // 7 + seed - model.SEED) % model.VOCABULARY]
+    for _ in range(model.LENGTH):
+        columns.append((columns[-1] * 5 + 3 + row % 3) % model.VOCABULARY)
+    tokens = torch.stack(columns, dim=1).to(device)
+    rows = [[one % DISTINCT * ROWS + place for place in range(ROWS)] for one in range(ranks)]
+    name = "transformer" if seed == model.SEED else f"transformer {seed}"
+    return Task(name, functools.partial(model.new, device, seed), _loss, batch.cut(tokens, rows, rank), device)
+
+
+def _loss(trained: nn.Module, tokens: Tensor) -> Tensor:
+    logits = trained(tokens[:, :-1])
+    return functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])
+
+
+# The arithmetic
+
+
+@contextlib.contextmanager
+def plain_arithmetic(threads: int | None = 1) -> Iterator[None]:
+    """No TF32 on GPUs, no bfloat16 on CPUs, algorithms that repeat themselves where there are such; and one thread, by
+    which so small a model loses nothing: where ranks share cores, OpenMP's threads wait for each other by spinning
+    (5 ranks with 2 threads each on 2 cores: 15 s)."""
+    precision, before = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    cudnn = torch.backends.cudnn
+    flags = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    tf32, benchmark = cudnn.allow_tf32, cudnn.benchmark
+    torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    cudnn.allow_tf32, cudnn.benchmark = False, False
+    torch.set_num_threads(threads or before)
+    try:
+        with _attention_that_repeats_itself():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(flags[0], warn_only=flags[1])
+        cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
+        torch.set_num_threads(before)
+
+
+def _attention_that_repeats_itself() -> AbstractContextManager[None]:
+    """The fused kernels of GPUs add up the gradients of keys in any order."""
+    attention: Any = torch.nn.attention
+    return attention.sdpa_kernel(attention.SDPBackend.MATH) if torch.cuda.is_available() else contextlib.nullcontext()
+
+
+def import_dynamo() -> None:
+    """torch's optimizers and DDP import torch._dynamo at their first use: 0.9 s and 300,000 objects that stay. Without
+    the garbage collector looking through them again and again it is 0.5 s."""
+    if "torch._dynamo" in sys.modules:
+        return
+    gc.collect()
+    gc.disable()
+    try:
+        import torch._dynamo  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -1,0 +1,207 @@
+"""What a user's function has returned: is it a model, a global batch and a loss that can be trained?"""
+
+import copy
+import ctypes
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from preflight.train_smoke.batch import each
+
+WRAPPERS = (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule)
+EXPECTED = "expected (model, batch, loss_fn)"
+
+
+class Told(TypedDict):
+    """A mistake as facts."""
+
+    kind: str
+    text: str
+    file: str | None
+    line: int | None
+    evidence: dict[str, Any]
+
+
+class Mistake(Exception):  # noqa: N818 -- the user's, told as a finding
+    """Why a model cannot be trained. Its kind is the name of a code of `train.model`."""
+
+    def __init__(self, kind: str, sentence: str, **evidence: Any) -> None:
+        super().__init__(sentence)
+        self.kind, self.text, self.evidence = kind, sentence, evidence
+
+    def to_json(self) -> Told:
+        """Facts."""
+        return Told(kind=self.kind, text=self.text, file=None, line=None, evidence=self.evidence)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A model, its global batch and its loss, on the CPU."""
+
+    model: nn.Module
+    """Never trained itself: each training has a copy."""
+    batch: Any
+    loss: Callable[[nn.Module, Any], Tensor]
+    rows: int
+
+    def copy(self, device: torch.device) -> nn.Module:
+        """The same weights and buffers on a device; they require a gradient where they did. Raises Mistake."""
+        try:
+            return copy.deepcopy(self.model).to(device)
+        except (TypeError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            text = f"the model cannot be copied ({type(error).__name__}: {error}), and each strategy trains a copy"
+            raise Mistake("wrong_model", text) from error
+
+
+def given(made: Any) -> Given:
+    """Raises Mistake."""
+    if not isinstance(made, tuple | list) or len(made) != 3:
+        raise Mistake("wrong_return", f"it returns {_called(made)}, {EXPECTED}")
+    model, data, loss = made
+    if not isinstance(model, nn.Module):
+        raise Mistake("wrong_return", f"the first that it returns is {_called(model)}, {EXPECTED}")
+    if not callable(loss):
+        raise Mistake("wrong_return", f"the third that it returns is {_called(loss)}, {EXPECTED}")
+    _can_be_trained(model)
+    rows = _rows(data)
+    return Given(model.cpu(), each(lambda one: one.detach().cpu(), data), loss, rows)
+
+
+def _called(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+def _can_be_trained(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, WRAPPERS):
+            raise Mistake(
+                "wrong_model",
+                f"{name or 'the model'} is wrapped already ({type(module).__name__}), expected a plain model",
+            )
+    parameters = dict(model.named_parameters())
+    unready = [name for name, one in parameters.items() if is_lazy(one) or one.is_meta]
+    if unready:
+        why = (
+            "lazy, and get their shape in a first forward" if is_lazy(parameters[unready[0]]) else "on the meta device"
+        )
+        text = f"{some(unready)} of {len(parameters)} parameters are {why}: there are no weights to train"
+        raise Mistake("wrong_model", text, parameters=unready[:20])
+    if not any(one.requires_grad for one in parameters.values()):
+        why = f"none of its {len(parameters)} parameters requires a gradient" if parameters else "it has no parameters"
+        raise Mistake("wrong_model", f"there is nothing to train in the model: {why}")
+
+
+def some(names: list[str]) -> str:
+    """ "2 (a, b)", "9 (a, b, c, ...)"."""
+    return f"{len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+
+
+# The batch
+
+
+def tensors(data: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
+    """All leaves of a batch, each with where it stands in it: "batch['ids']"."""
+    if isinstance(data, dict):
+        for key, one in data.items():
+            yield from tensors(one, f"{path}[{key!r}]")
+    elif isinstance(data, tuple | list):
+        for place, one in enumerate(data):
+            yield from tensors(one, f"{path}[{place}]")
+    else:
+        yield path, data
+
+
+def _rows(data: Any) -> int:
+    """How many the global batch has. Raises Mistake."""
+    rows: dict[str, int] = {}
+    for path, one in tensors(data):
+        if not isinstance(one, Tensor):
+            raise Mistake("wrong_batch", f"{path} is {_called(one)}, expected a tensor{_hint(one)}")
+        if one.dim() == 0:
+            raise Mistake("wrong_batch", f"{path} is a single number, expected a tensor with its rows in dimension 0")
+        rows[path] = one.shape[0]
+    if not rows:
+        raise Mistake("wrong_batch", f"the batch is {_called(data)} without a tensor in it")
+    first, *_ = rows
+    for path, count in rows.items():
+        if count != rows[first]:
+            text = f"{first} has {rows[first]} rows in dimension 0 and {path} has {count}, expected as many"
+            raise Mistake("wrong_batch", text)
+    if not rows[first]:
+        raise Mistake("wrong_batch", "the batch has no rows, expected some for each rank")
+    return rows[first]
+
+
+def _hint(value: object) -> str:
+    if type(value).__module__.partition(".")[0] == "numpy":
+        return ": torch.from_numpy makes one"
+    if hasattr(value, "keys") and hasattr(value, "__getitem__"):
+        return ", or a tuple, list or dict of tensors: dict(...) makes one of this"
+    if hasattr(value, "__next__") or (hasattr(value, "__iter__") and not isinstance(value, str)):
+        return ": the global batch of one step, such as next(iter(loader))"
+    return ", or a tuple, list or dict of tensors"
+
+
+def words(data: Any) -> str:
+    """ "batch['x'] (8, 16) float32, batch['y'] (8,) int64"."""
+    return ", ".join(
+        f"{path} {tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for path, one in tensors(data)
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception, or one that it came of, says that memory has run out."""
+    raised: BaseException | None = error
+    for _ in range(10):  # exceptions may name each other in a ring
+        if isinstance(raised, MemoryError | torch.OutOfMemoryError):
+            return True
+        if isinstance(raised, RuntimeError) and "can't allocate memory" in str(raised):
+            return True
+        raised = raised and (raised.__cause__ or raised.__context__)
+    return False
+
+
+# What ranks compare
+
+
+def layout(model: nn.Module) -> list[str]:
+    """A line for every parameter and buffer: its name, shape and type, and what does not require a gradient."""
+    frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
+    return [
+        f"{name} {tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}{' frozen' if name in frozen else ''}"
+        for name, one in (*model.named_parameters(), *model.named_buffers())
+    ]
+
+
+def values(model: nn.Module) -> Iterator[Tensor]:
+    """All parameters and buffers, each once."""
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def digest(parts: Iterator[Tensor] | Iterator[str]) -> str:
+    """Equal for what is equal to the last bit."""
+    found = hashlib.sha256()
+    for one in parts:
+        if isinstance(one, str):
+            found.update(f"{one}\n".encode())
+        else:
+            found.update(raw(one))
+    return found.hexdigest()[:16]
+
+
+def raw(tensor: Tensor) -> bytes:
+    """Its elements as they are in memory."""
+    flat = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())

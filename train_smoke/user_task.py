@@ -1,0 +1,139 @@
+"""A user's model as a task of the smoke trainer: how it is cut, how fast it learns, and what it takes of memory."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import psutil
+import torch
+
+from preflight.train_smoke import batch
+from preflight.train_smoke.batch import Cut, Part, each
+from preflight.train_smoke.strategies import variants_of
+from preflight.train_smoke.task import Rates, Task
+from preflight.train_smoke.user_given import Given
+from preflight.train_smoke.wrapped import Variant
+
+ON_DEVICE = 5
+"""How many times the parameters' bytes a training holds where it computes: weights, gradient, momentum, a copy of the
+gradient in buckets, and one to spare (FSDP's pieces while the whole is still there; AdamW's second state)."""
+KEPT = 6
+"""How many float32 copies of the parameters are kept on the CPU to be compared with: at the start, first gradient, own
+gradient, at the end, and up to two of the optimizer's. They are let go of between recipes."""
+
+
+def rows_of(rows: int, rank: int, ranks: int) -> list[int]:
+    """Those of a rank, by its number in the group; row 0 where there are fewer rows than ranks."""
+    return list(batch.rows_of(rank, ranks, rows)) or [0]
+
+
+def task(
+    given: Given, rank: int, ranks: int, device: torch.device, rates: Rates, threads: int | None, *, exactly: bool
+) -> Task:
+    """`exactly`: alone the batch is always cut as the ranks have it, since another cut is another function."""
+    data = each(lambda one: one.to(device), given.batch)
+    rows = [batch.rows_of(one, ranks, given.rows) for one in range(ranks)]
+    cut = batch.cut(data, rows, rank)
+    cut = _by_rank(cut, data, rows) if exactly else cut
+    return Task("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates)
+
+
+def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
+    """Every part is the rows of one rank, this rank's own last."""
+
+    total = sum(map(len, rows))
+
+    def parts(ranks: int) -> tuple[Part, ...]:
+        def part(rank: int) -> Part:
+            index = torch.tensor(list(rows[rank]) or [0])
+            return Part(each(lambda one: one[index.to(one.device)], data), len(rows[rank]) / total)
+
+        others = [part(one) for one in range(ranks) if one != cut.rank and rows[one]]
+        return (*others, *([part(cut.rank)] if cut.rank < ranks else []))
+
+    every = parts(cut.ranks)
+    return replace(cut, whole=every, parts=every, early=parts((cut.ranks + 1) // 2))
+
+
+# Which variants
+
+
+def left_out(names: Mapping[str, list[str]], *, exactly: bool, calls: int) -> dict[str, str]:
+    """Variants in which a model cannot be compared that is cut `exactly`, or is called so often a step, and why."""
+    reasons = {
+        f"{strategy}/{name}": _unfit(variants_of(strategy)[name], exactly, calls)
+        for strategy, variants in names.items()
+        for name in variants
+    }
+    return {name: why for name, why in reasons.items() if why}
+
+
+def _unfit(variant: Variant, exactly: bool, calls: int) -> str:
+    if exactly and variant.in_pieces:
+        return "half of a rank's rows have another loss than they have among all"
+    if exactly and variant.recipe.bfloat16:
+        return "bfloat16's roundings are measured by another cut of the batch"
+    if variant.recipe.uneven and calls > 1:  # the others' collectives then do not match, and gloo aborts
+        return f"Join stands in for one call of the model a step, and the loss makes {calls}"
+    return ""
+
+
+def by_recipe(names: Mapping[str, list[str]], without: Iterable[str]) -> list[tuple[str, str, str]]:
+    """(recipe, strategy, variant), those of one recipe together: they share what is kept of the training alone."""
+    found = [
+        (variants_of(strategy)[name].recipe.name, strategy, name)
+        for strategy, variants in names.items()
+        for name in variants
+        if f"{strategy}/{name}" not in without
+    ]
+    order = list(dict.fromkeys(recipe for recipe, _, _ in found))
+    return sorted(found, key=lambda one: order.index(one[0]))
+
+
+# Memory
+
+
+class TooBig(MemoryError):  # noqa: N818 -- a reason to skip, not an error
+    """There is less memory than the trainings take."""
+
+
+def fits(given: Given, device: torch.device, ranks_here: int) -> None:
+    """An estimate from the parameters alone. `ranks_here`: how many share the node. Raises TooBig."""
+    parameters = list(given.model.parameters())
+    size = sum(one.numel() * one.element_size() for one in parameters)
+    kept = KEPT * 4 * sum(one.numel() for one in parameters)
+    needed = {"memory": kept} if device.type == "cuda" else {"memory": kept + ON_DEVICE * size}
+    free = {"memory": _free_on_host() // ranks_here}
+    if device.type == "cuda":
+        needed["GPU memory"] = ON_DEVICE * size
+        sharing = max(1, ranks_here // max(1, torch.cuda.device_count()))
+        free["GPU memory"] = torch.cuda.mem_get_info(device)[0] // sharing
+    for kind, bytes_ in needed.items():
+        if bytes_ > free[kind]:
+            count = sum(one.numel() for one in parameters)
+            raise TooBig(
+                f"the model is too big to be trained alone on each rank: its {count:,} parameters need about "
+                f"{_gib(bytes_)} of {kind}, and {_gib(free[kind])} a rank are free"
+            )
+
+
+def _gib(bytes_: int) -> str:
+    return f"{bytes_ / 2**30:,.2f} GiB"
+
+
+def _free_on_host() -> int:
+    """Bytes, also by the limit of the nearest cgroup (version 2)."""
+    free = psutil.virtual_memory().available
+    with contextlib.suppress(OSError, ValueError):
+        folder = "/sys/fs/cgroup"
+        limit = int(_text(f"{folder}/memory.max"))
+        stat = dict(line.split() for line in _text(f"{folder}/memory.stat").splitlines())
+        used = int(_text(f"{folder}/memory.current")) - int(stat.get("inactive_file", 0))
+        free = min(free, max(0, limit - used))
+    return int(free)
+
+
+def _text(path: str) -> str:
+    with open(os.path.realpath(path)) as file:
+        return file.read()

@@ -1,0 +1,218 @@
+"""Trains a user's model once alone, forward and backward, and sees what would make it train otherwise on many ranks."""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from preflight.train_smoke.batch import each
+from preflight.train_smoke.buffers import Buffers
+from preflight.train_smoke.user_given import Given, Mistake, raw, some
+
+SHARE_A_STEP = 0.002
+"""Of the weights' norm that the first step of SGD is long. With momentum eight steps come to 6% of it at most: far
+above the roundings of float32, and near enough for the loss to stay what it was like."""
+ROUNDED = {torch.float64: 1e-4, torch.float32: 1e-3}
+"""How far (relatively) the loss of all rows may be from the mean of two halves: thousands of roundings."""
+ROUNDED_ELSE = 0.05
+"""In bfloat16 and float16."""
+
+
+class Incomparable(Exception):  # noqa: N818 -- a reason to skip, not an error
+    """No two trainings of this model can be held against each other, though it may be sound. Of random numbers it is
+    raised where they are drawn."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What was seen of a model."""
+
+    unused: list[str]
+    """Parameters that get no gradient from the loss of the whole batch."""
+    unused_here: list[str]
+    """Others that get none from this rank's own rows."""
+    batch_norms: list[str]
+    """Modules that normalise by the batch that they see."""
+    dropouts: list[str]
+    """Modules whose dropout was set to 0."""
+    apart: float
+    """How far the loss over all rows is from the mean of the losses of its halves, by the largest of these; 0 where
+    they agree but for rounding."""
+    calls: int
+    """How often the loss calls the model."""
+    rate: float
+    """A learning rate of SGD that changes the weights by SHARE_A_STEP."""
+    adamw_rate: float
+    """The same of AdamW."""
+
+
+def without_dropout(model: nn.Module) -> list[str]:
+    """Sets the dropout of all modules of torch to 0, and says which had one."""
+    found = []
+    for name, module in model.named_modules():
+        attribute = "p" if isinstance(module, _DropoutNd) else "dropout"
+        kinds = (_DropoutNd, nn.MultiheadAttention, nn.RNNBase)
+        if isinstance(module, kinds) and module.training and getattr(module, attribute):
+            setattr(module, attribute, 0.0)
+            found.append(name or type(module).__name__)
+    return found
+
+
+def batch_norms(model: nn.Module) -> list[str]:
+    """Names of the modules that normalise by the batch."""
+    return [name or type(one).__name__ for name, one in model.named_modules() if _by_batch(one)]
+
+
+def _by_batch(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm) and module.training
+
+
+def traits(given: Given, own: list[int], device: torch.device, dropouts: list[str]) -> Traits:
+    """`own`: this rank's rows. Raises Mistake, Incomparable, and what the user's code raises."""
+    plain = given.copy(device)
+    data = each(lambda one: one.to(device), given.batch)
+    calls: list[None] = []
+    hook = plain.register_forward_pre_hook(lambda *_: calls.append(None))
+    loss = _drawing_nothing(lambda: given.loss(plain, data), lambda: given.loss(given.copy(device), data))
+    hook.remove()
+    _checked(loss, plain, f"{given.rows} rows")
+    unused = _without_gradient(plain)
+    used = [(name, one) for name, one in plain.named_parameters() if one.grad is not None]
+    rate, adamw_rate = _rates(used)
+    for _, one in used:
+        one.grad = None
+    _checked(given.loss(plain, _rows(data, own)), plain, f"its own {len(own)} of {given.rows} rows")
+    here = [name for name in _without_gradient(plain) if name not in unused]
+    apart = _apart(given, data, device)
+    return Traits(unused, here, batch_norms(given.model), dropouts, apart, len(calls), rate, adamw_rate)
+
+
+def _rows(data: Any, rows: list[int]) -> Any:
+    return each(lambda one: one[torch.tensor(rows, device=one.device)], data)
+
+
+def _checked(loss: Any, plain: nn.Module, of: str) -> None:
+    """Makes its backward pass. Raises Mistake."""
+    if not isinstance(loss, Tensor):
+        raise Mistake("wrong_loss", f"loss_fn returns a value of type {type(loss).__name__}, expected a tensor")
+    if loss.numel() != 1:
+        text = f"loss_fn returns a tensor of shape {tuple(loss.shape)}, expected one number: the mean over the rows"
+        raise Mistake("wrong_loss", text)
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise Mistake("wrong_loss", f"the loss over {of} is {value} before the first step, expected a number")
+    if not loss.requires_grad:
+        text = (
+            "the loss does not depend on the parameters, expected one to call backward() on: is it detached, or made "
+        )
+        raise Mistake("wrong_loss", f"{text}under no_grad()?")
+    loss.backward()  # type: ignore[no-untyped-call]
+    trained = [one for one in plain.parameters() if one.requires_grad]
+    if all(one.grad is None for one in trained):
+        text = f"none of the model's {len(trained)} parameters gets a gradient: does loss_fn use the model it is given?"
+        raise Mistake("wrong_loss", text)
+    for name, one in plain.named_parameters():
+        if one.grad is not None and one.grad.layout is not torch.strided:
+            raise Incomparable(
+                f"{name} has a sparse gradient, of which FSDP knows nothing (sparse=False makes it dense)"
+            )
+        if one.grad is not None and not bool(torch.isfinite(one.grad).all()):
+            raise Mistake("wrong_loss", f"the gradient of {name} over {of} is not finite before the first step")
+
+
+def _without_gradient(plain: nn.Module) -> list[str]:
+    return [name for name, one in plain.named_parameters() if one.requires_grad and one.grad is None]
+
+
+def _rates(used: list[tuple[str, nn.Parameter]]) -> tuple[float, float]:
+    """Learning rates of SGD and AdamW, by which a step is SHARE_A_STEP of the weights."""
+    count = sum(one.numel() for _, one in used)
+    size = math.sqrt(sum(float(one.detach().double().norm()) ** 2 for _, one in used)) or math.sqrt(count) * 0.01
+    slope = math.sqrt(sum(float(one.grad.double().norm()) ** 2 for _, one in used if one.grad is not None))
+    if not slope:
+        raise Mistake("wrong_loss", f"the gradient of all {some([name for name, _ in used])} parameters is 0")
+    return SHARE_A_STEP * size / slope, SHARE_A_STEP * size / math.sqrt(count)
+
+
+# Is it a mean over the rows?
+
+
+def _apart(given: Given, data: Any, device: torch.device) -> float:
+    """Raises Mistake for a sum."""
+    if given.rows < 2:
+        return 0.0
+    plain, middle = given.copy(device), given.rows // 2
+    for module in plain.modules():
+        if _by_batch(module):
+            module.eval()
+    sizes = (given.rows, middle, given.rows - middle)
+    buffers = Buffers(plain)
+
+    def loss(rows: range) -> float:
+        buffers.put_back()
+        return float(given.loss(plain, _rows(data, list(rows))))
+
+    with torch.no_grad():
+        total, first, second = map(loss, (range(given.rows), range(middle), range(middle, given.rows)))
+    mean = (first * sizes[1] + second * sizes[2]) / sizes[0]
+    least = max(map(abs, (total, mean, first, second)))
+    if not math.isfinite(least):
+        return 0.0  # the trainings will tell
+    dtype = next(one.dtype for one in plain.parameters() if one.requires_grad)
+    allowed = ROUNDED.get(dtype, ROUNDED_ELSE) * least
+    if abs(total - mean) <= allowed:
+        return 0.0
+    if mean and abs(total - first - second) <= allowed:
+        text = f"the loss over {sizes[0]} rows is {total / mean:.3g} x the mean of its halves' losses ({total:.6g} and "
+        raise Mistake("sum_for_mean", f"{text}{mean:.6g}), expected 1 x: it is a sum over the rows", ratio=total / mean)
+    return (total - mean) / least
+
+
+# Does it draw random numbers?
+
+
+def _drawing_nothing(loss: Callable[[], Any], again: Callable[[], Any]) -> Any:
+    """Raises Incomparable where the same is not computed twice."""
+    before = _random_states()
+    made = loss()
+    if _random_states() != before:
+        with _pointing_at_draws():
+            again()
+        raise Incomparable("forward or loss_fn draws random numbers")
+    return made
+
+
+def _random_states() -> list[bytes]:
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states += torch.cuda.get_rng_state_all()
+    return [*map(raw, states), repr(random.getstate()).encode()]
+
+
+class _Pointing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raises behind the first operation that draws."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._before = _random_states()
+
+    def __torch_dispatch__(self, function: Any, _types: Any, inputs: Any = (), named: Any = None) -> Any:
+        made = function(*inputs, **(named or {}))
+        if _random_states() != self._before:
+            name = str(function).removeprefix("aten.").partition(".")[0]
+            raise Incomparable(f"{name}() draws random numbers, expected none: each rank would draw others")
+        return made
+
+
+@contextmanager
+def _pointing_at_draws() -> Iterator[None]:
+    with _Pointing():
+        yield

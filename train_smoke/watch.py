@@ -1,0 +1,107 @@
+"""Sees gradients as backward makes them, before ranks exchange them, and where a rank waits for others."""
+
+import contextlib
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from preflight.train_smoke import model
+from preflight.train_smoke.wrapped import Mark
+
+
+class Signs:
+    """A fixed 1 or -1 for each element of each parameter; the sum of a gradient's elements with these is its print: of
+    two gradients with one norm it shows where a few elements differ, and prints of parts add up."""
+
+    def __init__(self, plain: nn.Module) -> None:
+        random = torch.Generator().manual_seed(model.SEED)
+        self._signs = {
+            name: torch.randint(0, 2, one.shape, generator=random, dtype=torch.int8).mul_(2).sub_(1).to(one.device)
+            for name, one in plain.named_parameters()
+        }
+
+    def norm_and_print(self, name: str, gradient: Tensor) -> Tensor:
+        """(2,), float32 at least."""
+        exact = gradient if gradient.dtype == torch.float64 else gradient.float()
+        return torch.stack([exact.norm(), (exact * self._signs[name].to(exact.device)).sum()])
+
+
+def together(each: Iterable[Tensor]) -> tuple[float, float]:
+    """Norm and print of all, out of each one's."""
+    made = [one.cpu() for one in each]
+    if not made:
+        return 0.0, 0.0
+    norms, prints = torch.stack(made).unbind(dim=1)
+    return float(norms.norm()), float(prints.sum())
+
+
+class Watch:
+    """Of one model. It must see the model before a strategy wraps it, and so knows the parameters by their names.
+
+    The tensors that a forward pass works with are looked up as each module begins: FSDP puts others there than those
+    that the optimizer steps.
+    """
+
+    def __init__(self, plain: nn.Module, signs: Signs, mark: Mark) -> None:
+        self.waiting = contextlib.ExitStack()
+        self.signs, self._mark, self._step = signs, mark, ""
+        self._hooks: dict[str, list[tuple[Tensor, Any]]] = {}
+        """The tensors too: where one were let go of, the next could be taken for it."""
+        self._own: dict[str, Tensor] = {}
+        self._torn = False
+        self.names = [name for name, one in plain.named_parameters() if one.requires_grad]
+        for prefix, module in plain.named_modules(remove_duplicate=False):
+            module.register_forward_pre_hook(functools.partial(self._begins, f"{prefix}." if prefix else ""))
+
+    def begin(self, step: int) -> None:
+        """Before a step."""
+        self._own.clear()
+        self._torn = False
+        self._step = f"step {step}"
+
+    def forward(self) -> None:
+        """Before a part of the batch: until the model's own forward begins, ranks may wait for each other."""
+        for hooked in self._hooks.values():
+            for _, hook in hooked:
+                hook.remove()
+        self._hooks.clear()
+        self._missing = set(self.names)
+        self._from: dict[str, int] = {}
+        self.waiting.enter_context(self._mark("forward", self._step))
+
+    def waits_at(self, unit: nn.Module) -> None:
+        """As this module's forward begins, the strategy waits for other ranks; called after it has put its hooks on."""
+        unit.register_forward_pre_hook(self._fetches, prepend=True)
+
+    def _fetches(self, _unit: nn.Module, _inputs: Any) -> None:
+        self.waiting.close()
+        self.waiting.enter_context(self._mark("forward", self._step))
+
+    def _begins(self, prefix: str, module: nn.Module, _inputs: Any) -> None:
+        self.waiting.close()
+        for own, parameter in module._parameters.items():
+            if parameter is None or not parameter.requires_grad or hasattr(parameter, "to_local"):
+                continue
+            hooked = self._hooks.setdefault(prefix + own, [])
+            if not any(one is parameter for one, _ in hooked):
+                made = functools.partial(self._made, prefix + own, len(hooked))
+                hooked.append((parameter, parameter.register_hook(made)))  # type: ignore[no-untyped-call]
+
+    def _made(self, name: str, number: int, gradient: Tensor) -> None:
+        if name not in self._missing:
+            self._torn |= self._from.get(name, number) != number  # a second name of a tied one is never missing
+            return
+        self._from[name] = number
+        made = self.signs.norm_and_print(name, gradient.detach())
+        self._own[name] = self._own[name] + made if name in self._own else made
+        self._missing.discard(name)
+        if not self._missing:
+            self.waiting.enter_context(self._mark("gradients", self._step))
+
+    def own(self) -> tuple[float, float] | None:
+        """Norm (of a single part) and print of this rank's gradient of the step's parts; None where some parameter's
+        was not seen, or came in several pieces: FSDP1 has another tensor for each use of a module."""
+        return together(self._own.values()) if len(self._own) == len(self.names) and not self._torn else None
