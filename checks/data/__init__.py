@@ -1,0 +1,1 @@
+"""Data: what each rank sees of it."""

@@ -1,0 +1,85 @@
+"""Is a library's random generator seeded alike on all ranks, or unlike on all, or on some otherwise?"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+from preflight.check import Vote, ranges, vote
+
+
+class Seeded(TypedDict):
+    """A library's generator on one rank, after the user's function."""
+
+    seed: int | None
+    """Where it can be asked: torch's."""
+    state: str
+    """A digest."""
+    changed: bool
+    """Whether the function has seeded it (torch), or at least drawn from it (Python, NumPy)."""
+    undrawn: bool
+    """Whether it is known that nothing was drawn since it was seeded."""
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Ranks on which a generator is seeded otherwise than on most."""
+
+    ranks: tuple[int, ...]
+    certain: bool
+    """Whether the seed is known to be another; else it may be the same, and more was drawn since."""
+    said: str
+    """What was found and what was expected, for a sentence."""
+
+
+def seeds(its: Mapping[int, Seeded]) -> Vote[int | str]:
+    """The seeds, or where they are not known the states."""
+    return vote({rank: one["state"] if one["seed"] is None else one["seed"] for rank, one in its.items()})
+
+
+def odd(library: str, its: Mapping[int, Seeded]) -> Iterator[Odd]:
+    """Nothing where all are alike, or no two: both are sound. `its`: by rank."""
+    counted = seeds(its)
+    if counted.decided and not counted.unanimous:
+        yield from _but_on_some(library, its, counted)
+        return
+    seeded = [rank for rank, one in its.items() if one["changed"] and (one["seed"] is not None or one["undrawn"])]
+    left = [rank for rank, one in its.items() if not one["changed"]]
+    if seeded and left:
+        fewer = min(seeded, left, key=len) if len(seeded) != len(left) else [*seeded, *left]
+        yield Odd(tuple(fewer), True, f"{library} is seeded on {ranges.ranks(seeded)}, and not on {ranges.ranks(left)}")
+
+
+def _but_on_some(library: str, its: Mapping[int, Seeded], counted: "Vote[int | str]") -> Iterator[Odd]:
+    most, among = its[counted.ranks_of[counted.usual][0]], counted.share()
+    ranks: dict[tuple[bool, str], list[int]] = {}
+    for rank, _ in counted.odd():
+        one = its[rank]
+        if not one["changed"]:
+            certain, said = True, f"{library} is not seeded on {{ranks}}, expected it as on {among}"
+        elif one["seed"] is not None:
+            certain, said = (
+                True,
+                f"{library} is seeded {one['seed']} on {{ranks}}, expected {most['seed']} as on {among}",
+            )
+        elif one["undrawn"] and most["undrawn"]:
+            certain, said = True, f"{library} is seeded otherwise on {{ranks}} than on {among}, expected alike"
+        else:
+            certain = False
+            said = f"{library} is seeded otherwise on {{ranks}} than on {among}, or has drawn otherwise since"
+        ranks.setdefault((certain, said), []).append(rank)
+    for (certain, said), of in ranks.items():
+        yield Odd(tuple(of), certain, said.format(ranks=ranges.ranks(of)))
+
+
+def said(its: Mapping[int, Seeded]) -> str:
+    """ "seeded 42", "not seeded", "seeded with 4 seeds": after the library's name."""
+    counted = seeds(its)
+    if not any(one["changed"] for one in its.values()):
+        return "not seeded"
+    if not all(one["changed"] for one in its.values()):
+        return "not seeded on all"
+    if counted.unanimous:
+        return f"seeded {counted.usual}" if isinstance(counted.usual, int) else "seeded alike"
+    if isinstance(counted.usual, int):
+        return f"seeded with {len(counted.ranks_of)} seeds"
+    return "not alike"

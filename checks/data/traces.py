@@ -1,0 +1,183 @@
+"""What a call of the user's code leaves: lines that it prints, files that it writes, makes, renames or removes.
+
+Ranks that share a folder do it to the same files at the same time, unless only one of them does.
+"""
+
+import functools
+import os
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+FIRST, LONGEST = 3, 200
+"""Lines that are kept, and characters of each."""
+FILES = 20
+"""That are kept."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_KERNELS = ("/dev/", "/proc/", "/sys/")
+_OWN_NAME = re.compile(r"(tmp\w{8}|pymp-|torch)")
+"""In the folder for temporary files: names by tempfile, multiprocessing and torch, which differ between processes."""
+
+
+@dataclass
+class Traces:
+    printed: list[str] = field(default_factory=list)
+    """The first `FIRST` lines that are not blank, on stdout or stderr; without warnings, which Python prints."""
+    lines: int = 0
+    """All of them."""
+    written: list[str] = field(default_factory=list)
+    """The first `FILES` files and folders, relative to the current folder where they lie in it. Files that C code opens
+    are not known, but for torch.save's."""
+
+
+@contextmanager
+def traced() -> Iterator[Traces]:
+    """What is printed still goes where it went; sys.stdout and sys.stderr are afterwards as before."""
+    import torch
+
+    traces, before = Traces(), (sys.stdout, sys.stderr)
+    streams = [_Stream(stream, traces) for stream in before]
+    sys.stdout, sys.stderr = streams
+    save, _Files.now = torch.save, _Files(os.getcwd(), traces.written)
+    torch.save = _saving(save)
+    _listen()
+    try:
+        yield traces
+    finally:
+        _Files.now, torch.save = None, save
+        sys.stdout, sys.stderr = before
+        for stream in streams:
+            stream.end()
+
+
+class _Stream:
+    """Passes on what is printed, and counts it. It may live on: a logger of the user's holds it."""
+
+    def __init__(self, stream: Any, traces: Traces) -> None:
+        self._stream, self._traces, self._begun = stream, traces, ""
+        self._counts = True
+
+    def write(self, text: str) -> Any:
+        done = self._stream.write(text)  # a TypeError for what is no text
+        if self._counts and sys._getframe(1).f_globals.get("__name__") != "warnings":
+            *whole, rest = text.split("\n")
+            for line in whole:
+                self._take(self._begun + line)
+                self._begun = ""
+            self._begun = (self._begun + rest)[:LONGEST]
+        return done
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def close(self) -> None:
+        """It is the worker's."""
+
+    def end(self) -> None:
+        self._take(self._begun)
+        self._counts = False
+
+    def _take(self, line: str) -> None:
+        if line.strip():
+            self._traces.lines += 1
+            if len(self._traces.printed) < FIRST:
+                self._traces.printed.append(_clean(line.strip())[:LONGEST])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _clean(text: str) -> str:
+    """Without what a terminal or JSON would not take: escapes, half characters."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+
+
+class _Files:
+    """Of one call: what Python's audit events tell of files."""
+
+    now: "_Files | None" = None
+
+    def __init__(self, folder: str, written: list[str]) -> None:
+        self._folder, self._written = os.path.join(folder, ""), written
+        self._temporary = os.path.join(os.path.abspath(tempfile.gettempdir()), "")  # here: it may write to find it out
+
+    def hear(self, event: str, given: tuple[Any, ...]) -> None:
+        about = _EVENTS.get(event)
+        if about is not None and len(self._written) < FILES:
+            for path in about(*given):
+                self.note(path)
+
+    def note(self, path: Any) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return  # a descriptor: it was opened before
+        full = os.path.abspath(os.fsdecode(path))
+        name = _clean(full.removeprefix(self._folder))
+        if name not in self._written and len(self._written) < FILES and self._is_shared(full):
+            self._written.append(name)
+
+    def _is_shared(self, path: str) -> bool:
+        """Whether other ranks may mean the same. (A file that is there to be locked is there for that.)"""
+        if path.startswith(_KERNELS) or path.endswith(".lock") or f"{os.sep}__pycache__" in path:
+            return False
+        if path.startswith(self._folder):
+            return True
+        return not (path.startswith(self._temporary) and _OWN_NAME.match(path.removeprefix(self._temporary)))
+
+
+def _opened(path: Any, _mode: Any, flags: int, *_: Any) -> Iterator[Any]:
+    if flags & _WRITES and flags & os.O_TMPFILE != os.O_TMPFILE and isinstance(path, str | bytes):
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe, a terminal
+                return
+        yield path
+
+
+def _made(path: Any, _mode: int, folder: int) -> Iterator[Any]:
+    if folder < 0 and not os.path.lexists(path):  # os.makedirs asks for those that are there, too
+        yield path
+
+
+def _removed(path: Any, folder: int) -> Iterator[Any]:
+    if folder < 0 and os.path.lexists(path):
+        yield path
+
+
+def _renamed(old: Any, new: Any, old_folder: int, new_folder: int) -> Iterator[Any]:
+    yield from (path for path, folder in ((old, old_folder), (new, new_folder)) if folder < 0)
+
+
+_EVENTS: dict[str, Callable[..., Iterator[Any]]] = {
+    "open": _opened, "os.mkdir": _made, "os.remove": _removed, "os.rmdir": _removed, "os.rename": _renamed,
+    "os.truncate": lambda path, _length: iter([path]), "shutil.rmtree": lambda path, _folder: iter([path]),
+}  # fmt: skip
+"""Python's (docs.python.org/3/library/audit_events.html). Names within an open folder are left out: rmtree's."""
+
+
+@functools.cache
+def _listen() -> None:
+    """For good: an audit hook cannot be taken back. It does nothing while no call is traced."""
+
+    def hook(event: str, given: tuple[Any, ...]) -> None:
+        if (files := _Files.now) is not None:
+            with suppress(Exception):  # it would end what the user does
+                files.hear(event, given)
+
+    sys.addaudithook(hook)
+
+
+def _saving(save: Any) -> Any:
+    """torch.save writes a path that it is given from C++, unheard."""
+
+    @functools.wraps(save)
+    def saved(obj: Any, f: Any, *more: Any, **named: Any) -> Any:
+        if _Files.now is not None:
+            _Files.now.note(f)
+        return save(obj, f, *more, **named)
+
+    return saved
