@@ -1,0 +1,214 @@
+"""What `preflight debug` puts into each Python rank of a job, by PYTHONPATH: the rank notes who it is and what it
+raised, and can be asked for its stacks (a signal) and its flight recorder (a message).
+
+It imports nothing of preflight, runs on any Python from 3.8, does nothing in a process that is no rank, and never
+breaks the job. What it costs is a few milliseconds at the start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # typing's own would be an import
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+FOLDER = "PREFLIGHT_DEBUG"
+"""Where everything is written."""
+MARK = "PREFLIGHT_DEBUG_RANK"
+"""The rank's pid. What a rank starts inherits RANK and is none: a compiler, a spawned DataLoader worker."""
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
+"""A launcher is no rank, also where srun or an operator has numbered it. In its first words."""
+_C10D = "torch.distributed.distributed_c10d"
+SIGNAL_BELOW_MAX = 7
+"""SIGRTMAX - 7 asks for the stacks: a user's own handlers are for SIGUSR1, SIGUSR2 or the first real-time ones."""
+
+
+class Rank:
+    """This process. `folder` holds records/, stacks/ and recorded/; a file is HOST.PID.* there."""
+
+    def __init__(self, folder: str, rank: int) -> None:
+        self.pid = os.getpid()
+        self.folder = folder
+        self.node = os.uname().nodename
+        self.record: dict[str, Any] = {"preflight_record": 1, "rank": rank, "node": self.node, "pid": self.pid}
+        self.record["pid_namespace"] = os.readlink("/proc/self/ns/pid")  # a container counts its own
+        self.before = sys.excepthook
+        self.before_in_thread: Any = None
+
+    def install(self) -> None:
+        import atexit
+        import time
+
+        os.environ[MARK] = str(self.pid)
+        more = {"local_rank": _number(LOCAL_RANKS), "world_size": _number(("WORLD_SIZE",)), "started": time.time()}
+        self.record.update(more, restart=_number(("TORCHELASTIC_RESTART_COUNT",)), cwd=os.getcwd())
+        self.write()
+        self._answer_with_stacks()
+        sys.excepthook = self.on_exception
+        if _C10D in sys.modules:  # forked from a process that has imported it
+            self._at_c10d()
+        else:
+            sys.meta_path.insert(0, self)
+        atexit.register(self.on_exit)
+        if sys.stdout is not None:  # as on a terminal: what a rank printed before it died is not lost
+            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
+
+    def path(self, folder: str, end: str) -> str:
+        return os.path.join(self.folder, folder, "%s.%d.%s" % (self.node, self.pid, end))  # noqa: UP031 -- old Pythons
+
+    def write(self) -> None:
+        """Appears whole or not at all."""
+        import json
+
+        path = self.path("records", "json")
+        with open(path + ".tmp", "w") as file:
+            json.dump(self.record, file)
+        os.replace(path + ".tmp", path)
+
+    def _answer_with_stacks(self) -> None:
+        import faulthandler
+        import signal
+
+        number = signal.SIGRTMAX - SIGNAL_BELOW_MAX
+        if signal.getsignal(number) == signal.SIG_DFL:
+            self.stacks = open(self.path("stacks", "stack"), "a")  # noqa: SIM115 -- lives as long as the process
+            faulthandler.register(number, file=self.stacks, all_threads=True, chain=False)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        """Finds nothing. It waits until torch.distributed is imported: before that there is nothing to ask for, and no
+        thread is to be there."""
+        if name == _C10D:
+            try:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self._at_c10d()
+            except Exception:  # noqa: S110 -- the job goes first
+                pass
+
+    def _at_c10d(self) -> None:
+        _size_recorder()
+        self._listen()
+
+    def _listen(self) -> None:
+        """A thread sleeps in one system call. A forked worker has the socket, and no thread."""
+        import _socket
+        import _thread
+        import threading
+
+        self.before_in_thread, threading.excepthook = threading.excepthook, self.on_exception_in_thread
+        bell = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+        bell.bind("\0preflight-debug-%d" % self.pid)  # noqa: UP031
+        _thread.start_new_thread(self._serve, (bell,))
+
+    def _serve(self, bell: Any) -> None:
+        while True:
+            bell.recv(16)
+            self.write_recorder()
+
+    def write_recorder(self) -> None:
+        """The flight recorder, where torch is loaded and has a group. As JSON: its other form is a pickle."""
+        try:
+            c10d = sys.modules.get("torch._C._distributed_c10d")
+            groups = getattr(sys.modules.get(_C10D), "_world", None)
+            dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
+            if not dump or not groups or not groups.pg_names:
+                return
+            import json
+
+            said = json.loads(dump(True, False))
+            ranks = {name: sorted(groups.pg_group_ranks[group]) for group, name in groups.pg_names.items()}
+            if not said.get("pg_config"):  # gloo writes none
+                said["pg_config"] = {name: {"name": name, "ranks": str(those)} for name, those in ranks.items()}
+            said.update(rank=self.record["rank"], node=self.node, pid=self.pid)
+            path = self.path("recorded", "rank-%d.json" % self.record["rank"])  # noqa: UP031 -- as torch's own names end
+            with open(path + ".tmp", "w") as file:
+                json.dump(said, file)
+            os.replace(path + ".tmp", path)
+        except Exception:  # noqa: S110 -- torch's records have no promised form
+            pass
+
+    def on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self.note(kind, error, trace)
+        self.before(kind, error, trace)
+
+    def on_exception_in_thread(self, about: Any) -> None:
+        self.note(about.exc_type, about.exc_value, about.exc_traceback, thread=getattr(about.thread, "name", ""))
+        self.before_in_thread(about)
+
+    def note(self, kind: Any, error: Any, trace: Any, thread: str = "") -> None:
+        """Before anything else happens; the first one of the main thread stays, those of other threads beside it."""
+        try:
+            import time
+            import traceback
+
+            name = "thread_exception" if thread else "exception"
+            if os.getpid() != self.pid or name in self.record or kind is None:
+                return
+            now = time.time()
+            text = "".join(traceback.format_exception(kind, error, trace, limit=-100))[-100000:]
+            message = text.rstrip().rpartition("\n")[2] if error is None else _text(error)
+            about = {"type": kind.__name__, "message": message[:20000], "traceback": text, "time": now}
+            self.record[name] = dict(about, thread=thread) if thread else about
+            self.write()
+            self.write_recorder()
+        except Exception:  # noqa: S110
+            pass
+
+    def on_exit(self) -> None:
+        """The interpreter ends by itself: not by a signal, nor os._exit."""
+        try:
+            import time
+
+            if os.getpid() != self.pid:
+                return
+            if getattr(sys, "last_type", None) is not None:  # somebody else's excepthook did not call ours
+                self.note(sys.last_type, sys.last_value, sys.last_traceback)
+            self.record["ended"] = time.time()
+            self.write()
+        except Exception:  # noqa: S110
+            pass
+
+
+def _size_recorder() -> None:
+    """Where the user has not: a newer torch complains of the older name. 512 entries cost 0.1 ms each to write."""
+    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    if not any(name in os.environ for name in names):
+        is_new = hasattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json")
+        os.environ[names[0] if is_new else names[1]] = "512"
+
+
+def _text(error: object) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its text cannot be made)"
+
+
+def _number(names: tuple[str, ...]) -> int | None:
+    """The first that is set, or None."""
+    texts = [os.environ[name].strip() for name in names if name in os.environ]
+    return int(texts[0]) if texts and texts[0].isdigit() else None
+
+
+def _words() -> list[str]:
+    """The command line: sys.argv is not there yet."""
+    with open("/proc/self/cmdline", "rb") as file:
+        return file.read(100000).decode(errors="replace").split("\0")[:-1]
+
+
+def install() -> Rank | None:
+    """Where this process is a rank; returns it, or None."""
+    folder, rank = os.environ.get(FOLDER), _number(RANKS)
+    if not folder or rank is None or os.environ.get(MARK, str(os.getpid())) != str(os.getpid()):
+        return None
+    begin = [word.rpartition("/")[2] for word in _words()[1:4]]  # python -u -m torch.distributed.run
+    if any(word in LAUNCHERS for word in begin):
+        return None
+    made = Rank(folder, rank)
+    made.install()
+    return made

@@ -1,0 +1,193 @@
+"""The job as a child: its process group, its terminal, the signals that are passed to it, its end."""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+from preflight import child
+from preflight.debug.output import DRAIN_S, Kept, Stream, is_one
+
+TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Passed to its process group, as a terminal does."""
+TO_ITSELF = (signal.SIGUSR1, signal.SIGUSR2)
+"""Passed to the command alone: they end whoever does not expect them."""
+GRACE_S = 10.0
+"""From SIGTERM to SIGKILL, where a hung job is ended."""
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class CannotStart(Exception):  # noqa: N818 -- as it is read where it is caught
+    """The command cannot be run. `code` is the shell's: 127 not found, 126 not executable."""
+
+    def __init__(self, sentence: str, code: int) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class Job:
+    """Started at once, from the main thread. Raises CannotStart."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], kept: str) -> None:
+        """`kept`: path of what is kept of its output, without ".out" and ".err"."""
+        self.code: int | None = None
+        """As a shell gives it, once it has ended: 128 and the signal's number."""
+        self.passed: list[int] = []
+        """Signals that were passed on."""
+        self._terminal = _foreground_terminal()
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before = {number: signal.getsignal(number) for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP)}
+        self._process, self.streams = self._start(command, environ, kept)
+        self.pid = self._process.pid
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP, signal.SIGCONT):
+            if self._before.get(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._pass)
+
+    def _start(
+        self, command: Sequence[str], environ: Mapping[str, str], kept: str
+    ) -> tuple["subprocess.Popen[bytes]", list[Stream]]:
+        out, out_end = os.pipe2(os.O_CLOEXEC)
+        err, err_end = (out, out_end) if is_one(1, 2) else os.pipe2(os.O_CLOEXEC)
+        begin = _Begin(os.getpid(), self._terminal)
+        try:
+            process = subprocess.Popen(
+                list(command), env=dict(environ), stdout=out_end, stderr=err_end, process_group=0, preexec_fn=begin
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            raise _cannot(command[0], error) from None
+        finally:
+            for end in {out_end, err_end}:
+                os.close(end)
+        streams = [Stream(out, 1, Kept(f"{kept}.out"))]
+        return process, streams if err == out else [*streams, Stream(err, 2, Kept(f"{kept}.err"))]
+
+    @property
+    def latest_output(self) -> float:
+        """time.monotonic() of what it wrote last."""
+        return max(stream.latest for stream in self.streams)
+
+    def wait(self, seconds: float, others: Sequence[int] = ()) -> list[int]:
+        """At most so long for its end, a signal or any of these descriptors, which are returned where they are
+        readable."""
+        ready: list[int] = []
+        self._reap()  # it may have ended before SIGCHLD was caught
+        if self.code is None:
+            poll = select.poll()
+            for descriptor in (self._woken, *others):
+                poll.register(descriptor, select.POLLIN)
+            ready = [descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)]
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, 4096)
+        self._reap()
+        return [descriptor for descriptor in ready if descriptor != self._woken]
+
+    def _reap(self) -> None:
+        while self.code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                pid, status = self.pid, 0
+            if not pid:
+                return
+            if os.WIFSTOPPED(status):
+                self._stop_too()
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            self.code = code if code >= 0 else 128 - code
+            self._process.returncode = code  # Popen is not to wait for it
+            self._take_terminal()
+
+    def _stop_too(self) -> None:
+        """It was stopped at the terminal (Ctrl-Z): so is this, or the shell would go on waiting."""
+        if self._terminal is not None:
+            self._take_terminal()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _take_terminal(self) -> None:
+        _make_foreground(self._terminal, os.getpgrp())
+
+    def _pass(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGCONT:
+            if self._terminal is not None and _foreground(self._terminal) == os.getpgrp():
+                _make_foreground(self._terminal, self.pid)
+            self.signal(number)
+            return
+        self.passed.append(number)
+        self.signal(number)
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def signal(self, number: int) -> None:
+        """To its group, or the command alone (TO_ITSELF)."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                (os.kill if number in TO_ITSELF else os.killpg)(self.pid, number)
+
+    def finish(self) -> None:
+        """Its last output is passed on; signals are as they were before it."""
+        end = time.monotonic() + DRAIN_S
+        for stream in self.streams:
+            stream.finish(end)
+        for number, before in self._before.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+    def end(self) -> None:
+        """Ends a job that hangs, with all that it has started; what is stopped cannot heed a SIGTERM."""
+        child.adopt_orphans()  # torchrun's ranks have sessions of their own
+        for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):
+            self.signal(number)
+            self.signal(signal.SIGCONT)
+            end = time.monotonic() + seconds
+            while self.code is None and time.monotonic() < end:
+                self.wait(end - time.monotonic())
+        child.end_orphans(set())
+
+
+class _Begin:
+    """In the child, between fork and exec: it dies with this process, and has the terminal if this one had it."""
+
+    def __init__(self, parent: int, terminal: int | None) -> None:
+        self._parent, self._terminal = parent, terminal
+
+    def __call__(self) -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != self._parent:
+            os._exit(128 + signal.SIGTERM)
+        _make_foreground(self._terminal, os.getpid())
+
+
+def _foreground_terminal() -> int | None:
+    """Stdin, where it is a terminal in whose foreground this process is."""
+    return 0 if os.isatty(0) and _foreground(0) == os.getpgrp() else None
+
+
+def _foreground(terminal: int) -> int:
+    try:
+        return os.tcgetpgrp(terminal)
+    except OSError:
+        return -1
+
+
+def _make_foreground(terminal: int | None, group: int) -> None:
+    """Who is in the background is stopped for asking, unless it ignores that."""
+    if terminal is None:
+        return
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.tcsetpgrp(terminal, group)
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL if before is None else before)
+
+
+def _cannot(word: str, error: Exception) -> CannotStart:
+    if isinstance(error, FileNotFoundError):
+        return CannotStart(f"{word}: there is no such command", 127)
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return CannotStart(f"{word}: cannot be started ({why})", 126)

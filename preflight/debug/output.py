@@ -1,0 +1,111 @@
+"""The job's output: passed on byte for byte, and kept, its beginning and its end."""
+
+import contextlib
+import os
+import select
+import threading
+import time
+
+HEAD, TAIL = 32 << 20, 16 << 20
+"""Bytes that are kept of the beginning, and at least of the end: the cause may stand in either."""
+IDLE_S, DRAIN_S = 0.3, 30.0
+"""After the job's end: a pipe that is silent for so long is held by something in the background; and so long at most is
+waited for a reader that is slow."""
+
+
+class Kept:
+    """A stream's file: the first HEAD bytes in `path`, the last ones in path.before and path.last. A disk that is full
+    ends the keeping, not the job."""
+
+    def __init__(self, path: str, head: int = HEAD, tail: int = TAIL) -> None:
+        self._path, self._head, self._tail = path, head, tail
+        self._room, self._dropped, self.failed = head, 0, ""
+        self._begin(path, head)
+
+    def write(self, data: bytes) -> None:
+        """The data, or nothing where the disk takes none."""
+        while data and not self.failed:
+            if not self._room:
+                self._rotate()
+                continue
+            now, data = data[: self._room], data[self._room :]
+            try:
+                self._file.write(now)
+            except OSError as error:
+                self.failed = error.strerror or str(error)
+            self._room -= len(now)
+
+    def _rotate(self) -> None:
+        last, before = f"{self._path}.last", f"{self._path}.before"
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self._dropped += os.stat(before).st_size if os.path.exists(last) and os.path.exists(before) else 0
+            if os.path.exists(last):
+                os.replace(last, before)
+        self._begin(last, self._tail)
+        if self._dropped and not self.failed:
+            self._file.write(b"[preflight debug kept nothing of %d bytes before this]\n" % self._dropped)
+
+    def _begin(self, path: str, room: int) -> None:
+        try:
+            self._file = open(path, "wb", buffering=0)  # noqa: SIM115 -- lives as long as the job
+        except OSError as error:
+            self.failed = error.strerror or str(error)
+        self._room = room
+
+
+class Stream:
+    """A pipe of the job's, in a thread of its own: one that nobody reads may not hold up the other."""
+
+    def __init__(self, source: int, target: int, kept: Kept) -> None:
+        """`source` is closed at the end, and when the reader of `target` has gone: the job is to notice that as it
+        would by itself."""
+        self.kept = kept
+        self.latest = time.monotonic()
+        """When the job last wrote."""
+        self._source, self._target = source, target
+        self._reads = True
+        self._thread = threading.Thread(target=self._pass_on, name="preflight-output", daemon=True)
+        self._thread.start()
+
+    def _pass_on(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(self._source, 1 << 16):
+                self.latest, self._reads = time.monotonic(), False
+                self.kept.write(data)
+                _write(self._target, data)
+                self.latest, self._reads = time.monotonic(), True
+        os.close(self._source)
+
+    def finish(self, end: float) -> None:
+        """After the job's end: until all is passed on, or nothing more comes, or `end` (time.monotonic)."""
+        while self._thread.is_alive() and time.monotonic() < end:
+            if self._reads and time.monotonic() - self.latest > IDLE_S and not _has_data(self._source):
+                return
+            self._thread.join(0.01)
+
+
+def _write(target: int, data: bytes) -> None:
+    """All of it. Raises OSError where the reader has gone."""
+    while data:
+        try:
+            data = data[os.write(target, data) :]
+        except BlockingIOError:  # somebody else has made the terminal non-blocking
+            select.select([], [target], [], 1.0)
+
+
+def _has_data(source: int) -> bool:
+    try:
+        return bool(select.select([source], [], [], 0)[0])
+    except (OSError, ValueError):
+        return False
+
+
+def is_one(first: int, second: int) -> bool:
+    """Whether two descriptors lead to one file, pipe or terminal: then the order of what is written stays."""
+    try:
+        one, other = os.fstat(first), os.fstat(second)
+    except OSError:
+        return False
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)

@@ -1,0 +1,131 @@
+"""The job's Python ranks on this host, as their records tell: which live, and when and how each was gone."""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preflight import report
+
+LONGEST = 1 << 20
+"""Bytes of a record that are read."""
+SELDOM_S = 5.0
+"""Between two listings of the records, beside the kernel's word: a folder on shared storage may hold a thousand."""
+_MOVED_TO = 0x80
+"""inotify(7): records appear by rename."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Rank:
+    """A process that has left a record."""
+
+    path: str
+    pid: int
+    rank: int
+    descriptor: int
+    """A pidfd: readable once the process has ended; -1 then."""
+
+
+class Ranks:
+    """Of this host."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._node = folder, os.uname().nodename
+        self._namespace = os.readlink("/proc/self/ns/pid")
+        self._seen: dict[str, Rank | None] = {}
+        self.latest_event = self._looked = time.monotonic()
+        """When a rank was last seen to come or go."""
+        self._news: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        _libc.inotify_add_watch(self._news, os.fsencode(os.path.join(folder, "records")), _MOVED_TO)
+
+    @property
+    def living(self) -> list[Rank]:
+        """In the order of ranks."""
+        return sorted((one for one in self._seen.values() if one and one.descriptor >= 0), key=lambda one: one.rank)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """To be waited for, and handed to `note`."""
+        own = [self._news] if self._news >= 0 else []
+        return [*own, *(one.descriptor for one in self.living)]
+
+    def due_s(self) -> float:
+        """Seconds until `look` wants to be called."""
+        return max(0.0, self._looked + SELDOM_S - time.monotonic())
+
+    def look(self) -> None:
+        """For ranks that have come."""
+        self._looked = time.monotonic()
+        with contextlib.suppress(OSError):
+            for name in os.listdir(os.path.join(self._folder, "records")):
+                if name.startswith(f"{self._node}.") and name.endswith(".json") and name not in self._seen:
+                    self._seen[name] = self._begin(os.path.join(self._folder, "records", name))
+                    self.latest_event = time.monotonic()
+
+    def _begin(self, path: str) -> Rank | None:
+        record = read(path)
+        if record is None or record.get("pid_namespace") != self._namespace:
+            return None
+        try:
+            return Rank(path, record["pid"], record["rank"], os.pidfd_open(record["pid"]))
+        except OSError:  # it was gone before it was seen
+            _add(path, {"gone": time.time(), "status": None})
+            return None
+
+    def note(self, ready: Sequence[int]) -> None:
+        """`ready`: descriptors that have become readable. When a rank was gone is noted, and how, where the kernel
+        still knows: the first one matters."""
+        now = time.time()
+        if self._news in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._news, 1 << 16)
+            self.look()
+        for one in self.living:
+            if one.descriptor in ready:
+                ended = {"gone": now, "status": _status(one.pid)}
+                os.close(one.descriptor)
+                one.descriptor, self.latest_event = -1, time.monotonic()
+                _add(one.path, ended)
+
+    def finish(self) -> None:
+        """After the job's end."""
+        self.look()
+        if descriptors := self.descriptors:
+            poll = select.poll()
+            for descriptor in descriptors:
+                poll.register(descriptor, select.POLLIN)
+            self.note([descriptor for descriptor, _ in poll.poll(0)])
+
+
+def read(path: str) -> dict[str, Any] | None:
+    """A record, or None where it is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            record = json.loads(file.read(LONGEST))
+        return record if isinstance(record["pid"], int) and isinstance(record["rank"], int) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _add(path: str, more: dict[str, Any]) -> None:
+    """Its writer has ended."""
+    record = read(path)
+    if record is not None:
+        with contextlib.suppress(OSError):
+            report.write(path, json.dumps({**record, **more}))
+
+
+def _status(pid: int) -> int | None:
+    """Its exit code, or minus its signal, as long as its parent has not asked for it (proc(5), field 52)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] in ("Z", "X") else None
+    except (OSError, IndexError, ValueError):
+        return None

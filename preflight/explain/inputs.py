@@ -1,0 +1,263 @@
+"""Which files are read, and as what: told by their first bytes, not by their names."""
+
+import contextlib
+import json
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preflight.registry import UsageError
+
+STDIN = "-"
+MOST_FILES = 10_000
+MOST_ENTRIES = 20 * MOST_FILES
+"""Both of a folder that the user names, with all below."""
+HEAD = 1 << 16
+"""Bytes by which a file's kind is told."""
+LARGEST_JSON = 1 << 26
+"""Bytes, unpacked: a longer one is read as a log, line by line."""
+BINARY = 0.05
+"""A larger share of bytes that stand in no text makes it none: packed data has 0.1. A log that lost a few blocks in a
+crash is a log still."""
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "wandb"}
+_SKIPPED = re.compile(
+    r"(?i)\.(?:py[co]?|ipynb|pt|pth|ckpt|safetensors|bin|gguf|onnx|npy|npz|so(?:\.[\d.]+)?|o|a|whl|jar|png|jpe?g|gif|svg|"
+    r"webp|pdf|mp4|zip|t(?:ar\.)?(?:gz|bz2|xz|zst)|tar|h5|hdf5|parquet|arrow|idx|sqlite|db|nsys-rep|qdrep|ncu-rep|"
+    r"ya?ml|toml|ini|cfg|csv|tsv|md|rst|html?|css|js|xml|sh|sbatch|c|cc|cpp|cu|cuh|h|hpp|go|rs|lock|pid|sock|pem|key)\Z"
+    r"|\.tfevents\.|\Acore\.\d+\Z"
+)
+_OURS = re.compile(r"\A(?:facts\.jsonl(?:\.gz)?|(?:good|bad)_nodes\.txt)\Z")
+_PACKED = {
+    b"PK\x03\x04": "a ZIP archive",
+    b"\xfd7zXZ\x00": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"BZh": "compressed by bzip2",
+    b"\x1f\x8b\x08": "compressed twice",
+}
+_NOT_TEXT = bytes([*range(7), *range(14, 27), *range(28, 32), 127])
+_STEP = 1 << 9
+GZIP = b"\x1f\x8b\x08"
+BOMS = {
+    b"\xff\xfe\x00\x00": "utf-32",
+    b"\x00\x00\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+    b"\xef\xbb\xbf": "utf-8-sig",
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    path: str
+    """Stdin is "-"."""
+    shown: str
+    """As the user named it, or its path in the folder that he named."""
+    kind: str
+    """log, report (ours), dump (of the flight recorder), error_file (torchrun's), record or stack (of `preflight
+    debug`)."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    shown: str
+    why: str
+    """"is empty": a clause that goes on after the name."""
+    broken: bool = False
+    """It may hold what matters, but could not be read, or not to its end."""
+
+
+def find(paths: Sequence[str]) -> tuple[list[Input], list[Unread]]:
+    """Files, those of folders in the order of their names, and stdin ("-"). A file that is there twice is read once.
+
+    In a folder, what is obviously no log is passed over. Raises UsageError for a path that is not there.
+    """
+    inputs: list[Input] = []
+    unread: list[Unread] = []
+    seen: set[tuple[int, int]] = set()
+    paths = list(dict.fromkeys(STDIN if path == "/dev/stdin" else path for path in paths))
+    for path in paths:
+        if path == STDIN:
+            inputs.append(Input(STDIN, "stdin", "log"))
+            continue
+        try:
+            is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'is no path'}") from None
+        for file in _walk(path, unread) if is_folder else [path]:
+            if _is_new(file, seen):
+                shown = os.path.relpath(file, path) if is_folder and len(paths) == 1 else file
+                found = _told(file, shown, named=not is_folder)
+                inputs += [found] if isinstance(found, Input) else []
+                unread += [found] if isinstance(found, Unread) else []
+    return inputs, unread
+
+
+def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
+    """Links lead to the same file again. What vanished is told by whoever opens it."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return True
+    same = (status.st_dev, status.st_ino)
+    if same in seen:
+        return False
+    seen.add(same)
+    return True
+
+
+def _walk(folder: str, unread: list[Unread]) -> Iterator[str]:
+    """Regular files below, in natural order ("attempt_2" before "attempt_10"). Links to folders are not followed."""
+    entries, files = 0, 0
+    open_folders = [_listed(folder, unread)]
+    while open_folders:
+        one = next(open_folders[-1], None)
+        if one is None:
+            open_folders.pop()
+            continue
+        entries += 1
+        kind = _entry_kind(one)
+        files += kind == "file"
+        if files > MOST_FILES or entries > MOST_ENTRIES:
+            why = (
+                f"holds more than {MOST_FILES:,} files: the rest is not read; name the folders of the ranks that failed"
+            )
+            unread.append(Unread(folder, why, broken=True))
+            return
+        if kind == "folder":
+            open_folders.append(_listed(one.path, unread))
+        elif kind == "file":
+            yield one.path
+
+
+def _entry_kind(one: os.DirEntry[str]) -> str:
+    """file, folder, or "" for what is passed over."""
+    with contextlib.suppress(OSError):  # gone since
+        if one.is_dir(follow_symlinks=False):
+            return "" if one.name.startswith(".") or one.name in _SKIPPED_FOLDERS else "folder"
+        if one.is_file() and not _SKIPPED.search(one.name) and not _OURS.match(one.name):
+            return "file"
+    return ""
+
+
+def _listed(folder: str, unread: list[Unread]) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return iter(sorted(found, key=lambda one: _natural(one.name)))
+    except OSError as error:
+        unread.append(Unread(folder, f"cannot be listed ({error.strerror})", broken=True))
+        return iter(())
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Digits by their value: the key of a name."""
+    return [(int(part[:18]), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def opened(path: str) -> int:
+    """A regular file, or what a shell put under /dev/fd: a descriptor. Raises OSError; waits for no writer."""
+    is_given = path.startswith(("/dev/fd/", "/proc/self/fd/"))
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if is_given else os.O_NONBLOCK))
+    if stat.S_ISREG(os.fstat(number).st_mode) or is_given:
+        return number
+    os.close(number)
+    raise OSError(0, "is no regular file")
+
+
+def _told(path: str, shown: str, named: bool) -> Input | Unread | None:
+    """None: nobody needs to know that it was passed over."""
+    if path.startswith(("/dev/fd/", "/proc/self/fd/")):
+        return Input(path, shown, "log")  # a pipe: its first bytes would be gone
+    try:
+        number = opened(path)
+    except OSError as error:
+        return Unread(shown, f"cannot be read ({error.strerror})" if error.errno else str(error.strerror), broken=True)
+    with open(number, "rb") as file:
+        try:
+            head = _unpacked(file.read(HEAD), HEAD)
+            if not head:
+                return Unread(shown, "is empty") if named else None
+            if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+                return _pickle(path, shown, head, named)
+            if refused := refusal(head):
+                return Unread(shown, refused)
+            kind = _kind_of_text(file, head)
+        except OSError as error:
+            return Unread(shown, f"cannot be read ({error.strerror})", broken=True)
+    if kind == "explanation" and not named:
+        return None  # what was concluded before proves nothing
+    if kind == "other":
+        return Unread(shown, "is JSON, but no report, dump, record or error file") if named else None
+    kind = "report" if kind == "explanation" else kind
+    return Input(path, shown, "stack" if kind == "log" and path.endswith(".stack") else kind)
+
+
+def _pickle(path: str, shown: str, head: bytes, named: bool) -> Input | Unread | None:
+    if any(key in head for key in (b"pg_config", b"entries", b"nccl_version")):
+        return Input(path, shown, "dump")
+    return Unread(shown, "is a pickle, but no dump of the flight recorder") if named else None
+
+
+def refusal(head: bytes) -> str:
+    """Why it cannot be read as text; "" if it can."""
+    for magic, what in _PACKED.items():
+        if head.startswith(magic):
+            return f"is {what}: unpack it first"
+    if any(head.startswith(bom) for bom in BOMS):
+        return ""
+    odd = len(head) - len(head.translate(None, _NOT_TEXT))
+    return "is binary" if odd > BINARY * len(head) else ""
+
+
+def _kind_of_text(file: Any, head: bytes) -> str:
+    """Also "other": JSON of others, which is no log; and "explanation": a report of this command."""
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"["):
+        return "log"
+    first, _, rest = head.lstrip().partition(b"\n")
+    if rest.strip() and _parsed(first) is not None:
+        return "log"  # JSON lines: each has its own
+    file.seek(0)
+    packed = file.read(LARGEST_JSON + 1)
+    whole = _unpacked(packed, LARGEST_JSON + 1)
+    read = None if len(whole) > LARGEST_JSON else _parsed(whole)
+    return _kind_of_json(read) if isinstance(read, dict) else "other" if isinstance(read, list) else "log"
+
+
+def _kind_of_json(read: dict[str, Any]) -> str:
+    keys = read.keys()
+    if "preflight_record" in keys:
+        return "record"
+    if {"schema", "checks"} <= keys:
+        return "explanation" if "explained" in keys else "report"
+    if "entries" in keys and ("version" in keys or "pg_config" in keys):
+        return "dump"
+    if isinstance(message := read.get("message"), dict):
+        return "error_file" if {"message", "extraInfo"} & message.keys() else "other"
+    if isinstance(message, str):
+        return "error_file" if keys <= {"message", "extraInfo", "timestamp"} else "log"
+    return "log" if {"log", "msg"} & keys else "other"
+
+
+def _parsed(text: bytes) -> Any:
+    """None: is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _unpacked(start: bytes, most: int) -> bytes:
+    """At most so many bytes of what a gzip file begins with; other files as they are."""
+    if not start.startswith(GZIP):
+        return start
+    member, text = zlib.decompressobj(31), b""
+    try:
+        for at in range(0, len(start), _STEP):  # what stands before a damage counts
+            if len(text) < most and not member.eof:
+                text += member.decompress(start[at : at + _STEP], most - len(text))
+    except zlib.error:
+        return text or b"\0"
+    return text

@@ -1,0 +1,172 @@
+"""What `preflight debug` has of each rank: what it raised, how it ended, and where it stood in a hang.
+
+A record (records/HOST.PID.json) is written by the rank itself, and by `debug` when the rank is gone; a stack file
+(stacks/HOST.PID.stack) holds, for each look at a job that is silent, a head and what faulthandler or py-spy wrote.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.raised import Frame
+
+HEAD = "preflight_stack "
+"""Before the JSON of a head: rank, pid, rank_pid (the rank that it was forked from, or its own), node, look, time,
+state (proc(5)), kernel (the function in which it sleeps)."""
+LONGEST = 1 << 22
+"""Bytes of a file that are read."""
+_THREAD = re.compile(r"^(?:Current thread|Thread) (?!'s).*$", re.MULTILINE)
+_FRAME = re.compile(r'^ +(?:File "(.+)", line (\d+),? in (.+)|(\S.*) \((.+):(\d+)\))$', re.MULTILINE)
+_BOTTOMS = ("_worker_loop", "_bootstrap")
+"""Where the own stack of a forked DataLoader worker ends: what follows is its parent's."""
+_WAITS = ("distributed_c10d.py", "_functional_collectives.py", "rendezvous.py")
+"""Files of torch/distributed in which a rank waits for others; in those of its checkpoints it writes."""
+_WAIT_TOO = {"_verify_param_shape_across_processes", "_sync_module_states"}
+_NOT_HIS = re.compile(
+    r"^<|/(site|dist)-packages/|/lib(64)?/python3[\d.]*/|/sitecustomize\.py$|/torch/(distributed|utils|nn)/"
+)
+_ROUND = re.compile(r"/torch/(distributed/|utils/data/dataloader\.py$)")
+"""Code that goes round while it waits."""
+_NO_WAIT = {"wrapper", "_coalescing_manager", "inner"}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One process in one look."""
+
+    head: dict[str, Any]
+    frames: list[Frame]
+    """Of its main thread, the innermost first; [] where it did not answer."""
+
+
+@dataclass
+class Process:
+    """A rank's process."""
+
+    rank: int
+    node: str
+    pid: int
+    file: str
+    record: dict[str, Any] = field(default_factory=dict)
+    taken: list[Taken] = field(default_factory=list)
+    """In the last look: itself, then its forked children."""
+
+
+def processes(records: Sequence[str], stacks: Sequence[str]) -> list[Process]:
+    """The last process of each rank: a launcher may have started it again."""
+    by_pid: dict[tuple[str, int], Process] = {}
+    for path in records:
+        record = _record(path)
+        if record:
+            key = (str(record.get("node", "")), record["pid"])
+            by_pid[key] = Process(record["rank"], key[0], key[1], path, record)
+    for path in stacks:
+        _add_taken(by_pid, path)
+    last: dict[int, Process] = {}
+    for one in sorted(by_pid.values(), key=lambda one: (number(one.record.get("started")), one.pid)):
+        last[one.rank] = one
+    return [last[rank] for rank in sorted(last)]
+
+
+def _record(path: str) -> dict[str, Any]:
+    try:
+        record = json.loads(_read(path))
+        has_form = isinstance(record["rank"], int) and isinstance(record["pid"], int) and "preflight_record" in record
+        return record if has_form else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _add_taken(by_pid: dict[tuple[str, int], Process], path: str) -> None:
+    taken = read_stacks(_read(path))
+    latest = max((one.head["look"] for one in taken), default=0)
+    for one in taken:
+        if one.head["look"] == latest:
+            key = (str(one.head.get("node", "")), one.head["rank_pid"])
+            process = by_pid.setdefault(key, Process(one.head["rank"], key[0], key[1], path))
+            process.taken.append(one)
+            process.file = path
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(LONGEST)
+    except OSError:
+        return ""
+
+
+def read_stacks(text: str) -> list[Taken]:
+    """Of a stack file; a head that is malformed is left out with what follows it."""
+    found = []
+    for part in re.split(f"^{HEAD}", text, flags=re.MULTILINE)[1:]:
+        first, _, rest = part.partition("\n")
+        try:
+            head = json.loads(first)
+            if all(isinstance(head[name], int) for name in ("rank", "pid", "rank_pid", "look")):
+                found.append(Taken(head, main_thread(rest)))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return found
+
+
+def main_thread(text: str) -> list[Frame]:
+    """Its frames, the innermost first. faulthandler begins with the newest thread, so it is the last one there; py-spy
+    names it."""
+    heads = [one for one in _THREAD.finditer(text) if "C stack" not in one[0]]
+    if not heads:
+        return []
+    begin = next((one for one in heads if '"MainThread"' in one[0]), heads[-1])
+    end = next((one.start() for one in heads if one.start() > begin.start()), len(text))
+    return _own(_frames(text[begin.end() : end]))
+
+
+def _frames(text: str) -> list[Frame]:
+    found = _FRAME.finditer(text)
+    return [(one[1], int(one[2]), one[3], None) if one[1] else (one[5], int(one[6]), one[4], None) for one in found]
+
+
+def _own(frames: list[Frame]) -> list[Frame]:
+    end = next((place for place, frame in enumerate(frames) if frame[2] in _BOTTOMS), len(frames))
+    return frames[:end] or frames
+
+
+def collective(frames: Iterable[Frame]) -> str:
+    """The function of torch.distributed in which it waits for other ranks: "all_reduce"; "" elsewhere. In a backward
+    that C++ runs DDP waits, too."""
+    frames = list(frames)
+    for path, _, function, _ in reversed(frames):
+        folder, _, name = path.rpartition("/")
+        is_wait = name in _WAITS and function not in _NO_WAIT
+        if folder.endswith("torch/distributed") and (is_wait or function in _WAIT_TOO):
+            return function
+    return "backward" if frames and frames[0][2] == "_engine_run_backward" else ""
+
+
+def outside(frames: list[Frame]) -> list[Frame]:
+    """Without those of torch.distributed, of a DataLoader's wait, and what they call."""
+    inside = [place for place, frame in enumerate(frames) if _ROUND.search(frame[0])]
+    return frames[inside[-1] + 1 :] if inside else frames
+
+
+def own_place(frames: Iterable[Frame], record: Mapping[str, Any]) -> tuple[str, int, str] | None:
+    """File, line and function of the innermost frame in the user's own code, which is neither installed nor Python's.
+    The file is relative to the folder in which the rank was started."""
+    home = str(record.get("cwd") or "")
+    for path, line, function, _ in frames:
+        if not _NOT_HIS.search(path):
+            shown = path[len(home) + 1 :] if home and path.startswith(f"{home}/") else path
+            return shown, line, "" if function == "<module>" else function
+    return None
+
+
+def told(place: tuple[str, int, str]) -> str:
+    """ "train.py:41 in load()"."""
+    return f"{place[0]}:{place[1]}{f' in {place[2]}()' if place[2] else ''}"
+
+
+def number(value: Any) -> float:
+    """A time of a record; 0.0 for what is none."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
