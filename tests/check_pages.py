@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from preflight import describe, registry
+from preflight.explain import pages as explained
 from preflight.rendezvous import codes
 
 FOLDER = Path(__file__).parent.parent / "docs" / "checks"
@@ -19,6 +20,7 @@ def pages() -> Iterator[tuple[str, str]]:
         row = (f"[{check.id}]({check.id}.md)", check.plan.level, describe.WHO[check.plan.scope], check.title)
         lines.append(f"| {' | '.join(row)} |")
     yield f"{codes.FAMILY}.md", codes.markdown()
+    yield f"{explained.FAMILY}.md", explained.markdown()
     yield "README.md", "\n".join(lines) + "\n"
 
 

@@ -41,9 +41,26 @@ class Host:
         command = ["ip", "netns", "exec", self.namespace, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
 
-    def slow_down(self, rate: str) -> None:
+    def slow_down(self, rate: str, interface: str = "eth0") -> None:
         """What this host sends leaves at this rate: "100mbit"."""
-        self.run("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
+        burst = "256kb" if interface == "lo" else "64kb"  # a packet on lo may be as large as 64 KiB
+        shape = ("tbf", "rate", rate, "burst", burst, "latency", "400ms")
+        self.run("tc", "qdisc", "add", "dev", interface, "root", *shape)
+
+    def slow_down_to(self, address: str, rate: str, interface: str = "eth0") -> None:
+        """The same of what it sends to this address only: htb lets all else pass."""
+        self.run("tc", "qdisc", "add", "dev", interface, "root", "handle", "1:", "htb")
+        self.run("tc", "class", "add", "dev", interface, "parent", "1:", "classid", "1:2", "htb", "rate", rate)
+        match = ("u32", "match", "ip", "dst", f"{address}/32", "flowid", "1:2")
+        self.run("tc", "filter", "add", "dev", interface, "parent", "1:", "protocol", "ip", "prio", "1", *match)
+
+    def more_cards(self, count: int) -> list[str]:
+        """eth1, eth2, ...: of the same cluster, in networks of their own (10.78.0.0/24, ...). The addresses."""
+        switch, number = self.namespace.rpartition("-")[0] + "-sw", int(self.namespace.rpartition("-")[2])
+        addresses = [f"10.{77 + card}.0.{number + 1}" for card in range(1, count + 1)]
+        for card, address in enumerate(addresses, 1):
+            _cable(self.namespace, f"eth{card}", address, switch, f"port{number}-{card}")
+        return addresses
 
     def etc(self, file: str, *lines: str) -> None:
         """The file as this host has it in /etc; for commands that start from now on, and also for the running ones
@@ -112,9 +129,12 @@ def cluster(size: int) -> Iterator[list[Host]]:
 
 def _plug_in(host: Host, switch: str, index: int) -> None:
     _ip("netns", "add", host.namespace)
-    port = f"port{index}"
-    _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+    _ip("-n", host.namespace, "link", "set", "lo", "up")
+    _cable(host.namespace, "eth0", host.address, switch, f"port{index}")
+
+
+def _cable(namespace: str, interface: str, address: str, switch: str, port: str) -> None:
+    _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", interface, "netns", namespace)
     _ip("-n", switch, "link", "set", port, "master", "br0", "up")
-    _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
-    for device in ("lo", "eth0"):
-        _ip("-n", host.namespace, "link", "set", device, "up")
+    _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", interface)
+    _ip("-n", namespace, "link", "set", interface, "up")

@@ -6,6 +6,9 @@ from pathlib import Path
 from tests import running
 from tests.running import Finished
 
+DEADLINE_S = 120
+"""A third of it is for the roll call: ten ranks import torch on two cores."""
+
 
 def as_nodes(world: int, own: Mapping[int, Mapping[str, str]]) -> dict[int, dict[str, str]]:
     """What makes each of the ranks a node of its own: "node-0", "node-1", ... `own`: what some have beside it."""
@@ -18,17 +21,20 @@ def run_nodes(
     folder: Path,
     world: int,
     *arguments: str,
-    odd: Mapping[str, str] | None = None,
+    own: Mapping[int, Mapping[str, str]] | None = None,
     wrap: Mapping[int, Sequence[str]] | None = None,
     places: Mapping[int, Path] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Finished:
-    """One rank a node. `odd`: variables of the second. `wrap`: words before a rank's command. `places`: current
-    folders. `environ`: variables of all."""
-    run = running.Run(folder)
-    words = running.preflight(*arguments, "--report", str(folder), "--deadline", str(running.DEADLINE_S))
-    nodes = as_nodes(world, {1: odd or {}})
+    """One rank a node. `own`: variables of some. `wrap`: words before a rank's command. `places`: current folders.
+    `environ`: variables of all."""
+    run = running.Run(folder, DEADLINE_S)
+    words = [*arguments, "--report", str(folder), "--deadline", str(DEADLINE_S)]
+    nodes = as_nodes(world, own or {})
     for rank, env in enumerate(running.plain_ranks(world)):
-        command = [*(wrap or {}).get(rank, ()), *words]
-        run.start(command, {**env, **(environ or {}), **nodes[rank]}, cwd=(places or {}).get(rank))
+        own_env, cwd = {**env, **(environ or {}), **nodes[rank]}, (places or {}).get(rank)
+        if before := (wrap or {}).get(rank):
+            run.start([*before, *running.preflight(*words)], own_env, cwd=cwd)
+        else:
+            run.start_rank(rank, words, own_env, cwd=cwd)
     return run.finish()

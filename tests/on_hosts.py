@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests import running
 from tests.faults import ELSEWHERE
@@ -18,15 +19,20 @@ PORT = "29513"
 
 
 def run_on(
-    folder: Path, hosts: Sequence[Host], *arguments: str, rendezvous: Sequence[str] = STATIC, deadline_s: float = 60
+    folder: Path,
+    hosts: Sequence[Host],
+    *arguments: str,
+    rendezvous: Sequence[str] = STATIC,
+    deadline_s: float = 60,
+    ranks: int = 2,
 ) -> Finished:
-    """torchrun on each host, with two ranks; the report is rank 0's."""
+    """torchrun on each host, with so many ranks; the report is rank 0's."""
     run = Run(folder, deadline_s)
     common = [option.format(first=hosts[0].address) for option in rendezvous]
     for index, host in enumerate(hosts):
         options = ["--nnodes", str(len(hosts)), "--node-rank", str(index), *common]
         words = [*arguments, "--report", str(folder), "--deadline", str(deadline_s)]
-        run.start(host.command(running.torchrun(2, *words, options=options)), running.environment())
+        run.start(host.command(running.torchrun(ranks, *words, options=options)), running.environment())
     return run.finish()
 
 
@@ -99,3 +105,15 @@ def found_as(name: str, finished: Finished) -> str:
             assert finding["noticed_by"] == fault.noticed_by, told
         assert "{" not in finding["fix"], told
     return str(found[0]["message"])
+
+
+def found_each_as(finished: Finished, *names: str, beside: Sequence[dict[str, Any]] = ()) -> None:
+    """Each finding is that of one row, of a whole node, and there is one for each; `beside`: that are known."""
+    left = [one for one in finished.findings() if one not in beside]
+    assert all("rank" not in one["where"] for one in left), finished.told()
+    for name in names:
+        row = ELSEWHERE[name]
+        own = [one for one in left if row.says in one["message"] and row.culprit.items() <= one["where"].items()]
+        assert len(own) == 1 and row.is_told_by(own), finished.told()
+        left.remove(own[0])
+    assert left == [], finished.told()

@@ -20,14 +20,25 @@ import psutil
 
 from preflight import local
 from preflight.report import schema
+from tests import warm
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "tests" / "plugins"
 DEADLINE_S = 60
-MARK = "PREFLIGHT_TEST_MARK"
+MARK = warm.MARK
 KERNEL = "node.kernel"
 PATIENCE_S = 30.0
 """Beyond a run's own deadline: for imports on a loaded machine. A run that takes longer has hung."""
+_SWEEPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+_VARIANTS = {"ddp": "plain", "fsdp2": "plain", "fsdp": "full_shard"}
+ONE_VARIANT = tuple(word for name, one in _VARIANTS.items() for word in ("--set", f"train.{name}.variants={one}"))
+"""All of them are under tests/train_smoke and in tests/checks/train/test_ddp.py."""
+SMALL = (
+    *(word for name in _SWEEPS for word in ("--set", f"comm.{name}.max_mib=1")),
+    *ONE_VARIANT,
+)
+"""For runs that ask who meets whom, not how fast: large messages and many variants are most of what `--all` takes on a
+CPU."""
 
 
 @dataclass
@@ -71,8 +82,12 @@ def _schema() -> dict[str, Any]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """A clean one: nothing of the launcher that may run the tests themselves."""
-    prefixes = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "NCCL_")
+    """A clean one: nothing of the launcher that may run the tests themselves. Modules are compiled once, and not by
+    each of the thousand processes that the tests start."""
+    prefixes = (
+        "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "NCCL_",
+        "PYTHONDONTWRITEBYTECODE",
+    )  # fmt: skip
     kept = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
     paths = [str(ROOT), str(PLUGINS)]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
@@ -82,8 +97,10 @@ free_port = local.free_port
 
 
 def plain_ranks(world: int, port: int | None = None, **more: str) -> list[dict[str, str]]:
-    """The environments of a plain launch on this machine."""
+    """The environments of a plain launch on this machine. The store looks up the name of each client: a DNS server that
+    is slow just then costs it a second, not five."""
     chosen = str(port or free_port())
+    more = {"RES_OPTIONS": "timeout:1 attempts:1", **more}
     return [
         environment(
             RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world),
@@ -108,7 +125,7 @@ class Run:
     def __init__(self, folder: Path, deadline_s: float = DEADLINE_S) -> None:
         self.folder = folder
         self.deadline_s = deadline_s
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes] | warm.Child] = []
         self._mark = uuid.uuid4().hex
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the run
         self._started = time.monotonic()
@@ -123,6 +140,15 @@ class Run:
         )  # fmt: skip
         self.processes.append(process)
         return process
+
+    def start_rank(self, rank: int, words: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None) -> None:
+        """`preflight` with these words, forked from a process that has imported torch where its environment allows."""
+        usual = environment()
+        if not warm.fits(env, usual):
+            self.start(preflight(*words), env, cwd=cwd)
+            return
+        marked = {**env, MARK: self._mark}
+        self.processes.append(warm.start(rank, words, marked, usual, cwd or self.folder, self._log.fileno()))
 
     def marked(self) -> list[psutil.Process]:
         """All living processes of this run, whoever their parent is now."""
@@ -171,9 +197,12 @@ class Run:
         return found
 
     def _found(self) -> list[str]:
-        """Tests run beside each other: what another one has in shared memory is gone a moment later."""
-        files = set(os.listdir("/dev/shm")) - self._shared_memory
-        return [f"process {process}" for process in self.marked()] + [f"/dev/shm/{name}" for name in files]
+        """Tests run beside each other: what another one has in shared memory is gone a moment later, or its own."""
+        own = self.marked()
+        files = [Path("/dev/shm", name) for name in set(os.listdir("/dev/shm")) - self._shared_memory]
+        others = set(psutil.pids()) - {process.pid for process in own} if files else set()
+        held: set[int | None] = {None, *(inode for pid in others for inode in _shared_memory_of(pid))}
+        return [f"process {process}" for process in own] + [str(path) for path in files if _inode(path) not in held]
 
     def kill(self) -> None:
         for process in self.marked():
@@ -184,17 +213,37 @@ class Run:
             child.wait()
 
 
+def _shared_memory_of(pid: int) -> Iterator[int]:
+    """Inodes of the files in shared memory that a process has mapped; a semaphore has another name there."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
+        for line in maps:
+            if "/dev/shm/" in line:
+                yield int(line.split()[4])
+
+
+def _inode(path: Path) -> int | None:
+    """None where it is gone by now."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_ino
+    return None
+
+
 def run_ranks(
     folder: Path,
     ranks: Sequence[Mapping[str, str]],
     *arguments: str,
     deadline_s: float = DEADLINE_S,
     stopped: Sequence[int] = (),
+    cold: bool = False,
 ) -> Finished:
-    """One process for each environment."""
+    """One process for each environment. `cold`: each imports torch itself."""
     run = Run(folder, deadline_s)
-    for env in ranks:
-        run.start(preflight(*_arguments(folder, arguments, deadline_s)), env)
+    words = _arguments(folder, arguments, deadline_s)
+    for rank, env in enumerate(ranks):
+        if cold:
+            run.start(preflight(*words), env)
+        else:
+            run.start_rank(rank, words, env)
     return run.finish(stopped)
 
 

@@ -10,7 +10,7 @@ only = ["env.variables"]
 "env.variables.leftover" = "fail"
 [[waivers]]
 code = "env.variables.unlike"
-node = "NODE"
+node = "gpu-7"
 until = 2999-12-31
 reason = "ticket 7"
 """
@@ -20,8 +20,7 @@ def test_the_file_stands_in_for_options_and_waivers_are_seen(tmp_path: Path) -> 
     path = tmp_path / "preflight.toml"
     ranks = running.plain_ranks(3, CUDA_LAUNCH_BLOCKING="1", SLURMD_NODENAME="gpu-7")
     ranks[1]["NCCL_CROSS_NIC"] = "1"
-    node = running.run_ranks(tmp_path, ranks, "--only", "env.variables").report["job"]["nodes"][0]["node"]
-    path.write_text(RULES.replace("NODE", node))
+    path.write_text(RULES)
     finished = running.run_ranks(tmp_path, ranks, "--config", str(path))
     told = finished.told()
     assert [check["check"] for check in finished.report["checks"]] == ["env.variables"], told
@@ -29,7 +28,7 @@ def test_the_file_stands_in_for_options_and_waivers_are_seen(tmp_path: Path) -> 
     assert (leftover["code"], leftover["severity"]) == ("env.variables.leftover", "fail"), told
     assert (waived["code"], waived["waived"]["reason"]) == ("env.variables.unlike", "ticket 7"), told
     assert "1 finding waived" in finished.output and finished.exit_codes == [1, 1, 1], told
-    path.write_text(RULES.replace("NODE", node).replace('"fail"', '"info"'))
+    path.write_text(RULES.replace('"fail"', '"info"'))
     eased = running.run_ranks(tmp_path, ranks, "--config", str(path))
     assert (eased.report["verdict"], eased.exit_codes) == ("pass", [0, 0, 0]), eased.told()
 
@@ -40,7 +39,7 @@ def test_a_rank_without_the_file_says_so_itself(tmp_path: Path) -> None:
     run = running.Run(tmp_path, 20)
     for rank, env in enumerate(running.plain_ranks(2)):
         own = ["--config", str(path) if rank == 0 else "/not/there.toml", "--deadline", "20", "--report", str(tmp_path)]
-        run.start(running.preflight(*own), env)
+        run.start_rank(rank, own, env)
     finished = run.finish()
     told = finished.told()
     assert finished.exit_codes == [1, 2], told

@@ -40,12 +40,14 @@ def test_scripts_are_sound_bash(name: str) -> None:
 
 @pytest.fixture
 def bin_folder(tmp_path: Path) -> Path:
-    """A PATH of ours: preflight, torchrun and this Python, and what the test puts over them."""
+    """A PATH of ours: preflight, torchrun and this Python, and what the test puts over them. Of `--all` a part is run:
+    the scripts are the subject."""
     folder = tmp_path / "bin"
     folder.mkdir()
     python = f'PYTHONPATH="{running.ROOT}" exec {sys.executable}'
     for name, words in {"python": "", "python3": "", "preflight": "-m preflight", "torchrun": TORCHRUN}.items():
-        command(folder, name, f'{python} {words} "$@"\n')
+        part = 'case "$*" in *"preflight --all"*) set -- "$@" --only env,comm.init ;; esac'
+        command(folder, name, f'{part}\n{python} {words} "$@"\n')
     return folder
 
 
@@ -237,14 +239,31 @@ def test_the_pods_commands_run(bin_folder: Path, tmp_path: Path) -> None:
     assert finished.exit_codes == [0, 0] and "2 ranks on 2 nodes (torchrun" in finished.output, finished.told()
 
 
+THREADS_AT_THE_END = """
+import atexit, os, pathlib
+def note():
+    names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+    pathlib.Path(f"threads-{os.environ['RANK']}").write_text("".join(names))
+if "RANK" in os.environ:
+    atexit.register(note)
+"""
+"""Registered before all others, it is called after them: what it finds is there while Python ends."""
+
+
 @pytest.mark.parametrize("sick", [False, True])
 def test_the_training_script_trains_only_on_a_sound_machine(sick: bool, tmp_path: Path) -> None:
-    run = running.Run(tmp_path)
+    """gloo's threads are gone before Python ends: one that wants the GIL then would abort the process."""
+    run = running.Run(tmp_path, 150)  # of which preflight.run() may take 120
+    (tmp_path / "sitecustomize.py").write_text(THREADS_AT_THE_END)
+    env = running.environment(**(SICK if sick else {}))
     launcher = [sys.executable, *TORCHRUN.split(), "--standalone", "--nproc-per-node", "2"]
-    run.start([*launcher, str(EXAMPLES / "train.py")], running.environment(**(SICK if sick else {})))
+    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
+    run.start([*launcher, str(EXAMPLES / "train.py")], env)
     finished = run.finish()
     assert finished.exit_codes == [int(sick)] and finished.left_over == [], finished.told()
     assert ("step 9 loss" in finished.output) is not sick, finished.told()
+    threads = [(tmp_path / f"threads-{rank}").read_text() for rank in "01"]
+    assert "python" in threads[0] and "gloo" not in "".join(threads), threads
     assert json.loads((tmp_path / "preflight-report" / "report.json").read_text())["exit_code"] == sick
 
 

@@ -9,18 +9,19 @@ from tests import running
 from tests.running import Finished
 
 
-def run(tmp_path: Path, world: int, *plugins: str, **environ: str) -> Finished:
+def run(tmp_path: Path, world: int, *plugins: str, more: tuple[str, ...] = (), **environ: str) -> Finished:
     words = [word for name in plugins for word in ("--plugin", str(running.PLUGINS / f"{name}.py"))]
     chosen = ",".join(f"plugin.{name}" for name in plugins)
     ranks = running.plain_ranks(world, None, **environ)
-    return running.run_ranks(tmp_path, ranks, "--level", "standard", *words, "--only", chosen)
+    return running.run_ranks(tmp_path, ranks, "--level", "standard", *words, "--only", chosen, *more)
 
 
-@pytest.mark.parametrize("fresh", [True, False])
-def test_before_a_fresh_check_the_workers_of_all_ranks_have_ended(tmp_path: Path, fresh: bool) -> None:
+@pytest.mark.parametrize("fresh", ["always", "with its option", ""])
+def test_before_a_fresh_check_the_workers_of_all_ranks_have_ended(tmp_path: Path, fresh: str) -> None:
     (tmp_path / "workers").mkdir()
-    environ = {"TEST_FOLDER": str(tmp_path / "workers"), "TEST_FRESH": str(int(fresh))}
-    finished = run(tmp_path, 3, "holds", "fresh", **environ)
+    environ = {"TEST_FOLDER": str(tmp_path / "workers"), "TEST_FRESH": fresh}
+    more = ("--set", "plugin.fresh.code=mine") if fresh == "with its option" else ()
+    finished = run(tmp_path, 3, "holds", "fresh", more=more, **environ)
     assert [one["code"] for one in finished.findings()] == ([] if fresh else ["plugin.fresh.held"]), finished.told()
     assert finished.check("plugin.fresh")["picture"] == ["rank 0 asked 3 OK"]
     assert "    │ rank 0 asked 3 OK" in finished.output.splitlines(), finished.told()

@@ -11,7 +11,7 @@ SENTINEL = "s3ntinel-7f1c-do-not-tell"
 def test_no_secret_leaves_a_run(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3, TEST_API_KEY=SENTINEL, OTHER_URL=f"https://u:{SENTINEL}@h/")
     finished = running.run_ranks(
-        tmp_path, ranks, "--plugin", "spills_secrets", "--set", f"plugin.spills_secrets.hint={SENTINEL}"
+        tmp_path, ranks, *running.SMALL, "--plugin", "spills_secrets", "--set", f"plugin.spills_secrets.hint={SENTINEL}"
     )
     assert finished.check("plugin.spills_secrets")["status"] == "fail", finished.told()
     assert SENTINEL not in finished.output, finished.told()

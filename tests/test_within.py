@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+import preflight
+from preflight.registry import UsageError
 from tests import running
 
 SCRIPT = str(running.ROOT / "tests" / "scripts" / "training.py")
@@ -32,7 +34,7 @@ def holds(told: list[dict[str, Any]]) -> None:
         assert one["usage"].startswith("--only env.lunch: there is no such check or family")
 
 
-@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("world", [1, 2])
 def test_with_plain_variables_the_jobs_store_takes_the_port_after_ours(world: int, tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     for env in running.plain_ranks(world, TEST_TOLD=str(tmp_path / "told-")):
@@ -97,9 +99,10 @@ def rank(index, when):
         dist.init_process_group("gloo", init_method=place, rank=index, world_size=2)
     try:
         verdict = preflight.run(only=["env.launch", "comm.init"], quiet=True, deadline_s=40)
-        print(index, verdict.verdict, verdict.report["job"]["world_size"] if verdict.report else None, flush=True)
+        said = [index, verdict.verdict, verdict.report["job"]["world_size"] if verdict.report else None]
+        os.write(1, (" ".join(map(str, said)) + "\\n").encode())  # at once: the other rank writes, too
     except preflight.registry.UsageError as error:
-        print(index, error, flush=True)
+        os.write(1, f"{index} {error}\\n".encode())
 
 if __name__ == "__main__":
     mp.spawn(rank, args=(sys.argv[1],), nprocs=2)
@@ -136,3 +139,8 @@ def test_other_ranks_print_nothing_while_the_store_goes(tmp_path: Path) -> None:
         run.start([sys.executable, "-c", code], env)
     finished = run.finish()
     assert finished.output == "" and finished.exit_codes == [0, 0], finished.output
+
+
+def test_a_model_is_named_as_on_the_command_line() -> None:
+    with pytest.raises(UsageError, match=r"--model: model\.build: MODULE:FUNCTION or FILE\.py:FUNCTION is expected"):
+        preflight.run(model="model.build")

@@ -6,8 +6,15 @@ It drives tests/test_faults.py, and `python -m tests.faults` writes docs/faults.
 from pathlib import Path
 
 from tests.faults import (
+    comm,
+    comm_hang,
+    comm_init,
+    comm_links,
+    data_sampler,
+    data_seeds,
     engine,
     env,
+    explain,
     gpu_compute,
     gpu_health,
     gpu_inventory,
@@ -23,12 +30,16 @@ from tests.faults import (
     node_storage,
     rendezvous_command,
     train,
+    train_alone,
+    train_model,
 )
 from tests.faults.gpu_row import GpuFault
 from tests.faults.row import Fault
 
 FAMILIES = (
-    engine, env, node, node_storage, gpu_compute, net_interfaces, net, rendezvous_command, net_mesh, net_rdma, train,
+    engine, comm_hang, env, node, node_storage, gpu_compute, net_interfaces, net, rendezvous_command, net_mesh,
+    net_rdma, comm_init, comm, comm_links, train_alone, train, train_model,
+    data_sampler, data_seeds, explain,
 )  # fmt: skip
 GPU = (gpu_inventory, gpu_health, gpu_pcie, gpu_nvlink, gpu_topology, gpu_released)
 ALL: tuple[Fault, ...] = tuple(fault for family in FAMILIES for fault in family.ALL)

@@ -5,93 +5,89 @@ from typing import Any
 from tests.faults.row import Fault, elsewhere
 
 
-def _alone(deed: str, story: str, finds: str, **more: Any) -> Fault:
-    exit_code = {"fail": 1, "error": 3}[finds.split()[0]]
+def _alone(deed: str, rank: int, kind: str, story: str, find: str = "", **more: Any) -> Fault:
+    """Of one rank of five, in the check of its kind; the first rank does nothing. `find`: severity and slug."""
+    module, (severity, _, slug) = f"alone_{kind}", find.partition(" ")
     return Fault(
-        name=f"measure_{deed}", story=story, made=f"a check's measure() does it on rank 1: `deeds.{deed}`",
-        finds=(finds,), exit_code=exit_code, settings={"plugin.alone.deed": deed}, **more,
+        name=f"measure_{deed}", story=story, made=f"a check's measure() does it on rank {rank}: `deeds.{deed}`",
+        finds=(f"{severity} plugin.{module}.{slug}",) if find else (), culprit={"rank": rank},
+        exit_code={"fail": 1, "error": 3, "": 0}[severity], world=5, after=5, plugins=(module, *more.pop("then", ())),
+        environ_of={rank: {f"TEST_DEED_{kind.upper()}": deed}}, shares="alone", **more,
     )  # fmt: skip
 
 
-def _together(deed: str, story: str, finds: tuple[str, ...], **more: Any) -> Fault:
-    details: dict[str, Any] = {"noticed_by": "0,2", "settings": {"plugin.together.deed": deed}, **more}
+def _in_turn(deed: str, story: str, severity: str, slug: str, *then: str, **more: Any) -> Fault:
+    """One of the checks of a run, each of which finds the workers as the last one has left them."""
+    module = f"together_{deed}"
     return Fault(
         name=f"collective_{deed}", story=story, made=f"between two all-reduces, on rank 1: `deeds.{deed}`",
-        finds=finds, plugins=("together", "after"), **details,
+        finds=(f"{severity} plugin.{module}.{slug}",), plugins=(module, *then), noticed_by="0,2",
+        exit_code={"fail": 1, "error": 3}[severity], shares="collectives", **more,
     )  # fmt: skip
 
 
-_TIMED_OUT, _CRASHED = "fail plugin.alone.timed_out", "fail plugin.alone.crashed"
-_RAISED, _BAD = "error plugin.alone.raised", "error plugin.alone.bad_facts"
+_TIMED_OUT, _CRASHED, _RAISED, _BAD = "fail timed_out", "fail crashed", "error raised", "error bad_facts"
 
 IN_MEASURE = (
-    _alone("raise", "A check raises an exception.", _RAISED, says="ValueError: on purpose (deeds.py line"),
-    _alone("sys_exit", "A check calls sys.exit().", _RAISED, says="SystemExit"),
-    _alone("hang_python", "A check hangs in Python.", _TIMED_OUT, says="at deeds.py line"),
-    _alone("hang_gil", "A check hangs in native code that holds the GIL.", _TIMED_OUT, says="at deeds.py line"),
-    _alone("hang_subprocess", "A check waits for a subprocess that hangs.", _TIMED_OUT),
-    _alone("ignore_sigterm", "A check ignores SIGTERM and hangs.", _TIMED_OUT),
-    _alone("stop_itself", "A worker is stopped (SIGSTOP).", _TIMED_OUT, says="the process is stopped"),
-    _alone("segfault", "A check crashes in native code.", _CRASHED, says="SIGSEGV"),
-    _alone("exit_7", "A check ends its process with os._exit(7).", _CRASHED, says="exit status 7"),
-    _alone("kill_itself", "A worker is killed (SIGKILL, as the OOM killer does).", _CRASHED, says="SIGKILL"),
-    _alone("nan", "A check returns NaN.", _BAD, says="facts['value'][1] is nan"),
-    _alone("object", "A check returns a Python object.", _BAD, says="object of type object"),
-    _alone("no_dict", "A check returns a list.", _BAD, says="not a dict"),
-    _alone("too_large", "A check returns 5 MB.", _BAD, says="at most 1,048,576"),
-    _alone("slow_text", "A check prints what a careless pattern would take minutes over.", _RAISED, says="on purpose"),
-    _alone("channel_nonsense", "A check writes nonsense into preflight's own channel.", _RAISED, says="channel"),
-    _alone("shared_memory", "A worker dies with tensors in shared memory.", _CRASHED, says="SIGKILL"),
-)
-
-SOUND_BUT_RUDE = (
-    Fault(
-        "measure_flood", "A check prints 20 MB.", "measure() prints on rank 1: `deeds.flood`", (), exit_code=0,
-        settings={"plugin.alone.deed": "flood"},
-    ),
-    Fault(
-        "measure_family", "A check leaves threads and children behind, one in a session of its own.",
-        "measure() starts them on rank 1: `deeds.family`", (), exit_code=0, settings={"plugin.alone.deed": "family"},
-    ),
+    _alone("raise", 1, "raised", "A check raises an exception.", _RAISED, says="ValueError: on purpose (deeds.py line"),
+    _alone("sys_exit", 2, "raised", "A check calls sys.exit().", _RAISED, says="SystemExit"),
+    _alone("slow_text", 3, "raised", "A check prints what a careless pattern would take minutes over.", _RAISED,
+           says="on purpose"),
+    _alone("channel_nonsense", 4, "raised", "A check writes nonsense into preflight's own channel.", _RAISED,
+           says="channel"),
+    _alone("hang_python", 1, "hung", "A check hangs in Python.", _TIMED_OUT, says="at deeds.py line"),
+    _alone("hang_gil", 2, "hung", "A check hangs in native code that holds the GIL.", _TIMED_OUT,
+           says="at deeds.py line"),
+    _alone("hang_subprocess", 3, "hung", "A check waits for a subprocess that hangs.", _TIMED_OUT),
+    _alone("ignore_sigterm", 4, "hung", "A check ignores SIGTERM and hangs.", _TIMED_OUT),
+    _alone("stop_itself", 1, "died", "A worker is stopped (SIGSTOP).", _TIMED_OUT, says="the process is stopped"),
+    _alone("segfault", 2, "died", "A check crashes in native code.", _CRASHED, says="SIGSEGV"),
+    _alone("exit_7", 3, "died", "A check ends its process with os._exit(7).", _CRASHED, says="exit status 7"),
+    _alone("kill_itself", 4, "died", "A worker is killed (SIGKILL, as the OOM killer does).", _CRASHED, says="SIGKILL"),
+    _alone("nan", 1, "bad_facts", "A check returns NaN.", _BAD, says="facts['value'][1] is nan"),
+    _alone("object", 2, "bad_facts", "A check returns a Python object.", _BAD, says="object of type object"),
+    _alone("no_dict", 3, "bad_facts", "A check returns a list.", _BAD, says="not a dict"),
+    _alone("too_large", 4, "bad_facts", "A check returns 5 MB.", _BAD, says="at most 1,048,576"),
+    _alone("shared_memory", 1, "rude", "A worker dies with tensors in shared memory.", _CRASHED, says="SIGKILL"),
+    _alone("flood", 2, "rude", "A check prints 20 MB."),
+    _alone("family", 3, "rude", "A check leaves threads and children behind, one in a session of its own.",
+           then=("after",)),
 )  # fmt: skip
 
 IN_COLLECTIVES = (
-    _together("raise", "One rank raises between two collectives.", ("error plugin.together.raised",), exit_code=3),
-    _together("hang_python", "One rank hangs between two collectives.", ("fail plugin.together.timed_out",)),
-    _together("stop_itself", "One worker is stopped between two collectives.", ("fail plugin.together.timed_out",)),
-    _together("kill_itself", "One worker is killed between two collectives.", ("fail plugin.together.crashed",)),
-    _together("segfault", "One worker crashes between two collectives.", ("fail plugin.together.crashed",)),
-    _together("abort", "One worker aborts between two collectives.", ("fail plugin.together.crashed",),
-              says="SIGABRT"),
-    _together("exit_7", "One worker exits between two collectives.", ("fail plugin.together.crashed",)),
-    _together("other_collective", "One rank calls another collective.", ("fail plugin.together.raised",),
-              says="was inside barrier #3 while ranks 0,2 waited inside all_reduce 4 elements #3"),
-    _together("skip", "One rank stands aside while the others wait for it.", ("error plugin.together.raised",),
-              exit_code=3, says="stood aside"),
+    _in_turn("raise", "One rank raises between two collectives.", "error", "raised"),
+    _in_turn("hang_python", "One rank hangs between two collectives.", "fail", "timed_out"),
+    _in_turn("other_collective", "One rank calls another collective.", "fail", "out_of_step",
+             says="was inside barrier #2 while ranks 0,2 waited inside all_reduce of 4 float32 #2"),
+    _in_turn("stop_itself", "One worker is stopped between two collectives.", "fail", "timed_out"),
+    _in_turn("skip", "One rank stands aside while the others wait for it.", "error", "raised", says="stood aside"),
+    _in_turn("kill_itself", "One worker is killed between two collectives.", "fail", "crashed", says="SIGKILL"),
+    _in_turn("segfault", "One worker crashes between two collectives.", "fail", "crashed", says="SIGSEGV"),
+    _in_turn("abort", "One worker aborts between two collectives.", "fail", "crashed", says="SIGABRT"),
+    _in_turn("exit_7", "One worker exits between two collectives.", "fail", "crashed", "after", says="exit status 7"),
 )  # fmt: skip
 
+
+def _in_judge(deed: str, story: str, slug: str, *then: str, says: str = "") -> Fault:
+    """One of the checks of a run, each of which is judged by a worker of its own."""
+    module = f"judge_{deed}"
+    return Fault(
+        name=module, story=story, made=f"judge() does it: `deeds.{deed}`", finds=(f"error plugin.{module}.{slug}",),
+        culprit={"file": module}, exit_code=3, plugins=(module, *then), world=2, after=2, says=says, shares="judges",
+    )  # fmt: skip
+
+
 IN_JUDGE = (
-    Fault(
-        "judge_raise", "A check's judge() raises.", "judge() raises: `deeds.raise`", ("error plugin.alone.raised",),
-        culprit={"file": "alone"}, exit_code=3, settings={"plugin.alone.judge": "raise"}, says="judge() raised",
-    ),
-    Fault(
-        "judge_loop", "A check's judge() never ends.", "judge() hangs: `deeds.hang_python`",
-        ("error plugin.alone.timed_out",), culprit={"file": "alone"}, exit_code=3,
-        settings={"plugin.alone.judge": "hang_python"}, says="did not end",
-    ),
-    Fault(
-        "judge_crash", "A check's judge() crashes.", "judge() kills its process: `deeds.kill_itself`",
-        ("error plugin.alone.crashed",), culprit={"file": "alone"}, exit_code=3,
-        settings={"plugin.alone.judge": "kill_itself"},
-    ),
-)  # fmt: skip
+    _in_judge("raise", "A check's judge() raises.", "raised", says="judge() raised"),
+    _in_judge("hang_python", "A check's judge() never ends.", "timed_out", says="did not end"),
+    _in_judge("kill_itself", "A check's judge() crashes.", "crashed", "after"),
+)
 
 
 def _plugin(module: str, story: str, slug: str, says: str) -> Fault:
     return Fault(
         f"plugin_{module}", story, f"`--plugin {module}`", (f"error plugin.{module}.{slug}",),
-        culprit={"file": module}, exit_code=3, plugins=(module, "after"), world=2, after=2, says=says,
+        culprit={"file": module}, exit_code=3, plugins=(module, "after"), world=2, after=2, says=says, shares="plugins",
     )  # fmt: skip
 
 
@@ -111,36 +107,49 @@ def _control(name: str, story: str, deed: str, finds: tuple[str, ...], **more: A
 
 
 LOST = "fail plugin.alone.lost"
+
+
+def _lost(name: str, rank: int, story: str, deed: str, says: str, **more: Any) -> Fault:
+    """One of the ranks that a run of five loses."""
+    environ = {"TEST_DEED": deed, **more.pop("environ", {})}
+    return Fault(
+        name, story, f"a check does it from within: `deeds.{deed}`", (LOST,), culprit={"rank": rank}, world=5, after=2,
+        environ_of={rank: environ}, shares="lost", says=says, **more,
+    )  # fmt: skip
+
+
 CONTROL = (
-    _control("supervisor_killed", "A rank's supervisor is killed.", "kill_supervisor", (LOST,), after=2,
-             says="has died"),
-    _control("supervisor_stopped", "A rank's supervisor is stopped.", "stop_supervisor", (LOST,), after=2,
-             says="no sign of life", stopped=(1,)),
+    _lost("supervisor_killed", 1, "A rank's supervisor is killed.", "kill_supervisor", "has died"),
+    _lost("supervisor_stopped", 2, "A rank's supervisor is stopped.", "stop_supervisor", "no sign of life",
+          stopped=(2,)),
+    # On a node of its own: one that is terminated beside a dead one went with its node.
+    _lost("rank_terminated", 3, "One rank is sent SIGTERM.", "term_supervisor", "SIGTERM", environ={"NODE_RANK": "1"}),
     _control("supervisor_paused", "A rank's supervisor is stopped for 5 s.", "stop_supervisor_5s", (), exit_code=0,
              environ={"TEST_CHECK_DEADLINE_S": "30"}),
     _control("rank_0_paused", "Rank 0's supervisor is stopped for 20 s: the others give up on it.",
-             "stop_supervisor_20s", ("error preflight.run.stood_still",), culprit={"rank": 0}, exit_code=3, after=None,
-             settings={"plugin.alone.by": "0"}, environ={"TEST_CHECK_DEADLINE_S": "30"}, says="stood still"),
-    _control("rank_terminated", "One rank is sent SIGTERM.", "term_supervisor", (LOST,), after=2, says="SIGTERM"),
+             "stop_supervisor_20s", ("error preflight.run.stood_still",), culprit={"rank": 0}, exit_code=3, world=2,
+             after=None, settings={"plugin.alone.by": "0"}, environ={"TEST_CHECK_DEADLINE_S": "30"},
+             says="stood still"),
     _control("supervisor_killed_torchrun", "A rank's supervisor is killed under torchrun, which ends the others.",
              "kill_supervisor", (f"fail preflight.run.lost or {LOST}",), after=None, launcher="torchrun",
              says="has died"),
     _control("interrupted", "Ctrl-C on rank 0.", "interrupt_supervisor", ("error preflight.run.interrupted",),
-             culprit={}, settings={"plugin.alone.by": "0"}, after=None, exit_code=3, says="SIGINT"),
+             culprit={}, settings={"plugin.alone.by": "0"}, world=2, after=None, exit_code=3, says="SIGINT"),
     _control("interrupted_twice", "Ctrl-C on rank 0, and again 1.5 s later.", "interrupt_supervisor_twice",
-             ("error preflight.run.interrupted",), culprit={}, settings={"plugin.alone.by": "0"}, after=None,
+             ("error preflight.run.interrupted",), culprit={}, settings={"plugin.alone.by": "0"}, world=2, after=None,
              exit_code=3, says="SIGINT"),
     _control("terminated", "Rank 0 is sent SIGTERM.", "term_supervisor", ("error preflight.run.interrupted",),
-             culprit={}, settings={"plugin.alone.by": "0"}, after=None, exit_code=3, says="SIGTERM"),
+             culprit={}, settings={"plugin.alone.by": "0"}, world=2, after=None, exit_code=3, says="SIGTERM"),
     _control("store_frozen_midway", "The store freezes in mid-run.", "freeze_store",
-             ("error preflight.run.store_lost",), culprit={}, launcher="agent", after=None, exit_code=3,
+             ("error preflight.run.store_lost",), culprit={}, launcher="agent", world=2, after=None, exit_code=3,
              says="did not answer within", deadline_s=30),
     _control("store_killed_midway", "The store dies in mid-run.", "kill_store",
-             ("error preflight.run.store_lost",), culprit={}, launcher="agent", after=None, exit_code=3,
+             ("error preflight.run.store_lost",), culprit={}, launcher="agent", world=2, after=None, exit_code=3,
              deadline_s=30),
     Fault("store_frozen_at_the_end", "The store freezes just before the verdict.",
           "judge() does it: `deeds.freeze_store`", ("error preflight.run.store_lost",), culprit={}, launcher="agent",
-          plugins=("alone",), after=None, exit_code=3, settings={"plugin.alone.judge": "freeze_store"}, deadline_s=30),
+          plugins=("alone",), world=2, after=None, exit_code=3, settings={"plugin.alone.judge": "freeze_store"},
+          deadline_s=30),
 )  # fmt: skip
 
 
@@ -164,9 +173,9 @@ ELSEWHERE = (
               "fail env.launch.invalid", culprit={}, also=(RUN_LOST, "fail env.launch.unlike")),
     elsewhere("world_size_differs", "WORLD_SIZE differs on one rank.", "WORLD_SIZE=8 on rank 2",
               "fail env.launch.unlike", culprit={"rank": 2, "variable": "WORLD_SIZE"}),
-    elsewhere("local_rank_taken", "Two ranks of a node have one LOCAL_RANK.", "LOCAL_RANK=1 on rank 2, too",
-              "fail env.launch.local_rank_taken", culprit={"rank": 2}),
-    elsewhere("local_world_size", "LOCAL_WORLD_SIZE is wrong.", "LOCAL_WORLD_SIZE=8 on rank 1 of 3",
+    elsewhere("local_rank_taken", "Two ranks of a node have one LOCAL_RANK.", "LOCAL_RANK=0 on rank 3, too",
+              "fail env.launch.local_rank_taken", culprit={"rank": 3}),
+    elsewhere("local_world_size", "LOCAL_WORLD_SIZE is wrong.", "LOCAL_WORLD_SIZE=8 on rank 1 of 4",
               "fail env.launch.local_world_size"),
     elsewhere("torch_broken", "torch cannot be imported on a rank.", "TORCH_DISTRIBUTED_DEBUG=FULL on rank 1",
               "fail preflight.run.torch"),
@@ -194,4 +203,4 @@ ELSEWHERE = (
               "error preflight.run.interrupted", culprit={}, exit_code=3),
 )  # fmt: skip
 
-ALL = (*IN_MEASURE, *SOUND_BUT_RUDE, *IN_COLLECTIVES, *IN_JUDGE, *PLUGINS, *CONTROL)
+ALL = (*IN_MEASURE, *IN_COLLECTIVES, *IN_JUDGE, *PLUGINS, *CONTROL)

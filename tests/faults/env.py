@@ -11,7 +11,7 @@ def _variable(name: str, value: str, story: str, *finds: str, **more: Any) -> Fa
     culprit = {"rank": 1, "variable": name.partition("+")[0]}
     return in_check(
         f"variable_{name.lower()}_{len(value)}", story, f"`{name}={value}` on rank 1", *finds, only="env.variables",
-        environ_of={1: {name: value}}, culprit=culprit, **more,
+        environ_of={1: {name: value}}, culprit=culprit, shares="variables", **more,
     )  # fmt: skip
 
 
@@ -32,9 +32,9 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def _unlike(name: str, story: str, made: str, finds: str, **more: Any) -> Fault:
-    details = {"culprit": {"node": "node-1"}, "exit_code": 1 if finds.startswith("fail") else 0, **more}
-    return elsewhere(f"software_{name}", story, f"{made} on the second of three nodes", finds, **details)
+def _unlike(name: str, story: str, made: str, finds: str, node: int = 1, **more: Any) -> Fault:
+    details = {"culprit": {"node": f"node-{node}"}, "exit_code": 1 if finds.startswith("fail") else 0, **more}
+    return elsewhere(f"software_{name}", story, f"{made}, on one of several nodes", finds, **details)
 
 
 SOFTWARE = (
@@ -43,7 +43,21 @@ SOFTWARE = (
              environ_of=as_nodes(3, {1: {"APPTAINER_NAME": "old.sif"}}), says="old.sif, expected"),
 )  # fmt: skip
 
-ALL: tuple[Fault, ...] = (*VARIABLES, *SOFTWARE)
+_IN_TURN = {
+    rank: {"NODE_RANK": str(rank % 2), "SLURMD_NODENAME": f"node-{rank % 2}", "LOCAL_RANK": str(rank // 2),
+           "LOCAL_WORLD_SIZE": "2"} for rank in range(4)
+}  # fmt: skip
+LAUNCH = (
+    in_check("ranks_in_turn", "Ranks are dealt out over the nodes one by one.",
+             "ranks 0 and 2 call themselves node-0, 1 and 3 node-1", "warn env.launch.not_grouped", only="env.launch",
+             world=4, culprit={}, environ_of=_IN_TURN,
+             says="over 2 nodes one by one: node-0 has 0,2, node-1 has 1,3; expected consecutive ranks on each node"),
+    in_check("all_on_gpu_0", "All ranks of a node take GPU 0.", "`LOCAL_RANK=0` on both",
+             "fail env.launch.local_rank_taken", only="env.launch", world=2, environ={"LOCAL_RANK": "0"},
+             culprit={"rank": 1, "peer_rank": 0}, says="LOCAL_RANK is 0, which rank 0 on this node has, too"),
+)  # fmt: skip
+
+ALL: tuple[Fault, ...] = (*VARIABLES, *SOFTWARE, *LAUNCH)
 """Driven by tests/test_faults.py."""
 ELSEWHERE: tuple[Fault, ...] = (
     # tests/checks/env/test_variables.py
@@ -55,9 +69,10 @@ ELSEWHERE: tuple[Fault, ...] = (
     _unlike("python", "A node has another Python.", "a `sys.version` of 3.9.1", "warn env.software.python",
             says="Python is 3.9, expected 3."),
     _unlike("torch", "A node has another torch.", "a torch folder with another `version.py`",
-            "fail env.software.torch", says="torch is 2.0.0"),
+            "fail env.software.torch", node=3,
+            says="torch is 2.0.0"),
     _unlike("cuda", "A node's torch is built for another CUDA.", "a torch folder with another `version.py`",
-            "fail env.software.cuda", says="torch's CUDA is 11.8, expected "),
+            "fail env.software.cuda", node=4, says="torch's CUDA is 11.8, expected "),
     _unlike("nccl", "A node has loaded another NCCL.", "a torch folder whose `cuda/nccl.py` answers otherwise",
             "fail env.software.nccl", says="NCCL is 2.20.5, expected 2.21.5 as on 2 of 3 nodes"),
     _unlike("cudnn", "A node has loaded another cuDNN.", "a torch folder whose `backends/cudnn` answers otherwise",
@@ -72,11 +87,11 @@ ELSEWHERE: tuple[Fault, ...] = (
     _unlike("commit", "A node has another commit checked out.", "a clone with one more commit, seen at the same path",
             "fail env.software.sources", says="; unlike: train.py"),
     _unlike("edits", "A node's code was edited.", "a clone with an edited file, seen at the same path",
-            "fail env.software.sources", says=" with edits"),
+            "fail env.software.sources", node=2, says=" with edits"),
     _unlike("folder", "A node's code differs, and lies elsewhere.", "another clone as current folder",
-            "warn env.software.sources", says="; unlike: train.py"),
+            "warn env.software.sources", node=4, says="; unlike: train.py"),
     _unlike("code", "The folder of --code differs on a node.", "another file in it", "fail env.software.sources",
             says="; unlike: net.py"),
     _unlike("no_code", "The folder of --code is missing on a node.", "no such folder",
-            "fail env.software.no_sources", says="src cannot be compared: there is no such folder"),
+            "fail env.software.no_sources", node=2, says="src cannot be compared: there is no such folder"),
 )  # fmt: skip

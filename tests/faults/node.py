@@ -38,8 +38,8 @@ CLOCK = (
 NODE_1 = {"node": "node-1"}
 
 
-def _limit(name: str, story: str, made: str, severity: str, slug: str, **more: Any) -> Fault:
-    details = {"culprit": NODE_1, "exit_code": 1 if severity == "fail" else 0, **more}
+def _limit(name: str, story: str, made: str, severity: str, slug: str, node: int = 1, **more: Any) -> Fault:
+    details = {"culprit": {"node": f"node-{node}"}, "exit_code": 1 if severity == "fail" else 0, **more}
     return elsewhere(f"limits_{name}", story, made, f"{severity} node.limits.{slug}", **details)
 
 
@@ -59,28 +59,28 @@ LIMITS_ELSEWHERE = (
     _limit("tasks_cgroup", "A container may start few processes.", "a cgroup's `pids.max`", "warn", "tasks",
            says=" more processes and threads may be started, of 60, expected at least 64 for 1 rank"),
     _limit("tasks_user", "A user may start few processes.", "another user, with `ulimit -u 60`", "warn", "tasks",
-           says=" more processes and threads may be started, of 60, expected at least 64 for 1 rank"),
+           node=2, says=" more processes and threads may be started, of 60, expected at least 64 for 1 rank"),
     _limit("memlock", "RDMA may lock too little memory.",
            "`ulimit -l 64`, no CAP_IPC_LOCK, and a folder of RDMA devices; judged as on nccl", "warn", "memlock",
            says="64 KiB of memory may be locked for 1 RDMA device, expected at least 32,768 MiB"),
-    _limit("shm_small", "/dev/shm has docker's 64 MiB.", "a tmpfs of that size on the second of three nodes",
-           "warn", "shm", says="64 MiB are free in /dev/shm, of 64, expected at least 1,024 MiB"),
+    _limit("shm_small", "/dev/shm has docker's 64 MiB.", "a tmpfs of that size on one of five nodes",
+           "warn", "shm", node=3, says="64 MiB are free in /dev/shm, of 64, expected at least 1,024 MiB"),
     _limit("shm_full", "/dev/shm is full.", "a tmpfs with a file that fills it", "warn", "shm",
-           says="0 MiB are free in /dev/shm, of 64, expected at least 1 MiB"),
+           node=5, says="0 MiB are free in /dev/shm, of 64, expected at least 1 MiB"),
     _limit("memory", "A container has little memory.", "a cgroup's memory limit of 1 GiB", "warn", "memory",
            says=" within a limit of 1,024 MiB, expected at least 2,048 MiB for 1 rank"),
     _limit("quota", "A container has few CPUs.", "a cgroup's quota of half a CPU", "warn", "cpus",
-           says="the ranks may use 0.5 of the CPUs, expected at least 1 for 1 rank"),
+           node=2, says="the ranks may use 0.5 of the CPUs, expected at least 1 for 1 rank"),
     _limit("affinity", "All ranks of a node share one CPU.", "`taskset` before torchrun", "warn", "cpus",
            culprit={}, says="the ranks may use 1 of the CPUs, expected at least 2 for 2 ranks"),
     _limit("disk_full", "TMPDIR is full.", "a tmpfs with a file that fills it", "warn", "disk",
-           says="cannot be written to: No space left on device; expected at least 100 MiB free"),
+           node=5, says="cannot be written to: No space left on device; expected at least 100 MiB free"),
     _limit("disk_nearly_full", "TMPDIR is nearly full.", "a tmpfs of 20 MiB", "warn", "disk",
-           says=" MiB free, expected at least 100 MiB"),
+           node=3, says=" MiB free, expected at least 100 MiB"),
     _limit("inodes", "TMPDIR takes no more files.", "a tmpfs with `nr_inodes=50`", "warn", "disk",
-           says=" more files (inodes), expected at least 1,000"),
+           node=4, says=" more files (inodes), expected at least 1,000"),
     _limit("folder_full", "The current folder is full.", "a tmpfs with a file that fills it", "warn", "disk",
-           says="the current folder ("),
+           node=5, says="the current folder ("),
     _limit("cpu_time", "The shell limits CPU time.", "`ulimit -t 3600`", "warn", "ulimit",
            says="a process may run for 3,600 s of CPU time (ulimit -t), expected unlimited"),
 )  # fmt: skip

@@ -6,10 +6,10 @@ from tests.faults.row import Fault, elsewhere
 
 SECONDS = {
     **dict.fromkeys(("name_unknown", "name_is_loopback", "no_route", "network_down", "nobody_serves", "filtered"), 3),
-    **dict.fromkeys(("other_listener", "other_store", "not_here"), 14),
-    "never_came": 24,
-    "silent_ipv6": 20,
-    "silent_ipv6_first": 20,
+    **dict.fromkeys(("other_listener", "other_store", "not_here"), 27),
+    "never_came": 36,
+    "silent_ipv6": 27,
+    "silent_ipv6_first": 27,
     "store_garbage": 20,
     "dead_dns": 16,
 }
@@ -24,7 +24,7 @@ def _row(name: str, story: str, made: str, *finds: str, **more: Any) -> Fault:
     exit_code = 1 if any(find.startswith("fail") for find in finds) else 0
     found = tuple(find.replace(" ", " preflight.rendezvous.") for find in finds)
     return elsewhere(
-        f"meet_{name}", story, made, *found, **{"exit_code": exit_code, "deadline_s": SECONDS.get(name, 30), **more}
+        f"meet_{name}", story, made, *found, **{"exit_code": exit_code, "deadline_s": SECONDS.get(name, 90), **more}
     )
 
 
@@ -51,7 +51,7 @@ ELSEWHERE: tuple[Fault, ...] = (
          says="what listens at host-a:29600 (10.77.0.1) does not answer as torch's store does: "),
     _row("other_store", "Another job's store is at the endpoint.", "a TCPStore on host-a", "fail other_store",
          culprit=_B, says="but does not say that it is node 0's"),
-    _row("not_here", "The endpoint is another host than node 0.", "`--endpoint host-b:29600`", "fail not_here",
+    _row("not_here", "The endpoint is another host than node 0.", "`--endpoint host-b:29603`", "fail not_here",
          culprit=_A, says="expected host-b to be node 0 (host-a)"),
     _row("never_came", "Three of four nodes were started.", "`--nnodes 4` on three hosts", "fail never_came",
          culprit={}, says="s, expected all of 4 nodes; came: 0 (host-a), 1 (host-b) and 3 (host-c)"),

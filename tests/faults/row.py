@@ -1,8 +1,11 @@
-"""One row of the fault table."""
+"""One row of the fault table, and rows that share a run."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from tests.running import PLUGINS, ROOT
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Fault:
     stopped: tuple[int, ...] = ()
     """Ranks that the fault leaves stopped: the test ends them after the run."""
     deadline_s: float = 60
+    slow: bool = False
+    """Whether `make soak` runs it, and not the suite: another row has the same finding."""
+    shares: str = ""
+    """Rows with the same word happen in one run, each with a culprit of its own."""
 
     def is_told_by(self, findings: Sequence[Mapping[str, Any]]) -> bool:
         """Whether all that had to be found was, nothing else but its consequences, and the culprit named."""
@@ -47,6 +54,41 @@ class Fault:
         named = [finding["where"] for finding in findings]
         is_named = not self.culprit or any(self.culprit.items() <= where.items() for where in named)
         return set(self.finds) <= found <= {*self.finds, *self.also} and is_named
+
+
+def runs(rows: Sequence[Fault]) -> list[tuple[Fault, ...]]:
+    """The rows of each run, in order."""
+    shared: dict[str, list[Fault]] = {}
+    for row in rows:
+        shared.setdefault(row.shares or row.name, []).append(row)
+    return [tuple(rows) for rows in shared.values()]
+
+
+def as_one(rows: Sequence[Fault]) -> Fault:
+    """What happens where these rows share a run: all of it, on ranks or in variables of their own."""
+    environ_of: dict[int, dict[str, str]] = {}
+    for row in rows:
+        for rank, environ in row.environ_of.items():
+            mine = environ_of.setdefault(rank, {})
+            assert not mine.keys() & environ.keys(), f"{row.name} overwrites what another row of its run sets"
+            mine |= environ
+    code = next(code for code in (1, 3, 0) if code in {row.exit_code for row in rows})
+    plugins = tuple(dict.fromkeys(plugin for row in rows for plugin in row.plugins))
+    finds = tuple(found for row in rows for found in row.finds)
+    stopped = tuple(rank for row in rows for rank in row.stopped)
+    one = replace(rows[0], environ_of=environ_of, plugins=plugins, exit_code=code, finds=finds, stopped=stopped)
+    own = {
+        "name", "story", "made", "finds", "culprit", "noticed_by", "exit_code", "says", "environ_of", "plugins",
+        "stopped",
+    }  # fmt: skip
+    alike = [{key: value for key, value in vars(row).items() if key not in own} for row in (one, *rows)]
+    assert all(row == alike[0] for row in alike), f"rows of the run {one.shares} want unlike runs"
+    return one
+
+
+def sick(deed: str) -> dict[str, str]:
+    """An environment in which torch does this deed (tests/sick/sitecustomize.py), or several."""
+    return {"SICK": deed, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests" / "sick", ROOT, PLUGINS)))}
 
 
 def in_check(name: str, story: str, made: str, *finds: str, only: str, **more: Any) -> Fault:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option
 
-PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, reads=("plugin.holds",), fresh=os.environ.get("TEST_FRESH") == "1")
+FRESH = os.environ.get("TEST_FRESH") == "always"
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, reads=("plugin.holds",), fresh=FRESH, fresh_with=("code",))
+CODE = option(str, None, "somebody's code, such as may do anything to a worker")
 HELD = Code("A worker of an earlier check lives.", fix="Replace it.")
 
 

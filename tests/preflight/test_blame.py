@@ -179,9 +179,21 @@ def at_number(number: int) -> Outcome:
 def test_the_few_in_another_collective_are_the_culprits(other: dict[str, Any], called: str) -> None:
     strange = Outcome("timed_out", 8.0, state="S", collective=other)
     outcomes = {0: WAITS, 1: WAITS, 2: strange, 3: WAITS}
-    assert told(outcomes) == [("fail plugin.made.timed_out", 2, "0-1,3")]
+    assert told(outcomes) == [("fail plugin.made.out_of_step", 2, "0-1,3")]
     expected = f"was inside {called} while ranks 0-1,3 waited inside all_reduce 64 MiB #3"
     assert found(outcomes)[0]["message"] == expected
+
+
+def test_a_mark_that_was_left_says_nothing_of_where_a_rank_waits() -> None:
+    """Parts of the world are made in unlike sizes; and what a check does then, it may not mark."""
+
+    def left(shape: str) -> Outcome:
+        return Outcome("raised", 3.0, reason="x", in_collective=True, collective=in_(2, "made", shape, inside=False))
+
+    outcomes = {0: left("3 of 4 ranks"), 1: left("3 of 4 ranks"), 2: left("3 of 4 ranks"), 3: left("1 of 4 ranks")}
+    (finding,) = found(outcomes)
+    assert (finding["where"], finding["noticed_by"]) == ({}, "0-3")
+    assert finding["message"].startswith("4 of 4 ranks failed inside a collective (x)")
 
 
 NO_CULPRIT = {

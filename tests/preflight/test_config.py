@@ -17,6 +17,7 @@ strict = true
 deadline = 300
 backend = "gloo"
 report = "out"
+baseline = "good"
 plugins = ["site.py", "a.module"]
 
 [options.comm.init]
@@ -39,7 +40,7 @@ reason = "ticket 123"
 def test_all_of_it() -> None:
     assert config.parse(tomllib.loads(WHOLE), "/etc/preflight") == Config(
         level="full", only=("comm",), skip=("comm.all_reduce",), strict=True, deadline=300.0, backend="gloo",
-        report="out", plugins=("/etc/preflight/site.py", "a.module"),
+        report="out", baseline="good", plugins=("/etc/preflight/site.py", "a.module"),
         options={"comm.init.slow_s": "20.5", "plugin.site.deep": "true"},
         severity={"env.variables.leftover": "fail", "env.launch.uneven": "info"},
         waivers=(Waiver("node.limits.shm", "2026-12-31", "ticket 123", "gpu-17"),),

@@ -151,6 +151,17 @@ def test_checks_are_counted_and_skips_explained() -> None:
     assert "      skipped plugin.c: no library" in lines
 
 
+@pytest.mark.parametrize(
+    ("aside", "severity", "shown"), [(False, "info", True), (True, "info", False), (True, "warn", True)]
+)
+def test_a_picture_that_stands_aside_is_on_the_screen_only_where_the_check_did_not_pass(
+    aside: bool, severity: str, shown: bool
+) -> None:
+    report = made.made_report(made.result(made.finding(severity), picture=["a line of it"], aside=aside))
+    assert ("    │ a line of it" in console.ending(report, [])) is shown
+    assert "    │ a line of it" in console.pictures(report)
+
+
 def test_the_sentence_is_the_worst_finding() -> None:
     results = [made.result(made.finding("warn", "slow"), made.finding(message="dead", node="node-1", rank=3))]
     expected = "preflight: FAIL: node-1, rank 3: dead [plugin.made.bad] (and 1 more)"

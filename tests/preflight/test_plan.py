@@ -5,12 +5,12 @@ import pytest
 
 from preflight import plan
 from preflight.check import Level, Scope
-from preflight.plan import Selection
+from preflight.plan import Request, Selection
 from preflight.registry import Source, Spec, UsageError
 
 
 def spec(id_: str, level: Level = Level.STANDARD, **more: tuple[str, ...]) -> Spec:
-    lists: dict[str, Any] = {name: more.get(name, ()) for name in ("needs", "reads", "when")}
+    lists: dict[str, Any] = {name: more.get(name, ()) for name in ("needs", "reads", "uses", "when", "unless", "given")}
     return Spec(
         source=Source(id_, "builtin"), title=id_, scope=Scope.RANK, level=level, deadline_s=20.0, estimate_s=1.0,
         facts_version=1, **lists,
@@ -28,8 +28,10 @@ ALL = [
 KNOWN = {one.id: one.source for one in ALL}
 
 
-def chosen(selection: Selection, specs: list[Spec] = ALL) -> list[str]:
-    return [one.id for one in plan.choose(specs, selection, {one.id: one.source for one in specs})]
+def chosen(selection: Selection, specs: list[Spec] = ALL, **settings: str) -> list[str]:
+    """`settings`: of plugin.own, by their options."""
+    texts = {f"plugin.own.{name}": value for name, value in settings.items()}
+    return [one.id for one in plan.choose(specs, Request(selection, texts, {one.id: one.source for one in specs}))]
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,11 @@ def test_only_does_not_ask_for_the_level() -> None:
 def test_a_check_that_cannot_be_loaded_may_be_named() -> None:
     known = {**KNOWN, "plugin.broken": Source("plugin.broken", "file")}
     for words in (("plugin",), ("plugin.broken",)):
-        assert plan.choose(ALL, Selection(only=words), known) == []
-        assert plan.choose(ALL, Selection(skip=words), known) == plan.choose(ALL, Selection(), known)
+        assert plan.choose(ALL, Request(Selection(only=words), {}, known)) == []
+        skips, all_ = (
+            plan.choose(ALL, Request(selection, {}, known)) for selection in (Selection(skip=words), Selection())
+        )
+        assert skips == all_
 
 
 def test_skip_wins_over_all_else() -> None:
@@ -91,6 +96,41 @@ def test_a_check_runs_after_what_it_depends_on() -> None:
 def test_the_last_one_comes_after_plugins_and_what_it_reads() -> None:
     late = replace(spec("gpu.released", reads=("plugin.a",)), last=True)
     assert chosen(Selection(), [late, spec("plugin.a"), spec("plugin.b")]) == ["plugin.a", "plugin.b", "gpu.released"]
+
+
+def test_what_it_only_uses_comes_along_and_may_be_skipped() -> None:
+    late = spec("plugin.late", uses=("gpu.nvlink",))
+    only = Selection(only=("plugin.late",))
+    assert chosen(only, [*ALL, late]) == ["env.launch", "gpu.inventory", "gpu.nvlink", "plugin.late"]
+    assert "plugin.late" in chosen(replace(only, skip=("gpu.nvlink",)), [*ALL, late])
+
+
+OWN = [spec("env.launch", Level.QUICK), spec("plugin.own", Level.FULL, given=("model", "data"), needs=("env.launch",))]
+
+
+@pytest.mark.parametrize(
+    ("selection", "is_there_without", "is_there_with"),
+    [
+        (Selection(Level.QUICK), False, False),
+        (Selection(Level.STANDARD), False, True),
+        (Selection(Level.FULL), False, True),
+        (Selection(only=("plugin",)), False, True),
+        (Selection(only=("plugin.own",), ids=("plugin.own",)), True, True),
+        (Selection(Level.FULL, skip=("plugin",)), False, False),
+    ],
+)
+def test_a_check_that_must_be_given_something_runs_where_it_is(
+    selection: Selection, is_there_without: bool, is_there_with: bool
+) -> None:
+    for settings in ({}, {"model": "m:f"}, {"model": "m:f", "data": " "}):
+        assert ("plugin.own" in chosen(selection, OWN, **settings)) is is_there_without
+    assert ("plugin.own" in chosen(selection, OWN, model="m:f", data="m:g")) is is_there_with
+
+
+def test_what_is_given_waits_for_no_all_and_a_quick_check_stays_quick() -> None:
+    assert plan.first_level(Level.FULL, ()) is Level.FULL
+    assert plan.first_level(Level.FULL, ("model",)) is Level.STANDARD
+    assert plan.first_level(Level.QUICK, ("model",)) is Level.QUICK
 
 
 def test_checks_that_need_each_other_are_still_listed() -> None:

@@ -1,21 +1,27 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from preflight import registry
+from preflight import describe, registry
 from preflight.check import Code, Job, Level, Option, Plan, Scope, option
 from preflight.registry import BrokenCheck, Source, Spec, UsageError
 from tests.preflight import made
 
+PARITY = {
+    "drift", "not_averaged", "not_exchanged", "not_finite", "other_data", "out_of_sync", "wrong_clip",
+    "unsteady", "wrong_exchange", "wrong_start", "wrong_step",
+}  # fmt: skip
+COLLECTIVE = {"below_expected", "slower_than_baseline", "too_slow", "wrong_result"}
 IDS_AND_CODES = {
     "env.launch": {
         "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
-        "uneven",
+        "uneven", "not_grouped", "no_local_rank",
     },
     "env.variables": {
         "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "conf_line",
@@ -72,14 +78,46 @@ IDS_AND_CODES = {
         "no_answer", "memory", "process", "shm", "uncorrected", "corrected", "recovery", "pcie_errors",
         "nvlink_errors",
     },
-    "comm.init": {"late_rank", "wrong_sum"},
-    "comm.all_reduce": {"too_slow", "wrong_result"},
-    "train.ddp": {
-        "wrong_alone", "not_finite", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange", "out_of_sync",
+    "comm.init": {
+        "late_rank", "wrong_sum", "driver", "duplicate_gpu", "fabric_manager", "gpu_failed", "imex", "memlock",
+        "no_interface", "open_files", "plugin", "rdma", "shared_memory", "unreachable", "versions",
+    },
+    "comm.transports": {
+        "gdr_off", "nvls_off", "p2p_off", "plugin", "shm_off", "socket", "split_node", "unlike", "versions",
+    },
+    "comm.all_reduce": {"below_expected", "late_rank", "slower_than_baseline", "too_slow", "wrong_result"},
+    "comm.all_gather": COLLECTIVE,
+    "comm.reduce_scatter": COLLECTIVE,
+    "comm.all_to_all": COLLECTIVE,
+    "comm.broadcast": COLLECTIVE,
+    "comm.send_recv": COLLECTIVE,
+    "comm.rails": {
+        "slow_link", "slow_node", "slow_rail", "slow_rank", "slow_sides", "slow_together", "slower_than_baseline",
+    },
+    "comm.nodes": {"slow_gpu", "slow_node", "slow_pair", "unlike"},
+    "comm.pairs": {"slow_link", "slow_node", "slow_rail", "slow_rank", "slow_sides", "slower_than_baseline"},
+    "train.alone": {"differs_from_itself", "wrong_alone", "not_finite", "other_bits"},
+    "train.ddp": PARITY,
+    "train.fsdp2": PARITY,
+    "train.fsdp": PARITY,
+    "train.model": PARITY | {
+        "user_error", "wrong_return", "wrong_model", "wrong_batch", "wrong_loss", "sum_for_mean", "refused",
+        "other_model", "other_batch", "other_weights", "unused", "batch_norm", "not_a_mean", "dropout", "few_rows",
+        "left_out",
+    },
+    "data.sampler": {
+        "all_see_all", "batch_sizes", "content", "dropped", "length", "never_seen", "no_batches", "not_proven",
+        "other_loaders", "other_seed", "overlap", "padded", "printed", "same_order", "set_epoch_ignored", "stuck",
+        "unequal_batches", "user_error", "workers_repeat", "written", "wrong_data_parallel", "wrong_global_batch",
+        "wrong_replicas", "wrong_return",
+    },
+    "data.seeds": {
+        "dropout_repeats", "epochs_repeat", "not_seen", "ranks_repeat", "some_differ", "weights_differ",
+        "workers_repeat",
     },
 }  # fmt: skip
 """Hooks and dashboards rely on these names. Add freely; a rename or a removal needs an alias (design.md, §3)."""
-ENGINES_OWN = {"timed_out", "crashed", "lost", "raised", "bad_facts"}
+ENGINES_OWN = {"timed_out", "crashed", "lost", "raised", "bad_facts", "out_of_step"}
 
 
 def built_in() -> list[registry.Check]:
@@ -92,13 +130,36 @@ def test_ids_and_codes_are_frozen() -> None:
     assert set(registry.OWN_SLUGS) == ENGINES_OWN
 
 
-@pytest.mark.parametrize("name", ["fresh", "last"])
+@pytest.mark.parametrize("name", ["fresh", "last", "judges_failures", "baseline", "aside"])
 def test_a_plan_says_yes_or_no(name: str) -> None:
     module = ModuleType("broken")
     vars(module).update(PLAN=Plan(Scope.RANK, Level.QUICK, **{name: "yes"}), measure=dict, judge=dict)  # type: ignore[arg-type]
     check = registry.describe(Source("plugin.broken", "file"), module)
     with pytest.raises(BrokenCheck, match=f"PLAN.{name} is 'yes', neither True nor False"):
         registry.spec_of(check, made.job(1))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"), [(("model",), ""), (("modle",), "did you mean model?"), ("model", "names m,")]
+)
+def test_what_a_plan_must_be_given_is_an_option_of_it(given: tuple[str, ...], says: str) -> None:
+    module = ModuleType("asks")
+    vars(module).update(
+        PLAN=Plan(Scope.RANK, Level.FULL, given=given), MODEL=option(str, "", ""), measure=dict, judge=dict
+    )
+    check = registry.describe(Source("plugin.asks", "file"), module)
+    if not says:
+        assert registry.spec_of(check, made.job(1)).given == ("model",)
+        assert describe.cost(check).endswith(", only with --set plugin.asks.model=VALUE, then from standard on")
+        return
+    with pytest.raises(BrokenCheck, match="which is no option of it") as caught:
+        registry.spec_of(check, made.job(1))
+    assert says in str(caught.value)
+
+
+def test_a_setting_is_told_as_it_is_given() -> None:
+    assert registry.how_to_set("train.model.model") == "--model MODULE:FUNCTION"
+    assert registry.how_to_set("comm.init.slow_s") == "--set comm.init.slow_s=VALUE"
 
 
 def test_an_old_name_leads_to_a_code_that_there_is() -> None:
@@ -114,7 +175,13 @@ def test_built_in_checks_are_listed_in_order_without_repetition() -> None:
 def test_built_in_checks_depend_on_earlier_ones_only() -> None:
     for place, check in enumerate(built_in()):
         earlier = {*registry.BUILT_IN[:place], "preflight.strangers"}
-        assert {*check.plan.needs, *check.plan.reads, *check.plan.when} <= earlier, check.id
+        assert {
+            *check.plan.needs,
+            *check.plan.reads,
+            *check.plan.uses,
+            *check.plan.when,
+            *check.plan.unless,
+        } <= earlier, check.id
 
 
 def test_quick_checks_need_quick_checks_only() -> None:
@@ -380,7 +447,7 @@ def test_a_deadline_may_depend_on_the_job(tmp_path: Path) -> None:
 
 
 def test_a_spec_comes_back_from_json(tmp_path: Path) -> None:
-    spec = registry.spec_of(registry.load(written(tmp_path, SOUND)), made.job(4))
+    spec = replace(registry.spec_of(registry.load(written(tmp_path, SOUND)), made.job(4)), given=("model",))
     again = Spec.from_json(json.loads(json.dumps(spec.to_json())))
     assert again == spec
     assert again.scope is Scope.NODE and again.level is Level.QUICK and again.id == "plugin.disk"

@@ -171,18 +171,18 @@ def test_real_ranks_measure(tmp_path: Path) -> None:
 from preflight.check import Code, Level, Plan, Scope, option
 PLAN = Plan(Scope.RANK, Level.QUICK, needs=("env.launch",))
 NAME = option(str, "nobody", "whom to greet")
-def measure(ctx): return {"rank": ctx.rank, "greeting": f"hello {ctx[NAME]}"}
+def measure(ctx): return {"rank": ctx.rank, "greeting": f"hello {ctx[NAME]}", "level": ctx.level}
 def judge(facts, run): return iter(())
 '''
     )
-    made = testing.measure(str(path), world=2, settings={"name": "world"})
+    made = testing.measure(str(path), world=2, settings={"name": "world"}, level="full")
     jsonschema.validate(made, report.schema())
     assert (made["exit_code"], made["job"]["world_size"]) == (0, 2)
     launch_, own = made["checks"]
     assert (launch_["check"], launch_["status"]) == ("env.launch", "pass")
     assert own["facts"] == [
-        {"ranks": "0", "facts": {"rank": 0, "greeting": "hello world"}},
-        {"ranks": "1", "facts": {"rank": 1, "greeting": "hello world"}},
+        {"ranks": "0", "facts": {"rank": 0, "greeting": "hello world", "level": "full"}},
+        {"ranks": "1", "facts": {"rank": 1, "greeting": "hello world", "level": "full"}},
     ]
 
 

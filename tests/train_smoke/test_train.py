@@ -1,105 +1,189 @@
-"""The smoke trainer alone, and under DDP in a world of one. Larger worlds: tests/checks/train/test_ddp.py."""
+"""The training alone, how it is held against another one, and what it leaves."""
 
 import contextlib
 import gc
-import threading
-import weakref
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from preflight.train_smoke import compare, model, train
-from preflight.train_smoke.compare import LEAST
+from preflight.train_smoke import model, reference, task
+from preflight.train_smoke.compare import MOMENTS
+from preflight.train_smoke.task import Recipe, Task
+from preflight.train_smoke.train import Comparison, Kept, Trained
+from preflight.train_smoke.wrapped import Place
 
 CPU = torch.device("cpu")
+NAMES = ("up.weight", "down.weight")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _ready() -> Iterator[None]:
-    train.import_dynamo()
-    with train.plain_arithmetic():
+    task.import_dynamo()
+    with task.plain_arithmetic():
         yield
+    reference._made.clear()
 
 
-@pytest.fixture
-def group() -> Iterator[dist.ProcessGroup]:
-    store = dist.HashStore()  # type: ignore[attr-defined]  # not in __all__
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    assert dist.group.WORLD
-    yield dist.group.WORLD
-    dist.destroy_process_group()
+def built_in(rank: int, ranks: int) -> Task:
+    return task.built_in(rank, ranks, CPU)
 
 
-# The batch
+# Tensors held against others
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 31, 32, 100])
-def test_the_mean_over_the_ranks_is_that_over_the_batch(ranks: int) -> None:
-    """Also where sequences occur on several ranks, and not equally often."""
-    network = model.new(CPU)
-    batches = [train.batch_for(rank, ranks, CPU) for rank in range(ranks)]
-    mean = sum(train._loss(network, batch.own).item() for batch in batches) / ranks
-    for batch in (batches[0], batches[-1]):
-        assert train._loss(network, batch.whole).item() == pytest.approx(mean, rel=1e-6)
-        assert sum(train._loss(network, part).item() for part in batch.parts) == pytest.approx(mean, rel=1e-6)
-        assert len(batch.whole.tokens) == sum(len(part.tokens) for part in batch.parts) <= 62
-        assert torch.equal(batch.parts[-1].tokens, batch.own.tokens)
+def kept() -> Kept:
+    random = torch.Generator().manual_seed(3)
+    start, gradient, end, state, own = ({name: torch.randn(4, 3, generator=random) for name in NAMES} for _ in range(5))
+    state = {f"{name} momentum_buffer": value for name, value in state.items()}
+    return Kept(start, gradient, end, state, own)
 
 
-def test_31_ranks_have_sequences_of_their_own() -> None:
-    rows = [tuple(row.tolist()) for rank in range(40) for row in train.batch_for(rank, 40, CPU).own.tokens]
-    assert len(set(rows[:62])) == 62
-    assert rows[62:] == rows[: 2 * 9]
+def compared(
+    expected: Kept, moment: str, values: dict[str, Tensor], places: dict[str, Place] | None = None
+) -> Comparison:
+    comparison = Comparison(expected, places or {})
+    comparison.see(moment, iter(values.items()))
+    return comparison
 
 
-def test_a_batch_of_8192_ranks_is_no_larger() -> None:
-    batch = train.batch_for(8191, 8192, CPU)
-    assert len(batch.whole.tokens) == 62
-    assert float(batch.whole.weights.sum()) == pytest.approx(1.0)
+def changed(expected: Kept, moment: str, name: str, by: float, element: tuple[int, int] = (2, 1)) -> dict[str, Tensor]:
+    values = {one: tensor.clone() for one, tensor in expected.at(moment).items()}
+    values[name][element] += by
+    return values
+
+
+def test_a_training_is_not_apart_from_itself() -> None:
+    expected = kept()
+    comparison = Comparison(expected, {name: Place(0, 6) for name in NAMES})
+    for moment in MOMENTS:
+        comparison.see(moment, iter(expected.at(moment).items()))
+    seen = comparison.apart()
+    assert {moment: found["off"] for moment, found in seen["whole"].items()} == dict.fromkeys(MOMENTS, 0.0)
+    assert {moment: found["off"] for moment, found in seen["own"].items()} == dict.fromkeys(MOMENTS, 0.0)
+    assert seen["along"] is None
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_one_element_that_differs_is_found(moment: str) -> None:
+    """By the tensor's largest element, and at the end by the longest way."""
+    expected = kept()
+    name = "down.weight momentum_buffer" if moment == "state" else "down.weight"
+    found = compared(expected, moment, changed(expected, moment, name, 1e-3)).apart()["whole"][moment]
+    by = expected.at(moment)[name] - (expected.start[name] if moment == "end" else 0)
+    assert found["parameter"] == name
+    assert found["off"] == pytest.approx(1e-3 / float(by.abs().max()), rel=1e-3)
+
+
+def test_a_tensor_that_is_missing_or_not_expected_is_infinitely_far() -> None:
+    expected = kept()
+    one = {"up.weight": expected.gradient["up.weight"]}
+    assert compared(expected, "gradient", one).apart()["whole"]["gradient"]["off"] == "inf"
+    more = {**expected.gradient, "new.weight": torch.tensor([0.0, 1.0])}
+    found = compared(expected, "gradient", more).apart()["whole"]["gradient"]
+    assert (found["parameter"], found["off"]) == ("new.weight", "inf")
+    nothing = {**expected.gradient, "new.weight": torch.zeros(2)}
+    assert compared(expected, "gradient", nothing).apart()["whole"]["gradient"]["off"] == 0.0
+
+
+def test_what_is_no_number_is_furthest() -> None:
+    expected = kept()
+    values = changed(expected, "end", "down.weight", math.nan)
+    values["up.weight"] += 100.0
+    found = compared(expected, "end", values).apart()["whole"]["end"]
+    assert (found["parameter"], found["off"]) == ("down.weight", "nan")
+
+
+@pytest.mark.parametrize(("element", "is_own"), [((0, 0), False), ((1, 2), True), ((2, 2), True), ((3, 0), False)])
+def test_the_own_piece_is_looked_at_by_itself(element: tuple[int, int], is_own: bool) -> None:
+    """Elements 5 to 8 of 12 are this rank's."""
+    expected = kept()
+    places = {name: Place(5, 4) for name in NAMES}
+    seen = compared(expected, "gradient", changed(expected, "gradient", "up.weight", 0.1, element), places).apart()
+    off = seen["own"]["gradient"]["off"]
+    assert (off == seen["whole"]["gradient"]["off"]) is is_own and (off == 0.0) is not is_own
+
+
+def test_a_share_that_weighs_too_much_is_a_multiple_of_the_own_gradient() -> None:
+    expected = kept()
+    values = {name: tensor + 0.001 * expected.own[name] for name, tensor in expected.gradient.items()}
+    along = compared(expected, "gradient", values).apart()["along"]
+    assert along and along["times"] == pytest.approx(0.001, rel=1e-2) and along["share"] == pytest.approx(1.0, abs=1e-2)
+
+
+def test_another_fault_is_none() -> None:
+    expected = kept()
+    along = compared(expected, "gradient", changed(expected, "gradient", "up.weight", 0.1)).apart()["along"]
+    assert along and isinstance(along["share"], float) and along["share"] < 0.5
+
+
+def test_a_digest_tells_the_last_bit() -> None:
+    one, other = kept(), kept()
+    assert one.digest() == other.digest()
+    value = other.end["up.weight"]
+    value[0, 0] = torch.nextafter(value[0, 0], torch.tensor(9.0))
+    assert one.digest() != other.digest()
 
 
 # Training alone
 
 
 def test_it_learns_and_repeats_itself() -> None:
-    batch = train.batch_for(0, 2, CPU)
-    once, again = (train.train([batch.whole], CPU) for _ in range(2))
-    assert once.curve == again.curve
-    losses = [loss for loss in once.curve["losses"] if isinstance(loss, float)]
-    assert len(losses) == train.STEPS and losses == sorted(losses, reverse=True)
-    assert losses[-1] < losses[0] / 2
+    alone = [reference.alone(built_in(0, 2), Recipe(), whole=True) for _ in range(2)]
+    assert alone[0].curve == alone[1].curve and alone[0].kept.digest() == alone[1].kept.digest()
+    losses = [float(loss) for loss in alone[0].curve["losses"]]
+    assert len(losses) == task.STEPS and losses == sorted(losses, reverse=True) and losses[-1] < losses[0] / 2
 
 
-@pytest.mark.parametrize("ranks", [2, 5, 31])
-def test_the_batch_in_parts_trains_like_the_whole(ranks: int) -> None:
-    batch = train.batch_for(1, ranks, CPU)
-    whole, in_parts = train.train([batch.whole], CPU), train.train(batch.parts, CPU)
-    spread = compare.spread(in_parts.curve, whole.curve, train.furthest_end(in_parts, whole))
-    assert 0 < spread.curves < LEAST.curves and 0 < spread.parameters < LEAST.parameters
-    assert in_parts.curve["losses"] != whole.curve["losses"]
-    first = train.furthest_gradient(in_parts, whole)["off"]
-    assert isinstance(first, float) and 0 < first < 1e-4
+RECIPES = (Recipe(), Recipe("clip", clip=0.5), Recipe("adamw", adamw=True), Recipe("uneven", uneven=True))
+COARSE = (Recipe("autocast", autocast=True), Recipe("mixed", mixed=True))
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, *COARSE], ids=lambda recipe: str(recipe.name))
+def test_the_spread_is_that_of_the_arithmetic(recipe: Recipe) -> None:
+    """Roundings of float32 have 6e-8, those of bfloat16 4e-3."""
+    spread = reference.of(built_in(1, 3), recipe).spread
+    least, most = (1e-4, 0.1) if recipe.bfloat16 else (6e-8, 5e-6)
+    assert least < float(spread["curves"]) < most and least < float(spread["gradient"]) < most
+    assert float(spread["end"]) < 0.1
+
+
+def test_recipes_train_unlike_each_other() -> None:
+    ends = {recipe.name: reference.of(built_in(1, 3), recipe).kept.digest() for recipe in (*RECIPES, *COARSE)}
+    assert len(set(ends.values())) == len(ends)
+
+
+def test_clipping_is_to_the_share_of_the_first_norm() -> None:
+    """With plain SGD's first step as the measure: half of the gradient goes half of the way."""
+    plain, clip = (reference.of(built_in(1, 3), recipe).kept for recipe in (Recipe(), Recipe("clip", clip=0.5)))
+    for name, gradient in plain.gradient.items():
+        assert torch.equal(gradient, clip.gradient[name])
+    momentum = "head.weight momentum_buffer"
+    assert not torch.equal(plain.state[momentum], clip.state[momentum])
+
+
+def test_it_is_trained_once_for_all_strategies() -> None:
+    assert reference.of(built_in(1, 3), Recipe()) is reference.of(built_in(1, 3), Recipe())
 
 
 def test_the_own_gradient_is_that_of_the_own_part_alone() -> None:
-    batch = train.batch_for(1, 3, CPU)
-    in_parts, own = train.train(batch.parts, CPU).curve, train.train([batch.own], CPU).curve
-    for quantity in ("losses", "own_norms", "own_prints"):
-        assert in_parts[quantity][0] == pytest.approx(own[quantity][0], rel=1e-5, abs=1e-6)
-    assert own["own_norms"] == pytest.approx(own["norms"], rel=1e-6)
+    for rank in range(3):
+        own = reference.of(built_in(rank, 3), Recipe())
+        norm = math.sqrt(sum(float(one.norm()) ** 2 for one in own.kept.own.values()))
+        assert own.curve["own_norms"][0] == pytest.approx(norm * 3, rel=1e-5)  # it goes into the mean of 3
+    gradients = [reference.of(built_in(rank, 3), Recipe()).kept for rank in range(3)]
+    for name, mean in gradients[0].gradient.items():
+        torch.testing.assert_close(sum(one.own[name] for one in gradients), mean, rtol=1e-4, atol=1e-6)
 
 
 def test_a_gradient_that_is_no_number_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = model.Transformer.forward
     monkeypatch.setattr(model.Transformer, "forward", lambda self, tokens: forward(self, tokens) * float("inf"))
-    batch = train.batch_for(0, 1, CPU)
-    trained = train.train([batch.whole], CPU)
+    trained: Trained = reference.alone(built_in(0, 1), Recipe())
     assert {*trained.curve["losses"], *trained.curve["norms"]} == {"nan"}
-    assert train.furthest_end(trained, trained)["off"] == "nan"
 
 
 # What it leaves
@@ -108,81 +192,21 @@ def test_a_gradient_that_is_no_number_is_text(monkeypatch: pytest.MonkeyPatch) -
 def test_randomness_and_settings_stay_as_they_were() -> None:
     torch.manual_seed(77)
     torch.set_float32_matmul_precision("high")
+    threads = torch.get_num_threads()
     torch.set_num_threads(2)
     before = torch.get_rng_state()
-    with contextlib.suppress(KeyError), train.plain_arithmetic():
+    with contextlib.suppress(KeyError), task.plain_arithmetic():
         assert torch.get_float32_matmul_precision() == "highest" and torch.get_num_threads() == 1
-        train.train([train.batch_for(0, 1, CPU).whole], CPU)
+        reference.alone(built_in(0, 1), Recipe())
         raise KeyError
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_float32_matmul_precision() == "high" and torch.get_num_threads() == 2
     assert torch.get_default_dtype() == torch.float32 and gc.isenabled()
     torch.set_float32_matmul_precision("highest")
+    torch.set_num_threads(threads)
 
 
-def test_a_world_of_one_under_ddp_trains_as_alone_and_leaves_nothing(group: dist.ProcessGroup) -> None:
-    batch = train.batch_for(0, 1, CPU)
-    made: list[weakref.ref[nn.Module]] = []
-
-    def strategy(plain: nn.Module, mark: train.Mark) -> nn.Module:
-        wrapped = train.ddp(group)(plain, mark)
-        assert isinstance(wrapped, DistributedDataParallel)
-        made.extend([weakref.ref(plain), weakref.ref(wrapped)])
-        return wrapped
-
-    gc.disable()  # what only the garbage collector frees would keep a GPU's memory for a while
-    try:
-        under, alone = train.train([batch.own], CPU, strategy), train.train([batch.whole], CPU)
-        assert [left() for left in made] == [None, None]
-    finally:
-        gc.enable()
-    assert under.curve == alone.curve
-    assert threading.active_count() == 1
-
-
-# Where it waits for others
-
-
-def test_marks_are_set_where_a_rank_waits_for_others_only(group: dist.ProcessGroup) -> None:
-    seen: list[str] = []
-
-    @contextlib.contextmanager
-    def mark(operation: str, step: str) -> Iterator[None]:
-        seen.append(f"{operation} {step}".strip())
-        yield
-        seen.append("left")
-
-    def strategy(plain: nn.Module, mark: train.Mark) -> nn.Module:
-        wrapped = train.ddp(group)(plain, mark)
-        assert isinstance(plain, model.Transformer)
-        for parameter in (plain.head.weight, plain.tokens.weight, plain.positions.weight):  # the first and the last
-            parameter.register_hook(lambda _: seen.append("own"))  # type: ignore[no-untyped-call]
-        return wrapped
-
-    train.train([train.batch_for(0, 1, CPU).own], CPU, strategy, mark)
-    steps = [
-        word
-        for step in range(train.STEPS)
-        for word in (f"DDP forward step {step}", "left", *["own"] * 3, f"DDP all-reduce step {step}", "left")
-    ]
-    assert seen == ["DDP start", "left", *steps]
-
-
-def test_an_exception_of_the_own_backward_pass_is_not_from_a_collective(group: dist.ProcessGroup) -> None:
-    """So that the rank is not taken for a victim."""
-    inside: list[str] = []
-
-    @contextlib.contextmanager
-    def mark(operation: str, _step: str) -> Iterator[None]:
-        inside.append(operation)
-        yield
-        inside.pop()
-
-    def strategy(plain: nn.Module, mark: train.Mark) -> nn.Module:
-        wrapped = train.ddp(group)(plain, mark)
-        next(plain.parameters()).register_hook(lambda _: 1 / 0)  # type: ignore[no-untyped-call]
-        return wrapped
-
-    with pytest.raises(ZeroDivisionError):
-        train.train([train.batch_for(0, 1, CPU).own], CPU, strategy, mark)
-    assert inside == []
+def test_threads_may_stay_as_they_are() -> None:
+    before = torch.get_num_threads()
+    with task.plain_arithmetic(replace(built_in(0, 1), threads=None).threads):
+        assert torch.get_num_threads() == before

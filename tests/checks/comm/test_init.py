@@ -1,9 +1,13 @@
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 
 from preflight import registry, testing
 from preflight.check import Job, Outcome
 from preflight.checks.comm import init
 from preflight.checks.comm.init import Facts
+from tests.checks.net import made_hcas
 
 
 def sound(world: int, late: dict[int, float] | None = None) -> dict[int, Facts]:
@@ -47,6 +51,18 @@ def test_a_wrong_sum_names_its_rank() -> None:
     assert found["message"] == "the first all-reduce gave 9, expected 10"
 
 
+def test_the_sum_of_thousands_of_ranks_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_reduce(value: Any, group: Any) -> None:
+        for own in range(2, 8193):
+            value += own
+
+    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
+    context = made_hcas.context("comm.init")
+    monkeypatch.setattr(type(context), "process_group", lambda _: None)
+    monkeypatch.setattr(type(context), "collective", lambda *_: nullcontext())
+    assert init.measure(context)["total"] == 8192 * 8193 / 2
+
+
 def test_the_sum_is_that_of_the_members() -> None:
     """After ranks were lost the others are numbered anew."""
     facts = dict(zip((0, 5, 9), sound(3).values(), strict=True))
@@ -66,7 +82,11 @@ def test_where_all_see_a_wrong_sum_nobody_is_named() -> None:
 
 
 def test_every_code_is_tested_here() -> None:
-    assert set(registry.load(registry.sources()["comm.init"]).codes) == {"late_rank", "wrong_sum"}
+    """Those of a failed start in test_failed_init.py."""
+    assert set(registry.load(registry.sources()["comm.init"]).codes) == {
+        "late_rank", "wrong_sum", "no_interface", "fabric_manager", "driver", "gpu_failed", "shared_memory", "memlock",
+        "rdma", "plugin", "versions", "duplicate_gpu", "unreachable", "imex", "open_files",
+    }  # fmt: skip
 
 
 def test_the_deadline_grows_with_the_world() -> None:

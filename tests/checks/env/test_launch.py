@@ -1,11 +1,12 @@
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from preflight import registry, testing
-from preflight.check import Run
+from preflight.check import Job, Node, Run
 from preflight.checks.env import launch
 from preflight.checks.env.launch import Facts
 from tests.preflight import made
@@ -24,7 +25,8 @@ def by_torchrun(*sizes: int) -> dict[int, Facts]:
                 "environ": {
                     "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(local_rank),
                     "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "node-0", "MASTER_PORT": PORT,
-                }
+                },
+                "local_rank": local_rank,
             }  # fmt: skip
     return facts
 
@@ -32,7 +34,26 @@ def by_torchrun(*sizes: int) -> dict[int, Facts]:
 def by_srun(world: int, *, sets_local_rank: bool = False) -> dict[int, Facts]:
     """`srun --gpus-per-task=1`: each rank sees its own GPU as number 0."""
     environ = {"CUDA_VISIBLE_DEVICES": "0", **({"LOCAL_RANK": "0"} if sets_local_rank else {})}
-    return {rank: {"environ": environ} for rank in range(world)}
+    return {rank: {"environ": environ, "local_rank": rank % 8} for rank in range(world)}
+
+
+def by_hand(world: int) -> dict[int, Facts]:
+    """Without LOCAL_RANK: preflight has counted off."""
+    environ = {"RANK": "0", "WORLD_SIZE": str(world)}
+    return {rank: {"environ": {**environ, "RANK": str(rank)}, "local_rank": rank % 2} for rank in range(world)}
+
+
+def dealt_out(nodes: int, each: int) -> dict[int, Facts]:
+    """`mpirun --map-by node`: rank r is on node r % nodes."""
+    world = nodes * each
+    return {
+        rank: {"environ": {"RANK": str(rank), "WORLD_SIZE": str(world)}, "local_rank": rank // nodes}
+        for rank in range(world)
+    }
+
+
+def dealt(nodes: int, each: int) -> dict[str, range]:
+    return {f"node-{number}": range(number, nodes * each, nodes) for number in range(nodes)}
 
 
 def on_nodes(*sizes: int) -> dict[str, range]:
@@ -43,7 +64,7 @@ def changed(facts: dict[int, Facts], rank: int, **environ: str | None) -> dict[i
     """The same, but one rank has other variables, or lacks them."""
     others = {**facts[rank]["environ"], **environ}
     kept = {name: value for name, value in others.items() if value is not None}
-    return {**facts, rank: {"environ": kept}}
+    return {**facts, rank: {**facts[rank], "environ": kept}}
 
 
 @pytest.mark.parametrize(
@@ -56,8 +77,10 @@ def changed(facts: dict[int, Facts], rank: int, **environ: str | None) -> dict[i
         (by_torchrun(*[8] * 128), (8,) * 128),
         (by_srun(8), (8,)),
         (by_srun(16, sets_local_rank=True), (8, 8)),
+        (by_hand(8), (1,) * 8),
+        (dealt_out(4, 1), (1,) * 4),
     ],
-    ids=["1", "2", "8", "2 nodes", "1,024", "srun", "srun with LOCAL_RANK"],
+    ids=["1", "2", "8", "2 nodes", "1,024", "srun", "srun with LOCAL_RANK", "a rank a node by hand", "and by mpirun"],
 )
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_a_sound_launch_gives_no_finding(facts: dict[int, Facts], sizes: tuple[int, ...], backend: str) -> None:
@@ -78,6 +101,7 @@ class Fault:
     sizes: tuple[int, ...] = (2, 2)
     backend: str = "nccl"
     strangers: dict[int, dict[str, object]] = field(default_factory=dict)
+    nodes: Mapping[str, Iterable[int]] | None = None
 
 
 SOUND = by_torchrun(2, 2)
@@ -102,13 +126,25 @@ FAULTS = [
           "LOCAL_WORLD_SIZE is 4, expected 2, the ranks on this node"),
     Fault("warn uneven", by_torchrun(2, 1, 2), {"node": "node-1"}, "1 ranks, expected 2 as on most nodes",
           sizes=(2, 1, 2)),
+    Fault("warn not_grouped", dealt_out(2, 3), {}, "ranks are dealt out over 2 nodes one by one: node-0 has 0,2,4, "
+          "node-1 has 1,3,5; expected consecutive ranks on each node", nodes=dealt(2, 3), backend="gloo"),
+    Fault("warn not_grouped", dealt_out(128, 64), {}, "over 128 nodes one by one: node-0 has 0,128,256,384,512,640,"
+          "768,896,1024,1152,..., node-1 has 1,129,", nodes=dealt(128, 64), backend="gloo"),
+    Fault("warn not_grouped", {rank: {"environ": {}, "local_rank": 0} for rank in range(9)}, {},
+          "3 of 3 nodes have ranks of others between their own: node-0 has 0-1,5, node-1 has 2,4,7, ...; expected",
+          nodes={"node-0": (0, 1, 5), "node-1": (2, 4, 7), "node-2": (3, 6, 8)}, backend="gloo"),
+    Fault("info no_local_rank", by_hand(4), {"variable": "LOCAL_RANK"},
+          "LOCAL_RANK is not set on ranks 0-3, expected 0, 1, ... on each node"),
+    Fault("info no_local_rank", changed(by_hand(4), 2, CUDA_VISIBLE_DEVICES="1"), {"variable": "LOCAL_RANK"},
+          "LOCAL_RANK is not set on ranks 0-1,3, expected"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.finds}: {fault.says[:20]}")
 def test_the_culprit_is_named(fault: Fault) -> None:
     reads = {launch.STRANGERS: fault.strangers}
-    found = testing.judge(launch, fault.facts, nodes=on_nodes(*fault.sizes), backend=fault.backend, reads=reads)
+    nodes = fault.nodes or on_nodes(*fault.sizes)
+    found = testing.judge(launch, fault.facts, nodes=nodes, backend=fault.backend, reads=reads)
     severity, slug = fault.finds.split()
     assert [(one["severity"], one["code"], one["where"]) for one in found] == [
         (severity, f"env.launch.{slug}", fault.culprit)
@@ -160,3 +196,47 @@ def test_a_stranger_is_judged_also_where_nobody_measured() -> None:
 def test_the_summary_counts(facts: dict[int, Facts], sizes: tuple[int, ...], summary: str) -> None:
     job = made.job(*sizes)
     assert launch.summarize(facts, Run(job, tuple(facts), {})) == summary
+
+
+def drawn(facts: dict[int, Facts], nodes: Mapping[str, Iterable[int]], backend: str = "nccl") -> list[str]:
+    placed = tuple(Node(name, number, tuple(ranks)) for number, (name, ranks) in enumerate(nodes.items()))
+    return list(launch.draw(facts, Run(Job("env", len(facts), backend, placed), tuple(facts), {})))
+
+
+def cells(facts: dict[int, Facts], nodes: Mapping[str, Iterable[int]], backend: str = "nccl") -> list[list[str]]:
+    """Without the heading."""
+    return [re.split(" {2,}", line) for line in drawn(facts, nodes, backend)[1:]]
+
+
+def test_nodes_that_are_alike_are_one_line_of_the_table() -> None:
+    assert drawn(by_torchrun(*[8] * 1024), on_nodes(*[8] * 1024)) == [
+        "ranks  node                             local ranks  GPUs",
+        "0-7    node-0 and 1,023 others like it  0-7          0-7",
+    ]
+
+
+def test_the_table_shows_what_is_odd() -> None:
+    facts = by_torchrun(2, 2, 2, 2, 2, 1, 1)
+    facts = changed(facts, 2, CUDA_VISIBLE_DEVICES="6,7")
+    facts = changed(changed(facts, 4, CUDA_VISIBLE_DEVICES="1"), 5, CUDA_VISIBLE_DEVICES="1")
+    facts = changed(changed(facts, 6, CUDA_VISIBLE_DEVICES="3"), 7, CUDA_VISIBLE_DEVICES="3,2")
+    facts = changed(changed(facts, 8, CUDA_VISIBLE_DEVICES="GPU-a1"), 9, CUDA_VISIBLE_DEVICES="4,")
+    del facts[3]
+    assert cells(facts, on_nodes(2, 2, 2, 2, 2, 1, 1)) == [
+        ["0-1", "node-0", "0-1", "0-1"],
+        ["2-3", "node-1", "0,?", "6,?"],
+        ["4-5", "node-2", "0-1", "1 each"],
+        ["6-7", "node-3", "0-1", "3,2"],
+        ["8-9", "node-4", "0-1", "UUID,none"],
+        ["10", "node-5 and 1 other like it", "0", "0"],
+    ]
+
+
+def test_without_gpus_the_table_has_none_and_a_cyclic_one_stays_narrow() -> None:
+    (row,) = cells(dealt_out(128, 64), dealt(128, 64), "gloo")
+    assert row == ["0,128,256,384,512,640,768,896,1024,1152,...", "node-0 and 127 others like it", "0-63"]
+
+
+def test_a_table_of_many_kinds_ends() -> None:
+    lines = drawn(by_torchrun(*range(1, 31)), on_nodes(*range(1, 31)))
+    assert len(lines) == 18 and lines[-1] == "14 nodes of 14 other kinds not shown"

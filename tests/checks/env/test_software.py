@@ -19,8 +19,8 @@ from preflight.checks.env import code, installed, software
 from preflight.checks.env.software import Facts
 from tests import running
 from tests.checks.env.test_code import git
-from tests.faults import ELSEWHERE
 from tests.nodes import run_nodes
+from tests.on_hosts import found_each_as
 from tests.preflight import made
 from tests.running import Finished
 
@@ -40,12 +40,6 @@ def facts_in(folder: Path) -> list[tuple[str, Facts]]:
     with gzip.open(folder / "facts.jsonl.gz", "rt") as lines:
         groups = [json.loads(line) for line in lines]
     return [(group["ranks"], group["facts"]) for group in groups if group["check"] == "env.software"]
-
-
-def is_told(name: str, finished: Finished) -> None:
-    (found,) = finished.findings()
-    assert ELSEWHERE[name].is_told_by([found]) and ELSEWHERE[name].says in found["message"], finished.told()
-    assert "rank" not in found["where"], finished.told()
 
 
 def with_path(folder: Path) -> dict[str, str]:
@@ -106,102 +100,69 @@ def test_without_torch_imported_the_versions_are_the_same(tmp_path: Path) -> Non
     assert facts["paths"]["torch"] == os.path.dirname(torch.__file__)
 
 
-def test_another_python(tmp_path: Path) -> None:
-    folder = tmp_path / "site"
+def with_python(folder: Path, version: str) -> dict[str, str]:
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text("import sys\nsys.version = '3.9.1 (main)' + sys.version[6:]\n")
-    is_told("software_python", run_nodes(tmp_path, 3, *ONLY, odd=with_path(folder)))
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.version = '{version} (main)' + sys.version[6:]\n")
+    return with_path(folder)
 
 
-def test_another_patch_of_python_is_told_and_no_more(tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
+def test_other_pythons_and_other_torches(tmp_path: Path) -> None:
+    """A node each. Of another torch its folder and its own NCCL are not told beside it; another patch of Python and
+    the same torch at another path are told, and no more."""
     patch = ".".join([*platform.python_version_tuple()[:2], "99"])
-    (folder / "sitecustomize.py").write_text(f"import sys\nsys.version = '{patch} (main)' + sys.version[6:]\n")
-    finished = run_nodes(tmp_path, 3, *ONLY, odd=with_path(folder))
-    (found,) = found_in(finished)
-    assert (found["severity"], found["where"]) == ("info", {"node": "node-1"}), finished.told()
-    assert f"Python is {patch}, expected {platform.python_version()} as on 2 of 3 nodes" in found["message"]
-
-
-def test_another_torch(tmp_path: Path) -> None:
-    """It has its own folder and its own NCCL: that is not told beside it."""
-    changed = {"version.py": replaced(torch.__version__, "2.0.0"), "cuda/nccl.py": answering((2, 14, 3))}
-    folder = torch_in(tmp_path / "site", changed)
-    finished = run_nodes(tmp_path, 3, *ONLY, odd=with_path(folder))
-    is_told("software_torch", finished)
-    assert len(found_in(finished)) == 1, finished.told()
-
-
-def test_another_build_of_torch(tmp_path: Path) -> None:
-    was = f"cuda: Optional[str] = {torch.version.cuda!r}"
-    folder = torch_in(tmp_path / "site", {"version.py": replaced(was, "cuda: Optional[str] = '11.8'")})
-    is_told("software_cuda", run_nodes(tmp_path, 3, *ONLY, odd=with_path(folder)))
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "usual", "odd"),
-    [
-        ("software_nccl", "cuda/nccl.py", (2, 21, 5), (2, 20, 5)),
-        ("software_cudnn", "backends/cudnn/__init__.py", 90100, 8907),
-    ],
-)
-def test_another_library(name: str, file: str, usual: object, odd: object, tmp_path: Path) -> None:
-    first = torch_in(tmp_path / "usual", {file: answering(usual)})
-    second = torch_in(tmp_path / "odd", {file: answering(odd)})
-    finished = run_nodes(tmp_path, 3, *ONLY, odd=with_path(second), environ=with_path(first))
-    is_told(name, finished)
-
-
-def test_the_same_torch_at_another_path_is_told_and_no_more(tmp_path: Path) -> None:
-    finished = run_nodes(tmp_path, 3, *ONLY, odd=with_path(torch_in(tmp_path / "site", {})))
-    (found,) = found_in(finished)
-    assert (found["severity"], found["code"]) == ("info", "env.software.paths"), finished.told()
-    assert found["where"] == {"node": "node-1"}
-    assert finished.report["verdict"] == "pass"
+    torches: dict[int, dict[str, Callable[[str], str]]] = {
+        3: {"version.py": replaced(torch.__version__, "2.0.0"), "cuda/nccl.py": answering((2, 14, 3))},
+        4: {"version.py": replaced(f"cuda: Optional[str] = {torch.version.cuda!r}", "cuda: Optional[str] = '11.8'")},
+        5: {},
+    }
+    own = {node: with_path(torch_in(tmp_path / str(node), changed)) for node, changed in torches.items()}
+    own |= {1: with_python(tmp_path / "1", "3.9.1"), 2: with_python(tmp_path / "2", patch)}
+    finished = run_nodes(tmp_path, 7, *ONLY, own=own)
+    found_each_as(finished, "software_python", "software_torch", "software_cuda")
+    infos = {one["where"]["node"]: one for one in found_in(finished, "info")}
+    assert {node: one["code"] for node, one in infos.items()} == {
+        "node-2": "env.software.python", "node-5": "env.software.paths",
+    }, finished.told()  # fmt: skip
+    text = f"Python is {patch}, expected {platform.python_version()} as on 5 of 6 nodes"
+    assert text in infos["node-2"]["message"], finished.told()
 
 
 @needs_mounts
-def test_another_driver(tmp_path: Path) -> None:
-    def with_driver(version: str) -> Sequence[str]:
+@pytest.mark.skipif(not shutil.which("setarch"), reason="setarch makes the kernel call itself 2.6")
+def test_another_driver_kernel_and_packages_and_other_libraries(tmp_path: Path) -> None:
+    def with_driver(version: str) -> list[str]:
         script = (
             f"mount -t tmpfs none /sys/module && mkdir /sys/module/nvidia && echo {version} >/sys/module/nvidia/version"
         )
         return ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh"]
 
-    usual = with_driver("550.54.15")
-    finished = run_nodes(tmp_path, 3, *ONLY, wrap={0: usual, 1: with_driver("535.54.03"), 2: usual})
-    is_told("software_driver", finished)
-
-
-@pytest.mark.skipif(not shutil.which("setarch"), reason="setarch makes the kernel call itself 2.6")
-def test_another_kernel(tmp_path: Path) -> None:
-    wrap = {1: ["setarch", platform.machine(), "--uname-2.6"]}
-    is_told("software_kernel", run_nodes(tmp_path, 3, *ONLY, wrap=wrap))
-
-
-def test_other_packages(tmp_path: Path) -> None:
+    nccl, cudnn = "cuda/nccl.py", "backends/cudnn/__init__.py"
+    first = torch_in(tmp_path / "usual", {nccl: answering((2, 21, 5)), cudnn: answering(90100)})
+    second = torch_in(tmp_path / "odd", {nccl: answering((2, 20, 5)), cudnn: answering(8907)})
     for name in ("psutil-0.0.1.dist-info", "left_over-1.2-py3.11.egg-info", "pip-1.0.dist-info"):
-        (tmp_path / "site" / name).mkdir(parents=True)
-    is_told("software_packages", run_nodes(tmp_path, 3, *ONLY, odd=with_path(tmp_path / "site")))
+        (second / name).mkdir()
+    usual, odd = with_driver("550.54.15"), with_driver("535.54.03")
+    wrap = {0: usual, 1: [*odd, "setarch", platform.machine(), "--uname-2.6"], 2: usual}
+    finished = run_nodes(tmp_path, 3, *ONLY, wrap=wrap, own={1: with_path(second)}, environ=with_path(first))
+    names = ("driver", "kernel", "packages", "nccl", "cudnn")
+    found_each_as(finished, *(f"software_{name}" for name in names))
 
 
 # The code
 
 
-@pytest.fixture
-def clones(tmp_path: Path) -> dict[int, Path]:
-    """A repository for each of three nodes, with the same commit."""
-    first = tmp_path / "clones" / "0"
+def clones_of(folder: Path, count: int) -> dict[int, Path]:
+    """A repository for each node, with the same commit."""
+    first = folder / "0"
     first.mkdir(parents=True)
     git(first, "init", "-q")
     for name in ("train.py", "config.yaml", "README.md"):
         (first / name).write_text("1\n")
     git(first, "add", ".")
     git(first, "commit", "-qm", "first")
-    for number in (1, 2):
-        git(first.parent, "clone", "-q", "0", str(number))
-    return {number: first.parent / str(number) for number in range(3)}
+    for number in range(1, count):
+        git(folder, "clone", "-q", "0", str(number))
+    return {number: folder / str(number) for number in range(count)}
 
 
 def at_one_path(clones: Mapping[int, Path], place: Path) -> dict[int, list[str]]:
@@ -212,81 +173,45 @@ def at_one_path(clones: Mapping[int, Path], place: Path) -> dict[int, list[str]]
 
 
 @needs_mounts
-def test_another_commit(clones: dict[int, Path], tmp_path: Path) -> None:
-    (clones[1] / "train.py").write_text("2\n")
+def test_clones_that_are_unlike_and_clones_that_are_not(tmp_path: Path) -> None:
+    """A node each. Not told is of the fifth, whose clone was touched, and has another README, an empty commit and what
+    training left behind, and of the sixth, which is outside of the repository, as where ssh has started it from the
+    home folder."""
+    clones = clones_of(tmp_path / "clones", 10)
+    for number in (1, 4):
+        (clones[number] / "train.py").write_text("2\n")
     git(clones[1], "commit", "-qam", "second")
-    finished = run_nodes(tmp_path, 3, *ONLY, wrap=at_one_path(clones, tmp_path / "code"))
-    is_told("software_commit", finished)
-    message = finished.findings()[0]["message"]
+    (clones[2] / "train.py").write_text("3\n")
+    (clones[3] / "config.yaml").write_text("2\n")
+    os.utime(clones[5] / "train.py", (1, 1))
+    (clones[5] / "README.md").write_text("2\n")
+    (clones[5] / "metrics.json").write_text("{}")
+    git(clones[5], "commit", "-qam", "readme")
+    elsewhere = {4: clones[4], 6: tmp_path}
+    there = {number: clone for number, clone in clones.items() if number not in elsewhere}
+    finished = run_nodes(tmp_path, 10, *ONLY, wrap=at_one_path(there, tmp_path / "code"), places=elsewhere)
+    settings = next(one for one in finished.findings() if one["where"] == {"node": "node-3"})
+    assert settings["severity"] == "warn" and settings["message"].endswith("; unlike: config.yaml"), finished.told()
+    found_each_as(finished, "software_commit", "software_edits", "software_folder", beside=[settings])
+    message = next(one["message"] for one in finished.findings() if one["where"] == {"node": "node-1"})
     for number, word in ((1, "is"), (0, "expected")):
         assert f"{word} commit {git(clones[number], 'rev-parse', 'HEAD')[:10]}, digest" in message
 
 
-@needs_mounts
-def test_edits_that_are_not_committed(clones: dict[int, Path], tmp_path: Path) -> None:
-    (clones[1] / "train.py").write_text("2\n")
-    is_told("software_edits", run_nodes(tmp_path, 3, *ONLY, wrap=at_one_path(clones, tmp_path / "code")))
-
-
-@needs_mounts
-def test_other_settings_are_a_warning(clones: dict[int, Path], tmp_path: Path) -> None:
-    (clones[1] / "config.yaml").write_text("2\n")
-    (found,) = found_in(run_nodes(tmp_path, 3, *ONLY, wrap=at_one_path(clones, tmp_path / "code")))
-    assert (found["severity"], found["where"]) == ("warn", {"node": "node-1"})
-    assert found["message"].endswith("; unlike: config.yaml")
-
-
-def test_another_commit_in_another_folder(clones: dict[int, Path], tmp_path: Path) -> None:
-    (clones[1] / "train.py").write_text("2\n")
-    is_told("software_folder", run_nodes(tmp_path, 3, *ONLY, places=clones))
-
-
-def test_clones_with_the_same_code_are_sound(clones: dict[int, Path], tmp_path: Path) -> None:
-    """Also one that was touched, has another README, an empty commit, and what training left behind."""
-    os.utime(clones[1] / "train.py", (1, 1))
-    (clones[1] / "README.md").write_text("2\n")
-    (clones[1] / "metrics.json").write_text("{}")
-    git(clones[1], "commit", "-qam", "readme")
-    finished = run_nodes(tmp_path, 3, *ONLY, places=clones)
-    assert found_in(finished) == [], finished.told()
-
-
-def test_one_node_outside_of_the_repository_is_sound(clones: dict[int, Path], tmp_path: Path) -> None:
-    """As where ssh has started it from the home folder."""
-    finished = run_nodes(tmp_path, 3, *ONLY, places={**clones, 1: tmp_path})
-    assert found_in(finished) == [], finished.told()
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> dict[int, Path]:
-    """`src` in the current folder of each of three nodes."""
-    for number in range(3):
-        (tmp_path / "folders" / str(number) / "src").mkdir(parents=True)
-        (tmp_path / "folders" / str(number) / "src" / "net.py").write_text("1\n")
-    return {number: tmp_path / "folders" / str(number) for number in range(3)}
-
-
-CODE = (*ONLY, "--set", "env.software.code=src")
-
-
-def test_equal_folders_are_sound(folders: dict[int, Path], tmp_path: Path) -> None:
-    assert found_in(run_nodes(tmp_path, 3, *CODE, places=folders)) == []
-
-
-def test_another_file_in_the_folder_of_the_code(folders: dict[int, Path], tmp_path: Path) -> None:
-    (folders[1] / "src" / "net.py").write_text("2\n")
-    is_told("software_code", run_nodes(tmp_path, 3, *CODE, places=folders))
-
-
-def test_the_folder_of_the_code_is_missing(folders: dict[int, Path], tmp_path: Path) -> None:
-    shutil.rmtree(folders[1] / "src")
-    is_told("software_no_code", run_nodes(tmp_path, 3, *CODE, places=folders))
-
-
-def test_a_folder_without_code_is_a_warning_on_each_node(folders: dict[int, Path], tmp_path: Path) -> None:
+def test_folders_of_the_code_that_are_unlike(tmp_path: Path) -> None:
+    folders = {number: tmp_path / "folders" / str(number) for number in range(5)}
     for folder in folders.values():
-        (folder / "src" / "net.py").unlink()
-    found = found_in(run_nodes(tmp_path, 3, *CODE, places=folders))
+        (folder / "src").mkdir(parents=True)
+        (folder / "src" / "net.py").write_text("1\n")
+    (folders[1] / "src" / "net.py").write_text("2\n")
+    shutil.rmtree(folders[2] / "src")
+    finished = run_nodes(tmp_path, 5, *ONLY, "--set", "env.software.code=src", places=folders)
+    found_each_as(finished, "software_code", "software_no_code")
+
+
+def test_a_folder_without_code_is_a_warning_on_each_node(tmp_path: Path) -> None:
+    empty = node(code={**code.of_folder(str(tmp_path)), "folder": "src"})
+    found = judged(empty, empty, empty, code="src")
     assert [(one["severity"], one["code"]) for one in found] == [("warn", "env.software.no_sources")] * 3
     assert found[0]["message"] == "src cannot be compared: it holds no source files, expected its source files"
 

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from preflight.checks.gpu.readings import Health
 from tests.checks.gpu import in_machine, made_gpus
 from tests.checks.gpu.in_machine import needs_machines
 from tests.checks.gpu.made_gpus import GIB, NAME, on_nodes
+from tests.large import timed
 from tests.preflight import made
 from tests.standin import machines
 
@@ -254,14 +254,13 @@ def test_of_many_processes_some_are_named() -> None:
     assert "for 3 h), 3 more; expected" in found["message"] and found["evidence"]["pids"] == "1,2,3,4,5,6,7"
 
 
-def test_512_nodes_with_one_odd_gpu_are_judged_in_no_time() -> None:
+def test_512_nodes_with_one_odd_gpu_are_judged() -> None:
     sizes = [8] * 512
     facts = facts_of(*sizes)
     change(facts, 8 * 300, "GPU-300-5", {"power_limit_mw": 300_000})
-    start = time.process_time()
-    (found,) = judged(facts, *sizes)
+    with timed("gpu.health, 512 nodes of which one GPU is odd"):
+        (found,) = judged(facts, *sizes)
     assert (found["where"]["node"], found["where"]["gpu"]) == ("node-300", 5)
-    assert time.process_time() - start < 20  # a bound on madness only; benchmarks/ has the figure
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Judging on made-up facts; real runs stand in test_gpu_faults.py."""
 
 import copy
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from preflight import registry, testing
 from preflight.checks.gpu import inventory
 from tests.checks.gpu import made_gpus
 from tests.checks.gpu.made_gpus import GIB, NAME, on_nodes
+from tests.large import timed
 
 Facts = dict[int, dict[str, Any]]
 
@@ -207,13 +207,12 @@ def test_two_unlike_nodes_are_both_told_and_none_is_odd() -> None:
     assert found["where"] == {} and "96.00.74.00.01 on node-0, 96.00.01 on node-1" in found["message"]
 
 
-def test_512_nodes_with_one_odd_gpu_are_judged_in_no_time() -> None:
+def test_512_nodes_with_one_odd_gpu_are_judged() -> None:
     facts = made_gpus.inventory(*[8] * 512)
     facts[8 * 300]["look"]["gpus"]["GPU-300-5"]["vbios"] = "old"
-    start = time.process_time()
-    (found,) = judged(facts, *[8] * 512)
+    with timed("gpu.inventory, 512 nodes of which one GPU is odd"):
+        (found,) = judged(facts, *[8] * 512)
     assert (found["where"]["node"], found["where"]["gpu"]) == ("node-300", 5)
-    assert time.process_time() - start < 20  # a bound on madness only; benchmarks/ has the figure
 
 
 @pytest.mark.parametrize(

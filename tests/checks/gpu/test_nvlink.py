@@ -1,6 +1,5 @@
 """Judging on made-up facts; real runs stand in test_gpu_faults.py."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ from preflight.check import Run
 from preflight.checks.gpu import catalog, fabric, imex, nvlink
 from tests.checks.gpu import made_gpus
 from tests.checks.gpu.made_gpus import on_nodes
+from tests.large import timed
 from tests.preflight import made
 
 Facts = dict[int, dict[str, Any]]
@@ -303,12 +303,11 @@ def test_imex_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> N
     assert imex.look(ctx, {fabric.NO_CLUSTER}, confined=False)["service"] is None
 
 
-def test_512_nodes_with_one_dead_link_are_judged_in_no_time() -> None:
+def test_512_nodes_with_one_dead_link_are_judged() -> None:
     nodes = [node([switched() for _ in range(8)], number, fabric=part()) for number in range(512)]
     nodes[300]["look"]["gpus"]["GPU-300-5"]["links"] = down(switched(), 9)
-    start = time.process_time()
-    assert short(judged(nodes)) == [("fail", "inactive", "node-300", 5, 9)]
-    assert time.process_time() - start < 20  # a bound on madness only
+    with timed("gpu.nvlink, 512 nodes with one dead link"):
+        assert short(judged(nodes)) == [("fail", "inactive", "node-300", 5, 9)]
 
 
 @pytest.mark.parametrize(

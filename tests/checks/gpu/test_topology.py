@@ -1,6 +1,5 @@
 """Judging on made-up facts; real runs stand in test_gpu_faults.py, and one below."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.checks.gpu.made_topology import (
     wired,
 )
 from tests.faults import gpu_topology
+from tests.large import timed
 from tests.nodes import as_nodes
 from tests.standin import machines
 
@@ -221,7 +221,7 @@ def test_mig_and_a_fabric_that_is_not_ready_explain_missing_p2p() -> None:
     assert testing.judge(topology, facts, nodes=on_nodes(8), backend="nccl", reads=reads) == []
 
 
-def test_512_nodes_are_judged_and_drawn_in_a_second() -> None:
+def test_512_nodes_are_judged_and_drawn() -> None:
     sizes = (8,) * 512
     facts, links = wired(*sizes)
     apart(facts, 800, "GPU-100-1", "GPU-100-2", read=1, write=1)
@@ -230,9 +230,8 @@ def test_512_nodes_are_judged_and_drawn_in_a_second() -> None:
         "torchrun", 4096, "nccl", tuple(Node(n, i, tuple(r)) for i, (n, r) in enumerate(on_nodes(*sizes).items()))
     )
     run = Run(job, tuple(facts), {}, {}, lambda check: reads if check == "gpu.inventory" else links)
-    began = time.process_time()
-    (found,) = topology.judge(facts, run)
-    assert time.process_time() - began < 1.0
+    with timed("gpu.topology, 512 nodes of which one is odd"):
+        (found,) = topology.judge(facts, run)
     assert found.where["node"] == "node-100"
     assert layout.kind(layout.layouts(facts, run)[5]) == "NVSwitch (8 GPUs, 18 links each)"  # type: ignore[arg-type]
     lines = list(topology.draw(facts, run))  # type: ignore[arg-type]

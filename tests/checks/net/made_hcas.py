@@ -190,7 +190,7 @@ def run_with(
     trees = [write(folder / f"tree-{rank}", cards_) for rank, cards_ in enumerate(nodes)]
     script = 'mount --bind {}/sys/class /sys/class && exec "$@"'
     wrap = {rank: ["unshare", "--mount", "sh", "-c", script.format(tree), "sh"] for rank, tree in enumerate(trees)}
-    return run_nodes(folder, len(nodes), *arguments, wrap=wrap, environ={"PYTHONPATH": NCCL}, odd=environ)
+    return run_nodes(folder, len(nodes), *arguments, wrap=wrap, environ={"PYTHONPATH": NCCL}, own={1: environ or {}})
 
 
 def is_told(name: str, finished: Finished) -> None:

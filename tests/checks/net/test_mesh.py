@@ -1,7 +1,6 @@
 """net.mesh: what it says of facts that are made up. For real networks see test_mesh_hosts.py."""
 
 import itertools
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from preflight.checks.net.common_ends import Pair
 from preflight.checks.net.pair_tables import Facts, Seen
 from preflight.job import Job, Node
 from tests import running
+from tests.large import timed
 
 GOOD: Seen = {"round_trip_s": 0.0001, "rate": 1e9, "rate_back": 9e8}
 Change = Callable[[dict[Pair, Seen]], None]
@@ -133,25 +133,23 @@ def test_all_nodes_of_a_switch_that_nobody_reaches_are_the_switch() -> None:
     assert found["where"] == {"device": "leaf-0"} and found["message"].startswith("node-0, node-1, all behind leaf-0,")
 
 
-def test_of_a_thousand_nodes_the_sick_ones_are_named_quickly() -> None:
+def test_of_1024_nodes_the_sick_ones_are_named() -> None:
     size = 1024
     facts = with_pairs(cluster(size), to(77, size) + out_of(500, size), {"error": "filtered"})
     with_pairs(facts, out_of(900, size), {**GOOD, "rate": 1e8})
     with_pairs(facts, to(900, size), {**GOOD, "rate_back": 1e8})
-    start = time.process_time()
-    found = named(facts)
+    with timed("net.mesh, 1,024 nodes of which 3 are sick"):
+        found = named(facts)
     assert [(code, where["node"]) for _, code, where in found] == [
         ("filtered", "node-77"), ("filtered", "node-500"), ("slow", "node-900"),
     ]  # fmt: skip
-    assert time.process_time() - start < 20, "seconds of one core: linear in the pairs"
 
 
-def test_half_of_a_thousand_nodes_that_nobody_reaches_do_not_cost_minutes() -> None:
+def test_half_of_1024_nodes_that_nobody_reaches_are_named() -> None:
     size = 1024
     facts = with_pairs(cluster(size), [pair for node in range(512) for pair in to(node, size)], {"error": "filtered"})
-    start = time.process_time()
-    assert len(judged(facts)) == 512
-    assert time.process_time() - start < 20, "seconds of one core"
+    with timed("net.mesh, 1,024 nodes of which half are not reached"):
+        assert len(judged(facts)) == 512
 
 
 def test_a_node_without_an_address_is_told_and_nobody_is_blamed_for_it() -> None:

@@ -1,6 +1,5 @@
 """Whom net.rdma blames where most nodes are the sick ones, or all are alike; and fleets that only look odd."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.checks.net.made_hcas import (
     told,
     write,
 )
+from tests.large import timed
 
 DISABLED: dict[str, Any] = {**POLLING, "physical": "3: Disabled"}
 FELL: dict[str, Any] = {**POLLING, "counters": {"link_downed": 2}}
@@ -259,9 +259,8 @@ def test_the_plugin_of_hpcx_takes_the_same_ports(tmp_path: Path) -> None:
     assert told(judged([facts[0], facts[0], facts[1]])) == ["fail down node-2 mlx5_3"]
 
 
-def test_1024_nodes_of_which_most_are_sick_within_two_seconds(tmp_path: Path) -> None:
+def test_1024_nodes_of_which_most_are_sick(tmp_path: Path) -> None:
     facts = fleet(tmp_path, all_down(), cards(), cards(8, {3: POLLING}))
-    start = time.process_time()
-    assert told(judged([facts[rank % 3 == 1] for rank in range(1024)])) == ["fail down"]
+    with timed("net.rdma, 1,024 nodes of which most are sick"):
+        assert told(judged([facts[rank % 3 == 1] for rank in range(1024)])) == ["fail down"]
     assert told(judged([facts[2]] * 1024)) == ["info down mlx5_3"]
-    assert time.process_time() - start < 4

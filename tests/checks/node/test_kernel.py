@@ -17,6 +17,7 @@ from preflight.checks.node.kernel import Facts
 from preflight.checks.node.kernel_log import Unreadable
 from tests.checks.node.test_gpudirect import GPU, SWITCH, tree
 from tests.faults import ELSEWHERE
+from tests.large import timed
 from tests.nodes import run_nodes
 from tests.preflight import made
 from tests.running import Finished
@@ -186,13 +187,12 @@ def test_the_table_is_whole() -> None:
     assert all(xids.known("xid", number).severity == "info" for number in (13, 31, 43, 45))
 
 
-def test_of_512_nodes_one_is_odd_within_a_second() -> None:
+def test_of_512_nodes_one_is_odd() -> None:
     nodes = {rank: facts(*QUIET) for rank in range(512)}
     nodes[300] = facts(*QUIET, *[LOST.replace("9b", f"{bus:02x}") for bus in range(8)])
     named = {f"node-{rank}": [rank] for rank in nodes}
-    start = time.process_time()
-    found = testing.judge(kernel, nodes, nodes=named)
-    assert time.process_time() - start < 1
+    with timed("node.kernel, 512 nodes of which one is odd"):
+        found = testing.judge(kernel, nodes, nodes=named)
     assert {one["where"]["node"] for one in found} == {"node-300"} and len(found) == 8
 
 
@@ -201,7 +201,7 @@ def test_of_512_nodes_one_is_odd_within_a_second() -> None:
 
 def test_a_file_is_read_across_its_chunks(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
-    log.write_bytes(records(QUIET[0], *[LOST] * 1000, boot=time.monotonic()) + b"6,1,1,-;cut")
+    log.write_bytes(records(QUIET[0], *[LOST] * 1000) + b"6,1,1,-;cut")
     found = list(kernel_log.records(kernel_log.chunks(str(log))))
     assert [record.text for record in found] == [QUIET[0], *[LOST] * 1000]
 

@@ -18,6 +18,7 @@ from preflight.checks.node.limits import Facts
 from tests import running
 from tests.faults import ELSEWHERE
 from tests.nodes import run_nodes
+from tests.on_hosts import found_each_as
 from tests.preflight import made
 from tests.running import Finished
 
@@ -58,16 +59,10 @@ def test_this_machine_is_sound(tmp_path: Path) -> None:
 # Files
 
 
-def test_too_few_files_for_the_store(tmp_path: Path) -> None:
-    is_told("limits_store_files", run_nodes(tmp_path, 3, *ONLY, wrap={0: shell("ulimit -n 66")}))
-
-
-def test_few_files(tmp_path: Path) -> None:
-    is_told("limits_files", run_nodes(tmp_path, 3, *ONLY, wrap={1: shell("ulimit -n 200")}))
-
-
-def test_only_the_soft_limit_counts(tmp_path: Path) -> None:
-    is_told("limits_files", run_nodes(tmp_path, 3, *ONLY, wrap={1: shell("ulimit -S -n 200")}))
+def test_limits_of_a_shell(tmp_path: Path) -> None:
+    """The store's node may open too few files, and another one few, by its soft limit; that limits CPU time, too."""
+    wrap = {0: shell("ulimit -n 66"), 1: shell("ulimit -S -n 200 && ulimit -t 3600")}
+    found_each_as(run_nodes(tmp_path, 3, *ONLY, wrap=wrap), "limits_store_files", "limits_files", "limits_cpu_time")
 
 
 # Cgroups, as this machine has them
@@ -95,21 +90,24 @@ def cgroups() -> Iterator[Callable[..., Sequence[str]]]:
         group.rmdir()
 
 
-def test_few_tasks_in_a_cgroup(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
-    inside = cgroups("pids", ("pids.max", "60"), ("pids.max", "60"))
-    is_told("limits_tasks_cgroup", run_nodes(tmp_path, 3, *ONLY, wrap={1: inside}))
+def small_shared_memory() -> Sequence[str]:
+    """As docker's."""
+    return mounting("mount -t tmpfs -o size=64m none /dev/shm")
 
 
-def test_little_memory_in_a_cgroup(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
-    inside = cgroups("memory", ("memory.limit_in_bytes", str(2**30)), ("memory.max", str(2**30)))
-    wanted = ("--set", "node.limits.memory_mib_a_rank=2048")
-    is_told("limits_memory", run_nodes(tmp_path, 3, *ONLY, *wanted, wrap={1: inside}))
-
-
-def test_half_a_cpu_in_a_cgroup(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
-    inside = cgroups("cpu", ("cpu.cfs_quota_us", "50000"), ("cpu.max", "50000 100000"))
-    wanted = ("--set", "node.limits.cpus_a_rank=1")
-    is_told("limits_quota", run_nodes(tmp_path, 3, *ONLY, *wanted, wrap={1: inside}))
+@needs_mounts
+def test_what_may_be_too_little(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
+    """A node each. The fifth has less of temporary files than is usual, and enough."""
+    wrap, own = temporary(tmp_path / "small", "size=20m", 4)
+    wrap |= {
+        1: cgroups("memory", ("memory.limit_in_bytes", str(2**30)), ("memory.max", str(2**30))),
+        2: cgroups("cpu", ("cpu.cfs_quota_us", "50000"), ("cpu.max", "50000 100000")),
+        3: small_shared_memory(),
+    }
+    wanted = {"memory_mib_a_rank": 2048, "cpus_a_rank": 1, "shm_mib": 1024, "disk_mib": 10}
+    settings = [word for name, value in wanted.items() for word in ("--set", f"node.limits.{name}={value}")]
+    finished = run_nodes(tmp_path, 5, *ONLY, *settings, wrap=wrap, own=own)
+    found_each_as(finished, "limits_memory", "limits_quota", "limits_shm_small")
 
 
 @pytest.mark.skipif(not shutil.which("taskset"), reason="taskset binds torchrun to a CPU")
@@ -121,114 +119,87 @@ def test_one_cpu_for_all_ranks(tmp_path: Path) -> None:
     is_told("limits_affinity", run.finish())
 
 
-# A user who is not root
+# File systems, and a user who is not root
+
+FILL = "head -c 99999999 /dev/zero >{0}/full 2>/dev/null; [ -s {0}/full ]"
+needs_setpriv = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="setpriv makes root another user, with fewer capabilities"
+)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="setpriv makes root another user")
-def test_few_tasks_of_a_user(tmp_path: Path) -> None:
-    """Who may read our files, which lie below folders of root's."""
+def temporary(folder: Path, options: str, node: int, then: str = "true") -> tuple[dict[int, Any], dict[int, Any]]:
+    """What makes a TMPDIR of its own for a node: words before its command, and variables."""
+    folder.mkdir()
+    script = f"mount -t tmpfs -o {options} none {folder} && {then}"
+    return {node: mounting(script)}, {node: {"TMPDIR": str(folder)}}
+
+
+def full(folder: Path, node: int) -> tuple[dict[int, Any], dict[int, Any]]:
+    """/dev/shm, TMPDIR and the current folder of a node."""
+    wrap, own = temporary(folder / "full", "size=1m", node, FILL.format(folder / "full"))
+    work = folder / "work"
+    work.mkdir()
+    for place, size in (("/dev/shm", "64m"), (work, "1m")):
+        wrap[node] = [
+            *mounting(f"mount -t tmpfs -o size={size} none {place} && cd {work} && {FILL.format(place)}"), *wrap[node]
+        ]  # fmt: skip
+    return wrap, own
+
+
+def read_only(folder: Path) -> Sequence[str]:
+    """A current folder, as a container's, or the / of a prolog."""
+    folder.mkdir()
+    return mounting(f"mount -t tmpfs -o ro,size=1m none {folder} && cd {folder}")
+
+
+@needs_mounts
+@needs_setpriv
+def test_what_is_too_little_for_any_job(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
+    """A node each. Sound are the first, the sixth, whose current folder is read-only, and the seventh with docker's
+    shared memory: it is enough for gloo."""
+    made = [
+        temporary(tmp_path / "small", "size=20m", 3), temporary(tmp_path / "few", "nr_inodes=50", 4), full(tmp_path, 5)
+    ]  # fmt: skip
+    wrap, own = ({node: what for one in made for node, what in one[part].items()} for part in (0, 1))
+    # Who may read our files, which lie below folders of root's.
     user = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    finished = run_nodes(tmp_path, 3, *ONLY, wrap={1: [*user, "prlimit", "--nproc=60"]})
-    is_told("limits_tasks_user", finished)
-    left = facts_of(tmp_path, 1)["tasks_left"]
+    wrap |= {
+        1: cgroups("pids", ("pids.max", "60"), ("pids.max", "60")),
+        2: [*user, "prlimit", "--nproc=60"],
+        6: read_only(tmp_path / "read_only"),
+        7: small_shared_memory(),
+    }
+    finished = run_nodes(tmp_path, 8, *ONLY, wrap=wrap, own=own)
+    names = ("tasks_cgroup", "tasks_user", "disk_nearly_full", "inodes", "shm_full", "folder_full", "disk_full")
+    found_each_as(finished, *(f"limits_{name}" for name in names))
+    left = facts_of(tmp_path, 2)["tasks_left"]
     assert left is not None and 0 < left < 60, "its own are counted"
 
 
 @needs_mounts
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv takes the capability to lock memory away")
+@needs_setpriv
 def test_little_locked_memory_for_rdma(tmp_path: Path) -> None:
     """gloo does not need it: the same facts are judged as on nccl."""
     no_lock = ["setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"]
     devices = mounting("mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/mlx5_0 && ulimit -l 64")
-    finished = run_nodes(tmp_path, 3, *ONLY, wrap={1: [*devices, *no_lock]})
+    finished = run_nodes(tmp_path, 2, *ONLY, wrap={1: [*devices, *no_lock]})
     assert finished.check("node.limits")["findings"] == [], finished.told()
-    facts = {rank: facts_of(tmp_path, rank) for rank in range(3)}
+    facts = {rank: facts_of(tmp_path, rank) for rank in range(2)}
     assert (facts[1]["memlock"], facts[1]["rdma"]) == (65536, 1)
     roomy = {rank: {**one, "shm_free_mib": 2048, "memory_left_mib": 2048} for rank, one in facts.items()}
-    found = testing.judge(limits, roomy, nodes={f"node-{rank}": [rank] for rank in range(3)}, backend="nccl")
+    found = testing.judge(limits, roomy, nodes={f"node-{rank}": [rank] for rank in range(2)}, backend="nccl")
     assert ELSEWHERE["limits_memlock"].is_told_by(found) and len(found) == 1
     assert ELSEWHERE["limits_memlock"].says in found[0]["message"]
 
 
-# File systems
-
-
-FILL = "head -c 99999999 /dev/zero >{0}/full 2>/dev/null; [ -s {0}/full ]"
-
-
 @needs_mounts
-def test_dockers_shared_memory(tmp_path: Path) -> None:
-    """It is enough for gloo."""
-    small = {1: mounting("mount -t tmpfs -o size=64m none /dev/shm")}
-    finished = run_nodes(tmp_path, 3, *ONLY, wrap=small)
-    assert finished.check("node.limits")["findings"] == [], finished.told()
-    wanted = ("--set", "node.limits.shm_mib=1024")
-    is_told("limits_shm_small", run_nodes(tmp_path, 3, *ONLY, *wanted, wrap=small))
-
-
-@needs_mounts
-def test_full_shared_memory(tmp_path: Path) -> None:
-    full = mounting(f"mount -t tmpfs -o size=64m none /dev/shm && {FILL.format('/dev/shm')}")
-    is_told("limits_shm_full", run_nodes(tmp_path, 3, *ONLY, wrap={1: full}))
-
-
-def temporary(folder: Path, options: str, then: str = "true") -> dict[str, Any]:
-    """A TMPDIR of its own for the second node."""
-    folder.mkdir()
-    script = f"mount -t tmpfs -o {options} none {folder} && {then}"
-    return {"wrap": {1: mounting(script)}, "odd": {"TMPDIR": str(folder)}}
-
-
-@needs_mounts
-def test_a_full_tmpdir(tmp_path: Path) -> None:
-    place = temporary(tmp_path / "full", "size=1m", FILL.format(tmp_path / "full"))
-    is_told("limits_disk_full", run_nodes(tmp_path, 3, *ONLY, **place))
-
-
-@needs_mounts
-def test_a_tmpdir_that_is_nearly_full(tmp_path: Path) -> None:
-    place = temporary(tmp_path / "small", "size=20m")
-    is_told("limits_disk_nearly_full", run_nodes(tmp_path, 3, *ONLY, **place))
-    settings = ("--set", "node.limits.disk_mib=10")
-    sound = run_nodes(tmp_path, 3, *ONLY, *settings, **place)
-    assert sound.check("node.limits")["findings"] == [], sound.told()
-
-
-@needs_mounts
-def test_a_tmpdir_without_inodes(tmp_path: Path) -> None:
-    is_told("limits_inodes", run_nodes(tmp_path, 3, *ONLY, **temporary(tmp_path / "few", "nr_inodes=50")))
-
-
-@needs_mounts
-def test_a_full_current_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    full = mounting(f"mount -t tmpfs -o size=1m none {folder} && cd {folder} && {FILL.format(folder)}")
-    is_told("limits_folder_full", run_nodes(tmp_path, 3, *ONLY, wrap={1: full}))
-
-
-@needs_mounts
-def test_a_current_folder_that_is_read_only_is_sound(tmp_path: Path) -> None:
-    """As a container's, or the / of a prolog."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    only = mounting(f"mount -t tmpfs -o ro,size=1m none {folder} && cd {folder}")
-    finished = run_nodes(tmp_path, 3, *ONLY, wrap={1: only})
-    assert finished.check("node.limits")["findings"] == [], finished.told()
-
-
-def test_limited_cpu_time(tmp_path: Path) -> None:
-    is_told("limits_cpu_time", run_nodes(tmp_path, 3, *ONLY, wrap={1: shell("ulimit -t 3600")}))
-
-
-@needs_mounts
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv takes capabilities away")
+@needs_setpriv
 def test_a_bare_container_is_sound(tmp_path: Path) -> None:
     """What docker gives to root: 64 MiB of shared memory, 64 KiB of locked memory, few capabilities."""
     few = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
     inside = [*mounting("mount -t tmpfs -o size=64m none /dev/shm && ulimit -l 64"), *few]
-    finished = run_nodes(tmp_path, 3, *ONLY, wrap=dict.fromkeys(range(3), inside))
-    assert facts_of(tmp_path, 2)["memlock"] == 65536
+    finished = run_nodes(tmp_path, 2, *ONLY, wrap=dict.fromkeys(range(2), inside))
+    assert facts_of(tmp_path, 1)["memlock"] == 65536
     assert finished.check("node.limits")["findings"] == [], finished.told()
 
 

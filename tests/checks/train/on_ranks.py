@@ -1,0 +1,97 @@
+"""Measures models of tests/models on real ranks: processes forked from one that has imported torch, in one group.
+
+`python -m tests.checks.train.on_ranks WORLD MODULE:FUNCTION...` prints, for each model, a line of JSON: the facts of
+each rank, or why it stood aside, or what it raised. The engine's part (who hangs, who dies) is tested by real runs.
+"""
+
+import functools
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from datetime import timedelta
+from typing import Any
+
+from preflight.check import Context, Job, Level, Node, Skip, UserCode
+from tests import forked, running
+
+PATIENCE = timedelta(seconds=60)
+DEADLINE_S = 240
+"""After which the kernel ends ranks that wait for each other: here no engine does."""
+
+
+def measured(world: int, *models: str, strategies: str = "ddp/plain,fsdp2/plain") -> dict[str, list[dict[str, Any]]]:
+    """By the model: for each rank {"facts": ..., "skipped": ..., "raised": ...}."""
+    command = [sys.executable, "-m", "tests.checks.train.on_ranks", str(world), strategies, *models]
+    done = subprocess.run(
+        command, env={**running.environment(), "PYTHONPATH": str(running.ROOT)}, cwd=running.ROOT,
+        capture_output=True, text=True, timeout=DEADLINE_S + 60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {model: [one[model] for one in lines if model in one] for model in models}
+
+
+def _rank(rank: int, world: int, port: int, strategies: str, models: list[str]) -> None:
+    dist: Any = importlib.import_module("torch.distributed")  # mypy knows few of its names
+
+    from preflight.checks.train import model as check
+    from preflight.checks.train import user_model
+
+    signal.alarm(DEADLINE_S)
+    os.environ["RANK"] = str(rank)
+    store = dist.TCPStore("127.0.0.1", port, world, is_master=rank == 0, timeout=PATIENCE, wait_for_workers=False)
+    dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=world)
+    group = dist.group.WORLD
+    for number, name in enumerate(models):
+        context = Context(
+            check="train.model",
+            job=Job("env", world, "gloo", (Node("node-0", 0, tuple(range(world))),)),
+            rank=rank,
+            local_rank=rank,
+            members=tuple(range(world)),
+            environ={},
+            deadline_s=60,
+            page=forked.NoPage(),
+            make_group=lambda: group,
+            make_store=functools.partial(dist.PrefixStore, f"model-{number}", store),
+            make_part=lambda ranks: dist.new_group(list(ranks), use_local_synchronization=True),
+            level=Level.STANDARD,
+        )
+        told: dict[str, Any] = {"rank": rank, "facts": None, "skipped": None, "raised": None}
+        start = time.perf_counter()
+        try:
+            code = UserCode.parse(name)
+            told["facts"] = user_model.measure(context, code, check.STRATEGIES.type(strategies) or {}, 1)
+        except Skip as skip:
+            told["facts"], told["skipped"] = skip.facts, str(skip)
+        except Exception:
+            told["raised"] = traceback.format_exc()
+        told["seconds"] = time.perf_counter() - start
+        store.set(f"told/{number}/{rank}", json.dumps({name: told}))
+        if rank == 0:
+            for other in range(world):
+                print(store.get(f"told/{number}/{other}").decode(), flush=True)
+    store.set(f"end/{rank}", "")
+    if rank == 0:  # it holds the store
+        store.wait([f"end/{other}" for other in range(world)])
+    os._exit(0)
+
+
+def _main(world: int, strategies: str, models: list[str]) -> None:
+    import torch.distributed  # noqa: F401 -- before the fork: once for all ranks
+
+    from preflight.checks.train import user_model  # noqa: F401
+    from preflight.train_smoke import ddp, fsdp2, task, user_traits  # noqa: F401
+
+    task.import_dynamo()
+    port = running.free_port()
+    forked.run(world, lambda rank: _rank(rank, world, port, strategies, models))
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -1,0 +1,79 @@
+"""What the collectives of the family `comm` find. Several share a run: tests/checks/comm/test_sick_ranks.py."""
+
+import os
+from typing import Any
+
+from tests.faults.row import Fault, elsewhere
+from tests.running import PLUGINS, ROOT
+
+
+def sick(*deeds: str) -> dict[str, str]:
+    """An environment in which torch.distributed does these deeds (tests/sick_comm/sitecustomize.py)."""
+    paths = (ROOT / "tests" / "sick_comm", ROOT, PLUGINS)
+    return {"SICK_COMM": ",".join(deeds), "PYTHONPATH": os.pathsep.join(map(str, paths))}
+
+
+def _one(deed: str, story: str, check: str, noticed_by: str = "", says: str = "", **more: Any) -> Fault:
+    """Rank 1 is sick, and of a small world."""
+    severity, slug = more.pop("code", "fail wrong_result").split()
+    details = {"noticed_by": noticed_by, "says": says, "environ_of": {1: sick(deed)}, **more}
+    finds = f"{severity} comm.{check}.{slug}"
+    return elsewhere(f"comm_{deed}", story, f"on rank 1: `sick_comm.{deed}`", finds, **details)
+
+
+ALL: tuple[Fault, ...] = ()
+TOGETHER: tuple[tuple[Fault, ...], ...] = (
+    (
+        _one("scatter_of_next", "A rank gets the part of a sum that was meant for another.", "reduce_scatter",
+             environ=sick("scatter_right"), says="it is the part that was meant for rank 2"),
+        _one("sum_lost", "A rank's contribution to an all-reduce is lost.", "all_reduce", "0,2",
+             says="rank 1's contribution is missing"),
+        _one("gather_sent_rolled", "A rank sends its values one place off.", "all_gather", "0,2",
+             says="all in what comes from rank 1"),
+        _one("to_all_swapped", "A rank sends each of two ranks what was for the other.", "all_to_all", "0,2",
+             says="it is what rank 1 sent to rank 2"),
+        _one("broadcast_flipped", "The lowest bit of one element flips on one receiver.", "broadcast",
+             says="1 of 256 elements is wrong"),
+    ),
+    (
+        _one("sum_doubled", "Half of a rank's contribution to an all-reduce is counted twice.", "all_reduce", "0,2-3",
+             world=4, says="rank 1's contribution is counted 2 times"),
+        _one("scatter_doubled", "A rank's contribution to a reduce-scatter is counted twice.", "reduce_scatter",
+             "0,2-3", world=4, says="rank 1's contribution is counted 2 times"),
+        _one("gather_swapped", "Two ranks' values change places on one rank.", "all_gather", world=4,
+             says="it is what rank 2 sent; 3 other ranks got it right"),
+        _one("to_all_got_swapped", "What two ranks sent changes places on one rank.", "all_to_all", world=4,
+             says="it is what rank 2 sent to rank 1"),
+        _one("ring_rolled", "What one rank sends to the next arrives one place off.", "send_recv", world=4,
+             culprit={}, says="rank 2 got it from rank 1: either of them, or their link"),
+    ),
+    (
+        _one("sum_of_next", "Another rank's values are summed in the place of a rank's.", "all_reduce", "0,2-4",
+             world=5, says="rank 2's values stand in the place of rank 1's"),
+        _one("late", "A rank computes 100 ms longer in each step.", "all_reduce", "0,2-4", world=5,
+             code="warn late_rank", exit_code=0, says="and not for the network"),
+        _one("gather_off", "One element is wrong on one rank.", "all_gather", world=5, says="the first at 100"),
+        _one("to_all_later", "From its third time on a collective is wrong on one rank.", "all_to_all", world=5,
+             says="4 other ranks got it right"),
+    ),
+    (
+        _one("sum_sent_off", "One element is altered before it is summed: all see it, and nobody knows whose it was.",
+             "all_reduce", culprit={}, says="ranks 0-2 of 3 see wrong results, and nobody can be named"),
+    ),
+    (
+        _one("sum_off", "Of two ranks one has a wrong sum: either of them, or their link.", "all_reduce",
+             world=2, culprit={}, says="rank 1 got it from rank 0: either of them, or their link"),
+    ),
+)  # fmt: skip
+"""Rows that share a run."""
+SLOW = elsewhere(
+    "comm_slow_link",
+    "The link between two nodes carries 20 Mbit/s, and more in the run that is the baseline.",
+    "`tc qdisc add dev eth0 root tbf rate 20mbit` on host-b",
+    "warn comm.all_reduce.too_slow",
+    "warn comm.all_reduce.slower_than_baseline",
+    culprit={},
+    exit_code=0,
+)
+"""tests/checks/comm/test_slow_link.py"""
+ELSEWHERE: tuple[Fault, ...] = (*(fault for rows in TOGETHER for fault in rows), SLOW)

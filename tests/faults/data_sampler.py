@@ -1,0 +1,55 @@
+"""What data.sampler finds in real runs. Most mistakes are in tests/checks/data/test_on_ranks.py: there many loaders
+share one start of the ranks."""
+
+from typing import Any
+
+from preflight.checks.data import sampler
+from tests.faults.row import Fault, elsewhere, in_check
+from tests.loaders.expected import LAST, ODD, ONE, WRONG, Wrong
+
+PATIENCE = {"data.sampler.patience_s": "10"}
+
+
+def _given(name: str, story: str, *finds: str, **more: Any) -> Fault:
+    loader = f"tests.loaders.{more.pop('module', 'broken')}:{name}"
+    settings = {"data.sampler.data": loader, **more.pop("settings", {})}
+    return in_check(f"data_{name}", story, f"`--data {loader}`", *finds, only="data.sampler", settings=settings, **more)
+
+
+ALL: tuple[Fault, ...] = (
+    _given("stuck_in_worker", "A DataLoader's worker is stuck in a sample of one rank.", "fail data.sampler.stuck",
+           world=2, says="in fail(), in 1 of 2 DataLoader workers", settings=PATIENCE),
+    _given("raises_in_worker", "A sample of one rank cannot be read, in a DataLoader's worker.",
+           "fail data.sampler.user_error", world=2, says="in fail(): ValueError: the image is truncated"),
+    _given("killed", "A rank is killed while it reads its data.", "fail data.sampler.crashed", world=2, says="SIGKILL",
+           noticed_by="0"),
+    _given("a_batch_more", "One rank has a batch more than the others.", "fail data.sampler.unequal_batches",
+           module="mistaken", world=2, culprit={}, says="rank 0 has 13 batches, rank 1 has 12 batches", noticed_by="0"),
+    _given("raises_before_barrier", "A user's function raises on one rank before a barrier, at which the others wait.",
+           "fail data.sampler.user_error", noticed_by="0,2", says="no index", settings=PATIENCE),
+    _given("no_sampler", "All ranks read the whole dataset.", "fail data.sampler.all_see_all",
+           module="mistaken", culprit={}, says="all 3 ranks see the same 24 samples", slow=True),
+    _given("overlapping", "Ranks read samples of others.", "fail data.sampler.overlap",
+           module="mistaken", culprit={}, says="ranks 0 and 1 share 2 of 10 samples", noticed_by="0-2", slow=True),
+    _given("worker_killed", "A DataLoader's worker is killed on one rank, as when memory is out.",
+           "fail data.sampler.user_error", says="ended by SIGKILL", slow=True),
+    _given("stuck_function", "The user's function does not return on one rank.", "fail data.sampler.stuck",
+           says="in stuck_function()", settings=PATIENCE, slow=True),
+    _given("stuck_natively", "A rank's loader is stuck in C, where no signal is heard.",
+           "error data.sampler.timed_out", says="at broken.py line", exit_code=3, deadline_s=45, slow=True),
+)  # fmt: skip
+"""Driven by tests/test_faults.py."""
+
+
+def _on_ranks(name: str, wrong: Wrong) -> Fault:
+    code = getattr(sampler, wrong.code.upper())
+    culprit = {ODD: {"rank": 1}, ONE: {"rank": 1}, LAST: {"rank": "the last"}}.get(wrong.named, {})
+    settings = f" --set data.sampler.{wrong.settings}" if wrong.settings else ""
+    made = f"`--data tests.loaders.*:{name}{settings}`, on {'2, ' if wrong.least == 2 else ''}3 and 4 ranks"
+    finds = f"{wrong.severity} data.sampler.{wrong.code}"
+    exit_code = int(wrong.severity == "fail")
+    return elsewhere(f"loader_{name}", code.meaning, made, finds, culprit=culprit, exit_code=exit_code)
+
+
+ELSEWHERE: tuple[Fault, ...] = tuple(_on_ranks(name, wrong) for name, wrong in WRONG.items())
+"""Driven by tests/checks/data/test_on_ranks.py."""

@@ -1,0 +1,1 @@
+"""Loaders as users give them with `--data`."""

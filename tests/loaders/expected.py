@@ -1,0 +1,71 @@
+"""What data.sampler has to find of loaders that are wrong."""
+
+from dataclasses import dataclass
+
+NOBODY, ODD, ONE, LAST = "nobody", "rank 1 where most are unlike it", "rank 1", "the last"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    code: str
+    says: str
+    """Words of the message."""
+    named: str = NOBODY
+    severity: str = "fail"
+    least: int = 2
+    """Ranks on which it is wrong."""
+    settings: str = ""
+    file: bool = False
+    """Whether the message begins with the user's own line."""
+
+
+WRONG = {
+    "returns_none": Wrong("wrong_return", "returns_none() returns None, expected a loader", file=True),
+    "returns_generator": Wrong("wrong_return", "returns a generator, which can be read once only", file=True),
+    "returns_dataset": Wrong("wrong_return", "returns a dataset (Numbers), expected the DataLoader", file=True),
+    "returns_iterator": Wrong("wrong_return", "_SingleProcessDataLoaderIter, which can be read once only", file=True),
+    "returns_no_loaders": Wrong("wrong_return", "an empty list, expected loaders in it", file=True),
+    "raises_everywhere": Wrong(
+        "user_error", "in raises_everywhere(): ValueError: sampler option is mutually", file=True
+    ),
+    "raises_on_one": Wrong("user_error", "in raises_on_one(): FileNotFoundError: no shard", ONE, file=True),
+    "raises_in_main": Wrong("user_error", "in Bad.fail(): ValueError: the image is truncated", ONE, file=True),
+    "raises_in_worker": Wrong("user_error", "in fail(): ValueError: the image is truncated", ONE, file=True),
+    "raises_in_sampler": Wrong("user_error", "in RaisingSampler.__iter__(): IndexError: no weights", ONE, file=True),
+    "unlike_shapes": Wrong("user_error", "stack expects each tensor to be equal size"),
+    "worker_killed": Wrong("user_error", "1 of 1 DataLoader worker ended by SIGKILL", ONE),
+    "stuck_in_main": Wrong("stuck", "in Stuck.fail(): still here after 2 s", ONE, settings="patience_s=2", file=True),
+    "stuck_in_worker": Wrong(
+        "stuck", "in fail(), in 1 of 2 DataLoader workers", ONE, settings="patience_s=2", file=True
+    ),
+    "stuck_stream": Wrong(
+        "stuck", "in __iter__(), in 1 of 1 DataLoader worker", ONE, settings="patience_s=2", file=True
+    ),
+    "one_loader_less": Wrong("other_loaders", "2 loaders", ODD),
+    "shorter_on_one": Wrong("length", "23", ODD),
+    "other_order_on_one": Wrong("content", "dataset[0] is another sample", ODD),
+    "other_order_everywhere": Wrong("content", "dataset[0] is another sample"),
+    "all_are_rank_0": Wrong("wrong_replicas", "have rank=0 on"),
+    "one_is_rank_0": Wrong("wrong_replicas", "rank=0", ODD),
+    "too_many_replicas": Wrong("wrong_replicas", "parts of the samples are seen by nobody"),
+    "too_few_replicas": Wrong("wrong_replicas", "num_replicas=2", least=3),
+    "seed_by_rank": Wrong("other_seed", "1 on rank 1"),
+    "seed_of_one": Wrong("other_seed", "7", ODD),
+    "workers_repeat": Wrong("workers_repeat", "2 workers"),
+    "no_sampler": Wrong("all_see_all", "24"),
+    "no_sampler_shuffled": Wrong("all_see_all", "24"),
+    "no_sampler_shuffled_alike": Wrong("all_see_all", "24"),
+    "unsharded": Wrong("all_see_all", "24"),
+    "repeats_another": Wrong("overlap", "ranks 0-1 see the same", least=3),
+    "overlapping": Wrong("overlap", "ranks 0 and 1 share"),
+    "leaves_out": Wrong("never_seen", "24 of 48"),
+    "a_batch_more": Wrong("unequal_batches", "rank 0 has"),
+    "no_batches": Wrong("no_batches", "gets no batch, expected 4", LAST),
+    "unlike_sizes": Wrong("batch_sizes", "4", ODD, "warn"),
+    "even": Wrong("wrong_global_batch", "64", settings="global_batch=64"),
+    "same_order": Wrong("same_order", "in the same order in both epochs", severity="warn"),
+    "wrapped": Wrong("same_order", "in the same order in both epochs", severity="warn"),
+    "wrapped_sampler": Wrong("same_order", "in the same order in both epochs", severity="warn"),
+    "set_epoch_ignored": Wrong("set_epoch_ignored", "loader.sampler.set_epoch(1)", severity="warn"),
+}
+"""By the function of tests/loaders/mistaken.py or broken.py. Where most ranks are alike the odd one is named."""

@@ -1,0 +1,1 @@
+"""Models as users give them with `--model`."""

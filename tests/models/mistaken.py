@@ -1,0 +1,212 @@
+"""Models of which none can be trained on several ranks as it is: each function has one mistake."""
+
+import itertools
+import os
+import signal
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.models.sound import Made, classes
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+def _made(model: nn.Module | None = None, batch: Any = None, loss: Any = None) -> Any:
+    given = (torch.randn(8, 4), torch.randint(0, 2, (8,))) if batch is None else batch
+    return model or nn.Linear(4, 2), given, loss or classes
+
+
+def raises() -> Made:
+    raise ValueError("hidden size 65 is no multiple of 4 heads")
+
+
+class Raising(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.flatten())
+
+
+def raises_in_forward() -> Any:
+    return _made(Raising(4, 2))
+
+
+def leaves_in_loss() -> Any:
+    return _made(loss=lambda *_: sys.exit(3))
+
+
+def no_triple() -> Any:
+    return nn.Linear(4, 2)
+
+
+def only_two() -> Any:
+    return _made()[:2]
+
+
+def wrapped() -> Any:
+    return _made(nn.Sequential(nn.DataParallel(nn.Linear(4, 2))))
+
+
+def on_meta() -> Any:
+    with torch.device("meta"):
+        return _made(nn.Linear(4, 2), torch.zeros(8, 4))
+
+
+def lazy() -> Any:
+    return _made(nn.LazyLinear(2))
+
+
+def no_parameters() -> Any:
+    return _made(nn.ReLU())
+
+
+def all_frozen() -> Any:
+    return _made(nn.Linear(4, 2).requires_grad_(False))
+
+
+def cannot_be_copied() -> Any:
+    model = nn.Linear(4, 2)
+    model.log = sys.stdout  # type: ignore[assignment]
+    return _made(model)
+
+
+def loader() -> Any:
+    return _made(batch=DataLoader(TensorDataset(torch.zeros(8, 4))))
+
+
+def generator() -> Any:
+    return _made(batch=(torch.zeros(8, 4), itertools.count()))
+
+
+def numbers() -> Any:
+    return _made(batch={"inputs": torch.zeros(8, 4), "scale": 2.0})
+
+
+def unequal_rows() -> Any:
+    return _made(batch=(torch.zeros(8, 4), torch.zeros(7)))
+
+
+def no_dimension() -> Any:
+    return _made(batch=(torch.zeros(8, 4), torch.tensor(1.0)))
+
+
+def no_rows() -> Any:
+    return _made(batch=torch.zeros(0, 4))
+
+
+def loss_of_each_row() -> Any:
+    return _made(loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+
+
+def loss_as_number() -> Any:
+    return _made(loss=lambda model, batch: classes(model, batch).item())
+
+
+def loss_detached() -> Any:
+    return _made(loss=lambda model, batch: classes(model, batch).detach())
+
+
+def loss_not_finite() -> Any:
+    return _made(loss=lambda model, batch: (model(batch[0]) * 0).log().mean())
+
+
+def loss_of_another_model() -> Any:
+    other = nn.Linear(4, 2)
+    return _made(loss=lambda _, batch: classes(other, batch))
+
+
+def loss_without_slope() -> Any:
+    return _made(loss=lambda model, batch: (model(batch[0]) * 0).mean())
+
+
+def sparse() -> Any:
+    model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Flatten(), nn.Linear(4, 2))
+    return _made(model, (torch.randint(0, 8, (8, 1)), torch.randint(0, 2, (8,))))
+
+
+def summed() -> Any:
+    return _made(loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"))
+
+
+class Stochastic(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return functional.dropout(super().forward(inputs), 0.5)
+
+
+def draws() -> Any:
+    return _made(Stochastic(4, 2))
+
+
+def huge() -> Any:
+    """A trillion weights that take no memory."""
+    model = nn.Linear(4, 2)
+    model.table = nn.Parameter(torch.zeros(1).expand(10**6, 10**6))
+    return _made(model)
+
+
+def more_than_there_is() -> Any:
+    return _made(nn.Linear(2**24, 2**24))
+
+
+# On one rank only
+
+
+def raises_on_one() -> Any:
+    return raises() if RANK == 1 else _made()
+
+
+def other_shape() -> Any:
+    return _made(nn.Sequential(nn.Linear(4, 4 + RANK % 2), nn.Linear(4 + RANK % 2, 2)))
+
+
+def other_batch() -> Any:
+    torch.manual_seed(RANK % 2)
+    return _made(batch=(torch.randn(8, 4), torch.zeros(8, dtype=torch.int64)))
+
+
+class Reached(nn.Linear):
+    """Its loss calls a method that a wrapper does not have."""
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs)
+
+
+def reaches_through_the_wrapper() -> Any:
+    return _made(Reached(4, 2), loss=lambda model, batch: functional.cross_entropy(model.encode(batch[0]), batch[1]))
+
+
+def weighs_more_on_one() -> Any:
+    """Under DDP only, and by a little."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        factor = 1.001 if RANK == 1 and isinstance(model, nn.parallel.DistributedDataParallel) else 1.0
+        made: Tensor = classes(model, batch) * factor
+        return made
+
+    return _made(loss=loss)
+
+
+def raises_late_on_one() -> Any:
+    """In the loss, before the model's forward, once the ranks train together."""
+    steps = itertools.count()
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        if RANK == 1 and isinstance(model, nn.parallel.DistributedDataParallel) and next(steps) == 3:
+            raise LookupError("no such row")
+        return classes(model, batch)
+
+    return _made(loss=loss)
+
+
+class Dying(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        if RANK == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(inputs)
+
+
+def dies() -> Any:
+    return _made(Dying(4, 2))

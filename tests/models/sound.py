@@ -1,0 +1,66 @@
+"""Models that are right."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Made = tuple[nn.Module, object, object]
+
+
+def classes(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    inputs, targets = batch
+    return functional.cross_entropy(model(inputs), targets)
+
+
+def mlp() -> Made:
+    """Seven rows: they divide by no world size but 1."""
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
+    return model, (torch.randn(7, 8), torch.randint(0, 4, (7,))), classes
+
+
+class Translator(nn.Module):
+    """Tied embeddings, biases of keys whose gradient is rounding only, dropout, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(32, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.tokens.weight
+        self.register_buffer("scale", torch.tensor(4.0))
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.blocks(self.tokens(ids) * self.scale, src_key_padding_mask=mask))
+        return logits
+
+
+def _next(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    logits = model(batch["ids"], batch["mask"])
+    return functional.cross_entropy(logits.transpose(1, 2), batch["labels"])
+
+
+def transformer() -> Made:
+    ids = torch.randint(0, 32, (6, 9))
+    batch = {"ids": ids[:, :-1], "labels": ids[:, 1:], "mask": torch.zeros(6, 8, dtype=torch.bool)}
+    return Translator(), batch, _next
+
+
+def convolutions() -> Made:
+    """One tensor as a batch; the first layer is frozen; in float64."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.GroupNorm(2, 4), nn.Conv2d(4, 2, 3), nn.Flatten(), nn.Linear(32, 1)
+    ).double()
+    model[0].requires_grad_(False)
+    return model, torch.randn(5, 1, 8, 8, dtype=torch.float64), lambda net, images: net(images).square().mean()
+
+
+def one_row() -> Made:
+    """Most ranks have nothing to do."""
+    model = nn.Linear(3, 2)
+    return model, (torch.randn(1, 3), torch.zeros(1, dtype=torch.int64)), classes
+
+
+def bfloat16() -> Made:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).bfloat16()
+    return model, (torch.randn(8, 8).bfloat16(), torch.randint(0, 4, (8,))), classes

@@ -1,0 +1,4 @@
+from alone import PLAN, judging, measuring
+
+__all__ = ["PLAN", "judge", "measure"]
+measure, judge = measuring("bad_facts"), judging("")

@@ -1,0 +1,36 @@
+"""Holds its speed against an earlier run's, and works in parts: the last rank alone, the others together."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option
+
+PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=20, baseline=True)
+SPEED = option(int, 1, "what is measured")
+SLOWER = Code("Slower than before.", fix="Look.")
+
+
+def measure(ctx: Context) -> Any:
+    mine = ctx.members[-1:] if ctx.rank == ctx.members[-1] else ctx.members[:-1]
+    totals = []
+    for _ in range(2):
+        value = torch.tensor([ctx.rank * 10 + 1.0])
+        with ctx.collective("all_reduce", "1 element"):
+            dist.all_reduce(value, group=ctx.part(mine))
+        totals.append(value.item())
+    return {"speed": ctx[SPEED], "totals": totals}
+
+
+def judge(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
+    before = run.baseline("plugin.compares")
+    for rank, one in facts.items():
+        if rank in before and one["speed"] < before[rank]["speed"]:
+            yield SLOWER.warn(f"{one['speed']}, before {before[rank]['speed']}", **run.job.where(rank))
+
+
+def summarize(facts: Mapping[int, Any], run: Run) -> str:
+    totals = [one["totals"] for one in facts.values()]
+    return f"{len(run.baseline('plugin.compares'))} of {len(facts)} ranks have a baseline; {totals}"

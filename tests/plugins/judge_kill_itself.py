@@ -1,0 +1,4 @@
+from alone import PLAN, judging, measure
+
+__all__ = ["PLAN", "judge", "measure"]
+judge = judging("kill_itself")

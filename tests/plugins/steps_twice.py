@@ -1,0 +1,4 @@
+from steps import PLAN, judge, measuring
+
+__all__ = ["PLAN", "judge", "measure"]
+measure = measuring("twice")

@@ -1,0 +1,252 @@
+"""The cause, not the loudest line: made-up stories, and what is concluded from them."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from preflight.explain.hint import Hint
+from preflight.explain.line import Line
+from preflight.explain.roots import Explained
+from preflight.explain.signatures import Book
+from tests.explained_stories import BOOK, CAUSES, lines, row, timeout, told, traceback
+
+TIMES = ((1, 1.0), (2, 5.0))
+LOST = "Connection closed by remote peer node-d<4242>"
+
+
+def first(found: list[Explained]) -> tuple[str, str, str]:
+    return found[0].slug, found[0].severity, found[0].confidence
+
+
+def hint(slug: str = "gpu_hw_fault", weight: int = 80, **more: Any) -> Hint:
+    return Hint(slug, "GPU 3 has lost an NVLink", {"node": "node-d", "gpu": 3}, (), "report.json", weight, **more)
+
+
+def test_a_healthy_log_says_nothing() -> None:
+    assert told(lines(["step 1 loss 2", "Init COMPLETE", "closed door"])) == []
+
+
+def test_a_line_that_names_the_cause_comes_before_louder_ones() -> None:
+    found = told(lines(["internal error", "internal error", LOST, "No space left on device", "internal error"]))
+    assert first(found) == ("shm_exhausted", "fail", "high")
+    assert found[0].evidence[0].number == 4 and found[0].fix == "mend shm_exhausted"
+
+
+def test_of_two_that_are_as_direct_the_first_one_is_the_cause() -> None:
+    early = told(lines(["CUDA out of memory", "No space left on device"]))
+    late = told(lines(["No space left on device", "CUDA out of memory"]))
+    assert (early[0].slug, late[0].slug) == ("gpu_oom", "shm_exhausted")
+    assert [(one.slug, one.severity, one.confidence) for one in early[1:]] == [("shm_exhausted", "warn", "low")]
+    assert early[1].message.startswith("also possible: ") and early[0].confidence == "medium"
+
+
+def test_a_much_more_direct_line_is_the_cause_although_it_comes_later() -> None:
+    rows = [row("weak", "odd", "port_in_use", "cause", weight=40), row("strong", "sure", "gpu_oom", "cause", weight=80)]
+    found = told(lines(["odd", "sure"]), book=Book(CAUSES, rows))
+    assert [one.slug for one in found] == ["gpu_oom"]
+
+
+def test_two_readings_of_one_line_are_no_two_causes() -> None:
+    rows = [row("one", "odd", "port_in_use", "cause", weight=70), row("other", "odd", "gpu_oom", "cause", weight=75)]
+    (found,) = told(lines(["odd"]), book=Book(CAUSES, rows))
+    assert (found.slug, found.confidence) == ("gpu_oom", "high")
+    rows = [row("a", "odd", "port_in_use", "failure", weight=20), row("b", "odd", "gpu_oom", "failure", weight=21)]
+    assert [one.slug for one in told(lines(["odd"]), book=Book(CAUSES, rows))] == ["gpu_oom"], "nor beside a guess"
+
+
+def test_the_first_in_time_is_found_in_whatever_order_the_files_are_read() -> None:
+    texts = {5: "CUDA out of memory", 3: "No space left on device", 9: "address already in use"}
+    files = [lines([text], f"{at}.log", rank=at, time=float(at), clock="iso") for at, text in texts.items()]
+    for seed in range(6):
+        random.Random(seed).shuffle(files)
+        assert told(*files)[0].slug == "shm_exhausted"
+
+
+def test_a_line_without_a_clock_is_as_late_as_the_one_before_it() -> None:
+    timed = lines(["No space left on device"], "a.log", time=2.0, clock="iso")
+    begun, step = (Line("nothing", "", "b.log", number, number, time=float(at), clock="iso") for number, at in TIMES)
+    error = Line("CUDA out of memory", "", "b.log", 50, 50)
+    assert told(timed, [begun, error])[0].slug == "gpu_oom"
+    assert told([begun, step, error], timed)[0].slug == "shm_exhausted"
+
+
+def test_two_ranks_of_one_gpu_are_named_once_although_both_say_so() -> None:
+    found = told(lines(["rank 0 and rank 4 both on 1a000", "rank 4 and rank 0 both on 1a000",
+                        "rank 1 and rank 5 both on 1b000"]))  # fmt: skip
+    assert found[0].message == (
+        "ranks 0 and 4 are both on 1a000, expected one; ranks 1 and 5 are both on 1b000, expected one"
+    )
+    assert found[0].where == {"rank": 0, "peer_rank": 4} and found[0].fix == "look at 1a000"
+
+
+def test_ranks_that_say_the_same_are_told_as_ranges() -> None:
+    found = told(lines([f"[rank{rank}]: No space left" for rank in (0, 1, 2, 7)], node="node-a"))
+    assert found[0].message == "ranks 0-2,7 on node-a: No space left" and found[0].noticed_by == ()
+    assert found[0].where == {"node": "node-a"} and len(found[0].evidence) == 4
+
+
+def test_what_the_same_ranks_say_in_many_ways_names_them_once() -> None:
+    book = Book(CAUSES, [row("shm", r"full: (?P<file>\w+)", "shm_exhausted", "cause", says="{file} is full")])
+    (found,) = told(lines(["[rank1]: full: a", "[rank1]: full: b", "[rank2]: full: c"]), book=book)
+    assert found.message == "rank 1: a is full; b is full; rank 2: c is full" and found.where == {
+        "rank": 1,
+        "file": "a",
+    }
+
+
+def test_a_line_that_names_another_rank_does_not_blame_its_own_node() -> None:
+    book = Book(CAUSES, [row("named", r"rank (?P<rank>\d+) is lost", "gpu_hw_fault", "cause", says="rank {rank} is")])
+    assert told(lines(["[rank3]: rank 3 is lost"], node="node-a"), book=book)[0].where["node"] == "node-a"
+    assert told(lines(["[rank4]: rank 3 is lost"], node="node-a"), book=book)[0].where == {"rank": 3}
+
+
+def test_one_rank_crashed_and_63_only_lost_their_peer() -> None:
+    texts = [f"[rank{rank}]: {LOST}" for rank in range(64) if rank != 37]
+    box = ["Root Cause (first observed failure):", "[0]:", "  host : node-d", "  rank : 37 (local_rank: 5)",
+           "  exitcode : -11 (pid: 4242)"]  # fmt: skip
+    found = told(lines([*texts, *box]))
+    assert first(found) == ("app_crash", "fail", "medium") and "SIGSEGV" in found[0].message
+    assert found[0].where == {"node": "node-d", "rank": 37, "local_rank": 5}
+    assert found[0].noticed_by == (*range(37), *range(38, 64))
+    (after,) = found[1:]
+    assert (after.severity, after.message) == ("info", "63 ranks only lost their peer (0-36,38-63)")
+
+
+def test_the_aftermath_of_1000_ranks_is_one_line() -> None:
+    files = [lines([LOST] * 50, f"{rank}.log", rank=rank) for rank in range(1000)]
+    found = told(*files, lines(["[rank7]: uncorrectable ECC"], "all.log"))
+    assert [(one.slug, one.severity) for one in found] == [("gpu_hw_fault", "fail"), ("remote_peer_failure", "info")]
+    assert "999 ranks" in found[1].message and len(found[1].evidence) == 5
+
+
+def test_where_only_survivors_speak_it_says_whose_log_to_read() -> None:
+    found = told(lines([f"[rank1]: {LOST}"]))
+    assert first(found) == ("remote_peer_failure", "fail", "low")
+    assert found[0].message.endswith("not visible in this log, read the log of node-d<4242>")
+    assert found[0].where == {"peer_node": "node-d<4242>"} and found[0].noticed_by == (1,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "slugs"),
+    [
+        (["mlx5_0:1/IB", "Using network Socket"], ["degraded_path"]),
+        (["Using network Socket"], []),
+        (["mlx5_0:1/IB", "NCCL_IB_DISABLE", "Using network Socket"], []),
+        (["mlx5_0:1/IB", "Using network Socket", "CUDA out of memory"], ["gpu_oom", "degraded_path"]),
+    ],
+)
+def test_a_slower_path_is_a_warning_behind_the_cause(texts: list[str], slugs: list[str]) -> None:
+    found = told(lines(texts))
+    assert [one.slug for one in found] == slugs
+    assert all(one.severity == "warn" for one in found if one.slug == "degraded_path")
+
+
+def test_a_live_check_and_the_log_that_say_the_same_are_joined() -> None:
+    found = told(lines(["uncorrectable ECC"]), hints=[hint()])
+    assert len(found) == 1 and found[0].hints == (hint(),) and found[0].evidence
+    assert found[0].message == "uncorrectable ECC (report.json says so too)" and found[0].where == hint().where
+    killed = lines(["failed (exitcode: -9) local_rank: 2 (pid: 7)"])
+    assert (told(killed)[0].confidence, told(killed, hints=[hint("host_oom_kill")])[0].confidence) == ("medium", "high")
+
+
+def test_a_hint_that_names_the_culprit_is_told_instead_of_a_survivors_wait() -> None:
+    late = hint("slow_rank_timeout", 45)
+    (found,) = told(lines(["[rank0]: wait timeout after 6000ms"]), hints=[late])
+    assert (found.message, found.where) == (late.message, late.where) and found.evidence and found.hints == (late,)
+    nobody = Hint("slow_rank_timeout", "somebody", {}, (), "x.json", 40)
+    assert told(lines(["wait timeout after 6000ms"]), hints=[nobody])[0].message.startswith("wait timeout after")
+    assert told(lines(["wait timeout after 6000ms"]), hints=[replace(nobody, weight=45)])[0].message == "somebody"
+
+
+def test_a_hint_adds_what_the_log_does_not_say_of_the_culprit() -> None:
+    log = lines(["uncorrectable ECC"], local_rank=5)
+    whole = told(log, hints=[Hint("gpu_hw_fault", "m", {"rank": 13}, (), "r", 80)])[0]
+    assert whole.where == {"rank": 13, "local_rank": 5}
+    other = told(log, hints=[Hint("gpu_hw_fault", "m", {"rank": 13, "local_rank": 4}, (), "r", 80)])[0]
+    assert other.where == {"local_rank": 5}
+
+
+def test_one_ranks_consequence_is_told_in_the_singular_and_once() -> None:
+    error = traceback("ConnectionResetError: reset", label="[rank1]: ")
+    found = told(lines([*traceback("KeyError: 1", label="[rank0]: "), *error, f"[rank1]: {LOST}"]))
+    assert [one.message for one in found[1:]] == ["1 rank only lost its peer (1)"]
+
+
+def test_the_loopback_address_of_a_peer_names_nobody() -> None:
+    (found,) = told(lines(["[rank0]: closed by remote peer 127.0.0.1"]))
+    assert found.where == {} and found.message.endswith("read the log of the other ranks")
+
+
+def test_an_interruption_that_all_tell_of_and_a_mismatch_blame_no_speaker() -> None:
+    rows = [row("int", "interrupted", "external_signal", "cause"),
+            row("odd", "unlike sizes", "collective_mismatch", "cause")]  # fmt: skip
+    book = Book(CAUSES, rows)
+    assert told(lines(["[rank0]: interrupted", "[rank1]: interrupted"]), book=book)[0].where == {}
+    assert told(lines(["[rank0]: interrupted"]), book=book)[0].where == {"rank": 0}
+    assert told(lines(["[rank0]: unlike sizes"]), book=book)[0].where == {}
+
+
+def test_beside_a_guess_the_next_one_is_told() -> None:
+    book = Book(CAUSES, [row("end", "abort", "app_crash", "failure", weight=12), row("odd", "odd", "gpu_oom", "failure",
+                         weight=10), row("sure", "sure", "gpu_oom", "cause", weight=80)])  # fmt: skip
+    assert [one.slug for one in told(lines(["abort", "odd"]), book=book)] == ["app_crash", "gpu_oom"]
+    assert [one.slug for one in told(lines(["abort", "sure"]), book=book)] == ["gpu_oom"]
+
+
+def test_a_hint_competes_by_its_weight() -> None:
+    strong = told(lines(["internal error"]), hints=[hint(weight=80)])
+    weak = told(lines(["CUDA out of memory"]), hints=[hint(weight=40)])
+    assert (strong[0].slug, weak[0].slug) == ("gpu_hw_fault", "gpu_oom")
+    assert told(hints=[hint(weight=80)])[0].message == "GPU 3 has lost an NVLink"
+
+
+def test_a_live_warning_stays_one_and_explains_no_survivor() -> None:
+    warned = hint("ib_memlock_limit", 30, code="node.limits.memlock")
+    assert [(one.slug, one.severity) for one in told(hints=[warned])] == [("ib_memlock_limit", "warn")]
+    found = told(lines([LOST]), hints=[warned])
+    assert [(one.slug, one.severity) for one in found] == [
+        ("remote_peer_failure", "fail"),
+        ("ib_memlock_limit", "warn"),
+    ]
+    ecc = told(lines(["uncorrectable ECC"]), hints=[hint(weight=30, code="gpu.health.corrected")])
+    assert [(one.slug, one.severity, len(one.hints)) for one in ecc] == [("gpu_hw_fault", "fail", 1)]
+
+
+def test_what_a_live_finding_may_also_mean_counts_only_beside_a_log_that_says_so() -> None:
+    surmise = hint(weight=10, code="comm.init.gpu_failed")
+    assert told(hints=[surmise]) == []
+    assert told(lines(["uncorrectable ECC"]), hints=[surmise])[0].hints == (surmise,)
+
+
+def test_a_live_failure_explains_survivors() -> None:
+    found = told(lines([LOST]), hints=[hint(weight=80, code="gpu.health.uncorrected")])
+    assert [(one.slug, one.severity) for one in found] == [("gpu_hw_fault", "fail"), ("remote_peer_failure", "info")]
+
+
+def test_a_live_finding_without_a_cause_keeps_its_code() -> None:
+    found = told(hints=[hint("", 80, code="node.clock.skew", fix="set the clock")])
+    assert (found[0].slug, found[0].code, found[0].fix) == ("", "node.clock.skew", "set the clock")
+
+
+def test_the_out_of_memory_outweighs_the_time_outs_behind_it() -> None:
+    texts = ["[rank5]: CUDA out of memory", *(timeout(rank) for rank in range(8) if rank != 5)]
+    found = told(lines(texts))
+    assert first(found) == ("gpu_oom", "fail", "high") and found[0].where["rank"] == 5
+    assert found[1].message == "7 ranks only waited until their time-out (0-4,6-7)" and found[1].severity == "info"
+
+
+def test_torchruns_view_yields_to_the_ranks_own_exception() -> None:
+    box = ["Root Cause (first observed failure):", "  rank : 2 (local_rank: 2)", "  exitcode : 1 (pid: 9)"]
+    texts = [*traceback("ValueError: bad batch", label="[rank5]: "), f"[rank2]: {LOST}", *box]
+    found = told(lines(texts))
+    assert first(found) == ("app_crash", "fail", "high")
+    assert found[0].where == {"rank": 5, "file": "train.py", "line": 7}
+    assert found[0].message == "rank 5 failed in its own code: ValueError: bad batch (train.py:7)"
+
+
+def test_stories_are_told_the_same_twice() -> None:
+    texts = [f"[rank{rank}]: {LOST}" for rank in range(20)] + ["internal error", *traceback("KeyError: 'x'")]
+    assert told(lines(texts)) == told(lines(texts))
+    assert BOOK.causes["app_crash"].fix == told(lines(texts))[0].fix

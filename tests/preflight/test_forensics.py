@@ -1,0 +1,400 @@
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from preflight import forensics, participant, raised, worker
+from preflight.forensics import Recorder, Witness
+from preflight.outcome import LOG_TAIL, Outcome
+from preflight.page import SharedPage
+from preflight.scrub import Scrubber
+from preflight.seat import Seat
+from tests.preflight.test_page import killed_after
+
+CALL = {
+    "seq": 3, "operation": "all_reduce", "sizes": [[4]], "elements": 4, "dtype": "float32", "over": False,
+    "stuck": True}  # fmt: skip
+GROUP = {"ranks": "0-2", "world": True, "entered": 3, "lately": False, "sending": False, "calls": [CALL]}
+SAID = {"groups": [GROUP], "number": 2, "ras": ""}
+
+
+@pytest.fixture
+def witness() -> Any:
+    made = Witness()
+    yield made
+    made.close()
+
+
+# What a worker leaves
+
+
+def test_what_a_killed_worker_said_can_be_read(witness: Witness) -> None:
+    killed_after(lambda: witness.say(SAID))
+    assert witness.read() == SAID
+
+
+def test_the_last_statement_counts_and_an_earlier_checks_do_not(witness: Witness) -> None:
+    assert witness.read() == {}
+    witness.say({**SAID, "number": 1})
+    witness.say(SAID)
+    assert witness.read()["number"] == 2
+    witness.forget()
+    assert witness.read() == {}
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"\x00\xff", b"[]\n", b"{}\n", b"17\n", b'{"groups": 3, "number": 1}\n', b"[" * 100_000 + b"\n",
+     json.dumps({**SAID, "groups": [{**GROUP, "ranks": "all"}]}).encode() + b"\n",
+     json.dumps({**SAID, "groups": [{**GROUP, "calls": [{**CALL, "elements": "many"}]}]}).encode() + b"\n",
+     json.dumps({**SAID, "number": None}).encode() + b"\n", b'{"groups": [{"ranks": "0-'],
+)  # fmt: skip
+def test_rubbish_in_the_memory_is_passed_over(witness: Witness, rubbish: bytes) -> None:
+    witness.say(SAID)
+    os.write(witness.descriptors[0], rubbish)
+    assert witness.read() == SAID
+
+
+def test_a_statement_is_cut_to_what_a_report_bears(witness: Witness) -> None:
+    long = {**CALL, "operation": "x\n" * 50, "sizes": [[1] * 10] * 5, "more": "?"}
+    witness.say({**SAID, "groups": [{**GROUP, "calls": [long] * 17}] * 33})
+    groups = witness.read()["groups"]
+    assert (len(groups), len(groups[0]["calls"])) == (forensics.GROUPS, forensics.CALLS)
+    call = groups[0]["calls"][0]
+    assert call == {**CALL, "operation": "x" * 40, "sizes": [[1] * 8] * 4}
+
+
+def test_nobody_waits_for_a_worker_that_does_not_listen_or_is_stopped(witness: Witness) -> None:
+    witness.ask(within_s=1e9)
+    pid = os.fork()
+    if pid == 0:
+        Recorder(witness, lambda: 0, None).listen((0,))
+        signal.pause()
+    while not witness._size():
+        time.sleep(0.001)  # until it listens
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    witness.ask(within_s=0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert witness.read() == {}
+
+
+# The thread in the worker
+
+
+def in_a_worker(witness: Witness, work: Callable[[Recorder], None]) -> None:
+    """Runs `work` in a child that has a gloo group of its own, as a worker has, and made two all-reduces."""
+
+    def run() -> None:
+        forensics.prepare_environment(os.environ, "")
+        store = dist.HashStore()  # type: ignore[attr-defined]  # not in __all__
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=20))
+        for elements in (4, 8):
+            dist.all_reduce(torch.ones(elements, dtype=torch.bfloat16))
+        recorder = Recorder(witness, lambda: 7, None)
+        recorder.listen((5,))
+        work(recorder)
+
+    killed_after(run)
+
+
+def said_within(witness: Witness, seconds: float = 10.0) -> dict[str, Any]:
+    end = time.monotonic() + seconds
+    while not witness.read() and time.monotonic() < end:
+        time.sleep(0.005)
+    return witness.read()
+
+
+def test_it_answers_while_the_main_thread_sleeps_in_native_code(witness: Witness) -> None:
+    def asked(recorder: Recorder) -> None:
+        asker = threading.Thread(target=witness.ask, args=(10.0,))
+        asker.start()
+        asker.join()
+
+    in_a_worker(witness, asked)
+    said = witness.read()
+    assert said["number"] == 7
+    (group,) = said["groups"]
+    assert (group["ranks"], group["world"], group["entered"]) == ("5", True, 2)
+    assert [(call["seq"], call["operation"], call["elements"], call["dtype"]) for call in group["calls"]] == [
+        (1, "all_reduce", 4, "bfloat16"),
+        (2, "all_reduce", 8, "bfloat16"),
+    ]
+
+
+def test_it_looks_by_itself_when_most_of_the_deadline_is_over(witness: Witness) -> None:
+    def waits(recorder: Recorder) -> None:
+        recorder.begin(0.1)
+        said_within(witness)
+
+    in_a_worker(witness, waits)
+    assert witness.read()["groups"]
+
+
+def test_it_does_not_look_when_the_check_is_over(witness: Witness) -> None:
+    def ends(recorder: Recorder) -> None:
+        recorder.begin(0.3)
+        assert recorder._thread is not None
+        _settled(Path(f"/proc/self/task/{recorder._thread.native_id}/status"))
+        recorder.end()
+        before = witness._size()
+        time.sleep(0.3)  # to beyond the deadline of a check that has ended
+        witness.say({"groups": [], "number": witness._size() - before})
+
+    in_a_worker(witness, ends)
+    assert witness.read()["number"] == 0
+
+
+@pytest.mark.parametrize(("error", "over"), [(RuntimeError(), [True, False]), (None, [True, True])])
+def test_only_a_call_that_raised_is_not_over(witness: Witness, error: Any, over: list[bool]) -> None:
+    in_a_worker(witness, lambda recorder: recorder.after_an_exception(error))
+    assert [call["over"] for call in witness.read()["groups"][0]["calls"]] == over
+
+
+def test_whether_the_last_call_was_lately_is_said(witness: Witness) -> None:
+    def before_and_after(recorder: Recorder) -> None:
+        recorder.testify()
+        (now,) = witness.read()["groups"]
+        forensics.STUCK_S = 1e-9
+        (later,) = forensics.recorded((5,))
+        witness.say({"groups": [now, later], "number": 0})
+
+    in_a_worker(witness, before_and_after)
+    assert [group["lately"] for group in witness.read()["groups"]] == [True, False]
+
+
+def test_a_send_that_nccl_records_is_said_to_be_unfinished(witness: Witness) -> None:
+    def sends(recorder: Recorder) -> None:
+        right = forensics._dump
+        forensics._dump = lambda: [*right(), {**right()[-1], "is_p2p": True, "retired": False, "state": "started"}]
+        recorder.testify()
+
+    in_a_worker(witness, sends)
+    assert [(group["sending"], group["entered"]) for group in witness.read()["groups"]] == [(True, 2)]
+
+
+def raised_by(call: Callable[[], object]) -> RuntimeError:
+    try:
+        call()
+    except RuntimeError as error:
+        return error
+    raise AssertionError("it did not raise")
+
+
+def holds_beside_an_idle_rank(folder: Path, condition: Callable[[], bool]) -> bool:
+    """In rank 0 of a gloo group of two, of which rank 1 does nothing: the other's calls run out of time."""
+
+    def join(rank: int) -> None:
+        store = dist.FileStore(str(folder / "store"), 2)  # type: ignore[attr-defined]  # not in __all__
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=1))
+
+    def run() -> None:
+        idle = os.fork()
+        join(1 if idle == 0 else 0)
+        if idle == 0:
+            signal.pause()
+        try:
+            (folder / "held").write_text(str(condition()))
+        finally:
+            os.kill(idle, signal.SIGKILL)
+
+    killed_after(run)
+    return (folder / "held").read_text() == "True"
+
+
+def test_what_gloo_raises_after_a_timeout_is_of_a_collective(tmp_path: Path) -> None:
+    """The second of two names no source path; nor does what a check raises instead of it."""
+
+    def run() -> bool:
+        first, second = (raised_by(lambda: dist.all_reduce(torch.ones(4))) for _ in range(2))
+        wrapped = ValueError("no result")
+        wrapped.__cause__ = second
+        found = [raised.out_of_a_collective(error) for error in (first, second, wrapped)]
+        return found == [first, second, second] and "/gloo/" not in str(second)
+
+    assert holds_beside_an_idle_rank(tmp_path, run)
+
+
+def test_a_wait_for_another_ranks_key_is_of_a_collective_and_other_errors_are_not() -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]  # not in __all__
+    late = raised_by(lambda: store.wait(["absent"], timedelta(milliseconds=10)))
+    assert raised.out_of_a_collective(late) is late
+    own = raised_by(lambda: torch.ones(2) + torch.ones(3))
+    assert raised.out_of_a_collective(own) is None
+    ring = ValueError("a")
+    ring.__cause__ = other = ValueError("b")
+    other.__cause__ = ring
+    assert raised.out_of_a_collective(ring) is None
+    assert raised.out_of_a_collective(RuntimeError(NoText())) is None
+
+
+class NoText:
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("call", "came_of"),
+    [
+        (lambda: dist.recv(torch.ones(4), 1), "send"),
+        (lambda: dist.irecv(torch.ones(4), 1).wait(), "unknown"),  # type: ignore[union-attr]
+        (lambda: dist.all_reduce(torch.ones(4)), "collective"),
+        (lambda: dist.all_reduce(torch.ones(4), async_op=True).wait(), "collective"),
+    ],
+    ids=["recv", "irecv", "all_reduce", "async"],
+)
+def test_a_receive_that_raised_is_not_the_last_collective(
+    call: Callable[[], object], came_of: str, tmp_path: Path
+) -> None:
+    """gloo records none: a rank that has left a collective would seem to be inside it."""
+    assert holds_beside_an_idle_rank(tmp_path, lambda: forensics._came_of(raised_by(call)) == came_of)
+
+
+@pytest.mark.parametrize("came_of", ["send", "unknown"])
+def test_after_such_an_exception_no_collective_is_said_to_be_unfinished(witness: Witness, came_of: str) -> None:
+    def raises(recorder: Recorder) -> None:
+        forensics._came_of = lambda _: came_of  # type: ignore[assignment]
+        recorder.testify(raised_in="collective")
+        recorder.after_an_exception(RuntimeError())
+
+    in_a_worker(witness, raises)
+    said = [(group["sending"], [call["over"] for call in group["calls"]]) for group in witness.read()["groups"]]
+    assert said == ([(True, [True, True])] if came_of == "send" else [])
+
+
+def test_calls_that_are_over_a_moment_later_are_waited_for(witness: Witness) -> None:
+    """As on NCCL, whose watchdog marks them every tenth of a second."""
+
+    def late(recorder: Recorder) -> None:
+        right, looks = forensics._dump, iter([False, False])
+        forensics._dump = lambda: [{**entry, "retired": next(looks, True)} for entry in right()]
+        recorder.after_an_exception(None)
+
+    in_a_worker(witness, late)
+    assert [call["over"] for call in witness.read()["groups"][0]["calls"]] == [True, True]
+
+
+def test_what_ras_says_is_added(witness: Witness) -> None:
+    def waits(recorder: Recorder) -> None:
+        recorder._ask_ras = lambda: "Job summary"
+        recorder.begin(0.05)
+        while not witness.read().get("ras"):
+            time.sleep(0.005)
+
+    in_a_worker(witness, waits)
+    assert (witness.read()["ras"], len(witness.read()["groups"])) == ("Job summary", 1)
+
+
+def test_while_nothing_happens_it_sleeps(witness: Witness) -> None:
+    """A timed collective is not disturbed: the thread is not woken once."""
+
+    def works(recorder: Recorder) -> None:
+        recorder.begin(3600)
+        assert recorder._thread is not None
+        status = Path(f"/proc/self/task/{recorder._thread.native_id}/status")
+        _settled(status)
+        before = _switches(status)
+        for _ in range(200):
+            dist.all_reduce(torch.ones(1024))
+        witness.say({"groups": [], "number": _switches(status) - before})
+
+    in_a_worker(witness, works)
+    assert witness.read()["number"] == 0
+
+
+def _switches(status: Path) -> int:
+    return sum(int(line.split()[1]) for line in status.read_text().splitlines() if "ctxt_switches" in line)
+
+
+def _settled(status: Path) -> None:
+    """Until it has gone to sleep."""
+    seen = -1
+    while seen != _switches(status):
+        seen = _switches(status)
+        time.sleep(0.05)  # between two looks
+
+
+# What the supervisor makes of it
+
+
+class Crashed:
+    """A worker that has ended; the parts of a Child that a seat reads."""
+
+    pid = 17
+
+    def __init__(self, entered: int) -> None:
+        self.page = SharedPage()
+        for _ in range(entered):
+            self.page.enter("all_reduce", "4 elements")
+
+    def stack(self) -> str:
+        return ""
+
+    def log_tail(self) -> str:
+        return ""
+
+    def testimony(self) -> dict[str, Any]:
+        return {**SAID, "ras": "token=abcdefgh"}
+
+
+@pytest.mark.parametrize(("entered", "kept"), [(2, [GROUP]), (3, None)])
+def test_what_was_recorded_before_it_went_on_is_dropped(entered: int, kept: Any) -> None:
+    crashed: Any = Crashed(entered)
+    seat = Seat(lambda _: crashed, set, Scrubber({}).text, lambda pid: f"log of {pid}, password=abcdefgh")
+    seat.worker = crashed
+    outcome = seat._witnessed(Outcome("crashed"))
+    assert outcome.recorded == kept
+    assert outcome.nccl_log == "log of 17, password=[removed]"
+    assert outcome.ras == ("token=[removed]" if kept else None)
+
+
+def test_of_nccls_log_the_end_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "nccl-3.17.log").write_bytes(b"x" * LOG_TAIL + b"\xffthe end")
+    said = worker.nccl_log(str(tmp_path), 3, 17)
+    assert len(said) == LOG_TAIL and said.endswith("\ufffdthe end")
+    assert worker.nccl_log(str(tmp_path), 3, 18) == worker.nccl_log("", 3, 17) == ""
+
+
+# What is kept
+
+
+def entry(number: int, *, over: bool = True) -> dict[str, Any]:
+    return {**CALL, "seq": number, "over": over}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "kept"),
+    [(None, range(84, 100)), (99, range(84, 100)), (50, range(42, 58)), (2, range(16))],
+)
+def test_the_calls_about_the_first_that_is_not_over_are_kept(waiting: int | None, kept: range) -> None:
+    calls = [entry(number, over=waiting is None or number < waiting) for number in range(100)]
+    assert [call["seq"] for call in forensics._of_interest(calls)] == list(kept)
+
+
+@pytest.mark.parametrize("name", forensics.BUFFER_VARIABLES)
+def test_the_users_own_buffer_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in forensics.BUFFER_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "7")
+    forensics.prepare_environment(os.environ, "")
+    assert {os.environ.get(variable) for variable in forensics.BUFFER_VARIABLES} == {"7", None}
+
+
+def test_each_rank_of_a_large_world_sends_less() -> None:
+    groups = [{**GROUP, "calls": [entry(number) for number in range(16)]} for _ in range(32)]
+    assert participant.within_share(groups, 2) == groups
+    for world in (1024, 8192):
+        kept = participant.within_share(groups, world)
+        assert kept and len(json.dumps(kept)) <= max(1024, participant.RECORDED_SHARE // world)
+        assert kept[-1]["calls"][-1] == entry(15)
+    assert participant.within_share(None, 4) is None

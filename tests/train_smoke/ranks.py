@@ -1,0 +1,105 @@
+"""Ranks that train, without preflight's engine: `python -m tests.train_smoke.ranks WORLD FOLDER SEEDS [STRATEGY/VARIANT
+...]` starts them once, and trains all seeds (comma separated) under all variants in one process group. Rank R leaves
+FOLDER/R.jsonl: a line a seed and variant."""
+
+import contextlib
+import json
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from preflight.train_smoke.compare import QUANTITIES, SCALES, difference
+from preflight.train_smoke.names import VARIANTS
+
+ROOT = Path(__file__).parent.parent.parent
+ALL = tuple(f"{strategy}/{variant}" for strategy, its in VARIANTS.items() for variant in its)
+
+
+def trained(world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str] = ALL, *, limit_s: float) -> list[
+    list[dict[str, Any]]
+]:  # fmt: skip
+    """What each rank measured: a list of {"seed", "variant", "seconds", "compared", "expected"}. Raises AssertionError
+    with what the ranks printed where they fail or take longer."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.train_smoke.ranks", str(world), str(folder)]
+    command += [",".join(map(str, seeds)), *variants]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return [[json.loads(line) for line in (folder / f"{rank}.jsonl").read_text().splitlines()] for rank in range(world)]
+
+
+def ratios(line: Mapping[str, Any]) -> dict[str, float]:
+    """How far the training is from the one alone, by quantity and moment, as a multiple of the spread."""
+    spread, curve, expected = line["expected"]["spread"], line["compared"]["curve"], line["expected"]["curve"]
+    found: dict[str, float] = {}
+    for quantity in QUANTITIES:
+        scale = expected[SCALES.get(quantity, quantity)]
+        apart = [difference(*three) for three in zip(curve[quantity], expected[quantity], scale, strict=False)]
+        found[quantity] = max(apart, default=0.0) / spread["curves"]
+    for kind in ("whole", "own"):
+        for moment, furthest in line["compared"]["apart"][kind].items():
+            off = float(furthest["off"])
+            found[f"{moment} {kind}"] = off / spread[moment] if moment != "start" else off
+    return found
+
+
+@contextlib.contextmanager
+def _nobody_waits(_operation: str, _step: str) -> Iterator[None]:
+    yield
+
+
+def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str]) -> None:
+    import torch
+    from torch import distributed as dist
+
+    from preflight.train_smoke import reference, strategies, task
+    from preflight.train_smoke.wrapped import Setting
+
+    store = dist.FileStore(str(folder / "store"), world)  # type: ignore[attr-defined]  # not in __all__
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    assert dist.group.WORLD
+    parts: dict[tuple[int, ...], Any] = {}
+
+    def part(ranks: tuple[int, ...]) -> Any:
+        if ranks not in parts:
+            parts[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+        return parts[ranks]
+
+    cpu = torch.device("cpu")
+    setting = Setting(dist.group.WORLD, cpu, world, part)
+    with open(folder / f"{rank}.jsonl", "w") as file:
+        for seed in seeds:
+            reference._made.clear()
+            trains = task.built_in(rank, world, cpu, seed)
+            for name in variants:
+                strategy, variant = name.split("/")
+                start = time.process_time()
+                facts = strategies.run(trains, strategy, [variant], setting, _nobody_waits)
+                compared = facts["variants"][variant]
+                line = {"seed": seed, "variant": name, "seconds": time.process_time() - start, "compared": compared}
+                json.dump({**line, "expected": facts["alone"].get(compared["recipe"])}, file)
+                file.write("\n")
+    dist.destroy_process_group()
+
+
+def main(world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str]) -> int:
+    """The exit code of the first rank that fails."""
+    from preflight.train_smoke import task
+
+    task.import_dynamo()  # once, for all ranks
+    fork: Any = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=_rank, args=(rank, world, folder, seeds, variants)) for rank in range(world)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    return max((abs(rank.exitcode) for rank in ranks), default=0)
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    sys.exit(main(int(words[0]), Path(words[1]), [int(word) for word in words[2].split(",")], words[3:]))
