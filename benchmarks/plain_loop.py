@@ -8,39 +8,46 @@ import torch
 from torch import distributed as dist
 
 from preflight.check import Context, Finding, Level, Plan, Run, Scope
-from preflight.checks.comm import all_reduce
+from preflight.checks.comm.operations import OPERATIONS
+from preflight.checks.comm.pace import Pace
+from preflight.checks.comm.sweep import Sweep
 
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=120)
 MIB = 1024 * 1024
-TIMES, REPEATS = 16, 20
+TIMES, WARM_UP = 24, 2
 
 
 def measure(ctx: Context) -> Any:
-    group = ctx.process_group()
-    return {name: _ratio(ctx, group, size) for name, size in (("16 MiB", 16 * MIB), ("64 MiB", 64 * MIB))}
+    sweep = Sweep(ctx, OPERATIONS["all_reduce"])
+    return {name: _ratio(sweep, size) for name, size in (("16 MiB", 16 * MIB), ("64 MiB", 64 * MIB))}
 
 
-def _ratio(ctx: Context, group: Any, size: int) -> float:
+def _ratio(sweep: Sweep, size: int) -> float:
     """Of the fastest of TIMES turns each: what else the machine does only makes a turn slower."""
-    checked, plain = [], []
+    checked: list[float] = []
+    plain: list[float] = []
+    repeats = 3
     for turn in range(TIMES):  # each comes first in every second turn
         if turn % 2:
-            plain.append(_plain(group, size))
-        checked.append(all_reduce._one_size(ctx, group, size, REPEATS)["seconds"])
+            plain.append(_plain(sweep.group, size, repeats))
+        one, _ = sweep.one_size(size, "fp32", Pace(sweep.ctx.deadline_s, owed=size))
+        assert one is not None
+        repeats = one["repeats"]
+        checked.append(one["seconds"])
         if not turn % 2:
-            plain.append(_plain(group, size))
+            plain.append(_plain(sweep.group, size, repeats))
     return min(checked) / min(plain)
 
 
-def _plain(group: Any, size: int) -> float:
+def _plain(group: Any, size: int, repeats: int) -> float:
     """Seconds of one all-reduce, as anybody would write it."""
     values = torch.zeros(size // 4)
-    for _ in range(all_reduce.WARM_UP):
+    for _ in range(WARM_UP):
         dist.all_reduce(values, group=group)
     start = time.perf_counter()
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         dist.all_reduce(values, group=group)
-    return (time.perf_counter() - start) / REPEATS
+    return (time.perf_counter() - start) / repeats
 
 
 def judge(_facts: Mapping[int, Any], _run: Run) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from preflight.child import Child, adopt_orphans
 from preflight.control import Control
 from preflight.coordinator import Coordinator
 from preflight.courier import Courier, connect, host_store
+from preflight.forensics import Witness
 from preflight.outcome import Outcome
 from preflight.plan import Request, Selection
 from preflight.process_group import GroupMaker, import_torch
@@ -81,7 +82,7 @@ def main(folder: str) -> None:
     control.world_size = RANKS
     source = plugin_source(str(Path(__file__).parent / "big_facts.py"))
     group = GroupMaker("127.0.0.1", port, "none", "gloo")
-    orders = worker.Orders(job, 0, 0, dict(os.environ), {}, group, scrub.Scrubber({}), "")
+    orders = worker.Orders(job, 0, 0, dict(os.environ), {}, group, scrub.Scrubber({}), "", Witness())
     control.seat = Seat(lambda _: Child(worker.serve(orders), "worker"), lambda: {server.pid, courier.child.pid}, str)
     others = Child(lambda *_: play_the_others(port, roll.run_id), "others", output=False)
     leader = Coordinator(control, roll, job, Request(Selection(), {}, {source.id: source}), lambda _: None)

@@ -6,7 +6,7 @@ limit_s=20
 
 dir=$(mktemp -d) || exit 0
 trap 'rm -rf "$dir"' EXIT
-timeout -k 5 "$limit_s" preflight --level quick --report "$dir" > "$dir/screen" 2>&1
+timeout -k 5 "$limit_s" preflight --level quick --deadline 15 --report "$dir" > "$dir/screen" 2>&1
 
 read_code='import json, sys; r = json.load(open(sys.argv[1])); print(r["exit_code"] if r["schema"] == 1 else "?")'
 code=$(timeout 5 python3 -I -c "$read_code" "$dir/report.json" 2> /dev/null)

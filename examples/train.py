@@ -8,6 +8,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # while there is no group: else DDP imports it, and its defaults hold the group for ever
 from torch.nn.parallel import DistributedDataParallel
 
 import preflight
@@ -31,4 +32,7 @@ for step in range(10):
     optimizer.step()
     if dist.get_rank() == 0:
         print(f"step {step} loss {loss.item():.4f}")
+# gloo's threads end with the group, and the group when nobody holds it: the model goes first. A thread that is left
+# aborts the process if it wants Python's lock while Python ends (https://github.com/pytorch/pytorch/issues/190489).
+del model
 dist.destroy_process_group()
