@@ -44,7 +44,7 @@ class Job:
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before = {number: signal.getsignal(number) for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP)}
         self._process, self.streams = self._start(command, environ, kept)
-        self.pid = self._process.pid
+        self.pid, self.started = self._process.pid, time.monotonic()
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP, signal.SIGCONT):

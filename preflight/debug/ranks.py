@@ -45,6 +45,11 @@ class Ranks:
         _libc.inotify_add_watch(self._news, os.fsencode(os.path.join(folder, "records")), _MOVED_TO)
 
     @property
+    def came(self) -> bool:
+        """Whether one of them was ever seen."""
+        return bool(self._seen)
+
+    @property
     def living(self) -> list[Rank]:
         """In the order of ranks."""
         return sorted((one for one in self._seen.values() if one and one.descriptor >= 0), key=lambda one: one.rank)

@@ -14,6 +14,11 @@ APART_S = 3.0
 """From the first look to the last: longer than a step of most jobs, and than a collective that is on its way."""
 LOOKS = 5
 """A loop that spends its time in one line stands there in two of them, not in each."""
+STARTS_S = 600.0
+"""From the job's start: as long as no rank has come, and its processes compute (they import, unpack, compile), it hangs
+no earlier. Not for ever: ranks that this hook does not reach may spin in a collective."""
+BUSY = 0.1
+"""Of a core: more than a launcher takes that only looks after its ranks."""
 
 
 @dataclass
@@ -30,45 +35,65 @@ class Silence:
         """Seconds until it is to be looked at."""
         if self.after_s is None:
             return 3600.0
-        return max(job.latest_output, ranks.latest_event, self._since) + self.after_s - time.monotonic()
+        return max(_latest(job, ranks), self._since) + self.after_s - time.monotonic()
 
     def look(self, job: Job, ranks: Ranks) -> tuple[str, bool]:
         """What is to be told of it, and whether it hangs. Takes APART_S and as long as the ranks take to answer."""
-        silent_s = time.monotonic() - job.latest_output
-        before, seen = job.latest_output, look(ranks.living, self.folder, 1)
+        silent_s, before = time.monotonic() - job.latest_output, _latest(job, ranks)
+        spent_s, seen = _computed_s(job.pid), look(ranks.living, self.folder, 1)
         for number in range(2, LOOKS + 1):
-            if not _stays_silent(job, before, APART_S / (LOOKS - 1)):
-                self._go_on()
-                return "", False
+            if not _stays_silent(job, ranks, before, APART_S / (LOOKS - 1)):
+                return self._go_on("")
             earlier, seen = seen, look(ranks.living, self.folder, number)
             if moved := seen.moved_since(earlier):
-                self._go_on()
-                told, self.said = "" if self.said else _slow(silent_s, moved, ranks), True
-                return told, False
+                return self._go_on(f"no output for {silent_s:.0f} s, but {_who(moved, ranks)} moved within"
+                                   f" {APART_S:.0f} s: slow, not hung; going on")  # fmt: skip
+        busy = (_computed_s(job.pid) - spent_s) / APART_S
+        if busy > BUSY and not ranks.came and time.monotonic() < job.started + STARTS_S:
+            return self._go_on(f"no output for {silent_s:.0f} s and no rank yet, but its processes take"
+                               f" {busy:.1f} cores: it starts; going on")  # fmt: skip
         return _hung(silent_s, seen), True
 
-    def _go_on(self) -> None:
-        """What was seen is no trace of a later failure."""
+    def _go_on(self, why: str) -> tuple[str, bool]:
+        """What was seen is no trace of a later failure. Why it goes on is told once."""
         self._since = time.monotonic()
+        told, self.said = "" if self.said else why, self.said or bool(why)
         stacks = os.path.join(self.folder, "stacks")
         with contextlib.suppress(OSError):
             for name in os.listdir(stacks):
                 if name.startswith(f"{os.uname().nodename}."):
                     os.truncate(os.path.join(stacks, name), 0)
+        return told, False
 
 
-def _stays_silent(job: Job, before: float, seconds: float) -> bool:
-    """Whether it has neither written nor ended after so many seconds; it returns when it has."""
+def _latest(job: Job, ranks: Ranks) -> float:
+    """When it wrote last, or a rank came or went."""
+    return max(job.latest_output, ranks.latest_event)
+
+
+def _stays_silent(job: Job, ranks: Ranks, before: float, seconds: float) -> bool:
+    """Whether it has neither ended nor told anything new after so many seconds; it returns when it has."""
     end = time.monotonic() + seconds
-    while job.code is None and job.latest_output == before and time.monotonic() < end:
-        job.wait(min(0.25, end - time.monotonic()))
-    return job.code is None and job.latest_output == before
+    while (same := job.code is None and _latest(job, ranks) == before) and time.monotonic() < end:
+        ranks.note(job.wait(min(0.25, end - time.monotonic()), ranks.descriptors))
+    return same
 
 
-def _slow(silent_s: float, moved: list[int], ranks: Ranks) -> str:
+def _computed_s(pid: int) -> float:
+    """Seconds of CPU that this process and what it has started have taken so far."""
+    import psutil  # only a silent job needs it
+
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        for one in (process := psutil.Process(pid), *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += sum(one.cpu_times()[:4])  # its own, and of children that it has waited for
+    return total
+
+
+def _who(moved: list[int], ranks: Ranks) -> str:
     numbers = {one.rank for one in ranks.living if one.pid in moved}
-    who = ranges.ranks(numbers) if numbers else ranges.count(len(moved), "DataLoader worker")
-    return f"no output for {silent_s:.0f} s, but {who} moved within {APART_S:.0f} s: slow, not hung; going on"
+    return ranges.ranks(numbers) if numbers else ranges.count(len(moved), "DataLoader worker")
 
 
 def _hung(silent_s: float, seen: Look) -> str:

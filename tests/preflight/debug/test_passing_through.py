@@ -165,6 +165,22 @@ def test_a_silent_job_is_ended_as_timeout_does(tmp_path: Path) -> None:
     assert b"no rank told where it stands; it is ended" in done.stderr
 
 
+def test_a_job_that_starts_is_no_hung_one(tmp_path: Path) -> None:
+    """It imports, unpacks or compiles, and has no rank yet."""
+    starts = "import time; end = time.monotonic() + 9\nwhile time.monotonic() < end: pass"
+    done = debug(tmp_path, sys.executable, "-c", starts, options=("--hang-after", "3"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.decode().count(" cores: it starts; going on") == 1
+
+
+def test_a_job_whose_ranks_come_is_no_hung_one(tmp_path: Path) -> None:
+    """Its launcher waits; a rank comes while it is looked at, and ends its wait for a slow one."""
+    rank = f"exec env RANK=0 WORLD_SIZE=1 {sys.executable} -c 'import time; time.sleep(2)'"
+    done = debug(tmp_path, "sh", "-c", f"sleep 4.5; {rank}", options=("--hang-after", "3"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+
+
 def test_a_slow_job_is_no_hung_one(tmp_path: Path) -> None:
     """Its rank is found at another line each time."""
     lines = "\n".join("    time.sleep(0.05)" for _ in range(200))
