@@ -56,14 +56,14 @@ def run(asked: Request) -> NoReturn:
     """To its exit, with the job's code. Raises UsageError before the job is started."""
     place = _prepare(asked.folder)
     prepared = environment.prepared(os.environ, place.folder, asked.command)
+    ranks = Ranks(place.folder)  # before them
     try:
         job = Job(asked.command, prepared.environ, place.kept)
     except CannotStart as why:
         _remove(place, everything=place.is_ours)
         say(str(why))
         ending.leave(why.code)
-    ranks, silence = Ranks(place.folder), Silence(asked.hang_after_s, place.folder)
-    hung = _wait(job, ranks, silence)
+    hung = _wait(job, ranks, Silence(asked.hang_after_s, place.folder))
     code = HUNG if hung else job.code or 0
     try:
         job.finish()
@@ -154,8 +154,9 @@ def _tell(asked: Request, place: Place, job: Job, code: int, kept: tuple[str, ..
 def _note(place: Place, job: Job, code: int) -> None:
     """For `preflight explain`, now and later: a signature fits it (signatures/debug.toml)."""
     passed = " ".join(name for name in _passed(job) if not name.startswith("SIGUSR")) or "none"
+    how = "hung and was ended" if job.was_ended else "ended"
     with contextlib.suppress(OSError), open(f"{place.kept}.end", "w") as file:
-        file.write(f"preflight debug: job ended, status {code}, signals passed on: {passed}\n")
+        file.write(f"preflight debug: job {how}, status {code}, signals passed on: {passed}\n")
 
 
 def _passed(job: Job) -> list[str]:
@@ -165,7 +166,7 @@ def _passed(job: Job) -> list[str]:
 def _how(job: Job, code: int) -> str:
     passed = _passed(job)
     more = f", after {' and '.join(passed)} was passed to it" if passed else ""
-    if code == HUNG:
+    if job.was_ended:
         return f"the job hung{more}, exit code {code}"
     if code > 128 and code - 128 in set(signal.Signals):
         return f"the job was ended by {signal.Signals(code - 128).name}{more}, exit code {code}"

@@ -40,6 +40,8 @@ class Job:
         """As a shell gives it, once it has ended: 128 and the signal's number."""
         self.passed: list[int] = []
         """Signals that were passed on."""
+        self.was_ended = False
+        """By `end`: it hung."""
         self._terminal = _foreground_terminal()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before = {number: signal.getsignal(number) for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP)}
@@ -141,6 +143,7 @@ class Job:
 
     def end(self) -> None:
         """Ends a job that hangs, with all that it has started; what is stopped cannot heed a SIGTERM."""
+        self.was_ended = True
         child.adopt_orphans()  # torchrun's ranks have sessions of their own
         for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):
             self.signal(number)

@@ -40,6 +40,7 @@ class Silence:
     def look(self, job: Job, ranks: Ranks) -> tuple[str, bool]:
         """What is to be told of it, and whether it hangs. Takes APART_S and as long as the ranks take to answer."""
         silent_s, before = time.monotonic() - job.latest_output, _latest(job, ranks)
+        ranks.look()  # the kernel's word of one that came may be missing
         spent_s, seen = _computed_s(job.pid), look(ranks.living, self.folder, 1)
         for number in range(2, LOOKS + 1):
             if not _stays_silent(job, ranks, before, APART_S / (LOOKS - 1)):

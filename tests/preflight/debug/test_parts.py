@@ -6,11 +6,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from preflight.debug import command, environment
+from preflight.debug.job import Job
 from preflight.debug.output import Kept
+from preflight.debug.ranks import Ranks
+from preflight.debug.silence import Silence
 from tests.running import environment as clean
 
 
@@ -130,3 +135,14 @@ def test_a_folder_that_is_not_there_breaks_nothing(tmp_path: Path) -> None:
     env = {**clean(RANK="0"), "PREFLIGHT_DEBUG": str(tmp_path / "gone"), "PYTHONPATH": environment.HOOK}
     done = subprocess.run([sys.executable, "-c", "print('fine')"], env=env, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_a_rank_that_the_kernel_did_not_tell_of_is_no_missing_one(tmp_path: Path) -> None:
+    """Its record is there, and did not come by rename while it was watched for: as on a folder of another machine."""
+    (tmp_path / "records").mkdir()
+    ranks = Ranks(str(tmp_path))
+    record = {"rank": 3, "pid": os.getpid(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
+    (tmp_path / "records" / f"{os.uname().nodename}.1.json").write_text(json.dumps(record))
+    silent = SimpleNamespace(code=None, latest_output=time.monotonic(), pid=os.getpid(), wait=lambda *_: [])
+    assert Silence(3.0, str(tmp_path)).look(cast(Job, silent), ranks) == ("", False)
+    assert [one.rank for one in ranks.living] == [3]

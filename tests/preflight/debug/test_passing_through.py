@@ -163,6 +163,7 @@ def test_a_silent_job_is_ended_as_timeout_does(tmp_path: Path) -> None:
     done = debug(tmp_path, "sleep", "300", options=("--hang-after", "3"))
     assert done.returncode == 124
     assert b"no rank told where it stands; it is ended" in done.stderr
+    assert b"[explain.slow_rank_timeout]" in done.stderr
 
 
 def test_a_job_that_starts_is_no_hung_one(tmp_path: Path) -> None:
