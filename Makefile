@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 GPUS := $(words $(wildcard /dev/nvidia[0-9] /dev/nvidia[0-9][0-9]))
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 # Tests mostly wait for their own ranks: somewhat more at once than there are cores.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+WORKERS ?= $(shell expr $$(nproc) + 2)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: preflight test test-gpu lint bench soak clean

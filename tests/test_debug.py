@@ -38,6 +38,7 @@ class Case:
 
 
 SMALL_SHM = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"', "sh")
+SPAWNED = {"SPAWNED": "1"}
 ALONE = {"ONLY_RANKS": "1"}
 CASES = (
     Case("exits"),
@@ -51,7 +52,11 @@ CASES = (
     Case("name", "healthy", env={**ALONE, "MASTER_ADDR": "no-such-host.invalid"}),
     Case("refused", "healthy", env=ALONE),
     Case("stuck_loader", line=line_of("time.sleep(1000)"), options=("--hang-after", "3")),
+    Case("spawned", "raises", line=line_of("sample 17 has no label"), env=SPAWNED),
+    Case("spawned_stuck", "stuck_loader", line=line_of("time.sleep(1000)"), options=("--hang-after", "3"), env=SPAWNED),
 )
+LONGER = ("raises",)
+"""For `make soak`."""
 
 
 def debug(
@@ -76,7 +81,7 @@ def assert_told(row: str, done: Finished) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(one, id=one.row, marks=pytest.mark.soak if one.row == "raises" else ()) for one in CASES]
+    "case", [pytest.param(one, id=one.row, marks=pytest.mark.soak if one.row in LONGER else ()) for one in CASES]
 )
 def test_a_job_that_fails_is_explained(case: Case, tmp_path: Path) -> None:
     if case.needs_root and (os.geteuid() or not shutil.which("unshare")):

@@ -141,7 +141,8 @@ def _tell(asked: Request, place: Place, job: Job, code: int, kept: tuple[str, ..
         return
     say(_how(job, code))
     if not os.path.isdir(os.path.join(place.folder, "records")):  # an empty one is removed
-        say("no rank of it has left a record: no Python with RANK set, or one that ignores PYTHONPATH (-I, -E, -S)")
+        say("no rank of it has left a record: no Python on this host had RANK set, or joined a process group;")
+        say("or it ignores PYTHONPATH (-I, -E, -S)")
     for stream in job.streams:
         if stream.kept.failed:
             say(f"its output was not kept as a whole ({stream.kept.failed})")

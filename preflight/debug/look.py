@@ -23,7 +23,7 @@ py-spy, and for all of a look."""
 QUIET_S = 0.05
 """What has not grown for so long is whole."""
 WORKERS = 8
-"""Forked children of a rank (workers of its DataLoader) that are asked, too."""
+"""Children of a rank (workers of its DataLoader) that are asked, too."""
 
 
 @dataclass
@@ -47,12 +47,17 @@ def look(ranks: list[Rank], folder: str, number: int) -> Look:
     """Asks all; what they answer is in stacks/ and recorded/ afterwards. `number`: which look it is, from 1."""
     end, found = time.monotonic() + LOOK_S, Look()
     for rank in ranks:
-        path = os.path.join(folder, "stacks", f"{os.uname().nodename}.{rank.pid}.stack")
-        for pid in (rank.pid, *_forked(rank.pid)[:WORKERS]):
-            if frames := _ask(pid, rank, path, number, end):
+        for pid in (rank.pid, *_workers(rank.pid)[:WORKERS]):
+            if frames := _ask(pid, rank, _path(folder, pid, rank), number, end):
                 found.places[pid] = processes.outside(frames)
     found.recorded = _recorded(_ring(ranks, folder), time.monotonic() + RECORDER_S)
     return found
+
+
+def _path(folder: str, pid: int, rank: Rank) -> str:
+    """Where it answers: what was spawned into a file of its own, what was forked into its rank's."""
+    own, ranks = (os.path.join(folder, "stacks", f"{os.uname().nodename}.{one}.stack") for one in (pid, rank.pid))
+    return own if os.path.exists(own) else ranks
 
 
 def _ask(pid: int, rank: Rank, path: str, number: int, end: float) -> list[Frame]:
@@ -97,8 +102,8 @@ def _catches(pid: int) -> bool:
     return False
 
 
-def _forked(pid: int) -> list[int]:
-    """Its children that have its handler."""
+def _workers(pid: int) -> list[int]:
+    """Its children that have a handler."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
         return [one for one in map(int, file.read().split()) if _catches(one)]
     return []

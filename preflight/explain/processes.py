@@ -13,7 +13,7 @@ from typing import Any
 from preflight.raised import Frame
 
 HEAD = "preflight_stack "
-"""Before the JSON of a head: rank, pid, rank_pid (the rank that it was forked from, or its own), node, look, time,
+"""Before the JSON of a head: rank, pid, rank_pid (the rank that it is a worker of, or its own), node, look, time,
 state (proc(5)), kernel (the function in which it sleeps)."""
 LONGEST = 1 << 22
 """Bytes of a file that are read."""
@@ -51,7 +51,7 @@ class Process:
     file: str
     record: dict[str, Any] = field(default_factory=dict)
     taken: list[Taken] = field(default_factory=list)
-    """In the last look: itself, then its forked children."""
+    """In the last look: itself, then workers of its DataLoader."""
 
 
 def processes(records: Sequence[str], stacks: Sequence[str]) -> list[Process]:
@@ -87,7 +87,9 @@ def _add_taken(by_pid: dict[tuple[str, int], Process], path: str) -> None:
             key = (str(one.head.get("node", "")), one.head["rank_pid"])
             process = by_pid.setdefault(key, Process(one.head["rank"], key[0], key[1], path))
             process.taken.append(one)
-            process.file = path
+            process.taken.sort(key=lambda each: each.head["pid"] != process.pid)
+            if one.head["pid"] == process.pid:
+                process.file = path
 
 
 def _read(path: str) -> str:

@@ -148,9 +148,15 @@ def _one_of(group: Sequence[Theory]) -> Theory:
 
 def _fuller(where: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """With what the first other one adds that has something to say, and does not contradict."""
-    able = (one for one in others if all(where.get(key, value) == value for key, value in one.items()))
+    able = (one for one in others if all(_agrees(where.get(key, value), value) for key, value in one.items()))
     told = next((one for one in able if one), {})
     return {**told, **where}
+
+
+def _agrees(value: object, other: object) -> bool:
+    """One of two paths may be relative to the folder in which the job was started."""
+    paths = isinstance(value, str) and isinstance(other, str) and f"/{value}".endswith(f"/{other.lstrip('/')}")
+    return value == other or paths
 
 
 def _confidence(first: Theory, others: Sequence[Theory]) -> str:

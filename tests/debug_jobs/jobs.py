@@ -1,5 +1,5 @@
 """Jobs that fail, each as a user's script would: `python jobs.py NAME` starts two ranks, forked from a process that has
-imported torch once; under torchrun it is the rank."""
+imported torch once; under torchrun it is the rank. With SPAWNED=1 mp.spawn starts them, and nobody sets RANK."""
 
 import datetime
 import os
@@ -8,10 +8,12 @@ import socket
 import sys
 import time
 import warnings
+from typing import Any
 
 warnings.simplefilter("ignore")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from torch import multiprocessing  # noqa: E402
 
 SHORT = datetime.timedelta(seconds=3)
 
@@ -106,10 +108,17 @@ def unused(rank: int) -> None:
 
 
 def main() -> None:
-    name, rank = sys.argv[1], int(os.environ["RANK"])
-    dist.init_process_group("gloo", timeout=SHORT if name != "stuck_loader" else None)
+    train(int(os.environ["RANK"]), sys.argv[1], {})
+
+
+def train(rank: int, name: str, where: dict[str, Any]) -> None:
+    dist.init_process_group("gloo", timeout=SHORT if name != "stuck_loader" else None, **where)
     globals()[name](rank)
     dist.destroy_process_group()
+
+
+def spawned(rank: int, name: str, port: int) -> None:
+    train(rank, name, {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": 2})
 
 
 def start(rank: int) -> int:
@@ -127,10 +136,15 @@ def start(rank: int) -> int:
     return 0
 
 
-def launch() -> None:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def launch() -> None:
+    free = free_port()
     defaults = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free), "WORLD_SIZE": "2"}
     os.environ |= {key: os.environ.get(key, value) for key, value in defaults.items()}
     pids = []
@@ -146,4 +160,7 @@ def launch() -> None:
 
 
 if __name__ == "__main__":
-    main() if "RANK" in os.environ else launch()
+    if "SPAWNED" in os.environ:
+        multiprocessing.spawn(spawned, (sys.argv[1], free_port()), nprocs=2)  # type: ignore[attr-defined, no-untyped-call]
+    else:
+        main() if "RANK" in os.environ else launch()

@@ -30,6 +30,10 @@ ELSEWHERE = (
     _job("refused", "Nobody listens at the master's port.", "rank 1 alone", "rdzv_master_unreachable", 1),
     _job("stuck_loader", "A data loader never returns.", "`time.sleep(1000)` in a dataset, `--hang-after 3`",
          "slow_rank_timeout", 124, rank=1),
+    _job("spawned", "A rank of mp.spawn raises: nobody has set RANK.", "`mp.spawn`, an exception on rank 1",
+         "app_crash", 1, rank=1),
+    _job("spawned_stuck", "A data loader of a rank of mp.spawn never returns.", "`mp.spawn`, `--hang-after 3`",
+         "slow_rank_timeout", 124, rank=1),
     _job("port", "The master's port is taken.", "a socket that listens there", "port_in_use", 1),
     _job("unused", "DDP with a parameter that no loss uses.", "torchrun, gloo", "ddp_unused_params", 1),
 )  # fmt: skip

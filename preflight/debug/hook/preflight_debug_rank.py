@@ -1,12 +1,14 @@
 """What `preflight debug` puts into each Python rank of a job, by PYTHONPATH: the rank notes who it is and what it
 raised, and can be asked for its stacks (a signal) and its flight recorder (a message).
 
-It imports nothing of preflight, runs on any Python from 3.8, does nothing in a process that is no rank, and never
-breaks the job. What it costs is a few milliseconds at the start.
+A rank is a process that its launcher has numbered, or that has joined a process group: one of mp.spawn, of a launcher
+as Lightning's, of a script that numbers itself. It imports nothing of preflight, runs on any Python from 3.8, leaves no
+trace of a process that is no rank, and never breaks the job. What it costs is a few milliseconds at the start.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 
@@ -24,6 +26,8 @@ LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
 """A launcher is no rank, also where srun or an operator has numbered it. In its first words."""
 _C10D = "torch.distributed.distributed_c10d"
+POLL_S = 0.5
+"""Between two looks whether a process that nobody has numbered has joined a group."""
 SIGNAL_BELOW_MAX = 7
 """SIGRTMAX - 7 asks for the stacks: a user's own handlers are for SIGUSR1, SIGUSR2 or the first real-time ones."""
 
@@ -31,32 +35,42 @@ SIGNAL_BELOW_MAX = 7
 class Rank:
     """This process. `folder` holds records/, stacks/ and recorded/; a file is HOST.PID.* there."""
 
-    def __init__(self, folder: str, rank: int) -> None:
+    def __init__(self, folder: str, rank: int | None) -> None:
+        """`rank`: None until it has joined a group."""
         self.pid = os.getpid()
         self.folder = folder
         self.node = os.uname().nodename
         self.record: dict[str, Any] = {"preflight_record": 1, "rank": rank, "node": self.node, "pid": self.pid}
         self.record["pid_namespace"] = os.readlink("/proc/self/ns/pid")  # a container counts its own
-        self.before = sys.excepthook
+        self.joining = _thread.allocate_lock()
+        self.before: Any = sys.excepthook
         self.before_in_thread: Any = None
 
     def install(self) -> None:
-        import atexit
-        import time
-
-        os.environ[MARK] = str(self.pid)
-        more = {"local_rank": _number(LOCAL_RANKS), "world_size": _number(("WORLD_SIZE",)), "started": time.time()}
-        self.record.update(more, restart=_number(("TORCHELASTIC_RESTART_COUNT",)), cwd=os.getcwd())
-        self.write()
-        self._answer_with_stacks()
-        sys.excepthook = self.on_exception
+        if self.record["rank"] is not None:
+            self._begin(_number(("WORLD_SIZE",)))
+            self.answer_with_stacks()
+            self._watch_end()
         if _C10D in sys.modules:  # forked from a process that has imported it
             self._at_c10d()
         else:
             sys.meta_path.insert(0, self)
-        atexit.register(self.on_exit)
+
+    def _begin(self, world_size: int | None) -> None:
+        import time
+
+        os.environ[MARK] = str(self.pid)
+        more = {"local_rank": _number(LOCAL_RANKS), "world_size": world_size, "started": time.time()}
+        self.record.update(more, restart=_number(("TORCHELASTIC_RESTART_COUNT",)), cwd=os.getcwd())
+        self.write()
         if sys.stdout is not None:  # as on a terminal: what a rank printed before it died is not lost
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
+
+    def _watch_end(self) -> None:
+        import atexit
+
+        self.before, sys.excepthook = sys.excepthook, self.on_exception
+        atexit.register(self.on_exit)
 
     def path(self, folder: str, end: str) -> str:
         return os.path.join(self.folder, folder, "%s.%d.%s" % (self.node, self.pid, end))  # noqa: UP031 -- old Pythons
@@ -70,7 +84,7 @@ class Rank:
             json.dump(self.record, file)
         os.replace(path + ".tmp", path)
 
-    def _answer_with_stacks(self) -> None:
+    def answer_with_stacks(self) -> None:
         import faulthandler
         import signal
 
@@ -92,12 +106,54 @@ class Rank:
 
     def _at_c10d(self) -> None:
         _size_recorder()
-        self._listen()
+        if self.record["rank"] is None:
+            self.answer_with_stacks()  # also its workers: it may fork them before it is seen to have joined
+            self._watch_end()
+            self._watch_run()
+            _thread.start_new_thread(self._wait_for_group, ())
+        else:
+            self._listen()
+
+    def _watch_run(self) -> None:
+        """A process of multiprocessing tells sys.excepthook nothing; one of mp.spawn raises SystemExit instead."""
+        from multiprocessing.process import BaseProcess
+
+        original = BaseProcess.run
+
+        def run(process: BaseProcess) -> None:
+            try:
+                original(process)
+            except BaseException as error:
+                about = error.__context__ if isinstance(error, SystemExit) and error.code else error
+                if about is not None and not isinstance(about, SystemExit):
+                    self.note(type(about), about, about.__traceback__)
+                raise
+
+        BaseProcess.run = run  # type: ignore[assignment, method-assign]
+
+    def _wait_for_group(self) -> None:
+        """In a thread, which may last as long as the process."""
+        import time
+
+        try:
+            while not self._join():
+                time.sleep(POLL_S)
+        except Exception:  # noqa: S110 -- the job goes first
+            pass
+
+    def _join(self) -> bool:
+        """Becomes a rank, where there is a group by now. Returns whether it is one."""
+        group: Any = sys.modules.get(_C10D)
+        with self.joining:
+            if self.record["rank"] is None and getattr(group, "is_initialized", bool)():
+                self.record["rank"] = group.get_rank()
+                self._begin(group.get_world_size())
+                self._listen()
+        return self.record["rank"] is not None
 
     def _listen(self) -> None:
         """A thread sleeps in one system call. A forked worker has the socket, and no thread."""
         import _socket
-        import _thread
         import threading
 
         self.before_in_thread, threading.excepthook = threading.excepthook, self.on_exception_in_thread
@@ -147,7 +203,7 @@ class Rank:
             import traceback
 
             name = "thread_exception" if thread else "exception"
-            if os.getpid() != self.pid or name in self.record or kind is None:
+            if os.getpid() != self.pid or name in self.record or kind is None or not self._join():
                 return
             now = time.time()
             text = "".join(traceback.format_exception(kind, error, trace, limit=-100))[-100000:]
@@ -164,7 +220,7 @@ class Rank:
         try:
             import time
 
-            if os.getpid() != self.pid:
+            if os.getpid() != self.pid or self.record["rank"] is None:
                 return
             if getattr(sys, "last_type", None) is not None:  # somebody else's excepthook did not call ours
                 self.note(sys.last_type, sys.last_value, sys.last_traceback)
@@ -202,13 +258,15 @@ def _words() -> list[str]:
 
 
 def install() -> Rank | None:
-    """Where this process is a rank; returns it, or None."""
-    folder, rank = os.environ.get(FOLDER), _number(RANKS)
-    if not folder or rank is None or os.environ.get(MARK, str(os.getpid())) != str(os.getpid()):
+    """Where this process is a rank, or may become one; returns it, or None."""
+    folder, words = os.environ.get(FOLDER), _words()
+    begin = [word.rpartition("/")[2] for word in words[1:4]]  # python -u -m torch.distributed.run
+    if not folder or any(word in LAUNCHERS for word in begin):
         return None
-    begin = [word.rpartition("/")[2] for word in _words()[1:4]]  # python -u -m torch.distributed.run
-    if any(word in LAUNCHERS for word in begin):
-        return None
-    made = Rank(folder, rank)
-    made.install()
-    return made
+    made = Rank(folder, _number(RANKS))
+    if os.environ.get(MARK, str(made.pid)) == str(made.pid):
+        made.install()
+        return made
+    if "--multiprocessing-fork" in words:  # a spawned DataLoader worker of a rank: a hang may be its
+        made.answer_with_stacks()
+    return None

@@ -104,6 +104,22 @@ def test_a_rank_notes_who_it_is_and_what_it_raised(tmp_path: Path) -> None:
     assert "ended" in record
 
 
+def test_who_joins_a_process_group_is_a_rank(tmp_path: Path) -> None:
+    """Nobody has numbered it: Lightning's own launcher, a script that numbers itself. Before, it is none."""
+    code = f"""
+import os, torch.distributed as dist
+before = os.listdir({str(tmp_path / "records")!r})
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+raise ValueError(before)"""
+    done = run_hooked(tmp_path, code)
+    assert done.returncode == 1
+    (record,) = records(tmp_path)
+    about = record["exception"]
+    assert isinstance(about, dict)
+    assert (record["rank"], record["world_size"], about["message"]) == (0, 1, "[]")
+    assert "ended" in record
+
+
 def test_nobody_else_is_touched(tmp_path: Path) -> None:
     """Neither who has no rank, nor a launcher that srun has numbered, nor what a rank starts."""
     run_hooked(tmp_path, "pass")

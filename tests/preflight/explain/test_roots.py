@@ -168,6 +168,16 @@ def test_a_hint_adds_what_the_log_does_not_say_of_the_culprit() -> None:
     assert other.where == {"local_rank": 5}
 
 
+@pytest.mark.parametrize(
+    ("path", "rank"), [("/home/me/train.py", 1), ("train.py", 1), ("me/train.py", 1), ("rain.py", None)]
+)
+def test_a_path_may_be_relative_to_the_jobs_folder(path: str, rank: int | None) -> None:
+    where = {"rank": 1, "file": path, "line": 7}
+    log = lines(traceback("ValueError: odd", "/home/me/train.py"))
+    found = told(log, hints=[Hint("app_crash", "m", where, (), "r", 60)])[0].where
+    assert (found.get("rank"), found["file"]) == (rank, "/home/me/train.py")
+
+
 def test_one_ranks_consequence_is_told_in_the_singular_and_once() -> None:
     error = traceback("ConnectionResetError: reset", label="[rank1]: ")
     found = told(lines([*traceback("KeyError: 1", label="[rank0]: "), *error, f"[rank1]: {LOST}"]))
