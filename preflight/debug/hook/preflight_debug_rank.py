@@ -21,6 +21,8 @@ FOLDER = "PREFLIGHT_DEBUG"
 """Where everything is written."""
 MARK = "PREFLIGHT_DEBUG_RANK"
 """The rank's pid. What a rank starts inherits RANK and is none: a compiler, a spawned DataLoader worker."""
+NOBODY = "0"
+"""Instead of the pid, where the process may yet become a rank."""
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
@@ -107,6 +109,7 @@ class Rank:
     def _at_c10d(self) -> None:
         _size_recorder()
         if self.record["rank"] is None:
+            os.environ[MARK] = NOBODY  # now: a new name, set while native threads read others, could crash them
             self.answer_with_stacks()  # also its workers: it may fork them before it is seen to have joined
             self._watch_end()
             self._watch_run()
@@ -264,7 +267,7 @@ def install() -> Rank | None:
     if not folder or any(word in LAUNCHERS for word in begin):
         return None
     made = Rank(folder, _number(RANKS))
-    if os.environ.get(MARK, str(made.pid)) == str(made.pid):
+    if os.environ.get(MARK, NOBODY) in (NOBODY, str(made.pid)):
         made.install()
         return made
     if "--multiprocessing-fork" in words:  # a spawned DataLoader worker of a rank: a hang may be its
