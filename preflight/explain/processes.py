@@ -25,7 +25,7 @@ _WAITS = ("distributed_c10d.py", "_functional_collectives.py", "rendezvous.py")
 """Files of torch/distributed in which a rank waits for others; in those of its checkpoints it writes."""
 _WAIT_TOO = {"_verify_param_shape_across_processes", "_sync_module_states"}
 _NOT_HIS = re.compile(
-    r"^<|/(site|dist)-packages/|/lib(64)?/python3[\d.]*/|/sitecustomize\.py$|/torch/(distributed|utils|nn)/"
+    r"^<|/(site|dist)-packages/|/lib(64)?/python3[\d.]*/|/(sitecustomize|preflight_debug_rank)\.py$|/torch/(distributed|utils|nn)/"
 )
 _ROUND = re.compile(r"/torch/(distributed/|utils/data/dataloader\.py$)")
 """Code that goes round while it waits."""

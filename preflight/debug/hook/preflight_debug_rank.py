@@ -26,10 +26,8 @@ NOBODY = "0"
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
-"""A launcher is no rank, also where srun or an operator has numbered it. In its first words."""
+"""A launcher is no rank, also where srun or an operator has numbered it."""
 _C10D = "torch.distributed.distributed_c10d"
-POLL_S = 0.5
-"""Between two looks whether a process that nobody has numbered has joined a group."""
 SIGNAL_BELOW_MAX = 7
 """SIGRTMAX - 7 asks for the stacks: a user's own handlers are for SIGUSR1, SIGUSR2 or the first real-time ones."""
 
@@ -39,14 +37,18 @@ class Rank:
 
     def __init__(self, folder: str, rank: int | None) -> None:
         """`rank`: None until it has joined a group."""
-        self.pid = os.getpid()
         self.folder = folder
         self.node = os.uname().nodename
+        self.before: Any = sys.excepthook
+        self.before_in_thread: Any = None
+        self._be(rank)
+
+    def _be(self, rank: int | None) -> None:
+        """This process, which may be a forked one."""
+        self.pid = os.getpid()
         self.record: dict[str, Any] = {"preflight_record": 1, "rank": rank, "node": self.node, "pid": self.pid}
         self.record["pid_namespace"] = os.readlink("/proc/self/ns/pid")  # a container counts its own
         self.joining = _thread.allocate_lock()
-        self.before: Any = sys.excepthook
-        self.before_in_thread: Any = None
 
     def install(self) -> None:
         if self.record["rank"] is not None:
@@ -55,6 +57,7 @@ class Rank:
             self._watch_end()
         if _C10D in sys.modules:  # forked from a process that has imported it
             self._at_c10d()
+            self._watch_init(sys.modules[_C10D])
         else:
             sys.meta_path.insert(0, self)
 
@@ -95,27 +98,70 @@ class Rank:
             self.stacks = open(self.path("stacks", "stack"), "a")  # noqa: SIM115 -- lives as long as the process
             faulthandler.register(number, file=self.stacks, all_threads=True, chain=False)
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
-        """Finds nothing. It waits until torch.distributed is imported: before that there is nothing to ask for, and no
-        thread is to be there."""
-        if name == _C10D:
-            try:
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                    self._at_c10d()
-            except Exception:  # noqa: S110 -- the job goes first
-                pass
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
+        """Waits until torch.distributed is imported: before that there is nothing to ask for, and no thread is to be
+        there."""
+        if name != _C10D or self not in sys.meta_path:
+            return None
+        try:
+            sys.meta_path.remove(self)
+            self._at_c10d()
+            return self._watched() if self.record["rank"] is None else None
+        except Exception:
+            return None  # the job goes first
+
+    def _watched(self) -> Any:
+        """What the others find, whose functions are watched once it is imported."""
+        import importlib.util
+
+        spec: Any = importlib.util.find_spec(_C10D)
+        run = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            self._watch_init(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
 
     def _at_c10d(self) -> None:
         _size_recorder()
         if self.record["rank"] is None:
             os.environ[MARK] = NOBODY  # now: a new name, set while native threads read others, could crash them
-            self.answer_with_stacks()  # also its workers: it may fork them before it is seen to have joined
+            self.answer_with_stacks()  # also its workers: it may fork them before it has joined
             self._watch_end()
             self._watch_run()
-            _thread.start_new_thread(self._wait_for_group, ())
         else:
             self._listen()
+
+    def _watch_init(self, c10d: Any) -> None:
+        """Who joins is a rank from then on. No thread waits for it: Python 3.12 warns of each fork beside one."""
+        import functools
+
+        original = getattr(c10d, "init_process_group", None)
+        if original is None or self.record["rank"] is not None:
+            return
+
+        @functools.wraps(original)
+        def init_process_group(*words: Any, **more: Any) -> Any:
+            made = original(*words, **more)
+            try:
+                self._be_who_joined()
+            except Exception:  # noqa: S110 -- the job goes first
+                pass
+            return made
+
+        for module in (c10d, sys.modules.get("torch.distributed")):
+            if getattr(module, "init_process_group", None) is original:
+                module.init_process_group = init_process_group  # type: ignore[union-attr]
+
+    def _be_who_joined(self) -> None:
+        """A process that was forked before it joined (a notebook's launcher) is another one than was prepared."""
+        if os.getpid() != self.pid and self.record["rank"] is None:
+            self._be(None)
+            self.answer_with_stacks()
+        if os.getpid() == self.pid:
+            self._join()
 
     def _watch_run(self) -> None:
         """A process of multiprocessing tells sys.excepthook nothing; one of mp.spawn raises SystemExit instead."""
@@ -131,18 +177,10 @@ class Rank:
                 if about is not None and not isinstance(about, SystemExit):
                     self.note(type(about), about, about.__traceback__)
                 raise
+            finally:
+                self.on_exit()  # a forked one runs no atexit
 
         BaseProcess.run = run  # type: ignore[assignment, method-assign]
-
-    def _wait_for_group(self) -> None:
-        """In a thread, which may last as long as the process."""
-        import time
-
-        try:
-            while not self._join():
-                time.sleep(POLL_S)
-        except Exception:  # noqa: S110 -- the job goes first
-            pass
 
     def _join(self) -> bool:
         """Becomes a rank, where there is a group by now. Returns whether it is one."""
@@ -260,11 +298,18 @@ def _words() -> list[str]:
         return file.read(100000).decode(errors="replace").split("\0")[:-1]
 
 
+def _program(words: list[str]) -> str:
+    """The script or module that Python runs, without its folder. Its own words do not count: --strategy deepspeed."""
+    for before, word in zip(words, words[1:]):  # noqa: B905, RUF007 -- old Pythons
+        if not word.startswith("-") and before not in ("-W", "-X"):
+            return word.rpartition("/")[2]
+    return ""
+
+
 def install() -> Rank | None:
     """Where this process is a rank, or may become one; returns it, or None."""
     folder, words = os.environ.get(FOLDER), _words()
-    begin = [word.rpartition("/")[2] for word in words[1:4]]  # python -u -m torch.distributed.run
-    if not folder or any(word in LAUNCHERS for word in begin):
+    if not folder or _program(words) in LAUNCHERS:
         return None
     made = Rank(folder, _number(RANKS))
     if os.environ.get(MARK, NOBODY) in (NOBODY, str(made.pid)):

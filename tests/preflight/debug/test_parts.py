@@ -120,6 +120,35 @@ raise ValueError(before)"""
     assert "ended" in record
 
 
+def test_who_was_forked_before_it_joined_is_a_rank(tmp_path: Path) -> None:
+    """As a notebook's launcher does it. What it was forked from is none, and has no thread of ours: Python 3.12 warns
+    of a fork beside one."""
+    code = """
+import multiprocessing, sys, torch.distributed as dist
+def train():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    raise ValueError("odd")
+process = multiprocessing.get_context("fork").Process(target=train)
+process.start()
+process.join()
+print(process.exitcode, len(sys._current_frames()))"""
+    done = run_hooked(tmp_path, code)
+    assert done.stdout == "1 1\n", done.stderr
+    (record,) = records(tmp_path)
+    about = record["exception"]
+    assert isinstance(about, dict)
+    assert (record["rank"], about["message"]) == (0, "odd")
+    assert "ended" in record
+
+
+def test_a_rank_whose_script_is_given_a_launchers_name_is_a_rank(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    command = [sys.executable, str(tmp_path / "train.py"), "--strategy", "deepspeed"]
+    run_hooked(tmp_path, f"import os, sys; os.environ['RANK'] = '5'; os.execv(sys.executable, {command!r})")
+    (record,) = records(tmp_path)
+    assert record["rank"] == 5
+
+
 def test_nobody_else_is_touched(tmp_path: Path) -> None:
     """Neither who has no rank, nor a launcher that srun has numbered, nor what a rank starts."""
     run_hooked(tmp_path, "pass")
