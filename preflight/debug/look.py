@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from preflight import child
-from preflight.debug.ranks import Rank
+from preflight.debug.ranks import Rank, recorder
 from preflight.explain import processes
 from preflight.raised import Frame
 
@@ -128,7 +128,7 @@ def _ring(ranks: list[Rank], folder: str) -> dict[int, str]:
     awaited = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell:
         for rank in ranks:
-            path = os.path.join(folder, "recorded", f"{os.uname().nodename}.{rank.pid}.rank-{rank.rank}.json")
+            path = recorder(folder, rank)
             with contextlib.suppress(OSError):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)

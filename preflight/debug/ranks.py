@@ -98,6 +98,14 @@ class Ranks:
                 one.descriptor, self.latest_event = -1, time.monotonic()
                 _add(one.path, ended)
 
+    def forget_recorders(self) -> None:
+        """What they were asked for. A rank that has raised has written its own."""
+        for one in filter(None, self._seen.values()):
+            record = read(one.path)
+            if record and not {"exception", "thread_exception"} & record.keys():
+                with contextlib.suppress(OSError):
+                    os.unlink(recorder(self._folder, one))
+
     def finish(self) -> None:
         """After the job's end."""
         self.look()
@@ -106,6 +114,11 @@ class Ranks:
             for descriptor in descriptors:
                 poll.register(descriptor, select.POLLIN)
             self.note([descriptor for descriptor, _ in poll.poll(0)])
+
+
+def recorder(folder: str, rank: Rank) -> str:
+    """Path of its flight recorder, once it has been asked for it."""
+    return os.path.join(folder, "recorded", f"{os.uname().nodename}.{rank.pid}.rank-{rank.rank}.json")
 
 
 def read(path: str) -> dict[str, Any] | None:

@@ -15,10 +15,11 @@ APART_S = 3.0
 LOOKS = 5
 """A loop that spends its time in one line stands there in two of them, not in each."""
 STARTS_S = 600.0
-"""From the job's start: as long as no rank has come, and its processes compute (they import, unpack, compile), it hangs
-no earlier. Not for ever: ranks that this hook does not reach may spin in a collective."""
-BUSY = 0.1
-"""Of a core: more than a launcher takes that only looks after its ranks."""
+"""From the job's start: as long as no rank has come, and its processes work (they import, unpack, compile), it hangs no
+earlier. Not for ever: ranks that this hook does not reach may spin in a collective."""
+BUSY, READS = 0.1, 1e6
+"""Of a core, and bytes a second: more than a launcher takes that only looks after its ranks. Who imports from slow
+storage waits for it, and computes little."""
 
 
 @dataclass
@@ -41,24 +42,27 @@ class Silence:
         """What is to be told of it, and whether it hangs. Takes APART_S and as long as the ranks take to answer."""
         silent_s, before = time.monotonic() - job.latest_output, _latest(job, ranks)
         ranks.look()  # the kernel's word of one that came may be missing
-        spent_s, seen = _computed_s(job.pid), look(ranks.living, self.folder, 1)
+        worked, seen = _work(job.pid), look(ranks.living, self.folder, 1)
         for number in range(2, LOOKS + 1):
             if not _stays_silent(job, ranks, before, APART_S / (LOOKS - 1)):
-                return self._go_on("")
+                return self._go_on(ranks, "")
             earlier, seen = seen, look(ranks.living, self.folder, number)
             if moved := seen.moved_since(earlier):
-                return self._go_on(f"no output for {silent_s:.0f} s, but {_who(moved, ranks)} moved within"
+                return self._go_on(ranks, f"no output for {silent_s:.0f} s, but {_who(moved, ranks)} moved within"
                                    f" {APART_S:.0f} s: slow, not hung; going on")  # fmt: skip
-        busy = (_computed_s(job.pid) - spent_s) / APART_S
-        if busy > BUSY and not ranks.came and time.monotonic() < job.started + STARTS_S:
-            return self._go_on(f"no output for {silent_s:.0f} s and no rank yet, but its processes take"
-                               f" {busy:.1f} cores: it starts; going on")  # fmt: skip
+        busy, reads = ((now - then) / APART_S for now, then in zip(_work(job.pid), worked, strict=True))
+        works = busy > BUSY or reads > READS
+        if works and not ranks.came and time.monotonic() < job.started + STARTS_S:
+            what = f"take {busy:.1f} cores and read {max(0.0, reads) / 1e6:.0f} MB/s"
+            return self._go_on(ranks, f"no output for {silent_s:.0f} s and no rank yet, but its processes {what}:"
+                               " it starts; going on")  # fmt: skip
         return _hung(silent_s, seen), True
 
-    def _go_on(self, why: str) -> tuple[str, bool]:
+    def _go_on(self, ranks: Ranks, why: str) -> tuple[str, bool]:
         """What was seen is no trace of a later failure. Why it goes on is told once."""
         self._since = time.monotonic()
         told, self.said = "" if self.said else why, self.said or bool(why)
+        ranks.forget_recorders()
         stacks = os.path.join(self.folder, "stacks")
         with contextlib.suppress(OSError):
             for name in os.listdir(stacks):
@@ -80,16 +84,17 @@ def _stays_silent(job: Job, ranks: Ranks, before: float, seconds: float) -> bool
     return same
 
 
-def _computed_s(pid: int) -> float:
-    """Seconds of CPU that this process and what it has started have taken so far."""
+def _work(pid: int) -> tuple[float, float]:
+    """Seconds of CPU that this process and what it has started have taken so far, and bytes that those have read."""
     import psutil  # only a silent job needs it
 
-    total = 0.0
+    spent_s = read = 0.0
     with contextlib.suppress(psutil.Error):
         for one in (process := psutil.Process(pid), *process.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
-                total += sum(one.cpu_times()[:4])  # its own, and of children that it has waited for
-    return total
+                spent_s += sum(one.cpu_times()[:4])  # its own, and of children that it has waited for
+                read += max(one.io_counters()[2], one.io_counters()[4])  # from storage, also by a fault; by read(2)
+    return spent_s, read
 
 
 def _who(moved: list[int], ranks: Ranks) -> str:

@@ -14,8 +14,9 @@ import pytest
 from preflight.debug import command, environment
 from preflight.debug.job import Job
 from preflight.debug.output import Kept
-from preflight.debug.ranks import Ranks
+from preflight.debug.ranks import Ranks, recorder
 from preflight.debug.silence import Silence
+from preflight.explain.command import explain_paths
 from tests.running import environment as clean
 
 
@@ -191,3 +192,31 @@ def test_a_rank_that_the_kernel_did_not_tell_of_is_no_missing_one(tmp_path: Path
     silent = SimpleNamespace(code=None, latest_output=time.monotonic(), pid=os.getpid(), wait=lambda *_: [])
     assert Silence(3.0, str(tmp_path)).look(cast(Job, silent), ranks) == ("", False)
     assert [one.rank for one in ranks.living] == [3]
+
+
+def test_what_was_asked_of_a_job_that_goes_on_is_no_trace_of_a_later_failure(tmp_path: Path) -> None:
+    """A rank that has raised has written its flight recorder itself."""
+    for name in environment.FOLDERS:
+        (tmp_path / name).mkdir()
+    raised: list[dict[str, object]] = [{}, {"exception": {}}]
+    ranks, own = Ranks(str(tmp_path)), {"pid": os.getpid(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
+    for rank, more in enumerate(raised):
+        (tmp_path / "records" / f"{os.uname().nodename}.{rank}.json").write_text(
+            json.dumps({"rank": rank, **own, **more})
+        )
+    ranks.look()
+    for one in ranks.living:
+        Path(recorder(str(tmp_path), one)).write_text("{}")
+    ranks.forget_recorders()
+    assert [path.name.rpartition(".rank-")[2] for path in (tmp_path / "recorded").iterdir()] == ["1.json"]
+
+
+@pytest.mark.parametrize(
+    ("end", "slug"), [("hung and was ended, status 124", "slow_rank_timeout"), ("ended, status 1", "external_signal")]
+)
+def test_a_launcher_that_preflight_has_ended_was_not_ended_from_outside(end: str, slug: str, tmp_path: Path) -> None:
+    told = "api.py:753] Received 15 death signal, shutting down workers\nSignalException: Process 7 got signal: 15\n"
+    (tmp_path / "job.out").write_text(told)
+    (tmp_path / "job.end").write_text(f"preflight debug: job {end}, signals passed on: none\n")
+    made = explain_paths([str(tmp_path)])
+    assert made["checks"][0]["findings"][0]["code"] == f"explain.{slug}"
