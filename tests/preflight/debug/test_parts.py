@@ -215,7 +215,8 @@ def test_what_was_asked_of_a_job_that_goes_on_is_no_trace_of_a_later_failure(tmp
     ("end", "slug"), [("hung and was ended, status 124", "slow_rank_timeout"), ("ended, status 1", "external_signal")]
 )
 def test_a_launcher_that_preflight_has_ended_was_not_ended_from_outside(end: str, slug: str, tmp_path: Path) -> None:
-    told = "api.py:753] Received 15 death signal, shutting down workers\nSignalException: Process 7 got signal: 15\n"
+    told = "api.py:753] Received 15 death signal, shutting down workers\n"
+    told += "api.py:1028] Sending process 9 closing signal SIGTERM\nSignalException: Process 7 got signal: 15\n"
     (tmp_path / "job.out").write_text(told)
     (tmp_path / "job.end").write_text(f"preflight debug: job {end}, signals passed on: none\n")
     made = explain_paths([str(tmp_path)])
