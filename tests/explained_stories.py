@@ -29,7 +29,8 @@ def row(name: str, pattern: str, slug: str = "", role: str = "clue", **more: Any
 
 WATCHDOG = (
     r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+)(?:, OpType=(?P<op>\w+), "
-    r"NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+), Timeout\(ms\)=(?P<timeout_ms>\d+)\))?"
+    r"NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+), Timeout\(ms\)=(?P<timeout_ms>\d+)\)"
+    r" ran for (?P<ran_ms>\d+))?"
 )
 ROWS = (
     row("python.traceback", r"Traceback \(most recent", lines=80),

@@ -1,14 +1,14 @@
 """Collectives that timed out: what each rank's watchdog said, held side by side."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight import ranges
 from preflight.explain.line import RANKS
 from preflight.explain.story import Story
 from preflight.explain.theory import Theory, speaker
-from preflight.explain.watchdog import OWN, Wait, number, waits
+from preflight.explain.watchdog import OWN, Wait, hangs, number, waits
 
 ROWS = ("watchdog.timeout", "watchdog.work")
 SAME_SIZE = {
@@ -46,11 +46,11 @@ def _of_groups(story: Story, found: Sequence[Wait]) -> Iterator[Theory]:
     for one in found:
         by_group.setdefault(one.group, []).append(one)
     for group, members in by_group.items():
-        ranked = [one for one in members if one.rank is not None]
-        if len(ranked) > 1 or (ranked and not group and _behind(story, ranked)):
-            yield _side_by_side(story, ranked, group)
-        else:
-            yield _alone(story, members[0])
+        for ranked in hangs([one for one in members if one.rank is not None]) or [[]]:
+            if len(ranked) > 1 or (ranked and not group and _behind(story, ranked)):
+                yield _side_by_side(story, ranked, group)
+            else:
+                yield _alone(story, (ranked or members)[0])
 
 
 def _side_by_side(story: Story, found: Sequence[Wait], group: str) -> Theory:
@@ -106,17 +106,20 @@ def _behind(story: Story, found: Sequence[Wait]) -> frozenset[int]:
 def _missing(story: Story, found: Sequence[Wait]) -> frozenset[int]:
     """Ranks of the world group of which no watchdog spoke: the few, or none."""
     ranks = {one.rank for one in found if one.rank is not None}
-    world = world_size(story)
+    world = world_size(story, {one.line.file for one in found})
     everyone = set(range(world)) if world else set(story.ranks) | set(range(max(ranks) + 1))
     missing = everyone - ranks
     return frozenset(missing) if missing and len(missing) < len(ranks) else frozenset()
 
 
-def world_size(story: Story) -> int:
-    """As the largest communicator, or the launcher, says; 0 if nothing does."""
+def world_size(story: Story, files: Collection[str]) -> int:
+    """As the largest communicator, or the launcher, says: in these files, if they do; 0 if nothing does."""
     names = ("nccl.init_complete", "nccl.init_start", "members.one", "members.all", "env.world")
-    told = [match.groups.get("nranks") or match.groups.get("world") for match in story.matches(*names)]
-    return max((size for text in told if (size := number(text)) and size <= RANKS), default=0)
+    told = {True: 0, False: 0}
+    for match in story.matches(*names):
+        size, here = number(match.groups.get("nranks") or match.groups.get("world")) or 0, match.line.file in files
+        told[here] = max(told[here], size if size <= RANKS else 0)
+    return told[True] or told[False]
 
 
 def _absent(story: Story, found: Sequence[Wait], missing: frozenset[int]) -> Theory:

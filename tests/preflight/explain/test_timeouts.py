@@ -194,3 +194,36 @@ def test_of_two_sides_of_one_size_nobody_is_blamed() -> None:
     assert (two.slug, two.where, two.noticed_by) == ("collective_mismatch", {}, ())
     three = told(lines([timeout(0, 5), timeout(1, 6, "BROADCAST"), timeout(2, 5)]))[0]
     assert (three.where["rank"], three.noticed_by) == (1, (0, 2))
+
+
+EXIT = "failed (exitcode: -6) local_rank: 0 (pid: 4242)"
+
+
+@pytest.mark.parametrize("numbers", [(812, 99), (99, 812), (12, 12)])
+def test_a_rank_that_waited_in_the_next_attempt_only_is_no_culprit_of_a_mismatch(numbers: tuple[int, int]) -> None:
+    first = [timeout(rank, numbers[0]) for rank in range(8) if rank != 5]
+    second = [timeout(rank, numbers[1]).replace("031 ms", "047 ms") for rank in (5, 0, 1, 2, 3, 4, 7)]
+    found = told(lines([*first, EXIT, *second, EXIT]))
+    assert conclusion(found) == ("slow_rank_timeout", "medium", 5)
+    assert found[0].message.startswith(f"rank 5 did not come to ALLREDUCE #{numbers[0]} of")
+
+
+def test_two_jobs_of_one_folder_are_two_hangs() -> None:
+    one = lines([COMPLETE[0], *(timeout(rank, 812) for rank in range(3))], "job_1.out")
+    other = lines([COMPLETE[0], *(timeout(rank, 99) for rank in range(4) if rank != 1)], "job_2.out")
+    larger = lines(["[rank0]: comm 0x1 rank 0 nranks 64 - Init COMPLETE"], "job_3.out")
+    found = told(one, other, larger)
+    assert conclusion(found) == ("slow_rank_timeout", "medium", 3) and "#812" in found[0].message
+
+
+def test_a_wait_that_may_belong_to_two_hangs_is_missing_in_none() -> None:
+    ranks = {"031": (0, 1, 2, 3, 4, 6, 7), "047": (0, 1, 2, 3, 4, 5, 7)}
+    texts = {f"{ran}_{rank}.err": timeout(rank).replace("031", ran) for ran, those in ranks.items() for rank in those}
+    found = told(*(lines([text], name) for name, text in texts.items()))
+    assert conclusion(found) == ("slow_rank_timeout", "low", None)
+
+
+def test_a_copy_of_a_log_is_no_second_hang() -> None:
+    texts = [timeout(rank) for rank in range(8) if rank != 5]
+    found = told(lines(texts, "all.log"), *(lines([text], f"{at}.log") for at, text in enumerate(texts)))
+    assert conclusion(found) == ("slow_rank_timeout", "medium", 5) and len(found) == 1
