@@ -65,12 +65,14 @@ _NCCL_LEVEL = r"(?P<level>INFO|WARN|TRACE|CALL|ABORT|ERROR)\b ?"
 
 _FORMS: dict[str, tuple[str, ...]] = {
     # Python's logging, NCCL since 2.26, DeepSpeed, SGLang ("[... TP14]"); containers' and Kubernetes' own;
-    # dmesg -T, vLLM, syslog, dmesg.
+    # dmesg -T, Open MPI 4's --timestamp-output, vLLM, syslog, dmesg.
     "stamp": (
         rf"\[{_DAY}[T _]{_CLOCK}{_ZONE}(?: [A-Z]{{1,3}}\d{{1,5}})*\]:?",
         rf"{_DAY}[T _]{_CLOCK}{_ZONE}(?:: |:$| std(?:out|err) [FP] | - | |$)",
         r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
         r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) (?P<year>\d{4})\]",
+        r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
+        r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) (?P<year>\d{4})(?=\[\d{1,10},\d{1,7}\]<std)",
         rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) "
         r"\[?(?P<place>[\w./-]{1,200}:\d+)\]",
         rf"(?P<mon>[A-Z][a-z]{{2}}) {{1,2}}(?P<day>\d{{1,2}}) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) "
@@ -83,12 +85,13 @@ _FORMS: dict[str, tuple[str, ...]] = {
         r"(?:(?P<pid>\d{1,20}) )?(?P<place>[^\s\]]{1,250}:\d+)\]",
         r"\[(?P<level>[IWEF]) (?P<place>[^\s\]:]{1,250}\.[a-z]{1,3}:\d+)\]",
     ),
-    # torch's excepthook, Lightning; torchrun's tee; mpirun --tag-output; Ray, vLLM; kubectl --prefix; compose; UCX and
-    # Open MPI's own messages.
+    # torch's excepthook, Lightning; torchrun's tee; mpirun --tag-output, and SageMaker's; Ray, vLLM; kubectl --prefix;
+    # compose; UCX and Open MPI's own messages.
     "label": (
         r"\[rank ?:? ?(?P<rank>\d{1,7})\]:?",
         r"\[(?:default|trainer)(?P<local_rank>\d{1,5})\]:",
-        r"\[(?:[\w.@-]{1,120}@)?\d{1,10},(?P<task>\d{1,7})\]<std\w{1,6}>: ?",
+        rf"\[(?:[\w.@-]{{1,120}}@)?\d{{1,10}},(?:mpirank:)?(?P<task>\d{{1,7}})(?:,(?P<node>{_HOST}))?\]"
+        r"<std\w{1,6}>: ?",
         r"\([\w./:-]{1,120}(?: rank=(?P<rank>\d{1,7}))? pid=(?P<pid>\d{1,10})"
         r"(?:, ip=(?P<node>[^\s,)]{1,80}))?[^()]{0,80}\)",
         r"\[pod/(?P<node>[^\s/\]]{1,120})/[^\s\]]{1,120}\]",
@@ -114,7 +117,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     ),
 }
 _LETTERS = string.ascii_letters + string.digits
-_FIRST = {"stamp": "0123456789DIWECFJMASON", "glog": "[IWEFC", "label": _LETTERS, "logger": "DIWECFt"}
+_FIRST = {"stamp": "0123456789DIWECFJMASONT", "glog": "[IWEFC", "label": _LETTERS, "logger": "DIWECFt"}
 """Characters with which a form of this kind begins, where it is no bracket."""
 
 
@@ -156,7 +159,7 @@ def strip(raw: str, habit: Habit | None = None) -> Said:
     said = Said()
     text = _unwrapped(plain(raw), said)
     text = _peeled(text, said, habit or Habit())
-    if not said.level and (at := _inside(text)) > 0:
+    if len(said.level) != 1 and (at := _inside(text, whole=bool(said.level))) >= (not said.level):
         return _divided(said, text[:at], text[at:])
     return _read_text(said, text)
 
@@ -165,6 +168,8 @@ def _divided(front: Said, before: str, after: str) -> Said:
     """Two writers' text on one line: what the front says holds for the rest where that says nothing."""
     said = Said(task=front.task, node=front.node, time=front.time, clock=front.clock)
     said = _read_text(said, _peeled(after, said, Habit()))
+    if front.node and said.node.endswith(front.node):  # the other's words end where the name begins
+        said.node = front.node
     if said.rank is None:
         said.rank, said.local_rank = front.rank, said.local_rank if said.local_rank is not None else front.local_rank
     said.front = _read_text(front, before)
@@ -252,17 +257,18 @@ def _leads(text: str) -> bool:
     return any(kind in ("label", "nccl", "glog") and form.match(text) for kind, form in _BY_FIRST.get(text[:1], ()))
 
 
-def _inside(text: str) -> int:
-    """Where a prefix starts in the middle of a line; 0 without one."""
-    found = _INSIDE.search(text)
+def _inside(text: str, whole: bool) -> int:
+    """Where a prefix starts in the middle of a line; -1 without one. Behind NCCL's own only a `whole` one is another's:
+    it names host and process."""
+    found = None if whole else _INSIDE.search(text)
     places = [found.start()] if found else []
     for words in ("NCCL WARN ", "NCCL INFO "):
         at = text.find(words)
         if at > 0:
             start = max(0, at - NEAR)
-            fits = (form.search(text, start, at) for form in _BEFORE_NCCL)
-            places.append(next((one.start() for one in fits if one), at))
-    return min(places, default=0)
+            fits = (form.search(text, start, at) for form in _BEFORE_NCCL[: 1 if whole else None])
+            places += [found.start() for found in fits if found][:1] or ([] if whole else [at])
+    return min(places, default=-1)
 
 
 def _read_text(said: Said, text: str) -> Said:

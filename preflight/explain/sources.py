@@ -95,7 +95,7 @@ class Sources:
     def said(self, text: str, block: bytes) -> Said:
         """`text` is a line of `block`, whose other lines show how the file's lines begin."""
         if block is not self._block:
-            self._block, self._habit = block, habit(block)
+            self._block, self._habit = block, habit(block) if block.count(b"\n") >= FEW else self._habit
         said = prefixes.strip(text, self._habit)
         if said.task is None:
             said.task = self._task

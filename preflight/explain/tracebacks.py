@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from preflight.explain.line import Line
 
-Source = tuple[str, int | None, int | None, str]
-"""Who speaks: file, rank, process, node."""
+Source = tuple[str, int | None, int | None, int | None, str]
+"""Who speaks: file, rank, local rank (torchrun's label tells no other), process, node."""
 WITHIN = 80
 """Lines of its source, at most, from a traceback's head to its exception."""
 AFTER = 40
@@ -103,7 +103,7 @@ class Tracebacks:
 
     def add(self, line: Line, times: Mapping[str, float], known: bool, progress: str = "") -> None:
         """`known`: a signature with a cause fits the line. `progress`: how far its source says it is."""
-        source = (line.file, line.rank, line.pid, line.node)
+        source = (line.file, line.rank, line.local_rank, line.pid, line.node)
         ended = self._ended.get(source)
         if progress and ended:
             _went_on(ended, progress)

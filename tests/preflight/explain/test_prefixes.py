@@ -34,6 +34,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         {"task": 12, "node": "node-a", "clock": "iso", "time": 1559492024.884},
     ),
     (f"[prterun-node-a-17@1,5]<stdout>: {SAYS}", {"task": 5}),
+    (f"[1,mpirank:3,algo-2]<stderr>:{SAYS}", {"task": 3, "node": "algo-2"}),
+    (f"Thu Jul 25 12:48:53 2024[1,5]<stderr>:{SAYS}", {"task": 5, "time": 1721911733.0}),
     (f"2024-07-25T12:48:53.123456789Z stdout F [rank3]: {SAYS}", {"rank": 3, "clock": "iso"}),
     (f"2024-07-25T14:48:53+02:00 {SAYS}", {"clock": "iso", "time": 1721911733.0}),
     (f"2024-07-25 12:48:53,123 {SAYS}", {"clock": "local", "time": 1721911733.123}),
@@ -139,6 +141,8 @@ def test_a_prefix_in_the_middle_divides_the_line() -> None:
     assert said.front.rank is None
     two = strip("[rank2]: half a lin[rank5]: RuntimeError")
     assert (two.rank, two.front and two.front.rank) == (5, 2)
+    torn = strip("node-a:4102:4191 [2] NCCL INFO misc/socnode-a:4103:4192 [3] net_ib.cc:9 NCCL WARN NET/IB : Got")
+    assert (torn.text, torn.node, torn.gpu, torn.level) == ("NET/IB : Got", "node-a", 3, "WARN")
 
 
 def test_stamps_of_a_clock_are_in_order() -> None:

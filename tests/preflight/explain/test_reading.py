@@ -312,3 +312,8 @@ def test_hosts_that_many_lines_begin_with_are_nodes(tmp_path: Path) -> None:
     found = of(tmp_path / "a", "node-a: one\nnode-b: two\nnode-a: SIGBUS\nnode-a: x\nnode-b: x\nnode-b: SIGBUS\n")
     assert [(line.node, line.text) for line in found] == [("node-a", "SIGBUS"), ("node-b", "SIGBUS")]
     assert of(tmp_path / "b", "Error-1: SIGBUS\n")[0].node == ""
+
+
+def test_the_last_line_has_its_label_where_the_log_is_cut_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("".join(f"{rank}: word\n" for rank in (0, 1, 1, 0, 1)) + "3: word, and no end")
+    assert [line.rank for line in read(tmp_path / "job.log", ("word",))] == [0, 1, 1, 0, 1, 3]

@@ -53,6 +53,16 @@ def test_tracebacks_of_two_ranks_that_mix_line_by_line() -> None:
     ]
 
 
+def test_tracebacks_under_the_labels_of_torchruns_tee_that_mix() -> None:
+    one, other = ([(text, at) for text in traceback(f"{name}: x", f"{name}.py")] for at, name in enumerate(NAMES))
+    mixed = [of_one for pair in zip(one, other, strict=True) for of_one in pair]
+    made = Story()
+    for number, (text, local_rank) in enumerate(mixed, 1):
+        line = Line(text, text, "job.log", number, number, local_rank=local_rank)
+        made.add(line, BOOK.matches(line))
+    assert [(one.line.local_rank, one.type) for one in made.tracebacks] == [(0, "KeyError"), (1, "OSError")]
+
+
 def test_a_traceback_without_indents_ends_with_an_error_only() -> None:
     texts = [text.strip() for text in traceback("torch.OutOfMemoryError: no room")]
     (one,) = tracebacks(*texts[:3], "loss: 3", *texts[3:])
