@@ -146,6 +146,8 @@ _GROUP = re.compile(
     r"\[(?:PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s(\]]+))?(?: ?\((?P<name>[^)]*)\))? )?Rank (?P<rank>\d{1,7})\]"
 )
 _TESTED = re.compile(rf"(?:\.\. )?(?P<node>{_HOST})(?:: Test (?:CUDA|NCCL) failure| pid (?P<pid>\d+): Test failure)")
+_LAUNCHERS = re.compile(r"(?:slurmstepd|srun|salloc|mpirun|mpiexec|prterun): ")
+"""Words of who speaks for itself, behind whomever's line."""
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
@@ -274,6 +276,7 @@ def _inside(text: str, whole: bool) -> int:
 def _read_text(said: Said, text: str) -> Said:
     """A rank in the default group is the global one; its number is 0, or its name says it."""
     said.text = text.strip()
+    said.bare = said.bare and not _LAUNCHERS.match(said.text)
     group = _GROUP.match(said.text)
     if group and group["id"] is None:
         said.group_rank = int(group["rank"])

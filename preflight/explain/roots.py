@@ -71,7 +71,7 @@ def explain(story: Story, hints: Sequence[Hint], book: Book) -> list[Explained]:
     found = _joined([*told_by_logs, *_of_hints(hints, {one.slug for one in told_by_logs})])
     slower = theory.best_first(one for one in found if one.role == "slower")
     told = [_told(one, book, "medium") for one in slower[:OTHERS]]
-    causes = theory.best_first(one for one in found if one.role != "slower")
+    causes = _in_order(theory.best_first(one for one in found if one.role != "slower"))
     if not causes:
         return told
     first, others = causes[0], causes[1:]
@@ -86,6 +86,20 @@ def explain(story: Story, hints: Sequence[Hint], book: Book) -> list[Explained]:
         *told,
         *after,
     ]
+
+
+def _in_order(causes: Sequence[Theory]) -> list[Theory]:
+    """A signal from outside is no cause of what had failed before it, as one file tells them."""
+    before = [one for one in causes if _failed_before(one, causes[0])] if causes[:1] else []
+    return [*before, *(one for one in causes if one not in before)]
+
+
+def _failed_before(one: Theory, signal: Theory) -> bool:
+    if signal.slug != "external_signal" or one.slug == signal.slug or not (one.lines and signal.lines):
+        return False
+    clear = (one.role == "cause" and one.weight >= MEDIUM) or (one.role == "failure" and one.weight >= CLEAR)
+    line, ended = one.lines[0], signal.lines[0]
+    return clear and line.file == ended.file and line.number < ended.number
 
 
 def _theories(story: Story, rows: Iterable[Signature]) -> list[Theory]:
@@ -187,7 +201,7 @@ def _candidates(first: Theory, others: Sequence[Theory], sure: str) -> list[Theo
         return list(told)[:1]
     able = [
         one for one in others
-        if one.role == first.role and one.role != "fallout"
+        if one.role in (first.role, "cause") and one.role != "fallout"
         and one.weight >= max(first.weight - CONTENDER, MEDIUM) and not _same_line(first, one)
     ]  # fmt: skip
     return able[:OTHERS]

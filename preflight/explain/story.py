@@ -88,6 +88,13 @@ class Story:
         found = [match for name in names if name in self.seen for match in self.seen[name].matches()]
         return sorted(found, key=lambda one: self.moment(one.line))
 
+    def failed_after(self, line: Line) -> bool:
+        """Whether its file tells of a failure behind it, as far as its lines are kept."""
+        rows = [kept.matches() for kept in self.seen.values()]
+        told = [one.line for those in rows for one in those if one.signature.role in ("cause", "failure")]
+        told += [one.line for one in self.tracebacks.all()]
+        return any(one.file == line.file and one.number > line.number for one in told)
+
     def moment(self, line: Line) -> Moment:
         """To sort lines by. Within one file its own order counts; between files the clock that most lines have, which
         a line without takes from the last one before it in its file. (The order in which files are read says nothing.)

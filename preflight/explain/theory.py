@@ -18,6 +18,8 @@ CULPRIT = (
 NUMBERS = ("rank", "peer_rank", "local_rank", "gpu", "line")
 WAITS = ("slow_rank_timeout", "rdzv_incomplete", "remote_peer_failure")
 """Causes of which he who waits for another tells."""
+WENT_ON = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done", "progress.bar")
+"""Rows of what comes when all have come."""
 EVIDENCE = 5
 """Lines that a theory quotes."""
 TOLD = 3
@@ -72,7 +74,18 @@ def _by_weight(one: Theory) -> tuple[Any, ...]:
 def counted(story: Story, book: Book) -> list[Signature]:
     """The signatures that are seen, and whose conditions hold."""
     seen = [book.by_name[name] for name in story.seen if name in book.by_name]
-    return [one for one in seen if {*one.needs} <= story.seen.keys() and not story.seen.keys() & {*one.unless}]
+    met = [one for one in seen if {*one.needs} <= story.seen.keys()]
+    return [
+        one for one in met if not any(_speaks_against(story, name, one) for name in story.seen.keys() & {*one.unless})
+    ]
+
+
+def _speaks_against(story: Story, name: str, row: Signature) -> bool:
+    """What shows that work went on says nothing of what came after it, and before a failure: that is another attempt,
+    or another job's end."""
+    last = max((match.line for match in story.matches(row.name)), key=lambda line: line.order)
+    over = all(match.line.file == last.file and match.line.number < last.number for match in story.matches(name))
+    return not (name in WENT_ON and over and story.failed_after(last))
 
 
 def of_rows(story: Story, rows: Iterable[Signature]) -> list[Theory]:

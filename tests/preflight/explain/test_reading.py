@@ -317,3 +317,14 @@ def test_hosts_that_many_lines_begin_with_are_nodes(tmp_path: Path) -> None:
 def test_the_last_line_has_its_label_where_the_log_is_cut_behind_it(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("".join(f"{rank}: word\n" for rank in (0, 1, 1, 0, 1)) + "3: word, and no end")
     assert [line.rank for line in read(tmp_path / "job.log", ("word",))] == [0, 1, 1, 0, 1, 3]
+
+
+def test_what_a_launcher_says_behind_a_ranks_block_is_not_the_ranks(tmp_path: Path) -> None:
+    block = "[rank7]:[E1122 10:22:11.000000000 ProcessGroupNCCL.cpp:616] [Rank 7] SIGBUS\n  WorkNCCL(...)\n"
+    (tmp_path / "job.log").write_text(block + "slurmstepd: error: *** JOB 1 ON a CANCELLED AT x ***\nand so on\n")
+    reader = Reader(find([str(tmp_path / "job.log")])[0], WORDS)
+    found = []
+    for line in reader:
+        found.append(line.rank)
+        reader.more(4 if "SIGBUS" in line.text else 0)
+    assert found == [7, 7, None, None]

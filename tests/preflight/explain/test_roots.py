@@ -198,6 +198,30 @@ def test_an_interruption_that_all_tell_of_and_a_mismatch_blame_no_speaker() -> N
     assert told(lines(["[rank0]: unlike sizes"]), book=book)[0].where == {}
 
 
+def test_a_signal_from_outside_is_no_cause_of_what_had_failed_before_it() -> None:
+    limit = row("limit", "TIME LIMIT", "external_signal", "cause", weight=85)
+    book = Book(CAUSES, [*BOOK.signatures, limit])
+    crash, hang = traceback("KeyError: 1", label="[rank3]: "), [timeout(rank) for rank in range(8) if rank != 5]
+    for texts, slug, rank in ((crash, "app_crash", 3), (hang, "slow_rank_timeout", 5)):
+        found = told(lines([*texts, "TIME LIMIT"]), book=book)
+        assert first(found) == (slug, "fail", "medium") and found[0].where["rank"] == rank
+        assert (found[1].slug, found[1].severity) == ("external_signal", "warn")
+        assert told(lines(["TIME LIMIT", *texts]), book=book)[0].slug == "external_signal"
+        assert told(lines(["TIME LIMIT"], "a"), lines(texts, "b"), book=book)[0].slug == "external_signal"
+
+
+def test_that_all_had_come_once_says_nothing_of_the_next_attempt() -> None:
+    name = row("name", "does not resolve", "hostname_resolution", "cause", unless=("nccl.init_complete",), weight=70)
+    book = Book(CAUSES | {"hostname_resolution": CAUSES["app_crash"]}, [*BOOK.signatures, name])
+    came, failed = "comm 0x1 rank 0 nranks 4 - Init COMPLETE", "CUDA out of memory"
+    assert told(lines([came, name.example, failed]), book=book)[0].slug == "hostname_resolution"
+    for healthy in ([name.example, came], [came, name.example], [came, name.example, came]):
+        assert told(lines(healthy), book=book) == []
+    for excused in ([name.example, came, failed], [came, failed, name.example]):
+        assert [one.slug for one in told(lines(excused), book=book)] == ["gpu_oom"]
+    assert told(lines([came], "0.log"), lines([name.example, failed], "1.log"), book=book)[0].slug == "gpu_oom"
+
+
 def test_beside_a_guess_the_next_one_is_told() -> None:
     book = Book(CAUSES, [row("end", "abort", "app_crash", "failure", weight=12), row("odd", "odd", "gpu_oom", "failure",
                          weight=10), row("sure", "sure", "gpu_oom", "cause", weight=80)])  # fmt: skip
