@@ -55,6 +55,20 @@ def test_a_healthy_log_and_a_failed_one() -> None:
     assert [(one["code"], one["where"]["rank"]) for one in report.findings(made)] == [("explain.app_crash", 3)]
 
 
+def test_a_screen_of_preflights_before_a_healthy_job_is_no_failure() -> None:
+    Path("job.log").write_text("verdict: FAIL (do not start this job), exit code 1, 57.3 s\nstep 1 of 9\n")
+    assert found("job.log") == []
+
+
+def test_an_exception_that_a_trainer_survived_is_not_told_before_the_pre_emption() -> None:
+    error = FAILED.format("CommError: entering retry loop").replace("[rank3]: ", "")
+    steps = "".join(f"{{'loss': 2.31, 'grad_norm': 1.2, 'epoch': 0.{number}}}\n" for number in range(11, 15))
+    Path("job.log").write_text(
+        f"{error}{steps}slurmstepd: error: *** JOB 7 ON a CANCELLED AT x DUE TO PREEMPTION ***\n"
+    )
+    assert [message for _, message in found("job.log")] == ["Slurm pre-empted the job"]
+
+
 def test_it_is_the_same_twice_but_for_time_and_name() -> None:
     first, second = (
         {key: value for key, value in explained("failed.log").items() if key not in ("run", "started", "seconds")}
