@@ -77,8 +77,8 @@ class Story:
             self.nodes.add(line.node)
         alive = next((one for one in matches if one.signature.name.startswith(ALIVE)), None)
         progress = f"{alive.signature.name} {sorted(alive.groups.items())}" if alive else ""
-        known = any(one.signature.role in TELLS_OF for one in matches)
-        self.tracebacks.add(line, self._times[line.file], known, progress)
+        slugs = {one.signature.slug for one in matches if one.signature.role in TELLS_OF}
+        self.tracebacks.add(line, self._times[line.file], slugs, progress)
         for one in matches:
             self._keep(one)
         return max((one.signature.lines for one in matches), default=0)

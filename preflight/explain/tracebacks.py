@@ -1,7 +1,7 @@
 """Python tracebacks, put together from the lines of many ranks that mix in one file."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from preflight.explain.line import Line
@@ -18,6 +18,8 @@ EACH = 8
 """Tracebacks that are kept of a source: the first ones."""
 KEPT = 4096
 """And in all."""
+AFTERMATH = frozenset(("app_crash", "external_signal", "host_oom_kill"))
+"""What a launcher says behind an exception, of the end that it has caused: that is no text of the exception's."""
 LONGEST = 300
 """Characters of an exception's text that a message quotes."""
 
@@ -101,19 +103,19 @@ class Tracebacks:
         """Heads of tracebacks that wait for their exception."""
         return [one.head for one in self._open.values() if one.frame]
 
-    def add(self, line: Line, times: Mapping[str, float], known: bool, progress: str = "") -> None:
-        """`known`: a signature with a cause fits the line. `progress`: how far its source says it is."""
+    def add(self, line: Line, times: Mapping[str, float], slugs: Collection[str], progress: str = "") -> None:
+        """`slugs`: causes of the signatures that fit the line. `progress`: how far its source says it is."""
         source = (line.file, line.rank, line.local_rank, line.pid, line.node)
         ended = self._ended.get(source)
         if progress and ended:
             _went_on(ended, progress)
         text = _LOGGERS_WORDS.sub("", line.text)
         if _HEAD.search(text):
-            self._begin(source, line, known, text)
+            self._begin(source, line, bool(slugs), text)
         elif source in self._open:
-            self._within(source, line, times, text, known)
+            self._within(source, line, times, text, bool(slugs))
         elif ended:
-            self._after(source, ended, text, known)
+            self._after(source, ended, text, not AFTERMATH.issuperset(slugs))
 
     def _begin(self, source: Source, line: Line, known: bool, text: str) -> None:
         self._open.pop(source, None)

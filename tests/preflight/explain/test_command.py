@@ -60,6 +60,21 @@ def test_a_screen_of_preflights_before_a_healthy_job_is_no_failure() -> None:
     assert found("job.log") == []
 
 
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "srun: error: node-a: task 3: Exited with exit code 1\nsrun: error: node-a: tasks 0-2: Killed\n",
+        "a non-zero exit code. Per user-direction, the job has been aborted.\n  Exit code:    1\n",
+        "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 4100 closing signal SIGTERM\n",
+        "[2024-01-01 12:00:00,123] [ERROR] [launch.py:325:sigkill_handler] ['train.py'] exits with return code = 1\n",
+        "command terminated with exit code 1\n",
+    ],
+)
+def test_what_a_launcher_says_behind_a_traceback_does_not_hide_it(launcher: str) -> None:
+    Path("job.log").write_text(FAILED.format("KeyError: 'x'").replace("[rank3]: ", "") + launcher)
+    assert found("job.log")[0] == ("fail", "a process failed in its own code: KeyError: 'x' (train.py:10)")
+
+
 def test_an_exception_that_a_trainer_survived_is_not_told_before_the_pre_emption() -> None:
     error = FAILED.format("CommError: entering retry loop").replace("[rank3]: ", "")
     steps = "".join(f"{{'loss': 2.31, 'grad_norm': 1.2, 'epoch': 0.{number}}}\n" for number in range(11, 15))
