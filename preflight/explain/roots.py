@@ -71,7 +71,7 @@ def explain(story: Story, hints: Sequence[Hint], book: Book) -> list[Explained]:
     found = _joined([*told_by_logs, *_of_hints(hints, {one.slug for one in told_by_logs})])
     slower = theory.best_first(one for one in found if one.role == "slower")
     told = [_told(one, book, "medium") for one in slower[:OTHERS]]
-    causes = _in_order(theory.best_first(one for one in found if one.role != "slower"))
+    causes = _in_order(story, theory.best_first(one for one in found if one.role != "slower"))
     if not causes:
         return told
     first, others = causes[0], causes[1:]
@@ -88,18 +88,20 @@ def explain(story: Story, hints: Sequence[Hint], book: Book) -> list[Explained]:
     ]
 
 
-def _in_order(causes: Sequence[Theory]) -> list[Theory]:
-    """A signal from outside is no cause of what had failed before it, as one file tells them."""
-    before = [one for one in causes if _failed_before(one, causes[0])] if causes[:1] else []
-    return [*before, *(one for one in causes if one not in before)]
+def _in_order(story: Story, causes: Sequence[Theory]) -> list[Theory]:
+    """A signal from outside is no cause of what had failed before it, as one file tells them, nor of what failed after
+    another start."""
+    apart = [one for one in causes if _stands_apart(story, one, causes[0])] if causes[:1] else []
+    return [*apart, *(one for one in causes if one not in apart)]
 
 
-def _failed_before(one: Theory, signal: Theory) -> bool:
+def _stands_apart(story: Story, one: Theory, signal: Theory) -> bool:
     if signal.slug != "external_signal" or one.slug == signal.slug or not (one.lines and signal.lines):
         return False
     clear = (one.role == "cause" and one.weight >= MEDIUM) or (one.role == "failure" and one.weight >= CLEAR)
     line, ended = one.lines[0], signal.lines[0]
-    return clear and line.file == ended.file and line.number < ended.number
+    before = line.file == ended.file and line.number < ended.number
+    return clear and (before or story.began_between(ended, line))
 
 
 def _theories(story: Story, rows: Iterable[Signature]) -> list[Theory]:

@@ -19,6 +19,9 @@ TELLS_OF = ("cause", "failure", "fallout")
 ALIVE = ("progress.", "epoch.end")
 """Rows, by how their names begin, of work that goes on."""
 
+BEGUN = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done")
+"""Rows of what comes when all ranks have come."""
+
 Moment = tuple[float, int, str]
 """When a line was said, as far as it can be compared with another: time, number in its file, file."""
 
@@ -87,6 +90,11 @@ class Story:
         """Those kept of these signatures, the first one first."""
         found = [match for name in names if name in self.seen for match in self.seen[name].matches()]
         return sorted(found, key=lambda one: self.moment(one.line))
+
+    def began_between(self, line: Line, later: Line) -> bool:
+        """Whether a job began there, in one file: its ranks had all come."""
+        began = [match.line for match in self.matches(*BEGUN) if match.line.file == line.file == later.file]
+        return any(line.number < one.number < later.number for one in began)
 
     def failed_after(self, line: Line) -> bool:
         """Whether its file tells of a failure behind it, as far as its lines are kept."""

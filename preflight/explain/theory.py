@@ -8,7 +8,7 @@ from preflight import ranges
 from preflight.explain.hint import Hint
 from preflight.explain.line import RANKS, Line
 from preflight.explain.signatures import ROLES, Book, Match, Signature
-from preflight.explain.story import Moment, Story
+from preflight.explain.story import BEGUN, Moment, Story
 
 CULPRIT = (
     "rank", "peer_rank", "local_rank", "node", "peer_node", "gpu", "device", "interface", "variable", "parameter",
@@ -18,8 +18,8 @@ CULPRIT = (
 NUMBERS = ("rank", "peer_rank", "local_rank", "gpu", "line")
 WAITS = ("slow_rank_timeout", "rdzv_incomplete", "remote_peer_failure")
 """Causes of which he who waits for another tells."""
-WENT_ON = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done", "progress.bar")
-"""Rows of what comes when all have come."""
+WENT_ON = (*BEGUN, "progress.bar")
+"""And of what comes then."""
 EVIDENCE = 5
 """Lines that a theory quotes."""
 TOLD = 3

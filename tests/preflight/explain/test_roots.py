@@ -207,6 +207,8 @@ def test_a_signal_from_outside_is_no_cause_of_what_had_failed_before_it() -> Non
         assert first(found) == (slug, "fail", "medium") and found[0].where["rank"] == rank
         assert (found[1].slug, found[1].severity) == ("external_signal", "warn")
         assert told(lines(["TIME LIMIT", *texts]), book=book)[0].slug == "external_signal"
+        again = told(lines(["TIME LIMIT", "comm 0x1 rank 0 nranks 8 - Init COMPLETE", *texts]), book=book)
+        assert first(again) == (slug, "fail", "medium") and again[0].where["rank"] == rank
         assert told(lines(["TIME LIMIT"], "a"), lines(texts, "b"), book=book)[0].slug == "external_signal"
 
 
