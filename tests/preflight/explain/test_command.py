@@ -84,6 +84,12 @@ def test_an_exception_that_a_trainer_survived_is_not_told_before_the_pre_emption
     assert [message for _, message in found("job.log")] == ["Slurm pre-empted the job"]
 
 
+def test_an_upload_that_was_tried_again_is_no_lost_peer() -> None:
+    broken = "after connection broken by 'ConnectionResetError(104, 'Connection reset by peer')': /api/v1/upload"
+    Path("job.log").write_text(f"WARNING:urllib3.connectionpool:Retrying (Retry(total=4)) {broken}\nstep 2 of 9\n")
+    assert found("job.log") == []
+
+
 def test_it_is_the_same_twice_but_for_time_and_name() -> None:
     first, second = (
         {key: value for key, value in explained("failed.log").items() if key not in ("run", "started", "seconds")}
