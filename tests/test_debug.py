@@ -55,8 +55,6 @@ CASES = (
     Case("spawned", "raises", line=line_of("sample 17 has no label"), env=SPAWNED),
     Case("spawned_stuck", "stuck_loader", line=line_of("time.sleep(1000)"), options=("--hang-after", "3"), env=SPAWNED),
 )
-LONGER = ("raises",)
-"""For `make soak`."""
 
 
 def debug(
@@ -80,9 +78,7 @@ def assert_told(row: str, done: Finished) -> None:
     assert done.left_over == []
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(one, id=one.row, marks=pytest.mark.soak if one.row in LONGER else ()) for one in CASES]
-)
+@pytest.mark.parametrize("case", CASES, ids=[one.row for one in CASES])
 def test_a_job_that_fails_is_explained(case: Case, tmp_path: Path) -> None:
     if case.needs_root and (os.geteuid() or not shutil.which("unshare")):
         pytest.skip("a small /dev/shm of its own needs root and unshare")

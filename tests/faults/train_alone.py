@@ -33,18 +33,17 @@ ALL: tuple[Fault, ...] = (
     _rank(4, "high_bit_once", "A high bit of one element flips in a rank's products of one forward pass.",
           "matmul_high_bit@30", "differs_from_itself", *BITS, says="trained twice alone"),
     _rank(1, "matmul_off", "A rank's matrix products are wrong in one element.", "matmul_off",
-          "wrong_alone", *VALUES, culprit={"step": 0}, slow=True),
+          "wrong_alone", *VALUES, culprit={"step": 0}),
     _rank(2, "other_weights", "A rank starts from other weights.", "other_seed",
-          "wrong_alone", *VALUES, culprit={"step": 0, "parameter": "tokens.weight"}, says="before step 0", slow=True),
+          "wrong_alone", *VALUES, culprit={"step": 0, "parameter": "tokens.weight"}, says="before step 0"),
     _rank(3, "matmul_off_once", "One of a rank's many matrix products is wrong.", "matmul_off_once",
-          "differs_from_itself", *VALUES, says="trained twice alone", slow=True),
+          "differs_from_itself", *VALUES, says="trained twice alone"),
     in_check("alone_other_weights_of_two", "One of two ranks starts from other weights.",
              "on rank 1: `sick.other_seed`", f"fail {CHECK}.wrong_alone", only=CHECK, world=2, culprit={"step": 0},
-             environ_of={1: sick("other_seed")}, says="on rank 1, expected the same on all", slow=True),
+             environ_of={1: sick("other_seed")}, says="on rank 1, expected the same on all"),
     _all("nan", "All ranks' matrix products hold a NaN.", "matmul_nan", f"fail {CHECK}.not_finite",
          culprit={"step": 0}, says="nan on all ranks"),
-    _all("coarse", "All ranks round their matrix products to bfloat16: coarse, and sound.", "matmul_bfloat16",
-         slow=True),
+    _all("coarse", "All ranks round their matrix products to bfloat16: coarse, and sound.", "matmul_bfloat16"),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
 ELSEWHERE: tuple[Fault, ...] = ()
