@@ -9,7 +9,7 @@ import pytest
 from preflight.explain.hint import Hint
 from preflight.explain.line import Line
 from preflight.explain.roots import Explained
-from preflight.explain.signatures import Book
+from preflight.explain.signatures import Book, book
 from tests.explained_stories import BOOK, CAUSES, lines, row, timeout, told, traceback
 
 TIMES = ((1, 1.0), (2, 5.0))
@@ -182,6 +182,16 @@ def test_one_ranks_consequence_is_told_in_the_singular_and_once() -> None:
     error = traceback("ConnectionResetError: reset", label="[rank1]: ")
     found = told(lines([*traceback("KeyError: 1", label="[rank0]: "), *error, f"[rank1]: {LOST}"]))
     assert [one.message for one in found[1:]] == ["1 rank only lost its peer (1)"]
+
+
+def test_a_store_that_is_gone_is_a_warning_where_nothing_else_failed() -> None:
+    """Ranks of a healthy job leave in no order."""
+    lost = (
+        "[c10d] recvValue failed on SocketImpl(fd=3, addr=[b]:41170, remote=[node-a]:29500): Connection reset by peer"
+    )
+    assert [one.severity for one in told(lines(["step 7", lost], rank=1), book=book())] == ["warn"]
+    failed = told(lines(["step 7", lost, *traceback("ValueError: odd")], rank=1), book=book())
+    assert [(one.slug, one.severity) for one in failed] == [("app_crash", "fail")]
 
 
 def test_the_loopback_address_of_a_peer_names_nobody() -> None:
