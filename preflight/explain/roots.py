@@ -163,9 +163,9 @@ def _one_of(group: Sequence[Theory]) -> Theory:
 
 
 def _fuller(where: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """With what the first other one adds that has something to say, and does not contradict."""
+    """With what the first other one adds that has something to add, and does not contradict."""
     able = (one for one in others if all(_agrees(where.get(key, value), value) for key, value in one.items()))
-    told = next((one for one in able if one), {})
+    told = next((one for one in able if one.keys() - where.keys()), {})
     return {**told, **where}
 
 
@@ -238,7 +238,7 @@ def _consequences(first: Theory, others: Sequence[Theory], book: Book) -> list[E
         ranks = one.ranks - culprit
         if one.role != "fallout" and (not ranks or one.role == "cause"):
             continue
-        if not one.weight:  # nothing that stands beside others
+        if not one.weight or (one.slug == first.slug and not one.ranks):  # nothing that stands beside others
             continue
         if one.slug in {each.slug for each in found if ranks <= {*each.noticed_by}} and ranks:
             continue
