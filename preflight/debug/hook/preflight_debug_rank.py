@@ -96,6 +96,10 @@ class Rank:
         number = signal.SIGRTMAX - SIGNAL_BELOW_MAX
         if signal.getsignal(number) == signal.SIG_DFL:
             self.stacks = open(self.path("stacks", "stack"), "a")  # noqa: SIM115 -- lives as long as the process
+            try:  # what faulthandler puts back when Python ends: a rank that is asked just then is not to be killed
+                signal.signal(number, signal.SIG_IGN)
+            except ValueError:  # torch is imported by another thread
+                pass
             faulthandler.register(number, file=self.stacks, all_threads=True, chain=False)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002

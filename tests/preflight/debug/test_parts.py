@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from preflight.debug import command, environment
+from preflight.debug import command, environment, look
 from preflight.debug.job import Job
 from preflight.debug.output import Kept
 from preflight.debug.ranks import Ranks, recorder
@@ -175,6 +175,15 @@ def test_the_users_own_sitecustomize_and_excepthook_stay(tmp_path: Path) -> None
     assert (done.stdout, done.stderr) == ("sitecustomize\nmine ZeroDivisionError\n", "")
     (record,) = records(tmp_path)
     assert "exception" in record
+
+
+@pytest.mark.parametrize("rank", [{"RANK": "0"}, {}], ids=["numbered", "joining"])
+def test_a_rank_that_is_asked_while_python_ends_ends_as_it_would(rank: dict[str, str], tmp_path: Path) -> None:
+    """libc calls what was registered with it when Python has put all signals back."""
+    joins = "" if rank else "import torch.distributed; "
+    code = f"import ctypes; c = ctypes.CDLL(None); {joins}c.__cxa_atexit(c['raise'], {int(look.TELL)}, None)"
+    done = run_hooked(tmp_path, code, **rank)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_folder_that_is_not_there_breaks_nothing(tmp_path: Path) -> None:
