@@ -143,12 +143,12 @@ def test_it_looks_by_itself_when_most_of_the_deadline_is_over(witness: Witness) 
 
 def test_it_does_not_look_when_the_check_is_over(witness: Witness) -> None:
     def ends(recorder: Recorder) -> None:
-        recorder.begin(0.3)
-        assert recorder._thread is not None
-        _settled(Path(f"/proc/self/task/{recorder._thread.native_id}/status"))
+        asleep = _sleeper(recorder)
+        recorder.begin(1.0)
+        asleep()
         recorder.end()
         before = witness._size()
-        time.sleep(0.3)  # to beyond the deadline of a check that has ended
+        time.sleep(1.0)  # to beyond the deadline of a check that has ended
         witness.say({"groups": [], "number": witness._size() - before})
 
     in_a_worker(witness, ends)
@@ -192,11 +192,14 @@ def raised_by(call: Callable[[], object]) -> RuntimeError:
 
 
 def holds_beside_an_idle_rank(folder: Path, condition: Callable[[], bool]) -> bool:
-    """In rank 0 of a gloo group of two, of which rank 1 does nothing: the other's calls run out of time."""
+    """In rank 0 of a gloo group of two, of which rank 1 does nothing: the other's calls run out of time. It is
+    the same time as they have to connect: so they wait for each other first."""
 
     def join(rank: int) -> None:
         store = dist.FileStore(str(folder / "store"), 2)  # type: ignore[attr-defined]  # not in __all__
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=1))
+        store.set(f"here {rank}", "")
+        store.wait([f"here {one}" for one in range(2)], timedelta(seconds=60))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=2))
 
     def run() -> None:
         idle = os.fork()
@@ -299,29 +302,46 @@ def test_while_nothing_happens_it_sleeps(witness: Witness) -> None:
     """A timed collective is not disturbed: the thread is not woken once."""
 
     def works(recorder: Recorder) -> None:
+        asleep = _sleeper(recorder)
         recorder.begin(3600)
-        assert recorder._thread is not None
-        status = Path(f"/proc/self/task/{recorder._thread.native_id}/status")
-        _settled(status)
-        before = _switches(status)
+        before = asleep()
         for _ in range(200):
             dist.all_reduce(torch.ones(1024))
-        witness.say({"groups": [], "number": _switches(status) - before})
+        witness.say({"groups": [], "number": _switches(recorder)[0] - before})
 
     in_a_worker(witness, works)
     assert witness.read()["number"] == 0
 
 
-def _switches(status: Path) -> int:
-    return sum(int(line.split()[1]) for line in status.read_text().splitlines() if "ctxt_switches" in line)
+def _switches(recorder: Recorder) -> tuple[int, bool]:
+    """How often its thread has left its core, and whether it sleeps."""
+    assert recorder._thread is not None
+    lines = Path(f"/proc/self/task/{recorder._thread.native_id}/status").read_text().splitlines()
+    said = dict(line.split(":", 1) for line in lines if ":" in line)
+    switches = sum(int(value) for name, value in said.items() if name.endswith("ctxt_switches"))
+    return switches, said["State"].split()[0] == "S"
 
 
-def _settled(status: Path) -> None:
-    """Until it has gone to sleep."""
-    seen = -1
-    while seen != _switches(status):
-        seen = _switches(status)
-        time.sleep(0.05)  # between two looks
+def _sleeper(recorder: Recorder) -> Callable[[], int]:
+    """Made before `begin`. It returns when the thread has gone to sleep until its next look, and its switches then."""
+    told = threading.Event()
+    right = recorder._witness.wait
+
+    def wait(seconds: float | None) -> bool:
+        if seconds is not None:
+            told.set()
+        return right(seconds)
+
+    def asleep() -> int:
+        end, seen = time.monotonic() + 20, (-1, False)
+        told.wait(20)
+        while (not seen[1] or seen != _switches(recorder)) and time.monotonic() < end:
+            seen = _switches(recorder)
+            time.sleep(0.05)  # between two looks; and whoever waits for Python's lock has it by then
+        return seen[0]
+
+    recorder._witness.wait = wait  # type: ignore[method-assign]
+    return asleep
 
 
 # What the supervisor makes of it

@@ -67,10 +67,10 @@ def test_one_odd_among_512_nodes_is_found_in_time() -> None:
     facts = sound(4096)
     facts[1000]["speeds"]["bf16 GEMM"] = 400.0
     facts[2000]["repeats"]["bf16"]["digest"] = "cd"
-    start = time.perf_counter()
+    start = time.process_time()
     run = Run(Job("env", 4096, "nccl", ()), tuple(facts), {})
     assert [found.where["rank"] for found in compute.judge(facts, run)] == [2000, 1000]
-    assert time.perf_counter() - start < judging.deadline_s(4096) / 3
+    assert time.process_time() - start < judging.deadline_s(4096) / 3
 
 
 # Speeds

