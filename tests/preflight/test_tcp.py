@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from preflight.rendezvous import tcp
+from preflight.rendezvous import causes, tcp
 from tests import running
 
 
@@ -82,6 +82,16 @@ def test_silence_ends_with_patience() -> None:
         for client in held:
             client.close()
     assert made["error"] == "timed out" and made["seconds"] >= 0.2
+
+
+def test_an_address_stays_one_when_its_connection_is_told_of_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a loaded host, where the thread that connects wakes late."""
+    never = threading.Event()
+    monkeypatch.setattr(tcp, "connect", lambda *_: never.wait(60))
+    reach = tcp.reach("127.0.0.1", 80, 0.2)
+    never.set()
+    assert [(one["address"], one["error"]) for one in reach["connections"]] == [("127.0.0.1", "timed out")]
+    assert causes.why(reach, "host-a", 80).startswith("no connection to port 80 of 127.0.0.1 (timed out")
 
 
 def test_who_does_not_answer_in_time_is_left_behind() -> None:
