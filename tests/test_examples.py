@@ -143,7 +143,7 @@ def test_after_ctrl_c_the_gate_does_not_open(bin_folder: Path, tmp_path: Path) -
 # prolog.sh
 
 
-def prolog(bin_folder: Path, limits: str = "", limit: str = "20", **env: str) -> tuple[int, str]:
+def prolog(bin_folder: Path, limits: str = "", limit: str = "60", **env: str) -> tuple[int, str]:
     """(exit status, what syslog was told), in slurmd's environment, which has no PATH."""
     log = bin_folder / "log"
     command(bin_folder, "logger", f"cat >> {log}\n")

@@ -185,9 +185,9 @@ def test_a_job_that_waits_for_its_storage_is_no_hung_one(tmp_path: Path) -> None
 
 
 def test_a_job_whose_ranks_come_is_no_hung_one(tmp_path: Path) -> None:
-    """Its launcher waits; a rank comes while it is looked at, and ends its wait for a slow one."""
+    """Its launcher waits; a rank comes soon after it is first looked at, and ends its wait for a slow one."""
     rank = f"exec env RANK=0 WORLD_SIZE=1 {sys.executable} -c 'import time; time.sleep(2)'"
-    done = debug(tmp_path, "sh", "-c", f"sleep 4.5; {rank}", options=("--hang-after", "3"))
+    done = debug(tmp_path, "sh", "-c", f"sleep 3.3; {rank}", options=("--hang-after", "3"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == b""
 
