@@ -94,8 +94,9 @@ class Rank:
         import signal
 
         number = signal.SIGRTMAX - SIGNAL_BELOW_MAX
-        if signal.getsignal(number) == signal.SIG_DFL:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
             self.stacks = open(self.path("stacks", "stack"), "a")  # noqa: SIM115 -- lives as long as the process
+            faulthandler.unregister(number)  # by the process that this one was forked from, with a file of its own
             try:  # what faulthandler puts back when Python ends: a rank that is asked just then is not to be killed
                 signal.signal(number, signal.SIG_IGN)
             except ValueError:  # torch is imported by another thread
