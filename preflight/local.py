@@ -1,5 +1,6 @@
 """`preflight run` without a launcher: ranks of its own on this machine, through torch's launcher."""
 
+import contextlib
 import logging
 import os
 import re
@@ -9,6 +10,8 @@ import sys
 import uuid
 
 CPU_RANKS = 2
+BELOW_EPHEMERAL = range(10_000, 29_000)
+TRIES = 20
 LAUNCHER_S = 60.0
 """For the launcher itself, beside the deadline that its ranks keep; then the kernel ends it."""
 
@@ -23,7 +26,13 @@ def ranks_here() -> int:
 
 
 def free_port() -> int:
-    """On 127.0.0.1, a moment ago."""
+    """On 127.0.0.1, a moment ago. Below Linux's ephemeral ports, where one can be had: of those the kernel may give any
+    to another process before it is served, and ranks import torch until then."""
+    for _ in range(TRIES):
+        port = BELOW_EPHEMERAL[int.from_bytes(os.urandom(4)) % len(BELOW_EPHEMERAL)]  # a user's random is his
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

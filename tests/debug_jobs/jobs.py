@@ -4,7 +4,6 @@ imported torch once; under torchrun it is the rank. With SPAWNED=1 mp.spawn star
 import datetime
 import os
 import signal
-import socket
 import sys
 import time
 import warnings
@@ -137,10 +136,9 @@ def start(rank: int) -> int:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        found: int = probe.getsockname()[1]
-        return found
+    from preflight import local  # a rank of the user's imports none of it
+
+    return local.free_port()
 
 
 def launch() -> None:

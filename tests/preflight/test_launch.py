@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from preflight import launch
+from preflight import launch, local
 
 PLAIN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
 TORCHRUN = {
@@ -267,3 +267,11 @@ def test_mpirun_inside_an_allocation_is_mpi() -> None:
 def test_mpi_ranks_on_several_nodes_agree_on_the_port() -> None:
     ranks = {"PMI_RANK": "9", "PMI_SIZE": "16", "MPI_LOCALNRANKS": "8", "MASTER_ADDR": "a"}
     assert launch.from_environ(ranks).master_port == launch.TORCH_PORT
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_to_others() -> None:
+    """With the range that Linux has by default."""
+    ports = {local.free_port() for _ in range(100)}
+    assert len(ports) > 90 and max(ports) < 32768
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", min(ports)))  # it is free
