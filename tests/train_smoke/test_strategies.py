@@ -53,7 +53,7 @@ HYBRID = tuple(name for name in ALL if "hybrid" in name)
     ("world", "variants"),
     [
         pytest.param(1, ALL, marks=pytest.mark.soak),
-        (2, ALL),
+        pytest.param(2, ALL, marks=pytest.mark.soak),
         (3, ALL),
         (4, HYBRID),
         pytest.param(4, ALL, marks=pytest.mark.soak),

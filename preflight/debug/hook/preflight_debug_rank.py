@@ -48,7 +48,6 @@ class Rank:
         self.pid = os.getpid()
         self.record: dict[str, Any] = {"preflight_record": 1, "rank": rank, "node": self.node, "pid": self.pid}
         self.record["pid_namespace"] = os.readlink("/proc/self/ns/pid")  # a container counts its own
-        self.joining = _thread.allocate_lock()
 
     def install(self) -> None:
         if self.record["rank"] is not None:
@@ -68,8 +67,8 @@ class Rank:
         more = {"local_rank": _number(LOCAL_RANKS), "world_size": world_size, "started": time.time()}
         self.record.update(more, restart=_number(("TORCHELASTIC_RESTART_COUNT",)), cwd=os.getcwd())
         self.write()
-        if sys.stdout is not None:  # as on a terminal: what a rank printed before it died is not lost
-            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
+        if hasattr(sys.stdout, "reconfigure"):  # as on a terminal: what a rank printed before it died is not lost
+            sys.stdout.reconfigure(line_buffering=True)
 
     def _watch_end(self) -> None:
         import atexit
@@ -151,7 +150,7 @@ class Rank:
         def init_process_group(*words: Any, **more: Any) -> Any:
             made = original(*words, **more)
             try:
-                self._be_who_joined()
+                self._join(c10d)
             except Exception:  # noqa: S110 -- the job goes first
                 pass
             return made
@@ -160,13 +159,16 @@ class Rank:
             if getattr(module, "init_process_group", None) is original:
                 module.init_process_group = init_process_group  # type: ignore[union-attr]
 
-    def _be_who_joined(self) -> None:
+    def _join(self, c10d: Any) -> None:
         """A process that was forked before it joined (a notebook's launcher) is another one than was prepared."""
-        if os.getpid() != self.pid and self.record["rank"] is None:
+        if self.record["rank"] is not None or not c10d.is_initialized():
+            return
+        if os.getpid() != self.pid:
             self._be(None)
             self.answer_with_stacks()
-        if os.getpid() == self.pid:
-            self._join()
+        self.record["rank"] = c10d.get_rank()
+        self._begin(c10d.get_world_size())
+        self._listen()
 
     def _watch_run(self) -> None:
         """A process of multiprocessing tells sys.excepthook nothing; one of mp.spawn raises SystemExit instead."""
@@ -186,16 +188,6 @@ class Rank:
                 self.on_exit()  # a forked one runs no atexit
 
         BaseProcess.run = run  # type: ignore[assignment, method-assign]
-
-    def _join(self) -> bool:
-        """Becomes a rank, where there is a group by now. Returns whether it is one."""
-        group: Any = sys.modules.get(_C10D)
-        with self.joining:
-            if self.record["rank"] is None and getattr(group, "is_initialized", bool)():
-                self.record["rank"] = group.get_rank()
-                self._begin(group.get_world_size())
-                self._listen()
-        return self.record["rank"] is not None
 
     def _listen(self) -> None:
         """A thread sleeps in one system call. A forked worker has the socket, and no thread."""
@@ -249,7 +241,7 @@ class Rank:
             import traceback
 
             name = "thread_exception" if thread else "exception"
-            if os.getpid() != self.pid or name in self.record or kind is None or not self._join():
+            if os.getpid() != self.pid or name in self.record or kind is None or self.record["rank"] is None:
                 return
             now = time.time()
             text = "".join(traceback.format_exception(kind, error, trace, limit=-100))[-100000:]
