@@ -35,6 +35,8 @@ RAISED, KNOWN, SIGNALLED, LEFT, CLEAN, UNKNOWN = 60, 75, 70, 65, 55, 45
 """Weights: of an exception that no signature knows; of one that one does; of a rank that was gone first by a signal,
 with another exit status, or in order; or by what is not known, or what its own words tell better."""
 
+TOGETHER_S = 1.0
+"""Within which a launcher ends the rest."""
 CLOSING_S = 5.0
 """From a rank's closing its connections, which others notice at once, to its interpreter's end."""
 
@@ -55,7 +57,8 @@ def hints(processes: Sequence[Process]) -> list[Hint]:
     ended = [one for one in processes if _is_abrupt(one) and _is_launchers(one, noticed)]
     abrupt = [End(one, number(one.record["gone"])) for one in processes if _is_abrupt(one) and one not in ended]
     if not noticed:
-        abrupt = [end for end in abrupt if not _may_be_in_order(end.process)]
+        unknown = [end for end in abrupt if _may_be_in_order(end.process)]
+        abrupt = [end for end in abrupt if end not in unknown and not _is_after(end, unknown)]
     first = min([*raised, *abrupt], key=lambda end: (end.time, end.process.rank), default=None)
     if first is None:
         return _of_clean(processes, noticed) or _of_absent(ended, noticed)
@@ -98,6 +101,11 @@ def _is_launchers(one: Process, noticed: Sequence[Process]) -> bool:
 def _may_be_in_order(one: Process) -> bool:
     """Nobody knows how it ended."""
     return not _exception(one) and not isinstance(one.record.get("status"), int)
+
+
+def _is_after(end: End, unknown: Sequence[End]) -> bool:
+    """SIGTERM, as a launcher sends it when one has gone: of whom nobody knows how, maybe that one."""
+    return end.process.record.get("status") == -15 and any(one.time < end.time + TOGETHER_S for one in unknown)
 
 
 def _of_exception(one: Process, alike: Sequence[Process], noticed: Sequence[Process]) -> Hint:

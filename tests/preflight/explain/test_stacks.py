@@ -141,6 +141,17 @@ def test_a_sigterm_to_all_and_a_status_that_all_have_blame_none(tmp_path: Path) 
     assert made.only().message.startswith("all 3 ranks ended with exit status 2") and made.only().where == {}
 
 
+def test_a_sigterm_beside_an_end_of_which_nobody_knows_is_maybe_a_launchers(tmp_path: Path) -> None:
+    """mp.spawn has asked for the status before `debug` could."""
+    made = Made(tmp_path)
+    for rank in (0, 2):
+        made.rank(rank, gone=10.01, status=-15)
+    made.rank(1, gone=10.02, status=None)
+    assert made.hints() == []
+    made.rank(1, gone=20.0, status=None)
+    assert made.only().slug == "external_signal"
+
+
 def test_ranks_that_end_in_order_or_nobody_knows_how_are_no_hint(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.rank(0, ended=9.0, gone=9.1, status=0)
