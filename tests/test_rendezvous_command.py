@@ -371,7 +371,7 @@ def test_a_host_that_does_not_know_its_own_name(two: list[Host]) -> None:
 
 
 def test_what_somebody_else_writes_into_the_store_is_told(two: list[Host]) -> None:
-    meeting = Meeting(two, timeout="20")
+    meeting = Meeting(two)
     meeting.start(two[0], 0)
     meeting.await_words("host-a", "waiting for node 1")
     write = (

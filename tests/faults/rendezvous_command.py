@@ -10,7 +10,6 @@ SECONDS = {
     "never_came": 36,
     "silent_ipv6": 27,
     "silent_ipv6_first": 27,
-    "store_garbage": 20,
     "dead_dns": 16,
 }
 """--timeout of those that wait in vain."""
