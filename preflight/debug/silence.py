@@ -5,7 +5,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from preflight import ranges
+from preflight import child, ranges
 from preflight.debug.job import Job
 from preflight.debug.look import Look, look
 from preflight.debug.ranks import Ranks
@@ -17,9 +17,9 @@ LOOKS = 5
 STARTS_S = 600.0
 """From the job's start: as long as no rank has come, and its processes work (they import, unpack, compile), it hangs no
 earlier. Not for ever: ranks that this hook does not reach may spin in a collective."""
-BUSY, READS = 0.1, 1e6
-"""Of a core, and bytes a second: more than a launcher takes that only looks after its ranks. Who imports from slow
-storage waits for it, and computes little."""
+BUSY = 0.1
+"""Of a core: more than a launcher takes that only looks after its ranks. Who waits for a core (a loaded host) or for
+storage (state R or D) takes less, and works too."""
 
 
 @dataclass
@@ -42,19 +42,18 @@ class Silence:
         """What is to be told of it, and whether it hangs. Takes APART_S and as long as the ranks take to answer."""
         silent_s, before = time.monotonic() - job.latest_output, _latest(job, ranks)
         ranks.look()  # the kernel's word of one that came may be missing
-        worked, seen = _work(job.pid), look(ranks.living, self.folder, 1)
+        work, seen = [_work(job.pid)], look(ranks.living, self.folder, 1)
         for number in range(2, LOOKS + 1):
             if not _stays_silent(job, ranks, before, APART_S / (LOOKS - 1)):
                 return self._go_on(ranks, "")
             earlier, seen = seen, look(ranks.living, self.folder, number)
+            work.append(_work(job.pid))
             if moved := seen.moved_since(earlier):
                 return self._go_on(ranks, f"no output for {silent_s:.0f} s, but {_who(moved, ranks)} moved within"
                                    f" {APART_S:.0f} s: slow, not hung; going on")  # fmt: skip
-        busy, reads = ((now - then) / APART_S for now, then in zip(_work(job.pid), worked, strict=True))
-        works = busy > BUSY or reads > READS
+        works = (work[-1][0] - work[0][0]) / APART_S > BUSY or sum(runs for _, runs in work) > LOOKS / 2
         if works and not ranks.came and time.monotonic() < job.started + STARTS_S:
-            what = f"take {busy:.1f} cores and read {max(0.0, reads) / 1e6:.0f} MB/s"
-            return self._go_on(ranks, f"no output for {silent_s:.0f} s and no rank yet, but its processes {what}:"
+            return self._go_on(ranks, f"no output for {silent_s:.0f} s and no rank yet, but its processes work:"
                                " it starts; going on")  # fmt: skip
         return _hung(silent_s, seen), True
 
@@ -84,17 +83,18 @@ def _stays_silent(job: Job, ranks: Ranks, before: float, seconds: float) -> bool
     return same
 
 
-def _work(pid: int) -> tuple[float, float]:
-    """Seconds of CPU that this process and what it has started have taken so far, and bytes that those have read."""
+def _work(pid: int) -> tuple[float, bool]:
+    """Seconds of CPU that this process and what it has started have taken so far, and whether one of them is in state R
+    or D."""
     import psutil  # only a silent job needs it
 
-    spent_s = read = 0.0
+    spent_s, runs = 0.0, False
     with contextlib.suppress(psutil.Error):
         for one in (process := psutil.Process(pid), *process.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 spent_s += sum(one.cpu_times()[:4])  # its own, and of children that it has waited for
-                read += max(one.io_counters()[2], one.io_counters()[4])  # from storage, also by a fault; by read(2)
-    return spent_s, read
+                runs |= child.state_of(one.pid) in ("R", "D")
+    return spent_s, runs
 
 
 def _who(moved: list[int], ranks: Ranks) -> str:

@@ -171,17 +171,18 @@ def test_a_job_that_starts_is_no_hung_one(tmp_path: Path) -> None:
     starts = "import time; end = time.monotonic() + 9\nwhile time.monotonic() < end: pass"
     done = debug(tmp_path, sys.executable, "-c", starts, options=("--hang-after", "3"))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.decode().count(" MB/s: it starts; going on") == 1
+    assert done.stderr.decode().count("it starts; going on") == 1
 
 
-def test_a_job_that_waits_for_its_storage_is_no_hung_one(tmp_path: Path) -> None:
-    """It imports from slow storage, and computes little."""
-    (tmp_path / "part").write_bytes(bytes(1 << 18))
-    reads = "import time; end = time.monotonic() + 9\nwhile time.monotonic() < end:\n"
-    reads += "    open('part', 'rb').read(); time.sleep(0.05)"
-    done = debug(tmp_path, sys.executable, "-c", reads, options=("--hang-after", "3"))
+def test_a_job_that_starts_on_a_loaded_host_is_no_hung_one(tmp_path: Path) -> None:
+    """It gets next to nothing of its core, since another process takes it."""
+    spin = f"import os, time; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}])\n"
+    spin += "{}\nend = time.monotonic() + 8\nwhile time.monotonic() < end: pass"
+    idle = spin.format("os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))")
+    with subprocess.Popen([sys.executable, "-c", spin.format("")]):
+        done = debug(tmp_path, sys.executable, "-c", idle, options=("--hang-after", "3"))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.decode().count(" MB/s: it starts; going on") == 1
+    assert done.stderr.decode().count("it starts; going on") == 1
 
 
 def test_a_job_whose_ranks_come_is_no_hung_one(tmp_path: Path) -> None:
