@@ -234,14 +234,17 @@ class Child:
         return True
 
 
-def end_orphans(known: set[int], within_s: float = 2.0) -> None:
-    """Kills what dead workers left behind (`adopt_orphans` made them ours), also what called setsid."""
-    end = time.monotonic() + within_s
+def end_orphans(known: set[int], within_s: float = 2.0, by: signal.Signals = signal.SIGKILL) -> None:
+    """Ends what dead workers left behind (`adopt_orphans` made them ours), also what called setsid. Each gets the
+    signal once: a user's handler may be slow."""
+    end, asked = time.monotonic() + within_s, set[int]()
     while (orphans := children() - known) and time.monotonic() < end:
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
+                if pid not in asked:
+                    os.kill(pid, by)
                 os.waitpid(pid, os.WNOHANG)
+        asked |= orphans
         time.sleep(0.002)
 
 

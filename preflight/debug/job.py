@@ -20,7 +20,8 @@ TO_ITSELF = (signal.SIGUSR1, signal.SIGUSR2)
 GRACE_S = 10.0
 """From SIGTERM to SIGKILL, where a hung job is ended."""
 ORPHANS_S = 2.0
-"""For what a job that was ended has left behind to go by itself."""
+"""For what a job that was ended has left behind to go by itself: Python's resource tracker heeds no SIGTERM, and
+removes what ranks of mp.spawn leave in /dev/shm."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -153,21 +154,8 @@ class Job:
             end = time.monotonic() + seconds
             while self.code is None and time.monotonic() < end:
                 self.wait(end - time.monotonic())
-        _let_orphans_go()
+        child.end_orphans(set(), ORPHANS_S, signal.SIGTERM)
         child.end_orphans(set())
-
-
-def _let_orphans_go() -> None:
-    """Python's resource tracker heeds no signal, and removes what ranks of mp.spawn leave in /dev/shm."""
-    end, asked = time.monotonic() + ORPHANS_S, set[int]()
-    while (orphans := child.children()) and time.monotonic() < end:
-        for pid in orphans:
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                if pid not in asked:
-                    os.kill(pid, signal.SIGTERM)
-                os.waitpid(pid, os.WNOHANG)
-        asked |= orphans
-        time.sleep(0.01)
 
 
 class _Begin:

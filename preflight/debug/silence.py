@@ -42,17 +42,18 @@ class Silence:
         """What is to be told of it, and whether it hangs. Takes APART_S and as long as the ranks take to answer."""
         silent_s, before = time.monotonic() - job.latest_output, _latest(job, ranks)
         ranks.look()  # the kernel's word of one that came may be missing
-        work, seen = [_work(job.pid)], look(ranks.living, self.folder, 1)
+        may_start = not ranks.came and time.monotonic() < job.started + STARTS_S
+        work, seen = [_work(job.pid)] if may_start else [], look(ranks.living, self.folder, 1)
         for number in range(2, LOOKS + 1):
             if not _stays_silent(job, ranks, before, APART_S / (LOOKS - 1)):
                 return self._go_on(ranks, "")
             earlier, seen = seen, look(ranks.living, self.folder, number)
-            work.append(_work(job.pid))
+            if may_start:
+                work.append(_work(job.pid))
             if moved := seen.moved_since(earlier):
                 return self._go_on(ranks, f"no output for {silent_s:.0f} s, but {_who(moved, ranks)} moved within"
                                    f" {APART_S:.0f} s: slow, not hung; going on")  # fmt: skip
-        works = (work[-1][0] - work[0][0]) / APART_S > BUSY or sum(runs for _, runs in work) > LOOKS / 2
-        if works and not ranks.came and time.monotonic() < job.started + STARTS_S:
+        if may_start and _works(work):
             return self._go_on(ranks, f"no output for {silent_s:.0f} s and no rank yet, but its processes work:"
                                " it starts; going on")  # fmt: skip
         return _hung(silent_s, seen), True
@@ -95,6 +96,11 @@ def _work(pid: int) -> tuple[float, bool]:
                 spent_s += sum(one.cpu_times()[:4])  # its own, and of children that it has waited for
                 runs |= child.state_of(one.pid) in ("R", "D")
     return spent_s, runs
+
+
+def _works(work: list[tuple[float, bool]]) -> bool:
+    """By what `_work` told in each look."""
+    return (work[-1][0] - work[0][0]) / APART_S > BUSY or sum(runs for _, runs in work) > LOOKS / 2
 
 
 def _who(moved: list[int], ranks: Ranks) -> str:

@@ -83,9 +83,11 @@ def counted(story: Story, book: Book) -> list[Signature]:
 def _speaks_against(story: Story, name: str, row: Signature) -> bool:
     """What shows that work went on says nothing of what came after it, and before a failure: that is another attempt,
     or another job's end."""
+    if name not in WENT_ON:
+        return True
     last = max((match.line for match in story.matches(row.name)), key=lambda line: line.order)
     over = all(match.line.file == last.file and match.line.number < last.number for match in story.matches(name))
-    return not (name in WENT_ON and over and story.failed_after(last))
+    return not (over and story.failed_after(last))
 
 
 def of_rows(story: Story, rows: Iterable[Signature]) -> list[Theory]:
