@@ -1,5 +1,7 @@
 # make preflight   install into .venv and check this machine
-# make test        install what the tests need, and run them
+# make test        install what the tests need, and run them: each fault once
+# make fast        those that start no process, in a minute
+# make test-rest   what `make test` leaves out: further variants of the same
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,22 +11,41 @@ RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 # Tests mostly wait for their own ranks: somewhat more at once than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 2)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+WRAPPERS := accelerate torchdata webdataset pytorch-lightning lightning-utilities torchmetrics huggingface-hub \
+	safetensors pyyaml braceexpand tqdm fsspec packaging filelock
 
-.PHONY: preflight test test-gpu lint bench soak clean
+.PHONY: preflight test fast test-rest test-all test-gpu lint bench soak sizes mutants clean
 
 preflight: $(VENV)/.installed
 	@# What torchrun would set, and torch would warn of, so that the screen shows our words only.
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONWARNINGS='ignore:Failed to initialize NumPy' \
 		$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m preflight --all
 
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m 'not more and not soak and not gpu'
+
+fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n $$(nproc) --dist worksteal -m 'fast and not more and not soak and not gpu'
+
+test-rest: $(VENV)/.dev
+	$(PYTEST) -m 'more and not soak and not gpu'
+
+test-all: $(VENV)/.dev
+	$(PYTEST)
 
 lint: $(VENV)/.dev .typing
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+
+sizes:
+	$(PYTHON) -m tests.sizes
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants -j $(WORKERS)
 
 # On a machine with NVIDIA GPUs: the checks of GPUs against nvidia-smi, and the whole plan on NCCL.
 test-gpu: $(VENV)/.dev
@@ -43,6 +64,8 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(INSTALL) -e '.[dev]'
 	@# By itself: preflight needs no NumPy, and most tests run without. Those that need it find it here.
 	$(INSTALL) --upgrade --target $(VENV)/numpy numpy
+	@# Others' loaders, and what they need of other packages, without torch: see tests/checks/data/test_wrappers.py.
+	$(INSTALL) --upgrade --no-deps --target $(VENV)/wrappers $(WRAPPERS)
 	touch $@
 
 # mypy sees the three folders as the one package that they are when installed.

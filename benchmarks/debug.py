@@ -34,7 +34,7 @@ def rank(number: int, port: str) -> None:
 
 
 def launch() -> None:
-    from preflight.local import free_port
+    from preflight.engine.local_launch import free_port
 
     port = str(free_port())
     command = [sys.executable, "-W", "ignore", __file__, "rank"]

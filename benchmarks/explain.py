@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from preflight.explain.reading import Input, Reader
-from preflight.explain.signatures import book
+from preflight.explain.read.reader import Input, Reader
+from preflight.failure_book.book import book
 
 TIMES = 5
 OFTEN = ("progress.bar", "net.via_p2p")

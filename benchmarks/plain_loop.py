@@ -8,9 +8,9 @@ import torch
 from torch import distributed as dist
 
 from preflight.check import Context, Finding, Level, Plan, Run, Scope
-from preflight.checks.comm.operations import OPERATIONS
-from preflight.checks.comm.pace import Pace
-from preflight.checks.comm.sweep import Sweep
+from preflight.checks.comm.shared.operations import OPERATIONS
+from preflight.checks.comm.shared.sweep import Sweep
+from preflight.checks.comm.shared.timing import Pace
 
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=120)
 MIB = 1024 * 1024

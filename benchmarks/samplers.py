@@ -15,10 +15,10 @@ from typing import Any, cast
 import torch
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # not in __all__
 
-from preflight import courier
 from preflight.check import Context, Job
-from preflight.checks.data import sketch, together
-from preflight.checks.data.readings import Together
+from preflight.checks.data.sampler import aggregate, sketch
+from preflight.checks.data.shared.readings import Together
+from preflight.engine import store_client
 
 FACTOR = 61_803_399
 
@@ -58,7 +58,7 @@ def dealt(samples: int, ranks: int, *, drops: bool) -> Iterator[torch.Tensor]:
 
 def run(samples: int, ranks: int, *, drops: bool = False, wrong: tuple[int, int] | None = None) -> Together:
     """`wrong`: this rank sees an id of that one instead of its own, in the middle."""
-    server = courier.connect("127.0.0.1", 0, 60.0, is_master=True)
+    server = store_client.connect("127.0.0.1", 0, 60.0, is_master=True)
     store = Metered(PrefixStore("bench", server))
     members, client, never = tuple(range(ranks)), cast(Any, store), cast(Any, None)
     job = Job("env", ranks, "gloo", ())
@@ -69,7 +69,7 @@ def run(samples: int, ranks: int, *, drops: bool = False, wrong: tuple[int, int]
             ids[len(ids) // 2] = at(torch.tensor([wrong[1] + ranks * (len(ids) // 3)]), samples)
         ctx = Context("data.sampler", job, rank, rank, members, {}, 60.0, NoPage(), never, lambda: client)
         start = time.perf_counter()
-        found = together.together(ctx, {("", 0): together.Whole(ids, samples)}, {("", 0): ""}, None, 60.0)
+        found = aggregate.together(ctx, {("", 0): aggregate.Whole(ids, samples)}, {("", 0): ""}, None, 60.0)
         told = time.perf_counter()
         sketch.shown(ids, ranks)
         own.append((told - start, time.perf_counter() - told))

@@ -11,18 +11,20 @@ import time
 from pathlib import Path
 
 from benchmarks.big_facts import facts_of
-from preflight import facts, launch, report, scrub, worker
-from preflight.child import Child, adopt_orphans
-from preflight.control import Control
-from preflight.coordinator import Coordinator
-from preflight.courier import Courier, connect, host_store
-from preflight.forensics import Witness
-from preflight.outcome import Outcome
-from preflight.plan import Request, Selection
-from preflight.process_group import GroupMaker, import_torch
-from preflight.registry import plugin_source
-from preflight.roll_call import Arrival, RollCall, hello
-from preflight.seat import Seat
+from preflight.core import facts, secrets
+from preflight.core.outcome import Outcome
+from preflight.engine import identity, worker
+from preflight.engine.child import Child, adopt_orphans
+from preflight.engine.coordinator import Coordinator
+from preflight.engine.event_loop import EventLoop
+from preflight.engine.membership import Arrival, Membership, hello
+from preflight.engine.process_group import GroupMaker, import_torch
+from preflight.engine.store_client import StoreClient, connect, host_store
+from preflight.engine.worker_slot import WorkerSlot
+from preflight.hangs.collective_recorder import DumpFile
+from preflight.planning.plan import Request, Selection
+from preflight.planning.registry import plugin_source
+from preflight.results import report
 
 RANKS, A_NODE = 8192, 8
 BEAT_S = 3.0
@@ -47,11 +49,11 @@ def play_the_others(port: int, run_id: str) -> None:
         store.set(f"{run_id}/done/1/{index}", json.dumps({"rank": rank, "outcome": outcome}))
 
 
-def arrivals(here: launch.Launch) -> dict[int, Arrival]:
+def arrivals(here: identity.Identity) -> dict[int, Arrival]:
     about = {
         **here.to_json(),
         "pid": os.getpid(),
-        "pids": launch.pid_namespace(),
+        "pids": identity.pid_namespace(),
         "nonce": NONCE,
         "addresses": ["10.0.0.1"],
     }
@@ -72,25 +74,29 @@ def main(folder: str) -> None:
     adopt_orphans()
     server = Child(host_store("127.0.0.1", 0), "store", output=False)
     port = server.channel.wait()["port"]
-    control = Control(600.0)
-    control.store = courier = Courier("127.0.0.1", port, control.pump, 30.0, 120.0)
-    courier.connected()
-    here = launch.from_environ({"RANK": "0", "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
-    roll = RollCall(control, here, NONCE, hello(control, here, NONCE))
-    roll.present = arrivals(here)
-    job = roll.job("gloo")
-    control.world_size = RANKS
+    loop = EventLoop(600.0)
+    loop.store = store_client = StoreClient("127.0.0.1", port, loop.pump, 30.0, 120.0)
+    store_client.connected()
+    here = identity.from_environ(
+        {"RANK": "0", "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    )
+    membership = Membership(loop, here, NONCE, hello(loop, here, NONCE))
+    membership.present = arrivals(here)
+    job = membership.job("gloo")
+    loop.world_size = RANKS
     source = plugin_source(str(Path(__file__).parent / "big_facts.py"))
     group = GroupMaker("127.0.0.1", port, "none", "gloo")
-    orders = worker.Orders(job, 0, 0, dict(os.environ), {}, group, scrub.Scrubber({}), "", Witness())
-    control.seat = Seat(lambda _: Child(worker.serve(orders), "worker"), lambda: {server.pid, courier.child.pid}, str)
-    others = Child(lambda *_: play_the_others(port, roll.run_id), "others", output=False)
-    leader = Coordinator(control, roll, job, Request(Selection(), {}, {source.id: source}), lambda _: None)
+    orders = worker.Orders(job, 0, 0, dict(os.environ), {}, group, secrets.Scrubber({}), "", DumpFile())
+    loop.slot = WorkerSlot(
+        lambda _: Child(worker.serve(orders), "worker"), lambda: {server.pid, store_client.child.pid}, str
+    )
+    others = Child(lambda *_: play_the_others(port, membership.run_id), "others", output=False)
+    leader = Coordinator(loop, membership, job, Request(Selection(), {}, {source.id: source}), lambda _: None)
     start = time.monotonic()
     leader.run()
     ran = time.monotonic()
     made = report.build(
-        run_id=roll.run_id, started="2026-01-01T00:00:00Z", seconds=1.0, command=[], options={}, job=job,
+        run_id=membership.run_id, started="2026-01-01T00:00:00Z", seconds=1.0, command=[], options={}, job=job,
         results=leader.results,
     )  # fmt: skip
     report.write_folder(folder, made, leader.book, {})
@@ -103,7 +109,7 @@ def main(folder: str) -> None:
     print(f"  report.json {sizes['report.json']:.2f} MB (at most 5), facts.jsonl.gz {sizes['facts.jsonl.gz']:.0f} MB")
     print(f"  findings: {sum(len(check['findings']) for check in made['checks']):,}, verdict {made['verdict']}")
     others.end()
-    control.end_children()
+    loop.end_children()
     server.end()
 
 

@@ -5,8 +5,8 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from preflight.within import Verdict as Verdict
-    from preflight.within import run as run
+    from preflight.cli.api import Verdict as Verdict
+    from preflight.cli.api import run as run
 
 __version__ = "0.1.0"
 
@@ -19,7 +19,7 @@ if not os.path.isdir(os.path.join(__path__[0], "checks")):
 def __getattr__(name: str) -> object:
     """`preflight.run` and its Verdict, imported when somebody asks for them."""
     if name in ("run", "Verdict"):
-        from preflight import within
+        from preflight.cli import api
 
-        return getattr(within, name)
+        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

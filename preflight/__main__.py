@@ -6,7 +6,7 @@ import sys
 
 def command() -> None:
     open_missing_descriptors()
-    from preflight.cli import main
+    from preflight.cli.main import main
 
     main(sys.argv[1:])
 

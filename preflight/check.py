@@ -2,7 +2,7 @@
 
 A module is a check when it has `PLAN` (a `Plan`), `measure(ctx)` and `judge(facts, run)`; it may have
 `summarize(facts, run)`, one line for the screen, and `draw(facts, run)`, the lines of a picture: a matrix, say.
-`Option`s and `Code`s are module constants.
+`Option`s and `Code`s are constants of the module, or of the modules that its tuple `PARTS` names.
 """
 
 import re
@@ -12,17 +12,21 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from preflight import ranges
-from preflight.job import Job, Node
-from preflight.majority import Vote, vote
-from preflight.outcome import Outcome
-from preflight.user_code import UserCode, UserError
+from preflight.core import rank_ranges as ranges
+from preflight.core import words
+from preflight.core.job import Job, Node
+from preflight.core.outcome import Outcome
+from preflight.core.vote import Comparison, Vote, compare, vote
+from preflight.errors import NotApplicable, Skip
+from preflight.sdk import pairs
+from preflight.sdk.user_code import UserCode, UserError
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
     "Code",
+    "Comparison",
     "Context",
     "Finding",
     "Job",
@@ -39,11 +43,14 @@ __all__ = [
     "UserCode",
     "UserError",
     "Vote",
+    "compare",
     "count",
     "option",
+    "pairs",
     "ranges",
     "seconds",
     "vote",
+    "words",
 ]
 
 T = TypeVar("T")
@@ -86,20 +93,6 @@ class Severity(StrEnum):
     WARN = "warn"
     """It is slower, or at risk."""
     INFO = "info"
-
-
-class Skip(Exception):  # noqa: N818 -- a reason, not an error
-    """Raised in `measure` with the reason why this machine cannot be measured. `facts` are what could be measured
-    nevertheless: they are judged, and the check is no pass."""
-
-    def __init__(self, reason: str, facts: object = None) -> None:
-        super().__init__(reason)
-        self.facts = facts
-
-
-class NotApplicable(Skip):
-    """Raised in `measure` where what the check is about does not exist here: a GPU check without a GPU. A check that
-    applies to no rank is not in the report, unless it was asked for by name."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +168,7 @@ WHERE_KEYS = (
     "node", "rank", "local_rank", "gpu", "uuid", "serial", "link", "interface", "device", "variable",
     "peer_node", "peer_rank", "peer_gpu", "step", "parameter", "file", "line",
 )  # fmt: skip
-"""What can be blamed (design.md §3)."""
+"""What a finding can blame."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +232,7 @@ class Finding:
 
 
 class Page(Protocol):
-    """The page that outlives a worker (see preflight/page.py)."""
+    """The page that outlives a worker (see preflight/engine/breadcrumb.py)."""
 
     def doing(self, what: str, where: Mapping[str, Any]) -> None: ...
     def enter(self, operation: str, shape: str) -> None: ...

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from preflight import judging, registry
 from preflight.check import Job, Node, Outcome
-from preflight.facts import Book, content_hash, to_text
-from preflight.local import free_port
+from preflight.core.facts import FactsStore, content_hash, to_text
+from preflight.engine.local_launch import free_port
+from preflight.planning import registry
+from preflight.results import judging
 
 
 def judge(
@@ -30,9 +31,10 @@ def judge(
 
     `nodes`: the ranks of each node, else all are on one. `settings`: options by their names. `outcomes`: of ranks
     without facts. `reads`: facts of other checks by id. Raises AssertionError with the check's error where judge() or
-    summarize() raises or breaks the contract, BadFacts for facts, and UsageError for settings that are none.
+    summarize() raises or breaks the contract, BadFacts for facts, UsageError for settings that are none, and ValueError
+    for a rank that no node has.
     """
-    source, book = _source(module), Book()
+    source, book = _source(module), FactsStore()
     texts = {f"{source.id}.{name}": str(value) for name, value in (settings or {}).items()}
     for id_, by_rank in {**(reads or {}), source.id: facts}.items():
         for rank, text in ((rank, to_text(value)) for rank, value in by_rank.items()):
@@ -41,6 +43,9 @@ def judge(
     ended = {**dict.fromkeys(facts, Outcome("measured")), **(outcomes or {})}
     placed = enumerate((nodes or {"node-0": sorted(ended)}).items())
     listed = tuple(Node(name, number, tuple(ranks)) for number, (name, ranks) in placed)
+    nowhere = sorted(set(ended) - {rank for node in listed for rank in node.ranks})
+    if nowhere:
+        raise ValueError(f"rank {nowhere[0]} is on none of the nodes {', '.join(nodes or {})}")
     world = 1 + max([0, *ended, *(rank for node in listed for rank in node.ranks)])
     sys.modules[module.__name__] = module  # judging loads it by its name
     answer = judging.judge(source, Job("env", world, backend, listed), ended, book, texts)

@@ -3,25 +3,33 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from preflight import describe, registry
 from preflight.explain import pages as explained
+from preflight.planning import describe, registry
 from preflight.rendezvous import codes
 
 FOLDER = Path(__file__).parent.parent / "docs" / "checks"
+ABOUT = """A check's page says what it measures, what each finding means, what to do, and which options there are.
+Around every check the engine finds ranks that never come, hang, crash or are lost: [faults](../faults.md) lists what
+the tests make for real. Before torchrun: [{before}]({before}.md). After a failure: [{after}]({after}.md)."""
 
 
 def pages() -> Iterator[tuple[str, str]]:
     """(file name, text) of each, and of the list of all."""
     checks = [registry.load(source) for source in registry.sources().values() if source.kind == "builtin"]
     lines = ["# The checks", "", "Generated from the code by `python -m tests.check_pages`; a test keeps it fresh.", ""]
-    lines += ["| check | level | measured by | what holds on a sound machine |", "|---|---|---|---|"]
+    lines += [ABOUT.format(before=codes.FAMILY, after=explained.FAMILY), ""]
+    lines += ["| check | level | measured by | what holds on a sound machine | findings |", "|---|---|---|---|---|"]
     for check in checks:
         yield f"{check.id}.md", describe.markdown(check)
-        row = (f"[{check.id}]({check.id}.md)", check.plan.level, describe.WHO[check.plan.scope], check.title)
-        lines.append(f"| {' | '.join(row)} |")
+        row = (check.plan.level, describe.WHO[check.plan.scope], check.title, _findings(check))
+        lines.append(f"| [{check.id}]({check.id}.md) | {' | '.join(row)} |")
     yield f"{codes.FAMILY}.md", codes.markdown()
     yield f"{explained.FAMILY}.md", explained.markdown()
     yield "README.md", "\n".join(lines) + "\n"
+
+
+def _findings(check: registry.Check) -> str:
+    return ", ".join(f"`{slug}`" for slug in check.codes)
 
 
 if __name__ == "__main__":

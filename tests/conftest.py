@@ -1,10 +1,30 @@
-"""Clusters of hosts, for every test that names one."""
+"""Clusters of hosts, for every test that names one; and the marker `fast`."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests import processes
 from tests.hosts import Host, cluster
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: what the tests start would ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if processes.starts_none(item):
+            item.add_marker(pytest.mark.fast)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    if not item.get_closest_marker("fast"):
+        return (yield)
+    with processes.forbidden(item.name):
+        return (yield)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight.explain.command import explain_paths
-from preflight.report import findings
+from preflight.results.report import findings
 
 LOGS = Path(__file__).parent.parent.parent / "shared" / "nccl_logs"
 PAGE = Path(__file__).parent.parent / "docs" / "explain.md"
@@ -52,17 +52,17 @@ def table(all_logs: list[Judged]) -> str:
     lines = ["| logs | the right cause first | or another fair one |", "|---|---|---|"]
     groups = {"all": all_logs, **_by_difficulty(all_logs)}
     for name, logs in groups.items():
-        exact, fair = sum(one.exact for one in logs), sum(one.fair for one in logs)
+        exact, fair = sum(log.exact for log in logs), sum(log.fair for log in logs)
         lines.append(f"| {name}: {len(logs)} | {exact} ({exact / len(logs):.0%}) | {fair} ({fair / len(logs):.0%}) |")
-    healthy = [one for one in all_logs if one.label["category"] == "healthy"]
-    silent = sum(one.slug == "healthy" for one in healthy)
+    healthy = [log for log in all_logs if log.label["category"] == "healthy"]
+    silent = sum(log.slug == "healthy" for log in healthy)
     return "\n".join([*lines, "", f"Healthy logs without a finding: {silent} of {len(healthy)}."])
 
 
 def _by_difficulty(all_logs: list[Judged]) -> dict[str, list[Judged]]:
-    counts = Counter(one.label["difficulty"] for one in all_logs)
+    counts = Counter(log.label["difficulty"] for log in all_logs)
     return {
-        name: [one for one in all_logs if one.label["difficulty"] == name]
+        name: [log for log in all_logs if log.label["difficulty"] == name]
         for name in ("easy", "medium", "hard")
         if counts[name]
     }
@@ -71,9 +71,9 @@ def _by_difficulty(all_logs: list[Judged]) -> dict[str, list[Judged]]:
 def main() -> None:
     """Prints the misses, and writes the page's table."""
     all_logs = list(judged())
-    for one in all_logs:
-        if not one.fair:
-            print(one.label["id"], "expected", one.label["category"], "got", one.slug, file=sys.stderr)
+    for log in all_logs:
+        if not log.fair:
+            print(log.label["id"], "expected", log.label["category"], "got", log.slug, file=sys.stderr)
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table(all_logs)}\n{END}{rest.partition(END)[2]}")
     print(table(all_logs))

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from preflight import console
-from preflight.job import Job
-from preflight.outcome import Outcome
-from preflight.result import Result
-from tests.preflight import made
+from preflight.core.job import Job
+from preflight.core.outcome import Outcome
+from preflight.results import console
+from preflight.results.result import Result
+from tests import made
 
 FOLDER = Path(__file__).parent / "golden"
 WIDTHS = (80, 200)

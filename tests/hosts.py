@@ -31,6 +31,11 @@ class Host:
     name: str
     address: str
 
+    @property
+    def folder(self) -> Path:
+        """What this host has in /etc instead of the machine's files."""
+        return Path("/etc/netns") / self.namespace
+
     def command(self, words: Sequence[str]) -> list[str]:
         """The same command on this host, under its own host name."""
         script = f'hostname {self.name} && exec "$@"'
@@ -65,7 +70,7 @@ class Host:
     def etc(self, file: str, *lines: str) -> None:
         """The file as this host has it in /etc; for commands that start from now on, and also for the running ones
         if the file was there before."""
-        (Path("/etc/netns") / self.namespace / file).write_text("".join(f"{line}\n" for line in lines))
+        (self.folder / file).write_text("".join(f"{line}\n" for line in lines))
 
     def firewall(self, *rule: str) -> None:
         """A rule of iptables: `host.firewall("INPUT", "-p", "tcp", "-s", other.address, "-j", "DROP")`."""
@@ -118,7 +123,7 @@ def cluster(size: int) -> Iterator[list[Host]]:
         _ip("-n", switch, "link", "set", "br0", "up")
         for index, host in enumerate(hosts):
             _plug_in(host, switch, index)
-            Path(f"/etc/netns/{host.namespace}").mkdir(parents=True)
+            host.folder.mkdir(parents=True)
             host.etc("hosts", *known(hosts))
         yield hosts
     finally:

@@ -60,7 +60,7 @@ def ranks_on(
             place |= {"TORCHELASTIC_USE_AGENT_STORE": "True"} if served else {}
             place |= environ[rank] if environ else {}
             words = [*arguments, "--report", str(folder), "--deadline", str(deadline_s)]
-            run.start(host.command(running.preflight(*words)), running.environment(**place))
+            run.start_rank(rank, words, running.environment(**place), host=host)
         return run.finish()
 
 

@@ -18,14 +18,16 @@ from typing import Any
 import jsonschema
 import psutil
 
-from preflight import local
-from preflight.report import schema
+from preflight.engine import local_launch
+from preflight.results.report import schema
 from tests import warm
+from tests.hosts import Host
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "tests" / "plugins"
 DEADLINE_S = 60
 MARK = warm.MARK
+Process = subprocess.Popen[bytes] | warm.Child
 KERNEL = "node.kernel"
 PATIENCE_S = 30.0
 """Beyond a run's own deadline: for imports on a loaded machine. A run that takes longer has hung."""
@@ -93,7 +95,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 
-free_port = local.free_port
+free_port = local_launch.free_port
 
 
 def plain_ranks(world: int, port: int | None = None, **more: str) -> list[dict[str, str]]:
@@ -119,13 +121,29 @@ def torchrun(world: int, *arguments: str, options: Sequence[str] = ("--standalon
     return [*launcher, "-m", "preflight", *arguments]
 
 
+def start_on(
+    host: Host | None, rank: int, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, *,
+    cold: bool = False,
+) -> Process:  # fmt: skip
+    """`preflight` with these words, on a host or on this machine; forked from a process that has imported torch, unless
+    it is to be `cold` or its environment does not allow it."""
+    usual = environment()
+    if not cold and warm.fits(env, usual):
+        return warm.start(rank, words, {MARK: uuid.uuid4().hex, **env}, usual, folder, log, host)
+    command = preflight(*words)
+    return subprocess.Popen(
+        host.command(command) if host else command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
 class Run:
     """Processes of one run, all with one mark in their environment."""
 
     def __init__(self, folder: Path, deadline_s: float = DEADLINE_S) -> None:
         self.folder = folder
         self.deadline_s = deadline_s
-        self.processes: list[subprocess.Popen[bytes] | warm.Child] = []
+        self.processes: list[Process] = []
         self._mark = uuid.uuid4().hex
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the run
         self._started = time.monotonic()
@@ -141,14 +159,13 @@ class Run:
         self.processes.append(process)
         return process
 
-    def start_rank(self, rank: int, words: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None) -> None:
+    def start_rank(
+        self, rank: int, words: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None,
+        host: Host | None = None,
+    ) -> None:  # fmt: skip
         """`preflight` with these words, forked from a process that has imported torch where its environment allows."""
-        usual = environment()
-        if not warm.fits(env, usual):
-            self.start(preflight(*words), env, cwd=cwd)
-            return
         marked = {**env, MARK: self._mark}
-        self.processes.append(warm.start(rank, words, marked, usual, cwd or self.folder, self._log.fileno()))
+        self.processes.append(start_on(host, rank, words, marked, cwd or self.folder, self._log.fileno()))
 
     def marked(self) -> list[psutil.Process]:
         """All living processes of this run, whoever their parent is now."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from preflight import console, report, screen
-from preflight.job import Job
+from preflight.core.job import Job
+from preflight.results import console, progress, report
 
 TARGET = Path(__file__).parent.parent / "docs" / "screen.svg"
 WIDTH = 100
@@ -15,7 +15,7 @@ WIDTH = 100
 
 def draw(path: str) -> str:
     shown, _ = report.load(path)
-    drawn = screen.Live(lambda _: None, WIDTH)
+    drawn = progress.Live(lambda _: None, WIDTH)
     drawn.planned([])
     for check in shown["checks"]:
         drawn.restore(check)
@@ -23,7 +23,7 @@ def draw(path: str) -> str:
     recorder = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     header = console.header(Job.from_json(shown["job"]), "full", 900.0)
     for line in [header, *drawn.lines(), *console.ending(shown, [], WIDTH)]:
-        recorder.print(screen.styled(line), soft_wrap=True)
+        recorder.print(progress.styled(line), soft_wrap=True)
     return recorder.export_svg(title="torchrun -m preflight --all")
 
 

@@ -27,7 +27,7 @@ class Case:
     row: str
     """Of the fault table, without "job_"."""
     job: str = ""
-    """Of JOBS; else the row's name."""
+    """Of JOBS; otherwise the row's name."""
     line: int | None = None
     """Of JOBS, where the culprit stands."""
     env: Mapping[str, str] = field(default_factory=dict)

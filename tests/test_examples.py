@@ -250,7 +250,7 @@ if "RANK" in os.environ:
 """Registered before all others, it is called after them: what it finds is there while Python ends."""
 
 
-@pytest.mark.parametrize("sick", [False, True])
+@pytest.mark.parametrize("sick", [pytest.param(False, marks=pytest.mark.more), True])
 def test_the_training_script_trains_only_on_a_sound_machine(sick: bool, tmp_path: Path) -> None:
     """gloo's threads are gone before Python ends: one that wants the GIL then would abort the process."""
     run = running.Run(tmp_path, 150)  # of which preflight.run() may take 120
@@ -276,6 +276,7 @@ def test_the_configuration_is_valid(tmp_path: Path) -> None:
     assert len(report["policy"]["waivers"]) == 1 and len(report["policy"]["severities"]) == 2
 
 
+@pytest.mark.more
 def test_the_guide_can_be_followed(bin_folder: Path, tmp_path: Path) -> None:
     """Its commands, as they stand, in a folder that holds its two files."""
     folder = shutil.copytree(EXAMPLES / "check", tmp_path / "new", ignore=shutil.ignore_patterns("__pycache__"))

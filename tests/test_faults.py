@@ -10,10 +10,8 @@ from tests.faults import row
 from tests.faults.row import Fault
 from tests.running import Finished
 
-RUNS = [pytest.param(rows, marks=pytest.mark.soak if rows[0].slow else ()) for rows in row.runs(faults.ALL)]
 
-
-@pytest.mark.parametrize("rows", RUNS, ids=lambda rows: "+".join(fault.name for fault in rows))
+@pytest.mark.parametrize("rows", row.params(row.runs(faults.ALL)))
 def test_fault_is_found_and_named(rows: tuple[Fault, ...], tmp_path: Path) -> None:
     fault = row.as_one(rows)
     finished = _run(fault, tmp_path)

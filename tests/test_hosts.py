@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight import registry
+from preflight.planning import registry
 from tests import running
 from tests.faults import ELSEWHERE
 from tests.hosts import Host, needs_hosts
@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.hosts, needs_hosts]
 PLUGINS = ("--only", "plugin", "--plugin", "alone", "--plugin", "after")
 
 
+@pytest.mark.more
 def test_three_hosts_are_sound_under_c10d(three: list[Host], tmp_path: Path) -> None:
     finished = run_on(tmp_path, three, "--only", "net,comm.init", rendezvous=C10D, ranks=1)
     net = ("net.interfaces", "net.rendezvous", "net.mesh")
@@ -71,7 +72,7 @@ def test_a_host_whose_launcher_dies_is_named(two: list[Host], tmp_path: Path) ->
     assert finished.left_over == [], told
 
 
-BOTH = [pytest.param(STATIC, id="static", marks=pytest.mark.soak), pytest.param(C10D, id="c10d")]
+BOTH = [pytest.param(STATIC, id="static", marks=pytest.mark.more), pytest.param(C10D, id="c10d")]
 
 
 @pytest.mark.parametrize("rendezvous", BOTH)

@@ -1,17 +1,20 @@
-"""Imports run one way, and what must start quickly imports no torch (docs/design.md)."""
+"""Imports run one way, rooms and families hold what they say, and what must start quickly imports no torch."""
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 
-import pytest
+from preflight.planning import registry
+from tests.sizes import ROOT, product_files, relative
 
-from preflight import registry
-
-ROOT = Path(__file__).parent.parent
-CHECKS = sorted((ROOT / "checks").rglob("*.py"))
+ROOMS = ("core", "sdk", "nccl", "failure_book", "planning", "hangs", "results", "engine", "explain", "rendezvous",
+         "debug", "cli")  # fmt: skip
+"""A room imports from itself and from those to its left. Beside them stand errors (imported by all, imports nothing),
+check (what checks may use of core and sdk), and testing (for authors of checks)."""
+OF_CHECKS = ("preflight.check", "preflight.nccl", "preflight.sdk")
+"""What every check may import, beside its own package and its family's shared."""
 
 
 def imported(text: str) -> Iterator[str]:
@@ -24,54 +27,147 @@ def imported(text: str) -> Iterator[str]:
             yield from (f"{origin}.{alias.name}" for alias in node.names)
 
 
-def forbidden(name: str, family: str) -> bool:
-    """Whether a check of this family may not import it: it may import preflight.check, its family's helpers, for net
-    what it shares with the command `rendezvous`, and for train the smoke trainer."""
-    if name.partition(".")[0] != "preflight":
-        return name.startswith(".") or name.partition(".")[0] in ("rich", "tests")
-    if name.startswith("preflight.check."):
+def _is_in(name: str, *packages: str) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+def no_room_to_the_left(path: str, name: str) -> bool:
+    folder, room, *_ = [*path.removesuffix(".py").split("/"), ""]
+    top = name.split(".")[1] if _is_in(name, "preflight") and "." in name else ""
+    if folder != "preflight" or not top:
         return False
-    if name.startswith("preflight.train_smoke"):
-        return family != "train"
-    if name.startswith("preflight.rendezvous"):
-        return family != "net"
-    own = f"preflight.checks.{family}."
-    return not name.startswith(own) or any(
-        f"{name}.".startswith(f"preflight.checks.{id_}.") for id_ in registry.BUILT_IN
+    if room == "errors":
+        return True
+    if room == "check":
+        return top not in ("core", "sdk", "errors")
+    if top in ("check", "errors", "testing") or room not in ROOMS:
+        return (top, room) in (("check", "core"), ("check", "sdk"))
+    return top in ROOMS and ROOMS.index(top) > ROOMS.index(room)
+
+
+def not_for_checks(path: str, name: str) -> bool:
+    folder, family, part, *_ = [*path.removesuffix(".py").split("/"), "", ""]
+    if folder != "checks":
+        return False
+    if not _is_in(name, "preflight"):
+        return name.startswith(".") or name.partition(".")[0] in ("rich", "tests")
+    allowed = [*OF_CHECKS, f"preflight.checks.{family}.shared", *["preflight.train_smoke"] * (family == "train")]
+    if part != "shared":
+        allowed.append(f"preflight.checks.{family}.{part}")
+    packages = {f"preflight.checks.{family}.{child}" for child in ("shared", part)}
+    return not _is_in(name, *allowed) and name not in packages
+
+
+RULES: Mapping[str, Callable[[str, str], bool]] = {
+    "a room imports from the rooms to its left": no_room_to_the_left,
+    "a check imports no other check and nothing of the engine": not_for_checks,
+    "the engine imports no check": lambda path, name: (
+        path.startswith("preflight/") and _is_in(name, "preflight.checks")
+    ),
+}
+"""Each holds for a file's path in the repository and the name that it imports, and is true where the rule is broken."""
+
+
+def offenders(files: Mapping[str, str]) -> list[str]:
+    """`file imports name: rule`, for the texts of files by their path in the repository."""
+    return [
+        f"{path} imports {name}: {rule}"
+        for path, text in files.items()
+        for name in imported(text)
+        for rule, is_broken in RULES.items()
+        if is_broken(path, name)
+    ]
+
+
+def test_imports_run_one_way() -> None:
+    files = {relative(path): path.read_text() for path in product_files()}
+    assert {path.partition("/")[0] for path in files} >= {"preflight", "checks", "train_smoke"}
+    assert offenders(files) == []
+
+
+def test_a_forbidden_import_is_seen() -> None:
+    wrong = {
+        "def f():\n    from preflight.checks.env import launch",
+        "from preflight.checks.env.launch import Facts",
+        "from preflight.checks.comm.shared import sweep",
+        "from preflight.engine import supervisor",
+        "import preflight.engine.supervisor",
+        "from preflight.train_smoke import train",
+        "from preflight.rendezvous import codes",
+        "from . import launch",
+        "import rich",
+        "from rich.console import Console",
+    }
+    right = {
+        "from preflight.check import Plan",
+        "from preflight.checks.env.software.installed import versions",
+        "from preflight.checks.env.shared import made",
+        "from preflight.nccl import version",
+        "import torch",
+    }
+    path = "checks/env/software/made.py"
+    assert {line for line in wrong | right if offenders({path: line})} == wrong
+    assert offenders({"checks/env/shared/made.py": "from preflight.checks.env import software"})
+    assert offenders(
+        {"preflight/results/made.py": "from preflight.engine import worker\nimport preflight.core.job"}
+    ) == ["preflight/results/made.py imports preflight.engine.worker: a room imports from the rooms to its left"]
+    assert offenders({"preflight/cli/made.py": "from preflight.checks.env import launch"})
+
+
+def test_a_familys_folder_lists_its_checks() -> None:
+    families = {id_.partition(".")[0] for id_ in registry.BUILT_IN}
+    found = {
+        f"{family}.{entry.name.removesuffix('.py')}"
+        for family in families
+        for entry in (ROOT / "checks" / family).iterdir()
+        if entry.name not in ("__init__.py", "__pycache__", "shared")
+    }
+    assert found == set(registry.BUILT_IN)
+
+
+def test_a_room_is_explained_where_it_begins_and_holds_no_code_there() -> None:
+    told = {}
+    for room in (*(ROOT / "preflight").iterdir(), *(ROOT / "checks").glob("*/shared")):
+        if room.name in ROOMS or room.name == "shared":
+            tree = ast.parse((room / "__init__.py").read_text())
+            told[relative(room)] = bool(ast.get_docstring(tree)) and len(tree.body) == 1
+    assert len(told) > len(ROOMS)
+    assert [room for room, is_right in told.items() if not is_right] == []
+
+
+def test_nothing_is_imported_for_others_to_import() -> None:
+    """A check names its parts (PARTS), everybody else imports from where it is defined."""
+    facades = ("preflight/check.py", "preflight/__init__.py")
+    again = [
+        f"{relative(path)}: {alias.name}"
+        for path in product_files()
+        if relative(path) not in facades
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for alias in node.names
+        if alias.asname == alias.name
+    ]
+    assert again == []
+
+
+SHARED_NAMES = {
+    "Answer", "Arrival", "Cause", "Code", "Comparison", "End", "Expected", "Identity", "Job", "Kept", "Kind", "Line",
+    "Link", "Log", "Look", "Mistake", "Node", "Pace", "Pair", "Place", "Probe", "Process", "Rank", "Refused", "Request",
+    "Rise", "Sample", "Seen", "Selection", "Setting", "Silence", "Task", "Told", "Trouble", "Twice", "Unlike",
+    "Unreadable", "Watch", "Wrong",
+}  # fmt: skip
+"""Class names with several meanings. To be emptied, never to grow."""
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """`Facts` is each check's own."""
+    found = Counter(
+        node.name
+        for path in product_files()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Facts"
     )
-
-
-@pytest.mark.parametrize("path", CHECKS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_check_imports_no_other_check_and_nothing_of_the_engine(path: Path) -> None:
-    family = path.relative_to(ROOT / "checks").parts[0]
-    assert [name for name in imported(path.read_text()) if forbidden(name, family)] == []
-
-
-@pytest.mark.parametrize(
-    ("line", "wrong"),
-    [
-        ("from preflight.check import Plan", False),
-        ("from preflight.checks.env.installed import versions", False),
-        ("import torch", False),
-        ("def f():\n    from preflight.checks.env import launch", True),
-        ("from preflight.checks.env.launch import Facts", True),
-        ("from preflight.checks.comm.helper import f", True),
-        ("from preflight import supervisor", True),
-        ("import preflight.supervisor", True),
-        ("from preflight.train_smoke import train", True),
-        ("from preflight.rendezvous import tcp", True),
-        ("from . import launch", True),
-        ("import rich", True),
-        ("from rich.console import Console", True),
-    ],
-)
-def test_a_forbidden_import_is_seen(line: str, wrong: bool) -> None:
-    assert any(forbidden(name, "env") for name in imported(line)) is wrong
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "preflight").rglob("*.py")), ids=lambda path: path.name)
-def test_the_engine_imports_no_check(path: Path) -> None:
-    assert [name for name in imported(path.read_text()) if name.startswith("preflight.checks")] == []
+    assert {name for name, count in found.items() if count > 1} == SHARED_NAMES
 
 
 def modules_after(code: str) -> set[str]:
@@ -83,8 +179,8 @@ def modules_after(code: str) -> set[str]:
 
 def test_the_command_line_and_all_quick_checks_import_no_torch() -> None:
     seen = modules_after(
-        "import preflight.cli\n"
-        "from preflight import registry\n"
+        "import preflight.cli.main\n"
+        "from preflight.planning import registry\n"
         "from preflight.check import Level\n"
         "checks = [registry.load(registry.sources()[id_]) for id_ in registry.BUILT_IN]\n"
         "assert any(check.plan.level is Level.QUICK for check in checks)"

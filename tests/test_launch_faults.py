@@ -85,7 +85,7 @@ def test_two_processes_with_rank_0(tmp_path: Path) -> None:
 
 def test_a_duplicate_instead_of_a_rank_and_a_rank_beyond_the_world(tmp_path: Path) -> None:
     ranks = running.plain_ranks(3)
-    came = [ranks[0], ranks[1], ranks[1], {**ranks[2], "RANK": "7"}]
+    came = [ranks[0], ranks[1], ranks[1], {**ranks[2], "RANK": "3"}]
     finished = running.run_ranks(tmp_path, came, "--only", "comm.init", deadline_s=30)
     outside = [one for one in finished.findings() if one["code"] == "env.launch.rank_outside"]
     others = [one for one in finished.findings() if one not in outside]

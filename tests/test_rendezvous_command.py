@@ -29,7 +29,7 @@ class Meeting:
 
     def __init__(self, hosts: Sequence[Host], endpoint: str = "host-a:29600", timeout: str = "90") -> None:
         self.hosts, self.endpoint, self.timeout = hosts, endpoint, timeout
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, running.Process] = {}
         self.outputs: dict[str, Path] = {}
         self.folder = Path(tempfile.mkdtemp())
 
@@ -40,18 +40,15 @@ class Meeting:
         *more: str,
         nnodes: int | None = None,
         environ: Mapping[str, str] | None = None,
+        cold: bool = False,
     ) -> None:
         words = ["--endpoint", self.endpoint, "--nnodes", str(nnodes or len(self.hosts)), "--timeout", self.timeout]
-        command = host.command(running.preflight("rendezvous", *words, "--node-rank", str(node_rank), *more))
         self.outputs[host.name] = self.folder / host.name
         with self.outputs[host.name].open("wb") as output:
-            self.processes[host.name] = subprocess.Popen(
-                command,
-                env=running.environment(**environ or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+            self.processes[host.name] = running.start_on(
+                host, node_rank, ["rendezvous", *words, "--node-rank", str(node_rank), *more],
+                running.environment(**environ or {}), self.folder, output.fileno(), cold=cold,
+            )  # fmt: skip
 
     def output(self, name: str) -> str:
         return self.outputs[name].read_text()
@@ -77,7 +74,7 @@ class Meeting:
         finally:
             for process in self.processes.values():
                 process.kill()
-        return {name: process.returncode for name, process in self.processes.items()}
+        return {name: process.wait(running.PATIENCE_S) for name, process in self.processes.items()}
 
     def findings(self, name: str) -> list[dict[str, Any]]:
         """As this host's screen shows them."""
@@ -116,7 +113,7 @@ def held_against(row: str, meeting: Meeting, codes: Mapping[str, int], teller: s
         assert fault.culprit.items() <= finding["where"].items(), told
 
 
-@pytest.mark.parametrize("backend", ["c10d", "static"])
+@pytest.mark.parametrize("backend", ["c10d", pytest.param("static", marks=pytest.mark.more)])
 def test_hosts_that_meet_are_told_so(backend: str, three: list[Host]) -> None:
     """Also with IPv6 addresses that work, and with node 0 as the last to start."""
     for number, host in enumerate(three, 1):
@@ -183,7 +180,7 @@ def test_a_host_that_does_not_reach_the_endpoint_says_why() -> None:
             deed(hosts[1])
             meetings[row] = Meeting(hosts, timeout="3")
         for meeting in meetings.values():
-            meeting.start(meeting.hosts[1], 1)
+            meeting.start(meeting.hosts[1], 1, cold=True)
         codes = {row: meeting.finish() for row, meeting in meetings.items()}
     for row, meeting in meetings.items():
         held_against(row, meeting, codes[row], "host-b")
@@ -295,7 +292,7 @@ def test_a_node_that_is_killed_is_named(three: list[Host]) -> None:
     held_against("node_went", meeting, meeting.finish(), "host-a")
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_a_node_that_was_started_again_is_no_second_one(three: list[Host]) -> None:
     meeting = Meeting(three)
     meeting.start(three[0], 0)
@@ -320,9 +317,7 @@ def test_one_host_that_knows_another_address_is_named() -> None:
         held_against("other_address", meeting, meeting.finish(), "host-a")
 
 
-@pytest.mark.parametrize(
-    ("row", "first"), [pytest.param("silent_ipv6", "IPv4", marks=pytest.mark.soak), ("silent_ipv6_first", "IPv6")]
-)
+@pytest.mark.parametrize(("row", "first"), [("silent_ipv6", "IPv4"), ("silent_ipv6_first", "IPv6")])
 def test_an_ipv6_address_that_does_not_answer(row: str, first: str, two: list[Host]) -> None:
     """torch tries the addresses in the system's order, and waits on each for its whole timeout."""
     for number, host in enumerate(two, 1):
@@ -349,7 +344,7 @@ def test_a_firewall_that_lets_only_the_endpoint_through(three: list[Host]) -> No
     assert set(codes.values()) == {1} and "1 finding on other nodes" in meeting.output("host-b"), meeting.told()
 
 
-@pytest.mark.parametrize("backend", ["c10d", "static"])
+@pytest.mark.parametrize("backend", ["c10d", pytest.param("static", marks=pytest.mark.more)])
 def test_a_full_name_that_only_its_own_host_knows(backend: str, three: list[Host]) -> None:
     """It is what c10d gives to the workers; with --master-addr nobody asks for it."""
     three[0].etc("hosts", "10.77.0.1 host-a.cluster host-a", "::ffff:10.77.0.1 host-a", *known(three))
@@ -384,7 +379,6 @@ def test_what_somebody_else_writes_into_the_store_is_told(two: list[Host]) -> No
     held_against("store_garbage", meeting, meeting.finish(), "host-a")
 
 
-@pytest.mark.soak
 def test_a_node_0_whose_dns_is_dead_is_told_itself(two: list[Host]) -> None:
     two[0].etc("hosts", "127.0.0.1 localhost", "10.77.0.1 host-a", "10.77.0.2 host-b")
     two[0].has_no_dns("timeout:30", "attempts:1")

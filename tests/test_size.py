@@ -1,36 +1,25 @@
-"""Small functions and small files: what can be read at once (docs/design.md)."""
+"""Small functions and small files: what can be read at once (CONTRIBUTING.md)."""
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).parent.parent
-FUNCTION_LINES, FILE_LINES = 60, 400
-FILES = sorted(path for folder in ("preflight", "checks") for path in (ROOT / folder).rglob("*.py"))
+from tests.sizes import FILE_LINES, FUNCTION_LINES, file_lines, folder, function_lines, functions, over, relative
+from tests.sizes import product_files as files
 
 
-def functions(text: str) -> Iterator[tuple[str, int]]:
-    """(name, lines from the first decorator to the end) of every function and method."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            yield node.name, (node.end_lineno or first) - first + 1
-
-
-def test_there_are_files_to_look_at() -> None:
-    assert len(FILES) > 20
-    assert {path.parent.name for path in FILES} >= {"preflight", "env", "comm"}
+def test_every_folder_of_the_product_is_measured() -> None:
+    assert {folder(path) for path in files()} >= {"preflight", "preflight/explain", "checks/env", "train_smoke"}
 
 
 def test_functions_are_measured_with_their_decorators() -> None:
     text = "class A:\n    @property\n    def short(self):\n        def inner():\n            pass\n        return 1\n"
-    assert dict(functions(text)) == {"short": 5, "inner": 2}
+    assert list(functions(text)) == [("short", 2, 5), ("inner", 4, 2)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_functions_and_files_are_small(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= FILE_LINES
-    assert {name: lines for name, lines in functions(text) if lines > FUNCTION_LINES} == {}
+def test_what_is_over_a_limit_is_listed_with_the_largest_first() -> None:
+    assert list(over({"a": 3, "b": 1, "c": 5, "d": 2}, 2).items()) == [("c", 5), ("a", 3)]
+
+
+def test_functions_are_small() -> None:
+    assert over(function_lines(files()), FUNCTION_LINES) == {}
+
+
+def test_files_are_small() -> None:
+    assert over({relative(path): file_lines(path) for path in files()}, FILE_LINES) == {}

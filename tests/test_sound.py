@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from preflight import registry
 from preflight.check import Level
+from preflight.planning import registry
 from tests import running
 from tests.running import Finished
 
@@ -43,14 +43,18 @@ LAUNCH = ("--only", ",".join(LAUNCHED))
 """What shows whether ranks know who they are, and meet; the rest of the plan does not ask who started them."""
 
 
-@pytest.mark.parametrize(("world", "cold"), [(1, True), (5, False)])
+@pytest.mark.parametrize(("world", "cold"), [(1, True), pytest.param(5, False, marks=pytest.mark.more)])
 def test_plain_world_is_sound(world: int, cold: bool, tmp_path: Path) -> None:
     """Two ranks are below, with messages of all sizes, on a machine under load."""
     ranks = running.plain_ranks(world)
     is_silent(running.run_ranks(tmp_path, ranks, "--all", *running.SMALL, cold=cold), world)
 
 
-@pytest.mark.parametrize("options", [["--standalone"], ["--master-port", "{port}", "--nnodes", "1"]], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [["--standalone"], pytest.param(["--master-port", "{port}", "--nnodes", "1"], marks=pytest.mark.more)],
+    ids=str,
+)
 def test_torchrun_is_sound(options: list[str], tmp_path: Path) -> None:
     filled = [option.format(port=running.free_port()) for option in options]
     is_silent(running.run_torchrun(tmp_path, 2, *LAUNCH, options=filled), 2, LAUNCHED)
@@ -78,7 +82,9 @@ def _pmi(rank: int, world: int) -> dict[str, str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("launch", "launcher"), [(_srun, "slurm"), (_mpirun, "mpi"), (_pmi, "mpi")])
+@pytest.mark.parametrize(
+    ("launch", "launcher"), [(_srun, "slurm"), (_mpirun, "mpi"), pytest.param(_pmi, "mpi", marks=pytest.mark.more)]
+)
 def test_cluster_launchers_are_sound(
     launch: Callable[[int, int], dict[str, str]], launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

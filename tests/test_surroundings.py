@@ -21,7 +21,10 @@ def command(folder: Path) -> str:
     return FULL.format(folder=folder).replace("python", sys.executable)
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+SINGLY = [pytest.param(closed, marks=pytest.mark.more) for closed in ("<&-", ">&-", "2>&-")]
+
+
+@pytest.mark.parametrize("closed", [*SINGLY, "<&- >&- 2>&-"])
 def test_closed_descriptors(closed: str, tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.start(["sh", "-c", f"exec {command(tmp_path)} {closed}"], running.plain_ranks(1)[0])

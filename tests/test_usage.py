@@ -1,5 +1,6 @@
 """Mistakes in the command: one clear sentence, exit code 2, before anything starts."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight.registry import BUILT_IN
-from tests import running
+from preflight.cli import main
+from preflight.planning.registry import BUILT_IN
+from tests import processes, running
 
 
 def preflight(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -25,6 +27,10 @@ MISTAKES = [
     (["--skip", "xyzzy"], "known are comm, comm.all_gather, comm.all_reduce, comm.all_to_all, "),
     (["--al"], "did you mean --all"),
     (["ru"], "did you mean run"),
+    (["list", "--level", "quick"], "--level: list has no such option; it is one of run"),
+    (["run", "--only", "plugin.swap"], "there is no such check or family; name its file with --plugin FILE"),
+    (["run", "--set", "plugin.swap.gib=1"], "there is no check plugin.swap; name its file with --plugin FILE"),
+    (["describe", "plugin.swap"], "there is no such check or code; name its file with --plugin FILE"),
     (["run", "--level", "fast"], "invalid choice: 'fast'"),
     (["run", "--level", "quick", "--all"], "--all is --level full"),
     (["run", "--deadline", "soon"], "soon is not a number of seconds"),
@@ -40,7 +46,6 @@ MISTAKES = [
     (["describe", "comm.all_reduce.wrong"], "did you mean comm.all_reduce.wrong_result"),
     (["describe", "preflight.rendezvous.port_take"], "did you mean preflight.rendezvous.port_taken"),
     (["show", "nowhere.json"], "cannot be read"),
-    (["run", "--baseline", "nowhere"], "--baseline nowhere: cannot be read"),
     (["run", "--json", "/dev/null/report.json"], "cannot be written"),
     (["run", "--report", "/proc/nowhere"], "cannot be written"),
     (["run", "--level", "quick", "--only", "train"], "--only train: has no check of --level quick"),
@@ -62,16 +67,54 @@ MISTAKES = [
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--timeout", "0"], "0 is not a number of seconds"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--rdzv-backend", "etcd"], "invalid choice: 'etcd'"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nodes", "4"], "did you mean --nnodes"),
-    (["run", "--config", "nowhere.toml"], "nowhere.toml: cannot be read (No such file or directory)"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "says"), MISTAKES, ids=lambda value: " ".join(value)[:40])
-def test_mistake_is_one_sentence_and_exit_2(arguments: Sequence[str], says: str) -> None:
+def _words(value: Sequence[str]) -> str:
+    return value[:40] if isinstance(value, str) else " ".join(value)[:40]
+
+
+AS_PROCESSES = [
+    *(MISTAKES[number] for number in (0, 3, 21, 28)),
+    (["run", "--baseline", "nowhere"], "--baseline nowhere: cannot be read"),
+    (["run", "--config", "nowhere.toml"], "nowhere.toml: cannot be read (No such file or directory)"),
+]
+"""One each of a check's name, an option, an output that cannot be written, and another command; and what preflight
+reads in a child of its own: that takes signals and a timer, which would end pytest."""
+
+
+@pytest.mark.parametrize(("arguments", "says"), MISTAKES, ids=_words)
+def test_mistake_is_one_sentence_and_exit_2(
+    arguments: Sequence[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, which takes milliseconds; AS_PROCESSES are the same in processes of their own."""
+    _without_a_launcher(monkeypatch)
+    for run in (
+        "preflight.engine.local_launch.launch",
+        "preflight.engine.supervisor.run",
+    ):  # or what is no mistake would begin here
+        monkeypatch.setattr(run, lambda *_, run=run, **__: pytest.fail(f"{run} was called"))
+    with processes.forbidden(_words(arguments)), pytest.raises(SystemExit) as exited:
+        main.main(list(arguments))
+    _is_one_sentence(exited.value.code, *capsys.readouterr(), says)
+
+
+@pytest.mark.parametrize(("arguments", "says"), AS_PROCESSES, ids=_words)
+def test_mistake_ends_the_process_with_2(arguments: Sequence[str], says: str) -> None:
     finished = preflight(*arguments)
-    assert finished.returncode == 2, finished
-    assert says in finished.stderr and finished.stderr.count("\n") == 1, finished.stderr
-    assert finished.stderr.startswith("preflight: ") and finished.stdout == "", finished
+    _is_one_sentence(finished.returncode, finished.stdout, finished.stderr, says)
+
+
+def _is_one_sentence(code: object, output: str, error: str, says: str) -> None:
+    assert (code, output) == (2, ""), (code, output, error)
+    assert says in error and error.count("\n") == 1 and error.startswith("preflight: "), error
+
+
+def _without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that running.environment() gives to a process."""
+    clean = running.environment()
+    for name in set(os.environ) - set(clean):
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +153,33 @@ def test_list_and_describe() -> None:
     assert "--set comm.all_reduce.max_mib=" in page and "comm.all_reduce.wrong_result" in page
     assert "node 0 another process has the port" in preflight("describe", "preflight.rendezvous.port_taken").stdout
     assert "wrong sums" in preflight("describe", "comm.all_reduce.wrong_result").stdout
+    assert "did not end within its deadline" in preflight("describe", "timed_out").stdout
+
+
+PLUGIN = """from preflight.check import Level, Plan, Scope
+
+PLAN = Plan(Scope.NODE, Level.QUICK{more})
+def measure(ctx): return {{}}
+def judge(facts, run): return iter(())
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("", ""),
+        (", deadline_s='5'", "PLAN.deadline_s is '5', expected a number of seconds above 0 (mine.py line 3)"),
+        (", needs=('env.lunch',)", "PLAN.needs names env.lunch, which is no check; did you mean env.launch?"),
+        (") / 0 # (", "TypeError: unsupported operand type(s) for /: 'Plan' and 'int' (mine.py line 3)"),
+    ],
+    ids=["sound", "deadline", "needs", "raises"],
+)
+def test_describe_tells_why_a_plugin_cannot_be_loaded(more: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLUGIN.format(more=more))
+    told = preflight("describe", "plugin.mine", "--plugin", str(tmp_path / "mine.py"))
+    assert told.returncode == (1 if says else 0), told
+    assert told.stdout.startswith("plugin.mine") and not told.stderr, told
+    assert ("cannot be loaded: " in told.stdout) == bool(says) and says in told.stdout, told
 
 
 def test_a_report_can_be_shown_and_judged_again(tmp_path: Path) -> None:
@@ -123,18 +193,21 @@ def test_a_report_can_be_shown_and_judged_again(tmp_path: Path) -> None:
     assert lost.returncode == 2 and "no facts lie beside it" in lost.stderr, lost
 
 
-def test_a_quick_check_alone_is_quick(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", ["env.variables,node,gpu.inventory", "plugin.mine"])
+def test_a_quick_check_alone_is_quick(names: str, tmp_path: Path) -> None:
     """In a prolog: one process without torch."""
+    (tmp_path / "mine.py").write_text(PLUGIN.format(more=""))
     poison = tmp_path / "torch"
     poison.mkdir()
     (poison / "__init__.py").write_text("raise ImportError('quick must not import torch')")
     env = running.environment()
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
-    command = running.preflight(
-        "--level", "quick", "--only", "env.variables,node,gpu.inventory"
-    )  # node.clock is not quick
+    command = running.preflight("--level", "quick", "--only", names, "--plugin", str(tmp_path / "mine.py"))
     finished = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert finished.returncode == 0 and "4 checks:" in finished.stdout, finished
+    assert finished.returncode == 0, finished
+    expected = {"env.variables", "node.limits", "gpu.inventory"} if "node" in names else {names}
+    assert "1 rank on 1 node" in finished.stdout and expected <= set(finished.stdout.split()), finished
+    assert "node.clock" not in finished.stdout, finished
 
 
 def test_strict_makes_a_skip_a_failure(tmp_path: Path) -> None:
@@ -189,7 +262,10 @@ def test_what_a_broken_installation_left_is_named(tmp_path: Path) -> None:
 
 def test_a_fault_of_its_own_is_no_failure_of_the_machine() -> None:
     """Exit code 1 would say that a failure was found."""
-    code = "from preflight import cli, registry; registry.sources = lambda *_: 1 / 0; cli.main(['list'])"
+    code = (
+        "from preflight.cli import main; from preflight.planning import registry; registry.sources = lambda *_: 1 / 0; "
+    )
+    code += "main.main(['list'])"
     command = [sys.executable, "-c", code]
     finished = subprocess.run(command, env=running.environment(), capture_output=True, text=True, timeout=60)
     assert finished.returncode == 3 and "a fault of preflight itself" in finished.stderr, finished

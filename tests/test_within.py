@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import preflight
-from preflight.registry import UsageError
+from preflight.errors import UsageError
 from tests import running
 
 SCRIPT = str(running.ROOT / "tests" / "scripts" / "training.py")
@@ -34,7 +34,7 @@ def holds(told: list[dict[str, Any]]) -> None:
         assert one["usage"].startswith("--only env.lunch: there is no such check or family")
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.more), 2])
 def test_with_plain_variables_the_jobs_store_takes_the_port_after_ours(world: int, tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     for env in running.plain_ranks(world, TEST_TOLD=str(tmp_path / "told-")):
@@ -101,7 +101,7 @@ def rank(index, when):
         verdict = preflight.run(only=["env.launch", "comm.init"], quiet=True, deadline_s=40)
         said = [index, verdict.verdict, verdict.report["job"]["world_size"] if verdict.report else None]
         os.write(1, (" ".join(map(str, said)) + "\\n").encode())  # at once: the other rank writes, too
-    except preflight.registry.UsageError as error:
+    except preflight.planning.registry.UsageError as error:
         os.write(1, f"{index} {error}\\n".encode())
 
 if __name__ == "__main__":
@@ -141,6 +141,7 @@ def test_other_ranks_print_nothing_while_the_store_goes(tmp_path: Path) -> None:
     assert finished.output == "" and finished.exit_codes == [0, 0], finished.output
 
 
+@pytest.mark.process
 def test_a_model_is_named_as_on_the_command_line() -> None:
     with pytest.raises(UsageError, match=r"--model: model\.build: MODULE:FUNCTION or FILE\.py:FUNCTION is expected"):
         preflight.run(model="model.build")

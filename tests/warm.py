@@ -1,8 +1,9 @@
-"""Ranks that begin with torch imported: forked from a process that waits for orders. The import is most of what a short
-run takes, and the same in every test. In all else they are as `python -m preflight` would start them.
+"""Ranks that begin with torch imported, and with what training needs of it: forked from a process that waits for
+orders. The import is most of what a short run takes, and the same in every test. In all else they are as
+`python -m preflight` would start them.
 
 Two such processes serve a test session, with hash seeds of their own: ranks whose sets have one order would hide what
-hangs on it. Started cold, and not from here, are the ranks of torchrun, of hosts, and of tests/test_sound.py.
+hangs on it. Started cold, and not from here, are the ranks of torchrun and of tests/test_sound.py.
 """
 
 import atexit
@@ -25,7 +26,12 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tests import entering
+
+if TYPE_CHECKING:
+    from tests.hosts import Host
 
 TESTS = Path(__file__).parent
 MARK = "PREFLIGHT_TEST_MARK"
@@ -68,9 +74,12 @@ class Child:
             self._forker.hear()
         return self.returncode
 
-    def kill(self) -> None:
+    def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Forker:
@@ -86,8 +95,13 @@ class Forker:
         )  # fmt: skip
         theirs.close()
 
-    def fork(self, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int) -> Child:
-        order = {"words": words, "env": env, "folder": str(folder)}
+    def fork(self, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, host: "Host | None") -> Child:
+        order = {
+            "words": words,
+            "env": env,
+            "folder": str(folder),
+            "host": host and [host.namespace, host.name, str(host.folder)],
+        }
         socket.send_fds(self.channel, [json.dumps(order).encode()], [log])
         child = None
         while child is None:
@@ -113,14 +127,16 @@ _forkers: list[Forker] = []
 
 
 def start(
-    rank: int, words: Sequence[str], env: Mapping[str, str], usual: Mapping[str, str], folder: Path, log: int
-) -> Child:
-    """`python -m preflight` with these words. `env`: its own environment, which fits the `usual` one."""
+    rank: int, words: Sequence[str], env: Mapping[str, str], usual: Mapping[str, str], folder: Path, log: int,
+    host: "Host | None" = None,
+) -> Child:  # fmt: skip
+    """`python -m preflight` with these words. `env`: its own environment, which fits the `usual` one. `host`: of
+    tests/hosts.py, where it runs."""
     if not _forkers:
         _forkers.extend(Forker(usual) for _ in range(2))
         for forker in _forkers:
             atexit.register(forker.close)
-    return _forkers[rank % 2].fork(words, env, folder, log)
+    return _forkers[rank % 2].fork(words, env, folder, log, host)
 
 
 # In the process that forks
@@ -133,7 +149,8 @@ def _serve(channel: socket.socket) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as preflight does: no thread may be left running
-        import torch.distributed  # noqa: F401
+        import torch._dynamo
+        import torch.distributed.fsdp  # noqa: F401 -- both are half of what a short training takes
     gc.freeze()
     gc.enable()
     awake, wakes = os.pipe2(os.O_NONBLOCK)
@@ -182,6 +199,8 @@ def _become(order: dict[str, Any], log: int, place: int) -> NoReturn:
         ctypes.memmove(place, order["env"][MARK].encode(), len(BLANK))
         os.environ.clear()
         os.environ.update(order["env"])
+        if order["host"]:
+            entering.enter(*order["host"])
         os.chdir(order["folder"])
         sys.argv = ["", *order["words"]]
         folders = order["env"]["PYTHONPATH"].split(os.pathsep)

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
-from preflight import cli
-from preflight.arguments import Parser
-from preflight.registry import UsageError, near_misses
+from preflight.cli import main as preflight_command
+from preflight.cli.arguments import Parser
+from preflight.errors import UsageError, near_misses
 from preflight.train_smoke.names import VARIANTS
 
 ALL_LEVELS = ("--level", "--all")
@@ -40,7 +40,7 @@ def translated(arguments: list[str], variants: Mapping[str, Mapping[str, str]]) 
 
 def main() -> NoReturn:
     """The command, to its exit."""
-    cli.main(sys.argv[1:], lambda arguments: translated(arguments, VARIANTS))
+    preflight_command.main(sys.argv[1:], lambda arguments: translated(arguments, VARIANTS))
 
 
 def _parser() -> argparse.ArgumentParser:

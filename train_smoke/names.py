@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+STEPS = 8
+"""Of each training."""
 PLAIN = "plain"
 """The variant that runs at level standard; the others run at full."""
 

@@ -1,10 +1,11 @@
 """The training alone, that strategies are held against, and how far apart sound trainings may be.
 
 It is done three times: with the batch cut as the ranks have it, and its parts added up in their order; with the whole
-batch at once; and cut again, with every weight and every number of the batch one unit in the last place away. These
-differ by the roundings of this hardware only.
+batch at once, where that is another cut; and cut again, with the weights and the batch moved by one unit in the last
+place. These differ by the roundings of this hardware only.
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 from preflight.train_smoke import compare
 from preflight.train_smoke.batch import Cut, Part, each
 from preflight.train_smoke.compare import Curve, Spread
-from preflight.train_smoke.task import STEPS, Recipe, Task
+from preflight.train_smoke.gradient_watch import Signs, Watch
+from preflight.train_smoke.task import Recipe, Task
 from preflight.train_smoke.train import InBfloat16, Kept, Trained, Training, on_cpu
-from preflight.train_smoke.watch import Signs, Watch
+from preflight.train_smoke.user_given import is_out_of_memory
 from preflight.train_smoke.wrapped import Wrapped, unmarked
 
 
@@ -49,10 +51,21 @@ def forget() -> None:
 def _trained(task: Task, recipe: Recipe) -> Reference:
     in_parts = alone(task, recipe)
     in_parts.kept.own = _own_gradient(task, recipe)
-    whole = alone(task, recipe, whole=True, against=in_parts.kept)
-    nudged = alone(_nudged(task), recipe, against=in_parts.kept)
-    spreads = (compare.spread(one.curve, in_parts.curve, one.apart) for one in (whole, nudged) if one.apart)
-    return Reference(in_parts.curve, in_parts.kept, compare.wider(*spreads))
+    again = [_alone_nudged(task, recipe, in_parts.kept)]
+    if task.cut.whole is not task.cut.parts:
+        again.append(alone(task, recipe, whole=True, against=in_parts.kept))
+    spreads = (compare.spread(one.curve, in_parts.curve, one.apart) for one in again if one.apart)
+    return Reference(in_parts.curve, in_parts.kept, functools.reduce(compare.wider, spreads))
+
+
+def _alone_nudged(task: Task, recipe: Recipe, against: Kept) -> Trained:
+    """With weights and batch moved by one rounding; with the weights alone, where the code refuses that batch."""
+    try:
+        return alone(_nudged(task, _nudged_cut(task.cut)), recipe, against=against)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+    return alone(_nudged(task, task.cut), recipe, against=against)
 
 
 class Alone(Wrapped):
@@ -75,7 +88,7 @@ def alone(task: Task, recipe: Recipe, *, whole: bool = False, against: Kept | No
     watch = Watch(plain, Signs(plain), unmarked)
     times = 1 if whole else task.cut.ranks
     wrapped = Alone(InBfloat16(plain) if recipe.mixed else plain, plain, times)
-    steps = [task.cut.whole if whole else task.cut.parts] * STEPS
+    steps = [task.cut.whole if whole else task.cut.parts] * task.steps
     if recipe.uneven:
         steps[-1] = task.cut.early
     return Training(task, recipe, wrapped, watch, times=times, against=against).run(steps)
@@ -90,26 +103,42 @@ def _own_gradient(task: Task, recipe: Recipe) -> dict[str, Tensor]:
     return {name: on_cpu(one.grad) for name, one in plain.named_parameters() if one.grad is not None}
 
 
-def _nudged(task: Task) -> Task:
+def _nudged(task: Task, cut: Cut) -> Task:
+    """The task on another cut, its weights moved by one unit in the last place."""
     random = torch.Generator().manual_seed(1)
-
-    def nudge(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        way = torch.randint(0, 2, tensor.shape, generator=random).mul_(2).sub_(1).to(tensor)
-        moved = tensor * (1 + torch.finfo(tensor.dtype).eps * way)
-        return torch.where(moved.isfinite(), moved, tensor)  # a mask may hold the lowest number that there is
 
     def new() -> nn.Module:
         plain = task.new()
         with torch.no_grad():
             for parameter in plain.parameters():
                 if parameter.requires_grad:  # one that stays may not be elsewhere at the end
-                    parameter.copy_(nudge(parameter))
+                    parameter.copy_(_moved(parameter, random))
         return plain
+
+    return replace(task, new=new, cut=cut)
+
+
+def _nudged_cut(cut: Cut) -> Cut:
+    """The batch moved by one unit in the last place, but no further than its own least and largest numbers: code may
+    check a range, such as that of probabilities. Whole numbers stay: masks, classes and counts are not rounded."""
+    random = torch.Generator().manual_seed(2)
+
+    def nudge(tensor: Tensor) -> Tensor:
+        numbers = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor[:0]
+        if not numbers.numel():
+            return tensor
+        moved = _moved(tensor, random).clamp(numbers.min(), numbers.max())
+        return torch.where(tensor == tensor.round(), tensor, moved)
 
     def parts(chosen: tuple[Part, ...]) -> tuple[Part, ...]:
         return tuple(replace(part, data=each(nudge, part.data)) for part in chosen)
 
-    cut: Cut = replace(task.cut, parts=parts(task.cut.parts), early=parts(task.cut.early))
-    return replace(task, new=new, cut=cut)
+    return replace(cut, parts=parts(cut.parts), early=parts(cut.early))
+
+
+def _moved(tensor: Tensor, random: torch.Generator) -> Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    way = torch.randint(0, 2, tensor.shape, generator=random).mul_(2).sub_(1).to(tensor)
+    moved = tensor * (1 + torch.finfo(tensor.dtype).eps * way)
+    return torch.where(moved.isfinite(), moved, tensor)  # a mask may hold the lowest number that there is

@@ -14,7 +14,7 @@ from typing import TypedDict
 from torch import Tensor
 
 from preflight.train_smoke import compare, kind, reference
-from preflight.train_smoke.bits import Bits, Twice
+from preflight.train_smoke.bit_equality import Bits, Twice
 from preflight.train_smoke.compare import MOMENTS, Curve, Spread
 from preflight.train_smoke.task import Recipe, Task, plain_arithmetic
 from preflight.train_smoke.train import Comparison, Kept

@@ -7,10 +7,10 @@ from typing import TypedDict
 
 from preflight.train_smoke import reference
 from preflight.train_smoke.compare import Apart, Curve, Spread
+from preflight.train_smoke.gradient_watch import Signs, Watch
 from preflight.train_smoke.memory import Memory, Probe
-from preflight.train_smoke.task import STEPS, Task, plain_arithmetic
+from preflight.train_smoke.task import Task, plain_arithmetic
 from preflight.train_smoke.train import Training
-from preflight.train_smoke.watch import Signs, Watch
 from preflight.train_smoke.wrapped import Doing, Mark, Setting, Variant, silent
 
 
@@ -89,6 +89,6 @@ def _run(
         task, variant.recipe, wrapped, watch, times=setting.ranks, against=expected.kept, probe=probe, mark=marked,
         doing=do,
     )  # fmt: skip
-    trained = training.run([own] * (STEPS - joins_early), len(own))
+    trained = training.run([own] * (task.steps - joins_early), len(own))
     made["curve"], made["apart"] = trained.curve, trained.apart
     made["memory"] = probe.memory(wrapped.held(training.optimizer))

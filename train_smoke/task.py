@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from preflight.train_smoke import batch, model
 from preflight.train_smoke.batch import Cut
-from preflight.train_smoke.names import PLAIN
+from preflight.train_smoke.names import PLAIN, STEPS
 
-STEPS, LEARNING_RATE, MOMENTUM = 8, 0.2, 0.9
+LEARNING_RATE, MOMENTUM = 0.2, 0.9
 ADAMW_RATE = 0.003
 ROWS, DISTINCT = 2, 31
 """Sequences a rank, and how many ranks have their own: 31 is a prime, so that nodes of 8 ranks do not soon repeat each
@@ -75,6 +75,7 @@ class Task:
     threads: int | None = 1
     """For its arithmetic; None leaves them as they are."""
     rates: Rates = field(default_factory=Rates)
+    steps: int = STEPS
 
 
 def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED) -> Task:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from preflight.train_smoke.batch import Part, each
 from preflight.train_smoke.buffers import Buffers
 from preflight.train_smoke.compare import MOMENTS, Along, Apart, Curve, Furthest, as_json, block_of
+from preflight.train_smoke.gradient_watch import Watch, together
 from preflight.train_smoke.memory import Probe
-from preflight.train_smoke.task import STEPS, Recipe, Task
-from preflight.train_smoke.watch import Watch, together
+from preflight.train_smoke.task import Recipe, Task
 from preflight.train_smoke.wrapped import Doing, Mark, Place, Values, Wrapped, silent, unmarked
 
 NEGLIGIBLE = {"gradient": 0.05, "end": 1e-2, "state": 0.05}
@@ -201,7 +201,7 @@ class Training:
             for step, parts in enumerate(steps):
                 self._step(step, parts, own)
         self._see("end", self._wrapped.weights())
-        if len(steps) == STEPS:  # a rank that joined early has not taken the last step itself
+        if len(steps) == self._task.steps:  # a rank that joined early has not taken the last step itself
             self._see("state", self._wrapped.states(self.optimizer))
         apart = self._comparison.apart() if self._comparison is not None else None
         return Trained(self._curve, self._kept, apart)

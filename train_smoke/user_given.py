@@ -3,6 +3,9 @@
 import copy
 import ctypes
 import hashlib
+import itertools
+import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -50,20 +53,35 @@ class Given:
     batch: Any
     loss: Callable[[nn.Module, Any], Tensor]
     rows: int
+    again: Callable[[], nn.Module]
+    """Calls the function again, for a model that cannot be copied."""
 
     def copy(self, device: torch.device) -> nn.Module:
         """The same weights and buffers on a device; they require a gradient where they did. Raises Mistake."""
         try:
             return copy.deepcopy(self.model).to(device)
-        except (TypeError, RuntimeError) as error:
+        except (TypeError, RuntimeError) as error:  # weight_norm keeps a tensor that deepcopy refuses
             if is_out_of_memory(error):
                 raise
-            text = f"the model cannot be copied ({type(error).__name__}: {error}), and each strategy trains a copy"
-            raise Mistake("wrong_model", text) from error
+            return self._built_again(error).to(device)
+
+    @torch.no_grad()
+    def _built_again(self, error: Exception) -> nn.Module:
+        """Another model from the function, with the same weights and buffers. Raises Mistake."""
+        made = self.again()
+        for new, own in itertools.zip_longest(values(made), values(self.model)):
+            if new is None or own is None or new is own or new.shape != own.shape:
+                what = "the same model" if new is own else "a model of another shape"
+                text = f"the model cannot be copied ({type(error).__name__}: {error}), and called again the function "
+                raise Mistake("wrong_model", f"{text}returns {what}, but each strategy trains a copy") from error
+            new.copy_(own)
+            if new.requires_grad != own.requires_grad:
+                new.requires_grad_(own.requires_grad)
+        return made
 
 
-def given(made: Any) -> Given:
-    """Raises Mistake."""
+def given(made: Any, again: Callable[[], nn.Module]) -> Given:
+    """`again`: makes the model once more. Raises Mistake."""
     if not isinstance(made, tuple | list) or len(made) != 3:
         raise Mistake("wrong_return", f"it returns {_called(made)}, {EXPECTED}")
     model, data, loss = made
@@ -73,7 +91,28 @@ def given(made: Any) -> Given:
         raise Mistake("wrong_return", f"the third that it returns is {_called(loss)}, {EXPECTED}")
     _can_be_trained(model)
     rows = _rows(data)
-    return Given(model.cpu(), each(lambda one: one.detach().cpu(), data), loss, rows)
+    return Given(model.cpu(), each(lambda one: one.detach().cpu(), data), _seeded(loss), rows, again)
+
+
+SEED = 1
+
+
+def seed() -> None:
+    """The same on all ranks: what is drawn next is then the same, too."""
+    torch.manual_seed(SEED)
+    random.seed(SEED)
+    if "numpy" in sys.modules:  # torch imports it, where it is installed
+        sys.modules["numpy"].random.seed(SEED)
+
+
+def _seeded(loss: Callable[[nn.Module, Any], Tensor]) -> Callable[[nn.Module, Any], Tensor]:
+    """A loss that draws the same numbers for the same rows, alone and under a strategy."""
+
+    def seeded(model: nn.Module, batch: Any) -> Tensor:
+        seed()
+        return loss(model, batch)
+
+    return seeded
 
 
 def _called(value: object) -> str:

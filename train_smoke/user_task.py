@@ -29,14 +29,15 @@ def rows_of(rows: int, rank: int, ranks: int) -> list[int]:
 
 
 def task(
-    given: Given, rank: int, ranks: int, device: torch.device, rates: Rates, threads: int | None, *, exactly: bool
-) -> Task:
+    given: Given, rank: int, ranks: int, device: torch.device, rates: Rates, threads: int | None, steps: int, *,
+    exactly: bool,
+) -> Task:  # fmt: skip
     """`exactly`: alone the batch is always cut as the ranks have it, since another cut is another function."""
     data = each(lambda one: one.to(device), given.batch)
     rows = [batch.rows_of(one, ranks, given.rows) for one in range(ranks)]
     cut = batch.cut(data, rows, rank)
     cut = _by_rank(cut, data, rows) if exactly else cut
-    return Task("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates)
+    return Task("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps)
 
 
 def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:

@@ -2,8 +2,8 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from preflight.train_smoke.batch import each
 from preflight.train_smoke.buffers import Buffers
-from preflight.train_smoke.user_given import Given, Mistake, raw, some
+from preflight.train_smoke.user_given import Given, Mistake, raw, seed, some
 
 SHARE_A_STEP = 0.002
 """Of the weights' norm that the first step of SGD is long. With momentum eight steps come to 6% of it at most: far
@@ -24,11 +23,12 @@ ROUNDED = {torch.float64: 1e-4, torch.float32: 1e-3}
 """How far (relatively) the loss of all rows may be from the mean of two halves: thousands of roundings."""
 ROUNDED_ELSE = 0.05
 """In bfloat16 and float16."""
+DRAWN = 0.2
+"""Where the loss depends on what is drawn: a sum is twice the mean of its halves, whatever was drawn."""
 
 
 class Incomparable(Exception):  # noqa: N818 -- a reason to skip, not an error
-    """No two trainings of this model can be held against each other, though it may be sound. Of random numbers it is
-    raised where they are drawn."""
+    """No two trainings of this model can be held against each other, though it may be sound."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Traits:
     """Modules that normalise by the batch that they see."""
     dropouts: list[str]
     """Modules whose dropout was set to 0."""
+    draws: bool
+    """Whether forward or loss draw random numbers even so."""
     apart: float
     """How far the loss over all rows is from the mean of the losses of its halves, by the largest of these; 0 where
     they agree but for rounding."""
@@ -52,6 +54,8 @@ class Traits:
     """A learning rate of SGD that changes the weights by SHARE_A_STEP."""
     adamw_rate: float
     """The same of AdamW."""
+    step_s: float
+    """Seconds that forward and backward take over all rows."""
 
 
 def without_dropout(model: nn.Module) -> list[str]:
@@ -81,18 +85,22 @@ def traits(given: Given, own: list[int], device: torch.device, dropouts: list[st
     data = each(lambda one: one.to(device), given.batch)
     calls: list[None] = []
     hook = plain.register_forward_pre_hook(lambda *_: calls.append(None))
-    loss = _drawing_nothing(lambda: given.loss(plain, data), lambda: given.loss(given.copy(device), data))
+    start = time.monotonic()
+    loss, draws = _draws(lambda: given.loss(plain, data))
     hook.remove()
     _checked(loss, plain, f"{given.rows} rows")
+    step_s = time.monotonic() - start
     unused = _without_gradient(plain)
     used = [(name, one) for name, one in plain.named_parameters() if one.grad is not None]
     rate, adamw_rate = _rates(used)
     for _, one in used:
         one.grad = None
+    start = time.monotonic()
     _checked(given.loss(plain, _rows(data, own)), plain, f"its own {len(own)} of {given.rows} rows")
+    step_s = min(step_s, (time.monotonic() - start) * given.rows / len(own))  # the first one warmed up
     here = [name for name in _without_gradient(plain) if name not in unused]
-    apart = _apart(given, data, device)
-    return Traits(unused, here, batch_norms(given.model), dropouts, apart, len(calls), rate, adamw_rate)
+    apart = _apart(given, data, device, draws=draws)
+    return Traits(unused, here, batch_norms(given.model), dropouts, draws, apart, len(calls), rate, adamw_rate, step_s)
 
 
 def _rows(data: Any, rows: list[int]) -> Any:
@@ -145,8 +153,8 @@ def _rates(used: list[tuple[str, nn.Parameter]]) -> tuple[float, float]:
 # Is it a mean over the rows?
 
 
-def _apart(given: Given, data: Any, device: torch.device) -> float:
-    """Raises Mistake for a sum."""
+def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> float:
+    """Raises Mistake for a sum. Where each half draws other numbers, nothing finer than that can be told."""
     if given.rows < 2:
         return 0.0
     plain, middle = given.copy(device), given.rows // 2
@@ -167,27 +175,23 @@ def _apart(given: Given, data: Any, device: torch.device) -> float:
     if not math.isfinite(least):
         return 0.0  # the trainings will tell
     dtype = next(one.dtype for one in plain.parameters() if one.requires_grad)
-    allowed = ROUNDED.get(dtype, ROUNDED_ELSE) * least
+    allowed = (DRAWN if draws else ROUNDED.get(dtype, ROUNDED_ELSE)) * least
     if abs(total - mean) <= allowed:
         return 0.0
     if mean and abs(total - first - second) <= allowed:
         text = f"the loss over {sizes[0]} rows is {total / mean:.3g} x the mean of its halves' losses ({total:.6g} and "
         raise Mistake("sum_for_mean", f"{text}{mean:.6g}), expected 1 x: it is a sum over the rows", ratio=total / mean)
-    return (total - mean) / least
+    return 0.0 if draws else (total - mean) / least
 
 
 # Does it draw random numbers?
 
 
-def _drawing_nothing(loss: Callable[[], Any], again: Callable[[], Any]) -> Any:
-    """Raises Incomparable where the same is not computed twice."""
+def _draws(of: Callable[[], Any]) -> tuple[Any, bool]:
+    """What it makes, and whether random numbers were drawn for it."""
+    seed()
     before = _random_states()
-    made = loss()
-    if _random_states() != before:
-        with _pointing_at_draws():
-            again()
-        raise Incomparable("forward or loss_fn draws random numbers")
-    return made
+    return of(), _random_states() != before
 
 
 def _random_states() -> list[bytes]:
@@ -195,24 +199,3 @@ def _random_states() -> list[bytes]:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states += torch.cuda.get_rng_state_all()
     return [*map(raw, states), repr(random.getstate()).encode()]
-
-
-class _Pointing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raises behind the first operation that draws."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._before = _random_states()
-
-    def __torch_dispatch__(self, function: Any, _types: Any, inputs: Any = (), named: Any = None) -> Any:
-        made = function(*inputs, **(named or {}))
-        if _random_states() != self._before:
-            name = str(function).removeprefix("aten.").partition(".")[0]
-            raise Incomparable(f"{name}() draws random numbers, expected none: each rank would draw others")
-        return made
-
-
-@contextmanager
-def _pointing_at_draws() -> Iterator[None]:
-    with _Pointing():
-        yield

@@ -8,26 +8,20 @@ that every one has many witnesses. A link is timed where its data arrives, from 
 from collections.abc import Iterator, Mapping
 
 from preflight.check import Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges
-from preflight.checks.comm import heat, meetings, slow_links, slow_words, transfers
-from preflight.checks.comm.readings import human, rate
-from preflight.checks.comm.slow_links import MUCH_SLOWER as MUCH_SLOWER
-from preflight.checks.comm.slow_links import SLOWER as SLOWER
-from preflight.checks.comm.slow_words import SLOW_LINK as SLOW_LINK
-from preflight.checks.comm.slow_words import SLOW_NODE as SLOW_NODE
-from preflight.checks.comm.slow_words import SLOW_RAIL as SLOW_RAIL
-from preflight.checks.comm.slow_words import SLOW_RANK as SLOW_RANK
-from preflight.checks.comm.slow_words import SLOW_SIDES as SLOW_SIDES
-from preflight.checks.comm.slow_words import SLOWER_THAN_BASELINE as SLOWER_THAN_BASELINE
-from preflight.checks.comm.transfers import Facts
+from preflight.checks.comm.shared import heatmap, localize, meetings, messages, transfers
+from preflight.checks.comm.shared.localize import MUCH_SLOWER, SLOWER
+from preflight.checks.comm.shared.readings import nominal, rate
+from preflight.checks.comm.shared.transfers import Facts
 
 
 def _deadline(job: Job) -> float:
     """A second a round: at 100 Mbit/s three passes of 256 KiB both ways take a fifth of one, and NCCL connects."""
-    return 60.0 + len(meetings.chosen(len(job.nodes)))
+    return 60.0 + len(meetings.rounds_between(len(job.nodes)))
 
 
+PARTS = (localize, messages)
 PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0, needs=("comm.init",), when=slow_links.SYMPTOMS,
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0, needs=("comm.init",), when=localize.SYMPTOMS,
     baseline=True,
 )  # fmt: skip
 
@@ -37,34 +31,34 @@ BUDGET_S = 3.0
 def measure(ctx: Context) -> Facts:
     if len(ctx.job.nodes) < 2:
         raise NotApplicable("one node: there is no pair")
-    steps = meetings.between(ctx.job, ctx.members)
+    steps = meetings.steps_between(ctx.job, ctx.members)
     if not steps:
         raise Skip("one node is left: there is no pair")
-    alone = next(ranks for ranks in meetings.nodes(ctx.job, ctx.members) if ctx.rank in ranks)
+    alone = next(ranks for ranks in meetings.group_by_node(ctx.job, ctx.members) if ctx.rank in ranks)
     return transfers.measure(ctx, alone, steps, BUDGET_S, reduces=False)
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    blame = slow_links.blame(facts, run)
+    blame = localize.find_blame(facts, run)
     if blame is not None:
-        yield from slow_words.findings(blame, run)
+        yield from messages.findings(blame, run)
         factor = run[SLOWER] if run.job.backend == "nccl" else run[MUCH_SLOWER]
-        yield from slow_words.slower_than(slow_links.rates(run.baseline("comm.pairs")), blame.rates, factor)
+        yield from messages.slower_than(localize.link_rates(run.baseline("comm.pairs")), blame.rates, factor)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    blame = slow_links.blame(facts, run)
+    blame = localize.find_blame(facts, run)
     if blame is None:
         return "no link was timed"
-    size = human(max(one["bytes"] for one in facts.values()))
+    size = nominal(max(one["bytes"] for one in facts.values()))
     nodes = len({blame.places[rank].node for rank in facts})
-    partners = len(meetings.chosen(nodes))
+    partners = len(meetings.rounds_between(nodes))
     each = f", each with {partners} others" if partners < nodes - 1 else ""
     met = f"{ranges.count(len(blame.rates), 'link')} between {ranges.count(nodes, 'node')}{each}"
     return f"{met}, {size}: {rate(blame.usual)} in the middle, {rate(min(blame.rates.values()))} at least"
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = slow_links.blame(facts, run)
+    blame = localize.find_blame(facts, run)
     if blame is not None:
-        yield from heat.by_node(blame, run)
+        yield from heatmap.by_node(blame, run)

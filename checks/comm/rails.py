@@ -12,18 +12,12 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, ranges
-from preflight.checks.comm import heat, meetings, slow_links, slow_words, transfers
-from preflight.checks.comm.readings import human, rate
-from preflight.checks.comm.slow_links import MUCH_SLOWER as MUCH_SLOWER
-from preflight.checks.comm.slow_links import SLOWER as SLOWER
-from preflight.checks.comm.slow_words import SLOW_LINK as SLOW_LINK
-from preflight.checks.comm.slow_words import SLOW_NODE as SLOW_NODE
-from preflight.checks.comm.slow_words import SLOW_RAIL as SLOW_RAIL
-from preflight.checks.comm.slow_words import SLOW_RANK as SLOW_RANK
-from preflight.checks.comm.slow_words import SLOW_SIDES as SLOW_SIDES
-from preflight.checks.comm.slow_words import SLOWER_THAN_BASELINE as SLOWER_THAN_BASELINE
-from preflight.checks.comm.transfers import Facts
+from preflight.checks.comm.shared import heatmap, localize, meetings, messages, transfers
+from preflight.checks.comm.shared.localize import MUCH_SLOWER, SLOWER
+from preflight.checks.comm.shared.readings import nominal, rate
+from preflight.checks.comm.shared.transfers import Facts
 
+PARTS = (localize, messages)
 PLAN = Plan(
     Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, needs=("comm.init",), baseline=True
 )  # fmt: skip
@@ -43,32 +37,32 @@ FEWEST_RAILS = 3
 def measure(ctx: Context) -> Facts:
     if len(ctx.job.nodes) < 2:
         raise NotApplicable("one node: no link leads to another")
-    rails = meetings.rails(ctx.job, ctx.members)
+    rails = meetings.group_by_rail(ctx.job, ctx.members)
     if all(len(rail) < 2 for rail in rails):
         raise Skip("one node is left: no link leads to another")
     mine = next(rail for rail in rails if ctx.rank in rail)
-    return transfers.measure(ctx, mine, meetings.rings(rails), BUDGET_S)
+    return transfers.measure(ctx, mine, meetings.ring_steps(rails), BUDGET_S)
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    blame = slow_links.blame(facts, run)
+    blame = localize.find_blame(facts, run)
     if blame is None:
         return
-    yield from slow_words.findings(blame, run)
+    yield from messages.findings(blame, run)
     touched = {blame.places[a].rail for a, _ in blame.bad}
     yield from _together(facts, touched, run)
     factor = run[SLOWER] if run.job.backend == "nccl" else run[MUCH_SLOWER]
-    yield from slow_words.slower_than(slow_links.rates(run.baseline("comm.rails")), blame.rates, factor)
+    yield from messages.slower_than(localize.link_rates(run.baseline("comm.rails")), blame.rates, factor)
 
 
 def _together(facts: Mapping[int, Facts], touched: set[int], run: Run) -> Iterator[Finding]:
-    """Rails are compared by bus bandwidth, since they may have unlike numbers of ranks (nccl-tests,
+    """Rails are compared by bus bandwidth, since they may have different numbers of ranks (nccl-tests,
     doc/PERFORMANCE.md). Those with a slow link are told already. On gloo all rails share the processors, and whose
     turn it is there decides: a sound one is 5 times slower than another under load."""
     busbw = _busbw(facts, run)
     if len(busbw) < FEWEST_RAILS or run.job.backend != "nccl":
         return
-    least = slow_links.limit(busbw.values(), run)
+    least = localize.slow_below(busbw.values(), run)
     slow = {rail: value for rail, value in busbw.items() if value < least and rail not in touched}
     for rail, value in slow.items():
         others = [one for number, one in busbw.items() if number not in slow]
@@ -79,7 +73,7 @@ def _together(facts: Mapping[int, Facts], touched: set[int], run: Run) -> Iterat
 
 def _busbw(facts: Mapping[int, Facts], run: Run) -> dict[int, float]:
     """GB/s of 10^9 bytes, by rail."""
-    rail_of, found = slow_links.places(run.job), {}
+    rail_of, found = localize.positions(run.job), {}
     size: dict[int, int] = {}
     for rank in facts:
         size[rail_of[rank].rail] = size.get(rail_of[rank].rail, 0) + 1
@@ -92,10 +86,10 @@ def _busbw(facts: Mapping[int, Facts], run: Run) -> dict[int, float]:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    blame = slow_links.blame(facts, run)
+    blame = localize.find_blame(facts, run)
     if blame is None:
         return "no link was timed"
-    size = human(max(one["bytes"] for one in facts.values()))
+    size = nominal(max(one["bytes"] for one in facts.values()))
     rails = ranges.count(len({blame.places[rank].rail for rank in facts}), "rail")
     slowest = rate(min(blame.rates.values()))
     links = ranges.count(len(blame.rates), "link")
@@ -103,6 +97,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = slow_links.blame(facts, run)
+    blame = localize.find_blame(facts, run)
     if blame is not None:
-        yield from heat.by_rank(blame, run)
+        yield from heatmap.by_rank(blame, run)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity, ranges
-from preflight.checks.net import hca, hca_counters
-from preflight.checks.net.hca_use import Node, Trouble, Use, findings, listed, weighed
-from preflight.rendezvous import tcp
+from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity, ranges, words
+from preflight.checks.net.shared import hca, hca_counters
+from preflight.checks.net.shared.port_selection import SHOWN, Node, Trouble, Use, findings, weighed
+from preflight.sdk import tcp
 
 RDMA = "net.rdma"
 PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, reads=(RDMA,), last=True)
@@ -138,7 +138,7 @@ def _full(
         went_down = hca_counters.WENT_DOWN in full and use.vendor == hca.MELLANOX
         severity = weighed(Severity.WARN if went_down else Severity.INFO, node, use.vendor, run)
         ends = [f"{name} ({counters[name]:,})" for name in full]
-        what = f"at the end of its counter{'' if len(full) == 1 else 's'} {listed(ends)}"
+        what = f"at the end of its counter{'' if len(full) == 1 else 's'} {words.some(ends, SHOWN)}"
         fix = None if use.port["layer"] == hca.INFINIBAND else FIX_ETHERNET
         yield Trouble(FULL, severity, use.rank, use.label, what, "room to rise", fix)
 
@@ -146,9 +146,9 @@ def _full(
 def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) -> Finding:
     """Who sends again is the victim of a loss anywhere on the way: only one that is alone with it is named."""
     worst = sorted(resent, key=lambda use: -sum(rise.after - rise.before for rise in resent[use]))
-    told = [f"{use.label} of {run.job.node_of(use.rank).node}: {', '.join(map(str, resent[use]))}" for use in worst[:3]]
-    more = "; ..." if len(worst) > len(told) else ""
-    text = f"{len(resent)} of {ranges.count(of, 'port')} sent packets again during the run ({'; '.join(told)}{more})"
+    told = [f"{use.label} of {run.job.node_of(use.rank).node}: {', '.join(map(str, resent[use]))}" for use in worst]
+    shown = words.some(told, 3, "; ", "; ")
+    text = f"{len(resent)} of {ranges.count(of, 'port')} sent packets again during the run ({shown})"
     names = {run.job.node_of(use.rank).node for use in worst}
     device = worst[0].hca["name"]
     where = {"node": names.pop()} if len(names) == 1 else {}

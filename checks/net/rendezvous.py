@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges
-from preflight.rendezvous import causes, tcp
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.sdk import reachability, tcp
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 
@@ -198,7 +198,7 @@ def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
                 yield SILENT_ADDRESS.warn(text, evidence=evidence, **where)
             else:
                 expected = f"{text}, expected a connection as preflight has"
-                yield UNREACHABLE.fail(expected, evidence=evidence, fix=causes.CURES[first["kind"]], **where)
+                yield UNREACHABLE.fail(expected, evidence=evidence, fix=reachability.CURES[first["kind"]], **where)
 
 
 def _named(bad: Sequence[int], of: int, run: Run) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
@@ -210,15 +210,14 @@ def _named(bad: Sequence[int], of: int, run: Run) -> Iterator[tuple[Sequence[int
 
 
 def _nodes(ranks_: Sequence[int], run: Run, most: int = 3) -> str:
-    names = [run.job.node_of(rank).node for rank in ranks_]
-    return ", ".join([*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])])
+    return words.some((run.job.node_of(rank).node for rank in ranks_), most)
 
 
 def _unlike(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """The store's own host may know itself by others."""
     known = {rank: one["connections"] for rank, one in remote.items()}
     name = next((one["name"] for one in remote.values()), "")
-    for rank, text in causes.unlike(known, name, lambda who: _nodes(who, run)):
+    for rank, text in reachability.unlike(known, name, lambda who: _nodes(who, run)):
         where = {} if rank is None else {"node": run.job.node_of(rank).node}
         yield UNLIKE.warn(text, evidence={"name": name}, **where)
 

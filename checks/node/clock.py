@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, option, ranges
+from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, option, ranges, words
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -81,15 +81,15 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     clocks, error_s = _clocks(facts)
     middle = sorted(clocks.values())[(len(clocks) - 1) // 2] if clocks else 0.0
     wrong = {rank: ahead for rank, ahead in clocks.items() if abs(ahead - middle) > run[MAX_SKEW_S] + error_s}
-    expected = f"expected at most {run[MAX_SKEW_S]:g} s (the error is {_human(error_s)})"
+    expected = f"expected at most {run[MAX_SKEW_S]:g} s (the error is {words.duration(error_s)})"
     if 2 * len(wrong) < len(clocks):
         for rank, ahead in wrong.items():
             side = "ahead of" if ahead > middle else "behind"
-            text = f"the clock is {_human(abs(ahead - middle))} {side} that of most nodes, {expected}"
+            text = f"the clock is {words.duration(abs(ahead - middle))} {side} that of most nodes, {expected}"
             yield SKEWED.warn(text, node=run.job.node_of(rank).node)
     elif wrong:
         last, first = max(clocks, key=clocks.__getitem__), min(clocks, key=clocks.__getitem__)
-        apart = f"the clock of {run.job.node_of(last).node} is {_human(clocks[last] - clocks[first])} ahead"
+        apart = f"the clock of {run.job.node_of(last).node} is {words.duration(clocks[last] - clocks[first])} ahead"
         yield SKEWED.warn(f"{apart} of that of {run.job.node_of(first).node}, {expected}; either may be wrong")
 
 
@@ -97,15 +97,11 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     clocks, error_s = _clocks(facts)
     if len(clocks) < 2:
         return "one node: nothing to compare"
-    apart = _human(max(clocks.values()) - min(clocks.values()))
-    return f"the clocks of {len(clocks):,} nodes are within {apart} (error {_human(error_s)})"
+    apart = words.duration(max(clocks.values()) - min(clocks.values()))
+    return f"the clocks of {len(clocks):,} nodes are within {apart} (error {words.duration(error_s)})"
 
 
 def _clocks(facts: Mapping[int, Facts]) -> tuple[dict[int, float], float]:
     """(how far each node is ahead of the first, by the rank that asked; the error of the difference of any two)."""
     clocks = {rank: one["ahead_s"] for rank, one in facts.items() if one["ahead_s"] is not None}
     return clocks, sum(sorted(one["error_s"] or 0.0 for one in facts.values())[-2:])
-
-
-def _human(seconds: float) -> str:
-    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1000:.2f} ms"

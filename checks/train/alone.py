@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Severity, Vote, ranges, vote
-from preflight.checks.train import parting
-from preflight.train_smoke import bits, compare
-from preflight.train_smoke.bits import Bits
+from preflight.checks.train.shared import divergence
+from preflight.train_smoke import bit_equality, compare
+from preflight.train_smoke.bit_equality import Bits
 from preflight.train_smoke.compare import Limits, Spread
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
     if unlike := [rank for rank, one in facts.items() if one["unlike"]]:
         return f"{len(unlike):,} of {who} did not get the same bits twice: {went}"
     who += " repeats itself" if len(facts) == 1 else " repeat themselves"
-    if len(facts) > 1 and len({*parting.each(facts, _bits).values()}) == 1:
+    if len(facts) > 1 and len({*divergence.each(facts, _bits).values()}) == 1:
         who += " and each other"
     return f"{who} to the last bit: {went}"
 
@@ -108,7 +108,7 @@ def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Fou
         quiet = {*near}
     for rank in [rank for rank in unlike if rank not in quiet]:
         training, twice = next(iter(unlike[rank]["unlike"].items()))
-        first = bits.first_unlike(twice["again"], twice["once"])
+        first = bit_equality.first_unlike(twice["again"], twice["once"])
         assert first is not None, "equal trainings are not in the facts"
         was = f"{first.what} {first.measured} the second time and {first.expected} the first"
         text = f"trained twice alone {IN_WORDS[training]}, {was}, expected the same bits"
@@ -117,7 +117,7 @@ def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Fou
         yield [rank], DIFFERS_FROM_ITSELF.fail(text, evidence=evidence, **where)
 
 
-def _is_near(twice: Iterable[bits.Twice], limits: Limits) -> bool:
+def _is_near(twice: Iterable[bit_equality.Twice], limits: Limits) -> bool:
     return all(over <= 1 for one in twice for _, over in _over(one["apart"], limits))
 
 
@@ -136,7 +136,7 @@ def _over(spread: Spread, limits: Limits) -> list[tuple[str, float]]:
 
 
 def _not_finite(facts: Mapping[int, "Facts"], run: Run, _: Limits) -> Found:
-    first = {rank: found for rank, found in parting.each(facts, _first_text).items() if found}
+    first = {rank: found for rank, found in divergence.each(facts, _first_text).items() if found}
     if len(first) == len(facts) > 1:
         step, words, value = next(iter(first.values()))
         yield first, NOT_FINITE.fail(f"alone {words} {value} on all ranks, expected a number", step=step)
@@ -151,7 +151,7 @@ def _first_text(one: "Facts") -> tuple[int, str, str] | None:
     """Step, what it is, and the value that is no number."""
     curve = one["whole"]["curve"]
     for step in range(len(curve["losses"])):
-        for quantity, words in bits.WORDS.items():
+        for quantity, words in bit_equality.WORDS.items():
             value = curve[quantity][step]
             if isinstance(value, str):
                 return step, f"{words} at step {step} is", value
@@ -167,7 +167,7 @@ def _other_bits(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found
         if not one["unordered"] and not one["unlike"]:
             kinds.setdefault(_kind(rank, one, run), {})[rank] = one
     for alike in kinds.values():
-        votes = vote(parting.each(alike, _bits))
+        votes = vote(divergence.each(alike, _bits))
         if not votes.unanimous and votes.decided:
             yield from _odd(alike, votes, run, limits)
         elif not votes.unanimous:
@@ -183,7 +183,7 @@ def _odd(alike: Mapping[int, "Facts"], votes: Vote[str], run: Run, limits: Limit
     usual = alike[votes.ranks_of[votes.usual][0]]
     for rank, own in votes.odd():
         one = alike[rank]
-        first = bits.first_unlike(one["whole"], usual["whole"])
+        first = bit_equality.first_unlike(one["whole"], usual["whole"])
         assert first is not None, "who has the usual bits is not odd"
         text = f"alone {first.what} {first.measured}, expected {first.expected} as on {votes.share()} of its kind"
         where = {"step": first.step, "parameter": first.parameter, **run.job.where(rank)}
@@ -197,7 +197,7 @@ def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Find
     """No bits have a majority: nobody is named, unless one rank of many is alone with its own."""
     sides = [(ranks, alike[ranks[0]]["whole"]) for ranks in votes.ranks_of.values()]
     usual = sides[0][1]
-    found = [(ranks, bits.first_unlike(other, usual), _apart(other, usual)) for ranks, other in sides[1:]]
+    found = [(ranks, bit_equality.first_unlike(other, usual), _apart(other, usual)) for ranks, other in sides[1:]]
     ranks, first, _ = min(found, key=lambda one: one[1].place if one[1] else math.inf)
     assert first is not None, "the sides of a vote differ"
     text = f"alone {first.what} {first.expected} on {ranges.ranks(sides[0][0])}, {first.measured} on "
@@ -210,7 +210,7 @@ def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Find
 def _apart(one: Bits, other: Bits) -> float:
     """The largest difference of their curves, relative."""
     curves, largest = (one["curve"], other["curve"]), 0.0
-    for quantity in bits.WORDS:
+    for quantity in bit_equality.WORDS:
         scales = curves[1][compare.SCALES.get(quantity, quantity)]
         for values in zip(curves[0][quantity], curves[1][quantity], scales, strict=False):
             largest = max(largest, compare.difference(*values))
@@ -228,7 +228,7 @@ def _far_from_others(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> 
         counted = vote(compare.alike(values, limits.curves))
         if counted.unanimous:
             continue
-        what = f"alone {bits.WORDS[quantity]} at step {step} is"
+        what = f"alone {bit_equality.WORDS[quantity]} at step {step} is"
         if not counted.decided:
             yield [*facts], WRONG_ALONE.fail(f"{what} {counted.sides()}, expected the same on all", step=step)
         for rank, value in counted.odd():

@@ -14,18 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from preflight.check import Context, Finding, Job, Level, Option, Plan, Run, Scope, option
-from preflight.checks.train import curves, parity
-from preflight.checks.train.parity import DRIFT as DRIFT
-from preflight.checks.train.parity import NOT_AVERAGED as NOT_AVERAGED
-from preflight.checks.train.parity import NOT_EXCHANGED as NOT_EXCHANGED
-from preflight.checks.train.parity import NOT_FINITE as NOT_FINITE
-from preflight.checks.train.parity import OTHER_DATA as OTHER_DATA
-from preflight.checks.train.parity import OUT_OF_SYNC as OUT_OF_SYNC
-from preflight.checks.train.parity import UNSTEADY as UNSTEADY
-from preflight.checks.train.parity import WRONG_CLIP as WRONG_CLIP
-from preflight.checks.train.parity import WRONG_EXCHANGE as WRONG_EXCHANGE
-from preflight.checks.train.parity import WRONG_START as WRONG_START
-from preflight.checks.train.parity import WRONG_STEP as WRONG_STEP
+from preflight.checks.train.shared import curves, parity
 
 if TYPE_CHECKING:
     from preflight.train_smoke.strategies import Facts
@@ -36,6 +25,7 @@ def _deadline(job: Job) -> float:
     return 180.0 + job.world_size / 64
 
 
+PARTS = (parity,)
 PLAN = Plan(
     Scope.WORLD,
     Level.STANDARD,

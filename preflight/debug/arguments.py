@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from preflight.registry import UsageError
+from preflight.errors import UsageError
 
 DESCRIPTION = """Runs a job with the right logging on; when it fails or hangs, gathers what every rank left, and
 explains it. The job's output, signals and exit code pass through (124: it hung)."""

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from preflight import ending
 from preflight.debug import environment
 from preflight.debug.arguments import Request
 from preflight.debug.job import CannotStart, Job
 from preflight.debug.ranks import Ranks
-from preflight.debug.silence import Silence
-from preflight.registry import UsageError
-from preflight.writers import Output
+from preflight.debug.stall import Silence
+from preflight.engine import shutdown
+from preflight.errors import UsageError
+from preflight.results.destinations import Output
 
 EXPLAIN_S = 300.0
 """For reading what the job has left: at 200 MB/s and more that is 60 GB. A scheduler waits for this process."""
@@ -62,7 +62,7 @@ def run(asked: Request) -> NoReturn:
     except CannotStart as why:
         _remove(place, everything=place.is_ours)
         say(str(why))
-        ending.leave(why.code)
+        shutdown.leave(why.code)
     hung = _wait(job, ranks, Silence(asked.hang_after_s, place.folder))
     code = HUNG if hung else job.code or 0
     try:
@@ -75,7 +75,7 @@ def run(asked: Request) -> NoReturn:
         say(f"{why}: not explained; run preflight explain {os.path.relpath(place.folder)}, which has no limit")
     except Exception:
         sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
-    ending.leave(code)
+    shutdown.leave(code)
 
 
 def say(text: str) -> None:
@@ -182,13 +182,13 @@ def _elsewhere(asked: Request) -> list[str]:
 def _explained(place: Place, more: list[str], code: int) -> dict[str, Any]:
     """The report, which is written, too. Of a job that ended well only slower paths are told: an exception that its
     log holds was caught."""
-    from preflight.explain import command, written
+    from preflight.explain import command, output
 
     made = command.explain_paths([place.folder, *more], _until(time.monotonic() + EXPLAIN_S))
     if code == 0:
         _keep_slower_paths(made)
     try:
-        written.write_folder(place.folder, made)
+        output.write_folder(place.folder, made)
     except OSError as error:
         say(f"the report could not be written ({error.strerror})")
     return made
@@ -204,22 +204,23 @@ def _until(end: float) -> Callable[[int, int], None]:
 
 def _keep_slower_paths(made: dict[str, Any]) -> None:
     for check in made["checks"]:
-        check["findings"] = [one for one in check["findings"] if one["code"] == "explain.degraded_path"]
+        check["findings"] = [finding for finding in check["findings"] if finding["code"] == "explain.degraded_path"]
         check["status"] = "warn" if check["findings"] else "pass"
     made["verdict"] = max((check["status"] for check in made["checks"]), key=("pass", "warn").index)
     made["exit_code"] = 0
 
 
 def _show(place: Place, made: dict[str, Any]) -> None:
-    from preflight import screen
-    from preflight.explain import console, processes, standing
+    from preflight.explain import console
+    from preflight.explain.artifacts import hang_stacks, processes
+    from preflight.results import progress
 
     def paths(name: str) -> list[str]:
         return sorted(glob.glob(os.path.join(glob.escape(place.folder), name)))
 
-    seen = standing.places(processes.processes(paths("records/*.json"), paths("stacks/*.stack")))
-    stood = ["", "where the ranks stood:", *(f"      {one}" for one in seen)] if seen else []
-    screen.show([*stood, "", *console.lines(made)], sys.stderr)
+    seen = hang_stacks.describe_places(processes.read_processes(paths("records/*.json"), paths("stacks/*.stack")))
+    stood = ["", "where the ranks stood:", *(f"      {line}" for line in seen)] if seen else []
+    progress.show([*stood, "", *console.lines(made)], sys.stderr)
 
 
 def _remove(place: Place, *, everything: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FOLDER = "PREFLIGHT_DEBUG"
-HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
+HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET"
 """NCCL's own default and NET, which names the interfaces and HCAs that were taken: lines of the start, none of a step.
 COLL, P2P, CALLS and PROXY write in each step, GRAPH hundreds of lines a rank that tell of no failure."""
@@ -59,8 +59,9 @@ def _torch(folder: str) -> dict[str, str]:
 
 
 def _torchrun(environ: Mapping[str, str], folder: str, command: Sequence[str]) -> dict[str, str]:
-    """A file a rank, and the error files; torchrun takes each of its options from PET_*, too (argparse_util.py), and an
-    option in the command wins. Where the user redirects output, nothing of it is to come to the screen."""
+    """A file per rank, and the error files; torchrun takes each of its options from PET_*, too
+    (torch/distributed/argparse_util.py), and an option in the command wins. Where the user redirects output, none of it
+    comes to the screen."""
     wanted = {"PET_LOG_DIR": os.path.join(folder, "ranks")}
     redirects = any(re.match(r"(-r|--redirects)(=|\d|$)", word) for word in command)
     if not redirects and "PET_REDIRECTS" not in environ:

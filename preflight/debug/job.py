@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from preflight import child
 from preflight.debug.output import DRAIN_S, Kept, Stream, is_one
+from preflight.engine import child
 
 TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Passed to its process group, as a terminal does."""

@@ -105,7 +105,7 @@ def _has_data(source: int) -> bool:
 def is_one(first: int, second: int) -> bool:
     """Whether two descriptors lead to one file, pipe or terminal: then the order of what is written stays."""
     try:
-        one, other = os.fstat(first), os.fstat(second)
+        this, other = os.fstat(first), os.fstat(second)
     except OSError:
         return False
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    return (this.st_dev, this.st_ino) == (other.st_dev, other.st_ino)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from preflight import report
+from preflight.results import report
 
 LONGEST = 1 << 20
 """Bytes of a record that are read."""
@@ -52,13 +52,15 @@ class Ranks:
     @property
     def living(self) -> list[Rank]:
         """In the order of ranks."""
-        return sorted((one for one in self._seen.values() if one and one.descriptor >= 0), key=lambda one: one.rank)
+        return sorted(
+            (rank for rank in self._seen.values() if rank and rank.descriptor >= 0), key=lambda rank: rank.rank
+        )
 
     @property
     def descriptors(self) -> list[int]:
         """To be waited for, and handed to `note`."""
         own = [self._news] if self._news >= 0 else []
-        return [*own, *(one.descriptor for one in self.living)]
+        return [*own, *(rank.descriptor for rank in self.living)]
 
     def due_s(self) -> float:
         """Seconds until `look` wants to be called."""
@@ -91,20 +93,20 @@ class Ranks:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._news, 1 << 16)
             self.look()
-        for one in self.living:
-            if one.descriptor in ready:
-                ended = {"gone": now, "status": _status(one.pid)}
-                os.close(one.descriptor)
-                one.descriptor, self.latest_event = -1, time.monotonic()
-                _add(one.path, ended)
+        for rank in self.living:
+            if rank.descriptor in ready:
+                ended = {"gone": now, "status": _status(rank.pid)}
+                os.close(rank.descriptor)
+                rank.descriptor, self.latest_event = -1, time.monotonic()
+                _add(rank.path, ended)
 
     def forget_recorders(self) -> None:
         """What they were asked for. A rank that has raised has written its own."""
-        for one in filter(None, self._seen.values()):
-            record = read(one.path)
+        for rank in filter(None, self._seen.values()):
+            record = read(rank.path)
             if record and not {"exception", "thread_exception"} & record.keys():
                 with contextlib.suppress(OSError):
-                    os.unlink(recorder(self._folder, one))
+                    os.unlink(recorder(self._folder, rank))
 
     def finish(self) -> None:
         """After the job's end."""

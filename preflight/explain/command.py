@@ -12,45 +12,50 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from preflight import __version__, ranges, report, result, screen
-from preflight.explain import console, dumps, error_files, reports, roots, stacks, written
-from preflight.explain.hint import Hint
-from preflight.explain.line import Line
+from preflight import __version__
+from preflight.core import rank_ranges, words
+from preflight.core.secrets import Scrubber
+from preflight.errors import UsageError
+from preflight.explain import console, diagnosis, output
+from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, reports
+from preflight.explain.artifacts.processes import read_processes
+from preflight.explain.candidates import Candidate
+from preflight.explain.diagnosis import Explained
+from preflight.explain.evidence import Evidence
 from preflight.explain.ranks_seen import RanksSeen
-from preflight.explain.reading import Input, Reader, Unread, find
-from preflight.explain.roots import Explained
-from preflight.explain.signatures import Book, book
-from preflight.explain.story import Story
-from preflight.registry import UsageError
-from preflight.result import Result
-from preflight.scrub import Scrubber
-from preflight.writers import Output
+from preflight.explain.read.reader import Input, Reader, Unread, find
+from preflight.failure_book.book import Book, book
+from preflight.failure_book.line import Line
+from preflight.results import progress, report, result
+from preflight.results.console import read_words
+from preflight.results.destinations import Output
+from preflight.results.result import Result
 
 CHECK = "preflight.explain"
 TITLE = "The job did not fail"
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Bytes read, and bytes in all."""
 INTERRUPTED = 130
-"""As a shell says of what Ctrl-C has ended."""
+"""A shell's exit code after Ctrl-C."""
 
 
 def run(options: argparse.Namespace) -> int:
     """The command; returns its exit code. Raises UsageError."""
     try:
         return _run(options)
-    except UsageError as error:  # of whatever rank's shell it is asked in, it is said
+    except UsageError as error:  # it is printed in any rank's shell
         raise UsageError(str(error), everywhere=False) from None
     except KeyboardInterrupt:
-        Output().complain("explain: interrupted, nothing is told")
+        Output().complain("explain: interrupted, no report")
         return INTERRUPTED
 
 
 def _run(options: argparse.Namespace) -> int:
     places = (options.json, options.markdown, options.report)
-    written.prepare(*places)
-    with console.progress() as told:
-        made = explain_paths(options.paths, told)
-    written.write(made, *places)
+    output.prepare(*places)
+    with console.progress() as on_progress:
+        made = explain_paths(options.paths, on_progress)
+    output.write(made, *places)
     lines = [*console.lines(made), *Output(options.json, options.report).places("report.json")]
     try:
         _print(made, lines, options)
@@ -62,72 +67,77 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print(made: report.Report, lines: Sequence[str], options: argparse.Namespace) -> None:
-    """stdout is for the report alone where it goes there."""
+    """If the report goes to stdout, nothing else does."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # of whatever coding
+        if isinstance(stream, io.TextIOWrapper):  # whatever its encoding
             stream.reconfigure(errors="replace")
     if "-" in (options.json, options.markdown):
-        screen.show(lines, sys.stderr)
+        progress.show(lines, sys.stderr)
         print(report.as_text(made) if options.json == "-" else console.markdown(made), end="", flush=True)
     else:
-        screen.show(lines, sys.stdout)
+        progress.show(lines, sys.stdout)
         sys.stdout.flush()
 
 
-def explain_paths(paths: Sequence[str], told: Told = lambda *_: None, known: Book | None = None) -> report.Report:
-    """A report (design.md §5) with one check, `preflight.explain`. Raises UsageError for a path that is not there."""
+def explain_paths(
+    paths: Sequence[str], on_progress: OnProgress = lambda *_: None, known: Book | None = None
+) -> report.Report:
+    """A report with one check, `preflight.explain`. Raises UsageError for a path that does not exist."""
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
-    story, seen = Story(), RanksSeen()
-    reader = Reader([one for one in inputs if one.kind == "log"], known.words, told, known.rarely)
+    evidence, seen = Evidence(), RanksSeen()
+    reader = Reader([file for file in inputs if file.kind == "log"], known.words, on_progress, known.rarely)
     for line in _lines(reader, inputs):
         matches = known.matches(line)
         seen.add(line, matches)
-        if wanted := story.add(line, matches):
-            reader.more(wanted)
-    hints, more = _hints(inputs, known)
+        if wanted := evidence.add(line, matches):
+            reader.request_lines(wanted)
+    artifacts, more = _from_artifacts(inputs, known)
     unread = [*unread, *reader.unread, *more]
-    found = roots.explain(story, hints, known)
+    found = diagnosis.explain(evidence, artifacts, known)
     about = {
-        "files": reader.files + sum(one.kind != "log" for one in inputs) - len(more),
+        "files": reader.files + sum(file.kind != "log" for file in inputs) - len(more),
         "lines": reader.lines,
         "bytes": reader.bytes,
-        "unread": [{"file": one.shown, "why": one.why} for one in unread],
+        "unread": [{"file": skipped.shown, "why": skipped.why} for skipped in unread],
     }
-    findings = [_finding(one) for one in found]
+    findings = [_finding(cause) for cause in found]
     if not about["files"] and not findings:
         findings = [_nothing_read(unread)]
-    elif not any(one["severity"] == "fail" for one in findings):
-        findings = [*_not_all_read([one for one in unread if one.broken]), *findings]
+    elif not any(finding["severity"] == "fail" for finding in findings):
+        findings = [*_not_all_read([skipped for skipped in unread if skipped.broken]), *findings]
     return _report(findings, about, seen, list(paths), time.monotonic() - began)
 
 
 def _lines(reader: Reader, inputs: Sequence[Input]) -> Iterator[Line]:
-    for one in inputs:
-        if one.kind == "error_file":
-            yield from error_files.lines(one.path, one.shown)
+    for file in inputs:
+        if file.kind == "error_file":
+            yield from error_files.lines(file.path, file.shown)
     yield from reader
 
 
-def _hints(inputs: Sequence[Input], known: Book) -> tuple[list[Hint], list[Unread]]:
-    """Named as the inputs are."""
-    of_kind = {kind: [one.path for one in inputs if one.kind == kind] for kind in ("dump", "report", "record", "stack")}
-    shown = {one.path: one.shown for one in inputs}
-    hints, unread = dumps.hints(of_kind["dump"])
+def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidate], list[Unread]]:
+    """What files that are not logs say, with their names as shown."""
+    of_kind = {
+        kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "report", "record", "stack")
+    }
+    shown = {file.path: file.shown for file in inputs}
+    found, unread = dumps.find_candidates(of_kind["dump"])
     for path in of_kind["report"]:
         try:
-            hints += reports.hints(path, known.causes)
+            found += reports.find_candidates(path, known.causes)
         except UsageError as error:
             unread.append(Unread(path, str(error).removeprefix(f"{path}: "), broken=True))
-    hints += stacks.hints(of_kind["record"], of_kind["stack"])
-    named = [replace(one, file=shown.get(one.file, one.file)) for one in hints]
-    return named, [replace(one, shown=shown.get(one.shown, one.shown)) for one in unread]
+    ranks = read_processes(of_kind["record"], of_kind["stack"])
+    found += first_failure.find_candidates(ranks) or hang_stacks.find_candidates(ranks)
+    named = [replace(item, quotes=tuple((shown.get(file, file), text) for file, text in item.quotes)) for item in found]
+    return named, [replace(skipped, shown=shown.get(skipped.shown, skipped.shown)) for skipped in unread]
 
 
 def _report(
     findings: list[dict[str, Any]], about: dict[str, Any], seen: RanksSeen, command: list[str], seconds: float
 ) -> report.Report:
-    summary = console.read_words(about) + ": nothing wrong found" * (not findings)
+    summary = read_words(about) + ": nothing wrong found" * (not findings)
     results = [Result(CHECK, TITLE, findings=findings, summary=summary)]
     word = result.verdict(results)
     made = {
@@ -142,32 +152,32 @@ def _report(
         "options": {},
         "policy": {"severities": {}, "waivers": [], "strict": False},
         "job": {**seen.job().to_json(), "missing_ranks": ""},
-        "checks": [one.to_json(seen.job()) for one in results],
+        "checks": [check.to_json(seen.job()) for check in results],
         "explained": about,
     }
     return _sound(report.without_secrets(made, Scrubber(os.environ)))
 
 
 def _sound(made: report.Report) -> report.Report:
-    """Without halves of characters, which names of files and others' JSON may hold, and strict readers refuse."""
+    """Without lone surrogates, which file names and others' JSON may hold, and strict readers refuse."""
     text = json.dumps(made, ensure_ascii=False, allow_nan=False)
     cleaned: report.Report = json.loads(text.encode("utf-8", "replace"))
     return cleaned
 
 
-def _finding(one: Explained) -> dict[str, Any]:
+def _finding(cause: Explained) -> dict[str, Any]:
     return {
-        "severity": one.severity,
-        "code": one.code or f"explain.{one.slug}",
-        "message": one.message,
-        "where": {key: value for key, value in one.where.items() if value not in (None, "")},
-        "noticed_by": ranges.to_text(one.noticed_by),
+        "severity": cause.severity,
+        "code": cause.code,
+        "message": cause.message,
+        "where": {key: value for key, value in cause.where.items() if value not in (None, "")},
+        "noticed_by": rank_ranges.to_text(cause.noticed_by),
         "evidence": {
-            "confidence": one.confidence,
-            "lines": [_quoted(line) for line in one.evidence],
-            "also": [{"file": hint.file, "text": hint.quote or hint.message} for hint in one.hints],
+            "confidence": cause.confidence,
+            "lines": [_quoted(line) for line in cause.lines],
+            "also": [{"file": file, "text": text} for file, text in cause.quotes],
         },
-        "fix": one.fix,
+        "fix": cause.fix,
     }
 
 
@@ -183,16 +193,14 @@ def _nothing_read(unread: Sequence[Unread]) -> dict[str, Any]:
 
 
 def _not_all_read(broken: Sequence[Unread]) -> list[dict[str, Any]]:
-    """What was not read may hold the cause: a job is not called healthy for the rest."""
-    text = f"no failure is seen, but what may tell of one was not read: {_named(broken)}"
-    fix = "See that it is whole and may be read, and explain it again; or name the files that matter."
+    """What was not read may hold the cause: the job is not called healthy because of the rest."""
+    text = f"no failure was found, but files that may show one could not be read: {_named(broken)}"
+    fix = "Check that they are complete and readable, and run explain again; or name the files that matter."
     return [_unreadable(text, fix)] if broken else []
 
 
 def _named(unread: Sequence[Unread]) -> str:
-    told = [f"{one.shown} {one.why}" for one in unread[: console.UNREAD]]
-    rest = len(unread) - len(told)
-    return "; ".join([*told, *([f"and {rest:,} more"] if rest else [])])
+    return words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
 
 
 def _unreadable(text: str, fix: str) -> dict[str, Any]:

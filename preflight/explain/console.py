@@ -1,4 +1,4 @@
-"""The words of `preflight explain`: on the screen, and in Markdown."""
+"""What `preflight explain` prints on the screen, and its Markdown."""
 
 import os
 import sys
@@ -6,71 +6,58 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from preflight import console, ranges
-from preflight.report import Report, findings
+from preflight.core import rank_ranges
+from preflight.results import console
+from preflight.results.report import Report, findings
 
 QUOTED = 1000
 """Characters of a line that a report quotes."""
 SHOWN = 3
-"""Lines that the screen quotes of one finding; and UNREAD files that it names."""
+"""Lines that the screen quotes per finding; and UNREAD files that it names."""
 UNREAD = 5
 DECIDING, FURTHER = 4, 2
-"""Widths of the deciding line, and of others: NCCL's words stand behind a long prefix."""
+"""Screen widths for the deciding line, and for others: NCCL's messages follow a long prefix."""
 PROGRESS_BYTES = 64 << 20
-"""From so many on a bar is shown."""
+"""From this size a progress bar is shown."""
 
 
 def lines(report: Report, width: int = console.WIDTH) -> list[str]:
     """What was read; the causes, the most probable one first; what was not read; the verdict."""
     about = report["explained"]
-    told = [f"preflight explain: {read_words(about)}"]
+    text_lines = [f"preflight explain: {console.read_words(about)}"]
     for finding in findings(report):
-        told += ["", *_finding_lines(finding, width)]
-    return [*told, "", *_unread(report), _verdict(report)]
-
-
-def read_words(about: dict[str, Any]) -> str:
-    """ "3 files, 1,204 lines"."""
-    files = ranges.count(about["files"], "file")
-    return f"{files}, {ranges.count(about['lines'], 'line')}" if about["lines"] or not about["files"] else files
+        text_lines += ["", *_finding_lines(finding, width)]
+    return [*text_lines, "", *_unread(report), _verdict(report)]
 
 
 def _finding_lines(finding: dict[str, Any], width: int) -> list[str]:
-    quoted = [f"      > {one}" for one in quotes(finding)[:SHOWN]]
-    if finding["severity"] == "info":  # a consequence: its sentence says who, and what to do stands above
-        told = console.finding_lines({**finding, "noticed_by": ""}, width)
-        return [*told[: _fix(told)], *(cut(one, width * FURTHER) for one in quoted[:1])]
-    told = console.finding_lines(finding, width)
+    quoted = [f"      > {quote}" for quote in console.quotes(finding)[:SHOWN]]
+    if finding["severity"] == "info":  # a consequence: its sentence says who, and the fix is above
+        text_lines = console.finding_lines({**finding, "noticed_by": ""}, width)
+        return [*text_lines[: _fix(text_lines)], *(cut(quote, width * FURTHER) for quote in quoted[:1])]
+    text_lines = console.finding_lines(finding, width)
     sure = [f"      confidence: {finding['evidence']['confidence']}"] * (finding["severity"] != "error")
-    shown = [cut(one, width * (FURTHER if number else DECIDING)) for number, one in enumerate(quoted)]
-    return [*told[: _fix(told)], *sure, *shown, *told[_fix(told) :]]
+    shown = [cut(quote, width * (FURTHER if number else DECIDING)) for number, quote in enumerate(quoted)]
+    return [*text_lines[: _fix(text_lines)], *sure, *shown, *text_lines[_fix(text_lines) :]]
 
 
-def _fix(told: Sequence[str]) -> int:
-    return next(number for number, line in enumerate(told) if line.startswith("      fix: "))
-
-
-def quotes(finding: dict[str, Any]) -> list[str]:
-    """ "job.log:12: RuntimeError: ..."."""
-    evidence = finding["evidence"]
-    told = [f"{one['file']}:{one['line']}: {one['text']}" for one in evidence.get("lines", ())]
-    told += [f"{one['file']}: {one['text']}" for one in evidence.get("also", ())]
-    return [console.plain(one).replace("\n", " ").replace("\t", " ") for one in told]
+def _fix(text_lines: Sequence[str]) -> int:
+    return next(number for number, line in enumerate(text_lines) if line.startswith("      fix: "))
 
 
 def cut(text: str, longest: int) -> str:
-    """Of what is too long, the beginning and the end: what went wrong is said last."""
+    """The beginning and the end of a long text: what went wrong is at the end."""
     end = longest // 3
     return text if len(text) <= longest else f"{text[: longest - end - 3]} … {text[-end:]}"
 
 
 def _unread(report: Report) -> list[str]:
     unread = report["explained"]["unread"]
-    if report["verdict"] == "error":  # the finding tells
+    if report["verdict"] == "error":  # the finding says it
         return []
-    told = [console.plain(f"not read: {one['file']} {one['why']}") for one in unread[:UNREAD]]
+    text_lines = [console.plain(f"not read: {skipped['file']} {skipped['why']}") for skipped in unread[:UNREAD]]
     rest = len(unread) - UNREAD
-    return [*told, f"not read: {ranges.count(rest, 'file')} more"] if rest > 0 else told
+    return [*text_lines, f"not read: {rank_ranges.count(rest, 'file')} more"] if rest > 0 else text_lines
 
 
 def _verdict(report: Report) -> str:
@@ -78,8 +65,8 @@ def _verdict(report: Report) -> str:
     meaning = {
         "fail": f"most probably {found['code']}, confidence {found['evidence']['confidence']}" if found else "",
         "warn": _of_warning(found["code"]) if found else "",
-        "pass": "nothing wrong found; what these logs do not hold is not known",
-        "error": "it is not known whether something failed",
+        "pass": "nothing wrong found in these logs",
+        "error": "it is unknown whether something failed",
     }[report["verdict"]]
     word = report["verdict"].upper()
     return f"verdict: {word} ({meaning}), exit code {report['exit_code']}, {report['seconds']:.1f} s"
@@ -87,34 +74,40 @@ def _verdict(report: Report) -> str:
 
 def _of_warning(code: str) -> str:
     slow = code == "explain.degraded_path"
-    return "nothing failed, but it runs slower than it may" if slow else "something is wrong; no failure was found"
+    return "nothing failed, but it runs slower than it could" if slow else "something is wrong; no failure was found"
 
 
 def markdown(report: Report) -> str:
     """For a ticket or a chat."""
-    told = [f"# preflight explain: {report['verdict'].upper()}", "", f"{read_words(report['explained'])}.", ""]
+    text_lines = [
+        f"# preflight explain: {report['verdict'].upper()}",
+        "",
+        f"{console.read_words(report['explained'])}.",
+        "",
+    ]
     for finding in findings(report):
         who = _words(console.culprit(finding))
-        told += [f"## {finding['severity']}: `{finding['code']}`{f', {who}' if who else ''}", ""]
-        told += [_words(finding["message"]), ""]
-        told += [f"Confidence: {finding['evidence']['confidence']}.", ""] * (
+        text_lines += [f"## {finding['severity']}: `{finding['code']}`{f', {who}' if who else ''}", ""]
+        text_lines += [_words(finding["message"]), ""]
+        text_lines += [f"Confidence: {finding['evidence']['confidence']}.", ""] * (
             finding["severity"] not in ("info", "error")
         )
-        told += ["```text", *(one.replace("```", "'''") for one in quotes(finding)), "```", ""] * bool(quotes(finding))
+        quoted = [line.replace("```", "'''") for line in console.quotes(finding)]
+        text_lines += ["```text", *quoted, "```", ""] * bool(quoted)
         if finding["noticed_by"] and finding["severity"] != "info":
-            told += [f"Noticed by ranks {finding['noticed_by']}, which are not to blame.", ""]
-        told += [] if finding["severity"] == "info" else [f"Fix: {_words(finding['fix'])}", ""]
-    return "\n".join([*told, *(_words(one) for one in _unread(report)), _verdict(report), ""])
+            text_lines += [f"Noticed by ranks {finding['noticed_by']}, which are not to blame.", ""]
+        text_lines += [] if finding["severity"] == "info" else [f"Fix: {_words(finding['fix'])}", ""]
+    return "\n".join([*text_lines, *(_words(skipped) for skipped in _unread(report)), _verdict(report), ""])
 
 
 def _words(text: str) -> str:
-    """As they stand: "<module>" is no HTML."""
+    """Verbatim: "<module>" is not HTML."""
     return console.plain(text).replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, for large inputs, where somebody looks at it."""
+    """A bar on stderr, for large inputs, if it is a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         yield lambda *_: None
         return
@@ -124,12 +117,12 @@ def progress() -> Iterator[Callable[[int, int], None]]:
     bar = Progress(console=Console(stderr=True), transient=True)
     task = bar.add_task("reading", total=None)
 
-    def told(read: int, total: int) -> None:
+    def update(read: int, total: int) -> None:
         if total >= PROGRESS_BYTES:
             bar.start()
             bar.update(task, completed=read, total=total)
 
     try:
-        yield told
+        yield update
     finally:
         bar.stop()

@@ -1,4 +1,4 @@
-"""Which files are read, and as what: told by their first bytes, not by their names."""
+"""Which files are read, and as what: by their first bytes, not by their names."""
 
 import contextlib
 import json
@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from preflight.registry import UsageError
+from preflight.errors import UsageError
 
 STDIN = "-"
 MOST_FILES = 10_000
 MOST_ENTRIES = 20 * MOST_FILES
-"""Both of a folder that the user names, with all below."""
+"""Both per folder that the user names, including subfolders."""
 HEAD = 1 << 16
-"""Bytes by which a file's kind is told."""
+"""Bytes that decide a file's kind."""
 LARGEST_JSON = 1 << 26
 """Bytes, unpacked: a longer one is read as a log, line by line."""
 BINARY = 0.05
-"""A larger share of bytes that stand in no text makes it none: packed data has 0.1. A log that lost a few blocks in a
-crash is a log still."""
+"""A file with a larger share of non-text bytes is binary: packed data has 0.1. A log that lost a few blocks in a crash
+is still a log."""
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "wandb"}
 _SKIPPED = re.compile(
     r"(?i)\.(?:py[co]?|ipynb|pt|pth|ckpt|safetensors|bin|gguf|onnx|npy|npz|so(?:\.[\d.]+)?|o|a|whl|jar|png|jpe?g|gif|svg|"
@@ -67,13 +67,13 @@ class Unread:
     why: str
     """"is empty": a clause that goes on after the name."""
     broken: bool = False
-    """It may hold what matters, but could not be read, or not to its end."""
+    """It may hold what matters, but could not be read completely."""
 
 
 def find(paths: Sequence[str]) -> tuple[list[Input], list[Unread]]:
-    """Files, those of folders in the order of their names, and stdin ("-"). A file that is there twice is read once.
+    """Files, those of folders in the order of their names, and stdin ("-"). A file that appears twice is read once.
 
-    In a folder, what is obviously no log is passed over. Raises UsageError for a path that is not there.
+    In a folder, files that are obviously not logs are skipped. Raises UsageError for a path that does not exist.
     """
     inputs: list[Input] = []
     unread: list[Unread] = []
@@ -86,18 +86,18 @@ def find(paths: Sequence[str]) -> tuple[list[Input], list[Unread]]:
         try:
             is_folder = stat.S_ISDIR(os.stat(path).st_mode)
         except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'is no path'}") from None
+            raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'is not a path'}") from None
         for file in _walk(path, unread) if is_folder else [path]:
             if _is_new(file, seen):
                 shown = os.path.relpath(file, path) if is_folder and len(paths) == 1 else file
-                found = _told(file, shown, named=not is_folder)
+                found = _classify(file, shown, named=not is_folder)
                 inputs += [found] if isinstance(found, Input) else []
                 unread += [found] if isinstance(found, Unread) else []
     return inputs, unread
 
 
 def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
-    """Links lead to the same file again. What vanished is told by whoever opens it."""
+    """Links may lead to the same file again. A file that vanished is reported when it is opened."""
     try:
         status = os.stat(path)
     except OSError:
@@ -114,12 +114,12 @@ def _walk(folder: str, unread: list[Unread]) -> Iterator[str]:
     entries, files = 0, 0
     open_folders = [_listed(folder, unread)]
     while open_folders:
-        one = next(open_folders[-1], None)
-        if one is None:
+        entry = next(open_folders[-1], None)
+        if entry is None:
             open_folders.pop()
             continue
         entries += 1
-        kind = _entry_kind(one)
+        kind = _entry_kind(entry)
         files += kind == "file"
         if files > MOST_FILES or entries > MOST_ENTRIES:
             why = (
@@ -128,17 +128,17 @@ def _walk(folder: str, unread: list[Unread]) -> Iterator[str]:
             unread.append(Unread(folder, why, broken=True))
             return
         if kind == "folder":
-            open_folders.append(_listed(one.path, unread))
+            open_folders.append(_listed(entry.path, unread))
         elif kind == "file":
-            yield one.path
+            yield entry.path
 
 
-def _entry_kind(one: os.DirEntry[str]) -> str:
-    """file, folder, or "" for what is passed over."""
+def _entry_kind(entry: os.DirEntry[str]) -> str:
+    """file, folder, or "" for anything that is skipped."""
     with contextlib.suppress(OSError):  # gone since
-        if one.is_dir(follow_symlinks=False):
-            return "" if one.name.startswith(".") or one.name in _SKIPPED_FOLDERS else "folder"
-        if one.is_file() and not _SKIPPED.search(one.name) and not _OURS.match(one.name):
+        if entry.is_dir(follow_symlinks=False):
+            return "" if entry.name.startswith(".") or entry.name in _SKIPPED_FOLDERS else "folder"
+        if entry.is_file() and not _SKIPPED.search(entry.name) and not _OURS.match(entry.name):
             return "file"
     return ""
 
@@ -146,14 +146,14 @@ def _entry_kind(one: os.DirEntry[str]) -> str:
 def _listed(folder: str, unread: list[Unread]) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
-            return iter(sorted(found, key=lambda one: _natural(one.name)))
+            return iter(sorted(found, key=lambda entry: _natural(entry.name)))
     except OSError as error:
         unread.append(Unread(folder, f"cannot be listed ({error.strerror})", broken=True))
         return iter(())
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Digits by their value: the key of a name."""
+    """A sort key for a name, with digits by their value."""
     return [(int(part[:18]), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
@@ -164,11 +164,11 @@ def opened(path: str) -> int:
     if stat.S_ISREG(os.fstat(number).st_mode) or is_given:
         return number
     os.close(number)
-    raise OSError(0, "is no regular file")
+    raise OSError(0, "is not a regular file")
 
 
-def _told(path: str, shown: str, named: bool) -> Input | Unread | None:
-    """None: nobody needs to know that it was passed over."""
+def _classify(path: str, shown: str, named: bool) -> Input | Unread | None:
+    """None: skipped without mention."""
     if path.startswith(("/dev/fd/", "/proc/self/fd/")):
         return Input(path, shown, "log")  # a pipe: its first bytes would be gone
     try:
@@ -188,9 +188,9 @@ def _told(path: str, shown: str, named: bool) -> Input | Unread | None:
         except OSError as error:
             return Unread(shown, f"cannot be read ({error.strerror})", broken=True)
     if kind == "explanation" and not named:
-        return None  # what was concluded before proves nothing
+        return None  # an earlier conclusion proves nothing
     if kind == "other":
-        return Unread(shown, "is JSON, but no report, dump, record or error file") if named else None
+        return Unread(shown, "is JSON, but not a report, dump, record or error file") if named else None
     kind = "report" if kind == "explanation" else kind
     return Input(path, shown, "stack" if kind == "log" and path.endswith(".stack") else kind)
 
@@ -198,7 +198,7 @@ def _told(path: str, shown: str, named: bool) -> Input | Unread | None:
 def _pickle(path: str, shown: str, head: bytes, named: bool) -> Input | Unread | None:
     if any(key in head for key in (b"pg_config", b"entries", b"nccl_version")):
         return Input(path, shown, "dump")
-    return Unread(shown, "is a pickle, but no dump of the flight recorder") if named else None
+    return Unread(shown, "is a pickle, but not a flight-recorder dump") if named else None
 
 
 def refusal(head: bytes) -> str:
@@ -213,7 +213,7 @@ def refusal(head: bytes) -> str:
 
 
 def _kind_of_text(file: Any, head: bytes) -> str:
-    """Also "other": JSON of others, which is no log; and "explanation": a report of this command."""
+    """Also "other": other JSON that is not a log; and "explanation": a report of this command."""
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"["):
         return "log"
     first, _, rest = head.lstrip().partition(b"\n")
@@ -242,7 +242,7 @@ def _kind_of_json(read: dict[str, Any]) -> str:
 
 
 def _parsed(text: bytes) -> Any:
-    """None: is no JSON."""
+    """None: it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -250,12 +250,12 @@ def _parsed(text: bytes) -> Any:
 
 
 def _unpacked(start: bytes, most: int) -> bytes:
-    """At most so many bytes of what a gzip file begins with; other files as they are."""
+    """At most `most` bytes from the start of a gzip file; other files unchanged."""
     if not start.startswith(GZIP):
         return start
     member, text = zlib.decompressobj(31), b""
     try:
-        for at in range(0, len(start), _STEP):  # what stands before a damage counts
+        for at in range(0, len(start), _STEP):  # the part before the damage counts
             if len(text) < most and not member.eof:
                 text += member.decompress(start[at : at + _STEP], most - len(text))
     except zlib.error:

@@ -1,16 +1,16 @@
-"""`preflight describe explain`: what each cause means, and how it is known."""
+"""`preflight describe explain`: what each cause means, and how it is recognized."""
 
 from collections.abc import Iterator
 
-from preflight.explain.signatures import Book, Cause, Signature, book
-from preflight.registry import UsageError, near_misses
+from preflight.errors import UsageError, near_misses
+from preflight.failure_book.book import Book, Cause, Signature, book
 
 FAMILY = "explain"
 OWN = {
-    "in_step": "Ranks wait in one collective, or for nobody knows whom: the cause is below the collectives.",
-    "unreadable": "Nothing of what was given could be read, or not all of it, and no failure is seen in the rest.",
+    "in_step": "Ranks wait in one collective, or it is unknown for which rank: the cause is below the collectives.",
+    "unreadable": "None of the input could be read, or only a part without a failure.",
 }
-"""Codes that no line of a log tells of."""
+"""Codes without signatures."""
 
 
 def page(what: str) -> str:
@@ -30,22 +30,25 @@ def page(what: str) -> str:
     return "\n".join(_cause_lines(what, codes[what], known))
 
 
-def _own_line(one: tuple[str, str]) -> str:
-    return f"  {one[0]}: {one[1]}"
+def _own_line(item: tuple[str, str]) -> str:
+    return f"  {item[0]}: {item[1]}"
 
 
 def _cause_lines(code: str, cause: Cause, known: Book) -> Iterator[str]:
     yield from (code, f"  {cause.meaning}", f"  fix: {cause.fix}")
     if cause.seen_by:
         yield f"  live checks that find it: {', '.join(cause.seen_by)}"
-    yield "  known by:"
-    for one in _signatures(cause, known):
-        yield f"    {one.name} ({one.role}; {one.versions}; {one.source})"
-        yield f"      {one.says}"
+    yield "  recognized by:"
+    for signature in _signatures(cause, known):
+        yield f"    {signature.name} ({signature.role}; {signature.versions}; {signature.source})"
+        yield f"      {signature.says}"
 
 
 def _signatures(cause: Cause, known: Book) -> list[Signature]:
-    return sorted((one for one in known.signatures if one.slug == cause.slug), key=lambda one: one.name)
+    return sorted(
+        (signature for signature in known.signatures if signature.slug == cause.slug),
+        key=lambda signature: signature.name,
+    )
 
 
 def markdown() -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from preflight.explain.line import RANKS, Line
-from preflight.explain.signatures import Match
-from preflight.job import Job, Node
+from preflight.core.job import Job, Node
+from preflight.failure_book.book import Match
+from preflight.failure_book.line import RANKS, Line
 
 
 class RanksSeen:

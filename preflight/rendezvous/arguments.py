@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from preflight.registry import UsageError
+from preflight.errors import UsageError
 
 DESCRIPTION = """Started on every node before torchrun, it tells whether they meet at the endpoint, and if not, why.
 Node 0 serves torch's own store there. Exit codes: 0 they meet, 1 they do not, 2 usage, 3 it could not finish."""

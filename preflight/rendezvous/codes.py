@@ -1,8 +1,8 @@
 """The codes of `preflight rendezvous`: each cause with its cure."""
 
 from preflight.check import Code
-from preflight.registry import UsageError, near_misses
-from preflight.rendezvous.causes import CURES
+from preflight.errors import UsageError, near_misses
+from preflight.sdk.reachability import CURES
 
 FAMILY = "preflight.rendezvous"
 

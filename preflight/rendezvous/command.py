@@ -5,16 +5,18 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from preflight import console, ending, ranges
-from preflight.child import adopt_orphans
-from preflight.control import Interrupted
-from preflight.courier import StoreLost
+from preflight.core import rank_ranges
+from preflight.engine import shutdown
+from preflight.engine.child import adopt_orphans
+from preflight.engine.event_loop import Interrupted
+from preflight.engine.store_client import StoreLost
 from preflight.rendezvous import codes
 from preflight.rendezvous.arguments import Request
-from preflight.rendezvous.guest import Guest
-from preflight.rendezvous.host import Host, as_json
+from preflight.rendezvous.client import Guest
 from preflight.rendezvous.node import Stopped
-from preflight.writers import Output
+from preflight.rendezvous.server import Host, as_json
+from preflight.results import console
+from preflight.results.destinations import Output
 
 
 def run(asked: Request) -> NoReturn:
@@ -25,7 +27,7 @@ def run(asked: Request) -> NoReturn:
     code = 3
     try:
         found = _found(node)
-        code = 1 if any(one["severity"] == "fail" for one in found) else 0
+        code = 1 if any(finding["severity"] == "fail" for finding in found) else 0
         shown = found if asked.node_rank == 0 else _of(node.name, found)
         lines = [*console.found_lines(shown, output.width or console.WIDTH), ""]
         output.say("\n".join([*lines, _verdict(asked, found, len(shown), code, time.monotonic() - started)]) + "\n")
@@ -35,7 +37,7 @@ def run(asked: Request) -> NoReturn:
         sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
     finally:
         node.end()
-        ending.leave(code)
+        shutdown.leave(code)
 
 
 def _found(node: Guest | Host) -> list[dict[str, Any]]:
@@ -50,12 +52,12 @@ def _found(node: Guest | Host) -> list[dict[str, Any]]:
 
 def _of(name: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a node shows of what node 0 has found: what names it, or nobody."""
-    return [one for one in found if one["where"].get("node", name) == name]
+    return [finding for finding in found if finding["where"].get("node", name) == name]
 
 
 def _verdict(asked: Request, found: list[dict[str, Any]], shown: int, code: int, seconds: float) -> str:
-    words = [one["severity"] for one in found]
-    others = f"; {ranges.count(len(found) - shown, 'finding')} on other nodes, see node 0's output" * (
+    words = [finding["severity"] for finding in found]
+    others = f"; {rank_ranges.count(len(found) - shown, 'finding')} on other nodes, see node 0's output" * (
         shown < len(found)
     )
     word = "FAIL" if code else "WARN" if "warn" in words else "PASS"

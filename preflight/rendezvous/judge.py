@@ -1,12 +1,13 @@
 """What the nodes have seen of each other, judged. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
-from preflight import ranges
 from preflight.check import Finding, vote
-from preflight.rendezvous import causes, codes, tcp
-from preflight.rendezvous.tcp import Reach
+from preflight.core import rank_ranges, words
+from preflight.rendezvous import codes
+from preflight.sdk import reachability, tcp
+from preflight.sdk.tcp import Reach
 
 SLOW_S = 0.5
 """An answer takes milliseconds; one that is lost costs 5 s (resolv.conf(5), `timeout`)."""
@@ -76,25 +77,27 @@ def _numbers(seen: Seen) -> Iterator[Finding]:
     """Who came under which number. A node that was started again came twice, and only one of these stayed."""
     counted = _present(seen)
     holders: dict[int, list[Arrival]] = {}
-    for one in counted.values():
-        holders.setdefault(one["node_rank"], []).append(one)
+    for arrival in counted.values():
+        holders.setdefault(arrival["node_rank"], []).append(arrival)
     for rank, twins in holders.items():
         if len(twins) > 1:
-            who = few(sorted(f"{one['name']} ({source(one)})" for one in twins))
+            who = _some(sorted(f"{arrival['name']} ({source(arrival)})" for arrival in twins))
             text = f"{who} were started with one --node-rank, {rank}, expected a number for each"
             yield codes.TWICE.fail(text, variable="--node-rank")
-    for number, one in seen["arrivals"].items():
-        if one["node_rank"] not in holders:
-            counted[number], holders[one["node_rank"]] = one, [one]
+    for number, arrival in seen["arrivals"].items():
+        if arrival["node_rank"] not in holders:
+            counted[number], holders[arrival["node_rank"]] = arrival, [arrival]
             if number not in seen["left"]:
-                text = f"node {one['node_rank']} came, and answered no more before all had come; expected it to wait"
-                yield codes.WENT.fail(text, node=one["name"])
-    votes = vote({number: one["nnodes"] for number, one in counted.items()})
+                text = (
+                    f"node {arrival['node_rank']} came, and answered no more before all had come; expected it to wait"
+                )
+                yield codes.WENT.fail(text, node=arrival["name"])
+    votes = vote({number: arrival["nnodes"] for number, arrival in counted.items()})
     for number, nnodes in votes.odd():
         text = f"started with --nnodes {nnodes}, expected {votes.usual} as on {votes.share('node')}"
         yield codes.NNODES.fail(text, node=counted[number]["name"])
     if not votes.decided:
-        names = {n: few([counted[number]["name"] for number in who]) for n, who in votes.ranks_of.items()}
+        names = {n: _some([counted[number]["name"] for number in who]) for n, who in votes.ranks_of.items()}
         sides = "; ".join(f"{nnodes} on {who}" for nnodes, who in names.items())
         yield codes.NNODES.fail(f"--nnodes is {sides}; expected the same on all nodes", variable="--nnodes")
     elif missing := set(range(votes.usual)) - set(holders):
@@ -103,8 +106,8 @@ def _numbers(seen: Seen) -> Iterator[Finding]:
 
 def _never_came(missing: set[int], of: int, seen: Seen, holders: Mapping[int, Sequence[Arrival]]) -> Finding:
     many = "s" if len(missing) > 1 else ""
-    came = few([f"{rank} ({some[0]['name']})" for rank, some in sorted(holders.items())])
-    numbers = ranges.to_text(missing).replace(",", ", ")
+    came = _some([f"{rank} ({some[0]['name']})" for rank, some in sorted(holders.items())])
+    numbers = rank_ranges.to_text(missing).replace(",", ", ")
     text = (
         f"node{many} {numbers} never came within {seen['waited_s']:.0f} s, expected all of {of:,} nodes; came: {came}"
     )
@@ -113,9 +116,9 @@ def _never_came(missing: set[int], of: int, seen: Seen, holders: Mapping[int, Se
 
 def _unlike(seen: Seen) -> Iterator[Finding]:
     """Node 0 may know itself by others."""
-    present = {number: one for number, one in _present(seen).items() if one["node_rank"]}
-    known = {number: one["reach"]["connections"] for number, one in present.items()}
-    for number, text in causes.unlike(known, seen["host"], lambda who: few([present[i]["name"] for i in who])):
+    present = {number: arrival for number, arrival in _present(seen).items() if arrival["node_rank"]}
+    known = {number: arrival["reach"]["connections"] for number, arrival in present.items()}
+    for number, text in reachability.unlike(known, seen["host"], lambda who: _some([present[i]["name"] for i in who])):
         where = {} if number is None else {"node": present[number]["name"]}
         yield codes.UNLIKE.warn(text, evidence={"name": seen["host"]}, **where)
 
@@ -143,10 +146,10 @@ def alone(arrival: Arrival, host: str) -> Iterator[Finding]:
     """What a node sees by itself, and what does not hinder it."""
     node, reach = arrival["name"], arrival["reach"]
     used = tcp.used(reach["connections"])
-    for one in reach["connections"]:
-        if used and tcp.is_silent(one):
-            text = f"no connection to {host} at {causes.told([one])}, expected one as to {used['address']}"
-            evidence = {"name": host, "usable": used["address"], "address": one["address"]}
+    for connection in reach["connections"]:
+        if used and tcp.is_silent(connection):
+            text = f"no connection to {host} at {reachability.told([connection])}, expected one as to {used['address']}"
+            evidence = {"name": host, "usable": used["address"], "address": connection["address"]}
             yield codes.SILENT_ADDRESS.warn(text, node=node, evidence=evidence)
     if (seconds := reach["resolved_s"]) is not None and seconds >= SLOW_S:
         text = f"resolving {host} took {seconds:.1f} s, expected less than {SLOW_S:g} s"
@@ -163,11 +166,11 @@ def unreached(reach: Reach, host: str, port: int, node: str) -> Finding:
     """Why a node that is not node 0 does not reach the endpoint."""
     evidence = {"name": host, "port": port}
     found = reach["connections"]
-    text = f"{causes.why(reach, host, port)}, expected node 0's store at {host}:{port}"
+    text = f"{reachability.why(reach, host, port)}, expected node 0's store at {host}:{port}"
     if not found:
         return codes.UNRESOLVED.fail(text, node=node, evidence=evidence)
     evidence["address"] = found[0]["address"]
-    if all(tcp.is_loopback(one["address"]) for one in found):
+    if all(tcp.is_loopback(connection["address"]) for connection in found):
         return codes.LOOPBACK.fail(text, node=node, evidence=evidence)
     return codes.BY_KIND[found[0]["kind"]].fail(text, node=node, evidence=evidence)
 
@@ -183,10 +186,10 @@ def _ports(arrivals: Mapping[int, Arrival], target: int, name: str, reached: Map
         groups = [[number] for number in failed] if len(failed) <= LISTED else [failed]
         where = {"peer_node": there["name"]}
     for group in groups:
-        askers, reach = few([arrivals[number]["name"] for number in group]), reached[group[0]]
-        led = {one["address"] for one in reach["connections"]} & set(there["addresses"])
+        askers, reach = _some([arrivals[number]["name"] for number in group]), reached[group[0]]
+        led = {connection["address"] for connection in reach["connections"]} & set(there["addresses"])
         code, evidence = codes.WORKERS_PORT if led else codes.WORKERS_NAME, {"name": name}
-        text = f"{askers}: {causes.why(reach, name, there['port'])}, expected to reach {there['name']} there"
+        text = f"{askers}: {reachability.why(reach, name, there['port'])}, expected to reach {there['name']} there"
         here = {"node": askers} if len(group) == 1 and "node" not in where else {}
         yield code.fail(text, evidence=evidence, **here, **where)
 
@@ -197,9 +200,6 @@ def source(arrival: Arrival) -> str:
     return used["source"] if used else "?"
 
 
-def few(names: Sequence[str]) -> str:
-    """ "a, b and c", or the first ones and how many more."""
-    listed = list(dict.fromkeys(names))
-    if len(listed) > LISTED:
-        return f"{', '.join(listed[:LISTED])} and {len(listed) - LISTED} more"
-    return " and ".join(filter(None, (", ".join(listed[:-1]), listed[-1])))
+def _some(names: Iterable[str]) -> str:
+    """Each name once."""
+    return words.some(dict.fromkeys(names), LISTED)

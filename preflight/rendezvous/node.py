@@ -1,6 +1,7 @@
 """One node's part in `preflight rendezvous`: what every node does.
 
-The process decides and waits. What may hang (look-ups, connections, torch's store) is in children: see control.py.
+The process decides and waits (engine/event_loop.py). What may hang is in children: look-ups, connections, torch's
+store.
 """
 
 import contextlib
@@ -15,17 +16,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from preflight import launch
-from preflight.channel import Channel
 from preflight.check import Finding
-from preflight.child import Child
-from preflight.control import Control, Log
-from preflight.courier import Courier
-from preflight.process_group import TorchBroken, import_torch
-from preflight.rendezvous import codes, tcp
+from preflight.engine import identity
+from preflight.engine.channel import Channel
+from preflight.engine.child import Child
+from preflight.engine.event_loop import EventLoop, Log
+from preflight.engine.process_group import TorchBroken, import_torch
+from preflight.engine.store_client import StoreClient
+from preflight.rendezvous import codes
 from preflight.rendezvous.arguments import Request
 from preflight.rendezvous.judge import Arrival
-from preflight.rendezvous.tcp import Reach
+from preflight.sdk import tcp
+from preflight.sdk.tcp import Reach
 
 ROOT = "preflight/rendezvous"
 HOST, TARGETS, VERDICT = f"{ROOT}/host", f"{ROOT}/targets", f"{ROOT}/verdict"
@@ -62,14 +64,14 @@ class Node:
 
     def __init__(self, request: Request, say: Callable[[str], None]) -> None:
         self.request, self._say = request, say
-        self.control = Control(request.timeout_s)
-        self.control.watches_launcher = False  # started in the background of a shell that ends, it goes on
-        self.control.on_turn = self._take_connections
+        self.loop = EventLoop(request.timeout_s)
+        self.loop.watches_launcher = False  # started in the background of a shell that ends, it goes on
+        self.loop.on_turn = self._take_connections
         self.name = socket.gethostname()
         self.nonce = uuid.uuid4().hex
         self._ephemeral = _listen()
         self._said, self._said_at = "", 0.0
-        self._courier: Courier | None = None
+        self._store_client: StoreClient | None = None
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -87,16 +89,16 @@ class Node:
             self._said, self._said_at = text, now
 
     def pause(self, seconds: float) -> None:
-        end = self.control.until(seconds)
+        end = self.loop.until(seconds)
         while (left := end - time.monotonic()) > 0:
-            self.control.pump(left)
+            self.loop.pump(left)
 
     def import_torch(self) -> None:
         """Only where the store is needed, and in this process: its children then have it. Raises Stopped. From a dead
         file system it may never end, and then only another process can say so."""
         if "torch" in sys.modules:
             return
-        screen, within_s = os.dup(1), max(1.0, self.control.left)
+        screen, within_s = os.dup(1), max(1.0, self.loop.left)
         text = f"import torch did not end within {within_s:.0f} s, expected seconds: see the file system it lies on"
         slug = "broken_torch" if within_s >= IMPORT_S else "no_time"
         told = f"FAIL  {self.name}  [{codes.FAMILY}.{slug}]\n      {text}\n"
@@ -115,47 +117,48 @@ class Node:
 
     def reach_all(self, targets: Sequence[tuple[str, int]]) -> list[Reach]:
         """All at once. What does not come in time is `NOTHING`."""
-        patience_s = min(LOOK_S, max(0.5, self.control.left / 3))
+        patience_s = min(LOOK_S, max(0.5, self.loop.left / 3))
         calls = {str(i): partial(tcp.reach, name, port, patience_s) for i, (name, port) in enumerate(targets)}
-        found, _ = self.control.ask("look", lambda: {**tcp.in_time(calls, 2.5 * patience_s)}, 3 * patience_s)
-        return [(found or {}).get(str(i), NOTHING) for i in range(len(targets))]
+        look = self.loop.ask("look", lambda: {**tcp.in_time(calls, 2.5 * patience_s)}, 3 * patience_s)
+        found = look.value_or({})
+        return [found.get(str(i), NOTHING) for i in range(len(targets))]
 
     def join(self) -> str | None:
         """Becomes a client of the store at the endpoint; who serves it says so there. None: it does not say so, and
         may be another job's. Raises StoreLost."""
-        self.drop_courier()
-        request, patience_s = self.request, min(STORE_S, max(0.5, self.control.left))
-        self._courier = Courier(request.host, request.port, self.control.pump, patience_s, patience_s)
-        self.control.store = self._courier
-        self._courier.connected()
-        end = self.control.until(AGAIN_S * 4)
+        self.drop_store_client()
+        request, patience_s = self.request, min(STORE_S, max(0.5, self.loop.left))
+        self._store_client = StoreClient(request.host, request.port, self.loop.pump, patience_s, patience_s)
+        self.loop.store = self._store_client
+        self._store_client.connected()
+        end = self.loop.until(AGAIN_S * 4)
         said: str | None = None
-        while (said := self.control.request("fetch", keys=[HOST])[0]) is None and time.monotonic() < end:
+        while (said := self.loop.request("fetch", keys=[HOST])[0]) is None and time.monotonic() < end:
             self.pause(POLL_S)
         return said
 
-    def drop_courier(self) -> None:
-        if self._courier:
-            self._courier.end()
-        self._courier = self.control.store = None
+    def drop_store_client(self) -> None:
+        if self._store_client:
+            self._store_client.end()
+        self._store_client = self.loop.store = None
 
     def arrival(self, reach: Reach) -> Arrival:
         """What this node says of itself."""
         request, used = self.request, tcp.used(reach["connections"])
         about: dict[str, Any] = {"full_name": self.name, "serves": None, "nameless": ""}
         asked = [tcp.mapped(used["address"])] if used else []
-        about |= self.control.ask("about", lambda: _about_this_host(request), LOOK_S * 2)[0] or {}
+        about |= self.loop.ask("about", lambda: _about_this_host(request), LOOK_S * 2).value_or({})
         return {
             "node_rank": request.node_rank, "nnodes": request.nnodes, "name": self.name,
-            "addresses": list(launch.addresses()), "full_name": about["full_name"], "serves": about["serves"],
+            "addresses": list(identity.addresses()), "full_name": about["full_name"], "serves": about["serves"],
             "nameless": about["nameless"],
             "port": self._ephemeral.getsockname()[1], "reach": reach, "looked_up_s": self.look_up(asked),
         }  # fmt: skip
 
     def look_up(self, addresses: Sequence[str]) -> dict[str, float | None]:
         calls = {address: (lambda address=address: tcp.look_up(address)) for address in addresses}
-        seconds, _ = self.control.ask("look-ups", lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2)
-        return {address: (seconds or {}).get(address) for address in addresses}
+        seconds = self.loop.ask("look-ups", lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2).value_or({})
+        return {address: seconds.get(address) for address in addresses}
 
     def entries(self, log: Log) -> list[tuple[int, dict[str, Any]]]:
         """What has come since, for node 0. Anybody may write into a store of torch. Raises Stopped where that is not
@@ -181,8 +184,8 @@ class Node:
 
     def end(self) -> None:
         self._ephemeral.close()
-        self.drop_courier()
-        self.control.end_children()
+        self.drop_store_client()
+        self.loop.end_children()
 
 
 def _end_parent(channel: Channel, after_s: float, screen: int, told: str) -> None:

@@ -136,9 +136,9 @@ def start(rank: int) -> int:
 
 
 def free_port() -> int:
-    from preflight import local  # a rank of the user's imports none of it
+    from preflight.engine import local_launch  # a rank of the user's imports none of it
 
-    return local.free_port()
+    return local_launch.free_port()
 
 
 def launch() -> None:

@@ -3,7 +3,7 @@ marks no collective), and on gloo, where the loudest rank is often a healthy one
 
 from typing import Any
 
-from preflight import ranges
+from preflight.core import rank_ranges
 from tests.faults.row import Fault, elsewhere
 
 ALL_REDUCE, OMITTED = "all_reduce of 8 float32 #2", "all_reduce of 8 float32 #5"
@@ -16,12 +16,12 @@ def _hang(deed: str, rank: int, world: int, shares: str, story: str, says: str, 
     """`says`: with {others}, in ranks."""
     others = sorted(set(range(world)) - {rank})
     details: dict[str, Any] = {
-        "finds": (f"fail plugin.steps_{deed}.out_of_step",), "noticed_by": ranges.to_text(others), **more,
+        "finds": (f"fail plugin.steps_{deed}.out_of_step",), "noticed_by": rank_ranges.to_text(others), **more,
     }  # fmt: skip
     return Fault(
         name=f"hang_{deed}", story=story, made=f"one of five collectives, on rank {rank} of {world}: `steps_{deed}`",
         culprit={"rank": rank}, world=world, after=world, plugins=(f"steps_{deed}", "after"), shares=shares,
-        environ_of={rank: {f"TEST_STEPS_{deed.upper()}": "1"}}, says=says.format(others=ranges.ranks(others)),
+        environ_of={rank: {f"TEST_STEPS_{deed.upper()}": "1"}}, says=says.format(others=rank_ranges.ranks(others)),
         **details,
     )  # fmt: skip
 

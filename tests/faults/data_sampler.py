@@ -3,10 +3,11 @@ share one start of the ranks."""
 
 from typing import Any
 
-from preflight.checks.data import sampler
+from preflight.planning import registry
 from tests.faults.row import Fault, elsewhere, in_check
-from tests.loaders.expected import LAST, ODD, ONE, WRONG, Wrong
+from tests.loaders.expected import LAST, ODD, ONE, WRAPPED, WRONG, Wrong
 
+SAMPLER = registry.load(registry.sources()["data.sampler"])
 PATIENCE = {"data.sampler.patience_s": "10"}
 
 
@@ -36,13 +37,13 @@ ALL: tuple[Fault, ...] = (
     _given("stuck_function", "The user's function does not return on one rank.", "fail data.sampler.stuck",
            says="in stuck_function()", settings=PATIENCE),
     _given("stuck_natively", "A rank's loader is stuck in C, where no signal is heard.",
-           "error data.sampler.timed_out", says="at broken.py line", exit_code=3, deadline_s=45, slow=True),
+           "error data.sampler.timed_out", says="at broken.py line", exit_code=3, deadline_s=45),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
 
 
 def _on_ranks(name: str, wrong: Wrong) -> Fault:
-    code = getattr(sampler, wrong.code.upper())
+    code = SAMPLER.codes[wrong.code]
     culprit = {ODD: {"rank": 1}, ONE: {"rank": 1}, LAST: {"rank": "the last"}}.get(wrong.named, {})
     settings = f" --set data.sampler.{wrong.settings}" if wrong.settings else ""
     made = f"`--data tests.loaders.*:{name}{settings}`, on {'2, ' if wrong.least == 2 else ''}3 and 4 ranks"
@@ -51,5 +52,14 @@ def _on_ranks(name: str, wrong: Wrong) -> Fault:
     return elsewhere(f"loader_{name}", code.meaning, made, finds, culprit=culprit, exit_code=exit_code)
 
 
-ELSEWHERE: tuple[Fault, ...] = tuple(_on_ranks(name, wrong) for name, wrong in WRONG.items())
-"""Driven by tests/checks/data/test_on_ranks.py."""
+def _wrapped(name: str, wrong: Wrong) -> Fault:
+    made = f"`--data tests.loaders.*:{name}`, on 2 ranks, with the package it is of"
+    meaning = SAMPLER.codes[wrong.code].meaning
+    return elsewhere(f"wrapped_{name}", meaning, made, f"fail data.sampler.{wrong.code}", culprit={}, exit_code=1)
+
+
+ELSEWHERE: tuple[Fault, ...] = (
+    *(_on_ranks(name, wrong) for name, wrong in WRONG.items()),
+    *(_wrapped(name, wrong) for name, wrong in WRAPPED.items()),
+)
+"""Driven by tests/checks/data/test_on_ranks.py and test_wrappers.py."""

@@ -99,7 +99,7 @@ IN_USE = (
     *on_machines(("h100_nvswitch", "old_driver"), "process", "A process of somebody else uses a GPU.",
                  "the driver lists it",
                  {"gpu.5.processes.compute": f"{_NO_SUCH_PID}:{20 * 2**30}", "gpu.5.memory.used": 20 * 2**30},
-                 _PROCESS, culprit={"gpu": 5}, says=f"(pid {_NO_SUCH_PID}, 20.0 GiB); expected no process"),
+                 _PROCESS, culprit={"gpu": 5}, says=f"(pid {_NO_SUCH_PID}, 20 GiB); expected no process"),
     *on_machines(("container", "old_driver"), "memory_used", "Memory is in use, and nobody has it.", "3 GiB",
                  {"gpu.1.memory.used": 3 * 2**30}, f"warn {_H}.memory_used", culprit={"gpu": 1},
                  says=" are in use, and no process is listed that holds it; expected at most "),

@@ -41,6 +41,10 @@ ALL: tuple[GpuFault, ...] = (
                  says="NVML does not list, expected all 8"),
 )  # fmt: skip
 ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/gpu/test_gpu_faults.py
+    elsewhere("gpu_excluded", "An administrator has excluded a GPU (NVreg_ExcludedGpus).", "NVML lists 7 of 8, and it",
+              f"info {_I}.excluded", culprit={"device": "0000:df:00.0"}, exit_code=0, world=1,
+              says="the GPU at 0000:df:00.0 is excluded"),
     # tests/checks/gpu/test_probing.py
     elsewhere("cuda_count", "CUDA gives torch fewer GPUs than NVML lists.", "a torch that counts 7 of 8",
               f"fail {_I}.torch_count", culprit={"rank": 0}, says="CUDA gives torch 7 GPUs, expected 8"),

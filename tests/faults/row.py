@@ -1,9 +1,11 @@
 """One row of the fault table, and rows that share a run."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from tests.running import PLUGINS, ROOT
 
@@ -43,8 +45,8 @@ class Fault:
     stopped: tuple[int, ...] = ()
     """Ranks that the fault leaves stopped: the test ends them after the run."""
     deadline_s: float = 60
-    slow: bool = False
-    """Whether `make soak` runs it, and not the suite: another row has the same finding."""
+    more: bool = False
+    """Whether it has the marker `more`: another row has the same code and the same kind of culprit."""
     shares: str = ""
     """Rows with the same word happen in one run, each with a culprit of its own."""
 
@@ -62,6 +64,18 @@ def runs(rows: Sequence[Fault]) -> list[tuple[Fault, ...]]:
     for row in rows:
         shared.setdefault(row.shares or row.name, []).append(row)
     return [tuple(rows) for rows in shared.values()]
+
+
+def params(runs: Iterable[tuple[Fault, ...]]) -> list[Any]:
+    """For `pytest.mark.parametrize`: a case for each run."""
+    return [
+        pytest.param(rows, marks=pytest.mark.more if all(row.more for row in rows) else (), id=names(rows))
+        for rows in runs
+    ]
+
+
+def names(rows: Iterable[Fault]) -> str:
+    return "+".join(row.name for row in rows)
 
 
 def as_one(rows: Sequence[Fault]) -> Fault:

@@ -69,3 +69,16 @@ WRONG = {
     "set_epoch_ignored": Wrong("set_epoch_ignored", "loader.sampler.set_epoch(1)", severity="warn"),
 }
 """By the function of tests/loaders/mistaken.py or broken.py. Where most ranks are alike the odd one is named."""
+
+
+WRAPPED = {
+    "accelerate_on_top": Wrong("wrong_replicas", "BatchSamplerShard and DistributedSampler each part the samples"),
+    "accelerate_dispatched_on_top": Wrong("wrong_replicas", "DataLoaderDispatcher and DistributedSampler each part"),
+    "accelerate_not_even": Wrong("unequal_batches", "has 32 batches, rank 1 has 31 batches"),
+    "accelerate_unseeded": Wrong("overlap", "ranks 0 and 1 share "),
+    "accelerate_not_prepared": Wrong("all_see_all", "both ranks see the same 1,003 samples"),
+    "stateful_without_sampler": Wrong("all_see_all", "both ranks see the same 1,003 samples"),
+    "web_not_split": Wrong("all_see_all", "both ranks see the same 80 samples"),
+    "Shares": Wrong("all_see_all", "train: both ranks see the same 1,003 samples"),
+}
+"""Of tests.loaders.wrapped and modules, on two ranks."""

@@ -1,5 +1,7 @@
 """Models that are right, and hard to compare."""
 
+import time
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -77,3 +79,27 @@ def compared() -> Made:
         return functional.cross_entropy(one @ other.T / 0.2, torch.arange(len(one)))
 
     return model, (torch.randn(8, 8), torch.randn(8, 8)), loss
+
+
+class Jumping(nn.Linear):
+    """What it makes of its inputs depends on their last bits."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward((torch.sin(1e8 * inputs) > 0).to(inputs))
+
+
+def jumping() -> Made:
+    return Jumping(3, 2), (torch.rand(6, 3), torch.randint(0, 2, (6,))), classes
+
+
+class Slow(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        time.sleep(SLOW_S)  # it stands for arithmetic that takes as long
+        return super().forward(inputs)
+
+
+SLOW_S = 0.4
+
+
+def slow() -> Made:
+    return Slow(8, 4), (torch.randn(6, 8), torch.randint(0, 4, (6,))), classes

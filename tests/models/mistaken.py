@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.models.sound import Made, classes
+from tests.models.sound import Made, Stochastic, classes
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -67,10 +68,32 @@ def all_frozen() -> Any:
     return _made(nn.Linear(4, 2).requires_grad_(False))
 
 
+KEPT = nn.Linear(4, 2)
+KEPT.log = sys.stdout  # type: ignore[assignment]
+
+
 def cannot_be_copied() -> Any:
-    model = nn.Linear(4, 2)
-    model.log = sys.stdout  # type: ignore[assignment]
-    return _made(model)
+    """And is the same one at every call."""
+    return _made(KEPT)
+
+
+def out_of_range() -> Any:
+    """Targets beyond 0 and 1, in the batch as it is given."""
+    bce, targets = nn.BCELoss(), torch.linspace(0, 1.5, 8)[:, None].expand(8, 2)
+    return _made(
+        nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()),
+        (torch.randn(8, 4), targets),
+        lambda model, batch: bce(model(batch[0]), batch[1]),
+    )
+
+
+def bce_summed() -> Any:
+    bce, targets = nn.BCELoss(reduction="sum"), torch.tensor([[0.0, 1.0]] * 8)
+    return _made(
+        nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()),
+        (torch.randn(8, 4), targets),
+        lambda model, batch: bce(model(batch[0]), batch[1]),
+    )
 
 
 def loader() -> Any:
@@ -131,15 +154,6 @@ def summed() -> Any:
     return _made(loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"))
 
 
-class Stochastic(nn.Linear):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return functional.dropout(super().forward(inputs), 0.5)
-
-
-def draws() -> Any:
-    return _made(Stochastic(4, 2))
-
-
 def huge() -> Any:
     """A trillion weights that take no memory."""
     model = nn.Linear(4, 2)
@@ -187,6 +201,20 @@ def weighs_more_on_one() -> Any:
         return made
 
     return _made(loss=loss)
+
+
+def weight_norm_weighs_more_on_one() -> Any:
+    """The same with a model that cannot be copied."""
+    _, batch, loss = weighs_more_on_one()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(nn.Linear(4, 2)), batch, loss
+
+
+def draws_and_weighs_more_on_one() -> Any:
+    """The same with random numbers."""
+    _, batch, loss = weighs_more_on_one()
+    return Stochastic(4, 2), batch, loss
 
 
 def raises_late_on_one() -> Any:

@@ -1,5 +1,7 @@
 """Models that are right."""
 
+import warnings
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -64,3 +66,65 @@ def one_row() -> Made:
 def bfloat16() -> Made:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).bfloat16()
     return model, (torch.randn(8, 8).bfloat16(), torch.randint(0, 4, (8,))), classes
+
+
+def _squared(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    inputs, targets = batch
+    loss: torch.Tensor = (model(inputs) - targets).square().mean()
+    return loss
+
+
+class InRange(nn.Sequential):
+    """Takes numbers from 0 to 1 only."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        assert bool((inputs >= 0).all()) and bool((inputs <= 1).all()), "images are expected from 0 to 1"
+        made: torch.Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]  # nn.Sequential's
+        return made
+
+
+def probabilities() -> Made:
+    """BCELoss refuses targets beyond 0 and 1, and so does the model."""
+    model = InRange(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
+    inputs = torch.rand(8, 8)
+    inputs[0, :2] = torch.tensor([0.0, 1.0])
+    bce = nn.BCELoss()
+    return model, (inputs, torch.tensor([[0.0], [1.0]] * 4)), lambda net, batch: bce(net(batch[0]), batch[1])
+
+
+class OfBytes(nn.Linear):
+    """Takes bytes divided by 256 only: not one of its inputs can be moved by a rounding."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        assert bool((inputs * 256 == (inputs * 256).round()).all()), "a byte is expected"
+        return super().forward(inputs)
+
+
+def bytes_() -> Made:
+    return OfBytes(8, 4), (torch.randint(1, 256, (6, 8)) / 256, torch.randint(0, 4, (6,))), classes
+
+
+def float_mask() -> Made:
+    """A mask of floats is compared with 1."""
+    model = nn.Linear(8, 4)
+    mask = (torch.arange(6) % 2).float()[:, None].expand(6, 8).clone()
+    return model, (torch.randn(6, 8), mask), lambda net, batch: net(batch[0] * (batch[1] == 1)).square().mean()
+
+
+def weight_norm() -> Made:
+    """Its `weight` is computed from two parameters: no deepcopy takes it. In DINO's head, and in audio models."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it is deprecated, and in use
+        head = nn.utils.weight_norm(nn.Linear(16, 4, bias=False))
+    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), head), (torch.randn(6, 8), torch.randn(6, 4)), _squared
+
+
+class Stochastic(nn.Linear):
+    """Dropout that is no module of torch's, as in BERT's attention."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(super().forward(inputs), 0.5)
+
+
+def draws() -> Made:
+    return Stochastic(8, 4), (torch.randn(8, 8), torch.randint(0, 4, (8,))), classes

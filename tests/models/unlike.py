@@ -70,3 +70,20 @@ def other_weights() -> Any:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8).eval(), nn.Linear(8, 2))
     torch.manual_seed(0)
     return model, (torch.randn(8, 4), torch.randint(0, 2, (8,))), classes
+
+
+class Scaled(nn.Module):
+    """As in CLIP: its scale has no dimension, and fully_shard cuts none such."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.layer(inputs) * self.scale.exp()
+        return made
+
+
+def scaled() -> Any:
+    return Scaled(), (torch.randn(8, 4), torch.randint(0, 2, (8,))), classes

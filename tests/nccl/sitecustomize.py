@@ -8,7 +8,7 @@ class _AtWork:
     """Stands before all finders, and finds nothing."""
 
     def find_spec(self, name: str, *_more: Any) -> None:
-        if name == "preflight.process_group":
+        if name == "preflight.engine.process_group":
             import torch
 
             torch.version.cuda = "12.4"

@@ -57,7 +57,7 @@ class _AtWork(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name == "preflight.process_group":
+        if name == "preflight.engine.process_group":
             _patch_torch()
         if name != "preflight.check":
             return None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from preflight import local
+from preflight.engine import local_launch
 from tests import running
 from tests.real_gpu import nvidia_smi
 from tests.running import Finished
@@ -84,7 +84,7 @@ def test_two_looks_leave_nothing_on_the_gpus(quick: Finished) -> None:
 
 
 def test_the_whole_plan_runs_on_nccl(tmp_path: Path) -> None:
-    finished = running.run_torchrun(tmp_path, local.ranks_here(), "--all", deadline_s=240)
+    finished = running.run_torchrun(tmp_path, local_launch.ranks_here(), "--all", deadline_s=240)
     assert finished.report["job"]["backend"] == "nccl", finished.told()
     assert [one for one in finished.findings() if one["severity"] in ("fail", "error")] == [], finished.told()
     assert finished.exit_codes == [0], finished.told()

@@ -9,7 +9,7 @@ import psutil
 
 before = dict(os.environ)
 import preflight  # noqa: E402
-from preflight.registry import UsageError  # noqa: E402
+from preflight.errors import UsageError  # noqa: E402
 
 if "torch" in sys.modules:
     raise AssertionError("importing preflight must not import torch")

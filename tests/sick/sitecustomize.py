@@ -15,7 +15,7 @@ class _AtWork:
     """Stands before all finders, and finds nothing."""
 
     def find_spec(self, name: str, *_more: Any) -> None:
-        if name in ("preflight.train_smoke.train", "preflight.checks.gpu.exercise"):
+        if name in ("preflight.train_smoke.train", "preflight.checks.gpu.compute.workload"):
             for each in os.environ["SICK"].split(","):
                 deed, _, number = each.partition("@")
                 _DEEDS[deed](int(number or 0))

@@ -15,7 +15,7 @@ class _AtWork:
     """Stands before all finders, and finds nothing."""
 
     def find_spec(self, name: str, *_more: Any) -> None:
-        if name == "preflight.checks.comm.sweep":
+        if name == "preflight.checks.comm.shared.sweep":
             for deed in os.environ["SICK_COMM"].split(","):
                 _DEEDS[deed]()
 
@@ -69,10 +69,10 @@ def _world() -> int:
 
 def _as_next(values: Any) -> None:
     """What the next rank sends, unless it is zeros."""
-    from preflight.checks.comm import sums
+    from preflight.checks.comm.shared import payload_sum
 
     if bool(values.any()):
-        sums.fill(values, (_rank() + 1) % _world(), _world())
+        payload_sum.fill(values, (_rank() + 1) % _world(), _world())
 
 
 def _later(change: Callable[[Any], Any]) -> Callable[[Any], None]:

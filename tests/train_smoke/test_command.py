@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight import cli, local
-from preflight.registry import UsageError
+from preflight.cli import main
+from preflight.engine import local_launch
+from preflight.errors import UsageError
 from preflight.train_smoke.command import translated
 from preflight.train_smoke.names import VARIANTS
 from tests import running
@@ -86,9 +87,9 @@ def test_without_a_launcher_its_own_ranks_get_the_words_of_the_run(monkeypatch: 
         launched.append(words)
         return 5
 
-    monkeypatch.setattr(local, "launch", launch)
+    monkeypatch.setattr(local_launch, "launch", launch)
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--strategy", "ddp"], lambda words: translated(words, SOME))
+        main.main(["--strategy", "ddp"], lambda words: translated(words, SOME))
     assert ended.value.code == 5
     assert launched == [["run", "--all", "--only", "train.ddp"]]
 

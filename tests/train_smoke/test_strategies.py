@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from preflight.train_smoke.task import STEPS
+from preflight.train_smoke.names import STEPS
 from tests.train_smoke.ranks import ALL, ratios, trained
 
 TIMES = 10
@@ -52,11 +52,11 @@ HYBRID = tuple(name for name in ALL if "hybrid" in name)
 @pytest.mark.parametrize(
     ("world", "variants"),
     [
-        pytest.param(1, ALL, marks=pytest.mark.soak),
-        pytest.param(2, ALL, marks=pytest.mark.soak),
-        (3, ALL),
+        pytest.param(1, ALL, marks=pytest.mark.more),
+        pytest.param(2, ALL, marks=pytest.mark.more),
+        pytest.param(3, ALL, marks=pytest.mark.more),
         (4, HYBRID),
-        pytest.param(4, ALL, marks=pytest.mark.soak),
+        pytest.param(4, ALL, marks=pytest.mark.more),
     ],
     ids=["1", "2", "3", "4-hybrid", "4"],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from preflight.train_smoke import model, reference, task
+from preflight.train_smoke import model, names, reference, task
 from preflight.train_smoke.compare import MOMENTS
 from preflight.train_smoke.task import Recipe, Task
 from preflight.train_smoke.train import Comparison, Kept, Trained
@@ -135,7 +135,7 @@ def test_it_learns_and_repeats_itself() -> None:
     alone = [reference.alone(built_in(0, 2), Recipe(), whole=True) for _ in range(2)]
     assert alone[0].curve == alone[1].curve and alone[0].kept.digest() == alone[1].kept.digest()
     losses = [float(loss) for loss in alone[0].curve["losses"]]
-    assert len(losses) == task.STEPS and losses == sorted(losses, reverse=True) and losses[-1] < losses[0] / 2
+    assert len(losses) == names.STEPS and losses == sorted(losses, reverse=True) and losses[-1] < losses[0] / 2
 
 
 RECIPES = (Recipe(), Recipe("clip", clip=0.5), Recipe("adamw", adamw=True), Recipe("uneven", uneven=True))

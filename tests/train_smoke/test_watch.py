@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from preflight.train_smoke.watch import Signs, Watch, together
+from preflight.train_smoke.gradient_watch import Signs, Watch, together
 from preflight.train_smoke.wrapped import unmarked
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from preflight import judging, registry
 from preflight.check import Job, Node, Outcome
-from preflight.facts import Book
+from preflight.core.facts import FactsStore
+from preflight.planning import registry
+from preflight.results import judging
 
 NODES = {"node-0": (0, 1), "node-1": (2, 3), "node-2": (4, 5), "node-3": (6, 7)}
 LOST = "misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer gpu02<41234>"
@@ -36,7 +37,7 @@ def judged(logs: Mapping[int, str | Outcome], nodes: Mapping[str, Any] | None = 
         Node(name, at, tuple(ranks), (f"10.0.0.{at + 1}",)) for at, (name, ranks) in enumerate((nodes or NODES).items())
     )
     source = registry.sources()["comm.init"]
-    answer = judging.judge(source, Job("torchrun", world, "nccl", placed), ended, Book(), {})
+    answer = judging.judge(source, Job("torchrun", world, "nccl", placed), ended, FactsStore(), {})
     assert "error" not in answer, answer
     return list(answer["findings"])
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from preflight.check import Job, Node
-from preflight.checks.comm import meetings
+from preflight.checks.comm.shared import meetings
 
 Slow = Callable[[int, int, int], float]
 """Of a link: from node, to node, place among the node's ranks -> its rate, of 1."""
@@ -44,8 +44,8 @@ def facts(
 def of_rails(nodes: int, width: int, slow: Slow = sound, noise: float = 0.0, seed: int = 0) -> dict[int, Any]:
     """With an all-reduce of each rail that takes as long as its slowest link."""
     made = job(nodes, width)
-    rails = meetings.rails(made, range(nodes * width))
-    found = facts(meetings.rings(rails), nodes, width, slow, noise, seed)
+    rails = meetings.group_by_rail(made, range(nodes * width))
+    found = facts(meetings.ring_steps(rails), nodes, width, slow, noise, seed)
     for rail in rails:
         slowest = max((seconds for rank in rail for _, seconds in found[rank]["links"]), default=0.0)
         for rank in rail if len(rail) > 1 else ():
@@ -55,7 +55,7 @@ def of_rails(nodes: int, width: int, slow: Slow = sound, noise: float = 0.0, see
 
 def of_pairs(nodes: int, width: int, slow: Slow = sound, noise: float = 0.0, seed: int = 0) -> dict[int, Any]:
     made = job(nodes, width)
-    return facts(meetings.between(made, range(nodes * width)), nodes, width, slow, noise, seed)
+    return facts(meetings.steps_between(made, range(nodes * width)), nodes, width, slow, noise, seed)
 
 
 def of_nodes(
@@ -63,8 +63,8 @@ def of_nodes(
 ) -> dict[int, Any]:
     """`slow`: of a link between two ranks."""
     made = job(nodes, width)
-    groups = meetings.nodes(made, range(nodes * width))
-    found = facts(meetings.within(groups), nodes, width, sound, noise, seed)
+    groups = meetings.group_by_node(made, range(nodes * width))
+    found = facts(meetings.steps_within(groups), nodes, width, sound, noise, seed)
     for rank, one in found.items():
         one["links"] = [[sender, seconds / slow(sender, rank)] for sender, seconds in one["links"]]
     for group in groups:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from preflight.checks.comm import nccl_lines, transports
-from preflight.checks.comm.nccl_lines import Lines
+from preflight.checks.comm import transports
+from preflight.nccl import log_lines
+from preflight.nccl.log_lines import Lines
 from tests.checks.gpu import made_gpus
 
 
@@ -177,7 +178,7 @@ def facts(machine: Machine, changes: Mapping[int, Machine] | None = None) -> dic
     found = {}
     for rank in range(machine.gpus * machine.nodes):
         of = (changes or {}).get(rank // machine.gpus, machine)
-        read = nccl_lines.parse(log(of, rank), lambda a, b: a // machine.gpus == b // machine.gpus)
+        read = log_lines.parse(log(of, rank), lambda a, b: a // machine.gpus == b // machine.gpus)
         untold = {name: value for name, value in of.settings.items() if name in transports.UNTOLD}
         found[rank] = {**read, "version": of.version, "settings": {**read["settings"], **untold}}
     return found  # type: ignore[return-value]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from preflight.checks.comm import copies
-from preflight.checks.comm.copies import EMPTY, Tag
-from preflight.checks.comm.positions import PERIOD
-from preflight.checks.comm.readings import Wrong
+from preflight.checks.comm.shared import payload_copy
+from preflight.checks.comm.shared.payload_copy import EMPTY, Tag
+from preflight.checks.comm.shared.payload_pattern import PERIOD
+from preflight.checks.comm.shared.readings import Wrong
 
 WORLDS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 1000]
 TYPES = [torch.float32, torch.bfloat16]
@@ -17,12 +17,12 @@ TYPES = [torch.float32, torch.bfloat16]
 
 def made(tags: Sequence[Tag], chunk: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     values = torch.full((chunk * len(tags),), EMPTY, dtype=dtype)
-    copies.fill(values, tags)
+    payload_copy.fill(values, tags)
     return values
 
 
 def wrong(result: torch.Tensor, tags: Sequence[Tag], ranks: int, addressed: bool = True) -> Wrong:
-    found = copies.compare(result, tags, ranks, addressed)
+    found = payload_copy.compare(result, tags, ranks, addressed)
     assert found is not None
     return found
 
@@ -39,7 +39,7 @@ def test_what_was_sent_is_found_right(ranks: int, chunk: int, dtype: torch.dtype
     if ranks * chunk > 9 * PERIOD * 1.1:
         return
     sent = [made([(sender, ranks - 1)], chunk, dtype) for sender in range(ranks)]
-    assert copies.compare(torch.cat(sent), to(ranks - 1, ranks), ranks, True) is None
+    assert payload_copy.compare(torch.cat(sent), to(ranks - 1, ranks), ranks, True) is None
     assert float(sent[0].min()) >= 1 and float(sent[0].max()) <= 256
 
 

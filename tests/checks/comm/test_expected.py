@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from preflight.check import Job, Node, Run
-from preflight.checks.comm import expected
-from preflight.checks.comm.expected import Expected
+from preflight.checks.comm.shared import expected
+from preflight.checks.comm.shared.expected import Expected
 from tests.checks.comm import made_nccl
 from tests.checks.comm.made_nccl import A100, EFA, FAKED, GB200, GEFORCE, L40S, ONE_GPU, Machine
 from tests.large import timed

@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Job, Outcome
 from preflight.checks.comm import init
 from preflight.checks.comm.init import Facts
+from preflight.planning import registry
 from tests.checks.net import made_hcas
 
 

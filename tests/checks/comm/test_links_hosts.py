@@ -42,7 +42,6 @@ def picture(finished: Finished, check: str) -> str:
     return "\n".join(finished.check(check)["picture"])
 
 
-@pytest.mark.soak
 def test_a_host_that_sends_slowly(tmp_path: Path) -> None:
     with cluster(4) as hosts:
         hosts[2].slow_down(RATE)

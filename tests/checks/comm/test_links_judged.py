@@ -8,7 +8,8 @@ import pytest
 
 from preflight import testing
 from preflight.check import Run
-from preflight.checks.comm import meetings, nodes, pairs, rails
+from preflight.checks.comm import nodes, pairs, rails
+from preflight.checks.comm.shared import meetings
 from tests.checks.comm.made_links import job, nodes_of, of_nodes, of_pairs, of_rails
 
 MANY = 512
@@ -47,7 +48,7 @@ def test_of_512_nodes_a_slow_one_is_named(module: ModuleType, made: Any) -> None
 
 @pytest.mark.parametrize(("module", "made"), BOTH)
 def test_of_512_nodes_a_half_speed_pair_is_named(module: ModuleType, made: Any) -> None:
-    met = next(iter(meetings.between(job(MANY, 8), range(MANY * 8))[0].items()))
+    met = next(iter(meetings.steps_between(job(MANY, 8), range(MANY * 8))[0].items()))
     a, b = sorted((met[0] // 8, met[1] // 8)) if module is pairs else (200, 201)
     slow = made(MANY, 8, lambda x, y, _: 0.5 if {x, y} == {a, b} else 1.0, noise=0.04)
     (found,) = judged(module, slow, 8)
@@ -178,7 +179,7 @@ def test_what_a_lost_rank_leaves_is_judged() -> None:
     """Rails of unequal lengths: members are asked, and the others' places stay what they are."""
     made = job(4, 2)
     present = [rank for rank in range(8) if rank != 3]
-    assert meetings.rails(made, present) == [[0, 2, 4, 6], [1, 5, 7]]
+    assert meetings.group_by_rail(made, present) == [[0, 2, 4, 6], [1, 5, 7]]
     facts = of_rails(4, 2, lambda a, b, _: 0.1 if 2 in (a, b) else 1.0)
     del facts[3]
     assert named(testing.judge(rails, facts, nodes=nodes_of(4, 2), backend="nccl"))[0][0] in ("slow_node", "slow_rank")
@@ -260,7 +261,7 @@ def test_links_that_are_all_slower_than_in_the_baseline_are_told() -> None:
 
 def test_facts_stay_small() -> None:
     """1,024 nodes of 8 ranks: what each rank hands over."""
-    steps = meetings.between(job(1024, 8), range(8192))
+    steps = meetings.steps_between(job(1024, 8), range(8192))
     assert len(steps) == 40
     partners = sum(5 in step.values() for step in steps)
     assert partners == 20 and len(json.dumps([[1234, 0.0012345]] * partners)) < 500
@@ -292,7 +293,7 @@ def test_a_picture_of_many_nodes_marks_the_slow_row_only() -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 31, 32])
 def test_all_pairs_of_few_nodes_meet_once_each_way(size: int) -> None:
-    steps = meetings.between(job(size, 2), range(2 * size))
+    steps = meetings.steps_between(job(size, 2), range(2 * size))
     links = [(a, b) for step in steps for a, b in step.items()]
     assert len(links) == len(set(links)) == size * (size - 1) * 2
     assert all(a % 2 == b % 2 and a // 2 != b // 2 for a, b in links)
@@ -303,7 +304,7 @@ def test_all_pairs_of_few_nodes_meet_once_each_way(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7])
 def test_rings_give_each_rank_its_neighbours_both_ways(size: int) -> None:
-    steps = meetings.rings(meetings.rails(job(size, 3), range(3 * size)))
+    steps = meetings.ring_steps(meetings.group_by_rail(job(size, 3), range(3 * size)))
     links = {(a // 3, b // 3) for step in steps for a, b in step.items()}
     assert links == {(n, (n + way) % size) for n in range(size) for way in (1, -1) if size > 1}
     for step in steps:
@@ -312,7 +313,7 @@ def test_rings_give_each_rank_its_neighbours_both_ways(size: int) -> None:
 
 
 def test_many_nodes_meet_some_of_the_others() -> None:
-    steps = meetings.between(job(1024, 1), range(1024))
+    steps = meetings.steps_between(job(1024, 1), range(1024))
     partners: dict[int, set[int]] = {}
     for step in steps:
         for a, b in step.items():

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.checks.comm import nccl_lines
+from preflight.nccl import log_lines
 from tests.checks.comm import made_nccl
 from tests.checks.comm.made_nccl import A100, EFA, GB200, L40S, ONE_GPU, ROCE, Machine
 
 VERSIONS = ["2.14.3", "2.18.5", "2.21.5", "2.24.3", "2.27.5", "2.30.7"]
 
 
-def parse(machine: Machine, rank: int = 0) -> nccl_lines.Lines:
-    return nccl_lines.parse(made_nccl.log(machine, rank), lambda a, b: a // machine.gpus == b // machine.gpus)
+def parse(machine: Machine, rank: int = 0) -> log_lines.Lines:
+    return log_lines.parse(made_nccl.log(machine, rank), lambda a, b: a // machine.gpus == b // machine.gpus)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -66,7 +66,7 @@ INFO = "gpu01:1234:1301 [0] NCCL INFO "
     ],
 )
 def test_ways(line: str, way: str, card: int | None) -> None:
-    found = nccl_lines.parse(f"{INFO}{line}\n", lambda _a, _b: False)
+    found = log_lines.parse(f"{INFO}{line}\n", lambda _a, _b: False)
     assert found["ways"]["net"] == {way: 1}
     assert found["cards"] == ([] if card is None else [card])
 
@@ -88,7 +88,7 @@ def test_ways(line: str, way: str, card: int | None) -> None:
     ],
 )
 def test_other_lines_say_nothing(line: str) -> None:
-    assert nccl_lines.parse(INFO + line + "\n") == nccl_lines.empty()
+    assert log_lines.parse(INFO + line + "\n") == log_lines.empty()
 
 
 def test_settings_and_warnings() -> None:
@@ -98,7 +98,7 @@ def test_settings_and_warnings() -> None:
         "connected GPUs 0 and 1. This should not be the case\n"
         "\ngpu01:1:1 [0] misc/socket.cc:50 (socketProgress) NCCL WARN Connection closed by remote peer gpu02<41234>\n"
     )
-    found = nccl_lines.parse(text)
+    found = log_lines.parse(text)
     assert found["settings"] == {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0"}
     assert [one[:20] for one in found["warnings"]] == ["P2P is disabled betw", "Connection closed by"]
 
@@ -106,37 +106,37 @@ def test_settings_and_warnings() -> None:
 def test_devices_with_rails_and_planes() -> None:
     """Of 2.30: device:port[:rail[:plane]]."""
     line = f"{INFO}NET/IB : Using [0]mlx5_0:1:0:1/IB [1]mlx5_1:1/RoCE [2]mlx5_2:1::1/IB ; OOB eth0:10.0.0.1<0>"
-    assert nccl_lines.parse(line)["hcas"] == ["mlx5_0:1:0:1/IB", "mlx5_1:1/RoCE", "mlx5_2:1::1/IB"]
+    assert log_lines.parse(line)["hcas"] == ["mlx5_0:1:0:1/IB", "mlx5_1:1/RoCE", "mlx5_2:1::1/IB"]
 
 
 def test_two_ports_that_nccl_makes_one_of() -> None:
     """Of 2.20 to 2.23: the number of a connection counts these, not the ports."""
     merged = "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}"
-    found = nccl_lines.parse(f"{INFO}NET/IB : Using {merged} [2]mlx5_2:1/IB [RO]; OOB eth0:10.0.0.1<0>")
+    found = log_lines.parse(f"{INFO}NET/IB : Using {merged} [2]mlx5_2:1/IB [RO]; OOB eth0:10.0.0.1<0>")
     assert found["hcas"] == ["mlx5_0:1/RoCE+mlx5_1:1/RoCE", "mlx5_2:1/IB"]
 
 
 def test_nvls_that_gets_no_memory_is_off() -> None:
     """2.27 and 2.28 go on without."""
     failed = f"{INFO}Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 999 'unknown'."
-    found = nccl_lines.parse(f"{INFO}NVLS multicast support is available on dev 0\n{failed} Proceeding without NVLS")
+    found = log_lines.parse(f"{INFO}NVLS multicast support is available on dev 0\n{failed} Proceeding without NVLS")
     assert found["nvls"] is False and found["warnings"][0].startswith("Failed to bind NVLink SHARP (NVLS)")
 
 
 def test_the_world_comes_before_its_parts() -> None:
     part = made_nccl.log(replace(Machine(), nodes=1, gpus=2), 0).replace("16 coll channels", "4 coll channels")
-    found = nccl_lines.parse(made_nccl.log(Machine(), 0) + part)
+    found = log_lines.parse(made_nccl.log(Machine(), 0) + part)
     assert found["local_ranks"] == 8 and found["channels"] and found["channels"]["coll"] == 16
 
 
 def test_cards_are_those_to_other_nodes() -> None:
     line = f"{INFO}Channel 01/0 : 0[0] -> 1[1] [send] via NET/IB/3/GDRDMA\n"
-    assert nccl_lines.parse(line, lambda _a, _b: True)["cards"] == []
+    assert log_lines.parse(line, lambda _a, _b: True)["cards"] == []
 
 
 def test_two_lines_that_ran_into_each_other() -> None:
     text = f"{INFO}Using network IB{INFO}cudaDriverVersion 12040\n"
-    found = nccl_lines.parse(text)
+    found = log_lines.parse(text)
     assert found["network"].startswith("IB") and found["cuda_driver"] == 12040
 
 
@@ -144,7 +144,7 @@ def test_a_log_that_was_cut_anywhere_raises_nothing() -> None:
     text = made_nccl.log(Machine(), 0)
     whole = parse(Machine())
     for end in range(0, len(text), 7):
-        found = nccl_lines.parse(text[end:] + text[:end])
+        found = log_lines.parse(text[end:] + text[:end])
         assert len(found["hcas"]) <= len(whole["hcas"])
 
 
@@ -155,15 +155,15 @@ def test_garbage_costs_no_more_than_its_length() -> None:
     spiteful = f"{INFO}" + "NET/" + "a" * 500_000 + "\n" + f"{INFO}Channel " + "0" * 500_000 + "\n"
     many = f"{INFO}Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n" * 15_000
     start = time.process_time()
-    assert nccl_lines.parse(noise + spiteful + many)["ways"]["node"] == {"P2P/IPC": 15_000}
+    assert log_lines.parse(noise + spiteful + many)["ways"]["node"] == {"P2P/IPC": 15_000}
     once = time.process_time() - start
     start = time.process_time()
-    nccl_lines.parse((noise + spiteful + many) * 4)
+    log_lines.parse((noise + spiteful + many) * 4)
     assert time.process_time() - start < 12 * max(once, 0.05)
 
 
 def test_what_is_kept_is_bounded() -> None:
     text = "".join(f"{INFO}NCCL_X{number} set by environment to 1.\n" for number in range(1000))
     text += "".join(f"gpu:1:1 [0] a.cc:1 NCCL WARN number {number}\n" for number in range(1000))
-    found = nccl_lines.parse(text)
+    found = log_lines.parse(text)
     assert len(found["settings"]) == 64 and len(found["warnings"]) == 8

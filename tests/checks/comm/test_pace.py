@@ -1,7 +1,7 @@
 import pytest
 
-from preflight.checks.comm.pace import LEAST_TIMED, TIMED, Pace, latencies
-from preflight.checks.comm.sweep import SIZES
+from preflight.checks.comm.shared.sweep import SIZES
+from preflight.checks.comm.shared.timing import LEAST_TIMED, TIMED, Pace, latencies
 
 KIB, MIB = 1024, 1024**2
 DEADLINE_S = 90.0

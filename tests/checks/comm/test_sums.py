@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from preflight.checks.comm import sums
-from preflight.checks.comm.positions import PERIOD
-from preflight.checks.comm.readings import Whose, Wrong
+from preflight.checks.comm.shared import payload_sum
+from preflight.checks.comm.shared.payload_pattern import PERIOD
+from preflight.checks.comm.shared.readings import Whose, Wrong
 
 CPU = torch.device("cpu")
 WORLDS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 1000]
@@ -18,7 +18,7 @@ Change = Callable[[int, torch.Tensor], torch.Tensor]
 
 def sent(rank: int, ranks: int, elements: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     values = torch.empty(elements, dtype=dtype)
-    sums.fill(values, rank, ranks)
+    payload_sum.fill(values, rank, ranks)
     return values
 
 
@@ -38,7 +38,7 @@ def elements(ranks: int) -> int:
 
 
 def whose(ranks: int, change: Change, dtype: torch.dtype = torch.float32) -> Whose | None:
-    wrong = sums.compare(total(ranks, elements(ranks), change, dtype), 0, 0, ranks)
+    wrong = payload_sum.compare(total(ranks, elements(ranks), change, dtype), 0, 0, ranks)
     assert wrong is not None
     return wrong["whose"]
 
@@ -46,7 +46,7 @@ def whose(ranks: int, change: Change, dtype: torch.dtype = torch.float32) -> Who
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("ranks", WORLDS)
 def test_the_right_sum_is_found_right(ranks: int, dtype: torch.dtype) -> None:
-    assert sums.compare(total(ranks, 300, dtype=dtype), 0, 0, ranks) is None
+    assert payload_sum.compare(total(ranks, 300, dtype=dtype), 0, 0, ranks) is None
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -87,7 +87,7 @@ def test_a_fault_in_a_part_of_the_message_tells_whose_it_is(ranks: int) -> None:
 def test_two_ranks_that_change_places_are_no_fault(ranks: int) -> None:
     places = {0: 1, 1: 0}
     swapped = total(ranks, 300, lambda rank, _: sent(places.get(rank, rank), ranks, 300))
-    assert sums.compare(swapped, 0, 0, ranks) is None
+    assert payload_sum.compare(swapped, 0, 0, ranks) is None
 
 
 def noise(rank: int, values: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,7 @@ OTHER_FAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8, 16, 17, 64])
 def test_a_result_that_is_wrong_otherwise_names_nobody(ranks: int, fault: str) -> None:
     right = total(ranks, PERIOD + 1000 if fault == "a row on" else 2000)
-    wrong = sums.compare(OTHER_FAULTS[fault](right), 0, 0, ranks)
+    wrong = payload_sum.compare(OTHER_FAULTS[fault](right), 0, 0, ranks)
     assert wrong is not None and wrong["whose"] is None, wrong
 
 
@@ -128,7 +128,7 @@ def test_few_wrong_elements_name_nobody(ranks: int) -> None:
     for count in (1, 2, 3):
         result = right.clone()
         result[7 : 7 + count * ranks : ranks] += 3
-        wrong = sums.compare(result, 0, 0, ranks)
+        wrong = payload_sum.compare(result, 0, 0, ranks)
         assert wrong is not None and wrong["elements"] == count and wrong["whose"] is None
 
 
@@ -138,7 +138,7 @@ def test_an_element_in_so_many_as_there_are_ranks_names_nobody(ranks: int) -> No
     for change in (lambda values: values * 2, torch.zeros_like):
         result = total(ranks, 40 * ranks)
         result[1::ranks] = change(result[1::ranks])
-        wrong = sums.compare(result, 0, 0, ranks)
+        wrong = payload_sum.compare(result, 0, 0, ranks)
         assert wrong is not None and wrong["elements"] == 40 and wrong["whose"] is None
 
 
@@ -146,7 +146,7 @@ def test_another_contribution_in_too_few_elements_names_nobody() -> None:
     """One of each owner: what is only likely is not said."""
     result, ranks = total(64, 600), 64
     result[60:130] += sent(3, ranks, 600)[60:130] - sent(40, ranks, 600)[60:130]
-    wrong = sums.compare(result, 0, 0, ranks)
+    wrong = payload_sum.compare(result, 0, 0, ranks)
     assert wrong is not None and wrong["elements"] > 16 and wrong["whose"] is None
 
 
@@ -157,7 +157,7 @@ def test_every_flipped_bit_of_a_result_is_seen(dtype: torch.dtype, bits: int) ->
     for bit in range(bits):
         result = right.clone()
         result.view(whole)[137] ^= torch.tensor(1 << bit if bit < bits - 1 else -(1 << bit)).to(whole)
-        wrong = sums.compare(result, 0, 0, 3)
+        wrong = payload_sum.compare(result, 0, 0, 3)
         assert wrong is not None and (wrong["elements"], wrong["index"], wrong["whose"]) == (1, 137, None), bit
 
 
@@ -166,9 +166,9 @@ def test_a_part_that_was_meant_for_another_rank_tells_for_whom(ranks: int) -> No
     chunk = 200
     right = total(ranks, chunk * ranks).view(ranks, chunk)
     for rank in range(min(ranks, 5)):
-        assert sums.compare(right[rank], rank * chunk, chunk, ranks) is None
+        assert payload_sum.compare(right[rank], rank * chunk, chunk, ranks) is None
         other = (rank + 1) % ranks
-        wrong = sums.compare(right[other], rank * chunk, chunk, ranks)
+        wrong = payload_sum.compare(right[other], rank * chunk, chunk, ranks)
         assert wrong is not None
         assert wrong["whose"] == {"what": "meant", "rank": other, "other": None, "times": None}
 
@@ -177,44 +177,46 @@ def test_a_part_that_was_meant_for_another_rank_tells_for_whom(ranks: int) -> No
 def test_messages_of_many_rows_are_looked_at_whole(ranks: int) -> None:
     """Where blocks of rows end, and beyond."""
     size = 6 * PERIOD + 123
-    result = torch.cat([values for _, _, values in sums.expected(0, size, ranks, CPU)]).to(torch.float32)
+    result = torch.cat([values for _, _, values in payload_sum.expected(0, size, ranks, CPU)]).to(torch.float32)
     assert torch.equal(total(ranks, size), result)
     for index in (0, PERIOD - 1, PERIOD, 4 * PERIOD - 1, 4 * PERIOD, 6 * PERIOD, size - 1):
         spoilt = result.clone()
         spoilt[index] += 1
-        wrong = sums.compare(spoilt, 0, 0, ranks)
+        wrong = payload_sum.compare(spoilt, 0, 0, ranks)
         assert wrong is not None and (wrong["elements"], wrong["index"]) == (1, index)
     start = PERIOD - 77  # the part of one rank begins in the middle of a row
-    assert sums.compare(result[start:], start, 0, ranks) is None
+    assert payload_sum.compare(result[start:], start, 0, ranks) is None
 
 
 def test_many_wrong_elements_are_counted_and_some_of_all_looked_at() -> None:
     ranks, size = 5, 10 * PERIOD
-    wrong = sums.compare(total(ranks, size, lambda rank, values: values * (rank != 2)), 0, 0, ranks)
+    wrong = payload_sum.compare(total(ranks, size, lambda rank, values: values * (rank != 2)), 0, 0, ranks)
     assert wrong is not None and wrong["elements"] == wrong["of"] == size
     assert wrong["whose"] == {"what": "times", "rank": 2, "other": None, "times": 0}
     half = total(ranks, size)
     half[size // 2 :] += 7
     half[: size // 2] -= sent(2, ranks, size)[: size // 2]
-    later = sums.compare(half, 0, 0, ranks)
+    later = payload_sum.compare(half, 0, 0, ranks)
     assert later is not None and later["whose"] is None  # the first half alone would name rank 2
 
 
 @pytest.mark.parametrize("ranks", [2, 16, 17, 8192])
 def test_all_sums_are_exact_in_bfloat16(ranks: int) -> None:
     """Whole numbers up to 256, and no partial sum is larger."""
-    values = torch.cat([values for _, _, values in sums.expected(0, 5000, ranks, CPU)])
+    values = torch.cat([values for _, _, values in payload_sum.expected(0, 5000, ranks, CPU)])
     assert int(values.min()) > 0 and int(values.max()) <= 256
     if ranks == 8192:
         positions = torch.arange(5000)
-        exact = sum(sums.weights_at(positions, rank, ranks) for rank in range(ranks)) * sums.units_at(positions)
+        exact = sum(payload_sum.weights_at(positions, rank, ranks) for rank in range(ranks)) * payload_sum.units_at(
+            positions
+        )
         assert torch.equal(torch.as_tensor(exact), values.to(torch.float64))
 
 
 def test_what_is_told_is_json() -> None:
     result = total(2, 50)
     result[9] = torch.inf
-    wrong = sums.compare(result, 0, 0, 2)
+    wrong = payload_sum.compare(result, 0, 0, 2)
     expected: Wrong = {
         "elements": 1, "of": 50, "index": 9, "got": "inf", "expected": float(total(2, 50)[9]), "sender": None,
         "whose": None,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from preflight.check import Skip
-from preflight.checks.comm import sweep
-from preflight.checks.comm.operations import OPERATIONS, Message
-from preflight.checks.comm.readings import Wrong
-from preflight.checks.comm.sweep import MAX_MIB, Sweep
+from preflight.checks.comm.shared import sweep
+from preflight.checks.comm.shared.operations import OPERATIONS, Message
+from preflight.checks.comm.shared.readings import Wrong
+from preflight.checks.comm.shared.sweep import MAX_MIB, Sweep
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
@@ -77,7 +77,7 @@ def test_a_driver_that_does_not_support_something_is_no_skip(monkeypatch: pytest
     for backend, error in (("nccl", RuntimeError), ("gloo", Skip)):
         context: Any = Asked(backend, 0, (0,))
         with pytest.raises(error, match="not supported"):
-            sweep.run(context, "all_reduce")
+            sweep.run(context, operation="all_reduce")
 
 
 def test_nothing_of_before_stands_where_a_result_arrives() -> None:

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.comm import transports
-from preflight.checks.comm.nccl_lines import Lines
+from preflight.nccl.log_lines import Lines
+from preflight.planning import registry
 from tests.checks.comm import made_nccl
 from tests.checks.comm.made_nccl import A100, EFA, GEFORCE, L40S, ONE_GPU, ROCE, SOUND, Machine
 from tests.large import timed

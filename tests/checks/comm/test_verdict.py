@@ -6,20 +6,13 @@ from typing import Any
 
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Job, Outcome, Run
-from preflight.checks.comm import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    broadcast,
-    expected,
-    reduce_scatter,
-    send_recv,
-    verdict,
-)
-from preflight.checks.comm.operations import OPERATIONS
-from preflight.checks.comm.readings import Whose, Wrong, human
+from preflight.checks.comm import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter, send_recv
+from preflight.checks.comm.shared import expected, judge_collective
+from preflight.checks.comm.shared.operations import OPERATIONS
+from preflight.checks.comm.shared.readings import Whose, Wrong, nominal
+from preflight.planning import registry
 from tests.large import timed
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -232,7 +225,7 @@ def test_sizes_that_did_not_fit_the_time_are_a_warning() -> None:
     (found,) = judged(all_reduce, sound(4, seconds=2.0, planned=16 * MIB))
     assert (found["severity"], found["code"], found["where"]) == ("warn", "comm.all_reduce.too_slow", {})
     assert found["message"] == (
-        "fp32: 1 MiB took 2.00 s, and nothing larger fitted the check's time, expected 16 MiB to fit"
+        "fp32: 1 MiB took 2 s, and nothing larger fitted the check's time, expected 16 MiB to fit"
     )
 
 
@@ -267,7 +260,7 @@ def test_a_type_that_the_backend_lacks_is_not_slow() -> None:
 
 
 def run_of(world: int, then: dict[int, Any], backend: str = "nccl", share: float = 0.0) -> Run:
-    options = {verdict.BASELINE_SHARE: share}
+    options = {judge_collective.BASELINE_SHARE: share}
     asked = {"baseline:comm.all_gather": then}
     return Run(Job("env", world, backend, ()), tuple(range(world)), {}, options, lambda id_: asked.get(id_, {}))
 
@@ -277,7 +270,7 @@ def run_of(world: int, then: dict[int, Any], backend: str = "nccl", share: float
 )
 def test_a_collective_slower_than_in_the_baseline(backend: str, now_s: float, found: int) -> None:
     findings = [*all_gather.judge(sound(4, seconds=now_s), run_of(4, sound(4), backend))]
-    assert [one.code for one in findings] == [verdict.SLOWER_THAN_BASELINE] * found
+    assert [one.code for one in findings] == [judge_collective.SLOWER_THAN_BASELINE] * found
     for one in findings:
         assert one.message.startswith(f"1 MiB fp32: busbw {'60' if now_s == 0.013 else '37'}.") and not one.where
 
@@ -313,9 +306,9 @@ def test_slower_than_the_links_allow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(expected, "busbw", busbw)
     (found,) = all_gather.judge(sound(4), run_of(4, {}))
-    assert (found.severity, found.code, found.where) == ("warn", verdict.BELOW_EXPECTED, {})
+    assert (found.severity, found.code, found.where) == ("warn", judge_collective.BELOW_EXPECTED, {})
     assert found.message == (
-        "1 MiB fp32: busbw 78.6 MB/s, expected at least 0.1 GB/s (usual are 0.12 GB/s to 0.2 GB/s: made up)"
+        "1 MiB fp32: busbw 78.6 MB/s, expected at least 100 MB/s (usual are 120 MB/s to 200 MB/s: made up)"
     )
     assert asked == [("all_gather", MIB)]
     assert [*all_gather.judge(sound(4, seconds=0.007), run_of(4, {}))] == []  # less than usual, and not too little
@@ -372,7 +365,7 @@ def test_each_rank_has_an_equal_part_of_at_least_16_bytes(name: str, wished: int
     ],
 )
 def test_sizes_are_told_as_they_were_meant(size: int, words: str) -> None:
-    assert human(size) == words or (size == 64000 and human(size) == "62 KiB")
+    assert nominal(size) == words or (size == 64000 and nominal(size) == "62 KiB")
 
 
 def test_the_summary_is_the_slowest_ranks() -> None:
@@ -382,7 +375,7 @@ def test_the_summary_is_the_slowest_ranks() -> None:
     facts[3]["sizes"].append({"dtype": "fp32", "bytes": 16 * MIB, "seconds": 9.0, "repeats": 3, "wrong": None})
     run = Run(Job("env", 4, "gloo", ()), (0, 1, 2, 3), {})
     assert all_reduce.summarize(facts, run) == (
-        "1 MiB: algbw 10.5 MB/s, busbw 15.7 MB/s; bf16 0.157 GB/s; 1 KiB in 12 ms (p99 200 ms)"
+        "1 MiB: algbw 10.5 MB/s, busbw 15.7 MB/s; bf16 157 MB/s; 1 KiB in 12.3 ms (p99 200 ms)"
     )
     assert all_reduce.summarize(sound(1), run) == "right up to 1 MiB; 1 rank has no bandwidth"
 

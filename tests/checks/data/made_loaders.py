@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler, get_worker_info
 
 from preflight.check import UserCode
-from preflight.checks.data import loaders
-from preflight.checks.data.readings import EPOCHS, Reading
+from preflight.checks.data.sampler import loaders
+from preflight.checks.data.shared.readings import EPOCHS, Reading
 
 CODE = UserCode("tests.checks.data.made_loaders", "distributed")
 MADE = "tests/checks/data/made_loaders.py"

@@ -10,8 +10,8 @@ from typing import Any
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.data import sampler
-from preflight.checks.data.readings import Epoch, Facts, Reading, Together
-from preflight.checks.data.sketch import mixed, share
+from preflight.checks.data.sampler.sketch import mixed, share
+from preflight.checks.data.shared.readings import Epoch, Facts, Reading, Together
 
 Ids = Sequence[int]
 MACHINE = "x86_64 AVX2"

@@ -32,11 +32,13 @@ SEEDED = ("sound", "streams", "seeds")
 """Modules whose loaders both are asked of."""
 
 
-def measured(world: int, *cases: str) -> dict[str, list[dict[str, Any]]]:
-    """By the case: for each rank {"rank": 0, "sampler": facts, "seeds": facts, "raised": text or None}."""
+def measured(world: int, *cases: str, path: tuple[str, ...] = (), package: str = "") -> dict[str, list[dict[str, Any]]]:
+    """By the case: for each rank {"rank": 0, "sampler": facts, "seeds": facts, "raised": text or None}. `path`: folders
+    of packages that other tests do without. `package`: is imported once, for all ranks."""
     command = [sys.executable, "-m", "tests.checks.data.on_ranks", str(world), *cases]
     with tempfile.TemporaryDirectory(prefix="written-") as folder:
-        environ = {**running.environment(), "PYTHONPATH": str(running.ROOT), "TEST_FOLDER": folder}
+        paths = os.pathsep.join([str(running.ROOT), *path])
+        environ = {**running.environment(), "PYTHONPATH": paths, "TEST_FOLDER": folder, "PACKAGE": package}
         done = subprocess.run(
             command, env=environ, cwd=running.ROOT, capture_output=True, text=True, timeout=DEADLINE_S + 60,
         )  # fmt: skip
@@ -48,7 +50,7 @@ def measured(world: int, *cases: str) -> dict[str, list[dict[str, Any]]]:
 def _rank(rank: int, world: int, port: int, cases: list[str]) -> None:
     dist: Any = importlib.import_module("torch.distributed")  # mypy knows few of its names
     signal.alarm(DEADLINE_S)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     store = dist.TCPStore("127.0.0.1", port, world, is_master=rank == 0, timeout=PATIENCE, wait_for_workers=False)
     dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=world)
     for number, case in enumerate(cases):
@@ -119,6 +121,8 @@ def _main(world: int, cases: list[str]) -> None:
     import torch.distributed
     import torch.utils.data  # noqa: F401 -- before the fork: once for all ranks
 
+    if package := os.environ.get("PACKAGE"):
+        importlib.import_module(package)
     port = running.free_port()
     forked.run(world, lambda rank: _rank(rank, world, port, cases))
 

@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from preflight.checks.data import patience
+from preflight.checks.data.shared import timeouts
 from tests.checks.data.made_loaders import Batches, Numbers, Own, Stream, line_of, read, sound
+
+pytestmark = pytest.mark.process
 
 HERE = "tests/checks/data/test_bad_loaders.py"
 
@@ -51,8 +53,8 @@ def test_what_nobody_reads_may_raise() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_that_is_stuck(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "ANSWER_S", 30.0)  # a busy machine's workers answer late, and start late
-    monkeypatch.setattr(patience, "ANSWERS_S", 60.0)
+    monkeypatch.setattr(timeouts, "ANSWER_S", 30.0)  # a busy machine's workers answer late, and start late
+    monkeypatch.setattr(timeouts, "ANSWERS_S", 60.0)
     start = time.monotonic()
     reading, _ = read(DataLoader(Bad(at=5, stuck=True), 4, num_workers=workers), patience_s=3)
     mistake = reading["mistake"]

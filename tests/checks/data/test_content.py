@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from preflight.checks.data import digests, drawn
-from preflight.checks.data.content import Cutter, NoKey
+from preflight.checks.data.sampler import digests, spot_check
+from preflight.checks.data.sampler.content import Cutter, NoKey
 
 
 class Point(typing.NamedTuple):
@@ -79,7 +79,7 @@ def test_layout_in_memory_and_gradients_do_not_count() -> None:
 def test_another_process_has_the_same_digests() -> None:
     """Its hashes of texts are others, and so is the order of its sets."""
     plain = "[{'a', 'b', 'c'}, {'a': 1, 'b': 2}, frozenset('xyz'), ('a', 1.5, None, b'c'), fractions.Fraction(1, 3)]"
-    told = f"import fractions; from preflight.checks.data import digests; print(digests.digest({plain}))"
+    told = f"import fractions; from preflight.checks.data.sampler import digests; print(digests.digest({plain}))"
     done = subprocess.run(
         [sys.executable, "-c", told],
         cwd=Path(__file__).parents[3], env={"PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True,
@@ -237,9 +237,9 @@ def test_a_key_that_is_not_there() -> None:
 
 def test_drawing_leaves_random_generators_as_they_were() -> None:
     before = random.getstate(), torch.get_rng_state()
-    with drawn.seeded():
+    with spot_check.seeded():
         first = random.random(), torch.rand(1)
-    with drawn.seeded():
+    with spot_check.seeded():
         assert (random.random(), torch.rand(1)) == first
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
@@ -247,8 +247,8 @@ def test_drawing_leaves_random_generators_as_they_were() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 1000, 10**8])
 def test_the_places_that_are_compared(length: int) -> None:
-    places = drawn.places(length)
+    places = spot_check.places(length)
     assert places[0] == 0
     assert places[-1] == length - 1
-    assert len(places) == min(length, drawn.MOST)
-    assert drawn.places(0) == []
+    assert len(places) == min(length, spot_check.MOST)
+    assert spot_check.places(0) == []

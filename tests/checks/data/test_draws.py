@@ -17,9 +17,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from preflight.check import UserCode
-from preflight.checks.data import draws, generators
-from preflight.checks.data.repeats import repeats
+from preflight.checks.data.seeds import rng_draws
+from preflight.checks.data.seeds.repeated_draws import repeats
+from preflight.checks.data.shared import generators
 from tests import running
+
+pytestmark = pytest.mark.process
 
 numpy: Any = sys.modules.get("numpy")
 CODE = UserCode(__name__, "made")
@@ -177,7 +180,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def read(make: Made, rank: int, seed: int, patience_s: float = 30.0) -> draws.Draws:
+def read(make: Made, rank: int, seed: int, patience_s: float = 30.0) -> rng_draws.Draws:
     """As on a rank whose function seeds all with `seed` and then makes the loader."""
     global RANK
     RANK = rank
@@ -186,7 +189,7 @@ def read(make: Made, rank: int, seed: int, patience_s: float = 30.0) -> draws.Dr
     torch.manual_seed(seed)
     try:
         made = make()
-        return draws.read(made, "", CODE, generators.snapshot(), patience_s)
+        return rng_draws.read(made, "", CODE, generators.snapshot(), patience_s)
     finally:
         generators.restore(before)
 
@@ -305,12 +308,12 @@ def test_a_loader_begins_where_the_function_ended_and_all_generators_stay_as_the
     own = generator(3)
     made = loader(ByTorch(), workers=workers, generator=own)
     after = generators.snapshot()
-    first = draws.read(made, "", CODE, after, 30.0)
+    first = rng_draws.read(made, "", CODE, after, 30.0)
     torch.rand(7, generator=own)
     random.random()
     torch.rand(7)
     moved = generators.digests({"made": made})
-    assert draws.read(made, "", CODE, after, 30.0) == first
+    assert rng_draws.read(made, "", CODE, after, 30.0) == first
     assert generators.digests({"made": made}) == moved
 
 
@@ -338,7 +341,7 @@ def test_what_cannot_be_seen_is_told(make: Made, says: str) -> None:
 
 
 def test_stuck_workers_are_ended() -> None:
-    one = read(lambda: loader(ByTorch(), waits), 0, 42, patience_s=1.0)
+    one = read(lambda: loader(ByTorch(), waits), 0, 42, patience_s=3.0)
     assert "in waits()" in one["unseen"] and one["looks"] == []
     for worker in multiprocessing.active_children():
         worker.join(10.0)  # it was told to end; else it would be there for a minute
@@ -351,7 +354,7 @@ def test_no_worker_is_started_when_the_time_is_spent() -> None:
 
 def test_spawned_workers_get_one_watch() -> None:
     """What their worker_init_fn has seen is known to their collate_fn."""
-    watch = draws.Watch(loader(Plain(), constant))
+    watch = rng_draws.Watch(loader(Plain(), constant))
     begin, collate = pickle.loads(pickle.dumps((watch.begin, watch.collate)))
     assert begin.__self__ is collate.__self__
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from preflight.checks.data import generators
+from preflight.checks.data.shared import generators
 
 _A_GLOBAL = random.Random(1)
 

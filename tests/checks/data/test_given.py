@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from preflight.check import Context, Job, Level, Node, UserCode
-from preflight.checks.data import given, traces
-from preflight.checks.data.given import Called, called
+from preflight.checks.data.shared import side_effects, user_function
+from preflight.checks.data.shared.user_function import Called, called
 from tests import forked
 
 HIS = """import contextlib, io, itertools, logging, multiprocessing, os, pathlib, random, shutil, signal, sys, tempfile
@@ -150,8 +150,8 @@ def his_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         monkeypatch.setattr(sys, name, value)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")
-    monkeypatch.setattr(given, "_calls", {})
-    monkeypatch.setattr(given, "_bound", lambda *_: None)  # there is no process group
+    monkeypatch.setattr(user_function, "_calls", {})
+    monkeypatch.setattr(user_function, "_bound", lambda *_: None)  # there is no process group
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     states = random.getstate(), torch.get_rng_state()
@@ -269,7 +269,7 @@ def test_a_warning_is_no_line_of_his(capsys: pytest.CaptureFixture[str]) -> None
     assert spec is not None and spec.loader is not None
     fresh = importlib.util.module_from_spec(spec)  # pytest has taken hold of the loaded one
     spec.loader.exec_module(fresh)
-    with traces.traced() as left:
+    with side_effects.traced() as left:
         fresh.showwarning("odd", UserWarning, "x.py", 1)
         logging.Handler.handle(logging.StreamHandler(sys.stderr), logging.makeLogRecord({"msg": "his"}))
     assert (left.lines, left.printed) == (1, ["his"])

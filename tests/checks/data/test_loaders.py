@@ -18,7 +18,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from preflight.checks.data import indices, loaders, waiting
+from preflight.checks.data.sampler import indices, loaders
+from preflight.checks.data.shared import waiting
 from tests.checks.data.made_loaders import MADE, WORLD, Batches, Numbers, Stream, distributed, line_of, sound
 
 # Which way
@@ -45,10 +46,13 @@ def test_who_iterates_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sound(StatefulDataLoader(Numbers(), 4))[0]["known_by"] == "content"
     monkeypatch.setattr(StatefulDataLoader.__iter__, "__module__", "torchdata.stateful_dataloader.stateful_dataloader")
     assert sound(StatefulDataLoader(Numbers(), 4))[0]["known_by"] == "index"
-    for name, way in (("DataLoaderShard", "index"), ("DataLoaderDispatcher", "content")):
-        monkeypatch.setattr(Wrapping.__iter__, "__module__", "accelerate.data_loader")
-        monkeypatch.setattr(Wrapping.__iter__, "__qualname__", f"{name}.__iter__")
-        assert sound(Wrapping(Numbers(), 4))[0]["known_by"] == way
+
+
+def test_a_shard_that_holds_no_loader_is_read_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Accelerate's were before 1.0. (Others: test_wrappers.py.)"""
+    monkeypatch.setattr(Wrapping.__iter__, "__module__", "accelerate.data_loader")
+    monkeypatch.setattr(Wrapping.__iter__, "__qualname__", "DataLoaderShard.__iter__")
+    assert sound(Wrapping(Numbers(), 4))[0]["known_by"] == "content"
 
 
 def test_each_set_epoch_is_called_once_and_named() -> None:

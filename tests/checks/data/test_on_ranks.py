@@ -91,7 +91,7 @@ def _is_told(wrong: Wrong, findings: list[dict[str, Any]], world: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("world", [1, *(pytest.param(n, marks=pytest.mark.soak if n == 3 else ()) for n in WORLDS)])
+@pytest.mark.parametrize("world", [1, *(pytest.param(n, marks=pytest.mark.more if n < 4 else ()) for n in WORLDS)])
 def test_mistakes_are_found_and_nothing_else(world: int) -> None:
     """In one test, since each process of pytest-xdist that has one of several would start the ranks."""
     said = {name: _above_info([*found(world, name), *_of_seeds(world, name)]) for name in _sound(world)}

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from preflight.check import UserCode
-from preflight.checks.data import patience as module
-from preflight.checks.data.patience import Stuck, patience
+from preflight.checks.data.shared import timeouts as module
+from preflight.checks.data.shared.timeouts import Stuck, patience
+from preflight.checks.data.shared.waiting import Waiting
 
 SHORT_S = 0.2
 
@@ -153,7 +154,8 @@ def test_without_a_line_of_his_only_the_time_is_told(his: tuple[UserCode, Any]) 
 
 
 def test_the_line_of_a_check_in_his_folder_is_not_his(his: tuple[UserCode, Any], tmp_path: Path) -> None:
-    wait = "from preflight.checks.data.patience import patience\ndef check(code):\n  with patience(0.2, 'it', code):\n"
+    wait = "from preflight.checks.data.shared.timeouts import patience\n"
+    wait += "def check(code):\n  with patience(0.2, 'it', code):\n"
     (tmp_path / "own_check.py").write_text(f"{wait}    import time\n    time.sleep(3600)\n")
     with pytest.raises(Stuck, match=r"^stream\.py:build: nothing"):
         importlib.import_module("own_check").check(his[0])
@@ -254,3 +256,29 @@ def workers_ended() -> Iterator[None]:
     finally:
         for child in multiprocessing.active_children():
             child.terminate()  # torch's workers leave without a word then
+
+
+class NeverEnds:
+    """An iteration that does not go on, and whose workers do not end either."""
+
+    def __iter__(self) -> "NeverEnds":
+        return self
+
+    def __next__(self) -> None:
+        raise StopIteration
+
+    def _shutdown_workers(self) -> None:
+        threading.Event().wait()
+
+
+def test_what_failed_first_is_told_also_where_ending_takes_too_long(his: tuple[UserCode, Any]) -> None:
+    waiting = Waiting(his[0], SHORT_S)
+    with pytest.raises(Stuck) as caught, waiting.iterating(NeverEnds(), "the start"), waiting.on("batch 3"):
+        his[1].waits()
+    assert "in waits(): still here" in caught.value.text
+
+
+def test_an_ending_that_takes_too_long_is_told(his: tuple[UserCode, Any]) -> None:
+    with pytest.raises(Stuck) as caught, Waiting(his[0], SHORT_S).iterating(NeverEnds(), "the start"):
+        pass
+    assert "expected ending the iteration" in caught.value.text

@@ -7,7 +7,9 @@ import pytest
 
 from preflight.check import Job, Node, Run
 from preflight.checks.data import sampler
-from preflight.checks.data.readings import Epoch, Facts, Mistake
+from preflight.checks.data.sampler import disjoint
+from preflight.checks.data.sampler.summary import NOT_PROVEN
+from preflight.checks.data.shared.readings import Epoch, Facts, Mistake
 from tests.checks.data.made_readings import (
     STOCK,
     Ids,
@@ -444,7 +446,7 @@ def test_a_rank_that_is_lost_leaves_samples_that_nobody_is_told_for() -> None:
         one["together"] = []
     job = Job("env", 4, "gloo", (Node("node-0", 0, (0, 1, 2, 3)),))
     told = list(sampler.judge(made, Run(job, (0, 1, 2, 3), {})))
-    assert [(one.severity, one.code) for one in told] == [("info", sampler.NOT_PROVEN)]
+    assert [(one.severity, one.code) for one in told] == [("info", NOT_PROVEN)]
     members = list(sampler.judge(made, Run(job, (0, 1, 3), {})))
     assert [one.severity for one in members if one.severity != "info"] == []
 
@@ -469,4 +471,4 @@ def test_of_1024_ranks(alike: bool) -> None:
     run = Run(Job("env", 1024, "gloo", (Node("node-0", 0, tuple(range(1024))),)), tuple(range(1024)), {})
     with timed(f"data.sampler, 1,024 ranks that see {'the same' if alike else 'their own'}"):
         told = list(sampler.judge(made, run))
-    assert [one.code for one in told] == ([sampler.ALL_SEE_ALL] if alike else [])
+    assert [one.code for one in told] == ([disjoint.ALL_SEE_ALL] if alike else [])

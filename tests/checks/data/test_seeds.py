@@ -9,8 +9,8 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.data import seeds
-from preflight.checks.data.alike import Seeded
-from preflight.checks.data.draws import Draws, Look, Named
+from preflight.checks.data.seeds.rng_draws import Draws, Look, Named
+from preflight.checks.data.seeds.seed_vote import Seeded
 
 INIT = Named(name="seed_worker", file="train.py", line=12)
 DATASET = Named(name="Crops", file="data.py", line=3)

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from preflight.checks.data import sketch
-from preflight.checks.data.sketch import Sketch, mixed, share, shown
+from preflight.checks.data.sampler import sketch
+from preflight.checks.data.sampler.sketch import Sketch, mixed, share, shown
 
 EDGES = [0, 1, -1, 2**31, 2**40, 2**63 - 1, -(2**63), 123456789]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from preflight.checks.data.readings import Facts
+from preflight.checks.data.shared.readings import Facts
 from tests.checks.data.made_readings import (
     STOCK,
     Ids,

@@ -7,9 +7,9 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # not in __all__
 
 from preflight.check import Context, Job, Node, Skip
-from preflight.checks.data import sketch, together
-from preflight.checks.data.readings import Together
-from preflight.checks.data.together import Whole
+from preflight.checks.data.sampler import aggregate, sketch
+from preflight.checks.data.sampler.aggregate import Whole
+from preflight.checks.data.shared.readings import Together
 
 Mine = dict[tuple[str, int], Whole]
 EXACT = {"exact": True, "again": {}, "missing": [], "agains": 0, "misses": 0, "again_dropped": 0}
@@ -35,7 +35,7 @@ class Ranks:
             NoPage(), never, self.client,
         )  # fmt: skip
         orders = {key: str(ids.tolist()) for key, (ids, *_) in mine.items()}
-        return together.together(context, mine, orders, data_parallel, patience_s)
+        return aggregate.together(context, mine, orders, data_parallel, patience_s)
 
     def client(self) -> Any:
         if len(self.members) == 1:
@@ -83,7 +83,7 @@ def test_what_batch_samplers_drop_is_held_against_what_comes_again() -> None:
 
 
 def test_an_epoch_of_which_too_many_samples_are_dropped_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "DROPPED_IN_ALL", 20)
+    monkeypatch.setattr(aggregate, "DROPPED_IN_ALL", 20)
     ids = strided(1000, 2)
     for dropped, number in ((10, 1), (11, 0)):
         mine = {rank: {("", 0): Whole(own, 1000, dropped)} for rank, own in enumerate(ids)}
@@ -130,7 +130,7 @@ def test_what_is_listed_is_bounded_and_what_is_counted_is_not(monkeypatch: pytes
 
 def test_many_loaders_share_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Facts end at 1 MiB."""
-    monkeypatch.setattr(together, "LISTED_IN_ALL", 40)
+    monkeypatch.setattr(aggregate, "LISTED_IN_ALL", 40)
     mine = {("", number): Whole(torch.arange(100), 200) for number in range(4)}
     for one in Ranks(0, 1).all({0: mine, 1: mine}):
         assert (len(one["again"]), len(one["missing"]), one["agains"], one["misses"]) == (10, 10, 100, 100)

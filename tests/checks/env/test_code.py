@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.checks.env import code
+from preflight.checks.env.software import code
 
 pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="git makes the repositories")
 

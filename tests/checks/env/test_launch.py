@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.env import launch
 from preflight.checks.env.launch import Facts
-from tests.preflight import made
+from preflight.planning import registry
+from tests import made
 
 PORT = "29500"
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Run
-from preflight.checks.env import code, installed, software
-from preflight.checks.env.software import Facts
-from tests import running
+from preflight.checks.env import software
+from preflight.checks.env.software import Facts, code, installed
+from preflight.planning import registry
+from tests import made, running
 from tests.checks.env.test_code import git
 from tests.nodes import run_nodes
 from tests.on_hosts import found_each_as
-from tests.preflight import made
 from tests.running import Finished
 
 ONLY = ("--only", "env.software")
@@ -191,7 +191,7 @@ def test_clones_that_are_unlike_and_clones_that_are_not(tmp_path: Path) -> None:
     there = {number: clone for number, clone in clones.items() if number not in elsewhere}
     finished = run_nodes(tmp_path, 10, *ONLY, wrap=at_one_path(there, tmp_path / "code"), places=elsewhere)
     settings = next(one for one in finished.findings() if one["where"] == {"node": "node-3"})
-    assert settings["severity"] == "warn" and settings["message"].endswith("; unlike: config.yaml"), finished.told()
+    assert settings["severity"] == "warn" and settings["message"].endswith("; different: config.yaml"), finished.told()
     found_each_as(finished, "software_commit", "software_edits", "software_folder", beside=[settings])
     message = next(one["message"] for one in finished.findings() if one["where"] == {"node": "node-1"})
     for number, word in ((1, "is"), (0, "expected")):
@@ -270,15 +270,15 @@ ODD = [
     Odd("warn cudnn", node(cudnn="8907"), "cuDNN is 8907, expected 90100 as on 3 of 4 nodes"),
     Odd("info paths", node(path="/x/torch"), "torch's folder is /x/torch, expected /env/torch as on 3 of 4 nodes"),
     Odd("warn packages", node(packages=["numpy 1.26.4", "wandb 1.0", "pip 9"]),
-        "2 packages unlike on most nodes: numpy is 1.26.4, expected 2.1.0; wandb is 1.0, expected none"),
-    Odd("warn packages", node(packages=[]), "1 package unlike on most nodes: numpy is missing, expected 2.1.0"),
+        "2 packages different from most nodes: numpy is 1.26.4, expected 2.1.0; wandb is 1.0, expected none"),
+    Odd("warn packages", node(packages=[]), "1 package different from most nodes: numpy is missing, expected 2.1.0"),
     Odd("fail sources", node(code=known("b", "2 train.py", "1 config.yaml")),
         "the code in /job is commit bbbbbbbbbb, digest 2 train.py-1 config.yaml, expected commit aaaaaaaaaa, "
-        "digest 1 train.py-1 config.yaml as on 3 of 4 nodes; unlike: train.py"),
+        "digest 1 train.py-1 config.yaml as on 3 of 4 nodes; different: train.py"),
     Odd("fail sources", node(code=EDITED), "the code in /job is commit aaaaaaaaaa with edits, digest"),
-    Odd("fail sources", node(code=known("a", "1 train.py", "1 config.yaml", "1 new.py")), "; unlike: new.py"),
-    Odd("warn sources", node(code=known("a", "1 train.py", "2 config.yaml")), "; unlike: config.yaml"),
-    Odd("warn sources", node(code=known("a", "1 train.py", "1 config.yaml", "1 setup.sh")), "; unlike: setup.sh"),
+    Odd("fail sources", node(code=known("a", "1 train.py", "1 config.yaml", "1 new.py")), "; different: new.py"),
+    Odd("warn sources", node(code=known("a", "1 train.py", "2 config.yaml")), "; different: config.yaml"),
+    Odd("warn sources", node(code=known("a", "1 train.py", "1 config.yaml", "1 setup.sh")), "; different: setup.sh"),
     Odd("warn sources", node(code=known("b", "2 train.py", folder="/home")), "the code in /home is commit bbbbbbbbbb"),
     Odd("fail sources", node(code=known("b", "1 train.py")), "the code in /job is commit bbbbbbbbbb, ",
         usual=node(code=known("a", unknown="git's index is split"))),
@@ -353,7 +353,7 @@ def test_sides_are_told_with_one_node_of_each() -> None:
 def test_many_odd_packages_are_counted() -> None:
     odd = node(packages=[*PACKAGES, *(f"p{number:02} 1" for number in range(60))])
     (found,) = judged(node(), odd, node())
-    assert found["message"].startswith("60 packages unlike on most nodes: p00 is 1, expected none; ")
+    assert found["message"].startswith("60 packages different from most nodes: p00 is 1, expected none; ")
     assert found["message"].endswith("; p03 is 1, expected none; and 56 more")
     assert len(found["evidence"]["packages"]) == 50
 

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from preflight import testing
-from preflight.checks.env import installed, knowledge, nccl_conf, variables
+from preflight.checks.env import variables
+from preflight.checks.env.variables import knowledge
+from preflight.nccl import config_files
+from preflight.nccl import version as nccl_version
 from tests import running
 from tests.faults import ELSEWHERE
 
@@ -230,7 +233,7 @@ def written(path: Path, text: str) -> str:
 def test_the_environment_wins_over_the_first_file_and_that_over_etc(tmp_path: Path) -> None:
     own = written(tmp_path / ".nccl.conf", "# a comment\nNCCL_A=own\nNCCL_B=own\nNCCL_EMPTY=\nnonsense\n")
     etc = written(tmp_path / "etc", "NCCL_A=etc\nNCCL_B=etc\nNCCL_C=etc")
-    conf = nccl_conf.read({"NCCL_A": "environment"}, str(tmp_path), etc)
+    conf = config_files.read({"NCCL_A": "environment"}, str(tmp_path), etc)
     assert conf["settings"] == {
         "NCCL_B": {"value": "own", "origin": own}, "NCCL_EMPTY": {"value": "", "origin": own},
         "NCCL_C": {"value": "etc", "origin": etc},
@@ -241,10 +244,10 @@ def test_the_environment_wins_over_the_first_file_and_that_over_etc(tmp_path: Pa
 def test_nccl_conf_file_stands_in_for_the_users_own(tmp_path: Path) -> None:
     written(tmp_path / ".nccl.conf", "NCCL_A=own\n")
     named = written(tmp_path / "named", "NCCL_B=named\nNCCL_C = 1\nexport NCCL_D=1\n")
-    conf = nccl_conf.read({"NCCL_CONF_FILE": named}, str(tmp_path), str(tmp_path / "none"))
+    conf = config_files.read({"NCCL_CONF_FILE": named}, str(tmp_path), str(tmp_path / "none"))
     assert set(conf["settings"]) == {"NCCL_B"}
     assert conf["odd_lines"] == [(named, 2, "NCCL_C "), (named, 3, "export NCCL_D")]
-    missing = nccl_conf.read({"NCCL_CONF_FILE": "~/x"}, str(tmp_path), str(tmp_path / "none"))
+    missing = config_files.read({"NCCL_CONF_FILE": "~/x"}, str(tmp_path), str(tmp_path / "none"))
     assert missing["missing"] == "~/x" and missing["settings"] == {}
 
 
@@ -260,13 +263,13 @@ def test_whose_home_it_is_depends_on_nccl(
     for name in ("there", "other"):
         (tmp_path / name).mkdir()
     written(tmp_path / "there" / ".nccl.conf", "NCCL_A=1\n")
-    monkeypatch.setattr(installed, "nccl_wheel", lambda: nccl)
+    monkeypatch.setattr(nccl_version, "installed", lambda: nccl)
     monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_dir=str(tmp_path / "other")))
     environ = {"HOME": str(tmp_path / home)} if home else {}
-    assert set(nccl_conf.read(environ, system="/none")["settings"]) == set(read)
+    assert set(config_files.read(environ, system="/none")["settings"]) == set(read)
     written(tmp_path / "other" / ".nccl.conf", "NCCL_B=1\n")
     is_old = nccl.startswith("2.2")
-    assert set(nccl_conf.read(environ, system="/none")["settings"]) == ({"NCCL_B"} if is_old else set(read))
+    assert set(config_files.read(environ, system="/none")["settings"]) == ({"NCCL_B"} if is_old else set(read))
 
 
 def test_lines_and_values_of_a_file_are_found_on_real_ranks(tmp_path: Path) -> None:
@@ -283,7 +286,7 @@ def test_lines_and_values_of_a_file_are_found_on_real_ranks(tmp_path: Path) -> N
 
 def test_a_pipe_for_a_file_and_a_value_of_a_megabyte_are_no_hang_and_no_fault(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert nccl_conf.read({"NCCL_CONF_FILE": str(tmp_path / "pipe")}, str(tmp_path), "/none")["missing"]
+    assert config_files.read({"NCCL_CONF_FILE": str(tmp_path / "pipe")}, str(tmp_path), "/none")["missing"]
     ranks = running.plain_ranks(2, NCCL_DEBUG="x" * 100_000, UCX_A="y" * 100_000, UCX_B="z" * 100_000)
     finished = running.run_ranks(tmp_path, ranks, "--only", "env.variables")
     (found,) = finished.findings()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from preflight.checks.gpu import nvml
-from preflight.checks.gpu.asking import HANGS, Process
+from preflight.checks.gpu.shared import nvml
+from preflight.checks.gpu.shared.nvml_process import HANGS, Process
 from tests import fuse
 
 

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from preflight import judging, registry, testing
+from preflight import testing
 from preflight.check import Context, Job, Run, Skip
-from preflight.checks.gpu import compute, copies, exercise, gemm, kind, timing
-from preflight.checks.gpu.exercised import Facts
+from preflight.checks.gpu import compute
+from preflight.checks.gpu.compute import copies, gemm, kind, timing, workload
+from preflight.checks.gpu.compute.workload_facts import Facts
+from preflight.planning import registry
+from preflight.results import judging
 from tests import running
 
 CPU = torch.device("cpu")
@@ -217,7 +220,7 @@ def test_the_known_product_is_that_of_whole_numbers(rows: int, dtype: torch.dtyp
 
 
 def test_sums_of_the_known_product_are_exact_at_the_largest_size() -> None:
-    rows = max(exercise.GPU.rows.values())
+    rows = max(workload.GPU.rows.values())
     largest = max(float(values.abs().max()) for values in gemm.known_factors(256, torch.float32, CPU))
     assert rows * largest**2 < 2**24
     assert torch.equal(
@@ -245,7 +248,7 @@ def test_made_up_numbers_and_the_pattern_do_not_repeat() -> None:
 def test_the_arithmetic_is_as_before_afterwards() -> None:
     torch.set_float32_matmul_precision("medium")
     try:
-        with exercise.plain_arithmetic(CPU):
+        with workload.plain_arithmetic(CPU):
             assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == ("highest", 1)
             assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         assert torch.get_float32_matmul_precision() == "medium"
@@ -302,7 +305,7 @@ def raising(error: Exception) -> Any:
 def test_too_little_memory_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (100 * 2**20, 2**36))
     with pytest.raises(Skip, match="100 MiB of the GPU's memory are free, expected 2,560"):
-        exercise._sizes_for(torch.device("cuda", 0))
+        workload._sizes_for(torch.device("cuda", 0))
 
 
 def test_events_tell_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,8 +330,8 @@ def test_events_tell_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 def found_peers(own: int, most: int, visible: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda _, peer: peer.index != 3)
-    device, facts = torch.device("cuda", own), exercise.nothing_yet(CPU)
-    return [peer.index for peer in exercise._peers(facts, device, most)], facts["not_measured"]
+    device, facts = torch.device("cuda", own), workload.nothing_yet(CPU)
+    return [peer.index for peer in workload._peers(facts, device, most)], facts["not_measured"]
 
 
 def test_peers_are_the_next_ones_around(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +342,7 @@ def test_peers_are_the_next_ones_around(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_copies_to_a_peer_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "uuid_of", lambda _: "GPU-1")
-    facts = exercise.nothing_yet(CPU)
+    facts = workload.nothing_yet(CPU)
     copies.with_peer(facts, CPU, CPU, 2**16, 0.0)
     assert facts["speeds"] and not facts["wrong"]
     with monkeypatch.context() as patch, sick_copies(patch):

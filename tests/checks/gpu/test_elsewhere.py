@@ -7,11 +7,11 @@ import pytest
 from preflight import testing
 from preflight.check import Run
 from preflight.checks.gpu import health, inventory
-from preflight.checks.gpu.cards import Card, compared
-from preflight.checks.gpu.elsewhere import used_gpus
+from preflight.checks.gpu.shared.cards import Card, compare_cards
+from preflight.checks.gpu.shared.unused_gpus import used_gpus
+from tests import made
 from tests.checks.gpu import made_gpus
 from tests.checks.gpu.made_gpus import on_nodes
-from tests.preflight import made
 
 Facts = dict[int, dict[str, Any]]
 
@@ -78,18 +78,18 @@ def card(node: int, gpu: int) -> Card:
 def test_most_of_one_node_do_not_outvote_all_others() -> None:
     """5 of 8 GPUs of node-1 are wrong; the three that are as everywhere are not odd."""
     values = [(card(node, gpu), "old" if node == 1 and gpu < 5 else "new") for node in range(3) for gpu in range(8)]
-    found = compared(values)
+    found = compare_cards(values)
     assert [(odd.card.node, odd.card.gpu) for odd in found.odd] == [("node-1", gpu) for gpu in range(5)]
     assert not any(odd.whole_node for odd in found.odd) and found.ties == []
 
 
 def test_a_whole_node_is_odd_as_one() -> None:
-    found = compared((card(node, gpu), "old" if node == 1 else "new") for node in range(3) for gpu in range(8))
+    found = compare_cards((card(node, gpu), "old" if node == 1 else "new") for node in range(3) for gpu in range(8))
     assert [(odd.card.node, odd.whole_node, odd.share) for odd in found.odd] == [("node-1", True, "2 of 3 nodes")]
 
 
 def test_two_halves_of_one_node_are_a_tie() -> None:
-    found = compared((card(0, gpu), gpu % 2) for gpu in range(4))
+    found = compare_cards((card(0, gpu), gpu % 2) for gpu in range(4))
     assert found.odd == [] and found.ties == ["0 on GPU 0, 1 on GPU 1, 0 on GPU 2, 1 on GPU 3 of node-0"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.checks.gpu import in_machine
 from tests.checks.gpu.in_machine import needs_machines
-from tests.faults import GPU_ROWS
+from tests.faults import ELSEWHERE, GPU_ROWS, gpu_row, row
 from tests.faults.gpu_row import GpuFault
 from tests.standin import machines
 
@@ -21,12 +21,33 @@ def test_a_healthy_machine_gives_no_finding(name: str, tmp_path: Path) -> None:
     assert finished.exit_codes == [0] and finished.left_over == [], finished.told()
 
 
-@pytest.mark.parametrize("fault", GPU_ROWS, ids=lambda fault: fault.name)
-def test_it_is_found_and_nothing_else(fault: GpuFault, tmp_path: Path) -> None:
-    machine = machines.load(fault.machine, tmp_path, fault.changes, absent=fault.absent, files=fault.files)
-    container = fault.machine == "container"
-    finished = in_machine.run(machine, tmp_path, *fault.arguments, environ=fault.environ, container=container)
+@pytest.mark.parametrize("rows", row.params(gpu_row.runs(GPU_ROWS)))
+def test_it_is_found_and_nothing_else(rows: tuple[GpuFault, ...], tmp_path: Path) -> None:
+    first = rows[0]
+    changes = {key: value for fault in rows for key, value in fault.changes.items()}
+    machine = machines.load(first.machine, tmp_path, changes, absent=first.absent, files=first.files)
+    container = first.machine == "container"
+    finished = in_machine.run(machine, tmp_path, *first.arguments, environ=first.environ, container=container)
     found = finished.findings()
-    assert fault.is_told_by(found), finished.told()
-    assert not found or any(fault.says in finding["message"] for finding in found), finished.told()
-    assert finished.exit_codes == [fault.exit_code] and finished.left_over == [], finished.told()
+    assert {f"{finding['severity']} {finding['code']}" for finding in found} <= _finds(rows), finished.told()
+    for fault in rows:
+        mine = [finding for finding in found if f"{finding['severity']} {finding['code']}" in fault.finds]
+        assert fault.is_told_by(mine), f"{fault.name}: {finished.told()}"
+        assert not mine or any(fault.says in finding["message"] for finding in mine), f"{fault.name}: {finished.told()}"
+    assert finished.exit_codes == [max(fault.exit_code for fault in rows)], finished.told()
+    assert finished.left_over == [], finished.told()
+
+
+def _finds(rows: tuple[GpuFault, ...]) -> set[str]:
+    return {find for fault in rows for find in fault.finds}
+
+
+def test_an_excluded_gpu_is_told_and_nothing_else(tmp_path: Path) -> None:
+    changes = {"count": 7, "excluded.count": 1, "excluded.0.bus": "00000000:DF:00.0", "excluded.0.uuid": "GPU-7"}
+    finished = in_machine.run(machines.load("h100_nvswitch", tmp_path, changes), tmp_path)
+    excluded = ELSEWHERE["gpu_excluded"]
+    inventory = next(check for check in finished.report["checks"] if check["check"] == "gpu.inventory")
+    assert excluded.is_told_by(inventory["findings"]), finished.told()
+    assert excluded.says in inventory["findings"][0]["message"], finished.told()
+    assert finished.findings() == [] and finished.exit_codes == [excluded.exit_code], finished.told()
+    assert {check["status"] for check in finished.report["checks"]} == {"pass"}, finished.told()

@@ -12,15 +12,17 @@ from typing import Any
 import psutil
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Run
-from preflight.checks.gpu import health, processes
-from preflight.checks.gpu.readings import Health
+from preflight.checks.gpu import health
+from preflight.checks.gpu.shared import processes
+from preflight.checks.gpu.shared.readings import Health
+from preflight.planning import registry
+from tests import made
 from tests.checks.gpu import in_machine, made_gpus
 from tests.checks.gpu.in_machine import needs_machines
 from tests.checks.gpu.made_gpus import GIB, NAME, on_nodes
 from tests.large import timed
-from tests.preflight import made
 from tests.standin import machines
 
 Facts = dict[int, dict[str, Any]]
@@ -129,10 +131,10 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("warn power_limit", {"power_limit_mw": 300_000}, "the power limit is 300 W, expected 700 W as on 3 of 4", "-pl"),
     ("warn bar1", {"bar1": 2**28}, "the size of BAR1 is 256 MiB, expected 131,072 MiB as on 3 of 4 GPUs", ""),
     ("warn process", {**_held(STRANGER), "memory_used": 30 * GIB},
-     "python (pid 4711, user bob, for 3 h, 20.0 GiB); expected no", "ps -fp 4711"),
+     "python (pid 4711, user bob, for 3 h, 20 GiB); expected no", "ps -fp 4711"),
     ("warn process", _held({**STRANGER, "name": None, "user": None, "seconds": None}, None),
      "a process that cannot be seen from here (pid 4711); expected", ""),
-    ("info process", _held(_mode("Xorg"), 2**28), "Xorg (pid 4711, user bob, for 3 h, 0.2 GiB)", ""),
+    ("info process", _held(_mode("Xorg"), 2**28), "Xorg (pid 4711, user bob, for 3 h, 256 MiB)", ""),
     ("info process", _held(_mode("nvidia-cuda-mps-server"), 2**25), "nvidia-cuda-mps-server (pid 4711", ""),
     ("warn memory_used", {"memory_used": 3 * GIB}, "3.0 of 80.0 GiB are in use, and no process is listed", "fuser"),
     ("warn memory_used", {"memory_used": 3 * GIB, "processes": None}, "processes cannot be listed here", "fuser"),
@@ -251,7 +253,7 @@ def test_of_many_processes_some_are_named() -> None:
     change(facts, 0, "GPU-0-0", {"processes": listed})
     facts[0]["holders"] = {str(pid): STRANGER for pid in range(1, 8)}
     (found,) = judged(facts, 1)
-    assert "for 3 h), 3 more; expected" in found["message"] and found["evidence"]["pids"] == "1,2,3,4,5,6,7"
+    assert "for 3 h) and 3 more; expected" in found["message"] and found["evidence"]["pids"] == "1,2,3,4,5,6,7"
 
 
 def test_512_nodes_with_one_odd_gpu_are_judged() -> None:
@@ -287,7 +289,7 @@ def stranger() -> Iterator[int]:
 def test_a_stranger_is_told_with_name_user_and_age(stranger: int) -> None:
     holder = processes.holders([stranger])[str(stranger)]
     assert (holder["name"], holder["user"], holder["ours"]) == ("sleep", psutil.Process().username(), False)
-    words = rf"sleep \(pid {stranger}, user \S+, for \d+ s, 2\.0 GiB\)"
+    words = rf"sleep \(pid {stranger}, user \S+, for \d+ s, 2 GiB\)"
     assert re.fullmatch(words, processes.told(stranger, holder, 2 * GIB))
 
 
@@ -320,4 +322,4 @@ def test_a_real_stranger_is_named_and_who_started_us_is_not(stranger: int, tmp_p
     finished = in_machine.run(machine, tmp_path, "--level", "quick", "--only", "gpu.health")
     (found,) = finished.findings()
     assert (found["code"], found["where"]["gpu"]) == ("gpu.health.process", 2), finished.told()
-    assert f"sleep (pid {stranger}, user " in found["message"] and "4.0 GiB" in found["message"], finished.told()
+    assert f"sleep (pid {stranger}, user " in found["message"] and "4 GiB" in found["message"], finished.told()

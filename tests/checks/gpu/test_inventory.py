@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.checks.gpu import inventory
+from preflight.planning import registry
 from tests.checks.gpu import made_gpus
 from tests.checks.gpu.made_gpus import GIB, NAME, on_nodes
 from tests.large import timed
@@ -227,7 +228,7 @@ def test_the_summary_counts(facts: Facts, sizes: tuple[int, ...], summary: str) 
     report = judged(facts, *sizes, backend="gloo")
     assert report == []
     from preflight.check import Run
-    from tests.preflight import made
+    from tests import made
 
     assert inventory.summarize(facts, Run(made.job(*sizes), tuple(facts), {})) == summary  # type: ignore[arg-type]
 

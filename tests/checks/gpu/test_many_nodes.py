@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from preflight import registry
 from preflight.check import Run
-from preflight.job import Job, Node
+from preflight.core.job import Job, Node
+from preflight.planning import registry
 from tests.checks.gpu import in_machine
 from tests.checks.gpu.in_machine import needs_machines
 from tests.standin import machines

@@ -2,7 +2,7 @@
 
 import pytest
 
-from preflight.checks.gpu import paths
+from preflight.checks.gpu.topology import paths
 from tests.checks.gpu import made_gpus
 from tests.checks.gpu.made_topology import by_srun, device, drawn, no_p2p, put_apart, take_nic, wired
 

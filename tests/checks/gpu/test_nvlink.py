@@ -8,11 +8,12 @@ import pytest
 
 from preflight import testing
 from preflight.check import Run
-from preflight.checks.gpu import catalog, fabric, imex, nvlink
+from preflight.checks.gpu import nvlink
+from preflight.checks.gpu.nvlink import catalog, fabric, imex
+from tests import made
 from tests.checks.gpu import made_gpus
 from tests.checks.gpu.made_gpus import on_nodes
 from tests.large import timed
-from tests.preflight import made
 
 Facts = dict[int, dict[str, Any]]
 H100, NVL, UNKNOWN = "NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA Z999"
@@ -347,7 +348,7 @@ def test_on_a_node_that_has_just_booted_links_may_still_come_up(
     answers = [{"links": [down, *switched()[1:]], "fabric": None}, {"links": switched(), "fabric": None}]
     left = iter(answers)
     session = SimpleNamespace(look=lambda *_: made_gpus.look({"GPU-0-0": next(left)}))
-    monkeypatch.setattr(nvlink.probing, "session", lambda: session)  # type: ignore[attr-defined]
+    monkeypatch.setattr(nvlink.nvml_survey, "session", lambda: session)  # type: ignore[attr-defined]
     monkeypatch.setattr(nvlink.time, "clock_gettime", lambda _: up_s)  # type: ignore[attr-defined]
     monkeypatch.setattr(nvlink, "PAUSE_S", 0.0)
     context = type("Context", (), {"deadline_s": 60.0, "doing": lambda *_: None, "__getitem__": lambda *_: 30.0})()

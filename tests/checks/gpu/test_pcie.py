@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Run
-from preflight.checks.gpu import pci, pcie, probing, slots
-from preflight.checks.gpu.replays import most_a_minute
+from preflight.checks.gpu import pcie
+from preflight.checks.gpu.pcie import slots
+from preflight.checks.gpu.shared import nvml_survey, pci
+from preflight.checks.gpu.shared.replays import most_a_minute
+from preflight.planning import registry
+from tests import made
 from tests.checks.gpu import made_gpus
 from tests.checks.gpu.made_gpus import on_nodes
 from tests.large import timed
-from tests.preflight import made
 
 Facts = dict[int, dict[str, Any]]
 DAY = 86400.0
@@ -225,7 +228,7 @@ def test_a_gpu_that_has_just_woken_up_is_looked_at_again(monkeypatch: pytest.Mon
         def seen(self, _: object) -> dict[str, Any]:
             return {"gpus": made_gpus.handles(0, 1)}
 
-    monkeypatch.setattr(probing, "session", Session)
+    monkeypatch.setattr(nvml_survey, "session", Session)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     facts = pcie.measure(None)  # type: ignore[arg-type]
     assert facts["look"]["gpus"]["GPU-0-0"]["generation"] == 5 and len(answers) == 1

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from preflight.check import NotApplicable, Skip
-from preflight.checks.gpu import pci, probing
-from preflight.checks.gpu.asking import Process
-from preflight.checks.gpu.probing import Session
+from preflight.checks.gpu.shared import nvml_survey, pci
+from preflight.checks.gpu.shared.nvml_process import Process
+from preflight.checks.gpu.shared.nvml_survey import Session
 from tests import running
 from tests.checks.gpu import in_machine
 from tests.checks.gpu.in_machine import needs_machines
@@ -46,7 +46,7 @@ class Scripted:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setattr(probing, "Process", Scripted)
+    monkeypatch.setattr(nvml_survey, "Process", Scripted)
     monkeypatch.setattr(pci, "gpus", lambda: [f"0000:0{gpu}:00.0" for gpu in range(3)])
     return Session()
 
@@ -95,7 +95,7 @@ def test_what_may_be_healthy_is_a_skip(
     assert [one["kind"] for one in look["troubles"]] == [kind]
     if kind == "unknown":
         with pytest.raises(Skip, match="GPU 1: nvmlX gave no answer, which may be healthy: give a longer --deadline"):
-            probing.complete(context(deadline_s), {"look": look})
+            nvml_survey.complete(context(deadline_s), {"look": look})
 
 
 def test_a_start_that_may_be_healthy_is_a_skip(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_fault_of_our_own_blames_no_gpu(session: Session, monkeypatch: pytest.
     answering(monkeypatch, health=on(1, own))
     look = session.look(context(), "health")
     with pytest.raises(Skip, match="GPU 1: NVML could not be asked: KeyError: 'x'"):
-        probing.complete(context(), {"look": look})
+        nvml_survey.complete(context(), {"look": look})
 
 
 def test_who_was_disturbed_is_asked_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_in_another_check_what_is_silent_is_a_skip(session: Session, monkeypatch
     session.look(context(), "health")
     look = session.look(context(check="gpu.pcie"), "pcie")
     with pytest.raises(Skip, match=r"GPU 2 did not answer, see gpu\.health; the others were looked at"):
-        probing.complete(context(check="gpu.pcie"), {"look": look})
+        nvml_survey.complete(context(check="gpu.pcie"), {"look": look})
 
 
 def test_a_rank_that_may_read_its_own_gpu_only_looks_at_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_rank_that_may_read_its_own_gpu_only_looks_at_it(session: Session, mon
     answering(monkeypatch, handle=lambda arguments: handle(arguments) if arguments[0] == 1 else refused)
     ctx = context(rank=1)
     look = session.look(ctx, "health")
-    assert list(look["gpus"]) == ["GPU-1"] and probing.complete(ctx, {"look": look})
+    assert list(look["gpus"]) == ["GPU-1"] and nvml_survey.complete(ctx, {"look": look})
 
 
 def test_where_a_gpu_is_lost_still_one_rank_a_node_looks(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_one_rank_a_node_looks_but_where_gpus_are_hidden_each_does(
 def test_a_container_without_the_driver_was_given_no_gpu(
     session: Session, monkeypatch: pytest.MonkeyPatch, variable: str, raises: type[Exception] | None
 ) -> None:
-    monkeypatch.setattr(probing, "SIGNS", ())
+    monkeypatch.setattr(nvml_survey, "SIGNS", ())
     answering(monkeypatch, start={"trouble": ["error", "nvmlInit", "Library Not Found"], "seconds": 0.0})
     ctx = context(**{variable: "1"})  # type: ignore[arg-type]
     if raises is None:
@@ -228,6 +228,7 @@ def test_cuda_that_hangs_is_told(tmp_path: Path) -> None:
     assert finished.check("gpu.inventory")["status"] == "skip", finished.told()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL, None])
 def test_a_process_that_was_stopped_or_killed_says_nothing_of_the_gpu(how: signal.Signals | None) -> None:
     process = Process()

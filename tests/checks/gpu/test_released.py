@@ -13,17 +13,19 @@ from typing import Any
 import psutil
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Context, Outcome, Run
-from preflight.checks.gpu import leftovers, probing, processes, released
-from preflight.checks.gpu.leftovers import SHM
-from tests import running
+from preflight.checks.gpu import released
+from preflight.checks.gpu.released import leftovers
+from preflight.checks.gpu.released.leftovers import SHM
+from preflight.checks.gpu.shared import nvml_survey, processes
+from preflight.planning import registry
+from tests import made, running
 from tests.checks.gpu import in_machine, made_gpus
 from tests.checks.gpu.in_machine import needs_machines
 from tests.checks.gpu.made_gpus import GIB, on_nodes
 from tests.faults.gpu_released import ELSEWHERE
 from tests.large import timed
-from tests.preflight import made
 from tests.running import Finished
 from tests.standin import machines
 
@@ -227,13 +229,14 @@ FOUND: dict[str, tuple[Callable[[Ends], None], str, str]] = {
     "NVLink, down": (_down, "fail nvlink_errors", "link 4: state up to down"),
     "NVLink, many": (_many_links, "warn nvlink_errors", "links 4-6, 4 for one: replay 0 to 1"),
     "process": (_process(4711, new=True, memory=2 * GIB), "warn process",
-                "the GPU is held by python (pid 4711, user bob, for 9 s, 2.0 GiB), expected nobody new"),
+                "the GPU is held by python (pid 4711, user bob, for 9 s, 2 GiB), expected nobody new"),
     "memory": (_memory(GIB), "warn memory",
                "1,024 MiB of memory are in use 10 s after the run, expected 4 as before it; no process is listed"),
     "memory, perhaps of an old process": (
         _process(1, new=False, memory=None, processes=[{"pid": 1, "memory": None}], memory_used=GIB), "info memory",
         "3,072 MiB of memory are in use 10 s after the run, expected 1,024"),
-    "shm": (_shm(True), "warn shm", "2 files of 2.0 MiB, made during the run, are left in /dev/shm (nccl-a, nccl-b)"),
+    "shm": (_shm(True), "warn shm",
+            "2 files of 2.0 MiB, made during the run, are left in /dev/shm (nccl-a and nccl-b)"),
     "shm, in a container": (_shm(False), "info shm", "2 files of 2.0 MiB"),
 }  # fmt: skip
 
@@ -343,7 +346,7 @@ def test_it_waits_only_for_what_this_run_may_hold(
     answers: list[Values], left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session(*answers)
-    monkeypatch.setattr(probing, "session", lambda: session)
+    monkeypatch.setattr(nvml_survey, "session", lambda: session)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(leftovers, "in_shared_memory", lambda _: [])
     # Our real parent may have begun in the same tenth of a second as we did; a worker's supervisor imports first.

@@ -8,7 +8,8 @@ import pytest
 
 from preflight import testing
 from preflight.check import Job, Node, Run, ranges
-from preflight.checks.gpu import layout, topology
+from preflight.checks.gpu import topology
+from preflight.checks.gpu.topology import topo_facts
 from tests import running
 from tests.checks.gpu import in_machine, made_gpus
 from tests.checks.gpu.made_gpus import on_nodes
@@ -233,7 +234,7 @@ def test_512_nodes_are_judged_and_drawn() -> None:
     with timed("gpu.topology, 512 nodes of which one is odd"):
         (found,) = topology.judge(facts, run)
     assert found.where["node"] == "node-100"
-    assert layout.kind(layout.layouts(facts, run)[5]) == "NVSwitch (8 GPUs, 18 links each)"  # type: ignore[arg-type]
+    assert topo_facts.kind(topo_facts.layouts(facts, run)[5]) == "NVSwitch (8 GPUs, 18 links each)"  # type: ignore[arg-type]
     lines = list(topology.draw(facts, run))  # type: ignore[arg-type]
     assert lines[0].startswith("node-0 and 510 others like it: ")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from preflight.checks.gpu import visible
+from preflight.checks.gpu.inventory import visible
 
 A, B, C = "GPU-aaaa1111", "GPU-aabb2222", "GPU-cccc3333"
 MIG = "MIG-dddd4444"

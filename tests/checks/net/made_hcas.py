@@ -13,10 +13,9 @@ import pytest
 from preflight import testing
 from preflight.check import Context, NotApplicable
 from preflight.checks.net import rdma, rdma_errors
-from tests import running
+from tests import made, running
 from tests.faults import ELSEWHERE
 from tests.nodes import run_nodes
-from tests.preflight import made
 from tests.running import Finished
 
 LINK_LOCAL, IPV4, IPV6, EMPTY = (

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from preflight.checks.env import installed
-from preflight.checks.net import addresses, chosen, nccl_files, nccl_version
-from preflight.checks.net.addresses import Address
+from preflight.nccl import config_files, interface_rules
+from preflight.nccl import version as nccl_version
+from preflight.sdk import addresses
+from preflight.sdk.addresses import Address
 
 ON, OFF, NO_CARRIER = addresses.UP | addresses.RUNNING, 0, addresses.UP
 
@@ -30,7 +31,7 @@ def host(*lines: str) -> list[Address]:
 
 def nccl(entries: list[Address], names: str | None = None, **more: str) -> str:
     settings = {**({} if names is None else {"NCCL_SOCKET_IFNAME": names}), **more}
-    taken = chosen.by_nccl(entries, settings, {"there": "10.1.0.9"}.get)
+    taken = interface_rules.by_nccl(entries, settings, {"there": "10.1.0.9"}.get)
     return " ".join(f"{one['interface']}={one['address']}" for one in taken)
 
 
@@ -76,11 +77,15 @@ OLD = [
 def test_what_nccl_took_before_2_28(entries: list[Address], names: str | None, taken: str, version: str) -> None:
     settings = {} if names is None else {"NCCL_SOCKET_IFNAME": names}
     old, new, unknown = (
-        [one["interface"] for one in chosen.by_nccl(entries, settings, lambda _: None, known)]
+        [one["interface"] for one in interface_rules.by_nccl(entries, settings, lambda _: None, known)]
         for known in (version, "2.28.3", "")
     )
     assert old == [word.partition("=")[0] for word in taken.split()]
-    assert new == unknown == [one["interface"] for one in chosen.by_nccl(entries, settings, lambda _: None, "3.0")]
+    assert (
+        new
+        == unknown
+        == [one["interface"] for one in interface_rules.by_nccl(entries, settings, lambda _: None, "3.0")]
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,9 @@ def test_without_infiniband_the_comm_id_chooses_for_the_data_too() -> None:
 
 def gloo(entries: list[Address], names: str | None, own: str | None = "10.0.0.1") -> str:
     environ = {} if names is None else {"GLOO_SOCKET_IFNAME": names}
-    return " ".join(f"{one['interface']}={one['address']}" for one in chosen.by_gloo(entries, environ, lambda: own))
+    return " ".join(
+        f"{one['interface']}={one['address']}" for one in interface_rules.by_gloo(entries, environ, lambda: own)
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,8 +188,8 @@ def test_loopback_is_there_and_running() -> None:
     entries = addresses.listed()
     assert Address("lo", entries[0].flags, socket.AF_INET, "127.0.0.1", 8) in entries
     assert entries[0].interface == "lo" and entries[0].flags & ON == ON
-    assert chosen.by("gloo", {"GLOO_SOCKET_IFNAME": "lo"}) == [{"interface": "lo", "address": "127.0.0.1"}]
-    assert chosen.by("nccl", {"NCCL_SOCKET_IFNAME": "=lo"}) == [{"interface": "lo", "address": "127.0.0.1"}]
+    assert interface_rules.by("gloo", {"GLOO_SOCKET_IFNAME": "lo"}) == [{"interface": "lo", "address": "127.0.0.1"}]
+    assert interface_rules.by("nccl", {"NCCL_SOCKET_IFNAME": "=lo"}) == [{"interface": "lo", "address": "127.0.0.1"}]
 
 
 @pytest.fixture
@@ -195,7 +202,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def added(environ: dict[str, str], home: Path) -> dict[str, str]:
-    return {name: value for name, (value, _) in nccl_files.added(environ, str(home / "system")).items()}
+    found = config_files.read(environ, system=str(home / "system"))["settings"]
+    return {name: setting["value"] for name, setting in found.items()}
 
 
 def test_the_first_line_of_nccls_files_wins(home: Path) -> None:
@@ -245,9 +253,11 @@ def test_the_version_of_nccl_is_that_of_the_wheel_that_torch_asks_for(
 
     monkeypatch.setattr(importlib.metadata, "requires", {"torch": asked}.get)
     monkeypatch.setattr(importlib.metadata, "version", version_of)
-    assert nccl_version.installed.__wrapped__() == installed.nccl_wheel() == version
+    assert nccl_version.installed.__wrapped__() == version
 
 
 def test_nccls_files_count_for_the_choice(home: Path) -> None:
     (home / "mine").write_text("NCCL_SOCKET_IFNAME==lo\n")
-    assert chosen.by("nccl", {"NCCL_CONF_FILE": str(home / "mine")}) == [{"interface": "lo", "address": "127.0.0.1"}]
+    assert interface_rules.by("nccl", {"NCCL_CONF_FILE": str(home / "mine")}) == [
+        {"interface": "lo", "address": "127.0.0.1"}
+    ]

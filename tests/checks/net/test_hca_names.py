@@ -2,7 +2,7 @@
 
 import pytest
 
-from preflight.checks.net import hca_names
+from preflight.nccl import hca_names
 
 DEVICES = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_11", "mlx5_bond_0", "irdma0")
 ALL = list(DEVICES)

@@ -10,8 +10,11 @@ import pytest
 
 from preflight import testing
 from preflight.check import Skip
-from preflight.checks.net import addresses, chosen, interfaces, links
-from preflight.checks.net.choices import Facts
+from preflight.checks.net import interfaces
+from preflight.checks.net.interfaces.interface_table import Facts
+from preflight.checks.net.shared import links
+from preflight.nccl import interface_rules
+from preflight.sdk import addresses
 from tests.checks.net.test_chosen import host
 from tests.faults import ELSEWHERE
 
@@ -35,8 +38,8 @@ def node(rank: int, *lines: str, names: str | None = None, own: str | None = Non
             "speed_mbps": more.get("speed", {}).get(name), "kind": more.get("kind", {}).get(name, "ethernet"),
         })  # fmt: skip
         listed[name]["addresses"] += [f"{one.text}/{one.prefix}"] if one.text else []
-    taken = {"nccl": chosen.by_nccl(entries, environ, lambda _: None, more.get("nccl", "")),
-             "gloo": chosen.by_gloo(entries, environ, lambda: own or first)}  # fmt: skip
+    taken = {"nccl": interface_rules.by_nccl(entries, environ, lambda _: None, more.get("nccl", "")),
+             "gloo": interface_rules.by_gloo(entries, environ, lambda: own or first)}  # fmt: skip
     return {
         "interfaces": listed, "left_out": 0, "chosen": {**taken}, "settings": environ, "files": more.get("files", {}),
         "route": more.get("route", "eth0" if rank else ""), "host": more.get("host", f"host-{rank}"),
@@ -159,7 +162,7 @@ def test_where_it_is_so_on_all_nodes_none_is_named(backend: str) -> None:
         ("eth1 no-carrier 10.1.0.1/24", {}, "only eth1 (no carrier)"),
         ("eth1 10.1.0.1/24", {"NCCL_SOCKET_FAMILY": "AF_INET6"}, "only eth1 (no IPv6 address)"),
         ("eth2 10.1.0.1/24", {}, "takes no interface of this node"),
-        ("eth2 10.1.0.1/24", {"NCCL_SOCKET_IFNAME": "^eth,lo"}, "expected one of eth0 (10.0.0.1), eth2 (10.1.0.1)"),
+        ("eth2 10.1.0.1/24", {"NCCL_SOCKET_IFNAME": "^eth,lo"}, "expected one of eth0 (10.0.0.1) and eth2 (10.1.0.1)"),
     ],
 )
 def test_why_nccl_takes_none(line: str, more: dict[str, str], why: str) -> None:
@@ -265,7 +268,7 @@ def test_one_address_on_all_hosts(backend: str) -> None:
     where = {"interface": "docker0", "variable": VARIABLES[backend]}
     (found,) = judged(nodes(5, LO, ETH0, DOCKER, names="docker0"), backend)
     assert (found["severity"], found["code"], found["where"]) == ("fail", "net.interfaces.shared", where)
-    assert "on node-0, node-1, node-2, 2 more, an address that all 5 hosts have" in found["message"]
+    assert "on node-0, node-1, node-2 and 2 more, an address that all 5 hosts have" in found["message"]
     assert "(eth0)" in found["fix"]
 
 
@@ -283,7 +286,7 @@ def test_two_nodes_with_one_address_are_both_told(backend: str) -> None:
     (found,) = judged(facts, backend)
     assert (
         found["where"] == {"interface": "eth0"}
-        and "on node-2, node-4, an address that 2 hosts have" in found["message"]
+        and "on node-2 and node-4, an address that 2 hosts have" in found["message"]
     )
 
 
@@ -453,7 +456,7 @@ def test_another_route_to_master_is_an_info_unless_it_was_asked_for(backend: str
     facts = {rank: node(rank, LO, ETH0, ETH1, route="eth1" if rank else "") for rank in range(4)}
     (found,) = judged(facts, backend)
     assert (found["severity"], found["where"]) == ("info", {"interface": "eth0"})
-    assert "on node-1, node-2, node-3, and MASTER_ADDR is reached over eth1" in found["message"]
+    assert "on node-1, node-2 and node-3, and MASTER_ADDR is reached over eth1" in found["message"]
     assert found["fix"].endswith(f"{VARIABLES[backend]}=eth1 on all nodes.")
     asked = {rank: node(rank, LO, ETH0, ETH1, names="eth0", route="eth1" if rank else "") for rank in range(4)}
     assert judged(asked, backend) == []

@@ -12,7 +12,7 @@ import pytest
 
 from preflight import testing
 from preflight.checks.net import interfaces
-from preflight.checks.net.choices import Facts
+from preflight.checks.net.interfaces.interface_table import Facts
 from tests import running
 from tests.faults import ELSEWHERE
 from tests.hosts import Host, known, needs_hosts
@@ -120,7 +120,7 @@ def test_docker0_everywhere_is_told_before_gloo_breaks(three: list[Host], tmp_pa
     for host in three:
         host.second_interface("docker0", "172.17.0.1/16")
     finished = ranks_on(tmp_path, three, *ONLY, environ=[{"GLOO_SOCKET_IFNAME": "docker0"}] * 3)
-    assert "docker0 (172.17.0.1) on host-a, host-b, host-c" in found_as("docker0_everywhere", finished)
+    assert "docker0 (172.17.0.1) on host-a, host-b and host-c" in found_as("docker0_everywhere", finished)
     told_as("docker0_everywhere_nccl", judged(measured(three, {"NCCL_SOCKET_IFNAME": "docker0"}), "nccl"))
 
 
@@ -148,7 +148,7 @@ def test_a_host_that_falls_back_on_docker0(three: list[Host]) -> None:
 def test_two_hosts_with_one_address(three: list[Host]) -> None:
     second_network(three, ("10.88.0.1/24", "10.88.0.2/24", "10.88.0.2/24"))
     message = told_as("one_address_twice", judged(measured(three, BY_ETH1), "gloo"))
-    assert "on host-b, host-c, an address that 2 hosts have" in message
+    assert "on host-b and host-c, an address that 2 hosts have" in message
 
 
 def test_containers_of_one_image_with_one_address(two: list[Host]) -> None:
@@ -207,7 +207,7 @@ def test_a_host_that_does_not_find_its_own_name_in_time_is_a_skip(two: list[Host
     two[1].etc("nsswitch.conf", "hosts: files dns")
     two[1].etc("hosts", *known(two[:1]))
     two[1].has_no_dns("timeout:9", "attempts:2")
-    patience = "from preflight.checks.net import chosen; chosen.PATIENCE_S = 0.3\n"
+    patience = "from preflight.nccl import interface_rules; interface_rules.PATIENCE_S = 0.3\n"
     gloo = MEASURE.replace('"nccl"', '"gloo"').replace("print(", "try: print(").rstrip()
     skip = "except Exception as skip: print(json.dumps({'why': f'{type(skip).__name__}: {skip}', **skip.facts}))"
     facts = json.loads(on(two[1], f"{patience}{gloo}\n{skip}"))

@@ -8,10 +8,11 @@ import pytest
 
 from preflight import testing
 from preflight.check import Outcome
-from preflight.checks.net import mesh, rounds
-from preflight.checks.net.common_ends import Pair
-from preflight.checks.net.pair_tables import Facts, Seen
-from preflight.job import Job, Node
+from preflight.checks.net import mesh
+from preflight.checks.net.mesh.pair_tables import Facts, Seen
+from preflight.checks.net.mesh.timeouts import ALL_PAIRS
+from preflight.core.job import Job, Node
+from preflight.sdk.pairs import Pair, partners
 from tests import running
 from tests.large import timed
 
@@ -23,10 +24,10 @@ def cluster(size: int, **of_one: Any) -> dict[int, Facts]:
     """A rank a node, each with all others, or some. Node 1 has what is given."""
     facts: dict[int, Facts] = {}
     for rank in range(size):
-        partners = sorted(partner for partner in rounds.partners(rank, size) if partner is not None)
+        met = sorted(partner for partner in partners(rank, size, ALL_PAIRS) if partner is not None)
         facts[rank] = {
             "takes_part": True, "interface": "eth0", "address": f"10.0.{rank // 256}.{rank % 256}", "why": "",
-            "mtu": 1500, "switches": "", "cut": False, "pairs": {str(partner): {**GOOD} for partner in partners},
+            "mtu": 1500, "switches": "", "cut": False, "pairs": {str(partner): {**GOOD} for partner in met},
         }  # fmt: skip
     return {**facts, 1: {**facts[1], **of_one}} if of_one else facts  # type: ignore[typeddict-item]  # its own keys
 
@@ -166,7 +167,7 @@ def test_one_address_on_several_nodes() -> None:
         one |= {"address": "172.17.0.1", "interface": "docker0"}
     (found,) = judged(facts)
     assert (found["code"], found["where"]) == ("net.mesh.same_address", {"interface": "docker0"})
-    assert "node-0, node-1, node-2 have the same address 172.17.0.1 (docker0)" in found["message"]
+    assert "node-0, node-1 and node-2 have the same address 172.17.0.1 (docker0)" in found["message"]
 
 
 def test_two_nodes_with_one_address_make_nobody_else_suspect() -> None:
@@ -193,7 +194,7 @@ def test_large_messages_that_stall_name_their_sender_and_the_mtus() -> None:
     assert "at most 1,448 of 1,048,576 bytes arrive, while small messages pass" in found["message"]
     assert "the MTU of their interfaces is 1500" in found["message"] and "ping -M do -s" in found["fix"]
     facts[1]["mtu"] = 9000
-    assert "MTU 1500 on node-0, node-2; 9000 on node-1" in judged(facts)[0]["message"]
+    assert "MTU 1500 on node-0 and node-2; 9000 on node-1" in judged(facts)[0]["message"]
 
 
 def test_large_messages_between_two_nodes() -> None:
@@ -211,7 +212,7 @@ def test_a_node_that_sends_slowly_is_named(size: int) -> None:
     (found,) = judged(facts)
     assert (found["severity"], found["code"]) == ("warn", "net.mesh.slow")
     assert found["where"] == {"node": "node-1", "interface": "eth0"}
-    assert "12 MB/s at best; expected about 1.0 GB/s as is usual, or 1.0 GB/s as the other way" in found["message"]
+    assert "12 MB/s at best; expected about 1 GB/s as is usual, or 1 GB/s as the other way" in found["message"]
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])
@@ -275,7 +276,7 @@ def test_what_stalls_behind_a_far_link_may_be_the_mtu(arrived: int, told: str) -
 def test_where_large_packets_pass_a_far_link_is_full() -> None:
     found = judged(behind_a_far_link(100_000))
     assert [one["code"] for one in found] == ["net.mesh.slow", "net.mesh.far"]
-    assert "can send only slowly to 4 of 4" in found[0]["message"] and "33 kB/s at best" in found[0]["message"]
+    assert "can send only slowly to 4 of 4" in found[0]["message"] and "33.3 kB/s at best" in found[0]["message"]
 
 
 LEG: list[Pair] = [(3, 0), (0, 3), (3, 2), (5, 3), (6, 3), (3, 9)]
@@ -372,7 +373,7 @@ def test_the_summary_says_how_many_pairs() -> None:
         run: Any = Job("env", size, "gloo", nodes)
         return mesh.summarize(cluster(size), run)
 
-    assert told(4) == ("12 ordered pairs of 4 nodes: round trip 0.1 ms, 1.0 GB/s in the middle, 1.0 GB/s at least")
+    assert told(4) == ("12 ordered pairs of 4 nodes: round trip 0.1 ms, 1 GB/s in the middle, 1 GB/s at least")
     assert told(1024).startswith("20,480 ordered pairs of 1,024 nodes, each with 20 others: ")
 
 

@@ -114,7 +114,7 @@ def test_a_black_hole_for_large_packets_names_its_host(three: list[Host], tmp_pa
 
 def test_of_two_hosts_that_which_sends_slowly_is_told(two: list[Host], tmp_path: Path) -> None:
     two[1].slow_down("100mbit")
-    assert "12 MB/s" in found_as("mesh_slow_pair", ranks_on(tmp_path, two, *ONLY)).replace("13 MB/s", "12 MB/s")
+    assert re.search(r"\b1[23](\.\d)? MB/s", found_as("mesh_slow_pair", ranks_on(tmp_path, two, *ONLY)))
 
 
 def test_one_address_on_all_hosts_but_one_that_has_none(three: list[Host], tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from preflight.checks.net import meeting, patience, probe, rounds, wire
-from preflight.checks.net.meeting import Meeting
-from preflight.checks.net.probe import Own, Pair, Tried
-from preflight.checks.net.wire import Line, Refused
+from preflight.checks.net.mesh import connections, probe, protocol, timeouts
+from preflight.checks.net.mesh.connections import Meeting
+from preflight.checks.net.mesh.probe import Exchange, Own, Tried
+from preflight.checks.net.mesh.protocol import Line, Refused
+from preflight.sdk import pairs
 
 TOKEN = b"0123456789abcdef"
 
@@ -33,13 +34,13 @@ class Words(dict[str, str]):
 
 
 def node(number: int, nodes: int, store: Any, seconds: float = 20.0) -> Meeting:
-    return Meeting(store, number, rounds.partners(number, nodes), "lo", time.monotonic() + seconds)
+    return Meeting(store, number, pairs.partners(number, nodes, timeouts.ALL_PAIRS), "lo", time.monotonic() + seconds)
 
 
 async def all_of(nodes: int, address: str, strangers: Sequence[bytes] = ()) -> list[Meeting]:
     """All meet, after these have knocked at node 0's port."""
     store = Words()
-    servers = [meeting.listen(address, "lo") for _ in range(nodes)]
+    servers = [connections.listen(address, "lo") for _ in range(nodes)]
     knocking = [socket.create_connection(servers[0].getsockname()[:2]) for _ in strangers]
     for knocks, said in zip(knocking, strangers, strict=True):
         knocks.sendall(said)
@@ -73,23 +74,29 @@ def test_all_pairs_meet(nodes: int, address: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_heartbeats_at_any_moment_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "HEART_S", 0.0)
+    monkeypatch.setattr(connections, "HEART_S", 0.0)
     monkeypatch.setattr(probe, "STREAM_S", 0.001)
     assert is_complete(asyncio.run(all_of(5, "127.0.0.1")))
 
 
 def test_strangers_are_not_served_and_do_no_harm() -> None:
     """A port scanner, a health probe, and some that have heard of the protocol; more than are waited for."""
-    words = [b"", b"GET / HTTP/1.0\r\n\r\n", bytes(200), wire.hello(b"wrong", 1, 0), wire.hello(b"wrong", 99, 0) * 3]
+    words = [
+        b"",
+        b"GET / HTTP/1.0\r\n\r\n",
+        bytes(200),
+        protocol.hello(b"wrong", 1, 0),
+        protocol.hello(b"wrong", 99, 0) * 3,
+    ]
     assert is_complete(asyncio.run(all_of(3, "127.0.0.1", words * 70)))
 
 
 def test_one_who_says_nothing_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "AUTH_S", 0.05)
+    monkeypatch.setattr(connections, "AUTH_S", 0.05)
 
     async def alone() -> bytes:
         """The listener is open while its node waits for another one."""
-        one, server = node(0, 2, Words()), meeting.listen("127.0.0.1", "lo")
+        one, server = node(0, 2, Words()), connections.listen("127.0.0.1", "lo")
         holding = asyncio.create_task(one.hold(server))
         place = server.getsockname()
         reader, _ = await asyncio.open_connection(*place)
@@ -107,16 +114,16 @@ def test_a_hello_that_is_said_again_is_a_strangers() -> None:
     """As one that was overheard."""
 
     async def twice() -> list[bytes]:
-        one, server = node(0, 2, Words()), meeting.listen("127.0.0.1", "lo")
+        one, server = node(0, 2, Words()), connections.listen("127.0.0.1", "lo")
         place, holding = server.getsockname(), asyncio.create_task(one.hold(server))
-        said, heard = wire.hello(one._token, 1, 0), []
+        said, heard = protocol.hello(one._token, 1, 0), []
         for _ in range(2):
             reader, writer = await asyncio.open_connection(*place)
             writer.write(said)
-            heard.append(await asyncio.wait_for(reader.read(wire.ANSWER_BYTES), 5))
+            heard.append(await asyncio.wait_for(reader.read(protocol.ANSWER_BYTES), 5))
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
-        return [heard[0], wire.answer(one._token, said), heard[1]]
+        return [heard[0], protocol.answer(one._token, said), heard[1]]
 
     first, expected, second = asyncio.run(twice())
     assert (first, second) == (expected, b"")
@@ -132,19 +139,19 @@ def test_what_seems_slow_is_tried_again(best: float, tries: int, monkeypatch: py
 
     monkeypatch.setattr(probe, "_put", put)
     line: Any = None
-    asyncio.run(probe._streams(line, Tried(rate=1e9), Pair(), Own(best=best)))
+    asyncio.run(probe._streams(line, Tried(rate=1e9), Exchange(), Own(best=best)))
     assert len(done) == tries
 
 
 def test_only_who_knows_the_token_is_admitted() -> None:
-    said = wire.hello(TOKEN, 3, 7)
-    assert len(said) == wire.HELLO_BYTES and TOKEN not in said
-    assert wire.admitted(TOKEN, said, 7) == (3, wire.answer(TOKEN, said))
-    assert wire.admitted(b"another", said, 7) is wire.admitted(TOKEN, said, 8) is None
+    said = protocol.hello(TOKEN, 3, 7)
+    assert len(said) == protocol.HELLO_BYTES and TOKEN not in said
+    assert protocol.admitted(TOKEN, said, 7) == (3, protocol.answer(TOKEN, said))
+    assert protocol.admitted(b"another", said, 7) is protocol.admitted(TOKEN, said, 8) is None
     changed = bytes([said[0] ^ 1]) + said[1:]
-    assert wire.admitted(TOKEN, changed, 7) is None
+    assert protocol.admitted(TOKEN, changed, 7) is None
     as_another = said[:11] + b"\x04" + said[12:]
-    assert wire.admitted(TOKEN, as_another, 7) is None
+    assert protocol.admitted(TOKEN, as_another, 7) is None
 
 
 def test_who_answers_without_the_token_is_a_stranger() -> None:
@@ -152,7 +159,7 @@ def test_who_answers_without_the_token_is_a_stranger() -> None:
 
     async def tried(answer: bytes | None) -> str:
         async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(wire.HELLO_BYTES)
+            await reader.readexactly(protocol.HELLO_BYTES)
             if answer is not None:
                 writer.write(answer)
                 await writer.drain()
@@ -196,7 +203,7 @@ def test_an_error_of_the_system_is_told_in_its_words(
     def fails(*_: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(meeting, "_target", fails)
+    monkeypatch.setattr(connections, "_target", fails)
     assert connected() == Tried(kind, why)
 
 
@@ -231,12 +238,12 @@ def connected(first: Callable[[], None] = lambda: None) -> Tried:
 
 
 def test_a_node_that_never_comes_costs_a_bound_and_the_others_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "MEET_S", 0.3)
+    monkeypatch.setattr(connections, "MEET_S", 0.3)
 
     async def two_of_three() -> list[Meeting]:
         store = Words()
         met = [node(number, 3, store) for number in range(2)]
-        await asyncio.gather(*(one.hold(meeting.listen("127.0.0.1", "lo")) for one in met))
+        await asyncio.gather(*(one.hold(connections.listen("127.0.0.1", "lo")) for one in met))
         return met
 
     first, second = asyncio.run(two_of_three())
@@ -248,8 +255,8 @@ def test_nobody_waits_for_a_node_that_cannot_listen() -> None:
     async def two_of_three() -> list[Meeting]:
         store = Words()
         met = [node(number, 3, store) for number in range(2)]
-        meeting.stand_aside(store, 2)  # type: ignore[arg-type]  # as far as it is used
-        await asyncio.gather(*(one.hold(meeting.listen("127.0.0.1", "lo")) for one in met))
+        connections.stand_aside(store, 2)  # type: ignore[arg-type]  # as far as it is used
+        await asyncio.gather(*(one.hold(connections.listen("127.0.0.1", "lo")) for one in met))
         return met
 
     assert [set(one.tried) for one in asyncio.run(two_of_three())] == [{1}, {0}]
@@ -258,7 +265,7 @@ def test_nobody_waits_for_a_node_that_cannot_listen() -> None:
 def test_when_no_time_is_left_it_ends_and_says_so() -> None:
     async def alone() -> Meeting:
         one = node(0, 2, Words(), seconds=0.1)
-        await one.hold(meeting.listen("127.0.0.1", "lo"))
+        await one.hold(connections.listen("127.0.0.1", "lo"))
         return one
 
     assert asyncio.run(alone()).cut
@@ -287,11 +294,11 @@ async def joined(client: Callable[[Line], Awaitable[None]], server: Callable[[Li
 
 
 def test_heartbeats_do_no_harm_to_what_is_said_or_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, served = Tried(), Pair()
+    tried, served = Tried(), Exchange()
     monkeypatch.setattr(probe, "STREAM_S", 0.2)
 
     async def ask(line: Line) -> None:
-        await probe.ask(line, tried, Pair(), Own())
+        await probe.ask(line, tried, Exchange(), Own())
 
     async def serve(line: Line) -> None:
         await asyncio.sleep(0.1)  # busy with another one: the client hears heartbeats meanwhile
@@ -303,11 +310,11 @@ def test_heartbeats_do_no_harm_to_what_is_said_or_sent(monkeypatch: pytest.Monke
 
 def test_who_waits_hears_heartbeats_and_is_patient() -> None:
     async def ask(line: Line) -> None:
-        assert await line.hear(wire.PING, patience_s=0.2) == (wire.PING, 5)
+        assert await line.hear(protocol.PING, patience_s=0.2) == (protocol.PING, 5)
 
     async def serve(line: Line) -> None:
         await asyncio.sleep(0.5)
-        await line.say(wire.PING, 5)
+        await line.say(protocol.PING, 5)
 
     asyncio.run(joined(ask, serve))
 
@@ -330,16 +337,16 @@ def test_half_a_heartbeat_is_made_whole() -> None:
     line.beat()
     line.beat()
     line.beat()
-    assert sock.sent == wire._FRAME.pack(wire.HEART, 0) * 2
+    assert sock.sent == protocol._FRAME.pack(protocol.HEART, 0) * 2
 
 
 def test_where_nothing_comes_it_is_silent() -> None:
     async def hears(line: Line) -> None:
         with pytest.raises(Refused, match="silent"):
-            await line.hear(wire.PING, patience_s=0.05)
+            await line.hear(protocol.PING, patience_s=0.05)
         start = time.monotonic()
         with pytest.raises(Refused, match="silent"):
-            await line.say(wire.PING)
+            await line.say(protocol.PING)
         assert time.monotonic() - start < 1, "it is known by now"
 
     async def alone() -> None:
@@ -360,12 +367,12 @@ def test_data_that_stalls_is_told_by_who_receives_it(monkeypatch: pytest.MonkeyP
 
     async def half(line: Line, kind: int, size: int, patience_s: float) -> None:
         async with line._turn(patience_s):
-            said = wire._FRAME.pack(kind, size) + bytes(size // 2)
+            said = protocol._FRAME.pack(kind, size) + bytes(size // 2)
             await asyncio.get_running_loop().sock_sendall(line._sock, said)
             await asyncio.sleep(patience_s)
 
     monkeypatch.setattr(Line, "send_data", half)
-    tried, served, asked = Tried(), Pair(), Pair(patience_s=0.1)
+    tried, served, asked = Tried(), Exchange(), Exchange(patience_s=0.1)
 
     async def ask(line: Line) -> None:
         await probe.ask(line, tried, asked, Own())
@@ -375,24 +382,24 @@ def test_data_that_stalls_is_told_by_who_receives_it(monkeypatch: pytest.MonkeyP
             await probe.serve(line, served, Own())
 
     asyncio.run(joined(ask, serve))
-    assert tried.stalled == patience.LARGE // 2 and tried.rate is None and not tried.error
+    assert tried.stalled == timeouts.LARGE // 2 and tried.rate is None and not tried.error
     assert (asked.stalled, served.stalled) == ({"out"}, {"back"})
 
 
 def test_after_some_stalls_patience_is_shorter_on_both_ends() -> None:
-    assert probe._patience_s(0, patience.KNOWN - 1) == patience.STALL_S
-    assert probe._patience_s(patience.KNOWN, 0) == probe._patience_s(0, patience.KNOWN) == patience.SHORT_STALL_S
+    assert probe._patience_s(0, timeouts.KNOWN - 1) == timeouts.STALL_S
+    assert probe._patience_s(timeouts.KNOWN, 0) == probe._patience_s(0, timeouts.KNOWN) == timeouts.SHORT_STALL_S
 
 
 def test_a_frame_that_was_not_asked_for_ends_the_connection() -> None:
     async def ask(line: Line) -> None:
-        await line.say(wire.READY)
-        await line.hear(wire.READY)
-        await line.say(wire.READY)
-        await line.say(wire.PUT, wire.LONGEST + 1)
+        await line.say(protocol.READY)
+        await line.hear(protocol.READY)
+        await line.say(protocol.READY)
+        await line.say(protocol.PUT, protocol.LONGEST + 1)
 
     async def serve(line: Line) -> None:
         with pytest.raises(Refused, match="stranger"):
-            await probe.serve(line, Pair(), Own())
+            await probe.serve(line, Exchange(), Own())
 
     asyncio.run(joined(ask, serve))

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from preflight.checks.net import hca, hca_gids, rdma
+from preflight.checks.net import rdma
+from preflight.checks.net.rdma import hca_gids
+from preflight.checks.net.shared import hca
 from tests.checks.net.made_hcas import (
     EMPTY,
     IPV4,

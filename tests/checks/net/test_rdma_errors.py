@@ -9,7 +9,8 @@ import pytest
 
 from preflight import testing
 from preflight.check import Outcome
-from preflight.checks.net import hca_counters, rdma_errors
+from preflight.checks.net import rdma_errors
+from preflight.checks.net.shared import hca_counters
 from tests import running
 from tests.checks.net.made_hcas import (
     Card,

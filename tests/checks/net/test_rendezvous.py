@@ -7,8 +7,8 @@ from preflight import testing
 from preflight.check import Context, Skip
 from preflight.checks.net import rendezvous
 from preflight.checks.net.rendezvous import Facts
-from preflight.job import Job, Node
-from preflight.rendezvous import tcp
+from preflight.core.job import Job, Node
+from preflight.sdk import tcp
 from tests import running
 from tests.faults import ELSEWHERE
 
@@ -80,7 +80,7 @@ def test_where_most_cannot_connect_nobody_is_named() -> None:
     (found,) = judged(facts)
     assert (found["where"], found["noticed_by"]) == ({"variable": "MASTER_ADDR"}, "1-7")
     assert found["message"] == (
-        "node-1, node-2, node-3, 4 more cannot connect to node-0 at 10.0.0.1, port 29500 (timed out after 4.0 s), "
+        "node-1, node-2, node-3 and 4 more cannot connect to node-0 at 10.0.0.1, port 29500 (timed out after 4.0 s), "
         "expected a connection as preflight has"
     )
 

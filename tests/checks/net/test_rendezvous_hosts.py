@@ -20,7 +20,7 @@ def second_address(host: Host) -> str:
     return "10.77.0.101"
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "plain"])
+@pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.more), "plain"])
 def test_two_hosts_with_ipv6_are_sound(launcher: str, two: list[Host], tmp_path: Path) -> None:
     for number, host in enumerate(two, 1):
         host.has_ipv6(number)
@@ -34,7 +34,6 @@ def test_two_hosts_with_ipv6_are_sound(launcher: str, two: list[Host], tmp_path:
     assert summary.startswith("2 nodes reached host-a:") and summary.endswith(" over eth0"), summary
 
 
-@pytest.mark.soak
 def test_a_dns_server_that_never_answers_is_told_by_the_host_that_asks_it(two: list[Host], tmp_path: Path) -> None:
     """As torch's store asks, /etc/hosts does not know an IPv4 address."""
     two[0].etc("hosts", *known(two, mapped=False))
@@ -93,7 +92,6 @@ def test_a_host_that_can_open_no_further_connection_is_named(three: list[Host], 
     found_as("port_unreachable", ranks_on(tmp_path, three, *ONLY, served=True))
 
 
-@pytest.mark.soak
 def test_a_host_behind_a_full_link_is_named(three: list[Host], tmp_path: Path) -> None:
     """Others fill what leaves it: each packet waits for as long as the sender's own buffer lasts, about 100 ms."""
     queue = ["tbf", "rate", "10mbit", "burst", "16kb", "latency", "400ms"]

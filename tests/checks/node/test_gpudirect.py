@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.checks.node import gpudirect
+from preflight.checks.node.kernel import gpudirect
 
 GPU, SWITCH = "0000:9b:00.0", "0000:c1:00.0"
 

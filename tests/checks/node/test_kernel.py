@@ -11,15 +11,15 @@ import pytest
 
 from preflight import testing
 from preflight.check import Run
-from preflight.checks.node import kernel, kernel_log, xids
-from preflight.checks.node.gpudirect import Setup
-from preflight.checks.node.kernel import Facts
-from preflight.checks.node.kernel_log import Unreadable
+from preflight.checks.node import kernel
+from preflight.checks.node.kernel import Facts, kernel_log, xids
+from preflight.checks.node.kernel.gpudirect import Setup
+from preflight.checks.node.kernel.kernel_log import Unreadable
+from tests import made
 from tests.checks.node.test_gpudirect import GPU, SWITCH, tree
 from tests.faults import ELSEWHERE
 from tests.large import timed
 from tests.nodes import run_nodes
-from tests.preflight import made
 from tests.running import Finished
 
 UPTIME_S = 20_000

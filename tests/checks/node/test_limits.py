@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Run, ranges
 from preflight.checks.node import limits
 from preflight.checks.node.limits import Facts
-from tests import running
+from preflight.planning import registry
+from tests import made, running
 from tests.faults import ELSEWHERE
 from tests.nodes import run_nodes
 from tests.on_hosts import found_each_as
-from tests.preflight import made
 from tests.running import Finished
 
 ONLY = ("--only", "node.limits")

@@ -14,12 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from preflight.checks.node import mounts, one_file, path_calls
-from preflight.checks.node.one_file import Bounds
-from preflight.checks.node.path_probe import PathFacts, Probe, answers
+from preflight.checks.node.storage import mounts, one_file, path_calls
+from preflight.checks.node.storage.one_file import Bounds
+from preflight.checks.node.storage.path_probe import PathFacts, Probe, answers
 from tests import running
 
 NAME = ".preflight-test"
+pytestmark = pytest.mark.process
 
 
 @contextmanager
@@ -142,7 +143,7 @@ def test_a_process_that_somebody_stops(tmp_path: Path) -> None:
 def test_the_file_goes_when_the_worker_is_killed(deed: signal.Signals, tmp_path: Path) -> None:
     code = f"""import sys
 import time
-from preflight.checks.node.path_probe import Probe, answers
+from preflight.checks.node.storage.path_probe import Probe, answers
 probe = Probe({str(tmp_path)!r}, {NAME!r})
 probe.ask("look", True)
 list(answers([probe], 60))

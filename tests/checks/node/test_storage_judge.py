@@ -6,14 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from preflight import registry, testing
+from preflight import testing
 from preflight.check import Context, NotApplicable, Run
-from preflight.checks.node import mounts, one_file, sameness, storage
-from preflight.checks.node.path_probe import PathFacts, Probe
-from preflight.checks.node.storage import Facts, path_list
-from preflight.process_group import GROUP_TIMEOUT
-from preflight.registry import UsageError
-from tests.preflight import made
+from preflight.checks.node import storage
+from preflight.checks.node.storage import Facts, mounts, one_file, path_list, sameness
+from preflight.checks.node.storage.path_probe import PathFacts, Probe
+from preflight.engine.process_group import GROUP_TIMEOUT
+from preflight.errors import UsageError
+from preflight.planning import registry
+from tests import made
 
 PATH = "/data"
 NFS: mounts.Mount = {"point": PATH, "type": "nfs4", "source": "server:/data", "options": ["hard", "vers=4.2"]}
@@ -168,7 +169,7 @@ def test_two_halves_name_nobody() -> None:
     halves = {rank: rank % 2 for rank in range(6)}
     (found,) = judged(world(*[path()] * 6, groups=halves))
     assert (found["severity"], found["where"]) == ("warn", {"file": PATH})
-    assert "node-0 and 2 more nodes, node-1 and 2 more nodes each see their own files" in found["message"]
+    assert "node-0 and 2 more, node-1 and 2 more each see their own files" in found["message"]
     assert above_info(world(*[path()] * 6, groups=halves), shared=PATH) == ["fail node.storage.not_shared"]
 
 
@@ -185,8 +186,7 @@ def test_most_nodes_lack_the_mount() -> None:
     (found,) = [one for one in judged(world(*nodes, groups=each_own)) if one["severity"] != "info"]
     assert (found["severity"], found["code"], found["where"]) == ("warn", "node.storage.unlike_mount", {"file": PATH})
     assert (
-        "ext4 from /dev/sda2 at / on node-1 and 2 more nodes, nfs4 from server:/data at /data on node-0"
-        in (found["message"])
+        "ext4 from /dev/sda2 at / on node-1 and 2 more, nfs4 from server:/data at /data on node-0" in (found["message"])
     )
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from preflight.checks.node import mounts, sameness
-from preflight.checks.node.path_probe import PathFacts
+from preflight.checks.node.storage import mounts, sameness
+from preflight.checks.node.storage.path_probe import PathFacts
 from tests.checks.node.test_storage_judge import (
     NFS,
     PATH,

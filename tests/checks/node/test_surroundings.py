@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.checks.node.surroundings import surroundings
+from preflight.checks.node.limits.surroundings import surroundings
 
 
 @pytest.mark.parametrize(

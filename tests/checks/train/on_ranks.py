@@ -1,7 +1,8 @@
 """Measures models of tests/models on real ranks: processes forked from one that has imported torch, in one group.
 
-`python -m tests.checks.train.on_ranks WORLD MODULE:FUNCTION...` prints, for each model, a line of JSON: the facts of
-each rank, or why it stood aside, or what it raised. The engine's part (who hangs, who dies) is tested by real runs.
+`python -m tests.checks.train.on_ranks WORLD DEADLINE STRATEGIES MODULE:FUNCTION...` prints, for each model, a line of
+JSON: the facts of each rank, or why it stood aside, or what it raised. The engine's part (who hangs, who dies) is
+tested by real runs.
 """
 
 import functools
@@ -24,9 +25,11 @@ DEADLINE_S = 240
 """After which the kernel ends ranks that wait for each other: here no engine does."""
 
 
-def measured(world: int, *models: str, strategies: str = "ddp/plain,fsdp2/plain") -> dict[str, list[dict[str, Any]]]:
+def measured(
+    world: int, *models: str, strategies: str = "ddp/plain,fsdp2/plain", deadline_s: float = 60
+) -> dict[str, list[dict[str, Any]]]:
     """By the model: for each rank {"facts": ..., "skipped": ..., "raised": ...}."""
-    command = [sys.executable, "-m", "tests.checks.train.on_ranks", str(world), strategies, *models]
+    command = [sys.executable, "-m", "tests.checks.train.on_ranks", str(world), str(deadline_s), strategies, *models]
     done = subprocess.run(
         command, env={**running.environment(), "PYTHONPATH": str(running.ROOT)}, cwd=running.ROOT,
         capture_output=True, text=True, timeout=DEADLINE_S + 60,
@@ -36,11 +39,11 @@ def measured(world: int, *models: str, strategies: str = "ddp/plain,fsdp2/plain"
     return {model: [one[model] for one in lines if model in one] for model in models}
 
 
-def _rank(rank: int, world: int, port: int, strategies: str, models: list[str]) -> None:
+def _rank(rank: int, world: int, port: int, deadline_s: float, strategies: str, models: list[str]) -> None:
     dist: Any = importlib.import_module("torch.distributed")  # mypy knows few of its names
 
     from preflight.checks.train import model as check
-    from preflight.checks.train import user_model
+    from preflight.checks.train.model import user_model
 
     signal.alarm(DEADLINE_S)
     os.environ["RANK"] = str(rank)
@@ -55,7 +58,7 @@ def _rank(rank: int, world: int, port: int, strategies: str, models: list[str]) 
             local_rank=rank,
             members=tuple(range(world)),
             environ={},
-            deadline_s=60,
+            deadline_s=deadline_s,
             page=forked.NoPage(),
             make_group=lambda: group,
             make_store=functools.partial(dist.PrefixStore, f"model-{number}", store),
@@ -82,16 +85,16 @@ def _rank(rank: int, world: int, port: int, strategies: str, models: list[str]) 
     os._exit(0)
 
 
-def _main(world: int, strategies: str, models: list[str]) -> None:
+def _main(world: int, deadline_s: float, strategies: str, models: list[str]) -> None:
     import torch.distributed  # noqa: F401 -- before the fork: once for all ranks
 
-    from preflight.checks.train import user_model  # noqa: F401
+    from preflight.checks.train.model import user_model  # noqa: F401
     from preflight.train_smoke import ddp, fsdp2, task, user_traits  # noqa: F401
 
     task.import_dynamo()
     port = running.free_port()
-    forked.run(world, lambda rank: _rank(rank, world, port, strategies, models))
+    forked.run(world, lambda rank: _rank(rank, world, port, deadline_s, strategies, models))
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    _main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from preflight import judging, registry, testing
+from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.train import alone
-from preflight.train_smoke import batch, bits, kind, reference, repeated
+from preflight.planning import registry
+from preflight.results import judging
+from preflight.train_smoke import batch, bit_equality, kind, reference, repeated
 from preflight.train_smoke.compare import LEAST
 from preflight.train_smoke.task import Task
 
@@ -335,7 +337,7 @@ def test_one_wrong_step_of_many_is_seen() -> None:
     facts = repeated.run(small(wrong=[of_the_first_training]), nothing)
     assert list(facts["unlike"]) == ["parts"]
     twice = facts["unlike"]["parts"]
-    first = bits.first_unlike(twice["again"], twice["once"])
+    first = bit_equality.first_unlike(twice["again"], twice["once"])
     assert first is not None and first.step == 5 and 0 < float(twice["apart"]["curves"]) < 1e-4
     assert told({0: facts}) == [("fail", "differs_from_itself", 0)]
 

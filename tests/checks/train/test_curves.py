@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from preflight import judging
 from preflight.check import Job, Run
-from preflight.checks.train import curves
+from preflight.checks.train.shared import curves
+from preflight.results import judging
 from preflight.train_smoke.names import VARIANTS
 
 MIB = 2**20

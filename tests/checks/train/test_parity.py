@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from preflight import judging
 from preflight.check import Job, Node, Run
 from preflight.checks.train import ddp
+from preflight.checks.train.shared import parity
+from preflight.results import judging
 from preflight.train_smoke.names import VARIANTS
 from tests.checks.train.made_trainings import apart, bend, furthest, judge, measured, one, sound, spoil
 
@@ -450,5 +451,5 @@ def test_8192_unlike_ranks_are_judged_long_before_the_deadline(quantity: str) ->
         bend(measured(facts, rank), quantity, 4, 1.01 + rank / 1e5)
     run = Run(Job("env", 8192, "nccl", (Node("a", 0, tuple(facts)),)), tuple(facts), {})
     start = time.process_time()
-    assert [finding.code for finding in ddp.judge(facts, run)] == [ddp.WRONG_EXCHANGE]
+    assert [finding.code for finding in ddp.judge(facts, run)] == [parity.WRONG_EXCHANGE]
     assert time.process_time() - start < judging.deadline_s(8192) / 3

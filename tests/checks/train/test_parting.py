@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from preflight.checks.train import parting
-from preflight.checks.train.parting import Pair, Parting, Place
+from preflight.checks.train.shared import divergence
+from preflight.checks.train.shared.divergence import Divergence, Pair, Place
 from preflight.train_smoke.compare import LEAST
 from tests.checks.train.made_trainings import apart, bend, furthest, measured, sound
 
@@ -23,24 +23,24 @@ def pairs(overs: dict[int, list[float]]) -> dict[int, Pair]:
     return made
 
 
-def part(overs: dict[int, list[float]]) -> Parting | None:
-    return parting.of(pairs(overs), LEAST)
+def part(overs: dict[int, list[float]]) -> Divergence | None:
+    return divergence.of(pairs(overs), LEAST)
 
 
 def test_values_come_in_the_order_in_which_a_training_makes_them() -> None:
     step = ["losses", "own_norms", "own_prints", "norms", "prints"]
     wanted = ["start", *step, "gradient", *step, "end", "state"]
-    assert [place.quantity for place in parting.order(2)] == wanted
-    assert [place.step for place in parting.order(2)] == [0] * 7 + [1] * 7
+    assert [place.quantity for place in divergence.order(2)] == wanted
+    assert [place.step for place in divergence.order(2)] == [0] * 7 + [1] * 7
 
 
 def test_a_print_is_measured_by_the_norm() -> None:
     """It may be near 0, where a relative difference means nothing."""
     (pair,) = pairs({0: []}).values()
     pair.expected["prints"][1], pair.measured["prints"][1] = 1e-9, 3e-9
-    assert parting.of({0: pair}, LEAST) is None
+    assert divergence.of({0: pair}, LEAST) is None
     pair.measured["prints"][1] = 1e-3
-    found = parting.of({0: pair}, LEAST)
+    found = divergence.of({0: pair}, LEAST)
     assert found and found.place == Place(1, "prints")
 
 
@@ -48,14 +48,14 @@ def test_a_print_is_measured_by_the_norm() -> None:
 def test_every_moment_is_compared(moment: str) -> None:
     (pair,) = pairs({0: []}).values()
     pair.apart["whole"][moment] = furthest(0.01)
-    found = parting.of({0: pair}, LEAST)
+    found = divergence.of({0: pair}, LEAST)
     assert found and found.place.quantity == moment
 
 
 def test_weights_at_the_start_must_be_equal() -> None:
     (pair,) = pairs({0: []}).values()
     pair.apart["whole"]["start"] = furthest(1e-12)
-    found = parting.of({0: pair}, LEAST)
+    found = divergence.of({0: pair}, LEAST)
     assert found and found.first[0].over == math.inf
 
 
@@ -91,7 +91,7 @@ def test_ranks_are_in_sync_where_they_end_alike(ends: list[float | str], wanted:
     made = pairs({rank: [] for rank in range(len(ends))})
     for rank, end in enumerate(ends):
         made[rank].apart["whole"]["end"] = furthest(end)
-    assert parting.in_sync(made.values(), LEAST) is wanted
+    assert divergence.in_sync(made.values(), LEAST) is wanted
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_whose_piece_is_off(offs: list[float], odd: list[int], most: int | None)
     made = pairs({rank: [] for rank in range(len(offs))})
     for rank, off in enumerate(offs):
         made[rank].apart["own"]["gradient"] = furthest(off)
-    assert parting.odd_pieces(made, "gradient", LEAST) == odd
-    assert parting.furthest_piece(made, "gradient", LEAST) == most
+    assert divergence.odd_pieces(made, "gradient", LEAST) == odd
+    assert divergence.furthest_piece(made, "gradient", LEAST) == most
     made[0].apart["own"].clear()  # it keeps all
-    assert parting.odd_pieces(made, "gradient", LEAST) == []
+    assert divergence.odd_pieces(made, "gradient", LEAST) == []
 
 
 def test_the_worst_of_a_step_is_over_all_ranks_and_values() -> None:
     made = pairs({0: [], 1: [0.0, 3.0]})
     bend(made[0].measured, "norms", 1, 1 + 5 * LEAST.curves)
-    assert parting.worst(made.values(), 1, LEAST) == pytest.approx(5, rel=1e-3)
-    assert parting.worst(made.values(), 0, LEAST) == 0
+    assert divergence.worst(made.values(), 1, LEAST) == pytest.approx(5, rel=1e-3)
+    assert divergence.worst(made.values(), 0, LEAST) == 0

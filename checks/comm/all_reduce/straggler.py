@@ -1,0 +1,107 @@
+"""Does a rank compute late, or is the network slow? Steps like those of a training: compute, then reduce.
+
+Each rank times its own computation, which is the same on all, and its wait in the all-reduce that follows. A rank that
+computes long waits for nobody, and all others wait for it; over a slow link all wait, and nobody computes longer.
+"""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypedDict
+
+from preflight.check import Context, option
+from preflight.checks.comm.shared.operations import finish
+from preflight.checks.comm.shared.readings import Latency
+from preflight.checks.comm.shared.timing import LATENCIES
+
+if TYPE_CHECKING:
+    import torch
+
+LATE_S = option(float, 0.03, "warn of a rank that computes so many seconds a step longer than the others, and twice")
+"""Five ranks and three busy loops on two cores: the medians of the ranks differ by 10 ms."""
+TIMES = 2.0
+"""As long as the others' median: there 1.4 at most."""
+WAITED = 0.5
+"""Of what it computes longer: the others must have waited at least so much of it."""
+STEPS, FEWEST_STEPS = 20, 3
+"""The fewest, where the network has no time for a hundred small messages."""
+SIDE = {"cpu": 640, "cuda": 4096}
+"""Of the square matrices that are multiplied: about 10 ms on a core, and on a GPU in fp32. The kernel lets a task that
+has waited run for some milliseconds at once: less would not show that others want its core."""
+
+
+class Arrival(TypedDict):
+    """Medians over the steps."""
+
+    busy_s: float
+    wait_s: float
+
+
+def measure(ctx: Context, latency: Latency | None) -> Arrival | None:
+    """None where the network is too slow for some steps."""
+    import torch
+    from torch import distributed as dist
+
+    if latency is None or latency["repeats"] < STEPS or len(ctx.members) < 2:
+        return None
+    steps = STEPS if latency["repeats"] >= LATENCIES else FEWEST_STEPS
+    group, device = ctx.process_group(), ctx.device
+    side = SIDE.get(device.type, 256)
+    factor, value = torch.zeros(side, side, device=device), torch.zeros(256, device=device)
+    busy, wait = [], []
+    ctx.doing("steps: compute, then all_reduce")
+    with _on_one_core(), ctx.collective(f"all_reduce x{steps}, after computing", "1 KiB"):
+        for _ in range(steps):
+            dist.all_reduce(value, group=group)  # all begin together
+            finish(device)
+            start = time.perf_counter()
+            compute(factor)
+            finish(device)
+            computed = time.perf_counter()
+            dist.all_reduce(value, group=group)
+            finish(device)
+            busy.append(computed - start)
+            wait.append(time.perf_counter() - computed)
+    return {"busy_s": statistics.median(busy), "wait_s": statistics.median(wait)}
+
+
+@contextlib.contextmanager
+def _on_one_core() -> Iterator[None]:
+    """Threads that wait for each other take any rank's time, by chance, where a machine has other work, too."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def compute(factor: "torch.Tensor") -> None:
+    """What a rank does in a step: the same on all ranks."""
+    import torch
+
+    for _ in range(2):
+        torch.mm(factor, factor)
+
+
+def late(arrivals: Mapping[int, Arrival], late_s: float) -> Iterator[tuple[int, tuple[int, ...], str]]:
+    """(rank, the others, what is said of it) of each that is late. More than half are never late: the (lower) median is
+    what is usual."""
+    if len(arrivals) < 2:
+        return
+    usual = statistics.median_low(one["busy_s"] for one in arrivals.values())
+    slow = [rank for rank, one in arrivals.items() if _is_late(one["busy_s"], usual, late_s)]
+    on_time = tuple(rank for rank in arrivals if rank not in set(slow))
+    waited = statistics.median_low(arrivals[rank]["wait_s"] for rank in on_time)
+    for rank in slow:
+        busy = arrivals[rank]["busy_s"]
+        if waited >= WAITED * (busy - usual):
+            told = f"computes {busy * 1000:,.0f} ms a step, the others {usual * 1000:,.1f} ms, expected about the same"
+            yield rank, on_time, f"{told}: they wait {waited * 1000:,.0f} ms for it, and not for the network"
+
+
+def _is_late(busy_s: float, usual_s: float, late_s: float) -> bool:
+    return busy_s - usual_s >= late_s and busy_s >= TIMES * usual_s

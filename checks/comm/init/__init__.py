@@ -1,0 +1,104 @@
+"""Process group: all ranks meet, and their first collective gives the right sum.
+
+Times `torch.distributed.init_process_group` and the first all-reduce (in which the backend connects) on every
+rank. Everybody waits for the last, so the rank that waited least came last. Where NCCL fails, the logs of the ranks
+that failed say why (failed_init).
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, option
+from preflight.checks.comm.init import failed_init, init_causes, unreachable
+from preflight.checks.comm.shared.judge_collective import few
+
+
+def _deadline(job: Job) -> float:
+    """60 s and a second for every 64 ranks: NCCL's bootstrap grows with the world."""
+    return 60.0 + job.world_size / 64
+
+
+PARTS = (failed_init, init_causes, unreachable)
+PLAN = Plan(
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("env.launch",), unless=("net.mesh",),
+    fresh=True, judges_failures=True,
+)  # fmt: skip
+"""Fresh: an error of CUDA stays in the process that met it, and memory that gpu.compute held is free."""
+
+SLOW_S = option(float, 30.0, "warn where the last rank came so many seconds after the first")
+
+LATE_RANK = Code(
+    "A rank came much later than the others.",
+    fix="See what its node does: load, file system, driver start-up (persistence mode).",
+)
+WRONG_SUM = Code(
+    "The first all-reduce gave a wrong sum.",
+    fix="Do not train here. Run --only comm again: if it is the same rank, take its node out.",
+)
+
+
+class Facts(TypedDict):
+    init_s: float
+    """Seconds in init_process_group."""
+    first_s: float
+    """Seconds in the first all-reduce."""
+    total: float
+    """Sum of 1 to the number of members, as this rank got it."""
+
+
+def measure(ctx: Context) -> Facts:
+    import torch
+    from torch import distributed as dist
+
+    start = time.perf_counter()
+    group = ctx.process_group()
+    met = time.perf_counter()
+    # In 32 bits the sum is not exact from 5,793 ranks on (2^24).
+    value = torch.tensor([ctx.group_rank + 1.0], dtype=torch.float64, device=ctx.device)
+    with ctx.collective("all_reduce", "1 element"):
+        dist.all_reduce(value, group=group)
+        total = value.item()
+    return {"init_s": met - start, "first_s": time.perf_counter() - met, "total": total}
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from failed_init.findings(run)
+    if not facts:
+        return
+    if len(facts) == len(run.members):
+        yield from _wrong_sums(facts, run)
+    rank, late_s = _last(facts)
+    if late_s >= run[SLOW_S]:
+        others = tuple(other for other in facts if other != rank)
+        text = f"came {late_s:.1f} s after the first rank, expected less than {run[SLOW_S]:g} s"
+        yield LATE_RANK.warn(text, noticed_by=others, **run.job.where(rank))
+
+
+def _wrong_sums(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    expected = len(facts) * (len(facts) + 1) / 2
+    wrong = {rank: one["total"] for rank, one in facts.items() if one["total"] != expected}
+    if few(wrong, len(facts)):
+        for rank, total in wrong.items():
+            text = f"the first all-reduce gave {total:g}, expected {expected:g}"
+            yield WRONG_SUM.fail(text, **run.job.where(rank))
+    elif wrong:
+        total = next(iter(wrong.values()))
+        text = f"the first all-reduce gave {total:g} on {len(wrong)} of {len(facts)} ranks, expected {expected:g}"
+        yield WRONG_SUM.fail(f"{text}: one of them sends a wrong value", noticed_by=tuple(wrong))
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    slowest = max(one["init_s"] + one["first_s"] for one in facts.values())
+    if len(facts) == 1:
+        return f"1 rank over {run.job.backend} in {slowest:.2f} s"
+    rank, late_s = _last(facts)
+    met = f"{len(facts)} ranks over {run.job.backend} in {slowest:.2f} s"
+    return f"{met}; rank {rank} came last, {late_s:.2f} s after the first"
+
+
+def _last(facts: Mapping[int, Facts]) -> tuple[int, float]:
+    """(the rank that waited least, by how many seconds less than the one that waited most)."""
+    waits = {rank: one["init_s"] + one["first_s"] for rank, one in facts.items()}
+    last = min(waits, key=lambda rank: waits[rank])
+    return last, max(waits.values()) - waits[last]

@@ -1,0 +1,167 @@
+"""Nodes: after a finding, whether a node is slow by itself, and which of its GPUs.
+
+Each node all-reduces alone, all nodes at once; then in rounds its ranks send to each other in pairs, one way and the
+other. A node is held against nodes with as many ranks, a pair of ranks against the pairs in its place on those: GPUs
+may be wired unevenly by design. With fewer than three such nodes pairs are held against all others, and only what is
+slower by far is told. On gloo it is the processor and the memory that are timed.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, ranges
+from preflight.checks.comm.nodes import intra_node
+from preflight.checks.comm.nodes.intra_node import ALIKE, Inside
+from preflight.checks.comm.shared import heatmap, localize, meetings, transfers
+from preflight.checks.comm.shared.localize import MUCH_SLOWER, Link
+from preflight.checks.comm.shared.readings import nominal, rate
+from preflight.checks.comm.shared.transfers import Facts
+
+PARTS = (localize,)
+PLAN = Plan(
+    Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=2.0, needs=("comm.init",),
+    when=localize.SYMPTOMS,
+)  # fmt: skip
+
+_LOOK = (
+    "On {node}: nvidia-smi nvlink -s, nvidia-smi nvlink -e (errors), nvidia-smi topo -m, nvidia-smi -q -d PERFORMANCE "
+    "(throttled), top (other processes)"
+)
+SLOW_NODE = Code("A node is slower by itself than the others.", fix=f"{_LOOK}; leave it out until then.")
+SLOW_GPU = Code(
+    "A rank's GPU is slow with all others of its node.", fix=f"{_LOOK}; the GPU is that of local rank {{local_rank}}."
+)
+SLOW_PAIR = Code("Two GPUs of a node are slow with each other.", fix=f"{_LOOK}; nvidia-smi topo -p2p r.")
+UNLIKE = Code(
+    "One of two nodes is slower, even by itself.",
+    fix="Compare them: nvidia-smi topo -m, nvidia-smi nvlink -s, lscpu, and top for other processes.",
+)
+_LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dmesg; leave it out until then."
+BUDGET_S = 1.5
+MOST_PAIRS = 5
+"""Told one by one; more are one finding."""
+DRAWN = 4
+"""Nodes."""
+
+
+def measure(ctx: Context) -> Facts:
+    groups = meetings.group_by_node(ctx.job, ctx.members)
+    if all(len(group) < 2 for group in groups):
+        raise NotApplicable("one rank a node: nothing passes within a node")
+    mine = next(group for group in groups if ctx.rank in group)
+    return transfers.measure(ctx, mine, meetings.steps_within(groups), BUDGET_S)
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    slow, usual = _slow_alone(facts, run)
+    links = intra_node.by_node(facts, run)
+    finer = {node for node, one in links.items() if one.slow and not one.is_whole}
+    for node, value in slow.items():
+        if node not in finer:
+            text = f"{run.job.nodes[node].node} all-reduces within itself with a busbw of {rate(value)}"
+            text += f", expected about {rate(usual[node])} as the other nodes do"
+            yield SLOW_NODE.warn(text, node=run.job.nodes[node].node, fix=_fix(run))
+    yield from _unlike(facts, finer, run)
+    for node, one in links.items():
+        if node in finer:
+            yield from _gpus(node, one, run)
+        elif one.slow and node not in slow and len(links) >= ALIKE:
+            name = run.job.nodes[node].node
+            text = f"{len(one.slow)} of {ranges.count(len(one.rates), 'link')} within {name} are slow"
+            yield SLOW_NODE.warn(f"{text}: {_rates([*one.slow], one)}", node=name, fix=_fix(run))
+
+
+def _fix(run: Run) -> str | None:
+    """None: the code's own. On gloo there is no GPU in it."""
+    return None if run.job.backend == "nccl" else _LOOK_AT_CPU
+
+
+def _busbw(facts: Mapping[int, Facts], run: Run) -> dict[int, dict[int, float]]:
+    """GB/s of 10^9 bytes, by the number of ranks and by node."""
+    place_of, found = localize.positions(run.job), defaultdict[int, dict[int, float]](dict)
+    ranks_of: dict[int, list[int]] = defaultdict(list)
+    for rank in facts:
+        ranks_of[place_of[rank].node].append(rank)
+    for node, ranks in sorted(ranks_of.items()):
+        value = transfers.busbw(facts[ranks[0]], len(ranks))
+        if value:
+            found[len(ranks)][node] = value
+    return found
+
+
+def _slow_alone(facts: Mapping[int, Facts], run: Run) -> tuple[dict[int, float], dict[int, float]]:
+    """(busbw of the slow nodes, what is usual for each)."""
+    slow: dict[int, float] = {}
+    usual: dict[int, float] = {}
+    for nodes in _busbw(facts, run).values():
+        if len(nodes) >= ALIKE:
+            least = localize.slow_below(nodes.values(), run)
+            found = {node: value for node, value in nodes.items() if value < least}
+            slow |= found
+            usual |= dict.fromkeys(found, statistics.median_high(nodes.values()))
+    return slow, usual
+
+
+def _unlike(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> Iterator[Finding]:
+    """Two nodes with as many ranks: both sides are said, unless what is slow within one is (`finer`)."""
+    for nodes in _busbw(facts, run).values():
+        two = len(nodes) == ALIKE - 1 and not nodes.keys() & set(finer)
+        if two and min(nodes.values()) * run[MUCH_SLOWER] < max(nodes.values()):
+            sides = [f"{rate(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
+            yield UNLIKE.warn(f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected alike")
+
+
+def _gpus(node: int, one: Inside, run: Run) -> Iterator[Finding]:
+    """What the slow links within a node have in common."""
+    told: set[Link] = set()
+    for rank, roles in sorted(one.ranks.items()):
+        links = [link for link in one.slow if any(link[role] == rank for role in roles)]
+        others = ranges.count(len({*sum(links, ())} - {rank}), "other rank")
+        place = {**run.job.where(rank), "local_rank": localize.positions(run.job)[rank].rail}
+        text = f"rank {rank} is slow with {others} of its node: {_rates(links, one)}"
+        yield SLOW_GPU.warn(text, noticed_by=tuple(sorted({*sum(links, ())} - {rank})), fix=_fix(run), **place)
+        told |= {link for link in one.slow if any(link[role] == rank for role in roles)}
+    yield from _gpu_pairs(run.job.nodes[node].node, sorted(one.slow - told), one, run)
+
+
+def _gpu_pairs(name: str, slow: Sequence[Link], one: Inside, run: Run) -> Iterator[Finding]:
+    pairs: dict[tuple[int, int], list[Link]] = defaultdict(list)
+    for a, b in slow:
+        pairs[min(a, b), max(a, b)].append((a, b))
+    if len(pairs) > MOST_PAIRS:
+        told = ", ".join(f"{a} and {b}" for a, b in list(pairs)[:3])
+        text = f"{len(pairs)} pairs of ranks are slow with each other, as {told}: {_rates(slow, one)}"
+        yield SLOW_PAIR.warn(text, node=name, fix=_fix(run))
+        return
+    for (a, b), links in pairs.items():
+        told = f"ranks {a} and {b} are slow with each other"
+        told = told if len(links) > 1 else f"rank {links[0][0]} sends slowly to rank {links[0][1]}"
+        text = f"{told}: {_rates(links, one)}"
+        yield SLOW_PAIR.warn(text, node=name, link=f"rank {a} and rank {b}", fix=_fix(run))
+
+
+def _rates(links: Sequence[Link], one: Inside) -> str:
+    low, high = (rate(end(one.rates[link] for link in links)) for end in (min, max))
+    usual = rate(statistics.median(one.usual[link] for link in links))
+    return f"at {low if low == high else f'{low} to {high}'}, expected about {usual} as other such pairs"
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    values = [value for nodes in _busbw(facts, run).values() for value in nodes.values()]
+    if not values:
+        return "no node was timed"
+    size = nominal(max(one["bytes"] for one in facts.values()))
+    nodes = ranges.count(len(values), "node")
+    return f"{nodes} alone, {size}: busbw {rate(statistics.median(values))} in the middle, {rate(min(values))} at least"
+
+
+def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
+    """The nodes that have a slow link; else the first."""
+    nodes = intra_node.by_node(facts, run)
+    odd = [node for node, one in nodes.items() if one.slow]
+    for node in (odd or list(nodes)[:1])[:DRAWN]:
+        yield from heatmap.within_node(node, nodes[node].slow, nodes[node].rates, run)
+    rest = len(nodes) - max(1, len(odd[:DRAWN]))
+    if rest > 0:
+        yield f"{ranges.count(rest, 'other node')} not drawn"

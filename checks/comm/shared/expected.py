@@ -1,0 +1,165 @@
+"""What a collective's bus bandwidth should be on the links that other checks and NCCL's log have seen.
+
+Only where a published measurement or threshold stands behind it; elsewhere None, and a collective is compared inside
+the run and with an earlier one. Shares are of the links' rate in one direction. `usual` spans what was published (NVLS,
+in which the switch sums, goes above 100 %); `least` is at most half of the lowest published share: no machine of the
+table is near it.
+
+- NVSwitch, one node, 4 GPUs or more: usual 0.74 to 1.08, least 0.36. All-reduce: azurehpc-health-checks' conf
+  has A100 at 228 of 300 GB/s; ml-engineering (network/comms) A100 at 235 of 300, H200 by ring 368 and by NVLS 482 of
+  450, 4 GPUs of it 363, B200 673 to 846 of 900. All-gather and reduce-scatter: ml-engineering, H200 361 and 363 of 450.
+- NVLinks between nodes (MNNVL), all-reduce: usual 0.68 to 0.95, least 0.31. NVSentinel, ADR-026: 2 nodes of GB200 at
+  617 of 900; coreweave/nccl-tests, PR 43: 18 nodes, 681 at 1 GiB and 847 at 8 GiB.
+- RDMA with GPUDirect, all-reduce, of the rate of a node's HCAs (a ring leaves each node once): usual 0.62 to 1.64,
+  least 0.30. NVSentinel, PR 837: 2 nodes, H100 EFA 335 of 400, A100 IB 165 of 200, TCPXO 328 of 200; ml-engineering: 4
+  nodes of B200 382 of 400; thresholds of Google's cluster-health-scanner: 250 of 400, 150 of 200.
+
+Nothing published is there to hold against for broadcast, all-to-all and send/recv, for sockets and NVLink bridges, for
+nodes of one GPU (whose PCIe slot may carry less than its HCAs), and for PCIe (NVSentinel's thresholds of 15 and 20 GB/s
+do not say for which cards in which slots).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from preflight.check import Run
+from preflight.checks.comm.shared import node_lines
+from preflight.checks.comm.shared.node_lines import Node, switched
+from preflight.checks.comm.shared.readings import MIB
+
+TRANSPORTS = "comm.transports"
+READS: tuple[str, ...] = (TRANSPORTS, *node_lines.READS)
+"""Ids of the checks whose facts are asked for."""
+
+LEAST_BYTES = {"inside": 256 * MIB, "across": 1024 * MIB}
+"""Smaller messages have no expectation. B200 sweep of ml-engineering: 63 % of its NVLinks at 128 MiB, 80 % at 1 GiB;
+NVSentinel tests a node with 256 MiB. Four nodes of P6-B200: 50 % of the network at 128 MiB, 90 % at 1 GiB."""
+BYTES_A_RANK = 32 * MIB
+"""Across nodes: those 1 GiB over 32 ranks."""
+LEAST_GPUS = 4
+"""Of one node: the smallest group with a published figure (ml-engineering)."""
+MOST_NODES = 8
+"""The largest group with a published figure (NVSentinel: 8 nodes)."""
+LINK_GBPS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
+"""Of one NVLink in one direction in GB/s, by generation (NVIDIA's data sheets). NVML tells 26.562 and 53.125 where it
+counts the coding, too."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Bus bandwidth in GB/s of 10^9 bytes (nccl-tests)."""
+
+    least: float
+    """Less is a finding."""
+    usual: tuple[float, float]
+    source: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """Of the table."""
+
+    operations: tuple[str, ...]
+    least: float
+    usual: tuple[float, float]
+    source: str
+
+
+RING = ("all_reduce", "all_gather", "reduce_scatter")
+ROWS = {
+    "nvswitch": Row(RING, 0.36, (0.74, 1.08), "ml-engineering and azurehpc-health-checks, NVSwitch nodes"),
+    "mnnvl": Row(("all_reduce",), 0.31, (0.68, 0.95), "NVSentinel ADR-026, GB200 over NVLink"),
+    "rdma": Row(("all_reduce",), 0.30, (0.62, 1.64), "NVSentinel PR 837 and ml-engineering, 2 to 4 nodes"),
+}
+
+
+@dataclass(frozen=True)
+class Links:
+    """What limits the job's collectives."""
+
+    row: Row
+    gbps: float
+    """Rate in one direction: of a GPU's NVLinks, or of a node's HCAs."""
+    told: str
+    least_bytes: int
+
+
+def busbw(operation: str, bytes_: int, run: Run) -> Expected | None:
+    """None where the links are not known, or nothing is published of them: then there is nothing to hold it against."""
+    links = _links(run)
+    if links is None or bytes_ < links.least_bytes or operation not in links.row.operations:
+        return None
+    low, high = links.row.usual
+    source = f"{links.told}; {links.row.source}"
+    return Expected(links.row.least * links.gbps, (low * links.gbps, high * links.gbps), source)
+
+
+@lru_cache(maxsize=4)
+def _links(run: Run) -> Links | None:
+    """Looked at once: a judge asks several times."""
+    facts = run.facts(TRANSPORTS)
+    nodes = node_lines.nodes(facts, run) if len(facts) == len(run.members) > 1 else []
+    if not nodes or len(nodes) > MOST_NODES or len({len(one.ranks) for one in nodes}) > 1:
+        return None
+    if any(one.settings.keys() & LIMITING for one in nodes):
+        return None
+    nvlink = min(map(_nvlink_gbps, nodes))
+    if len(nodes) == 1:
+        return _of_gpu("nvswitch", nvlink, LEAST_BYTES["inside"]) if len(facts) >= LEAST_GPUS else None
+    least_bytes = max(LEAST_BYTES["across"], BYTES_A_RANK * len(facts))
+    if all(set(one.between) == {"P2P/MNNVL"} for one in nodes):
+        return _of_gpu("mnnvl", nvlink, least_bytes)
+    rdma = min(_rdma_gbps(one) for one in nodes)
+    if not rdma or nvlink < rdma:  # NVLinks of a GPU carry what its node's HCAs bring
+        return None
+    return Links(ROWS["rdma"], rdma, f"{rdma:.0f} GB/s of HCAs a node", least_bytes)
+
+
+LIMITING = {
+    "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_NTHREADS",
+    "NCCL_BUFFSIZE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET_GDR_LEVEL",
+}  # fmt: skip
+"""Somebody has set how NCCL works: the published figures are of its own choice."""
+
+
+def _of_gpu(row: str, gbps: float, least_bytes: int) -> Links | None:
+    return Links(ROWS[row], gbps, f"{gbps:.0f} GB/s of NVLinks a GPU", least_bytes) if gbps else None
+
+
+def _nvlink_gbps(node: Node) -> float:
+    """Of the GPU with the fewest links; 0 where they are not known, do not lead to a switch, or are not taken."""
+    if not switched(node) or not node.inside or not all(way.startswith("P2P/") for way in node.inside):
+        return 0.0
+    return min(sum(_link_gbps(link) for link in one["links"] if link["active"]) for one in node.links.values())
+
+
+def _link_gbps(link: Mapping[str, object]) -> float:
+    version, speed = link["version"], link["speed_mbps"]
+    known = LINK_GBPS.get(version, 0.0) if isinstance(version, int) else 0.0
+    return min(known, speed / 1000) if isinstance(speed, int) else known
+
+
+def _rdma_gbps(node: Node) -> float:
+    """Of the HCAs that its ranks take to other nodes; 0 where a rate is not known, or data goes through the host."""
+    if set(node.between) != {"NET/IB/GDRDMA"}:
+        return 0.0
+    names = [node.hcas[card] for card in _cards(node) if card < len(node.hcas)]
+    rates = [_rate(node, name) for name in names]
+    if not rates or not all(rates) or len(names) < len(_cards(node)):
+        return 0.0
+    return sum(rates) / 8
+
+
+def _cards(node: Node) -> Sequence[int]:
+    return sorted({card for one in node.lines for card in one["cards"]})
+
+
+def _rate(node: Node, name: str) -> float:
+    """Gb/s of "mlx5_0:1/IB"; 0 of a virtual function at Ethernet, which tells the rate of a card that it shares."""
+    device, _, port = name.partition("/")[0].partition(":")
+    for hca in (node.rdma or {"hcas": []})["hcas"]:
+        for one in hca["ports"] if hca["name"] == device else ():
+            if str(one["port"]) == port.partition(":")[0] and not (hca["virtual"] and one["layer"] == "Ethernet"):
+                return float(one["rate"] or 0.0)
+    return 0.0

@@ -1,0 +1,289 @@
+"""Who is to blame for a wrong result of a collective, and whether it is slow: one judge for all collectives."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+from preflight.check import Code, Finding, Run, option, ranges, words
+from preflight.checks.comm.shared import expected
+from preflight.checks.comm.shared.operations import OPERATIONS, Operation
+from preflight.checks.comm.shared.readings import (
+    BF16_FIRST,
+    LEFT_OUT,
+    Facts,
+    Size,
+    Whose,
+    largest,
+    nominal,
+    rate,
+    slowest,
+)
+
+BASELINE_SHARE = option(
+    float, 0.0, "warn where the busbw is below this share of the baseline's (--baseline); 0 is 0.8 on nccl, 0.5 on gloo"
+)
+"""A sound NCCL's busbw is the same to some percent from run to run; gloo's CPUs have other work, too."""
+SHARES = {"nccl": 0.8, "gloo": 0.5}
+SEVERAL = -1
+"""In the place of a rank, where it is more than one."""
+T = TypeVar("T")
+
+WRONG_RESULT = Code(
+    "A collective gave a wrong result: wrong sums, or other data than was sent.",
+    fix="Do not train here. Run it again without this rank's node; test its GPU, memory and links.",
+)
+FIX_PAIR = "Do not train here. Run it again with each of the two among other ranks: the sick one brings it along."
+FIX_NOBODY = "Do not train here. Run --only comm on halves of the nodes, then on halves of the half that is wrong."
+FIX_ALONE = "Do not train here. Run it again; test this machine's memory and GPU (see gpu.compute), reinstall torch."
+TOO_SLOW = Code(
+    "A collective is so slow that its larger sizes could not be measured.",
+    fix="Look for the slow link: speed and errors of the interfaces between the nodes (ethtool), MTU, the cabling.",
+)
+BELOW_EXPECTED = Code(
+    "A collective is slower than the links that the machine has allow.",
+    fix="See comm.transports for what NCCL chose, and comm.nodes, comm.rails and comm.pairs for where it is slow.",
+)
+SLOWER_THAN_BASELINE = Code(
+    "A collective is slower than in the baseline.",
+    fix="Run preflight show on both reports, and compare software, variables, links and the clocks of the GPUs.",
+)
+
+
+def judge(facts: Mapping[int, Facts], run: Run, *, operation: str) -> Iterator[Finding]:
+    """All that is wrong with this operation, whose own check is `comm.<operation>`."""
+    yield from _wrong_results(OPERATIONS[operation], facts, run)
+    if not any(run.outcomes[rank].kind == "skipped" for rank in facts if rank in run.outcomes):
+        yield from _too_slow(facts)  # else a type is missing for another reason, which the skip tells
+    yield from _below_expected(OPERATIONS[operation], facts, run)
+    yield from _slower_than_baseline(OPERATIONS[operation], facts, run)
+
+
+def few(wrong: Collection[int], asked: int) -> bool:
+    """Whether the ranks that got something wrong are named for it: where at least as many got it right, what was sent
+    was right. Of one rank alone nobody else can say so."""
+    return 0 < len(wrong) <= asked / 2
+
+
+# Wrong results
+
+
+def _wrong_results(operation: Operation, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    wrong = {rank: found for rank, one in facts.items() if (found := [size for size in one["sizes"] if size["wrong"]])}
+    if not wrong:
+        return
+    source = _common_source(operation, wrong, len(facts))
+    if source is not None:
+        yield _sender(source, wrong, facts, run)
+    elif few(wrong, len(facts)) and (operation.addressed or operation.part_received or len(facts) == 2):
+        yield from _ends(operation, wrong, facts, run)
+    elif few(wrong, len(facts)):
+        yield _receivers(wrong, facts, run)
+    else:
+        yield _unknown(wrong, facts)
+
+
+def _sender(source: int, wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run: Run) -> Finding:
+    others = tuple(rank for rank in wrong if rank != source)
+    sizes = wrong[min(others)]
+    text = f"{_told(_clearest(sizes))}; {_share(wrong, facts)}, all in what comes from rank {source}"
+    return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
+
+
+def _receiver(rank: int, sizes: list[Size], right: int, run: Run) -> Finding:
+    text = f"{_told(_clearest(sizes))}; {ranges.count(right, 'other rank')} got it right"
+    return WRONG_RESULT.fail(text, evidence=_proof(sizes), **run.job.where(rank))
+
+
+def _receivers(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run: Run) -> Finding:
+    """Ranks pass on what they got, in a ring or a tree: of several that got it wrong the first may be to blame, or
+    who sent to it and has it right itself. So no rank is named, but a node that all of them are on."""
+    right = len(facts) - len(wrong)
+    if len(wrong) == 1:
+        return _receiver(*next(iter(wrong.items())), right, run)
+    first = wrong[min(wrong)]
+    node = _only({run.job.node_of(rank).node for rank in wrong})
+    got = f"{ranges.ranks(wrong)} got it wrong, {ranges.count(right, 'other rank')} right"
+    text = f"{_told(_clearest(first))}; {got}: one of them, or who sends to them, alters what is passed on"
+    return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(first), fix=FIX_NOBODY)
+
+
+def _ends(
+    operation: Operation, wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run: Run
+) -> Iterator[Finding]:  # fmt: skip
+    """Where each receiver gets something else, that others got theirs right clears nobody: only who does badly with
+    several others is named. Of a pair, the node that both are on."""
+    sources = {rank: _sources(operation, sizes) for rank, sizes in wrong.items()}
+    if len(facts) == 2:
+        sources = {rank: {other for other in facts if other != rank} for rank in wrong}
+    by_source: dict[int | None, list[int]] = {}
+    for rank, its in sources.items():
+        by_source.setdefault(_only(its - {rank}), []).append(rank)
+    for source, ranks in by_source.items():
+        if source is not None and len(ranks) > 1:
+            yield _sender(source, {rank: wrong[rank] for rank in ranks}, facts, run)
+        elif source is not None:
+            yield _pair(ranks[0], source, wrong[ranks[0]], run)
+        else:
+            for rank in ranks:
+                right = len(facts) - len(wrong)
+                yield _receiver(rank, wrong[rank], right, run) if sources[rank] else _part(rank, wrong[rank])
+
+
+def _pair(rank: int, source: int, sizes: list[Size], run: Run) -> Finding:
+    node = _only({run.job.node_of(rank).node, run.job.node_of(source).node})
+    text = f"{_told(_clearest(sizes))}; rank {rank} got it from rank {source}: either of them, or their link"
+    return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(sizes), fix=FIX_PAIR)
+
+
+def _part(rank: int, sizes: list[Size]) -> Finding:
+    """Of a sum whose other parts others have."""
+    text = f"{_told(_clearest(sizes))}; it is rank {rank}'s part of the sum: any rank may have altered it on its way"
+    return WRONG_RESULT.fail(text, evidence=_proof(sizes), fix=FIX_NOBODY)
+
+
+def _unknown(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> Finding:
+    """Where nobody can be named."""
+    first = wrong[min(wrong)]
+    told = _told(_clearest(first))
+    if len(facts) == 1:
+        text = f"{told}; there is no other rank: it is this one's memory, libraries or device"
+        return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_ALONE)
+    if len(facts) == 2:
+        text = f"{told}; both ranks see wrong results: either of them, or their link"
+        return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_PAIR)
+    decoded = [size for sizes in wrong.values() for size in sizes if size["wrong"] and size["wrong"]["whose"]]
+    why = "not all for the same reason" if decoded else "one of the ranks alters values, or the library does"
+    text = f"{told}; {ranges.ranks(wrong)} of {len(facts):,} see wrong results, and nobody can be named: {why}"
+    return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_NOBODY)
+
+
+def _share(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> str:
+    return f"{len(wrong):,} of {ranges.count(len(facts), 'rank')} see wrong results"
+
+
+def _common_source(operation: Operation, wrong: Mapping[int, list[Size]], asked: int) -> int | None:
+    """The rank from which all that is wrong comes, where each that noticed says the same. A wrong sum tells so wherever
+    it is; a wrong copy only where nobody got it right, since it may have been altered on the way to some."""
+    sources = [_sources(operation, sizes) for sizes in wrong.values()]
+    its = _only(set().union(*sources))
+    if its is None or not all(sources):
+        return None
+    if operation.received is None:
+        return its if asked > 2 and not few(wrong, asked) else None  # of two, the other one may not have added it
+    others = set(wrong) - {its}
+    return its if 2 <= len(others) == asked - 1 else None
+
+
+def _sources(operation: Operation, sizes: list[Size]) -> set[int]:
+    """Ranks whose contribution is wrong in what one rank got; SEVERAL where it is not one rank's."""
+    found = set()
+    for wrong in (size["wrong"] for size in sizes):
+        if wrong and operation.received is not None:
+            found.add(SEVERAL if wrong["sender"] is None else wrong["sender"])
+        elif wrong and wrong["whose"]:
+            found.add(wrong["whose"]["rank"] if wrong["whose"]["what"] != "meant" else SEVERAL)
+    return found  # a sum that nothing explains says nothing for or against
+
+
+def _only(found: set[T]) -> T | None:
+    return next(iter(found)) if len(found) == 1 and SEVERAL not in found else None
+
+
+def _clearest(sizes: list[Size]) -> Size:
+    """The smallest message, of those that say whose it was."""
+    return min(sizes, key=lambda size: (not size["wrong"] or size["wrong"]["whose"] is None, size["bytes"]))
+
+
+def _proof(sizes: list[Size]) -> dict[str, Any]:
+    size = _clearest(sizes)
+    return {"dtype": size["dtype"], "bytes": size["bytes"], **(size["wrong"] or {})}
+
+
+def _told(size: Size) -> str:
+    wrong = size["wrong"]
+    assert wrong is not None
+    got = wrong["got"] if isinstance(wrong["got"], str) else f"{wrong['got']:.9g}"
+    first = f"the first at {wrong['index']:,}: {got}, expected {wrong['expected']:g}"
+    are = "is" if wrong["elements"] == 1 else "are"
+    share = f"{wrong['elements']:,} of {ranges.count(wrong['of'], 'element')} {are} wrong"
+    return f"{nominal(size['bytes'])} {size['dtype']}: {share}, {first}; {_explained(wrong['whose'], wrong['sender'])}"
+
+
+def _explained(whose: Whose | None, sender: int | None) -> str:
+    if whose is None:
+        return "no rank's contribution explains it" if sender is None else f"it should be what rank {sender} sent"
+    rank, other = whose["rank"], whose["other"]
+    if whose["what"] == "times":
+        times = whose["times"] or 0.0
+        return f"rank {rank}'s contribution {'is missing' if times == 0 else f'is counted {times:g} times'}"
+    if whose["what"] == "instead":
+        return f"rank {other}'s values stand in the place of rank {rank}'s"
+    if whose["what"] == "meant":
+        return f"it is the part that was meant for rank {rank}"
+    to = "" if other is None else f" to rank {other}"
+    should = "" if sender in (None, rank) else f", and should be what rank {sender} sent"
+    return f"it is what rank {rank} sent{to}{should}"
+
+
+# Slow
+
+
+def _too_slow(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+    times = slowest(facts)
+    planned = max((one["planned"] for one in facts.values()), default=0)
+    for dtype, owed in (("fp32", planned), ("bf16", min(planned, BF16_FIRST))):
+        last = largest(times, dtype)
+        if last < (1 - LEFT_OUT) * owed:  # equal parts of all ranks may leave some bytes out
+            took = "not even the smallest size was timed"
+            if last:
+                took = f"{nominal(last)} took {words.duration(times[dtype, last])}"
+            text = f"{dtype}: {took}, and nothing larger fitted the check's time, expected {nominal(owed)} to fit"
+            yield TOO_SLOW.warn(text)
+            return
+
+
+def _below_expected(operation: Operation, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    times = slowest(facts)
+    size = largest(times, "fp32")
+    if len(facts) < 2 or not size:
+        return
+    usual = expected.busbw(operation.name, size, run)
+    _, busbw = operation.bandwidths(size, times["fp32", size], len(facts))
+    if usual is not None and busbw < usual.least:
+        low, high = usual.usual
+        range_ = f"expected at least {rate(usual.least)} (usual are {rate(low)} to {rate(high)}: {usual.source})"
+        yield BELOW_EXPECTED.warn(f"{nominal(size)} fp32: busbw {rate(busbw)}, {range_}")
+
+
+def _slower_than_baseline(operation: Operation, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """At the largest size that both runs have measured, of each type; the type that lost most is told."""
+    share = run[BASELINE_SHARE] or SHARES[run.job.backend]
+    now, then = slowest(facts), slowest(run.baseline(f"comm.{operation.name}"))
+    both = [key for key in now if key in then]
+    kept = {dtype: then[dtype, size] / now[dtype, size] for dtype in ("fp32", "bf16") if (size := largest(both, dtype))}
+    if len(facts) < 2 or not kept or min(kept.values()) >= share:
+        return
+    dtype = min(kept, key=lambda dtype: kept[dtype])
+    size = largest(both, dtype)
+    _, busbw = operation.bandwidths(size, now[dtype, size], len(facts))
+    _, before = operation.bandwidths(size, then[dtype, size], len(facts))
+    least = f"expected at least {rate(share * before)} ({share:g} of the baseline's {rate(before)})"
+    yield SLOWER_THAN_BASELINE.warn(f"{nominal(size)} {dtype}: busbw {rate(busbw)}, {least}")
+
+
+def summarize(facts: Mapping[int, Facts], _run: Run, *, operation: str) -> str:
+    """One line: the largest size of each type, and the slowest rank's latency."""
+    bandwidths, times = OPERATIONS[operation].bandwidths, slowest(facts)
+    size, other = largest(times, "fp32"), largest(times, "bf16")
+    if not size:
+        return "no size was measured"
+    if len(facts) == 1:
+        return f"right up to {nominal(size)}; 1 rank has no bandwidth"
+    algbw, busbw = bandwidths(size, times["fp32", size], len(facts))
+    told = [f"{nominal(size)}: algbw {rate(algbw)}, busbw {rate(busbw)}"]
+    if other:
+        at = "" if other == size else f"{nominal(other)} "
+        told.append(f"bf16 {at}{rate(bandwidths(other, times['bf16', other], len(facts))[1])}")
+    if delays := [one["latency"] for one in facts.values() if one["latency"]]:
+        p50, p99 = max(one["p50_s"] for one in delays), max(one["p99_s"] for one in delays)
+        told.append(f"{nominal(delays[0]['bytes'])} in {words.duration(p50)} (p99 {words.duration(p99)})")
+    return "; ".join(told)

@@ -1,0 +1,269 @@
+"""Runs one collective over all sizes and types: every element of its result is compared on every rank, then it is
+timed, then compared once more: a fault may come with the heat, or with the reuse of buffers. What is timed is the
+collective's calls and nothing else, with zeros: a result that stays from a timed call is seen in the next comparison;
+one that is wrong in a timed call alone is not."""
+
+import math
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from preflight.check import Context, NotApplicable, Skip, option
+from preflight.checks.comm.shared.operations import OPERATIONS, Message, Operation, finish
+from preflight.checks.comm.shared.readings import (
+    BF16_FIRST,
+    GIB,
+    KIB,
+    MIB,
+    Facts,
+    Latency,
+    Size,
+    Wrong,
+    largest,
+    nominal,
+)
+from preflight.checks.comm.shared.timing import Pace, latencies
+
+if TYPE_CHECKING:
+    import torch
+
+
+def _mebibytes(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("a whole number of MiB is expected")
+    if int(text) > MOST // MIB:
+        raise ValueError(f"at most {MOST // MIB} MiB are measured")
+    return int(text)
+
+
+MAX_MIB = option(
+    _mebibytes, 0,
+    "largest message in MiB, as far as memory allows; 0 is 8192 on nccl, 64 on gloo (16 for all-reduce and all-gather)",
+)  # fmt: skip
+
+SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB)
+MOST = SIZES[-1]
+ON_GLOO = {"all_reduce": 16 * MIB, "all_gather": 16 * MIB}
+"""Of the checks of level standard: a run on CPUs takes no longer than it must. The others: 64 MiB."""
+OWED, BEYOND_S = {"nccl": 64 * MIB, "gloo": 16 * MIB}, {"nccl": 15.0, "gloo": 1.0}
+"""Every sound network is fast enough for so many bytes: on 1 Gbit/s an all-reduce of 64 MiB takes a second. A larger
+size is measured where it takes at most so many seconds in all."""
+SHARE_OF_MEMORY = 8
+"""A message is at most an eighth of what is free: two copies of it, and room for the backend's own."""
+UNSUPPORTED = ("not support", "not implemented", "calar type", "no backend type")
+"""Words of torch where gloo lacks an operation or a type for it. NCCL has them all: a driver that lacks something says
+"operation not supported", and that is a fault."""
+
+
+def run(ctx: Context, *, operation: str) -> Facts:
+    """`measure` of a check of this operation. Raises Skip where the backend does not have it."""
+    if len(ctx.members) < OPERATIONS[operation].from_ranks:
+        raise NotApplicable("1 rank has nobody to send to")
+    sweep = Sweep(ctx, OPERATIONS[operation])
+    top = sweep.top()
+    owed = top if ctx[MAX_MIB] else min(top, max(size for size in SIZES if size <= OWED[ctx.job.backend]))
+    facts: Facts = {"sizes": [], "latency": None, "planned": sweep.operation.size(owed, sweep.ranks)}
+    try:
+        facts["latency"] = sweep.all_sizes(top, owed, facts["sizes"])
+    except (NotImplementedError, RuntimeError) as error:
+        if ctx.job.backend != "gloo" or not any(words in str(error) for words in UNSUPPORTED):
+            raise
+        words = str(error).strip().partition("\n")[0]
+        raise Skip(f"{ctx.job.backend} cannot: {words}", facts if facts["sizes"] else None) from None
+    return facts
+
+
+class Sweep:
+    """One operation on one rank."""
+
+    def __init__(self, ctx: Context, operation: Operation) -> None:
+        self.ctx, self.operation = ctx, operation
+        self.group: Any = ctx.process_group()
+        self.device = ctx.device
+        self.rank, self.ranks = ctx.group_rank, len(ctx.members)
+
+    def top(self) -> int:
+        """Of SIZES the largest that all ranks have memory for."""
+        usual = MOST if self.ctx.job.backend == "nccl" else ON_GLOO.get(self.operation.name, 64 * MIB)
+        wished = self.ctx[MAX_MIB] * MIB or usual
+        free = -self.agreed(-float(free_memory(self.ctx, self.group)))
+        return max(size for size in SIZES if size <= max(KIB, min(wished, free / SHARE_OF_MEMORY)))
+
+    def all_sizes(self, top: int, owed: int, found: list[Size]) -> Latency | None:
+        """Adds to `found` as it goes: all sizes in float32, from small to large; in bfloat16 one, and a large one where
+        that takes little time. Returns the latency of the smallest."""
+        beyond_s = BEYOND_S[self.ctx.job.backend]
+        sure = {"fp32": owed, "bf16": min(owed, BF16_FIRST)}
+        paces = {
+            dtype: Pace(self.ctx.deadline_s, self.operation.size(size, self.ranks), beyond_s)
+            for dtype, size in sure.items()
+        }
+        latency = None
+        for wished in (size for size in SIZES if size <= top):
+            each_s = self.next_size("fp32", wished, paces, found)
+            if each_s is not None and latency is None and found:
+                latency = self.latency(found[0]["bytes"], each_s)
+            if wished == min(BF16_FIRST, top):
+                self.next_size("bf16", wished, paces, found)
+        for size in (largest(_keys(found), "fp32"), owed):
+            if self.next_size("bf16", size, paces, found) is not None:
+                break
+        return latency
+
+    def next_size(self, dtype: str, wished: int, paces: dict[str, Pace], found: list[Size]) -> float | None:
+        """Seconds of one operation; None where the size is not begun, or was measured before."""
+        size, pace = self.operation.size(wished, self.ranks), paces[dtype]
+        known = _keys(found)
+        if (dtype, size) in known or (dtype == "bf16" and largest(known, "fp32") < size) or not pace.begins(size):
+            return None
+        one, each_s = self.one_size(size, dtype, pace)
+        found += [one] if one else []
+        for other in paces.values():
+            other.spent_s = pace.spent_s
+        return each_s
+
+    def one_size(self, size: int, dtype: str, pace: Pace) -> tuple[Size | None, float]:
+        """(what was found: None where it was right, but took too long to be timed; seconds of one operation)."""
+        what = f"{nominal(size)} {dtype}"
+        self.ctx.doing(self.operation.name, size=what)
+        message = Message(self.operation, size, dtype, self.rank, self.ranks, self.device)
+        wrong = self.compared(message, size, what)
+        message.clear()
+        call = message.ready(self.group)
+        with self.ctx.collective(f"{self.operation.name}, warm-up", what):
+            each_s = self.agreed(self.timed(call, 1))
+        more, repeats = pace.note(size, each_s)
+        if not repeats:
+            once: Size = {"dtype": dtype, "bytes": size, "seconds": each_s, "repeats": 1, "wrong": wrong}
+            return once if wrong else None, each_s
+        with self.ctx.collective(f"{self.operation.name} x{repeats}", what):
+            self.timed(call, more)
+            seconds = self.timed(call, repeats) / repeats
+        pace.surer(self.agreed(seconds))
+        later = self.compared(message, size, what)  # all do it: also those whose first result was wrong
+        del message, call
+        _let_go(self.device)
+        return {"dtype": dtype, "bytes": size, "seconds": seconds, "repeats": repeats, "wrong": wrong or later}, each_s
+
+    def compared(self, message: Message, size: int, what: str) -> Wrong | None:
+        """The first result that is wrong, of all roots, with the ranks of the job in it."""
+        first = None
+        for root in message.roots(size):
+            message.fill(root)
+            call = message.ready(self.group, root)
+            with self.ctx.collective(self.operation.name, what):
+                call()
+                wrong = message.compare(root)
+            first = first or wrong
+        return self.in_the_job(first) if first else None
+
+    def in_the_job(self, wrong: Wrong) -> Wrong:
+        """A rank of the group is its place among the members."""
+        members, whose, sender = self.ctx.members, wrong["whose"], wrong["sender"]
+        if whose:
+            other = None if whose["other"] is None else members[whose["other"]]
+            whose = {**whose, "rank": members[whose["rank"]], "other": other}
+        return {**wrong, "sender": None if sender is None else members[sender], "whose": whose}
+
+    def timed(self, call: Callable[[], None], times: int) -> float:
+        """Seconds of so many calls, until the device has done them."""
+        import torch
+
+        if self.device.type != "cuda":
+            start = time.perf_counter()
+            for _ in range(times):
+                call()
+            return time.perf_counter() - start
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(times):
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
+
+    def latency(self, size: int, each_s: float) -> Latency | None:
+        """Each operation timed by itself, from the call until the device has done it."""
+        repeats = latencies(each_s, self.ctx.deadline_s)
+        if not repeats:
+            return None
+        message = Message(self.operation, size, "fp32", self.rank, self.ranks, self.device)
+        message.clear()
+        call = message.ready(self.group)
+        found = []
+        with self.ctx.collective(f"{self.operation.name} x{repeats}", nominal(size)):
+            for _ in range(repeats):
+                start = time.perf_counter()
+                call()
+                finish(self.device)
+                found.append(time.perf_counter() - start)
+        found.sort()
+        p99_s = found[math.ceil(0.99 * len(found)) - 1]
+        return {"bytes": size, "p50_s": statistics.median(found), "p99_s": p99_s, "repeats": repeats}
+
+    def agreed(self, value: float) -> float:
+        """The largest of all ranks' values: all must take the same decision."""
+        return agreed(self.ctx, self.group, value)
+
+
+def agreed(ctx: Context, group: Any, value: float) -> float:
+    """The largest of all ranks' values."""
+    import torch
+    from torch import distributed as dist
+
+    most = torch.tensor([value], device=ctx.device, dtype=torch.float64)
+    with ctx.collective("all_reduce", "1 element"):
+        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
+        return float(most.item())
+
+
+def free_memory(ctx: Context, group: Any) -> int:
+    """Bytes that are free to this rank: its share of its GPU, or of what the machine and its cgroup leave."""
+    import psutil
+    import torch
+
+    if ctx.device.type == "cuda":
+        return int(torch.cuda.mem_get_info(ctx.device)[0]) // _sharing(ctx, group)
+    here = len([rank for rank in ctx.job.node_of(ctx.rank).ranks if rank in ctx.members])
+    return int(min(psutil.virtual_memory().available, *_cgroup_leaves())) // max(1, here)
+
+
+def _sharing(ctx: Context, group: Any) -> int:
+    """How many ranks have this rank's GPU."""
+    import torch
+    from torch import distributed as dist
+
+    uuid = str(getattr(torch.cuda.get_device_properties(ctx.device), "uuid", ctx.rank))
+    own = torch.tensor([zlib.crc32(uuid.encode())], device=ctx.device)
+    all_of = torch.empty(len(ctx.members), device=ctx.device, dtype=own.dtype)
+    with ctx.collective("all_gather", "1 element"):
+        dist.all_gather_into_tensor(all_of, own, group=group)
+        return int((all_of == own).sum())
+
+
+def _cgroup_leaves() -> Iterator[int]:
+    """Bytes that the container's cgroup leaves, where it has a limit (cgroup v2, v1)."""
+    yield 2**62
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            with open(f"/sys/fs/cgroup/{limit}") as most, open(f"/sys/fs/cgroup/{used}") as now:
+                yield max(0, int(most.read()) - int(now.read()))
+        except (OSError, ValueError):  # not this version, or "max"
+            continue
+
+
+def _keys(found: list[Size]) -> list[tuple[str, int]]:
+    return [(one["dtype"], one["bytes"]) for one in found]
+
+
+def _let_go(device: "torch.device") -> None:
+    """Memory that the allocator keeps is not there for the next size."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()

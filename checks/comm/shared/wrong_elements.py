@@ -1,0 +1,63 @@
+"""The elements of a result that are not as expected: how many, and enough of them to see whose they are."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from preflight.checks.comm.shared.readings import Whose, Wrong
+
+if TYPE_CHECKING:
+    import torch
+
+MOST = 65536
+"""Wrong elements that are looked at: of 8,192 ranks each owns some of so many."""
+RUN = 64
+"""Where there are more, some of all: runs of so many wrong elements."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Wrong elements, on the CPU."""
+
+    index: "torch.Tensor"
+    """int64, ascending."""
+    got: "torch.Tensor"
+    """float64."""
+    is_exact: bool
+    """Whether the type holds whole numbers only up to 256, so that a value with a fraction says nothing."""
+
+
+def count(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor]]") -> int:
+    """How many elements differ from what is right: (from, to, values), piece by piece."""
+    import torch
+
+    return int(torch.stack([(result[start:stop] != values).sum() for start, stop, values in right]).sum())
+
+
+def sample(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor]]", elements: int) -> Sample:
+    """At most about MOST of the wrong elements, of which there are so many: the first ones and some of all others."""
+    import torch
+
+    step = 1 + elements // MOST
+    kept: list[torch.Tensor] = []
+    seen = 0
+    for start, stop, values in right:
+        wrong = (result[start:stop] != values).nonzero().flatten()
+        numbers = torch.arange(seen, seen + wrong.numel(), device=wrong.device)
+        kept.append(wrong[(numbers // RUN) % step == 0].cpu() + start)
+        seen += wrong.numel()
+    index = torch.cat(kept)
+    got = result[index.to(result.device)].cpu().to(torch.float64)
+    return Sample(index, got, result.dtype == torch.bfloat16)
+
+
+def told(
+    found: Sample, elements: int, of: int, expected: float, sender: int | None, whose: Whose | None
+) -> Wrong:  # fmt: skip
+    """As the facts hold it: `expected` is of the first wrong element."""
+    got = float(found.got[0])
+    return {
+        "elements": elements, "of": of, "index": int(found.index[0]), "expected": expected,
+        "got": got if math.isfinite(got) else str(got), "sender": sender, "whose": whose,
+    }  # fmt: skip

@@ -1,0 +1,217 @@
+"""Transports: NCCL takes the fast ways that the machines have, and the same on all nodes.
+
+Every rank takes part in an all-reduce of 1 MiB, and sends as much to the next rank and to the one that has its place on
+the next node (NCCL connects two ranks when they first need it, since 2.22). Then NCCL's own log says what it chose.
+That is held against what net.rdma, gpu.nvlink and gpu.topology have seen of the hardware, against NCCL's variables, and
+against the other nodes. What NCCL rightly leaves alone is silent: P2P between PCIe cards that are far apart, GPUDirect
+where GPU and HCA are (src/graph/paths.cc: P2P and GPUDirect up to PXB, unless the machine is known).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, vote
+from preflight.checks.comm.shared import node_lines
+from preflight.checks.comm.shared.node_lines import Node
+from preflight.checks.comm.shared.readings import MIB
+from preflight.checks.comm.transports import transport_choice
+from preflight.checks.comm.transports.transport_choice import Why
+from preflight.nccl import log_lines
+from preflight.nccl.log_lines import Lines
+from preflight.nccl.version import SAME_VERSION_FIX
+
+if TYPE_CHECKING:
+    import torch
+
+Facts = Lines
+
+
+def _deadline(job: Job) -> float:
+    """As for comm.init: connecting grows with the world."""
+    return 60.0 + job.world_size / 64
+
+
+PLAN = Plan(
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("comm.init",), uses=node_lines.READS
+)
+
+SOCKET = Code(
+    "NCCL goes over sockets between nodes that have RDMA.",
+    fix="There: ls /dev/infiniband; ldconfig -p | grep libibverbs; NCCL_DEBUG=INFO says under NET/IB what it found.",
+)
+GDR_OFF = Code(
+    "NCCL copies through host memory what the HCA could take from the GPU (GPUDirect RDMA).",
+    fix="There: lsmod | grep nvidia_peermem; modprobe nvidia-peermem, or the driver's open modules with a kernel from "
+    "5.12 on (DMA-BUF); then ACS and the IOMMU (node.kernel), and NCCL_NET_GDR_LEVEL.",
+)
+P2P_OFF = Code(
+    "NCCL goes through host memory between GPUs that reach each other.",
+    fix="There: nvidia-smi topo -p2p r; nvidia-smi nvlink -s; the ranks' containers need one /dev/shm and one IPC "
+    "namespace (docker: --ipc=host).",
+)
+SHM_OFF = Code(
+    "Ranks of one node reach each other only over the network.",
+    fix="Give the ranks of a node one /dev/shm (docker: --ipc=host), or all of them to one container.",
+)
+SPLIT_NODE = Code(
+    "NCCL takes ranks of one node for several nodes.",
+    fix="NCCL tells nodes by host name and boot id, or by NCCL_HOSTID: unset it, or give the containers of a node one "
+    "host name (docker: --uts=host), one network and one IPC namespace.",
+)
+VERSIONS = Code(
+    "Ranks have loaded different versions of NCCL.",
+    fix=SAME_VERSION_FIX,
+)
+PLUGIN = Code(
+    "Some ranks load a network plugin for NCCL and others do not.",
+    fix="Compare NCCL_NET_PLUGIN, LD_LIBRARY_PATH and ldconfig -p | grep libnccl-net on both.",
+)
+NVLS_OFF = Code(
+    "A node's NVSwitches do not sum for NCCL (NVLS), though they or those of the others say they can.",
+    fix="There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric; reset the GPUs: nvidia-smi -r.",
+)
+UNLIKE = Code(
+    "NCCL chose otherwise on a node than on the others.",
+    fix="Compare with another node: ls /sys/class/infiniband; nvidia-smi topo -m; env | grep NCCL; /etc/nccl.conf.",
+)
+
+UNTOLD = ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_P2P_DISABLE")
+"""Variables that NCCL, or an older one, reads without a line in its log (P2P_DISABLE: 2.23 on has one)."""
+
+
+def measure(ctx: Context) -> Facts:
+    if ctx.job.backend != "nccl":
+        raise NotApplicable(f"the backend is {ctx.job.backend}, and only NCCL has transports to choose from")
+    _connect(ctx)
+    return read(ctx)
+
+
+def read(ctx: Context) -> Facts:
+    """From the log that NCCL has written in this process by now."""
+    text = ctx.nccl_log()
+    if not text:
+        raise Skip("NCCL has written no log here, so what it chose is not known")
+    nodes = [ctx.job.node_of(rank).node for rank in ctx.members]
+
+    def is_local(one: int, other: int) -> bool:
+        return one < len(nodes) and other < len(nodes) and nodes[one] == nodes[other]
+
+    found = log_lines.parse(text, is_local)
+    found["settings"] |= {name: ctx.environ[name][:200] for name in UNTOLD if name in ctx.environ}
+    found["version"] = found["version"] or _loaded()
+    if len(ctx.members) > 1 and not any(found["ways"].values()):
+        told = f"NCCL {found['version']}" if found["version"] else "NCCL"
+        raise Skip(f"{told}'s log does not say how its ranks are connected, so what it chose is not known", found)
+    return found
+
+
+def _loaded() -> str:
+    """Of the library itself: before 2.24 only the first rank's log has it."""
+    import torch
+
+    try:
+        version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        return ".".join(map(str, version[:3]))
+    except (AttributeError, RuntimeError, OSError):
+        return ""
+
+
+def _connect(ctx: Context) -> None:
+    import torch
+    from torch import distributed as dist
+
+    group = ctx.process_group()
+    value = torch.zeros(MIB // 4, device=ctx.device)
+    with ctx.collective("all_reduce", "1 MiB"):
+        dist.all_reduce(value, group=group)
+        value[0].item()
+    first = ctx.job.node_of(ctx.members[0]).node
+    a_node = sum(ctx.job.node_of(rank).node == first for rank in ctx.members)
+    for step in sorted({1, a_node} - {len(ctx.members)}):
+        with ctx.collective("send_recv", f"1 MiB to the rank {step} on"):
+            _exchange(ctx, value, step)
+
+
+def _exchange(ctx: Context, value: "torch.Tensor", step: int) -> None:
+    import torch
+    from torch import distributed as dist
+
+    group, ranks, own = ctx.process_group(), len(ctx.members), ctx.group_rank
+    got = torch.empty_like(value)
+    calls = [
+        dist.P2POp(dist.isend, value, (own + step) % ranks, group),
+        dist.P2POp(dist.irecv, got, (own - step) % ranks, group),
+    ]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    got[0].item()
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    nodes = node_lines.nodes(facts, run)
+    yield from _versions(facts, run)
+    split = transport_choice.split(nodes)
+    sockets = {one.name: text for one in nodes if (text := transport_choice.socket_instead(one))}
+    gdr = transport_choice.without_gdr(nodes)
+    whole = [one for one in nodes if one.name not in split]
+    p2p = {one.name: text for one in whole if (text := transport_choice.host_instead(one))}
+    shm = {one.name: text for one in whole if (text := transport_choice.network_instead(one))}
+    plugin, nvls = transport_choice.other_plugin(nodes), transport_choice.without_nvls(nodes)
+    known = {*split, *sockets, *gdr, *p2p, *shm, *plugin}
+    unlike = transport_choice.unlike([one for one in nodes if one.name not in known]) if "" not in plugin else {}
+    for code, found, why in (
+        (SPLIT_NODE, split, transport_choice.naming("NCCL_HOSTID")),
+        (SOCKET, sockets, transport_choice.why_socket),
+        (GDR_OFF, gdr, transport_choice.why_no_gdr),
+        (P2P_OFF, p2p, transport_choice.naming("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")),
+        (SHM_OFF, shm, transport_choice.naming("NCCL_SHM_DISABLE")),
+        (PLUGIN, plugin, transport_choice.naming("NCCL_NET_PLUGIN")),
+        (NVLS_OFF, nvls, transport_choice.naming("NCCL_NVLS_ENABLE")),
+        (UNLIKE, unlike, transport_choice.naming("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")),
+    ):
+        yield from _told(code, found, nodes, why)
+
+
+def _told(
+    code: Code, found: Mapping[str, str], nodes: Sequence[Node], why: Callable[[Node], Why | None]
+) -> Iterator[Finding]:
+    """A finding for each node and cause; one for all where every node is so. `found`: what is so, by node; the name
+    "" is of no single node."""
+    if "" in found:
+        yield code.warn(found[""])
+    alike: dict[tuple[str, Why | None], list[Node]] = {}
+    for node in nodes:
+        if node.name in found:
+            alike.setdefault((found[node.name], why(node)), []).append(node)
+    for (text, cause), of in alike.items():
+        everywhere = len(of) == len(nodes) > 1
+        text = f"{text}{cause.text if cause else ''}" + (f"; so on all {len(of)} nodes" if everywhere else "")
+        for one in of[:1] if everywhere else of:
+            where = {} if everywhere else {"node": one.name}
+            yield code.warn(
+                text, fix=cause.fix if cause else None, variable=cause.variable if cause else None,
+                evidence=one.evidence, **where,
+            )  # fmt: skip
+
+
+def _versions(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    votes = vote((rank, one["version"]) for rank, one in facts.items() if one["version"])
+    for rank, version in votes.odd():
+        text = f"has loaded NCCL {version}, expected {votes.usual} as on {votes.share()}"
+        yield VERSIONS.fail(text, **run.job.where(rank))
+    if not votes.unanimous and not votes.decided:
+        yield VERSIONS.fail(f"NCCL is {votes.sides()}, expected one version")
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    nodes = node_lines.nodes(facts, run)
+    versions = vote((rank, one["version"]) for rank, one in facts.items() if one["version"])
+    told = [" and ".join(versions.ranks_of)] if versions.ranks_of else []
+    inside = sorted({way for node in nodes for way in node.inside})
+    between = sorted({way.removeprefix("NET/") for node in nodes for way in node.between})
+    parts = [f"{' and '.join(inside)} in the node"] if inside else []
+    parts += [f"{' and '.join(map(transport_choice.describe_way, between))} between nodes"] if between else []
+    parts += ["NVLS"] if any(node.nvls and node.nvls_channels for node in nodes) else []
+    channels = vote(enumerate(node.channels for node in nodes if node.channels))
+    parts += [ranges.count(channels.usual, "channel")] if channels.ranks_of else []
+    return f"NCCL {told[0] if told else ''}".strip() + (f": {', '.join(parts)}" if parts else "")

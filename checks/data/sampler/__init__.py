@@ -1,0 +1,189 @@
+"""Every rank sees its own samples, all together see each once, and in another order in each epoch.
+
+`--data MODULE:FUNCTION` names a function without arguments, which every rank calls. It returns what the training loop
+iterates: a DataLoader, a list or a dict of them, or loaders of your own. Each is read for two epochs, within a budget
+of time and samples. Where a sampler chooses the samples they are known by index, without loading them, and all ranks
+together are held against the dataset's length; else by their content. See docs/data.md. Without it torch's
+DistributedSampler is read on this world, and nothing is said of your own loader.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    UserCode,
+    count,
+    option,
+    ranges,
+    seconds,
+)
+from preflight.checks.data.sampler import (
+    batches,
+    coverage,
+    datasets,
+    disjoint,
+    mistakes,
+    one_loader,
+    orders,
+    replicas,
+    summary,
+)
+from preflight.checks.data.sampler.one_loader import Loader
+from preflight.checks.data.shared.readings import Facts
+
+PART = 0.4
+"""Of the check's time: the most that reading, or a single wait, may take of it."""
+
+
+def _deadline(job: Job) -> float:
+    """A user's function may build an index for minutes, if he gives it so long; every wait has its `patience_s`."""
+    return 600.0 + job.world_size / 32
+
+
+PARTS = (batches, datasets, mistakes, orders, summary, replicas, disjoint)
+PLAN = Plan(
+    Scope.WORLD,
+    Level.STANDARD,
+    deadline_s=_deadline,
+    estimate_s=2.0,
+    uses=("comm.init",),
+    unless=("comm.init",),
+    fresh_with=("data",),
+)
+
+
+DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
+SECONDS = option(seconds, 30.0, "for reading all loaders, both epochs")
+SAMPLES = option(count, 10_000_000, "to read of each epoch, on each rank")
+PATIENCE_S = option(seconds, 30.0, "seconds that the function, or one batch, may take")
+GLOBAL_BATCH = option(count, None, "samples of all ranks that an optimizer step is meant to train on")
+ACCUMULATE = option(count, 1, "batches of a rank that make an optimizer step, for global_batch")
+DATA_PARALLEL = option(count, None, "ranks that see unlike samples, where others share a model; unset: all")
+KEY = option(str, "", "the field of a sample that tells it from others, where samples are known by content")
+
+PRINTED = Code(
+    "Ranks other than the first print in the function.",
+    fix="Print on rank 0 only: if torch.distributed.get_rank() == 0.",
+)
+WRITTEN = Code(
+    "Ranks other than the first write, make or remove files in the function.",
+    fix="Write on one rank (of a node), and let the others wait: torch.distributed.barrier().",
+)
+
+
+def measure(ctx: Context) -> Facts:
+    from preflight.checks.data.sampler import every_loader
+    from preflight.checks.data.sampler.loaders import Budget
+    from preflight.checks.data.shared.user_function import called
+
+    reading_s, patience_s = (min(ctx[one], PART * ctx.deadline_s) for one in (SECONDS, PATIENCE_S))
+    budget = Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), ctx[KEY] or None)
+    code = ctx[DATA]
+    if code is None:
+        return every_loader.torchs_own(ctx, budget)
+    return every_loader.given(ctx, called(ctx, code, patience_s), budget, ctx[DATA_PARALLEL])
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from mistakes.mistakes(facts, run)
+    others = list(mistakes.other_loaders(facts, run))
+    yield from others
+    if not others and not any(one["mistake"] for one in facts.values()):
+        yield from _loaders(facts, run)
+    yield from _aside(facts)
+
+
+def _loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    read = list(_read(facts, run))
+    for loader in read:
+        yield from _loader(loader, run)
+    yield from batches.wrong_global_batch(read, run[GLOBAL_BATCH], run[ACCUMULATE])
+
+
+def _read(facts: Mapping[int, Facts], run: Run) -> Iterator[Loader]:
+    """Those that were read without a mistake on every rank."""
+    for loader in one_loader.loaders(facts, run, run[DATA_PARALLEL]):
+        if not any(one["mistake"] for one in loader.readings.values()):
+            yield loader
+
+
+def _loader(loader: Loader, run: Run) -> Iterator[Finding]:
+    parts = datasets.parts(loader)
+    found = _cause(loader, parts, run)
+    yield from found
+    if found:
+        return
+    yield from batches.sizes(loader)
+    yield from orders.orders(loader)
+    yield from summary.padded_and_dropped(loader) if len(parts) == 1 else ()
+    yield from summary.not_proven(loader, parts)
+
+
+def _cause(loader: Loader, parts: list[Loader], run: Run) -> list[Finding]:
+    """What is found first explains what would be found after it."""
+    return next((found for step in _causes(loader, parts, run) if (found := list(step))), [])
+
+
+def _causes(loader: Loader, parts: list[Loader], run: Run) -> Iterator[Iterator[Finding]]:
+    if len(parts) == 1:
+        yield datasets.lengths(loader)
+        yield datasets.contents(loader)
+        yield replicas.replicas(loader)
+        yield replicas.parted_twice(loader)
+        yield replicas.seeds(loader)
+        yield replicas.data_parallel(loader, run[DATA_PARALLEL])
+    if loader.comparable:
+        for step in (disjoint.workers, disjoint.all_see_all, disjoint.overlap, disjoint.never_seen):
+            yield (finding for part in parts for finding in step(part))
+    yield batches.numbers(loader)
+
+
+def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+    """What ranks other than the first did besides."""
+    others = [(rank, facts[rank]) for rank in sorted(facts)[1:]]
+    printed = {rank: one for rank, one in others if one["lines"]}
+    if printed:
+        first = next(iter(printed.values()))
+        lines = ranges.count(sum(one["lines"] for one in printed.values()), "line")
+        text = f"{ranges.ranks(printed)} printed {lines} in the function, such as {first['printed'][0]!r}"
+        yield PRINTED.info(text, evidence={"printed": first["printed"]})
+    written = {rank: one["written"] for rank, one in others if one["written"]}
+    if written:
+        names = [name for its in written.values() for name in its]
+        often = max(names, key=names.count)
+        twice = f", on {names.count(often)} of them" if names.count(often) > 1 else ""
+        files = ranges.count(len(set(names)), "file")
+        text = f"{ranges.ranks(written)} wrote, made or removed {files} in the function, such as {often}{twice}"
+        yield WRITTEN.info(text, evidence={"files": sorted(set(names))[:20]})
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    """ "1,000,003 samples, 4 ranks x 250,001 (1 padded), disjoint, complete, reshuffled each epoch"."""
+    if any(one["mistake"] for one in facts.values()) or len({one_loader.names(one) for one in facts.values()}) > 1:
+        return "nothing was proven"
+    read = list(_read(facts, run))
+    if not any(one["given"] for one in facts.values()):
+        return _of_torch(read)
+    return "; ".join(loader.says(_proven(loader, run)) for loader in read) or "nothing was proven"
+
+
+def _proven(loader: Loader, run: Run) -> str:
+    parts = datasets.parts(loader)
+    wrong = any(finding.severity is not Severity.INFO for finding in _cause(loader, parts, run))
+    return "not as it should be, see its findings" if wrong else summary.summary(loader, parts)
+
+
+def _of_torch(loaders: list[Loader]) -> str:
+    right = [loader.name for loader in loaders if coverage.is_sound(loader)]
+    ranks = ranges.count(loaders[0].world, "rank") if loaders else "no rank"
+    names = f" ({', '.join(right)})" if right else ""
+    proof = f"torch's DistributedSampler is right on {ranks}{names}" if right else "nothing was proven"
+    return f"{proof}; your own loader was not checked: give --data MODULE:FUNCTION"

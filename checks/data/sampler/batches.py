@@ -1,0 +1,146 @@
+"""As many batches on all ranks, and as large."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from preflight.check import Code, Finding, ranges, vote
+from preflight.checks.data.sampler.one_loader import Loader, listed
+from preflight.checks.data.shared.readings import EPOCHS
+
+UNEQUAL_BATCHES = Code(
+    "Ranks have unequal numbers of batches: the epoch's end hangs, since those with more wait for those with fewer.",
+    fix="Let the sampler pad or cut (DistributedSampler's drop_last), end the epoch after the same number of steps on "
+    "all ranks, or train under torch.distributed.algorithms.Join.",
+)
+NO_BATCHES = Code(
+    "A rank gets no batch.",
+    fix="Look at how samples or files are dealt out: there are fewer than ranks (times workers), or drop_last leaves "
+    "no whole batch. A loader must begin anew at each __iter__.",
+)
+BATCH_SIZES = Code(
+    "Ranks have batches of unlike sizes: gradients are averaged by rank, so their samples do not weigh the same.",
+    fix="Give all ranks the same batch_size, or weigh each rank's loss by its samples.",
+)
+WRONG_GLOBAL_BATCH = Code(
+    "Ranks, batch size and accumulation do not make the global batch that was given.",
+    fix="Change batch_size, the number of ranks, data.sampler.accumulate or data.sampler.global_batch: the learning "
+    "rate was chosen for one global batch.",
+)
+FEWEST = 4
+"""Batches of a rank from which on a size that they all have is taken for the batch size."""
+
+
+def numbers(loader: Loader) -> Iterator[Finding]:
+    for number in EPOCHS:
+        batches = _of_epoch(loader, number)
+        if not batches or (min(batches.values()) == max(batches.values()) > 0):
+            continue
+        yield from _none(loader, number, batches) if min(batches.values()) == 0 else _unequal(loader, number, batches)
+        return
+
+
+def _of_epoch(loader: Loader, number: int) -> dict[int, int]:
+    """Batches by rank. Where not all have read their epoch whole, by len(loader); or those read, if one that came to
+    the end has fewer than others already."""
+    epochs = loader.epoch(number)
+    read = {rank: one["batches"] for rank, one in epochs.items()}
+    ended = [one["batches"] for one in epochs.values() if one["whole"]]
+    if not epochs or len(ended) == len(epochs) or (ended and min(ended) < max(read.values())):
+        return read
+    lengths = {rank: one["batches"] for rank, one in loader.readings.items() if one["batches"] is not None}
+    return lengths if len(lengths) == len(loader.readings) and loader.by_index else {}
+
+
+def _none(loader: Loader, number: int, batches: Mapping[int, int]) -> Iterator[Finding]:
+    idle = [rank for rank, its in batches.items() if not its]
+    most, when = max(batches.values()), "in the second epoch " if number else ""
+    expected = f"expected {most:,} as on others" if most else "expected some"
+    proof = {"batches": most, "epoch": number}
+    odd = len(idle) < len(batches) / 2 or len(idle) == 1 < len(batches)
+    for ranks in [[rank] for rank in idle] if odd else [idle]:
+        who = "the rank gets" if odd else f"{listed(ranks, loader.world)} get{'s' if len(ranks) == 1 else ''}"
+        text = f"{when}{who} no batch, {expected}"
+        where = loader.run.job.where(ranks[0]) if odd else {}
+        yield NO_BATCHES.finding(loader.severity, loader.says(text), evidence=proof, **loader.place, **where)
+
+
+def _unequal(loader: Loader, number: int, batches: Mapping[int, int]) -> Iterator[Finding]:
+    """No rank is blamed: it is how the samples are dealt out."""
+    sides = sorted(vote(batches).ranks_of.items(), reverse=True)
+    told = [f"{listed(ranks, loader.world)} {_have(ranks)} {_batches(its)}" for its, ranks in sides]
+    if len(told) > 3:
+        told = [told[0], f"{len(told) - 2} groups between", told[-1]]
+    (most, first), (fewest, _) = sides[0], sides[-1]
+    sizes = vote(constants(loader)) if constants(loader) else None
+    why = f" (the batch size is {sizes.sides()})" if sizes and not sizes.unanimous else ""
+    when = "in the second epoch " if number else ""
+    text = (
+        f"{when}{', '.join(told)}{why}, expected as many on all: after step {fewest:,} {listed(first, loader.world)} "
+        f"wait{'s' if len(first) == 1 else ''} in the first collective for ranks that have left the epoch"
+    )
+    proof = {"most": most, "fewest": fewest, "epoch": number}
+    more = tuple(rank for rank, its in batches.items() if its > fewest)
+    yield UNEQUAL_BATCHES.finding(loader.severity, loader.says(text), noticed_by=more, evidence=proof, **loader.place)
+
+
+def _have(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+def _batches(number: int) -> str:
+    return f"{number:,} batch{'' if number == 1 else 'es'}"
+
+
+def constants(loader: Loader) -> dict[int, int]:
+    """By rank the batch size, where there are enough batches to tell, and all but an epoch's last have it."""
+    return {rank: size for rank in loader.readings if (size := _constant(loader, rank))}
+
+
+def _constant(loader: Loader, rank: int) -> int:
+    epochs = loader.readings[rank]["epochs"]
+    sizes = {int(size) for one in epochs for size in one["sizes"]}
+    batches = sum(often for one in epochs for often in one["sizes"].values())
+    size = max(sizes, default=0)
+    return size if len(sizes) == 1 and batches >= FEWEST and all(one["last"] <= size for one in epochs) else 0
+
+
+def sizes(loader: Loader) -> Iterator[Finding]:
+    counted = vote(constants(loader))
+    if counted.unanimous:
+        return
+    if counted.decided:
+        for rank, size in counted.odd():
+            text = f"batches have {size:,} samples, expected {counted.usual:,} as on {counted.share()}"
+            where = {**loader.place, **loader.run.job.where(rank)}
+            yield BATCH_SIZES.warn(loader.says(text), evidence={"batch_size": size}, **where)
+        return
+    text = f"the batch size is {counted.sides()}, expected the same on all ranks"
+    yield BATCH_SIZES.warn(loader.says(text), evidence={"batch_size": counted.usual}, **loader.place)
+
+
+def wrong_global_batch(loaders: Sequence[Loader], wanted: int | None, accumulate: int) -> Iterator[Finding]:
+    """Of the loaders that are trained on one must make it."""
+    trained = [one for one in loaders if not one.is_for_evaluation and _known_sizes(one)]
+    made = [sum(_known_sizes(one).values()) // one.sharers * accumulate for one in trained]
+    if wanted is None or not made or wanted in made:
+        return
+    loader, number = trained[0], made[0]
+    sizes = _known_sizes(loader)
+    each = " or ".join(f"{size:,}" for size in sorted(set(sizes.values()))[:3])
+    steps = f" x {accumulate} steps" if accumulate > 1 else ""
+    text = (
+        f"a step trains on {number:,} samples ({each} x {ranges.count(len(sizes) // loader.sharers, 'rank')}{steps}), "
+        f"expected the global batch of {wanted:,}"
+    )
+    yield WRONG_GLOBAL_BATCH.fail(loader.says(text), evidence={"global_batch": number, "expected": wanted})
+
+
+def _known_sizes(loader: Loader) -> dict[int, int]:
+    """By rank; nothing where not all are known. Of a rank with a single batch, that one's."""
+    known = {rank: _size(loader, rank) for rank in loader.readings}
+    return known if all(known.values()) and len(known) == loader.world else {}
+
+
+def _size(loader: Loader, rank: int) -> int:
+    epochs = loader.readings[rank]["epochs"]
+    found = {size for one in epochs for size in ([int(its) for its in one["sizes"]] or [one["last"]])}
+    return found.pop() if len(found) == 1 else 0

@@ -1,0 +1,141 @@
+"""How all ranks' samples of an epoch cover the dataset: what is seen again, what by nobody, and what of it is meant so.
+
+Meant so are few samples more, that even the ranks out, and a tail that is dropped to the same end. torch's
+DistributedSampler rounds the dataset's length to a multiple of the ranks; batch samplers such as Accelerate's round it
+to a multiple of ranks times batch size.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from preflight.checks.data.sampler import overlaps
+from preflight.checks.data.sampler.one_loader import Loader
+from preflight.checks.data.sampler.overlaps import Overlaps
+from preflight.checks.data.shared.readings import EPOCHS, Epoch
+
+LARGE_PART = 0.05
+"""Of a dataset. A sampler that leaves out more does so on purpose, or is told for that."""
+SAME = 0.99
+"""Of what an epoch shows; the rest may be its padding."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of one epoch that all ranks have read whole, by index. Ranks that share samples on purpose count once."""
+
+    length: int
+    """Of the dataset."""
+    samples: int
+    """Of all ranks."""
+    again: int
+    """How many times too often samples are seen."""
+    missing: int
+    """Samples that nobody sees; at least, if not `exact`."""
+    exact: bool
+    """Else `again` is estimated from what ranks show."""
+    own: int
+    """How many times too often ranks see a sample that is their own."""
+    most: int
+    """Samples of the rank that has most; and of the one that has fewest."""
+    least: int
+    ranks: int
+    unequal: bool
+    """Whether some ranks have more batches than others."""
+    is_padding: bool
+    """Whether `again` is what evens the ranks out."""
+    is_tail: bool
+    """Whether `missing` is what is dropped to even them out."""
+
+    @property
+    def is_sound(self) -> bool:
+        return self.exact and (not self.again or self.is_padding) and (not self.missing or self.is_tail)
+
+    @property
+    def is_uneven_only(self) -> bool:
+        """Whether all that is wrong is what some ranks have more, or less, than others: then their batches are told."""
+        more, less = self.samples - self.ranks * self.least, self.ranks * self.most - self.samples
+        return self.unequal and self.most > self.least and self.exact and self.again <= more and self.missing <= less
+
+
+@functools.lru_cache(maxsize=8)
+def coverage(loader: Loader, number: int) -> Coverage | None:
+    """None where the epoch is not known whole and by index on all ranks."""
+    length, epochs = loader.length, loader.heads(number)
+    if not (loader.by_index and loader.whole_world and loader.is_whole(number) and length is not None and epochs):
+        return None
+    told, seen = loader.together.get(number), overlaps.of(loader, number)
+    samples, distinct = (sum(one[key] for one in epochs.values()) for key in ("samples", "distinct"))
+    exact = told is not None or seen.is_all
+    again = told["agains"] - told["again_dropped"] if told else samples - distinct + seen.again
+    missing = max(0, length - (samples - again if exact else distinct))
+    given = (told["agains"], told["misses"]) if told else (again, missing)  # before batch samplers drop any
+    return Coverage(
+        length=length,
+        samples=samples,
+        again=again,
+        missing=missing,
+        exact=exact,
+        own=samples - distinct,
+        most=max(one["samples"] for one in epochs.values()),
+        least=min(one["samples"] for one in epochs.values()),
+        ranks=len(epochs),
+        unequal=len({one["batches"] for one in epochs.values()}) > 1,
+        is_padding=not again or _is_padding(samples - again, *given, length, epochs, seen),
+        is_tail=not missing or not given[1] or (not given[0] and _is_tail(missing, length, loader, epochs)),
+    )
+
+
+def _is_padding(
+    distinct: int, again: int, missing: int, length: int, epochs: Mapping[int, Epoch], seen: Overlaps
+) -> bool:
+    """`again`, `missing`: before a batch sampler drops anything. Where a large part is left out only few samples can be
+    taken for padding, and none where a rank has all of another's; where a small part is, none: the ranks need none."""
+    ranks, size, each = len(epochs), whole_batches(epochs), [one["samples"] for one in epochs.values()]
+    if missing:
+        is_even = min(each) == max(each)
+        return missing > LARGE_PART * length and again < ranks and is_even and not seen.alike()
+    samples = sum(each)
+    return again < ranks or (bool(size) and samples <= _up(distinct, ranks * size) and samples < 2 * distinct)
+
+
+def _is_tail(dropped: int, length: int, loader: Loader, epochs: Mapping[int, Epoch]) -> bool:
+    ranks, size = len(epochs), whole_batches(epochs)
+    biggest = max(max([one["last"], *map(int, one["sizes"])]) for one in epochs.values())
+    if dropped < ranks or (size and dropped == length % (ranks * size)):
+        return True
+    drops = any(one["drop_last"] for one in loader.readings.values())
+    varies = any(len(one["sizes"]) > 1 for one in epochs.values())
+    as_many = len({one["batches"] for one in epochs.values()}) == 1
+    return dropped < ranks * biggest and (drops or (varies and as_many))
+
+
+def whole_batches(epochs: Mapping[int, Epoch]) -> int:
+    """The batch size, where each batch of all ranks, also the last, has it; else 0."""
+    sizes = {size for one in epochs.values() for size in (one["last"], *map(int, one["sizes"]))}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def both(loader: Loader) -> list[Coverage]:
+    """Of both epochs, or nothing."""
+    known = [one for number in EPOCHS if (one := coverage(loader, number))]
+    return known if len(known) == len(EPOCHS) else []
+
+
+def is_sound(loader: Loader) -> bool:
+    """Whether both epochs are proven to be disjoint and complete, but for what evens the ranks out."""
+    known = both(loader)
+    return bool(known) and all(one.is_sound for one in known)
+
+
+def misses_the_same(loader: Loader) -> bool:
+    """Whether what nobody sees in one epoch nobody sees in the other: else an epoch is only a part of the dataset."""
+    first, second = (loader.together.get(number) for number in EPOCHS)
+    if first and second and max(first["misses"], second["misses"]) == len(first["missing"]):
+        return first["missing"] == second["missing"]
+    share = overlaps.again_next_epoch(loader)
+    return share is None or share > SAME

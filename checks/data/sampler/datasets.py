@@ -1,0 +1,114 @@
+"""Whether all ranks have the same dataset, or each has one of its own on purpose.
+
+Content is compared at a few indices, between ranks of one kind of CPU: what is computed may differ between kinds.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from preflight.check import Code, Finding, vote
+from preflight.checks.data.sampler.one_loader import Loader, listed
+from preflight.checks.data.shared.readings import Reading
+
+LENGTH = Code(
+    "The dataset has another length on some ranks.",
+    fix="Build the dataset from the same files on all ranks: look for a file that is missing on a node, a filter that "
+    "depends on the rank, a download that is not finished.",
+)
+CONTENT = Code(
+    "The dataset's samples are others on some ranks, at the same index.",
+    fix="Sort what os.listdir, glob or a set gives; seed what shuffles or draws while the dataset is built. If each "
+    "rank has a part of its own, give it no DistributedSampler: that takes a part of the part.",
+)
+
+
+def lengths(loader: Loader) -> Iterator[Finding]:
+    parted = [one["num_replicas"] is not None or loader.by_index for one in loader.readings.values()]
+    known = {rank: one["length"] for rank, one in loader.readings.items() if one["length"] is not None and all(parted)}
+    counted = vote(known)
+    if counted.unanimous:
+        return
+    if counted.decided:
+        for rank, length in counted.odd():
+            text = f"len(dataset) is {length:,}, expected {counted.usual:,} as on {counted.share()}"
+            yield LENGTH.fail(loader.says(text), evidence={"length": length}, **loader.run.job.where(rank))
+        return
+    yield LENGTH.fail(loader.says(f"len(dataset) is {counted.sides()}, expected the same on all ranks"))
+
+
+def contents(loader: Loader) -> Iterator[Finding]:
+    for ranks in _by_machine(loader.readings).values():
+        if loader.by_index and len(ranks) > 1:
+            yield from _contents(loader, {rank: loader.readings[rank] for rank in ranks})
+
+
+def _contents(loader: Loader, readings: Mapping[int, Reading]) -> Iterator[Finding]:
+    indices = _comparable(readings)
+    counted = vote({rank: tuple(one["content"][at] for at in indices) for rank, one in readings.items()})
+    if counted.unanimous:
+        return
+    if counted.decided:
+        for rank, its in counted.odd():
+            unlike = [at for at, here, there in zip(indices, its, counted.usual, strict=True) if here != there]
+            text = (
+                f"dataset[{unlike[0]}] is another sample than on {counted.share()}; {len(unlike)} of {len(indices)} "
+                "that were compared differ, expected none"
+            )
+            yield CONTENT.fail(loader.says(text), evidence={"indices": unlike}, **loader.run.job.where(rank))
+        return
+    sides = ", ".join(listed(ranks, loader.world) for ranks in list(counted.ranks_of.values())[:4])
+    more = f" and {len(counted.ranks_of) - 4} more groups" if len(counted.ranks_of) > 4 else ""
+    unlike = [at for at, *its in zip(indices, *counted.ranks_of, strict=True) if len(set(its)) > 1]
+    text = f"dataset[{unlike[0]}] is another sample on each of {sides}{more}, expected the same on all ranks"
+    yield CONTENT.fail(loader.says(text), evidence={"indices": unlike})
+
+
+def _by_machine(readings: Mapping[int, Reading]) -> dict[str, tuple[int, ...]]:
+    return dict(vote({rank: one["machine"] for rank, one in readings.items()}).ranks_of)
+
+
+def _comparable(readings: Mapping[int, Reading]) -> list[str]:
+    """Indices at which every one of them knows the content, and does not draw it anew each time."""
+    first, *others = readings.values()
+    known = (at for at, digest in first["content"].items() if digest)
+    return sorted((at for at in known if all(one["content"].get(at) for one in others)), key=int)
+
+
+def is_known(loader: Loader) -> bool:
+    """Whether all ranks' contents can be compared."""
+    machines = {one["machine"] for one in loader.readings.values()}
+    return bool(_comparable(loader.readings)) and (len(machines) == 1 or len(_alike(loader)) == 1)
+
+
+def parts(loader: Loader) -> list[Loader]:
+    """The loader of the ranks of each dataset. More than one only where the samplers are made for as many ranks as
+    have this dataset, or where no sampler parts it at all."""
+    if not loader.by_index or not is_known(loader):
+        return [loader]
+    groups = _alike(loader)
+    unparted = all(map(_reads_all, loader.readings.values()))
+    fits = all(
+        (loader.readings[rank]["num_replicas"] or 1) * loader.sharers == len(group) > 1
+        for group in groups
+        for rank in group
+    )
+    return [loader.part(group) for group in groups] if len(groups) > 1 and (fits or unparted) else [loader]
+
+
+def _alike(loader: Loader) -> list[tuple[int, ...]]:
+    """Ranks whose datasets are the same, as far as was looked at."""
+    indices = _comparable(loader.readings)
+    seen = {rank: (one["length"], *(one["content"][at] for at in indices)) for rank, one in loader.readings.items()}
+    return list(vote(seen).ranks_of.values())
+
+
+def _reads_all(reading: Reading) -> bool:
+    """Whether no sampler parts its dataset between ranks."""
+    if (reading["num_replicas"] or 1) > 1 or not reading["epochs"]:
+        return False
+    epoch = reading["epochs"][0]
+    biggest = max([epoch["last"], *map(int, epoch["sizes"])])
+    if epoch["whole"]:
+        read = epoch["distinct"] + (biggest - 1 if reading["drop_last"] else 0)
+    else:
+        read = (reading["batches"] or 0) * biggest
+    return bool(reading["by_design"]) or read >= (reading["length"] or 0)

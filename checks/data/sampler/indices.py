@@ -1,0 +1,64 @@
+"""Samples by index: what a sampler or a batch sampler says of an epoch, read without loading any data."""
+
+import math
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from preflight.checks.data.sampler import digests
+from preflight.checks.data.sampler.epoch import Ids
+from preflight.checks.data.shared.waiting import Limit, Waiting
+
+AT_ONCE = 256
+"""What is drawn from a sampler under one alarm clock: to set one costs as much as some tens of indices."""
+AT_ONCE_S = 0.1
+"""And no longer than this, so that a slow sampler is not taken for a stuck one."""
+
+
+def read(chooser: Any, batches: bool, what: str, limit: Limit, waiting: Waiting) -> Ids:
+    """`chooser` yields indices (or lists of them, where a dataset loads a batch at once), or with `batches` anything
+    that holds indices. What is no index is known by its digest (`Ids.indices` is then False). Raises UserError and
+    Stuck."""
+    ids = Ids()
+    with waiting.on(what):
+        iterator = iter(chooser)
+    while not limit.spent(len(ids)):
+        with waiting.on(what):
+            drawn, ids.whole = _drawn(iterator, limit.samples - len(ids), math.inf if limit.agree else AT_ONCE_S)
+            for one in drawn:
+                _add(ids, *_listed(one, batches))
+        if ids.whole:
+            break
+    return ids
+
+
+def _drawn(iterator: Iterator[Any], samples: int, seconds: float) -> tuple[list[Any], bool]:
+    """Some batches, and whether these were the last."""
+    drawn: list[Any] = []
+    until = time.monotonic() + seconds
+    for one in islice(iterator, AT_ONCE):
+        drawn.append(one)
+        samples -= len(one) if type(one) is list else 1
+        if samples <= 0 or time.monotonic() > until:
+            return drawn, False
+    return drawn, len(drawn) < AT_ONCE
+
+
+def _add(ids: Ids, batch: list[Any], sized: bool) -> None:
+    try:
+        ids.add_batch(batch, sized=sized)
+    except (TypeError, OverflowError):
+        ids.indices = False
+        known = [item if type(item) is int and abs(item) < 2**63 else digests.id_of(item) for item in batch]
+        ids.add_batch(known, sized=sized)
+
+
+def _listed(one: Any, is_batch: bool) -> tuple[list[Any], bool]:
+    """The indices, and whether they are a batch's: what a dataset has at an index by itself may be a whole batch."""
+    if type(one) is list:
+        return one, True
+    values = one.tolist() if hasattr(one, "tolist") else one  # a tensor, an array, or a number of NumPy's
+    if is_batch:
+        return list(values), True
+    return (values, True) if type(values) is list else ([values], False)

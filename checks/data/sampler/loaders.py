@@ -1,0 +1,196 @@
+"""Reads one loader for two epochs: which samples, in which order, in which batches."""
+
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from preflight.check import UserCode, UserError
+from preflight.checks.data.sampler import accelerate_loaders, content, indices, spot_check
+from preflight.checks.data.sampler.epoch import Ids
+from preflight.checks.data.shared import sampler_chain
+from preflight.checks.data.shared.readings import EPOCHS, Mistake, Reading
+from preflight.checks.data.shared.timeouts import Stuck
+from preflight.checks.data.shared.waiting import Limit, Waiting
+
+if TYPE_CHECKING:
+    import torch
+
+LOADED = 3
+"""Batches that a loader yields itself where its samples are known by index."""
+END = object()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent on one loader."""
+
+    seconds: float
+    samples: int
+    """Of each epoch."""
+    patience_s: float
+    """How long a single batch may take."""
+    world: int
+    key: str | None = None
+    """The field that tells samples apart where they are known by content."""
+    loaders: int = 1
+    """So many share what a rank may tell."""
+
+
+def read(loader: Any, name: str, code: UserCode | None, budget: Budget) -> "tuple[Reading, list[torch.Tensor]]":
+    """The reading, and the ids (int64[samples + dropped], in order) of each epoch that was read whole by index. What is
+    wrong in the user's code is `Reading.mistake`. `code`: the user's; None where torch's own sampler is read."""
+    began = time.monotonic()
+    one = _One(loader, name, Waiting(code, budget.patience_s), budget)
+    try:
+        one.describe()
+        one.read()
+    except UserError as error:
+        one.reading["mistake"] = Mistake(kind="user_error", text=error.text, file=error.file, line=error.line)
+    except Stuck as error:
+        one.reading["mistake"] = error.mistake()
+    one.reading["seconds"] = round(time.monotonic() - began, 3)
+    return one.reading, one.whole if one.reading["known_by"] == "index" else []
+
+
+class _One:
+    def __init__(self, loader: Any, name: str, waiting: Waiting, budget: Budget) -> None:
+        self.loader, self.waiting, self.budget = loader, waiting, budget
+        self.called = f"loader {name!r}" if name else "the loader"
+        self.by_index, self.agree = accelerate_loaders.by_index(loader), accelerate_loaders.agreement(loader)
+        self.whole: list[torch.Tensor] = []
+        self.began = time.monotonic()
+        self.reading = _unread(loader, name, "index" if self.by_index else "content")
+
+    def describe(self) -> None:
+        loader, reading = self.loader, self.reading
+        samplers = sampler_chain.samplers(sampler_chain.within(loader))
+        dataset = sampler_chain.linked(loader, "dataset")
+        place = sampler_chain.place(loader, samplers, self.waiting.code)
+        reading["file"], reading["line"] = place or (None, None)
+        reading["sampler"] = type(samplers[-1]).__name__ if samplers else ""
+        reading["dataset"] = "" if dataset is None else type(dataset).__name__
+        with self.waiting.on(f"len() of {self.called}"):
+            reading["by_design"] = sampler_chain.by_design(samplers)
+            reading["length"], reading["batches"] = _length(dataset), _length(loader)
+            reading["drop_last"] = sampler_chain.drops_last(loader, samplers)
+            reading["parted"] = sampler_chain.parted(loader, samplers)
+            reading.update(sampler_chain.said(samplers))  # type: ignore[typeddict-item]
+            if not samplers:
+                reading["shuffle"] = sampler_chain.shuffles(dataset)
+
+    def read(self) -> None:
+        for epoch in EPOCHS:
+            self._set_epoch(epoch)
+            ids = self._by_index(epoch) if self.by_index else self._by_content(epoch)
+            if not ids.indices:
+                self.reading["known_by"] = "content"
+            self.reading["epochs"].append(ids.epoch(self.budget.world, self.budget.loaders))
+            if ids.whole and self.by_index:
+                self.whole.append(ids.chosen())
+        if self.by_index and self.waiting.code is not None:
+            self._load()
+            self._draw()
+
+    def _set_epoch(self, epoch: int) -> None:
+        places = []
+        for place, setter in sampler_chain.epoch_setters(self.loader):
+            with self.waiting.on(f"set_epoch({epoch}) of {place}"):
+                setter(epoch)
+            places.append(place)
+        self.reading["set_epoch"] = places
+
+    def _limit(self, share: float) -> Limit:
+        """Up to this share of the time since the beginning. What an unfinished first epoch has read is enough of the
+        second: so much can be compared."""
+        read = self.reading["epochs"]
+        samples = read[0]["samples"] if read and not read[0]["whole"] else self.budget.samples
+        return Limit(self.began + share * self.budget.seconds, samples, self.agree)
+
+    def _by_index(self, epoch: int) -> Ids:
+        what = f"the next index of epoch {epoch} from the sampler of {self.called}"
+        limit = self._limit((0.4, 0.8)[epoch])
+        if accelerate_loaders.kind(self.loader):
+            with accelerate_loaders.reads_indices(self.loader) as chooser:
+                ids = indices.read(chooser, True, what, limit, self.waiting)
+        else:
+            chooser, batches, size = sampler_chain.without_drop_last(self.loader)
+            ids = indices.read(chooser, batches, what, limit, self.waiting)
+            ids.drop_below(size)
+        ids.from_the_end(self.reading["length"] or 0)
+        return ids
+
+    def _by_content(self, epoch: int) -> Ids:
+        ids, limit = Ids(), self._limit((0.5, 1.0)[epoch])
+        size = sampler_chain.linked(self.loader, "batch_size")
+        cutter = content.Cutter(size if isinstance(size, int) else None, self.budget.key)
+        again = epoch != EPOCHS[-1]
+        with self.waiting.iterating(self.loader, f"an iterator of {self.called}", again=again) as iterator:
+            while not limit.spent(len(ids)):
+                batch = self._next(iterator, f"batch {ids.batches} of epoch {epoch}")
+                if batch is END:
+                    ids.whole = True
+                    break
+                self._cut(batch, cutter, ids)
+        return ids
+
+    def _next(self, iterator: Iterator[Any], batch: str) -> Any:
+        with self.waiting.on(f"{batch} from {self.called}"):
+            return next(iterator, END)
+
+    def _cut(self, batch: Any, cutter: content.Cutter, ids: Ids) -> None:
+        try:
+            found, sized = cutter.samples(batch)
+        except content.NoKey as error:
+            raise UserError(f"{self.called} yields no field {self.budget.key!r}, but {error}") from None
+        ids.add_batch(found, sized=sized)
+
+    def _load(self) -> None:
+        """A few batches by the loader itself: it may raise, or be stuck."""
+        epochs = self.reading["epochs"]
+        cutter = content.Cutter(max(size for one in epochs for size in (one["last"], *map(int, one["sizes"]))))
+        until = self.began + 0.9 * self.budget.seconds
+        with self.waiting.iterating(self.loader, f"an iterator of {self.called}") as iterator:
+            for step in range(LOADED):
+                batch = self._next(iterator, f"batch {step}")
+                if batch is END:
+                    break
+                self.reading["loaded"].append(cutter.size(batch))
+                if time.monotonic() > until and not self.agree:
+                    break
+
+    def _draw(self) -> None:
+        length = self.reading["length"]
+        if not length or self.reading["known_by"] != "index":
+            return
+        _, batches = sampler_chain.chooser(self.loader)
+        in_lists = not batches and any(one["last"] for one in self.reading["epochs"])
+        reads = (
+            set[int]() if in_lists else self._reads(spot_check.places(length))
+        )  # it may take lists of one length only
+        until = self.began + self.budget.seconds
+        self.reading["content"] = spot_check.content(self.loader, length, reads, until, self.waiting, in_lists=in_lists)
+
+    def _reads(self, places: list[int]) -> set[int]:
+        return {place for place in places if any(bool((ids == place).any()) for ids in self.whole)}
+
+
+def _unread(loader: Any, name: str, known_by: Literal["index", "content"]) -> Reading:
+    import torch
+
+    workers = sampler_chain.linked(loader, "num_workers")
+    return Reading(
+        name=name, known_by=known_by, loader=type(loader).__name__, sampler="", by_design="", file=None, line=None,
+        dataset="", length=None, batches=None, drop_last=None, workers=workers if isinstance(workers, int) else 0,
+        num_replicas=None, replica=None, seed=None, shuffle=None, set_epoch=[], epochs=[], loaded=[], seconds=0.0,
+        content={}, machine=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}", mistake=None,
+    )  # fmt: skip
+
+
+def _length(thing: Any) -> int | None:
+    """None where it has none, or says that it has none: a stream's may raise."""
+    with suppress(Exception):
+        return len(thing)
+    return None

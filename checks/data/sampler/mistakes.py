@@ -1,0 +1,96 @@
+"""What is wrong with the user's code itself, on one rank or on all."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from preflight.check import Code, Finding, Outcome, Run, ranges, vote
+from preflight.checks.data.sampler import one_loader
+from preflight.checks.data.shared.readings import Facts, Mistake
+
+USER_ERROR = Code(
+    "The function, the loader or its dataset raises.",
+    fix="Mend it at the line that is named; with --report DIR the whole stack is in DIR/logs.",
+)
+WRONG_RETURN = Code(
+    "The function does not return a loader, or a list or a dict of loaders.",
+    fix="Let it return what the training loop iterates, such as a DataLoader: see docs/data.md.",
+)
+STUCK = Code(
+    "The function or the loader does not go on.",
+    fix="Look at the line that is named: what does it wait for? If it only needs longer: "
+    "--set data.sampler.patience_s=SECONDS.",
+)
+OTHER_LOADERS = Code(
+    "Ranks have other loaders than others.",
+    fix="Return the same loaders on all ranks; a rank that has none waits for the others in the first collective.",
+)
+NUMBERS = re.compile(r"\d+")
+CODES = {"user_error": USER_ERROR, "wrong_return": WRONG_RETURN, "stuck": STUCK, "waits": STUCK}
+
+
+def mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """A mistake that all ranks make is nobody's. Told once for all loaders in which it is made. Ranks that wait for
+    others are to blame only where nothing explains it, and no more ranks wait than do not."""
+    made = _made(facts)
+    waiting = {rank for (kind, *_), ranks in made.items() if kind == "waits" for rank in ranks}
+    explained = waiting and (any(kind != "waits" for kind, *_ in made) or not all(map(_sound, run.outcomes.values())))
+    absent = [rank for rank in facts if rank not in waiting]
+    if not explained and 0 < len(absent) < len(waiting):
+        yield _absent(absent, made, run)
+        return
+    for (kind, *_), ranks in made.items():
+        if kind == "waits" and explained:
+            continue
+        everywhere = len(ranks) == len(facts) > 1
+        noticed_by = tuple(sorted(waiting)) if explained else ()
+        for rank, one in list(ranks.items())[: 1 if everywhere else None]:
+            where = {} if everywhere else run.job.where(rank)
+            yield CODES[kind].fail(one["text"], file=one["file"], line=one["line"], noticed_by=noticed_by, **where)
+
+
+def _absent(absent: list[int], made: Mapping[tuple[Any, ...], Mapping[int, Mistake]], run: Run) -> Finding:
+    """Fewer ranks than wait in a collective have not come to it. `made`: by those that wait."""
+    waiting = sorted({rank for ranks in made.values() for rank in ranks})
+    one = next(iter(next(iter(made.values())).values()))
+    where = run.job.where(absent[0]) if len(absent) == 1 else {}
+    text = f"{one['text']}: {ranges.ranks(waiting)} wait there for {ranges.ranks(absent)}"
+    return STUCK.fail(text, file=one["file"], line=one["line"], noticed_by=tuple(waiting), **where)
+
+
+def _made(facts: Mapping[int, Facts]) -> dict[tuple[Any, ...], dict[int, Mistake]]:
+    """By kind and place, and by rank. Where no place is known one mistake may have other numbers on each rank."""
+    made: dict[tuple[Any, ...], dict[int, Mistake]] = {}
+    for rank, facts_of in facts.items():
+        for one in _of(facts_of):
+            place = (one["kind"], one["file"], one["line"] if one["file"] else NUMBERS.sub("#", one["text"]))
+            made.setdefault(place, {}).setdefault(rank, one)
+    return made
+
+
+def _sound(outcome: Outcome) -> bool:
+    return outcome.kind == "measured"
+
+
+def _of(facts: Facts) -> list[Mistake]:
+    return [one for one in (facts["mistake"], *(one["mistake"] for one in facts["readings"])) if one]
+
+
+def other_loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """Of ranks on which the function itself went well."""
+    counted = vote({rank: one_loader.names(one) for rank, one in facts.items() if not one["mistake"]})
+    if counted.unanimous:
+        return
+    if counted.decided:
+        for rank, its in counted.odd():
+            text = f"the function returns {_told(its)}, expected {_told(counted.usual)} as on {counted.share()}"
+            yield OTHER_LOADERS.fail(text, **run.job.where(rank))
+        return
+    sides = vote({rank: _told(its) for its, ranks in counted.ranks_of.items() for rank in ranks})
+    yield OTHER_LOADERS.fail(f"the function returns {sides.sides()}, expected the same loaders on all ranks")
+
+
+def _told(names: tuple[str, ...]) -> str:
+    """ "1 loader", "2 loaders (train, val)"."""
+    number = f"{len(names)} loader{'' if len(names) == 1 else 's'}"
+    return number if names == ("",) or not names or names[0].isdecimal() else f"{number} ({', '.join(names[:5])})"

@@ -1,0 +1,162 @@
+"""One loader as all ranks have read it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from preflight.check import Run, Severity, ranges
+from preflight.checks.data.shared.readings import Epoch, Facts, Reading, Together
+
+EVALUATION = re.compile(r"(?<![a-z])(val|valid|validation|eval|evaluation|test|dev)(?![a-z])", re.IGNORECASE)
+"""Names of loaders that are not trained on. Each rank may see all of their samples, and no step waits for another."""
+
+LONGEST = 40
+"""Of a list of ranks in a sentence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loader:
+    """On the ranks that read one dataset together: all, but for a `part`."""
+
+    name: str
+    readings: Mapping[int, Reading]
+    """By rank, ascending."""
+    together: Mapping[int, Together]
+    """By epoch, where every difference to the dataset is known."""
+    world: int
+    """Ranks that were asked."""
+    sharers: int
+    """Ranks that see the same samples on purpose, since they share a model."""
+    given: bool
+    """Whether it is the user's own."""
+    run: Run
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that should see unlike samples."""
+        return max(1, self.world // self.sharers)
+
+    @property
+    def whole_world(self) -> bool:
+        """Whether nobody is missing: else of samples that nobody sees nothing is known."""
+        sizes = [one["num_replicas"] or 1 for one in self.readings.values()]
+        return len(sizes) == self.world and max(sizes) <= self.replicas
+
+    @property
+    def first(self) -> Reading:
+        return next(iter(self.readings.values()))
+
+    @cached_property
+    def by_index(self) -> bool:
+        return all(one["known_by"] == "index" for one in self.readings.values())
+
+    @cached_property
+    def comparable(self) -> bool:
+        """Whether ids of two ranks mean the same."""
+        return len({one["known_by"] for one in self.readings.values()}) == 1
+
+    @cached_property
+    def repeats_by_design(self) -> bool:
+        """Whether samples are drawn with replacement, or by each rank for itself: they come again on other ranks."""
+        return any(
+            one["by_design"] in ("repeats", "augments")
+            or (one["by_design"] == "subset" and one["sampler"] != "SubsetRandomSampler")
+            for one in self.readings.values()
+        )
+
+    @property
+    def augments(self) -> bool:
+        """Whether ranks are meant to see the same samples, each augmented in its own way."""
+        return all(one["by_design"] == "augments" for one in self.readings.values())
+
+    @property
+    def is_for_evaluation(self) -> bool:
+        return bool(EVALUATION.search(self.name))
+
+    @property
+    def severity(self) -> Severity:
+        """Of what makes one rank wait for the others, or leaves samples out."""
+        return Severity.WARN if self.is_for_evaluation else Severity.FAIL
+
+    @cached_property
+    def length(self) -> int | None:
+        """len(dataset), where all ranks have the same."""
+        lengths = {one["length"] for one in self.readings.values()}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    def epoch(self, number: int) -> dict[int, Epoch]:
+        """By rank, of those that have read it."""
+        return {rank: one["epochs"][number] for rank, one in self.readings.items() if len(one["epochs"]) > number}
+
+    def is_whole(self, number: int) -> bool:
+        """Whether every rank has read this epoch to its end."""
+        epochs = self.epoch(number)
+        return len(epochs) == len(self.readings) and all(one["whole"] for one in epochs.values())
+
+    def heads(self, number: int) -> dict[int, Epoch]:
+        """The epoch, of one rank of each group of `sharers`."""
+        epochs = self.epoch(number)
+        if self.sharers == 1:
+            return epochs
+        replicas = {rank: self.readings[rank]["replica"] for rank in epochs}
+        known = None not in replicas.values()
+        first_of: dict[object, int] = {}
+        for rank, one in epochs.items():
+            first_of.setdefault(replicas[rank] if known else one["order"], rank)
+        return {rank: epochs[rank] for rank in first_of.values()}
+
+    def part(self, ranks: tuple[int, ...]) -> "Loader":
+        """The same on some of its ranks, which have a dataset of their own."""
+        readings = {rank: self.readings[rank] for rank in ranks}
+        return replace(self, readings=readings, together={}, world=len(ranks))
+
+    def says(self, text: str) -> str:
+        """For a message: which of several loaders it is about."""
+        return f"{self.title}: {text}" if self.title else text
+
+    @property
+    def title(self) -> str:
+        """ "train", "loader 1"; "" of the only one."""
+        return f"loader {self.name}" if self.name.isdecimal() else self.name
+
+    @cached_property
+    def place(self) -> dict[str, Any]:
+        """File and line of the user's sampler, or of what yields his samples."""
+        places = {(one["file"], one["line"]) for one in self.readings.values()}
+        file, line = places.pop() if len(places) == 1 else (None, None)
+        return {"file": file, "line": line}
+
+
+def names(facts: Facts) -> tuple[str, ...]:
+    """Of the loaders that a rank has."""
+    return tuple(sorted(one["name"] for one in facts["readings"]))
+
+
+def loaders(facts: Mapping[int, Facts], run: Run, data_parallel: int | None) -> Iterator[Loader]:
+    """In the first rank's order. All ranks have loaders of these names."""
+    by_rank = {rank: {one["name"]: one for one in facts[rank]["readings"]} for rank in sorted(facts)}
+    world = len(run.members)
+    sharers = world // data_parallel if data_parallel and world % data_parallel == 0 else 1
+    for name in next(iter(by_rank.values())) if by_rank else ():
+        known = [one for of in facts.values() for one in of["together"] if one["name"] == name and one["exact"]]
+        yield Loader(
+            name=name,
+            readings={rank: of[name] for rank, of in by_rank.items()},
+            together={one["epoch"]: one for one in known},
+            world=world,
+            sharers=sharers,
+            given=any(one["given"] for one in facts.values()),
+            run=run,
+        )
+
+
+def listed(ranks: list[int] | tuple[int, ...], world: int) -> str:
+    """ "rank 1", "ranks 0-2", "both ranks", "all 4 ranks", "341 ranks (0,3,6,...)"."""
+    if len(ranks) == world > 1:
+        return "both ranks" if world == 2 else f"all {ranges.count(world, 'rank')}"
+    text = ranges.to_text(ranks)
+    if len(text) <= LONGEST:
+        return ranges.ranks(ranks)
+    return f"{ranges.count(len(ranks), 'rank')} ({text[:LONGEST].rpartition(',')[0]},...)"

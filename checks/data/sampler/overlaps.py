@@ -1,0 +1,212 @@
+"""Which ranks see the same samples, as far as they show them.
+
+Each rank shows the samples with the lowest hashes, so what two ranks show alike they both have, and the share of it
+among what they show is the share among all (bottom-k sampling: see sketch.py).
+"""
+
+import bisect
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from preflight.checks.data.sampler.one_loader import Loader
+from preflight.checks.data.sampler.sketch import mixed
+from preflight.checks.data.shared.readings import EPOCHS, Epoch, Shown
+
+EVERYTHING = 1 << 64
+LEAST_SHARE = 0.1
+"""Of a rank's samples. Where equal ones may be chance, fewer are taken for it."""
+TIMES_CHANCE, SIGMAS, LEAST_PAIRS = 2.0, 6.0, 5.0
+"""Equal data, and draws with replacement, fall on ranks by chance: as often on both of two ranks as twice on one. An
+overlap is what is more than twice as often on two, and more than such counts vary among thousands of ranks."""
+LEAST_DISTINCT = 5
+"""Samples that must be unlike on a rank before equal content of all of them is taken for an overlap."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ranks that show the same samples."""
+
+    first: int
+    second: int
+    shared: list[int]
+    of: int
+    """Samples that the one with fewer of them shows, of those that both would."""
+    twice: float
+    """Pairs of equal samples: one on the first rank, one on the second."""
+    own: float
+    """And both on the first, or both on the second."""
+
+    @property
+    def share(self) -> float:
+        return len(self.shared) / max(1, self.of)
+
+
+@dataclass(frozen=True, eq=False)
+class Overlaps:
+    """Of one epoch."""
+
+    epochs: Mapping[int, Epoch]
+
+    @cached_property
+    def common(self) -> dict[int, list[tuple[int, Shown]]]:
+        """By id, what is shown by more than one rank: (rank, sample)."""
+        seen: set[int] = set()
+        again: set[int] = set()
+        for epoch in self.epochs.values():
+            ids = {one["id"] for one in epoch["shown"]}
+            again |= seen & ids
+            seen |= ids
+        holders: dict[int, list[tuple[int, Shown]]] = {id_: [] for id_ in again}
+        for rank, epoch in self.epochs.items() if again else ():
+            for one in epoch["shown"]:
+                if one["id"] in again:
+                    holders[one["id"]].append((rank, one))
+        return holders
+
+    @cached_property
+    def looked(self) -> int:
+        """Samples that were compared."""
+        return sum(len(one["shown"]) for one in self.epochs.values())
+
+    @cached_property
+    def is_all(self) -> bool:
+        """Whether every rank shows all that it has."""
+        return all(shows_all(one) for one in self.epochs.values())
+
+    @cached_property
+    def again(self) -> int:
+        """How many times samples come again on another rank: estimated, where not all are shown."""
+        distinct = sum(one["distinct"] for one in self.epochs.values())
+        return round(sum(len(its) - 1 for its in self.common.values()) * distinct / max(1, self.looked))
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Most in common first. Of more than two ranks with one sample each is paired with the lowest only: so there
+        are no more pairs than samples that are shown."""
+        shared: dict[tuple[int, int], list[int]] = {}
+        crossing: dict[tuple[int, int], float] = {}
+        for id_, ((first, one), *others) in self.common.items():
+            for second, other in others:
+                shared.setdefault((first, second), []).append(id_)
+                crossing[first, second] = crossing.get((first, second), 0.0) + one["times"] * other["times"]
+        made = [self._pair(*both, ids, crossing[both]) for both, ids in shared.items()]
+        return sorted(made, key=lambda one: (-one.share, one.first, one.second))
+
+    def _pair(self, first: int, second: int, shared: list[int], twice: float) -> Pair:
+        limit = min(self._limits[first], self._limits[second])
+        shown = [_below(self.epochs[rank], limit) for rank in (first, second)]
+        own = sum(
+            self._own[rank] * below / max(1, len(self.epochs[rank]["shown"]))
+            for rank, below in zip((first, second), shown, strict=True)
+        )
+        return Pair(first, second, shared, min(shown), twice, own)
+
+    @cached_property
+    def _limits(self) -> dict[int, int]:
+        """Up to which hash a rank shows all that it has."""
+        return {
+            rank: EVERYTHING if shows_all(one) else mixed(one["shown"][-1]["id"]) for rank, one in self.epochs.items()
+        }
+
+    @cached_property
+    def _own(self) -> dict[int, float]:
+        """Pairs of equal samples on one rank."""
+        return {
+            rank: sum(one["times"] * (one["times"] - 1) / 2 for one in epoch["shown"])
+            for rank, epoch in self.epochs.items()
+        }
+
+    def alike(self) -> list[tuple[int, ...]]:
+        """Groups of ranks that see the very same samples."""
+        groups: dict[object, list[int]] = {}
+        for rank, epoch in self.epochs.items():
+            ids = tuple(one["id"] for one in epoch["shown"])
+            groups.setdefault((epoch["distinct"], ids) if ids else rank, []).append(rank)
+        return [tuple(ranks) for ranks in groups.values() if len(ranks) > 1]
+
+    def beyond_chance(self, *, by_index: bool) -> list[Pair]:
+        """Pairs of ranks that have more in common than chance gives; all pairs, where only all together have more."""
+        own = sum(self._own.values())
+        each = 2 * own / max(1, len(self.epochs))
+        surely = by_index and not own
+        told = [one for one in self.pairs if _exceeds(one.twice, max(one.own, each), 1.0, one.share, surely=surely)]
+        return told or (self.pairs if self._all_exceed(own, surely=surely) else [])
+
+    def _all_exceed(self, own: float, *, surely: bool) -> bool:
+        """As where each of many ranks shuffles for itself: each pair has little in common, each rank much."""
+        twice = 0.0
+        held = dict.fromkeys(self.epochs, 0)
+        for its in self.common.values():
+            times = [one["times"] for _, one in its]
+            twice += (sum(times) ** 2 - sum(one * one for one in times)) / 2
+            for rank, _ in its:
+                held[rank] += 1
+        share = max((number / len(self.epochs[rank]["shown"]) for rank, number in held.items() if number), default=0.0)
+        return _exceeds(twice, own, len(self.epochs) - 1.0, share, surely=surely)
+
+
+def _exceeds(twice: float, own: float, chances: float, share: float, *, surely: bool) -> bool:
+    """`chances`: how many times likelier an equal one is elsewhere than on the same rank. `surely`: ids are indices,
+    and no rank repeats its own: then one of them in common is enough."""
+    if surely:
+        return twice > 0
+    noise = SIGMAS * math.sqrt(own) + LEAST_PAIRS
+    return twice > max(TIMES_CHANCE * own, own + noise) * chances and share >= LEAST_SHARE
+
+
+def shows_all(epoch: Epoch) -> bool:
+    return epoch["distinct"] <= len(epoch["shown"])
+
+
+def _below(epoch: Epoch, limit: int) -> int:
+    """How many of those that it shows have a hash up to this."""
+    if limit == EVERYTHING:
+        return len(epoch["shown"])
+    return bisect.bisect_right(epoch["shown"], limit, key=lambda one: mixed(one["id"]))
+
+
+@functools.lru_cache(maxsize=8)
+def of(loader: Loader, number: int) -> Overlaps:
+    """Those of an epoch, of one rank of each group that shares its samples on purpose."""
+    return Overlaps(loader.heads(number))
+
+
+def found(loader: Loader) -> bool:
+    """Whether ranks have more in common than chance gives. Also what evens them out counts."""
+    return any(of(loader, number).beyond_chance(by_index=loader.by_index) for number in EPOCHS)
+
+
+def again_next_epoch(loader: Loader) -> float | None:
+    """The share of one epoch's samples that come again in the other, on any rank: 1.0 where content is stable. None
+    where nothing can be compared."""
+    first, second = (_union(loader, number) for number in EPOCHS)
+    if not first or not second:
+        return None
+    limit = min(_highest(loader, number) for number in EPOCHS)
+    if limit != EVERYTHING:
+        first, second = ({id_ for id_ in one if mixed(id_) <= limit} for one in (first, second))
+    fewer, more = sorted((first, second), key=len)
+    return len(fewer & more) / len(fewer) if fewer else None
+
+
+def _union(loader: Loader, number: int) -> set[int]:
+    return {one["id"] for epoch in loader.heads(number).values() for one in epoch["shown"]}
+
+
+def _highest(loader: Loader, number: int) -> int:
+    """Up to which hash all ranks show all that they have."""
+    limits = of(loader, number)._limits
+    return min(limits.values(), default=EVERYTHING)
+
+
+def example(loader: Loader, pair: Pair, overlaps: Overlaps) -> Iterator[str]:
+    """ "index 17 (sample 3 of rank 0, sample 0 of rank 1)": at most one."""
+    for id_ in pair.shared[:1]:
+        place = {rank: one["place"] for rank, one in overlaps.common[id_]}
+        where = (
+            f"sample {place[pair.first]:,} of rank {pair.first}, sample {place[pair.second]:,} of rank {pair.second}"
+        )
+        yield f"index {id_:,} ({where})" if loader.by_index else where

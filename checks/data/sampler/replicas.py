@@ -1,0 +1,131 @@
+"""Whether the samplers know how many ranks there are, which one theirs is, and shuffle alike."""
+
+from collections.abc import Iterator
+
+from preflight.check import Code, Finding, ranges, vote
+from preflight.checks.data.sampler import coverage, overlaps
+from preflight.checks.data.sampler.one_loader import Loader, listed
+
+WRONG_REPLICAS = Code(
+    "A sampler is made for another number of ranks, or for another rank.",
+    fix="Leave num_replicas and rank out of DistributedSampler(...) once the process group is up, or pass "
+    "get_world_size() and get_rank() of torch.distributed (LOCAL_RANK is the place on the node only).",
+)
+FIX_SHARED = (
+    "Pass num_replicas=get_world_size() and rank=get_rank() of torch.distributed. If ranks share a model by tensor or "
+    "pipeline parallelism, say so: --set data.sampler.data_parallel={replicas}"
+)
+WRONG_DATA_PARALLEL = Code(
+    "Another number of ranks sees samples of its own than data.sampler.data_parallel says.",
+    fix="Pass the data-parallel size and rank as num_replicas and rank to the sampler, and the same seed on ranks that "
+    "share a model; or correct --set data.sampler.data_parallel=N.",
+)
+OTHER_SEED = Code(
+    "Samplers shuffle with unlike seeds, so that ranks take their parts of unlike orders.",
+    fix="Give DistributedSampler(seed=...) the same number on all ranks; what shall differ by rank (augmentation) has "
+    "other seeds.",
+)
+FIX_TWICE = (
+    "Let one of them do it: a loader that accelerator.prepare() gets, or that a Trainer makes, needs no sampler for "
+    "ranks."
+)
+STOCK = "DistributedSampler"
+
+
+def replicas(loader: Loader) -> Iterator[Finding]:
+    its = {rank: one["num_replicas"] for rank, one in loader.readings.items() if one["num_replicas"] is not None}
+    expected = {loader.replicas, loader.run.job.world_size // loader.sharers}
+    counted = vote(its)
+    if set(its.values()) <= expected:
+        yield from _places(loader)
+    elif counted.decided and counted.usual in expected:
+        for rank, number in counted.odd():
+            text = f"the sampler has num_replicas={number}, expected {counted.usual} as on {counted.share()}"
+            where = {**loader.place, **loader.run.job.where(rank)}
+            yield WRONG_REPLICAS.fail(loader.says(text), evidence={"num_replicas": number}, **where)
+    else:
+        yield _wrong_number(loader, counted.usual, list(its), unanimous=counted.unanimous)
+
+
+def parted_twice(loader: Loader) -> Iterator[Finding]:
+    """The epoch is shorter by the number of ranks, and nothing else shows it: other samples are left out in each."""
+    parted, known = loader.first.get("parted", []), coverage.both(loader)
+    least = min(known, key=lambda one: one.missing, default=None)
+    if len(parted) < 2 or least is None or least.missing <= coverage.LARGE_PART * least.length:
+        return
+    text = (
+        f"{' and '.join(parted)} each part the samples between the ranks: {least.missing:,} of {least.length:,} are "
+        "left out of each epoch, expected one of them to part the samples"
+    )
+    yield WRONG_REPLICAS.fail(loader.says(text), evidence={"parted": parted}, fix=FIX_TWICE, **loader.place)
+
+
+def _wrong_number(loader: Loader, number: int, ranks: list[int], *, unanimous: bool) -> Finding:
+    right = f"{loader.replicas}, the number of {'data-parallel ' if loader.sharers > 1 else ''}ranks"
+    who = f" on {listed(ranks, loader.world)}" if unanimous else f" on most of {ranges.ranks(ranks)}"
+    text = f"the sampler has num_replicas={number}{who}, expected {right}"
+    more = number - loader.replicas
+    text += f": {more} of {number} parts of the samples are seen by nobody" if more > 0 else ""
+    proof = {"num_replicas": number, "expected": loader.replicas, "replicas": number}
+    may_share = more < 0 < number and loader.world % number == 0
+    fix = FIX_SHARED if may_share else None
+    return WRONG_REPLICAS.fail(loader.says(text), evidence=proof, fix=fix, **loader.place)
+
+
+def _places(loader: Loader) -> Iterator[Finding]:
+    """Each replica has its ranks. Which rank is which is free: a sampler may number them otherwise."""
+    its = {rank: one["replica"] for rank, one in loader.readings.items() if one["replica"] is not None}
+    of_replica = {replica: ranks for replica, ranks in vote(its).ranks_of.items() if len(ranks) > loader.sharers}
+    members = loader.run.members
+    displaced = [rank for ranks in of_replica.values() for rank in ranks if its[rank] != members.index(rank)]
+    if not of_replica:
+        return
+    if loader.sharers > 1 or 2 * len(displaced) > len(its) or len(set(its.values())) == 1 or not displaced:
+        told = [f"rank={replica} on {listed(ranks, loader.world)}" for replica, ranks in of_replica.items()]
+        each = "a rank" if loader.sharers == 1 else f"{loader.sharers} ranks"
+        text = f"the samplers have {', '.join(told[:4])}, expected each number on {each}"
+        yield WRONG_REPLICAS.fail(loader.says(text), evidence={"replicas": loader.replicas}, **loader.place)
+        return
+    for rank in sorted(displaced):
+        twins = [one for one in of_replica[its[rank]] if one != rank]
+        text = f"the sampler has rank={its[rank]}, expected {members.index(rank)}: {ranges.ranks(twins)} has it, too"
+        where = {**loader.place, **loader.run.job.where(rank)}
+        yield WRONG_REPLICAS.fail(loader.says(text), evidence={"replica": its[rank]}, **where)
+
+
+def seeds(loader: Loader) -> Iterator[Finding]:
+    """A sampler of the user's own that shuffles the part of a rank may do so by a seed of the rank's."""
+    shuffled = {
+        rank: one["seed"]
+        for rank, one in loader.readings.items()
+        if one["seed"] is not None and one["shuffle"] is not False and (one["num_replicas"] or 1) > 1
+    }
+    counted = vote(shuffled)
+    if counted.unanimous or not (loader.first["sampler"] == STOCK or overlaps.found(loader)):
+        return
+    why = "so that some samples are on several ranks and some on none"
+    if counted.decided:
+        for rank, seed in counted.odd():
+            text = f"the sampler shuffles with seed={seed}, expected {counted.usual} as on {counted.share()}, {why}"
+            where = {**loader.place, **loader.run.job.where(rank)}
+            yield OTHER_SEED.fail(loader.says(text), evidence={"seed": seed}, **where)
+        return
+    text = f"the samplers shuffle with seed={counted.sides()}, expected one seed on all ranks: {why}"
+    yield OTHER_SEED.fail(loader.says(text), **loader.place)
+
+
+def data_parallel(loader: Loader, wanted: int | None) -> Iterator[Finding]:
+    """Where the user has said how many ranks see unlike samples, their orders are counted."""
+    if wanted is None:
+        return
+    if not 0 < wanted <= loader.world or loader.world % wanted:
+        yield WRONG_DATA_PARALLEL.fail(f"data_parallel is {wanted}, expected a divisor of {loader.world} ranks")
+        return
+    epochs = loader.epoch(0)
+    orders = vote({rank: one["order"] for rank, one in epochs.items() if one["samples"] > 1})
+    if loader.is_whole(0) and orders.voters == loader.world and len(orders.ranks_of) != wanted:
+        text = (
+            f"{ranges.count(len(orders.ranks_of), 'unlike order')} of samples on {loader.world} ranks, expected "
+            f"data_parallel={wanted}, each on {ranges.count(loader.sharers, 'rank')}"
+        )
+        yield WRONG_DATA_PARALLEL.fail(loader.says(text), evidence={"orders": len(orders.ranks_of)}, **loader.place)

@@ -1,0 +1,141 @@
+"""The content of a dataset at a few indices, to be held against what other ranks' datasets have there.
+
+Where the loader has workers it is drawn in one of its own: a file that the dataset opens at its first sample must not
+be open when later workers are forked.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from preflight.check import UserError
+from preflight.checks.data.sampler import digests
+from preflight.checks.data.shared import generators
+from preflight.checks.data.shared.timeouts import Stuck
+from preflight.checks.data.shared.waiting import Waiting
+
+MOST = 8
+SEED = 1
+
+
+def places(length: int) -> list[int]:
+    """The first, the last, and some between: the same for all datasets of this length."""
+    return sorted({place * (length - 1) // (MOST - 1) for place in range(MOST)}) if length > 0 else []
+
+
+def content(
+    loader: Any, length: int, reads: set[int], until: float, waiting: Waiting, *, in_lists: bool = False
+) -> dict[str, str]:
+    """Digests by index; all are "" where one is drawn anew each time, since others may then agree by chance, or where
+    one cannot be told. `reads`: those of `places` that the loader reads: what goes wrong at others is nobody's mistake.
+    `in_lists`: the dataset is asked for lists of indices. Raises UserError and Stuck."""
+    found: dict[str, str] = {}
+    indices = places(length)
+    twice = Twice(loader.dataset, in_lists=in_lists)
+    source = _InWorker(loader, twice, indices) if getattr(loader, "num_workers", 0) else map(twice, indices)
+    with waiting.iterating(source, "iter() of the dataset") as iterator:
+        for index in indices:
+            if time.monotonic() > until:
+                break
+            try:
+                with waiting.on(f"dataset[{index}]"):
+                    found[str(index)] = next(iterator)
+            except (UserError, Stuck) as error:
+                if index in reads:
+                    raise
+                if isinstance(error, Stuck):
+                    break
+    return found if all(found.values()) else dict.fromkeys(found, "")
+
+
+class Twice:
+    """A dataset, of whose samples it tells digests."""
+
+    def __init__(self, dataset: Any, *, in_lists: bool = False) -> None:
+        self.dataset, self.in_lists = dataset, in_lists
+
+    def __call__(self, index: int) -> str:
+        before = self._generators()
+        try:
+            first, second = self._digest(index), self._digest(index)
+        except digests.Unknown:
+            return ""
+        return first if first == second and self._generators() == before else ""
+
+    __getitem__ = __call__
+
+    def _generators(self) -> dict[str, str]:
+        """Of its own, which `seeded` does not reach."""
+        return {path: state for path, state in generators.digests({"": self.dataset}).items() if "." in path}
+
+    def _digest(self, index: int) -> str:
+        with seeded():
+            sample = self._sample(index)
+        return f"{digests.digest(sample):016x}"
+
+    def _sample(self, index: int) -> Any:
+        """As torch's DataLoader asks for it (torch/utils/data/_utils/fetch.py): a dataset may have one way only."""
+        if self.in_lists:
+            return self.dataset[[index]]
+        many = getattr(self.dataset, "__getitems__", None)
+        return many([index])[0] if callable(many) else self.dataset[index]
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """The random generators of Python, NumPy and torch begin at one seed; afterwards they are as they were."""
+    import torch
+
+    numpy = sys.modules.get("numpy")
+    before = generators.snapshot()
+    random.seed(SEED)
+    torch.default_generator.manual_seed(SEED)
+    if numpy:
+        numpy.random.seed(SEED)
+    try:
+        yield
+    finally:
+        generators.restore(before)
+
+
+class _InWorker:
+    """Iterates `Twice` in a worker like the loader's."""
+
+    def __init__(self, loader: Any, twice: Twice, indices: list[int]) -> None:
+        import torch
+
+        begin = getattr(loader, "worker_init_fn", None)
+        self.loader: Any = torch.utils.data.DataLoader(
+            twice,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=indices,
+            num_workers=1,
+            collate_fn=_as_it_is,
+            worker_init_fn=_Begin(begin) if begin else None,
+            multiprocessing_context=getattr(loader, "multiprocessing_context", None),
+            generator=torch.Generator(),  # else it draws from the user's
+        )
+
+    def __iter__(self) -> Any:
+        return iter(self.loader)
+
+
+def _as_it_is(text: Any) -> Any:
+    return text
+
+
+class _Begin:
+    """The user's worker_init_fn, which finds his own dataset in get_worker_info()."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, worker: int) -> None:
+        import torch
+
+        info = torch.utils.data.get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[union-attr]
+        self.function(worker)

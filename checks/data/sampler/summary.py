@@ -1,0 +1,154 @@
+"""What was proven of a loader, in a few words, and what was not, with the reason. Only what is known is said."""
+
+from collections.abc import Iterator
+
+from preflight.check import Code, Finding, ranges
+from preflight.checks.data.sampler import coverage, overlaps
+from preflight.checks.data.sampler.coverage import Coverage
+from preflight.checks.data.sampler.one_loader import Loader
+from preflight.checks.data.sampler.orders import has_end, is_same, is_sequential
+from preflight.checks.data.shared.readings import EPOCHS
+
+PADDED = Code(
+    "Samples are seen again, so that all ranks have as many.",
+    fix="Nothing to do for training; an evaluation that sums over ranks counts them twice.",
+)
+DROPPED = Code(
+    "Samples are left out of an epoch.",
+    fix="Nothing to do where other samples are left out in each epoch; else drop_last=False keeps them.",
+)
+NOT_PROVEN = Code(
+    "Whether ranks see unlike samples, and all of them, was seen in part only.",
+    fix="Nothing is known to be wrong. docs/data.md says what can be proven of which loader.",
+)
+FIX_BUDGET = (
+    "Give it more: --set data.sampler.seconds=SECONDS, --set data.sampler.samples=NUMBER, and --deadline to match."
+)
+FIX_KEY = "Name a field that tells samples apart, such as an id or a path: --set data.sampler.key=NAME."
+STABLE = 0.9
+"""Of one epoch's samples, known by content, that must come again in the other: else their content is no stable id."""
+
+
+def padded_and_dropped(loader: Loader) -> Iterator[Finding]:
+    known = coverage.both(loader)
+    if not known or not loader.given or loader.repeats_by_design:
+        return
+    again, missing = (max(getattr(one, what) for one in known) for what in ("again", "missing"))
+    length = f"{known[0].length:,} samples"
+    if again and all(one.is_padding for one in known):
+        are = "is" if again == 1 else "are"
+        text = f"{again:,} of {length} {are} seen again, to even out {ranges.count(known[0].ranks, 'rank')}"
+        yield PADDED.info(loader.says(text), evidence=_examples(loader, "again", again))
+    if missing:
+        others = "" if all(one.is_tail for one in known) else ", not the same ones of each"
+        text = f"{missing:,} of {length} are left out of an epoch{others}"
+        yield DROPPED.info(loader.says(text), evidence=_examples(loader, "missing", missing))
+
+
+def _examples(loader: Loader, what: str, number: int) -> dict[str, object]:
+    told = loader.together.get(0)
+    listed = [] if told is None else list(map(int, told["again"])) if what == "again" else told["missing"]
+    return {what: number, "examples": listed[:10]}
+
+
+def not_proven(loader: Loader, parts: list[Loader]) -> Iterator[Finding]:
+    reasons = list(_reasons(loader, parts)) if loader.world > 1 else []
+    if reasons:
+        text = "; ".join(text for text, _ in reasons)
+        yield NOT_PROVEN.info(loader.says(text), fix=reasons[0][1])
+
+
+def _reasons(loader: Loader, parts: list[Loader]) -> Iterator[tuple[str, str | None]]:
+    """With the fix, where there is a better one than the code's."""
+    if len(loader.readings) < loader.world:
+        yield f"read on {len(loader.readings)} of {ranges.count(loader.world, 'rank')} only", None
+    elif not loader.comparable:
+        yield "samples are known by index on some ranks and by content on others, and were not compared", None
+        return
+    if len(parts) > 1:
+        text = f"ranks have {len(parts)} unlike datasets, each read whole by its own ranks"
+        yield f"{text}: whether they overlap, and are all that there is, was not seen", None
+        return
+    if any(not loader.is_whole(number) for number in EPOCHS):
+        read = [one["samples"] for number in EPOCHS for one in loader.epoch(number).values()]
+        some = "" if loader.length is None else f" of {loader.length:,}"
+        yield f"a rank read up to {max(read, default=0):,} samples{some} in an epoch, not to its end", FIX_BUDGET
+    repeating = [one for one in coverage.both(loader) if one.again and not one.is_padding]
+    if repeating and not loader.repeats_by_design:
+        most = max(repeating, key=lambda one: one.again)
+        yield f"{most.again:,} times a sample comes again in an epoch, {most.own:,} times on the same rank", None
+    if not loader.by_index and not _is_stable(loader):
+        yield "samples have other content in each epoch, so that those of ranks cannot be compared", FIX_KEY
+    elif not loader.by_index and any(overlaps.of(loader, number).common for number in EPOCHS):
+        yield "samples of equal content come on several ranks, no more often than equal data would", FIX_KEY
+
+
+def _is_stable(loader: Loader) -> bool:
+    """Whether content tells samples apart in both epochs."""
+    share = overlaps.again_next_epoch(loader)
+    return share is not None and share >= STABLE
+
+
+def summary(loader: Loader, parts: list[Loader]) -> str:
+    """ "1,000,003 samples, 4 ranks x 250,001 (1 padded), disjoint, complete, reshuffled each epoch"."""
+    if not any(loader.epoch(number) for number in EPOCHS):
+        return "nothing was read"
+    known = coverage.both(loader) if len(parts) == 1 else []
+    return ", ".join([_samples(loader), _each(loader, known), *_shares(loader, parts, known), *_order(loader)])
+
+
+def _samples(loader: Loader) -> str:
+    epochs = loader.heads(0)
+    read = sum(one["samples"] for one in epochs.values())
+    if loader.by_index and loader.length is not None:
+        told = "" if loader.is_whole(0) else f"{read:,} of "
+        return f"{told}{loader.length:,} samples"
+    how = " by content" if loader.comparable else ""
+    return f"{read:,} samples{how}{'' if loader.is_whole(0) else ' read'}"
+
+
+def _each(loader: Loader, known: list[Coverage]) -> str:
+    """ "4 ranks x 250,001 (1 padded)"."""
+    samples = [one["samples"] for one in loader.heads(0).values()]
+    each = f"{min(samples):,}" if min(samples) == max(samples) else f"{min(samples):,}-{max(samples):,}"
+    shared = f" (each on {loader.sharers})" if loader.sharers > 1 else ""
+    again, missing = (max((getattr(one, what) for one in known), default=0) for what in ("again", "missing"))
+    meant = not loader.repeats_by_design and all(one.exact and one.is_padding for one in known)
+    changes = f" ({again:,} padded)" if meant and again else ""
+    if meant and missing and not again and all(one.is_tail for one in known):
+        changes = f" ({missing:,} dropped)"
+    return f"{ranges.count(len(samples), 'rank')} x {each}{shared}{changes}"
+
+
+def _shares(loader: Loader, parts: list[Loader], known: list[Coverage]) -> Iterator[str]:
+    if loader.repeats_by_design:
+        yield "each on several ranks, by design" if loader.augments else "drawn by each rank for itself"
+    elif len(parts) > 1:
+        yield f"{len(parts)} datasets, not compared"
+    elif known:
+        if all(not one.again or one.is_padding for one in known) and all(one.exact for one in known):
+            yield from ["disjoint"] if known[0].ranks > 1 else []
+        if all(not one.missing and one.exact for one in known):
+            yield "complete"
+    elif loader.comparable and len(loader.heads(0)) > 1:
+        yield from _by_shown(loader)
+
+
+def _by_shown(loader: Loader) -> Iterator[str]:
+    both = [overlaps.of(loader, number) for number in EPOCHS]
+    if any(one.common for one in both) or not (loader.by_index or _is_stable(loader)):
+        return
+    whole = all(loader.is_whole(number) for number in EPOCHS) and all(one.is_all for one in both)
+    yield "disjoint" if whole else f"no overlap among {sum(one.looked for one in both):,} compared"
+
+
+def _order(loader: Loader) -> Iterator[str]:
+    first, second = (loader.epoch(number) for number in EPOCHS)
+    ranks = [rank for rank in first if rank in second and first[rank]["samples"] > 1 and has_end(loader, rank)]
+    if not ranks or is_sequential(loader):
+        return
+    same = [is_same(first[rank], second[rank]) for rank in ranks]
+    if all(same):
+        yield "in the same order each epoch"
+    elif not any(same) and (loader.by_index or _is_stable(loader)):
+        yield "reshuffled each epoch"

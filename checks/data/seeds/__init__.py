@@ -1,0 +1,171 @@
+"""Random generators are alike where they must be (initial weights), and unlike where they must be (augmentation).
+
+With `--data` only. Which of Python's, NumPy's and torch's generators has your function seeded, and on all ranks alike?
+And what does a sample draw from? Workers are started as those of your DataLoader, in two epochs; each takes one sample
+through your collate_fn. Workers, ranks or epochs whose generators begin alike have the same crops, flips and noise.
+Nothing is said of generators that no sample draws from.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypedDict
+
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    Skip,
+    UserCode,
+    option,
+    ranges,
+    seconds,
+)
+from preflight.checks.data.seeds import repeated_messages, rng_draws, seed_vote
+from preflight.checks.data.seeds.repeated_draws import listed
+from preflight.checks.data.seeds.rng_draws import Draws
+from preflight.checks.data.seeds.seed_vote import Seeded
+from preflight.checks.data.shared.generators import CUDA, NUMPY, PYTHON, TORCH
+
+if TYPE_CHECKING:
+    from preflight.checks.data.shared.generators import State
+
+PARTS = (repeated_messages,)
+PLAN = Plan(
+    Scope.WORLD,
+    Level.STANDARD,
+    deadline_s=180.0,
+    estimate_s=2.0,
+    uses=("data.sampler",),
+    unless=("comm.init",),
+    given=("data",),
+)
+
+
+DATA = option(UserCode.parse, None, "the function that returns your DataLoader, as MODULE:FUNCTION")
+SECONDS = option(seconds, 30.0, "for all loaders together; after it the rest is left out")
+PATIENCE_S = option(seconds, 30.0, "seconds that the workers of one loader may take")
+
+SOME_DIFFER = Code(
+    "A random generator is seeded alike on most ranks, and otherwise on some.",
+    fix="Seed all ranks alike, or each by its rank; look for a seed under `if rank == 0`, or from the environment.",
+)
+WEIGHTS_DIFFER = Code(
+    "Weights that are made after the function differ between ranks.",
+    fix="DDP sends rank 0's weights to all. FSDP does not, unless told to: call torch.manual_seed(seed), the same on "
+    "all ranks, before the model is built.",
+)
+DROPOUT_REPEATS = Code(
+    "Dropout that is drawn after the function is the same on all ranks.",
+    fix="Call torch.manual_seed(seed + rank) once the model is built, if each rank shall drop its own.",
+)
+
+
+class Facts(TypedDict):
+    function: str
+    """As the user gave it."""
+    libraries: dict[str, Seeded]
+    """torch, Python, and where they are in use NumPy and CUDA."""
+    loaders: list[Draws]
+
+
+def measure(ctx: Context) -> Facts:
+    """Raises Skip where the function itself has failed."""
+    from preflight.checks.data.shared.user_function import called_before
+
+    given = ctx[DATA]
+    assert given is not None, "the engine asks for it"
+    made = called_before(given)
+    if made is None:
+        raise Skip("the function is called by data.sampler, which was left out, or whose process has ended")
+    if made.mistake is not None:
+        raise Skip("the function returned no loader, which data.sampler tells")
+    end = time.monotonic() + ctx[SECONDS]
+    loaders = []
+    for name, loader in made.loaders.items():
+        ctx.doing(f"starting the workers of loader {name!r}" if name else "starting the loader's workers")
+        left = min(ctx[PATIENCE_S], end - time.monotonic())
+        loaders.append(rng_draws.read(loader, name, made.function, made.after, left))
+    libraries = {name: _seeded(made.before.get(name), state) for name, state in made.after.items()}
+    return Facts(function=str(given), libraries=libraries, loaders=loaders)
+
+
+def _seeded(before: "State | None", after: "State") -> Seeded:
+    """`before` is None where the function itself has imported the library."""
+    changed = after.undrawn if before is None else (after.seed, after.digest) != (before.seed, before.digest)
+    if before is not None and after.seed is not None:
+        changed = after.seed != before.seed
+    return Seeded(seed=after.seed, state=after.digest, changed=changed, undrawn=after.undrawn)
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    some = list(_some_differ(facts, run))
+    yield from some
+    for name, loader in _loaders(facts).items():
+        yield from repeated_messages.judge(name, loader, run)
+    if len(facts) > 1 and not any(TORCH in one.evidence["libraries"] for one in some):
+        yield from _weights_and_dropout(facts)
+
+
+def _loaders(facts: Mapping[int, Facts]) -> dict[str, dict[int, Draws]]:
+    """By name, and by rank."""
+    found: dict[str, dict[int, Draws]] = {}
+    for rank in sorted(facts):
+        for one in facts[rank]["loaders"]:
+            found.setdefault(one["name"], {})[rank] = one
+    return found
+
+
+def _libraries(facts: Mapping[int, Facts]) -> dict[str, dict[int, Seeded]]:
+    names = [name for name in (TORCH, PYTHON, NUMPY) if any(name in one["libraries"] for one in facts.values())]
+    return {
+        name: {rank: one["libraries"][name] for rank, one in sorted(facts.items()) if name in one["libraries"]}
+        for name in names
+    }
+
+
+def _some_differ(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """One finding for all libraries that are seeded otherwise on the same ranks."""
+    odd: dict[tuple[bool, tuple[int, ...]], dict[str, str]] = {}
+    for library, its in _libraries(facts).items():
+        for one in seed_vote.odd(library, its):
+            odd.setdefault((one.certain, one.ranks), {})[library] = one.said
+    for (certain, ranks), said in odd.items():
+        where = run.job.where(ranks[0]) if len(ranks) == 1 else {}
+        severity = Severity.WARN if certain else Severity.INFO
+        proof = {"libraries": list(said), "ranks": ranges.to_text(ranks)}
+        yield SOME_DIFFER.finding(severity, "; ".join(said.values()), evidence=proof, **where)
+
+
+def _weights_and_dropout(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+    """Sound scripts choose either, and should know which they have chosen. Of one that has not seeded here nothing is
+    said: it may do so later."""
+    torch = _libraries(facts)[TORCH]
+    cuda = {rank: one["libraries"].get(CUDA, torch[rank])["state"] for rank, one in facts.items()}
+    after, ranks = f"after {next(iter(facts.values()))['function']}", ranges.count(len(facts), "rank")
+    if len(set(cuda.values())) == 1:
+        seed = torch[min(torch)]["seed"]
+        yield DROPOUT_REPEATS.info(
+            f"torch stands alike on {ranks} {after} (seed {seed}): their dropout masks are equal"
+        )
+    elif any(one["changed"] for one in torch.values()) and len({one["state"] for one in torch.values()}) > 1:
+        counted = seed_vote.seeds(torch)
+        what = f"torch is seeded {counted.usual} on {ranks}, but has drawn otherwise since"
+        if not counted.unanimous:
+            what = f"torch is seeded unlike {after} ({counted.sides(2)})"
+        yield WEIGHTS_DIFFER.info(f"{what}, weights that are made then differ between {ranks}")
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    """ "torch seeded 42, Python and NumPy not seeded on 4 ranks; 4 x 2 DataLoader workers draw differently in 2
+    epochs"."""
+    said: dict[str, list[str]] = {}
+    for library, its in _libraries(facts).items():
+        said.setdefault(seed_vote.said(its), []).append(library)
+    seeded = ", ".join(f"{listed(libraries)} {how}" for how, libraries in said.items())
+    parts = [repeated_messages.summarize(name, loader, run) for name, loader in _loaders(facts).items()]
+    return "; ".join([f"{seeded} on {ranges.count(len(facts), 'rank')}", *parts])

@@ -1,0 +1,110 @@
+"""The loaders of a LightningDataModule as Lightning's Trainer hands them out: prepared, set up, and with the sampler
+that it injects. Lightning's own code does that, by private names of 2.6."""
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from preflight.check import UserError
+
+PACKAGES = ("lightning", "pytorch_lightning")
+STAGES = {"train": "fit", "val": "fit", "test": "test"}
+"""By the name of its loader: what `setup` is called with before."""
+USED = ("_request_dataloader", "_DataLoaderSource", "_process_dataloader")
+"""Of Lightning's data_connector.py."""
+
+
+def is_one(made: Any) -> bool:
+    return _package(made) != ""
+
+
+def loaders(module: Any, nodes: int) -> dict[str, Any]:
+    """By name: train, val and test, as far as the user's class has them; val/0 where a hook returns several. A Trainer
+    that the user has set as `module.trainer` stays; else it is one of all ranks, on so many nodes. Raises UserError
+    where this version of Lightning does it in another way."""
+    package = _package(module)
+    module.trainer = module.trainer or _trainer(package, nodes)
+    module.trainer.datamodule = module
+    _prepare(module)
+    found: dict[str, Any] = {}
+    done = set[str]()
+    for name, stage in STAGES.items():
+        if not _overrides(module, package, f"{name}_dataloader"):
+            continue
+        if stage not in done:
+            module.setup(stage)
+            done.add(stage)
+        found |= _of_hook(module, package, name)
+    return found
+
+
+def _package(made: Any) -> str:
+    """ "lightning.pytorch" or "pytorch_lightning"; "" where it is no data module."""
+    for kind in type(made).__mro__:
+        if kind.__name__ == "LightningDataModule" and kind.__module__.partition(".")[0] in PACKAGES:
+            return kind.__module__.removesuffix(".core.datamodule")
+    return ""
+
+
+def _trainer(package: str, nodes: int) -> Any:
+    """On CPUs: nothing is trained."""
+    world = int(os.environ["WORLD_SIZE"])
+    nodes = nodes if world % nodes == 0 else 1
+    environments = importlib.import_module(f"{package}.plugins.environments")
+    return importlib.import_module(package).Trainer(
+        accelerator="cpu",
+        strategy="ddp",
+        devices=world // nodes,
+        num_nodes=nodes,
+        plugins=[environments.TorchElasticEnvironment()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def _prepare(module: Any) -> None:
+    """On the first rank of each node, or of all; the others wait for it."""
+    from torch import distributed
+
+    first = os.environ["LOCAL_RANK" if getattr(module, "prepare_data_per_node", True) else "RANK"] == "0"
+    if first:
+        module.prepare_data()
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
+def _overrides(module: Any, package: str, hook: str) -> bool:
+    base = importlib.import_module(f"{package}.core.datamodule").LightningDataModule
+    return getattr(type(module), hook) is not getattr(base, hook)
+
+
+def _of_hook(module: Any, package: str, name: str) -> dict[str, Any]:
+    connector = importlib.import_module(f"{package}.trainer.connectors.data_connector")
+    if not all(hasattr(connector, needed) for needed in USED):
+        version = importlib.import_module(package.partition(".")[0]).__version__
+        raise UserError(f"Lightning {version} hands out loaders in a way that is not known here: return them instead")
+    states = importlib.import_module(f"{package}.trainer.states")
+    does = states.TrainerFn.TESTING if name == "test" else states.TrainerFn.FITTING
+    stage = {"train": "TRAINING", "val": "VALIDATING", "test": "TESTING"}[name]
+    made = connector._request_dataloader(connector._DataLoaderSource(module, f"{name}_dataloader"))
+    return {
+        path: connector._process_dataloader(module.trainer, does, getattr(states.RunningStage, stage), loader)
+        for path, loader in _flat(made, name)
+    }
+
+
+def _flat(made: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """A hook may return a list or a dict of loaders, nested, or a CombinedLoader of them."""
+    if type(made).__name__ == "CombinedLoader":
+        made = made.iterables
+    if isinstance(made, Mapping):
+        for key, inner in made.items():
+            yield from _flat(inner, f"{path}/{key}")
+    elif isinstance(made, list | tuple):
+        for number, inner in enumerate(made):
+            yield from _flat(inner, f"{path}/{number}")
+    else:
+        yield path, made

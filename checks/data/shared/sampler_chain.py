@@ -1,0 +1,162 @@
+"""What chooses a loader's samples: samplers that stand in each other, and what they say of themselves."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from preflight.check import UserCode
+
+DEEPEST = 4
+LINKS = ("sampler", "batch_sampler", "dataset")
+INDEX_READERS = ("torch.utils.data", "torchdata.stateful_dataloader")
+"""Modules in which an `__iter__` yields what the sampler says, and does nothing before that."""
+
+
+def by_index(loader: Any) -> bool:
+    """Whether its samples are what its sampler says: the dataset is map-style, and the loader's `__iter__` is torch's
+    DataLoader's, or one known to do the same. One of the user's own may do anything."""
+    import torch
+
+    module, _ = iterator_of(loader)
+    known = any(module == package or module.startswith(f"{package}.") for package in INDEX_READERS)
+    dataset = linked(loader, "dataset")
+    streams = isinstance(dataset, torch.utils.data.IterableDataset)
+    return known and hasattr(type(dataset), "__getitem__") and not streams and chooser(loader)[0] is not None
+
+
+def iterator_of(loader: Any) -> tuple[str, str]:
+    """The module and the class in which its `__iter__` is written; "" where they are not known."""
+    iterates = getattr(type(loader), "__iter__", None)
+    return str(getattr(iterates, "__module__", "")), str(getattr(iterates, "__qualname__", "")).partition(".")[0]
+
+
+def chooser(loader: Any) -> tuple[Any, bool]:
+    """The batch sampler, or where there is none the sampler; and whether it is the former."""
+    batch_sampler = linked(loader, "batch_sampler")
+    return (linked(loader, "sampler"), False) if batch_sampler is None else (batch_sampler, True)
+
+
+def without_drop_last(loader: Any) -> tuple[Any, bool, int]:
+    """As `chooser`; but where torch's BatchSampler drops an incomplete last batch one that does not, and the size of a
+    complete one: so what is dropped is known, too. The size is 0 where nothing is dropped so."""
+    from torch.utils.data import BatchSampler
+
+    outermost, is_batches = chooser(loader)
+    if type(outermost) is BatchSampler and outermost.drop_last:
+        return BatchSampler(outermost.sampler, outermost.batch_size, drop_last=False), True, outermost.batch_size
+    return outermost, is_batches, 0
+
+
+def linked(thing: Any, name: str) -> Any:
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # a property of his
+        return None
+
+
+def within(loader: Any) -> Any:
+    """The DataLoader that a loader of the user's own holds, or the loader itself: what it says of its samplers is
+    known, though a training script cannot reach them."""
+    if chooser(loader)[0] is None:
+        for one in vars(loader).values() if hasattr(loader, "__dict__") else ():
+            if linked(one, "dataset") is not None and chooser(one)[0] is not None:
+                return one
+    return loader
+
+
+def samplers(loader: Any) -> list[Any]:
+    """From the outermost to the innermost."""
+    import torch
+
+    found: list[Any] = []
+    one, _ = chooser(loader)
+    while one is not None and len(found) < DEEPEST and not any(one is other for other in found):
+        found.append(one)
+        one, _ = chooser(one)
+    streams = isinstance(linked(loader, "dataset"), torch.utils.data.IterableDataset)
+    return [] if streams else found  # torch gives each stream a sampler that says nothing
+
+
+def epoch_setters(loader: Any) -> Iterator[tuple[str, Callable[[int], Any]]]:
+    """Each `set_epoch` that a training script can reach, and where: "loader.sampler"."""
+    seen: list[Any] = [None]
+    level = [("loader", loader)]
+    for _ in range(DEEPEST + 1):
+        below: list[tuple[str, Any]] = []
+        for path, one in level:
+            if any(one is other for other in seen):
+                continue
+            seen.append(one)
+            setter = linked(one, "set_epoch")
+            if callable(setter):
+                yield path, setter
+            below += [(f"{path}.{name}", linked(one, name)) for name in LINKS]
+        level = below
+
+
+def said(chain: list[Any]) -> dict[str, int | bool | None]:
+    """`num_replicas`, `replica`, `seed` and `shuffle` of the innermost sampler that has them."""
+    replicas = next((one for one in reversed(chain) if _number(one, "num_replicas") is not None), None)
+    return {
+        "num_replicas": _number(replicas, "num_replicas"),
+        "replica": _number(replicas, "rank"),
+        "seed": next((seed for one in reversed(chain) if (seed := _number(one, "seed")) is not None), None),
+        "shuffle": next((flag for one in reversed(chain) if (flag := shuffles(one)) is not None), None),
+    }
+
+
+def parted(loader: Any, chain: list[Any]) -> list[str]:
+    """Types of those that each give a rank a part: DistributedSampler and its kin, Accelerate's, by their numbers of
+    ranks; a dispatcher parts each batch."""
+    module, kind = iterator_of(loader)
+    dispatches = [kind] if (module, kind) == ("accelerate.data_loader", "DataLoaderDispatcher") else []
+    numbers = [(one, _number(one, "num_replicas") or _number(one, "num_processes") or 1) for one in chain]
+    return dispatches + [type(one).__name__ for one, number in numbers if number > 1]
+
+
+def shuffles(thing: Any) -> bool | None:
+    """As a sampler, or a stream, says itself by its `shuffle`."""
+    return _flag(thing, "shuffle")
+
+
+def drops_last(loader: Any, chain: list[Any]) -> bool | None:
+    """Whether the loader or any of its samplers leaves a tail out; None where none says."""
+    flags = [flag for one in [loader, *chain] if (flag := _flag(one, "drop_last")) is not None]
+    return any(flags) if flags else None
+
+
+def by_design(chain: list[Any]) -> Literal["", "subset", "repeats", "augments"]:
+    """What torch's own samplers are for, and those of repeated augmentation (`repetitions` in DeiT and torchvision,
+    `num_repeats` in timm). torchdata has a RandomSampler by itself."""
+    for one in chain:
+        if any((_number(one, name) or 0) > 1 for name in ("repetitions", "num_repeats")):
+            return "augments"
+        names = {kind.__name__ for kind in type(one).__mro__}
+        if "WeightedRandomSampler" in names:
+            return "repeats" if one.replacement else "subset"
+        if "SubsetRandomSampler" in names:
+            return "subset"
+        if "RandomSampler" in names and (one.replacement or one.num_samples > len(one.data_source)):
+            return "repeats"
+        if "RandomSampler" in names and one.num_samples < len(one.data_source):
+            return "subset"
+    return ""
+
+
+def place(loader: Any, chain: list[Any], code: UserCode | None) -> tuple[str, int] | None:
+    """Where the user's own code chooses the samples: a sampler's class, a stream's `__iter__`, a loader's."""
+    if code is None:
+        return None
+    dataset = linked(loader, "dataset")
+    iterates = [getattr(type(one), "__iter__", None) for one in (dataset, loader)]
+    candidates = [type(one) for one in reversed(chain)] or iterates
+    return next((found for one in candidates if one is not None and (found := code.place_of(one))), None)
+
+
+def _number(thing: Any, name: str) -> int | None:
+    value = linked(thing, name)
+    return value if type(value) is int else None
+
+
+def _flag(thing: Any, name: str) -> bool | None:
+    value = linked(thing, name)
+    return value if isinstance(value, bool) else None

@@ -1,0 +1,161 @@
+"""Calls the function of `--data`, once in a worker, and takes what it returns for loaders by their names."""
+
+import os
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from preflight.check import Context, UserCode, UserError
+from preflight.checks.data.shared.readings import Mistake
+from preflight.checks.data.shared.timeouts import Stuck, patience
+
+
+@dataclass(frozen=True)
+class Called:
+    """What came of it on this rank."""
+
+    function: UserCode
+    """Its `start` is the current folder before the call: use this one for what is said of his code."""
+    loaders: dict[str, Any]
+    """By name: "" of the only one, "0", "1" of a list or a tuple, the keys of a dict. Empty where there is a
+    `mistake`."""
+    mistake: Mistake | None
+    printed: list[str]
+    """As `traces.Traces`, and the next two."""
+    lines: int
+    written: list[str]
+    before: dict[str, Any] = field(repr=False)
+    """`generators.snapshot()` before the call, and after it."""
+    after: dict[str, Any] = field(repr=False)
+
+
+_calls: dict[str, Called] = {}
+
+
+def called(ctx: Context, code: UserCode, patience_s: float) -> Called:
+    """The first call in this worker is the only one. What is wrong with the user's code is its `mistake`; raises what a
+    collective has raised, and what making the process group raises."""
+    name = str(code)
+    if name not in _calls:
+        _bound(ctx.process_group(), ctx, patience_s)
+        _set_rank(ctx)
+        ctx.doing(f"calling {name}")
+        _calls[name] = _called(code, patience_s, len(ctx.job.nodes))
+    return _calls[name]
+
+
+def called_before(code: UserCode) -> Called | None:
+    """What came of the call in this worker, if there was one."""
+    return _calls.get(str(code))
+
+
+def _bound(group: Any, ctx: Context, patience_s: float) -> None:
+    """A barrier of his, at which another rank never comes, is one call of C: on gloo it ends soon after our patience
+    does. (With NCCL a time-out would end the worker.) The next check sets its own again."""
+    from torch.distributed import distributed_c10d
+
+    if ctx.job.backend == "gloo":
+        distributed_c10d._set_pg_timeout(timedelta(seconds=patience_s + 1.0), group)
+
+
+def _set_rank(ctx: Context) -> None:
+    """As the process group has it: where a rank was lost, the others' numbers are new ones, and a sampler that reads
+    RANK would leave out a part. srun and mpirun set none of them; his script does, before it makes the loader."""
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(ctx.group_rank), str(len(ctx.members))
+    os.environ.setdefault("LOCAL_RANK", str(ctx.local_rank))
+
+
+def _called(code: UserCode, patience_s: float, nodes: int) -> Called:
+    from preflight.checks.data.shared import generators, lightning_datamodule
+    from preflight.checks.data.shared.side_effects import traced
+
+    before = generators.snapshot()
+    loaders: dict[str, Any] = {}
+    mistake: Mistake | None = None
+    with traced() as traces:
+        try:
+            with patience(patience_s, f"{code.function}() to return", code):
+                made = code.call(may_be_none=True)
+                if lightning_datamodule.is_one(made):
+                    with code.blamed(always=True):
+                        made = lightning_datamodule.loaders(made, nodes)
+            loaders, wrong = _named(made)
+            mistake = _wrong_return(code, wrong) if wrong else None
+        except UserError as error:
+            mistake = Mistake(kind="user_error", text=error.text + _hint(error), file=error.file, line=error.line)
+        except Stuck as stuck:
+            mistake = stuck.mistake()
+    after = generators.snapshot()
+    found = {} if mistake else loaders
+    return Called(code, found, mistake, traces.printed, traces.lines, traces.written, before, after)
+
+
+def _hint(error: UserError) -> str:
+    if "default process group twice" in error.text:  # torch/distributed/distributed_c10d.py
+        return " (preflight has made it before the call: make one only if not torch.distributed.is_initialized())"
+    return ""
+
+
+# What it returns
+
+
+def _named(made: Any) -> tuple[dict[str, Any], str]:
+    """Loaders by their names; and what is wrong with them, or ""."""
+    if isinstance(made, Mapping):
+        loaders, which = {str(key): one for key, one in made.items()}, "whose {name!r} is "
+    elif isinstance(made, list | tuple):
+        loaders, which = {str(number): one for number, one in enumerate(made)}, "whose element {name} is "
+    else:
+        return {"": made}, _no_loader(made)
+    kind = f"a {type(made).__name__}"
+    if not loaders:
+        return {}, f"an empty {type(made).__name__}, expected loaders in it"
+    wrong = [(name, why) for name, one in loaders.items() if (why := _no_loader(one) or _nested(one))]
+    return loaders, f"{kind} {which.format(name=wrong[0][0])}{wrong[0][1]}" if wrong else ""
+
+
+def _no_loader(one: Any) -> str:
+    """What it is, and what was expected; "" for an object that a `for` can go over again and again. (A class of the
+    user's that is its own iterator may begin anew in `__iter__`: reading it tells.)"""
+    import torch
+    from torch.utils.data import Dataset, IterableDataset, Sampler
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    kind, name = type(one), type(one).__name__
+    if one is None:
+        return "None, expected a loader"
+    if isinstance(one, type):
+        return f"the class {one.__name__}, expected an object of it"
+    if isinstance(one, types.FunctionType | types.MethodType):
+        return f"the function {one.__name__}, expected what it returns"
+    if isinstance(one, _BaseDataLoaderIter) or (hasattr(kind, "__next__") and kind.__module__ in _ONCE):
+        return f"a {name}, which can be read once only: expected the loader, which every epoch reads from its beginning"
+    has_rows = hasattr(kind, "__getitem__")
+    if isinstance(one, Dataset) and not isinstance(one, IterableDataset) and not hasattr(kind, "__iter__"):
+        return f"a dataset ({name}), expected the DataLoader that reads it"
+    if has_rows and kind.__module__.startswith("datasets."):  # Hugging Face's, which can be iterated over its rows
+        return f"a dataset (datasets.{name}), expected the DataLoader that reads it"
+    if isinstance(one, Sampler):
+        return f"a sampler ({name}), expected the DataLoader that asks it"
+    if isinstance(one, str | bytes | torch.Tensor) or not hasattr(kind, "__iter__") or hasattr(kind, "__array__"):
+        return f"of type {name}, expected a DataLoader, or another object that a for loop reads once an epoch"
+    return ""
+
+
+_ONCE = ("builtins", "itertools", "_io")
+
+
+def _nested(one: Any) -> str:
+    """A list in a list is taken for a loader of few batches."""
+    inner = list(one.values()) if isinstance(one, Mapping) else one
+    if isinstance(inner, list | tuple) and any(hasattr(loader, "batch_sampler") for loader in inner[:100]):
+        return f"a {type(one).__name__} of loaders, expected a loader: name all of them in one list or dict"
+    return ""
+
+
+def _wrong_return(code: UserCode, wrong: str) -> Mistake:
+    file, line = code.place() or (None, None)
+    where = f"{file}:{line}" if file else str(code)
+    return Mistake(kind="wrong_return", text=f"{where}: {code.function}() returns {wrong}", file=file, line=line)

@@ -1,0 +1,222 @@
+"""Software: Python, torch, its libraries, driver, kernel, image, packages and the training code are alike on all nodes.
+
+Versions are those that are loaded, not what variables say; where torch is not imported they are read from its files.
+Packages are the names of the `.dist-info` and `.egg-info` folders on `sys.path`. The code is what the git repository
+around the current folder has checked out, or with `--code DIR` every source file below DIR.
+What is odd because of another odd thing is not told twice: a node's own torch brings its own NCCL and packages.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Vote, option, ranges, vote, words
+from preflight.checks.env.software import code, installed
+
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.3)
+
+CODE = option(str, "", "folder of the training code; empty: the git repository around the current folder")
+
+PYTHON = Code("Nodes have different versions of Python.", fix="Start all nodes in one environment or image.")
+TORCH = Code("Nodes have different versions of torch.", fix="Install the same torch on all nodes, or start one image.")
+CUDA = Code("Nodes have torch built for different CUDA versions.", fix="Install the same build of torch on all nodes.")
+NCCL = Code(
+    "Nodes have loaded different versions of NCCL.",
+    fix="Install the same NCCL on all nodes; look for another libnccl in LD_LIBRARY_PATH and LD_PRELOAD.",
+)
+CUDNN = Code(
+    "Nodes have loaded different versions of cuDNN.",
+    fix="Install the same cuDNN on all nodes; look for another libcudnn in LD_LIBRARY_PATH.",
+)
+DRIVER = Code("Nodes have different GPU drivers.", fix="Install the same driver on all nodes.")
+KERNEL = Code("Nodes run different kernel versions.", fix="Boot all nodes into the same kernel.")
+IMAGE = Code("Nodes have different systems or container images.", fix="Start the same image, by digest, on all nodes.")
+PACKAGES = Code(
+    "Nodes have different Python packages.",
+    fix="Install from one lock file on all nodes, or start one image; look for a ~/.local or PYTHONPATH of the node's.",
+)
+SOURCES = Code(
+    "Nodes have different training code.",
+    fix="Check out the same commit on all nodes (git status shows what was edited), or share the folder.",
+)
+NO_SOURCES = Code("The training code could not be read.", fix="Give --code the folder of the code alone, on all nodes.")
+PATHS = Code(
+    "A node imports the same torch from another path.", fix="Nothing, unless meant otherwise: see PATH and PYTHONPATH."
+)
+
+TOLD, IN_EVIDENCE = 4, 50
+"""Packages and files that a sentence names, and that the evidence holds."""
+MISSING = "missing"
+NO_MATTER = {"pip", "torch"}
+"""Packages whose versions are not compared: it does not train, and it has a finding of its own."""
+
+
+class Facts(TypedDict):
+    versions: dict[str, str | None]
+    """None where it is not known, or not there."""
+    packages: list[str]
+    """ "numpy 2.1.0" of each. (In a dict the scrubber would hide the version of a google-auth.)"""
+    code: code.Code
+    paths: dict[str, str | None]
+
+
+def measure(ctx: Context) -> Facts:
+    ctx.doing("looking at what is installed")
+    versions, paths = installed.versions(ctx.environ)
+    packages = installed.packages()
+    folder = ctx[CODE] or code.here()
+    ctx.doing("reading the code", file=folder)
+    read = code.of_folder(folder) if ctx[CODE] else code.of_repository(folder)
+    return {"versions": versions, "packages": packages, "code": read, "paths": paths}
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from _versions("driver", "the GPU driver", DRIVER.warn, facts, run)
+    yield from _versions("kernel", "the kernel", KERNEL.warn, facts, run)
+    yield from _versions("image", "the system", IMAGE.warn, facts, run)
+    torches = yield from _versions("torch", "torch", TORCH.fail, facts, run)
+    alike = _usual_ones(torches, facts)
+    builds = yield from _versions("cuda", "torch's CUDA", CUDA.fail, alike, run)
+    alike = _usual_ones(builds, alike)
+    yield from _versions("nccl", "NCCL", NCCL.fail, alike, run)
+    yield from _versions("cudnn", "cuDNN", CUDNN.warn, alike, run)
+    minors = vote((rank, _minor(one)) for rank, one in facts.items())
+    yield from _unlike("Python", minors, PYTHON.warn, run)
+    yield from _versions("python", "Python", PYTHON.info, _usual_ones(minors, facts), run)
+    alike = _usual_ones(minors, alike)
+    yield from _unlike_packages(alike, run)
+    yield from _unlike_paths(alike, run)
+    yield from _unreadable_code(facts, run)
+    yield from _unlike_code(facts, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
+    one = next(iter(facts.values()))
+    versions, known = one["versions"], one["code"]
+    names = {"python": "Python", "torch": "torch", "nccl": "NCCL", "driver": "driver"}
+    parts = [f"{called} {versions[name]}" for name, called in names.items() if versions[name]]
+    parts += [ranges.count(len(one["packages"]), "package")]
+    return ", ".join([*parts, f"code {_called(known)}"] if known["digest"] or known["commit"] else parts)
+
+
+def _minor(one: Facts) -> str:
+    return ".".join(str(one["versions"]["python"]).split(".")[:2])
+
+
+def _usual_ones(votes: Vote[str], facts: Mapping[int, Facts]) -> Mapping[int, Facts]:
+    """Those that have the usual value: what else is unlike on the others follows from it."""
+    if votes.unanimous:
+        return facts
+    return {rank: facts[rank] for rank in votes.ranks_of[votes.usual] if rank in facts} if votes.decided else {}
+
+
+def _versions(
+    name: str, called: str, say: Callable[..., Finding], facts: Mapping[int, Facts], run: Run
+) -> Generator[Finding, None, Vote[str]]:
+    """What is not known has no vote."""
+    votes = vote((rank, version) for rank, one in facts.items() if (version := one["versions"][name]) is not None)
+    yield from _unlike(called, votes, say, run)
+    return votes
+
+
+def _unlike(called: str, votes: Vote[str], say: Callable[..., Finding], run: Run) -> Iterator[Finding]:
+    for rank, value in votes.odd():
+        yield say(f"{called} is {value}, expected {votes.usual} as on {votes.share('node')}", node=_node(rank, run))
+    if not votes.decided and not votes.unanimous:
+        yield say(f"{called} is {_sides(votes, run)}, expected the same on all nodes")
+
+
+def _node(rank: int, run: Run) -> str:
+    return run.job.node_of(rank).node
+
+
+def _sides(votes: Vote[str], run: Run) -> str:
+    """ "2.6.0 on node-0; 2.7.0 on node-1 and 3 others" """
+    told = []
+    for value, ranks in votes.ranks_of.items():
+        others = f" and {ranges.count(len(ranks) - 1, 'other')}" if len(ranks) > 1 else ""
+        told.append(f"{value} on {_node(ranks[0], run)}{others}")
+    return _listed(told)
+
+
+def _listed(told: list[str]) -> str:
+    return words.some(told, TOLD, "; ", "; ")
+
+
+def _unlike_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    lists = {id(one): one["packages"] for one in facts.values()}  # equal facts are one object
+    names = {name for package in _differing(lists.values()) for name in package.split(" ")[:1]} - NO_MATTER
+    versions = {id_: dict(package.split(" ", 1) for package in packages) for id_, packages in lists.items()}
+    odd: dict[int, list[str]] = {}
+    split: list[str] = []
+    for name in sorted(names):
+        votes = vote((rank, versions[id(one)].get(name, MISSING)) for rank, one in facts.items())
+        for rank, version in votes.odd():
+            expected = "none" if votes.usual == MISSING else votes.usual
+            odd.setdefault(rank, []).append(f"{name} is {version}, expected {expected}")
+        if not votes.decided:
+            split.append(f"{name} is {_sides(votes, run)}")
+    for rank, told in odd.items():
+        text = f"{ranges.count(len(told), 'package')} different from most nodes: {_listed(told)}"
+        yield PACKAGES.warn(text, node=_node(rank, run), evidence={"packages": told[:IN_EVIDENCE]})
+    if split:
+        text = (
+            f"{ranges.count(len(split), 'package')} different between nodes, expected the same on all: {_listed(split)}"
+        )
+        yield PACKAGES.warn(text, evidence={"packages": split[:IN_EVIDENCE]})
+
+
+def _differing(lists: Iterable[list[str]]) -> set[str]:
+    """What some of them hold and others do not."""
+    first, *others = [set(one) for one in lists] or [set()]
+    return first.union(*others) - first.intersection(*others)
+
+
+def _unlike_paths(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    votes = vote((rank, path) for rank, one in facts.items() if (path := one["paths"]["torch"]) is not None)
+    if votes.decided:  # where all differ, each node has its own environment
+        yield from _unlike("torch's folder", votes, PATHS.info, run)
+
+
+def _unreadable_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """Of a repository that nobody asked for nothing is said."""
+    for rank, one in facts.items():
+        if run[CODE] and (why := one["code"]["unknown"]):
+            say = NO_SOURCES.fail if why in (code.NO_FOLDER, code.IS_FILE) else NO_SOURCES.warn
+            yield say(f"{run[CODE]} cannot be compared: {why}, expected its source files", node=_node(rank, run))
+
+
+def _unlike_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    codes = {rank: one["code"] for rank, one in facts.items() if one["code"]["digest"] or one["code"]["commit"]}
+    by_commit = any(one["unknown"] for one in codes.values())
+    ids = ((rank, one["commit"] if by_commit else one["digest"]) for rank, one in codes.items())
+    votes = vote((rank, id_) for rank, id_ in ids if id_)
+    if votes.unanimous:
+        return
+    usual, *others = (codes[ranks[0]] for ranks in votes.ranks_of.values())
+    if not votes.decided:
+        sides = vote({rank: _called(codes[rank]) for ranks in votes.ranks_of.values() for rank in ranks})
+        say, files = _weighed(others[0], usual)
+        yield say(f"the code is {_sides(sides, run)}, expected the same on all nodes{files}")
+    for rank, _ in votes.odd():
+        one = codes[rank]
+        say, files = _weighed(one, usual)
+        expected = f"{_called(usual)} as on {votes.share('node')}"
+        text = f"the code in {one['folder']} is {_called(one)}, expected {expected}{files}"
+        yield say(text, node=_node(rank, run))
+
+
+def _called(one: code.Code) -> str:
+    """ "commit 8af7772e2e with edits, digest 18cddcd29cbb" """
+    commit = [f"commit {one['commit'][:10]}{' with edits' if one['edited'] else ''}"] if one["commit"] else []
+    return ", ".join([*commit, f"digest {one['digest']}"] if one["digest"] else commit)
+
+
+def _weighed(one: code.Code, usual: code.Code) -> tuple[Callable[..., Finding], str]:
+    """Other sources compute something else. Other settings may be meant so, and another folder may be no code at all
+    that the job runs."""
+    names = sorted({file.split(" ", 1)[1] for file in _differing([one["files"], usual["files"]])})
+    listed = bool(one["files"] and usual["files"])
+    computes = any(name.endswith(code.SOURCES) and not name.endswith(code.SCRIPTS) for name in names)
+    harmless = one["folder"] != usual["folder"] or (listed and not computes)
+    told = f"; different: {_listed(names)}" if listed else ""
+    return SOURCES.warn if harmless else SOURCES.fail, told

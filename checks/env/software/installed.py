@@ -1,0 +1,99 @@
+"""What is installed here: versions as they are loaded, not as variables say, and the names of packages."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+IMAGE_NAMES = ("APPTAINER_NAME", "SINGULARITY_NAME", "NVIDIA_BUILD_ID")
+"""What tells images apart from inside: the file's name, and the build that NVIDIA's own images state. Docker and
+Kubernetes tell a container nothing of its image."""
+
+
+def versions(environ: Mapping[str, str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """(versions, paths). None is what is not there, or cannot be known."""
+    found, folder = _torch()
+    found |= {"python": sys.version.split()[0], "kernel": f"{os.uname().release} {os.uname().machine}"}
+    found |= {"driver": _driver(), "image": _image(environ)}
+    nccl = re.search(r"/\S*libnccl\S*", _text("/proc/self/maps")) if found["nccl"] else None
+    return found, {"python": sys.executable, "torch": folder, "nccl": nccl.group() if nccl else None}
+
+
+def packages() -> list[str]:
+    """ "numpy 2.1.0" of each. As for an import, the first of a name on the path counts."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        here: dict[str, str] = {}
+        try:
+            names = sorted(os.listdir(folder or "."))
+        except OSError:  # a zip, or not there
+            continue
+        for name in names:
+            if match := re.fullmatch(r"(.+?)-(\d[^-]*)(?:-py[\d.]+)?\.(?:dist|egg)-info", name):
+                here[re.sub(r"[-_.]+", "-", match[1]).lower()] = match[2]
+        found = {**here, **found}
+    return [f"{name} {version}" for name, version in sorted(found.items())]
+
+
+def _torch() -> tuple[dict[str, str | None], str | None]:
+    """(versions, path). Asks torch only where it is imported already: that takes a second."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return _torch_by_its_files()
+    nccl = importlib.import_module("torch.cuda.nccl")
+    build = torch.version.cuda or (f"ROCm {torch.version.hip}" if torch.version.hip else "none")
+    return {
+        "torch": str(torch.__version__),
+        "cuda": build,
+        "nccl": _answer(lambda: ".".join(map(str, nccl.version()))),
+        "cudnn": _answer(torch.backends.cudnn.version),
+    }, os.path.dirname(torch.__file__)
+
+
+def _answer(ask: Callable[[], object]) -> str | None:
+    """None from a torch that was built without it; it says so in many ways."""
+    try:
+        version = ask()
+    except Exception:
+        return None
+    return None if version is None else str(version)
+
+
+def _torch_by_its_files() -> tuple[dict[str, str | None], str | None]:
+    spec = importlib.util.find_spec("torch")
+    folder = os.path.dirname(spec.origin) if spec and spec.origin else None
+    text = _text(os.path.join(folder, "version.py")) if folder else ""
+    said = dict(re.findall(r"^(__version__|cuda|hip)\b.* = '(.+)'$", text, re.MULTILINE))
+    build = said.get("cuda") or (f"ROCm {said['hip']}" if "hip" in said else "none")
+    versions = {"torch": said.get("__version__"), "cuda": build if said else None, "nccl": None, "cudnn": None}
+    return versions, folder
+
+
+def _driver() -> str | None:
+    """NVIDIA's or AMD's kernel module."""
+    if version := (_text("/sys/module/nvidia/version") or _text("/sys/module/amdgpu/version")).strip():
+        return version
+    found = re.search(r"\s(\d+\.[\d.]+)\s", _text("/proc/driver/nvidia/version"))
+    return found[1] if found else None
+
+
+def _image(environ: Mapping[str, str]) -> str:
+    """What can be seen from inside: the distribution, the C library, and the image's name where it is told."""
+    system = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text("/etc/os-release"), re.MULTILINE)
+    podman = re.search(r'^image="?([^"\n]+)', _text("/run/.containerenv"), re.MULTILINE)
+    names = [environ[name] for name in IMAGE_NAMES if environ.get(name)] + ([podman[1]] if podman else [])
+    library = os.confstr("CS_GNU_LIBC_VERSION") or "an unknown C library"
+    inside = f" in {' '.join(names)}" if names else ""
+    return f"{system[1] if system else 'an unknown system'} with {library}{inside}"
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

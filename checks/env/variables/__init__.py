@@ -1,0 +1,248 @@
+"""Environment variables: each means what was meant, to the library that reads it, and the same on all ranks.
+
+Reads NCCL_*, TORCH_*, GLOO_*, CUDA_*, UCX_*, FI_*, OFI_* and OMP_NUM_THREADS as each process was given them, and
+what NCCL adds from its files. What is known of each variable, with its source, is variables.tsv.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, ranges, vote
+from preflight.checks.env.variables import knowledge
+from preflight.checks.env.variables.knowledge import Variable
+from preflight.nccl import config_files
+
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.2)
+
+UNLIKE = Code(
+    "A variable differs between ranks.",
+    fix="Set {variable} once for all nodes, in the job's script; look for another value in the node's shell start-up "
+    "files, image and nccl.conf.",
+)
+UNKNOWN = Code("No library knows a variable.", fix="Correct the name {variable}, or remove it.")
+WRONG_VALUE = Code("A library reads another value than was meant.", fix="Correct {variable}.")
+WRONG_GRAMMAR = Code("A list of interfaces is not in the library's grammar.", fix="Correct {variable}.")
+NO_EFFECT = Code("A variable has no effect.", fix="Remove {variable}.")
+DEPRECATED = Code("A variable has a newer name.", fix="Replace {variable}, or remove it.")
+LEFTOVER = Code("A variable is left over from debugging.", fix="Remove {variable} from the job's environment.")
+CONF_LINE = Code(
+    "A line of NCCL's configuration file sets another variable than was meant.",
+    fix="Write NAME=VALUE in {file}, without spaces, quotes or export.",
+)
+CONF_MISSING = Code(
+    "NCCL_CONF_FILE names no readable file.",
+    fix="Correct the path (~ is not expanded), or unset NCCL_CONF_FILE; with it, ~/.nccl.conf is not read either.",
+)
+LONGEST = 1000
+"""Characters of a value."""
+GRAMMARS = ("ifnames", "hcas", "gloo_ifname")
+
+
+class Facts(TypedDict):
+    values: dict[str, str]
+    """What the libraries get, environment and files together."""
+    origin: dict[str, str]
+    """The file of those that are not from the environment."""
+    conf_lines: list[tuple[str, int, str]]
+    conf_missing: str
+    hcas: list[str]
+
+
+def measure(ctx: Context) -> Facts:
+    ctx.doing("NCCL's configuration files", file=ctx.environ.get("NCCL_CONF_FILE", "~/.nccl.conf, /etc/nccl.conf"))
+    conf = config_files.read(ctx.environ)
+    own = {name: value for name, value in ctx.environ.items() if knowledge.is_ours(name)}
+    added = {name: one for name, one in conf["settings"].items() if knowledge.is_ours(name)}
+    ctx.doing("devices in /sys/class")
+    return {
+        "values": {
+            name: _cut(value) for name, value in {**{n: one["value"] for n, one in added.items()}, **own}.items()
+        },
+        "origin": {name: one["origin"] for name, one in added.items()},
+        "conf_lines": conf["odd_lines"],
+        "conf_missing": conf["missing"],
+        "hcas": _listed("/sys/class/infiniband"),
+    }
+
+
+def _cut(value: str) -> str:
+    """Of a value that no library can mean there is enough to tell it from another."""
+    return value if len(value) <= LONGEST else f"{value[:60]}... ({len(value):,} characters, hash {_hash(value)})"
+
+
+def _hash(value: str) -> str:
+    return hashlib.sha256(value.encode(errors="replace")).hexdigest()[:12]
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    names = sorted({name for one in _distinct(facts) for name in one["values"]})
+    for name in names:
+        row = knowledge.find(name)
+        if row is None or row.status != "build":
+            yield from _unlike(name, row, facts, run)
+    for (finding, details), ranks in _by_finding(facts, run).items():
+        yield from _told(finding, dict(details), ranks, facts, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
+    names = {name for one in _distinct(facts) for name in one["values"]}
+    files = {path for one in _distinct(facts) for path in one["origin"].values()}
+    shown = ", ".join(sorted(names)) if len(names) <= 3 else ranges.count(len(names), "variable")
+    where = f", some in {' and '.join(sorted(files))}" if files else ""
+    return f"{shown or 'none'} set{where}"
+
+
+def _distinct(facts: Mapping[int, Facts]) -> list[Facts]:
+    """Ranks with equal facts share one object: a thousand ranks are mostly a few of these."""
+    return list({id(one): one for one in facts.values()}.values())
+
+
+# Between ranks
+
+
+def _unlike(name: str, row: Variable | None, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    severity = _weight(name, row)
+    if severity is None:
+        return
+    votes = vote((rank, one["values"].get(name)) for rank, one in facts.items())
+    if votes.unanimous:
+        return
+    for rank, value in votes.odd():
+        file = facts[rank]["origin"].get(name)
+        said = "not set" if value is None else f"{value!r}{f' (from {file})' if file else ''}"
+        text = f"{name} is {said}, expected {votes.among()}"
+        yield UNLIKE.finding(severity, text, variable=name, file=file, **run.job.where(rank))
+    if not votes.decided:
+        text = f"{name} is {votes.sides()}; expected one value on all ranks"
+        yield UNLIKE.finding(severity, text, variable=name)
+
+
+def _weight(name: str, row: Variable | None) -> Severity | None:
+    """How bad it is if ranks differ; None if each may have its own."""
+    if row is None:
+        return Severity.WARN if name.startswith(knowledge.COMPLETE) else Severity.INFO
+    if row.status in ("build", "absent", "removed") or row.differs == "own":
+        return None
+    return Severity(row.differs)
+
+
+# On each rank
+
+Said = tuple[tuple[Code, Severity, str], tuple[tuple[str, Any], ...]]
+"""((code, severity, message), details): what is said of one environment, hashable so that equal ones merge."""
+
+
+def _by_finding(facts: Mapping[int, Facts], run: Run) -> dict[Said, list[int]]:
+    ranks_of: dict[int, list[int]] = {}
+    for rank, one in facts.items():
+        ranks_of.setdefault(id(one), []).append(rank)
+    found: dict[Said, list[int]] = {}
+    for one in _distinct(facts):
+        for said in _said_of(one, run):
+            found.setdefault(said, []).extend(ranks_of[id(one)])
+    return found
+
+
+def _told(
+    finding: tuple[Code, Severity, str], details: dict[str, Any], ranks: list[int], facts: Mapping[int, Facts], run: Run
+) -> Iterator[Finding]:
+    """Of all ranks together the variable is the culprit, not a rank."""
+    code, severity, text = finding
+    for where in [{}] if len(ranks) == len(facts) else [run.job.where(rank) for rank in sorted(ranks)]:
+        yield code.finding(severity, text, **details, **where)
+
+
+def _said_of(one: Facts, run: Run) -> Iterator[Said]:
+    for name in sorted(one["values"]):
+        value, file = one["values"][name], one["origin"].get(name)
+        row = knowledge.find(name)
+        for code, severity, text, fix in _said_of_variable(name, value, row, one, run):
+            shown = f"{text} (set in {file})" if file else text
+            yield (code, severity, shown), (("variable", name), ("file", file), ("fix", fix))
+    for path, line, odd in one["conf_lines"]:
+        text = f"the line sets a variable named {odd!r}, expected {odd.split()[-1] if odd.split() else 'a name'}"
+        yield (CONF_LINE, Severity.WARN, text), (("file", path), ("line", line))
+    if one["conf_missing"]:
+        text = f"NCCL_CONF_FILE is {one['conf_missing']!r}, expected a file that can be read"
+        yield (CONF_MISSING, Severity.WARN, text), (("variable", "NCCL_CONF_FILE"), ("file", one["conf_missing"]))
+
+
+Words = tuple[Code, Severity, str, str | None]
+
+
+def _said_of_variable(name: str, value: str, row: Variable | None, one: Facts, run: Run) -> Iterator[Words]:
+    if not value:  # the same as none, to all of them
+        return
+    if row is None:
+        yield from _unknown(name)
+    elif row.status in ("absent", "removed"):
+        yield from _without_effect(name, value, row)
+    elif row.status != "build":
+        if row.status == "deprecated":
+            yield DEPRECATED, Severity.INFO, f"{name} is deprecated, expected {row.note}", None
+        yield from _wrong(name, value, row, one, run)
+        yield from _left_over(name, value, row, one)
+
+
+def _unknown(name: str) -> Iterator[Words]:
+    """Without a near miss it may be a plugin's, or newer than the table."""
+    complete, meant = name.startswith(knowledge.COMPLETE), knowledge.meant(name)
+    if meant:
+        text = f"{name} is set, which {knowledge.reader(name)} does not know; did you mean {meant}?"
+        yield UNKNOWN, Severity.WARN, text, f"Rename it to {meant}, or remove it."
+    elif complete:
+        text = f"{name} is set, which {knowledge.reader(name)} does not know; expected a known name, or a plugin's"
+        yield UNKNOWN, Severity.INFO, text, None
+
+
+def _without_effect(name: str, value: str, row: Variable) -> Iterator[Words]:
+    gone = "has no such variable any more" if row.status == "removed" else "has no such variable"
+    text = f"{name}={value} has no effect: NCCL {gone}, expected {row.note}"
+    use = "" if row.note.startswith("nothing") else f"; use {row.note}"
+    yield NO_EFFECT, Severity.WARN, text, f"Remove {name}{use}."
+
+
+def _wrong(name: str, value: str, row: Variable, one: Facts, run: Run) -> Iterator[Words]:
+    problem = knowledge.problem(row, value)
+    code = WRONG_GRAMMAR if row.kind in GRAMMARS else WRONG_VALUE
+    if problem is not None:
+        severity = _as_felt(problem.severity, row, run)
+        text = f"{name} is {value!r}, and {problem.reads}; expected {problem.expected}"
+        yield code, severity, text, f"Set {name} to {problem.expected}."
+    elif row.kind == "hcas":
+        yield from _wider_than_meant(name, value, one)
+
+
+def _as_felt(severity: str, row: Variable, run: Run) -> Severity:
+    """What only another backend refuses does not stop this run."""
+    backend = "gloo" if row.kind == "gloo_ifname" else "nccl" if row.kind in ("torch_int", "torch_bool") else None
+    return Severity.WARN if backend not in (None, run.job.backend) else Severity(severity)
+
+
+def _wider_than_meant(name: str, value: str, one: Facts) -> Iterator[Words]:
+    """mlx5_1 is the beginning of mlx5_10, too."""
+    if "=" in value:
+        return
+    wanted = [word.partition(":")[0] for word in value.removeprefix("^").split(",")]
+    longer = [(hca, word) for hca in one["hcas"] for word in wanted if hca not in wanted and hca.startswith(word)]
+    wider = [hca for hca, word in longer if word[-1:].isdigit() and hca[len(word) :].isdigit()]
+    if wider:
+        text = f"{name} is {value!r}, which also takes {', '.join(wider)}; expected whole names after an ="
+        exact = value.replace("^", "^=") if "^" in value else f"={value}"
+        yield WRONG_GRAMMAR, Severity.WARN, text, f"Write {name}='{exact}'."
+
+
+def _left_over(name: str, value: str, row: Variable, one: Facts) -> Iterator[Words]:
+    severity = row.leftover_severity(value)
+    if severity and not (name == "NCCL_IB_DISABLE" and not one["hcas"]):
+        text = f"{name}={value} is a setting for debugging, expected none: {row.note}"
+        yield LEFTOVER, Severity(severity), text, None

@@ -1,0 +1,274 @@
+"""Compute: every device multiplies and copies right, gives the same bits each time, and is as fast as its siblings.
+
+Each rank, on its own device: matrix products (GEMM) in bf16 and in fp32 without TF32, of whole numbers whose product
+is known exactly; the same product of other numbers again and again; copies of known bits between host and device
+(pinned memory), on the device (2 bytes moved for each byte copied) and to and from the next GPUs that the rank sees.
+All ranks measure at the same time. TFLOP/s are 2 * rows^3 / seconds, GB/s are 10^9 bytes.
+
+A device that differs from itself, or from what is known, computes wrongly. Devices of equal model, driver, libraries
+and settings choose the same kernels, so their sums must agree to the last bit; on CPUs, within a node. Speeds are held
+against the median of at least four such GPUs, those of P2P copies between the same places of other nodes. On a CPU all
+is small, on one thread, and no speed is judged.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from preflight.check import (
+    WHERE_KEYS,
+    Code,
+    Context,
+    Finding,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    Vote,
+    option,
+    ranges,
+    vote,
+)
+from preflight.checks.gpu.compute.workload_facts import Facts, Wrong
+from preflight.checks.gpu.shared.cards import INVENTORY, cards
+
+PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, reads=("gpu.inventory",))
+
+REPEATS = option(int, 10, "how often a product is computed again")
+PEERS = option(int, 1, "how many of the next GPUs each copies to and from; each takes 0.5 GB there until the end")
+MIN_SHARE = option(float, 0.85, "warn of GEMMs and copies on the device below this share of the median speed")
+MIN_SHARE_OUTSIDE = option(float, 0.7, "the same for copies to and from host and peers")
+
+_TEST_IT = "Run --only gpu.compute again; if it is the same device, drain its node and test it (dcgmi diag -r 3)."
+WRONG_PRODUCT = Code("A matrix product of whole numbers is wrong.", fix=f"Do not train here. {_TEST_IT}")
+WRONG_COPY = Code(
+    "Bits were altered on their way between host and device, on the device, or between GPUs.",
+    fix=f"Do not train here. {_TEST_IT} Between GPUs: turn ACS and the IOMMU off (see node.kernel).",
+)
+UNSTABLE = Code("The same product has other bits when computed again.", fix=f"Do not train here. {_TEST_IT}")
+CORRUPT = Code(
+    "A device computes other bits than all others of its model, driver and libraries.",
+    fix=f"Do not train here. {_TEST_IT}",
+)
+UNLIKE = Code(
+    "Several devices agree on other bits than their siblings: they run other code rather than all compute wrongly.",
+    fix="Compare libraries and settings of the nodes: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
+)
+DEVICE_ERROR = Code(
+    "CUDA gave an error instead of a result.",
+    fix="On {node}: dmesg | grep -i xid; nvidia-smi -q. Reset the GPU, else drain the node.",
+)
+SLOW = Code(
+    "A GPU is slower than others of its kind.",
+    fix="See gpu.health; under load: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE shows what slows it.",
+)
+FIX_OUTSIDE = (
+    "See gpu.pcie, gpu.nvlink and gpu.topology: width and speed of the links, and whether the rank's CPUs and memory "
+    "are on its GPU's NUMA node (numactl --show)."
+)
+
+FEWEST = 4
+"""Of GPUs that are compared: with fewer nobody can tell the odd one."""
+CLEARLY = 5.0
+"""Standard deviations below the median, estimated by the median absolute deviation. In a job of thousands of sound
+GPUs none is so far off; and where half are slower by design, none is odd."""
+MAD_TO_DEVIATION = 1.4826
+"""Of normally distributed values."""
+
+
+def measure(ctx: Context) -> Facts:
+    from preflight.checks.gpu.compute import workload
+
+    device = ctx.device
+    facts = workload.nothing_yet(device)
+    doing = "first use of the GPU"
+    ctx.doing(doing)
+    try:
+        with workload.plain_arithmetic(device):
+            for doing, step in workload.steps(facts, device, ctx.environ, ctx[REPEATS], ctx[PEERS]):
+                ctx.doing(doing)
+                step()
+    except RuntimeError as error:
+        first_line = str(error).partition("\n")[0]
+        if workload.is_of_memory(error):
+            raise Skip(f"{doing}: {first_line}") from None
+        if not workload.is_of_device(error):
+            raise
+        facts["error"] = f"{doing}: {first_line}"
+    return facts
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """With NVML's numbers of the GPUs beside their UUIDs: torch's are other ones."""
+    numbers = {uuid: card.gpu for (_, uuid), card in cards(run.facts(INVENTORY), run).items()}
+    for finding in _found(facts, run):
+        where = dict(finding.where)
+        named = {"gpu": numbers.get(where.get("uuid", "")), "peer_gpu": numbers.get(where.get("peer_gpu", ""))}
+        where |= {key: number for key, number in named.items() if number is not None}
+        yield replace(finding, where={key: where[key] for key in WHERE_KEYS if key in where})
+
+
+def _found(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    for rank, one in facts.items():
+        if one["error"]:
+            text = f"{one['error']}; expected a result"
+            yield DEVICE_ERROR.fail(text, uuid=one["uuid"], **run.job.where(rank))
+    yield from _wrong(facts, run)
+    yield from _unstable(facts, run)
+    sound = {rank: one for rank, one in facts.items() if not one["error"] and not one["wrong"] and not _unlike(one)}
+    for alike in _by(sound, lambda rank, one: _bits_kind(rank, one, run)):
+        yield from _other_bits(alike, run)
+    for alike in _by(sound, lambda _, one: _kind(one)):
+        yield from _slow(alike, run)
+
+
+def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
+    kinds = _by(facts, lambda _, one: _kind(one))
+    most = max(kinds, key=len)
+    one = next(iter(most.values()))
+    told = [_figures("GEMM", ("bf16", "fp32"), "TFLOP/s", most)]
+    told += [_figures("copy", ("device", "H2D", "D2H", "P2P"), "GB/s", most)]
+    told += [f"and {ranges.count(len(kinds) - 1, 'other kind')} of device"] if len(kinds) > 1 else []
+    told += dict.fromkeys(f"not measured: {why}" for each in facts.values() for why in each["not_measured"][:1])
+    return f"{len(most):,} x {one['kind']['name']}: {'; '.join(filter(None, told))}"
+
+
+def _by(facts: Mapping[int, Facts], key: Callable[[int, Facts], str]) -> list[dict[int, Facts]]:
+    groups: dict[str, dict[int, Facts]] = {}
+    for rank, one in facts.items():
+        groups.setdefault(key(rank, one), {})[rank] = one
+    return [*groups.values()]
+
+
+def _kind(one: Facts) -> str:
+    return json.dumps(one["kind"])
+
+
+def _bits_kind(rank: int, one: Facts, run: Run) -> str:
+    """A CPU's libraries also look at caches and cores, which a virtual machine or container may show otherwise."""
+    return _kind(one) + (run.job.node_of(rank).node if one["kind"]["type"] == "cpu" else "")
+
+
+# Wrong results
+
+
+def _wrong(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    by_what: dict[str, dict[int, Wrong]] = {}
+    for rank, one in facts.items():
+        for wrong in one["wrong"]:
+            by_what.setdefault(wrong["what"], {})[rank] = wrong
+    for what, of_rank in by_what.items():
+        code = WRONG_PRODUCT if what.endswith("GEMM") else WRONG_COPY
+        if not _is_most(of_rank, facts):
+            for rank, wrong in of_rank.items():
+                where = {"uuid": facts[rank]["uuid"], "peer_gpu": wrong["peer"], **run.job.where(rank)}
+                yield code.fail(f"{what}: {_told(wrong)}", evidence=wrong, **where)
+        else:
+            first = next(iter(of_rank.values()))
+            share = f"{len(of_rank):,} of {ranges.count(len(facts), 'rank')}"
+            text = f"{what}: {_told(first)}; the same or similar on {share}: look at the library and the driver first"
+            yield code.fail(text, noticed_by=tuple(of_rank), evidence=first)
+
+
+def _told(wrong: Wrong) -> str:
+    values = (wrong["got"], wrong["expected"])
+    got, expected = (value if isinstance(value, str) else f"{value:,.0f}" for value in values)
+    first = f"the first at {wrong['index']:,}: {got}, expected {expected}"
+    return f"{wrong['elements']:,} of {ranges.count(wrong['of'], 'element')} are wrong, {first}"
+
+
+def _is_most(ranks: Iterable[int], facts: Mapping[int, Facts]) -> bool:
+    """What most devices do is hardly a fault of each."""
+    return len(facts) > 1 and 2 * len([*ranks]) > len(facts)
+
+
+def _unlike(one: Facts) -> list[str]:
+    return [name for name, repeats in one["repeats"].items() if repeats["unlike"]]
+
+
+def _unstable(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """A library whose kernels add in no fixed order differs from itself on most devices, and is not wrong."""
+    unlike = {rank: names for rank, one in facts.items() if (names := _unlike(one))}
+    if _is_most(unlike, facts):
+        share = f"{len(unlike):,} of {ranges.count(len(facts), 'rank')}"
+        text = f"the same product has other bits each time on {share}, expected the same"
+        yield UNSTABLE.warn(f"{text}: the library adds in no fixed order, or most are sick", noticed_by=tuple(unlike))
+        return
+    for rank, names in unlike.items():
+        for name in names:
+            found = facts[rank]["repeats"][name]
+            times = f"{found['unlike']} of {ranges.count(found['repeats'], 'repeat')} differ from the first"
+            text = f"{name} GEMM: {times} in up to {ranges.count(found['elements'], 'element')}, expected the same bits"
+            yield UNSTABLE.fail(text, uuid=facts[rank]["uuid"], evidence=found, **run.job.where(rank))
+
+
+def _other_bits(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    for name in dict.fromkeys(name for one in alike.values() for name in one["repeats"]):
+        votes = vote((rank, one["repeats"][name]["digest"]) for rank, one in alike.items() if name in one["repeats"])
+        if votes.unanimous:
+            continue
+        if not votes.decided:
+            text = f"{name} GEMM: the bits are {votes.sides()}, expected the same on devices of one kind"
+            yield CORRUPT.fail(text) if _has_loner(votes) else UNLIKE.warn(text)
+        for rank, digest in votes.odd():
+            shared = len(votes.ranks_of[digest]) > 1  # two sick devices hardly make the same mistake
+            say = UNLIKE.warn if shared else CORRUPT.fail
+            text = f"{name} GEMM: the bits are {digest!r}, expected {votes.among()} of this kind"
+            yield say(text, uuid=alike[rank]["uuid"], **run.job.where(rank))
+
+
+def _has_loner(votes: Vote[str]) -> bool:
+    return any(len(ranks) == 1 for ranks in votes.ranks_of.values())
+
+
+# Speeds
+
+
+def _slow(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    if next(iter(alike.values()))["kind"]["type"] == "cpu":
+        return
+    for name in dict.fromkeys(name for one in alike.values() for name in one["speeds"]):
+        speeds = {rank: one["speeds"][name] for rank, one in alike.items() if name in one["speeds"]}
+        outside = not _is_inside(name)
+        share = run[MIN_SHARE_OUTSIDE if outside else MIN_SHARE]
+        for rank, least, median in _odd_ones(speeds, share):
+            of = f"{share:g} of the median of {len(speeds):,} of its kind, {_number(median)}"
+            text = f"{name} runs at {_number(speeds[rank])} {_unit(name)}, expected at least {_number(least)} ({of})"
+            where = {"uuid": alike[rank]["uuid"], **run.job.where(rank)}
+            yield SLOW.warn(text, fix=FIX_OUTSIDE if outside else None, **where)
+
+
+def _odd_ones(speeds: Mapping[int, float], share: float) -> Iterator[tuple[int, float, float]]:
+    """(rank, least speed expected, median)."""
+    if len(speeds) < FEWEST:
+        return
+    median = statistics.median(speeds.values())
+    deviation = MAD_TO_DEVIATION * statistics.median(abs(speed - median) for speed in speeds.values())
+    least = share * median
+    yield from ((rank, least, median) for rank, v in speeds.items() if v < min(least, median - CLEARLY * deviation))
+
+
+def _is_inside(name: str) -> bool:
+    """Whether it stays on the device."""
+    return name.endswith("GEMM") or name == "device copy"
+
+
+def _unit(name: str) -> str:
+    return "TFLOP/s" if name.endswith("GEMM") else "GB/s"
+
+
+def _figures(what: str, names: Iterable[str], unit: str, facts: Mapping[int, Facts]) -> str:
+    """ "GEMM bf16 640-655, fp32 49.5-51 TFLOP/s" """
+    told = []
+    for name in names:
+        start = f"{name} {what}"
+        if speeds := [v for one in facts.values() for own, v in one["speeds"].items() if own.startswith(start)]:
+            least, most = _number(min(speeds)), _number(max(speeds))
+            told.append(f"{name} {least if least == most else f'{least}-{most}'}")
+    return f"{what} {', '.join(told)} {unit}" if told else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

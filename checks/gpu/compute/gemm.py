@@ -1,0 +1,96 @@
+"""Matrix products: one whose every element is known, one of made-up numbers computed again and again, and how fast.
+
+The known one: a[i,k] = x[i] + y[k] and b[k,j] = z[k] + w[j], whole numbers. y and z repeat every 8 places, each sums
+to zero over them, and so does y*z; so of sum_k a[i,k]*b[k,j] only rows*x[i]*w[j] is left. With at most 2^13 rows all
+partial sums are whole numbers below 2^24, which float32 adds without rounding, in whatever order; and the results are
+whole numbers below 2^7 times a power of two, which bfloat16 holds. So a right device is right in every bit.
+"""
+
+import ctypes
+import hashlib
+import math
+import statistics
+
+import torch
+
+from preflight.checks.gpu.compute.timing import seconds_of
+from preflight.checks.gpu.compute.workload_facts import Facts, Repeats, Wrong
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
+"""The type that shows another type's bits: NaN equals NaN there, and 0 is not -0."""
+Y = (7, -1, 3, -5, 5, -3, 1, -7)
+Z = (7, -3, -7, 3, 1, -5, -1, 5)
+LARGEST = 8
+"""Of x and w."""
+
+
+def exercise(facts: Facts, name: str, rows: int, device: torch.device, repeats: int, budget_s: float) -> None:
+    """The speed is 2 * rows^3 operations by the median of the repeats' seconds."""
+    dtype = DTYPES[name]
+    out = torch.empty((rows, rows), dtype=dtype, device=device)
+    torch.mm(*known_factors(rows, dtype, device), out=out)
+    if found := first_wrong(f"{name} GEMM", out, known_product(rows, dtype, device)):
+        facts["wrong"].append(found)
+    left, right = (made_up(rows, dtype, device, seed) for seed in (1, 2))
+    facts["repeats"][name] = _repeat(left, right, out, repeats)
+    seconds = statistics.median(seconds_of(lambda: torch.mm(left, right, out=out), device, budget_s))
+    facts["speeds"][f"{name} GEMM"] = 2 * rows**3 / seconds / 1e12
+
+
+def known_factors(rows: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    x, w = _x_and_w(rows, device)
+    y, z = (torch.tensor(values, dtype=torch.float32, device=device).repeat(rows // 8) for values in (Y, Z))
+    return (x[:, None] + y).to(dtype), (z[:, None] + w).to(dtype)
+
+
+def known_product(rows: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """By a formula, element by element: not by a matrix product."""
+    x, w = _x_and_w(rows, device)
+    return (x[:, None] * (w * rows)).to(dtype)
+
+
+def _x_and_w(rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers from -8 to 8 in two orders."""
+    places = torch.arange(rows, dtype=torch.float32, device=device)
+    return (places * 5) % (2 * LARGEST + 1) - LARGEST, (places * 3 + 1) % (2 * LARGEST + 1) - LARGEST
+
+
+def made_up(rows: int, dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
+    """Numbers of 24 random bits in -1..1, the same on all machines: drawn as integers, and on the host."""
+    generator = torch.Generator().manual_seed(seed)
+    by_row, by_column = torch.randint(2**24, (2, rows), generator=generator, dtype=torch.int32).to(device)
+    whole: torch.Tensor = (by_row[:, None] ^ by_column) - 2**23
+    return whole.to(dtype) / 2**23
+
+
+def first_wrong(what: str, got: torch.Tensor, expected: torch.Tensor, peer: str | None = None) -> Wrong | None:
+    """Both of one shape and type, on one device."""
+    differ = (got != expected).flatten()
+    elements = int(differ.sum())
+    if not elements:
+        return None
+    index = int(differ.to(torch.uint8).argmax())
+    values = [float(values.flatten()[index]) for values in (got, expected)]
+    first, right = (value if math.isfinite(value) else str(value) for value in values)
+    return {"what": what, "peer": peer, "elements": elements, "of": differ.numel(), "index": index,
+            "got": first, "expected": right}  # fmt: skip
+
+
+def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats: int) -> Repeats:
+    bits = BITS[out.dtype]
+    first = torch.mm(left, right)
+    differing = []
+    for _ in range(repeats):
+        torch.mm(left, right, out=out)
+        differing.append(int((out.view(bits) != first.view(bits)).sum()))
+    unlike = sum(elements > 0 for elements in differing)
+    return {"digest": _digest(first), "repeats": repeats, "unlike": unlike, "elements": max(differing, default=0),
+            "of": first.numel()}  # fmt: skip
+
+
+def _digest(values: torch.Tensor) -> str:
+    """Made on the host, of all bits. (Without numpy a tensor shows its bytes by address only.)"""
+    here = values.cpu().contiguous()
+    size = here.numel() * here.element_size()
+    return hashlib.sha256((ctypes.c_char * size).from_address(here.data_ptr())).hexdigest()[:16]

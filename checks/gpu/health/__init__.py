@@ -1,0 +1,277 @@
+"""Health: no GPU has failing memory, is hot or slowed down, is in use, or is set up differently from its siblings.
+
+Everything is read from NVML, before the first CUDA call of this run. Errors are the GPU's own counters; temperatures
+are held against the card's own limits; modes, clocks, power limit and BAR1 are compared with the GPUs of the same
+model. What a card does not give (ECC of a GeForce, processes in some containers) is normal, and left out.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option, ranges, words
+from preflight.checks.gpu.health import settings
+from preflight.checks.gpu.health.settings import Setting
+from preflight.checks.gpu.shared import nvml_errors, nvml_survey, processes
+from preflight.checks.gpu.shared.cards import Card, looked_at
+from preflight.checks.gpu.shared.nvml_survey import Look
+from preflight.checks.gpu.shared.processes import Holder
+from preflight.checks.gpu.shared.readings import Health
+from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
+
+PARTS = (nvml_errors,)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=("gpu.inventory",))
+
+MAX_USED_MIB = option(int, 1024, "memory of a GPU that may be in use before the job starts, if no process is listed")
+"""A CUDA context alone takes about half of it. Where the driver's own reserve (0.3 to 0.9 GiB) counts as used, as much
+again is allowed."""
+
+RETURN = "Drain {node}, run the vendor's field diagnostic on GPU {gpu}, and have it replaced."
+RESET = "On {node}: end what runs on GPU {gpu}, then nvidia-smi -r -i {gpu} (if it refuses, all GPUs: nvidia-smi -r)."
+UNCORRECTED = Code("The memory of a GPU had uncorrectable errors.", fix=f"{RESET} Drain the node if errors come back.")
+SRAM = Code("The SRAM of a GPU (its on-chip memory) fails again and again.", fix=RETURN)
+REMAPPED = Code("Rows of a GPU's memory wait to be remapped, or cannot be.", fix=RETURN)
+RETIRED = Code("Pages of a GPU's memory wait to be retired, or too many were.", fix=RETURN)
+CORRECTED = Code(
+    "A GPU corrects very many memory errors.",
+    fix="Watch nvidia-smi -q -d ECC -i {gpu}; if the count goes on rising, drain {node} and have the GPU replaced.",
+)
+RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=RESET)
+INFOROM = Code("The InfoROM of a GPU is corrupt: its counters and settings are not kept.", fix=RETURN)
+HOT = Code("A GPU is too hot.", fix="Check fans, airflow and coolant of {node}; watch nvidia-smi -q -d TEMPERATURE.")
+THROTTLED = Code(
+    "The clocks of a GPU are throttled.",
+    fix="See nvidia-smi -q -d PERFORMANCE,POWER -i {gpu}. Thermal: check the cooling. Power brake: the power supplies.",
+)
+PROCESS = Code(
+    "A process uses a GPU before the job does.",
+    fix="On {node}, outside of containers: ps -fp {pids}; end what an earlier job left.",
+)
+MEMORY_USED = Code(
+    "Memory of a GPU is in use, and no process is listed that holds it.",
+    fix="On {node}, outside of containers: fuser -v /dev/nvidia*; end what an earlier job left, else reset the GPU.",
+)
+PERSISTENCE = Code("Persistence mode is off.", fix="As root: systemctl start nvidia-persistenced, or nvidia-smi -pm 1")
+ECC_MODE = Code(
+    "A GPU's ECC mode differs from its siblings', or is about to change.",
+    fix="As root: nvidia-smi -i NUMBER -e 1 (0: off), then nvidia-smi -r -i NUMBER; all GPUs: without -i",
+)
+CLOCK = Code(
+    "A GPU's clocks differ from its siblings', or set low.",
+    fix="See nvidia-smi -q -d CLOCK; as root, nvidia-smi -rgc, -rmc and -rac take back what was set.",
+)
+POWER_LIMIT = Code(
+    "A GPU's power limit differs from its siblings', or set low.",
+    fix="See nvidia-smi -q -d POWER; as root: nvidia-smi -i NUMBER -pl WATTS; all GPUs: without -i",
+)
+BAR1 = Code("A GPU's BAR1 differs from its siblings'.", fix="Compare Above 4G Decoding and Resizable BAR in the BIOS.")
+
+SETTINGS = (
+    Setting(PERSISTENCE, "persistence mode", settings.persistence, settings.on_where_ecc_is),
+    Setting(ECC_MODE, "the ECC mode", settings.ecc, settings.ecc_that_turns),
+    Setting(BAR1, "the size of BAR1", settings.bar1),
+    Setting(POWER_LIMIT, "the power limit", settings.power_limit, settings.power_default),
+    Setting(CLOCK, "the highest SM clock", settings.clock("sm_max")),
+    Setting(CLOCK, "the highest memory clock", settings.clock("memory_max")),
+    Setting(CLOCK, "the memory clock in P0", settings.memory_clock),
+    Setting(CLOCK, "the SM application clock", settings.clock("sm_application"),
+            settings.clock("sm_application_default")),
+)  # fmt: skip
+
+MOST_ROWS = 512
+"""Uncorrectable rows that can be remapped (NVIDIA, GPU memory error management; DCGM fails there too)."""
+MOST_PAGES, MANY_DOUBLE = 63, 15
+"""Retired pages before Ampere: 64 is all there is room for; that many with double-bit errors are suspect (DCGM)."""
+MANY_SRAM = 4
+"""Uncorrectable SRAM errors in a GPU's life: beyond it vendors take it back (NVIDIA's RMA policy counts 4 a bank)."""
+MANY_CORRECTED = 20_000_000
+"""As Azure's node checks have it; others allow 50 million."""
+ACTIONS = {
+    1: ("a reset of the GPU", RESET),
+    2: ("a reboot of the node", "Reboot {node}."),
+    3: ("an end of P2P traffic (drain P2P)", "End all processes on {node} that use several GPUs, then look again."),
+    4: ("a reset once its work has ended (drain and reset)", RESET),
+    5: ("a recovery of the IMEX domain", "Restart nvidia-imex on all nodes of the NVLink domain of {node}."),
+    6: ("a reset of the bus", "Reset the PCIe slot of GPU {gpu}, or power {node} off and on."),
+    7: ("a reboot of the whole system", "Reboot {node}, with the hosts that share its GPUs."),
+}
+BY_RESET = (1, 4)
+SW_THERMAL, HW_SLOWDOWN, HW_THERMAL, BRAKE = 0x20, 0x8, 0x40, 0x80
+SLOWED = {
+    HW_THERMAL: "HW Thermal Slowdown",
+    BRAKE: "HW Power Brake",
+    SW_THERMAL: "SW Thermal Slowdown",
+    HW_SLOWDOWN: "HW Slowdown",
+}
+"""In the words of nvidia-smi. Others are healthy: idle 0x1, application clocks 0x2, the power cap 0x4, sync boost
+0x10, the display's 0x100."""
+GIB, LISTED = 2**30, 4
+
+Told = tuple[Callable[..., Finding], str]
+"""What says it, and the sentence."""
+
+
+class Facts(TypedDict):
+    look: Look
+    """Health by UUID."""
+    holders: dict[str, Holder]
+    """By pid: the processes of all GPUs."""
+
+
+def measure(ctx: Context) -> Facts:
+    look = nvml_survey.session().look(ctx, "health")
+    ctx.doing("looking who uses the GPUs")
+    listed = (process["pid"] for one in look["gpus"].values() for process in one["processes"] or ())
+    facts: Facts = {"look": look, "holders": processes.holders(listed)}
+    return nvml_survey.complete(ctx, facts)
+
+
+@milder_elsewhere
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from nvml_errors.findings("gpu.health", facts, run)
+    looked = looked_at(facts, run)
+    for card, one in looked:
+        for judged in (_errors, _flood, _recovery, _inforom, _slow):
+            for say, text in judged(one):
+                yield say(text, evidence=card.evidence, **card.where)
+    for setting in SETTINGS:
+        yield from settings.unlike(setting, looked)
+    yield from _in_use(looked, facts, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    looked = [one for _, one in looked_at(facts, run)]
+    degrees = [one["temperature"] for one in looked if one["temperature"] is not None]
+    unlisted = sum(one["processes"] is None for one in looked)
+    parts = [ranges.count(len(looked), "GPU")]
+    parts += [f"{min(degrees)} to {max(degrees)} °C"] if degrees else []
+    parts += [f"processes cannot be listed on {unlisted}"] if unlisted else []
+    return ", ".join(parts)
+
+
+def _uncorrected(one: Health) -> int:
+    """Since the driver was loaded."""
+    sram = one["sram"]["volatile_uncorrected"] if one["sram"] else 0
+    return max(one["ecc_errors"]["volatile_uncorrected"] or 0, sram)
+
+
+def _repair(one: Health) -> str:
+    """What waits for a reset."""
+    if one["remapped"] and one["remapped"]["pending"]:
+        return "memory rows wait to be remapped at the next reset"
+    return "memory pages wait to be retired at the next reset" if (one["retired"] or {}).get("pending") else ""
+
+
+def _errors(one: Health) -> Iterator[Told]:
+    """The worst alone: errors, what they lead to and what waits for a reset are one event. A row that waits is out of
+    use meanwhile (NVIDIA: new work may start), so that alone is a risk."""
+    count, repair, remapped = _uncorrected(one), _repair(one), one["remapped"] or {}
+    had = f"{ranges.count(count, 'uncorrectable memory error')} since the driver was loaded"
+    if remapped.get("failed"):
+        yield REMAPPED.fail, f"a memory row could not be remapped, expected spare rows to be left; {had}"
+    elif one["sram"] and one["sram"]["threshold_exceeded"]:
+        lived = ranges.count(one["sram"]["aggregate_uncorrected"], "uncorrectable error")
+        yield SRAM.fail, f"the SRAM has exceeded the threshold of its errors ({lived}), expected to stay below it"
+    elif count:
+        yield UNCORRECTED.fail, f"{had}, expected none{f'; {repair}' if repair else ''}"
+    else:
+        yield from _signs(one, repair)
+
+
+def _signs(one: Health, repair: str) -> Iterator[Told]:
+    """Of memory that grows old, but serves."""
+    rows, pages = (one["remapped"] or {}).get("uncorrected", 0), one["retired"] or {}
+    double = pages.get("double_bit") or 0
+    retired = double + (pages.get("single_bit") or 0)
+    lived, sram = one["ecc_errors"]["aggregate_uncorrected"] or 0, (one["sram"] or {}).get("aggregate_uncorrected", 0)
+    if rows >= MOST_ROWS:
+        yield REMAPPED.warn, f"{ranges.count(rows, 'memory row')} are remapped, expected fewer than {MOST_ROWS}"
+    elif retired >= MOST_PAGES or double > MANY_DOUBLE:
+        most = f"fewer than {MOST_PAGES}, and at most {MANY_DOUBLE} of them"
+        yield RETIRED.warn, f"{retired} memory pages are retired, {double} after double-bit errors; expected {most}"
+    elif repair and one["recovery_action"] not in BY_RESET:
+        code = REMAPPED if one["remapped"] else RETIRED
+        yield partial(code.warn, fix=RESET), f"{repair}, expected none"
+    elif sram > MANY_SRAM:
+        yield SRAM.warn, f"{sram} uncorrectable SRAM errors in the GPU's life, expected at most {MANY_SRAM}"
+    elif lived or sram:
+        count = ranges.count(max(lived, sram), "uncorrectable memory error")
+        text = f"{count} in the GPU's life (none since the driver was loaded), expected none"
+        yield partial(UNCORRECTED.info, fix="Watch nvidia-smi -q -d ECC -i {gpu}."), text
+
+
+def _flood(one: Health) -> Iterator[Told]:
+    errors = one["ecc_errors"]
+    count = max(errors["volatile_corrected"] or 0, errors["aggregate_corrected"] or 0)
+    if count > MANY_CORRECTED:
+        yield CORRECTED.warn, f"{count:,} corrected memory errors, expected at most {MANY_CORRECTED:,}"
+
+
+def _recovery(one: Health) -> Iterator[Told]:
+    """A reset is told by the errors that it is for."""
+    action = one["recovery_action"] or 0
+    if action and not (action in BY_RESET and _uncorrected(one)):
+        wanted, fix = ACTIONS.get(action, (f"recovery action {action}", RESET))
+        why = f": {repair}" if (repair := _repair(one)) else ""
+        yield partial(RECOVERY.fail, fix=fix), f"the driver asks for {wanted}, expected none{why}"
+
+
+def _inforom(one: Health) -> Iterator[Told]:
+    if one["inforom_valid"] is False:
+        yield INFOROM.warn, "the InfoROM is corrupt, expected a valid checksum"
+
+
+def _slow(one: Health) -> Iterator[Told]:
+    """Heat tells of its own slowdown too."""
+    reasons, heat = one["throttle"] or 0, _heat(one)
+    if heat or reasons & (HW_THERMAL | BRAKE):
+        reasons &= ~HW_SLOWDOWN  # which of them it is, is said more precisely
+    if heat:
+        reasons &= ~(HW_THERMAL | SW_THERMAL)
+        yield HOT.warn, heat
+    if slowed := [name for bit, name in SLOWED.items() if reasons & bit]:
+        clock = one["clocks"]["sm"]
+        at = f" (SM clock {clock} of {one['clocks']['sm_max']} MHz)" if clock is not None else ""
+        yield THROTTLED.warn, f"the clocks are throttled: {' and '.join(slowed)}{at}, expected no such reason"
+
+
+def _heat(one: Health) -> str:
+    """By the card's own limits. Newer ones tell the degrees that are left, and their limits no more."""
+    now, margin, limits = one["temperature"], one["temperature_margin"], one["temperature_limits"]
+    memory, memory_most = one["memory_temperature"], limits["memory_max"]
+    most = min([limit for limit in (limits["gpu_max"], limits["slowdown"]) if limit], default=None)
+    if margin is not None and margin <= 0:
+        return f"the GPU is at {now} °C with {margin} degrees left to its limit, expected more than 0"
+    if margin is None and now is not None and most is not None and now >= most:
+        return f"the GPU is at {now} °C, expected less than its limit of {most} °C"
+    if memory is not None and memory_most and memory >= memory_most:
+        return f"the memory is at {memory} °C, expected less than its limit of {memory_most} °C"
+    return ""
+
+
+def _in_use(looked: list[tuple[Card, Health]], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    known: dict[str, dict[str, Holder]] = {}
+    for rank, one in facts.items():
+        known.setdefault(run.job.node_of(rank).node, {}).update(one["holders"])
+    for card, health in looked:
+        held = {process["pid"]: process["memory"] for process in health["processes"] or ()}
+        others = {pid: holder for pid in held if not (holder := known[card.node][str(pid)])["ours"]}
+        strangers = [pid for pid, holder in others.items() if not processes.belongs_to_the_machine(holder)]
+        for say, pids in ((PROCESS.warn, strangers), (PROCESS.info, [pid for pid in others if pid not in strangers])):
+            if pids:
+                told = [processes.told(pid, others[pid], held[pid]) for pid in pids]
+                text = f"in use before the job starts: {words.some(told, LISTED)}; expected no process"
+                yield say(text, evidence={"pids": ",".join(map(str, pids))}, **card.where)
+        if not strangers and None not in held.values():
+            yield from _memory_used(card, health, sum(memory or 0 for memory in held.values()), run[MAX_USED_MIB])
+
+
+def _memory_used(card: Card, one: Health, held: int, most_mib: int) -> Iterator[Finding]:
+    """`held` are the bytes of the processes that are listed."""
+    used, total = (one["memory_used"] or 0) - held, one["memory_total"] or 0
+    most_mib *= 1 if one["memory_reserved"] is not None else 2
+    if used > most_mib * 2**20:
+        why = "processes cannot be listed here" if one["processes"] is None else "no process is listed that holds it"
+        text = f"{used / GIB:.1f} of {total / GIB:.1f} GiB are in use, and {why}; expected at most {most_mib:,} MiB"
+        say = MEMORY_USED.info if card.numa else MEMORY_USED.warn
+        yield say(f"{text} (or files: the kernel keeps some there)" if card.numa else text, **card.where)

@@ -1,0 +1,98 @@
+"""How a GPU is set up, in words that can be compared with its siblings'."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from preflight.check import Code, Finding, ranges
+from preflight.checks.gpu.shared.cards import Card, compare_cards
+from preflight.checks.gpu.shared.readings import Health
+
+Read = Callable[[Health], str | None]
+"""None where the card does not say."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One thing in which the GPUs of a model should be alike."""
+
+    code: Code
+    called: str
+    value: Read
+    default: Read = lambda _: None
+    """The GPU's own, or what it should be anyway; whoever has it is not the odd one."""
+
+
+def unlike(setting: Setting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
+    """Unlike its siblings is a warning; all alike, but not as they are by default, is worth knowing."""
+    known = [(card, value, setting.default(one)) for card, one in looked if (value := setting.value(one)) is not None]
+    found = compare_cards(((card, value) for card, value, _ in known), alike=lambda card: card.make)
+    sound = {(card.node, card.uuid) for card, value, default in known if value == default} if found.odd else set()
+    for odd in found.odd:
+        if (odd.card.node, odd.card.uuid) not in sound:
+            text = f"{setting.called} is {odd.value}, expected {odd.usual} as on {odd.share}"
+            yield setting.code.warn(text, **odd.where)
+    for tie in found.ties:
+        yield setting.code.warn(f"{setting.called} differs: {tie}; expected the same on all GPUs of a model")
+    told = {odd.value for odd in found.odd}
+    changed = Counter(
+        (card.name, value, default)
+        for card, value, default in known
+        if default not in (None, value) and value not in told
+    )
+    for (name, value, default), count in changed.items():
+        text = f"{setting.called} is {value} on {ranges.count(count, 'GPU')} ({name}), expected {default}"
+        yield setting.code.info(text)
+
+
+def persistence(one: Health) -> str | None:
+    return _switch(one["persistence"])
+
+
+def on_where_ecc_is(one: Health) -> str | None:
+    """Servers' GPUs keep the driver loaded; a desktop's screen does so by itself."""
+    return "on" if one["ecc"] else None
+
+
+def ecc(one: Health) -> str | None:
+    now = ecc_that_turns(one)
+    return f"{now} ({_switch(one['ecc_pending'])} after the next reset)" if now else _switch(one["ecc"])
+
+
+def ecc_that_turns(one: Health) -> str | None:
+    """The mode, where it is about to change."""
+    return _switch(one["ecc"]) if one["ecc_pending"] not in (None, one["ecc"]) else None
+
+
+def _switch(value: bool | None) -> str | None:
+    return None if value is None else "on" if value else "off"
+
+
+def bar1(one: Health) -> str | None:
+    return f"{one['bar1'] >> 20:,} MiB" if one["bar1"] is not None else None
+
+
+def power_limit(one: Health) -> str | None:
+    return _watts(one["power_limit_mw"])
+
+
+def power_default(one: Health) -> str | None:
+    return _watts(one["power_default_mw"])
+
+
+def _watts(milliwatts: int | None) -> str | None:
+    return f"{milliwatts / 1000:.0f} W" if milliwatts is not None else None
+
+
+def clock(name: str) -> Read:
+    """One of the clocks that are set, not of those that run."""
+    return lambda one: _mhz(one["clocks"][name])
+
+
+def memory_clock(one: Health) -> str | None:
+    """Out of power saving memory runs at one speed."""
+    return _mhz(one["clocks"]["memory"]) if one["pstate"] == 0 else None
+
+
+def _mhz(value: int | None) -> str | None:
+    return f"{value:,} MHz" if value is not None else None

@@ -1,0 +1,288 @@
+"""Inventory: every node has the GPUs that the others have, and every rank one of its own.
+
+Reads from NVML which GPUs there are, from sysfs which the PCI bus has, and maps CUDA_VISIBLE_DEVICES to UUIDs as CUDA
+does. With torch (level standard and above) CUDA's count is held against that. Judged are the GPUs that the job can
+see: in a container or under a cgroup those are not all of the node's, and the summary says so.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict
+
+from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, option, ranges, vote
+from preflight.checks.gpu.inventory.visible import chosen
+from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, compare_cards, device_of, looked_at
+from preflight.checks.gpu.shared.nvml_survey import PERMISSION, Look, Seen
+from preflight.checks.gpu.shared.unused_gpus import SILENT, milder_elsewhere, silent
+
+PARTS = (nvml_errors,)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=120, estimate_s=0.3)
+
+MIN_MEMORY_GIB = option(float, 0.0, "least free memory of a GPU in GiB; 0: no limit")
+
+COUNT = Code(
+    "A node has another number of GPUs than the others.",
+    fix="There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it.",
+)
+MISSING = Code(
+    "The PCI bus has a GPU that the driver does not show.",
+    fix="On {node}: dmesg | grep -i -e nvrm -e {device}. Reboot the node, and drain it if the GPU stays away.",
+)
+_GONE_FIX = "On {node}: nvidia-smi -L; dmesg | grep -i nvrm. Reboot the node, and drain it if a GPU stays away."
+MODEL = Code("GPUs are of different models.", fix="Run the job on GPUs of one model: the slowest sets the pace.")
+VBIOS = Code(
+    "A GPU has another VBIOS than its siblings.", fix="Update it with the vendor's tool to the version of the others."
+)
+MEMORY = Code(
+    "A GPU has another size of memory than its siblings.",
+    fix="Compare nvidia-smi -q -d MEMORY with another GPU; drain the node and have the card checked.",
+)
+FREE_MEMORY = Code("A GPU has too little free memory.", fix="On {node}: nvidia-smi -i {gpu} shows who has it; end it.")
+SHARED_GPU = Code(
+    "Two ranks use the same GPU.",
+    fix="Give each rank its own: cuda:LOCAL_RANK; see CUDA_VISIBLE_DEVICES and how many ranks the node has.",
+)
+NO_GPU = Code(
+    "A rank has no GPU where others have one.",
+    fix="Make a GPU visible to it (CUDA_VISIBLE_DEVICES, --gpus-per-node), or start fewer ranks on the node.",
+)
+NOT_VISIBLE = Code(
+    "CUDA_VISIBLE_DEVICES has an entry that names no GPU: CUDA stops reading there.",
+    fix="Set it to indices or UUIDs that nvidia-smi -L shows.",
+)
+TORCH_COUNT = Code(
+    "CUDA gives torch another number of GPUs than NVML.",
+    fix="On {node}: python -c 'import torch; torch.cuda.init()' says why; dmesg | grep -i xid names a sick GPU.",
+)
+MIG = Code(
+    "A rank would use a MIG instance instead of a whole GPU.",
+    fix="As root, with no job on the GPU: nvidia-smi -i NUMBER -mig 0; all GPUs: without -i",
+)
+EXCLUSIVE = Code("A GPU's compute mode keeps ranks out.", fix="As root: nvidia-smi -i {gpu} -c DEFAULT")
+EXCLUDED = Code("A GPU was excluded by an administrator.", fix="See NVreg_ExcludedGpus in /etc/modprobe.d.")
+
+GIB, FAR_LESS = 2**30, 0.9
+PROHIBITED, ONE_PROCESS = 2, 3
+
+
+class Facts(TypedDict):
+    seen: Seen
+    look: Look
+    """Identities by UUID, of the GPUs that this rank looks at."""
+    visible: list[str]
+    """UUIDs that CUDA shows this rank, in CUDA's order; MIG instances have UUIDs of their own."""
+    wanted: str | None
+    """CUDA_VISIBLE_DEVICES."""
+    names_none: str
+    """Its first entry that names no GPU."""
+    order: str
+    """CUDA_DEVICE_ORDER."""
+    confined: bool
+    """Whether this is a container or a job's cgroup, where GPUs may be hidden on purpose."""
+    unbound: dict[str, str]
+    """The driver, or "", of each GPU on the PCI bus that is not NVIDIA's own."""
+    local_rank: int
+    torch: int | None
+    """CUDA's count, where torch was imported and has CUDA."""
+
+
+def measure(ctx: Context) -> Facts:
+    session = nvml_survey.session()
+    wanted = ctx.environ.get("CUDA_VISIBLE_DEVICES")
+    look: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
+    try:
+        seen = session.seen(ctx)
+        look = session.look(ctx, "identity") if seen["system"] else look
+    except NotApplicable:  # no GPU is a number, too: other nodes may have some
+        seen = {"system": None, "gpus": {}, "pci": [], "partial": False}
+    torch = session.ask(ctx, "torch", None) if seen["gpus"] and nvml_survey.torch_has_cuda() else None
+    known = {int(number): handle["uuid"] for number, handle in seen["gpus"].items()}
+    count = seen["system"]["count"] if seen["system"] else 0
+    visible, names_none = chosen([known.get(gpu) or silent(gpu) for gpu in range(count)], wanted)
+    facts: Facts = {
+        "seen": seen,
+        "look": {**look, "troubles": session.troubles if seen["system"] or seen["pci"] else []},
+        "visible": visible,
+        "wanted": wanted,
+        "names_none": names_none,
+        "order": ctx.environ.get("CUDA_DEVICE_ORDER", ""),
+        "confined": nvml_survey.confined(ctx.environ),
+        "unbound": {bus: name for bus in seen["pci"] if (name := pci.driver(bus)) != "nvidia"},
+        "local_rank": ctx.local_rank,
+        "torch": torch,
+    }
+    return nvml_survey.complete(ctx, facts)
+
+
+@milder_elsewhere
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    everyone = cards(facts, run)
+    known = looked_at(facts, run, everyone)
+    yield from nvml_errors.findings(INVENTORY, facts, run)
+    missing = list(_missing(facts, run))
+    yield from missing
+    yield from _counts(facts, run, {finding.where["node"] for finding in missing if finding.severity == "fail"})
+    yield from _models(everyone.values())
+    yield from _unlike(known)
+    yield from _free_memory(known, run)
+    for rank, one in facts.items():
+        yield from _of_rank(rank, one, run)
+    if run.job.backend == "nccl":
+        yield from _devices(facts, known, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    everyone = list(cards(facts, run).values())
+    if not everyone:
+        return "no NVIDIA GPU"
+    models = vote(enumerate(card.name for card in everyone)).ranks_of
+    told = ", ".join(f"{len(places)} x {name}" for name, places in models.items())
+    drivers = sorted({system["driver"] or "?" for one in facts.values() if (system := one["seen"]["system"])})
+    nodes = _one_a_node(facts, run).values()
+    there = sum(len(one["seen"]["pci"] if one["confined"] else one["seen"]["gpus"]) for one in nodes)
+    of = f", the job's, of {there} on its nodes" if there > len(everyone) else ""
+    return f"{told}{of}; driver {', '.join(drivers)}"
+
+
+def _one_a_node(facts: Mapping[int, Facts], run: Run) -> dict[str, Facts]:
+    found: dict[str, Facts] = {}
+    for rank, one in facts.items():
+        found.setdefault(run.job.node_of(rank).node, one)
+    return found
+
+
+def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Finding]:
+    """GPUs that all ranks of a node see together; a GPU that does not answer is there, and told of otherwise. `told`:
+    nodes whose missing GPUs have been named."""
+    of_node: dict[str, set[str]] = {node: set() for node in _one_a_node(facts, run)}
+    for rank, one in facts.items():
+        troubles = [trouble for trouble in one["look"]["troubles"] if trouble["kind"] != PERMISSION]
+        unknown = {silent(trouble["gpu"]) for trouble in troubles if trouble["gpu"] is not None}
+        uuids = {handle["uuid"] for handle in one["seen"]["gpus"].values()}
+        known = {silent(int(number)) for number in one["seen"]["gpus"]}
+        of_node[run.job.node_of(rank).node] |= uuids | (unknown - known)
+    nodes = list(of_node)
+    votes = vote(enumerate(map(len, of_node.values())))
+    for place, count in votes.odd():
+        text = f"{ranges.count(count, 'GPU')}, expected {votes.usual} as on {votes.share('node')}"
+        say = COUNT.fail if count < votes.usual else COUNT.warn
+        if nodes[place] not in told:
+            yield say(text, node=nodes[place])
+    if not votes.unanimous and not votes.decided:
+        sides = ", ".join(f"{count} on {nodes[places[0]]}" for count, places in votes.ranks_of.items())
+        yield COUNT.warn(f"nodes have different numbers of GPUs: {sides}, expected the same")
+
+
+def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """Only where nothing can have hidden the GPU on purpose."""
+    for node, one in _one_a_node(facts, run).items():
+        if one["confined"] or one["seen"]["system"] is None:
+            continue
+        here = {handle["bus"] for handle in one["seen"]["gpus"].values()}
+        excluded = set(one["seen"]["system"]["excluded"])
+        gone = [bus for bus in one["seen"]["pci"] if bus not in here | excluded]
+        for bus in excluded:
+            yield EXCLUDED.info(f"the GPU at {bus} is excluded, expected all GPUs to be used", node=node, device=bus)
+        unplaced = _unplaced(one)
+        if unplaced and len(gone) > unplaced:
+            text = f"NVML lists {ranges.count(len(gone) - unplaced, 'GPU')} too few: of those at {', '.join(gone)}"
+            yield MISSING.fail(f"{text}, expected all {len(one['seen']['pci'])}", node=node, fix=_GONE_FIX)
+        for bus in () if unplaced else gone:
+            driver = one["unbound"].get(bus)
+            text = f"the PCI bus has a GPU at {bus} that NVML does not list, expected all {len(one['seen']['pci'])}"
+            say = MISSING.info if driver else MISSING.fail  # vfio-pci and the like hold it on purpose
+            yield say(f"{text} (its driver is {driver})" if driver else text, node=node, device=bus)
+
+
+def _unplaced(one: Facts) -> int:
+    """GPUs that NVML lists, and of which nobody knows at which bus id they are."""
+    silent_ones = [t for t in one["look"]["troubles"] if t["gpu"] is not None and t["uuid"] is None]
+    return len(silent_ones) + len([handle for handle in one["seen"]["gpus"].values() if not handle["bus"]])
+
+
+def _models(everyone: Any) -> Iterator[Finding]:
+    found = compare_cards(((card, card.name) for card in everyone), alike=lambda _: "")
+    for odd in found.odd:
+        yield MODEL.warn(f"the GPU is {odd.value}, expected {odd.usual} as on {odd.share}", **odd.where)
+    for tie in found.ties:
+        yield MODEL.warn(f"different GPUs: {tie}; expected one model")
+
+
+def _unlike(known: list[tuple[Card, Any]]) -> Iterator[Finding]:
+    """Firmware of boards of one make. ECC takes a sixteenth of some memories, and the driver's reserve some MiB."""
+    vbios = compare_cards(((card, one["vbios"]) for card, one in known if one["vbios"]), alike=lambda card: card.make)
+    for odd in vbios.odd:
+        text = f"VBIOS {odd.value}, expected {odd.usual} as on {odd.share}"
+        yield VBIOS.warn(text, evidence=odd.card.evidence, **odd.where)
+    for tie in vbios.ties:
+        yield VBIOS.warn(f"different VBIOS versions: {tie}; expected one on all boards of a make")
+    memory = compare_cards((card, round(one["memory_total"] / GIB)) for card, one in known if one["memory_total"])
+    for size in memory.odd:
+        text = f"{size.value} GiB of memory, expected {size.usual} GiB as on {size.share}"
+        say = MEMORY.fail if size.value < FAR_LESS * size.usual else MEMORY.warn
+        yield say(text, evidence=size.card.evidence, **size.where)
+    for tie in memory.ties:
+        yield MEMORY.warn(f"different sizes of memory in GiB: {tie}; expected one on all GPUs of a model")
+
+
+def _free_memory(known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
+    least = run[MIN_MEMORY_GIB]
+    for card, one in known:
+        if one["memory_free"] is not None and one["memory_free"] < least * GIB:
+            free, total = one["memory_free"] / GIB, (one["memory_total"] or 0) / GIB
+            text = f"{free:.1f} GiB of {total:.1f} are free, expected at least {least:g} GiB (min_memory_gib)"
+            yield FREE_MEMORY.fail(text, **card.where)
+
+
+def _of_rank(rank: int, one: Facts, run: Run) -> Iterator[Finding]:
+    if one["names_none"] and one["names_none"] != "-1" and one["seen"]["gpus"]:
+        here = ranges.count(len(one["seen"]["gpus"]), "GPU")
+        text = f"CUDA_VISIBLE_DEVICES is {one['wanted']}: {one['names_none']} names none of the {here} here"
+        yield NOT_VISIBLE.warn(
+            f"{text}, expected only GPUs that exist", variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank)
+        )
+    unknown = any(trouble["uuid"] is None for trouble in one["look"]["troubles"])
+    if one["torch"] is not None and one["torch"] != len(one["visible"]) and not unknown:
+        text = f"CUDA gives torch {ranges.count(one['torch'], 'GPU')}, expected {len(one['visible'])} by NVML"
+        yield TORCH_COUNT.fail(text, **run.job.where(rank))
+
+
+def _devices(facts: Mapping[int, Facts], known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
+    by_uuid = {card.uuid: (card, one) for card, one in known}
+    holders: dict[str, int] = {}
+    for rank, one in facts.items():
+        device = device_of(one)
+        if (one["seen"]["system"] is None and one["look"]["troubles"]) or (device or "").startswith(SILENT):
+            continue  # told already
+        if device is None:
+            shown = "not set" if one["wanted"] is None else one["wanted"]
+            text = f"local rank {one['local_rank']} has no GPU: {len(one['visible'])} are visible"
+            text += f" (CUDA_VISIBLE_DEVICES is {shown}), expected one for each rank"
+            yield NO_GPU.fail(text, variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank))
+            continue
+        other = holders.setdefault(device, rank)
+        if other != rank:
+            text = f"uses GPU {device}, and so does {ranges.ranks([other])}; expected a GPU for each rank"
+            yield SHARED_GPU.fail(text, uuid=device, peer_rank=other, **run.job.where(rank))
+        if device in by_uuid:
+            yield from _mode(rank, *by_uuid[device], run)
+        elif device.startswith("MIG-") and run.job.world_size > 1:
+            yield _slice(rank, device, run)
+
+
+def _slice(rank: int, device: str, run: Run, **where: Any) -> Finding:
+    text = f"would use MIG instance {device}, expected a whole GPU: NCCL does not join MIG instances"
+    return MIG.fail(text, **{**where, "uuid": device}, **run.job.where(rank))
+
+
+def _mode(rank: int, card: Card, one: Any, run: Run) -> Iterator[Finding]:
+    """Of the GPU that a rank takes."""
+    where = {key: value for key, value in card.where.items() if key != "node"}
+    if one["mig"] and one["mig"]["current"] and run.job.world_size > 1:
+        yield _slice(rank, (one["mig"]["devices"] or [card.uuid])[0], run, **where)
+    if one["compute_mode"] == PROHIBITED:
+        text = "the compute mode is PROHIBITED (no process can use it), expected DEFAULT"
+        yield EXCLUSIVE.fail(text, **where, **run.job.where(rank))
+    elif one["compute_mode"] == ONE_PROCESS:
+        text = "the compute mode is EXCLUSIVE_PROCESS (one process can use it), expected DEFAULT"
+        yield EXCLUSIVE.info(text, **where, **run.job.where(rank))

@@ -1,0 +1,332 @@
+"""NVLink: as many links are up as each card has, at full speed, without errors, and its fabric is set up.
+
+How many that are is known of the card (catalog.tsv), else by its siblings: an H100 NVL has 12 of 18 by design, and PCIe
+cards have none without a bridge. Behind NVSwitches the fabric manager must have joined each GPU to the fabric, and GPUs
+that are to share memory must be of one clique; between nodes NCCL needs IMEX as well. Error counters run since the
+driver was loaded; gpu.released tells what rises in this run.
+"""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote, words
+from preflight.checks.gpu.nvlink import catalog, fabric, imex, nvlink_map
+from preflight.checks.gpu.nvlink.nvlink_map import Short, Wired
+from preflight.checks.gpu.shared import files, nvml_errors, nvml_survey, pci
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, looked_at
+from preflight.checks.gpu.shared.nvml_survey import Look
+from preflight.checks.gpu.shared.readings import Link, NvLink
+from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
+
+PARTS = (nvml_errors,)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
+
+TRAINING_S = option(float, 30.0, "seconds to wait for links and fabric on a node that has just booted")
+
+INACTIVE = Code(
+    "Fewer NVLinks are up than the card has, or than its siblings have.",
+    fix="On {node}: nvidia-smi nvlink -s -i {gpu}; dmesg | grep -i xid. Reset the GPU (nvidia-smi -r -i {gpu}); if the "
+    "link stays down, drain the node and have the GPU reseated or replaced.",
+)
+SWITCH = Code(
+    "Most GPUs of a node have lost their links to one NVSwitch.",
+    fix="On {node}: dmesg | grep -i sxid; journalctl -u nvidia-fabricmanager. Reboot; else have the board replaced.",
+)
+NO_BRIDGE = Code(
+    "GPUs that may have NVLink bridges have none.",
+    fix="Nothing, unless there should be one: then nvidia-smi nvlink -s, and reseat it.",
+)
+SLOW = Code(
+    "An NVLink is slower than it should be.",
+    fix="On {node}: nvidia-smi nvlink -s -i {gpu}. Reset the GPU (nvidia-smi -r -i {gpu}), else drain the node.",
+)
+ERRORS = Code(
+    "An NVLink has had far more errors than its siblings.",
+    fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Reseat the GPU or its bridge, else drain.",
+)
+FABRIC = Code(
+    "A GPU has not joined its NVSwitch fabric: CUDA does not start on it.",
+    fix="On {node}: systemctl restart nvidia-fabricmanager (of the driver's version), else nvidia-smi -r (all GPUs).",
+)
+FABRIC_HEALTH = Code(
+    "A GPU reports that its NVSwitch fabric is not healthy.",
+    fix="On {node}: nvidia-smi -q | grep -A 12 Fabric; journalctl -u nvidia-fabricmanager. Reset the GPU, else drain.",
+)
+CLIQUE = Code(
+    "GPUs that should reach each other over NVLink are in different cliques.",
+    fix="On {node}: nvidia-smi -q | grep -A 4 Fabric; compare it with the partitions of the fabric manager (NMX).",
+)
+DOMAINS = Code(
+    "The nodes are in several NVLink domains.",
+    fix="Nothing, if the job is larger than a domain; else place it within one (Slurm: topology/block, --segment).",
+)
+IMEX = Code(
+    "IMEX does not work, which NCCL needs for NVLink between nodes.",
+    fix="On {node}: systemctl start nvidia-imex; for the channel, NVreg_CreateImexChannel0=1 in /etc/modprobe.d, then "
+    "reload the driver. Give containers /dev/nvidia-caps-imex-channels. NCCL_MNNVL_ENABLE=0 does without.",
+)
+
+MANY, TIMES = 1000, 10
+MANY_ERRORS = {
+    "replay": MANY, "crc_flit": MANY, "crc_data": MANY, "recovery": 10, "recovery_failed": 1, "malformed_packets": MANY,
+    "buffer_overruns": MANY, "rcv_errors": MANY, "local_link_integrity": MANY, "effective_errors": MANY,
+}  # fmt: skip
+"""From here on a counter is told, if it also has ten times what is usual on the links of its node: DCGM calls 100 CRC
+errors a second a fault, a few a day are normal. The others count what was corrected, or what a reset did."""
+BOOTING_S, PAUSE_S = 600.0, 2.0
+"""How long after the boot links may still be training, and between two looks."""
+SLOWER = 0.9
+"""Of the speed that is expected: drivers write it with or without the coding, 25 or 25.78 GB/s."""
+
+
+class Facts(TypedDict):
+    look: Look
+    """NvLink by UUID; of the error counters those that are not zero."""
+    counters: list[str]
+    """Names of the error counters that the driver gives."""
+    switches: list[str]
+    """Bus ids of the node's NVSwitches."""
+    imex: imex.Imex
+    disabled: bool
+    """By a parameter of the driver."""
+
+
+def measure(ctx: Context) -> Facts:
+    look = _settled(ctx)
+    links = [link for one in look["gpus"].values() for link in one["links"] or ()]
+    counters = sorted({name for link in links for name in link["errors"]})
+    for link in links:
+        link["errors"] = {name: count for name, count in link["errors"].items() if count}
+    clusters = {one["fabric"]["cluster"] for one in look["gpus"].values() if one["fabric"]}
+    ctx.doing("looking for IMEX")
+    service = imex.look(ctx, clusters, nvml_survey.confined(ctx.environ))
+    facts: Facts = {
+        "look": look,
+        "counters": counters,
+        "switches": pci.switches(),
+        "imex": service,
+        "disabled": "NvLinkDisable: 1" in files.text("/proc/driver/nvidia/params"),
+    }
+    if unread := [look["numbers"][uuid] for uuid, one in look["gpus"].items() if one["links"] is None]:
+        raise Skip(f"the NVLinks of GPU {ranges.to_text(unread)} cannot be read", facts)
+    return nvml_survey.complete(ctx, facts)
+
+
+def _settled(ctx: Context) -> Look:
+    """Links train, and GPUs join their fabric, for some minutes after a node has booted."""
+    end = time.monotonic() + min(ctx[TRAINING_S], 0.5 * ctx.deadline_s)
+    while True:
+        look = nvml_survey.session().look(ctx, "nvlink")
+        has_booted = time.clock_gettime(time.CLOCK_BOOTTIME) > BOOTING_S
+        if has_booted or time.monotonic() > end or not any(_may_be_training(one) for one in look["gpus"].values()):
+            return look
+        ctx.doing("waiting for NVLinks after the boot")
+        time.sleep(PAUSE_S)
+
+
+def _may_be_training(one: NvLink) -> bool:
+    links = one["links"] or []
+    down = [link for link in links if link["active"] is False]
+    return 0 < len(down) < len(links) or bool(one["fabric"] and one["fabric"]["state"] in fabric.STATES)
+
+
+@milder_elsewhere
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from nvml_errors.findings("gpu.nvlink", facts, run)
+    off = {run.job.node_of(rank).node for rank, one in facts.items() if one["disabled"] and one["look"]["gpus"]}
+    for node in off:
+        yield INACTIVE.info("NVLink is turned off by the driver, expected NvLinkDisable: 0", node=node, fix=_OFF_FIX)
+    known = [(card, one) for card, one in looked_at(facts, run) if not card.mig and card.node not in off]
+    fabrics = [(card, one["fabric"]) for card, one in known if one["fabric"]]
+    told = yield from fabric.none_set_up(FABRIC, fabrics)
+    read = [(card, one["links"]) for card, one in known if card.node not in told and one["links"] is not None]
+    gpus = [nvlink_map.wired(card, links) for card, links in read]
+    short = yield from _missing(gpus, _switches(facts, run))
+    yield from fabric.not_set_up(FABRIC, fabrics, told, short)
+    yield from fabric.unhealthy(FABRIC_HEALTH, fabrics, short)
+    yield from fabric.cliques(CLIQUE, DOMAINS, fabrics)
+    yield from _slow(gpus)
+    yield from _errors(gpus)
+    yield from _imex(facts, fabrics, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    """ "8 GPUs, 18 links each at 26.6 GB/s, NVSwitch"."""
+    known = [one["links"] or [] for _, one in looked_at(facts, run)]
+    active = [[link for link in links if link["active"]] for links in known]
+    if not known or not any(active):
+        return "no NVLink is up" if any(known) else "the GPUs have no NVLink"
+    counts = vote(enumerate(len(links) for links in active)).ranks_of
+    told = [f"{ranges.count(len(gpus), 'GPU')}, {ranges.count(up, 'link')} each" for up, gpus in counts.items()]
+    speeds = sorted({(link["speed_mbps"] or 0) / 1000 for links in active for link in links})
+    at = f" at {' and '.join(f'{speed:.1f}' for speed in speeds)} GB/s" if all(speeds) else ""
+    kinds = {link["remote_type"] for links in active for link in links}
+    return f"{'; '.join(told)}{at}" + (", NVSwitch" if "switch" in kinds else ", GPU to GPU" if "gpu" in kinds else "")
+
+
+def _switches(facts: Mapping[int, Facts], run: Run) -> dict[str, list[str]]:
+    return {run.job.node_of(rank).node: one["switches"] for rank, one in facts.items()}
+
+
+# Links that are down
+
+
+def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Generator[Finding, None, set[Card]]:
+    """Returns the GPUs that lack links."""
+    found, ties, bridged = nvlink_map.short(gpus)
+    for tie in ties:
+        fix = "There: nvidia-smi nvlink -s; dmesg | grep -i xid. Reset the GPUs that have fewer: nvidia-smi -r"
+        yield INACTIVE.warn(f"unlike numbers of NVLinks are up: {tie}; expected one number", fix=fix)
+    for tie in bridged:
+        yield NO_BRIDGE.info(f"some GPUs have a bridge and some have none, NVLinks: {tie}; expected one number")
+    by_node: dict[str, list[Wired]] = {}
+    for gpu in gpus:
+        by_node.setdefault(gpu.card.node, []).append(gpu)
+    lacking: dict[str, list[Short]] = {}
+    for one in found:
+        lacking.setdefault(one.wired.card.node, []).append(one)
+    for node, of_node in lacking.items():
+        yield from _of_node(of_node, by_node[node], switches.get(node, []))
+    for of_one in by_node.values():
+        yield from _no_bridge(of_one)
+    return {one.wired.card for one in found}
+
+
+def _of_node(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> Iterator[Finding]:
+    single = [one for one in found if not one.whole_node]
+    for one in found:
+        if one.whole_node:
+            text = f"each GPU has {one.wired.up or 'no'} NVLinks up, expected {one.as_on}"
+            yield INACTIVE.warn(text, node=one.wired.card.node, fix=_ALL_FIX)
+    if any(gpu.at_gpus for gpu in gpus):
+        yield from _between_gpus(single, gpus)
+    else:
+        yield from _to_switches(single, gpus, listed)
+
+
+def _between_gpus(found: Sequence[Short], gpus: Sequence[Wired]) -> Iterator[Finding]:
+    hub = nvlink_map.hub(found)
+    if hub:
+        others = ranges.to_text(one.wired.card.gpu for one in found if one is not hub)
+        yield _lone(hub, f" to GPUs {others}")
+        return
+    pairs = nvlink_map.pairs(found, gpus)
+    for pair in pairs:
+        one, peer = pair.one, pair.other.card
+        link = one.down[0] if len(one.down) == 1 else None
+        name = f"NVLink {link}" if link is not None else ranges.count(pair.missing, "NVLink")
+        verb = "is" if pair.missing == 1 else "are"
+        text = f"{name} between GPU {one.wired.card.gpu} and GPU {peer.gpu} {verb} down: {one.wired.up} of GPU "
+        text += f"{one.wired.card.gpu} are up, expected {one.as_on}"
+        evidence = {"links": list(one.down), "peer": peer.bus, "peer_uuid": peer.uuid, **one.wired.card.evidence}
+        say = INACTIVE.fail if one.sure else INACTIVE.warn
+        yield say(text, evidence=evidence, link=link, peer_gpu=peer.gpu, **one.wired.card.where)
+    if not pairs:
+        yield from (_lone(one, "") for one in found)
+
+
+def _to_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> Iterator[Finding]:
+    blamed = nvlink_map.bad_switches(found, gpus, listed)
+    for bus, lost in blamed.items():
+        one, node = lost[0], lost[0].wired.card.node
+        whom = f"{len(lost)} of {ranges.count(len(gpus), 'GPU')}"
+        if bus:
+            text = f"{whom} have lost NVLinks to the NVSwitch at {bus}: {one.wired.up} are up, expected {one.as_on}"
+            yield SWITCH.fail(text, node=node, device=bus, evidence={"gpus": [each.wired.card.gpu for each in lost]})
+        else:
+            text = f"each of {len(lost)} GPUs has {one.wired.up or 'no'} NVLinks up, expected {one.as_on}"
+            yield (INACTIVE.fail if one.sure else INACTIVE.warn)(text, node=node, fix=_ALL_FIX)
+    explained = {one.wired.card for lost in blamed.values() for one in lost}
+    for one in found:
+        to = nvlink_map.lost_to(one.wired, gpus)
+        if one.wired.card not in explained or not to.keys() <= blamed.keys():
+            known = f" to the NVSwitch at {' and '.join(to)}" if sum(to.values()) == one.missing else ""
+            yield _lone(one, known)
+
+
+_OFF_FIX = "Nothing, if that is meant; else take NVreg_NvLinkDisable=1 out of /etc/modprobe.d on {node}, and reboot."
+_ALL_FIX = (
+    "On {node}: dmesg | grep -i -e nvlink -e xid; journalctl -u nvidia-fabricmanager. Reboot; else have the board "
+    "replaced."
+)
+
+
+def _lone(one: Short, to: str) -> Finding:
+    """Of one GPU. `to`: where the links lead, or ""."""
+    link = one.down[0] if len(one.down) == 1 else None
+    name = f"NVLink {link}" if link is not None else ranges.count(one.missing, "NVLink")
+    verb = "is" if one.missing == 1 else "are"
+    text = f"{name}{to} {verb} down: {one.wired.up} are up, expected {one.as_on}"
+    evidence = {"links": list(one.down), **one.wired.card.evidence}
+    say = INACTIVE.fail if one.sure else INACTIVE.warn
+    return say(text, evidence=evidence, link=link, **one.wired.card.where)
+
+
+def _no_bridge(gpus: Sequence[Wired]) -> Iterator[Finding]:
+    products = [product for gpu in gpus if (product := catalog.known(gpu.card.name))]
+    if 1 < len(products) == len(gpus) and all(one.bridge for one in products) and not any(gpu.up for gpu in gpus):
+        text = f"no NVLink is up between {len(gpus)} x {products[0].name}, expected {products[0].links} with bridges"
+        yield NO_BRIDGE.info(text, node=gpus[0].card.node)
+
+
+# Speed and errors
+
+
+def _slow(gpus: Sequence[Wired]) -> Iterator[Finding]:
+    speeds: dict[str, Counter[int]] = {}
+    for gpu in gpus:
+        counts = speeds.setdefault(gpu.card.name, Counter())
+        counts.update(link["speed_mbps"] for link in gpu.links if link["speed_mbps"])
+    for gpu in gpus:
+        product, usual = catalog.known(gpu.card.name), speeds[gpu.card.name].most_common(1)
+        known = product.speed_mbps if product else None
+        expected = known or (usual[0][0] if usual else 0)
+        speed_of = {link["link"]: link["speed_mbps"] or expected for link in gpu.links}
+        slow = {link: speed for link, speed in speed_of.items() if speed < SLOWER * expected}
+        if slow:
+            name = f"NVLink{'' if len(slow) == 1 else 's'} {ranges.to_text(slow)}"
+            verb = "runs" if len(slow) == 1 else "run"
+            text = f"{name} {verb} at {min(slow.values()) / 1000:.1f} GB/s, expected {expected / 1000:.1f} GB/s as "
+            text += "this card has" if known else "most of its siblings' links"
+            link = next(iter(slow)) if len(slow) == 1 else None
+            yield SLOW.warn(text, link=link, evidence=gpu.card.evidence, **gpu.card.where)
+
+
+def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
+    by_node: dict[str, list[Link]] = {}
+    for gpu in gpus:
+        by_node.setdefault(gpu.card.node, []).extend(link for link in gpu.links if link["active"])
+    for gpu in gpus:
+        bad: dict[int, dict[str, int]] = {}
+        for link in gpu.links:
+            for name, count in link["errors"].items():
+                many = name in MANY_ERRORS and count >= MANY_ERRORS[name]
+                if many and count > TIMES * _usual(name, by_node[gpu.card.node]):
+                    bad.setdefault(link["link"], {})[name] = count
+        if bad:
+            told = [f"{count:,} {name} on NVLink {at}" for at, counts in bad.items() for name, count in counts.items()]
+            text = f"errors since the driver was loaded: {words.some(told, 3)}; expected about as few as on "
+            link_number = next(iter(bad)) if len(bad) == 1 else None
+            evidence = {"errors": {str(link): counts for link, counts in bad.items()}, **gpu.card.evidence}
+            yield ERRORS.warn(f"{text}the node's other links", link=link_number, evidence=evidence, **gpu.card.where)
+
+
+def _usual(name: str, links: Sequence[Link]) -> float:
+    return statistics.median(link["errors"].get(name, 0) for link in links)
+
+
+def _imex(facts: Mapping[int, Facts], fabrics: fabric.Fabrics, run: Run) -> Iterator[Finding]:
+    """NCCL fails at its start where GPUs have a domain and IMEX does not work (its src/mnnvl.cc)."""
+    nodes = {card.node for card, one in fabrics if fabric.is_part(one) and one["cluster"] != fabric.NO_CLUSTER}
+    for rank, one in facts.items():
+        node, lack = run.job.node_of(rank).node, imex.lacks(one["imex"])
+        if node in nodes and lack:
+            nodes.remove(node)
+            text = f"{lack}, expected IMEX to work: the GPUs are in an NVLink domain of several nodes"
+            off = one["imex"]["switched_off"]
+            fails = run.job.backend == "nccl" and len(run.job.nodes) > 1  # on one node it is not used
+            say = IMEX.fail if fails and not off else IMEX.info
+            yield say(f"{text}, but {off}" if off else text, node=node)

@@ -1,0 +1,167 @@
+"""What a GPU says of the fabric of NVSwitches that it is part of, and of those that it shares it with."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+
+from preflight.check import Code, Finding, Severity, ranges, vote
+from preflight.checks.gpu.shared.cards import Card
+from preflight.checks.gpu.shared.readings import Fabric
+
+NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3
+STATES = {NOT_STARTED: "not started", IN_PROGRESS: "in progress"}
+NO_CLUSTER = 32 * "0"
+"""The UUID where only the GPUs of one node are linked."""
+
+FAIL, WARN = Severity.FAIL, Severity.WARN
+FEWER_LINKS = 5
+"""A wrong configuration that says no more than that links are down."""
+_CONFIGURED_WRONG = {
+    2: "wrong system GUID",
+    3: "wrong chassis serial number",
+    4: "no partition",
+    FEWER_LINKS: "too few NVLinks",
+    6: "incompatible GPU firmware",
+    7: "invalid location",
+    8: "invalid state of the GPU",
+}
+_YES, _NO = 1, 2
+_CONDITIONS = (
+    (0, _YES, "reduced bandwidth", WARN),
+    (2, _YES, "routes that are being recovered", WARN),
+    (4, _YES, "unhealthy routes", FAIL),
+    (6, _YES, "an access that timed out and is being recovered", WARN),
+    (12, _NO, "no partition assigned", WARN),
+    (14, _NO, "no connection to the fabric manager", WARN),
+)
+"""(Place in the mask, bad value, words, severity), two bits each, of nvml.h: NVML_GPU_FABRIC_HEALTH_MASK_*. Zero is
+not supported."""
+_SUMMARIES = {2: ("an unhealthy summary", WARN), 3: ("limited capacity", WARN)}
+
+
+def is_part(fabric: Fabric) -> bool:
+    """Whether there is a fabric, and the GPU has joined it."""
+    return fabric["state"] == COMPLETED and fabric["status"] == 0
+
+
+def _unset(fabric: Fabric) -> str:
+    """Why the GPU has not joined its fabric; "" where it has, or where there is none."""
+    if fabric["state"] not in (*STATES, COMPLETED):
+        return ""
+    if fabric["state"] != COMPLETED:
+        return f"its state is {STATES[fabric['state']]}"
+    return f"its status is NVML error {fabric['status']}" if fabric["status"] else ""
+
+
+def _ills(fabric: Fabric, links_are_down: bool) -> Iterator[tuple[str, Severity]]:
+    """(What the GPU says is bad about its fabric, severity). `links_are_down`: told already, with what follows."""
+    mask = fabric["health_mask"] or 0
+    followed = {0} if links_are_down else set()
+    found = [(words, how) for at, bad, words, how in _CONDITIONS if mask >> at & 3 == bad and at not in followed]
+    wrong = mask >> 8 & 0xF
+    if wrong > 1 and not (wrong == FEWER_LINKS and links_are_down):
+        found.append((f"a wrong configuration ({_CONFIGURED_WRONG.get(wrong, f'code {wrong}')})", FAIL))
+    if not found and not links_are_down and fabric["health_summary"] in _SUMMARIES:
+        found.append(_SUMMARIES[fabric["health_summary"]])
+    yield from found
+
+
+def _named(cluster: str) -> str:
+    """A cluster's UUID, short."""
+    return f"{cluster[:8]}..." if cluster != NO_CLUSTER else "none"
+
+
+# What is found
+
+Fabrics = Sequence[tuple[Card, Fabric]]
+
+
+def _by_node(fabrics: Fabrics) -> dict[str, list[tuple[Card, Fabric]]]:
+    found: dict[str, list[tuple[Card, Fabric]]] = {}
+    for card, one in fabrics:
+        if one["state"] in (*STATES, COMPLETED):
+            found.setdefault(card.node, []).append((card, one))
+    return found
+
+
+def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[str]]:
+    """Returns the nodes on which no GPU has joined: their links need not be looked at."""
+    told = set()
+    for node, gpus in _by_node(fabrics).items():
+        reasons = {_unset(one) for _, one in gpus}
+        if len(gpus) > 1 and "" not in reasons:
+            text = f"none of {len(gpus)} GPUs has joined the NVSwitch fabric: {' or '.join(sorted(reasons))}"
+            yield code.fail(f"{text}, expected state completed, status success", node=node)
+            told.add(node)
+    return told
+
+
+def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -> Iterator[Finding]:
+    """A GPU with dead links is told of already: it cannot join."""
+    for card, one in fabrics:
+        reason = _unset(one)
+        if reason and card.node not in told and card not in short:
+            text = f"the GPU has not joined the NVSwitch fabric: {reason}, expected state completed, status success"
+            yield code.fail(text, evidence={"bus": card.bus}, **card.where)
+
+
+def unhealthy(code: Code, fabrics: Fabrics, short: set[Card]) -> Iterator[Finding]:
+    """Once a node where all its GPUs say the same."""
+    for node, gpus in _by_node(fabrics).items():
+        sick: dict[tuple[str, Severity], list[Card]] = {}
+        for card, one in gpus:
+            if is_part(one):
+                for ill in _ills(one, card in short):
+                    sick.setdefault(ill, []).append(card)
+        for (words, severity), of_cards in sick.items():
+            whole = 1 < len(of_cards) == len(gpus)
+            for card in of_cards[:1] if whole else of_cards:
+                whom = f"all {len(gpus)} GPUs report" if whole else "the GPU reports"
+                text = f"{whom} of the NVSwitch fabric: {words}; expected a healthy one"
+                where = {"node": node} if whole else card.where
+                yield code.finding(severity, text, evidence={"bus": card.bus}, **where)
+
+
+def cliques(code: Code, several: Code, fabrics: Fabrics) -> Iterator[Finding]:
+    usual: dict[str, tuple[str, int]] = {}
+    for node, gpus in _by_node(fabrics).items():
+        parts = [(card, (one["cluster"], one["clique"])) for card, one in gpus if is_part(one)]
+        votes = vote(enumerate(value for _, value in parts))
+        for place, value in votes.odd():
+            card, share = parts[place][0], f"{votes.share('GPU')} of the node"
+            text = f"the GPU is in {_clique(value)}, expected {_clique(votes.usual)} as on {share}"
+            yield code.fail(text, evidence={"bus": card.bus}, **card.where)
+        if not votes.unanimous and not votes.decided:
+            sides = ", ".join(f"{len(places)} in {_clique(value)}" for value, places in votes.ranks_of.items())
+            yield code.fail(f"the node's GPUs are in unlike cliques: {sides}; expected one", node=node)
+        elif parts:
+            usual[node] = votes.usual
+    yield from _domains(code, several, usual)
+
+
+def _clique(value: tuple[str, int]) -> str:
+    cluster, clique = value
+    return f"clique {clique}" + (f" of domain {_named(cluster)}" if cluster != NO_CLUSTER else "")
+
+
+def _domains(code: Code, several: Code, usual: Mapping[str, tuple[str, int]]) -> Iterator[Finding]:
+    """Between nodes: an NVLink domain is a cluster UUID. `usual`: cluster and clique of each node."""
+    nodes = list(usual)
+    joined = vote(enumerate(cluster != NO_CLUSTER for cluster, _ in usual.values()))
+    for place, has_one in joined.odd():
+        if not has_one:
+            text = f"the GPUs are in no NVLink domain, expected one as on {joined.share('node')}"
+            yield code.warn(text, node=nodes[place])
+    domains: dict[str, list[str]] = {}
+    for node, (cluster, _) in usual.items():
+        if cluster != NO_CLUSTER:
+            domains.setdefault(cluster, []).append(node)
+    if len(domains) > 1:
+        sizes = ", ".join(f"{ranges.count(len(of), 'node')} in {_named(one)}" for one, of in domains.items())
+        yield several.info(f"the job is in {len(domains)} NVLink domains: {sizes}; expected one for NVLink all over")
+    for cluster, of_one in domains.items():
+        cliques = vote(enumerate(usual[node][1] for node in of_one))
+        for place, clique in cliques.odd():
+            text = f"the GPUs are in clique {clique} of domain {_named(cluster)}, expected clique "
+            yield code.warn(f"{text}{cliques.usual} as on {cliques.share('node')}", node=of_one[place])
+        if not cliques.unanimous and not cliques.decided:
+            text = f"the nodes of domain {_named(cluster)} are in {len(cliques.ranks_of)} cliques"
+            yield several.info(f"{text}, expected one for NVLink between all")

@@ -1,0 +1,212 @@
+"""Which NVLinks of a node should be up and are not, and where those lead.
+
+What should be up is what the catalog says of the card; where it says nothing, or where the board may be built in
+several ways, what most siblings have. A link between two GPUs that is down is down at both ends and told once.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from preflight.checks.gpu.nvlink import catalog
+from preflight.checks.gpu.shared.cards import Card, ComparedCards, compare_cards
+from preflight.checks.gpu.shared.readings import Link
+
+NOWHERE = "0000:00:00.0"
+"""What NVML gives as the other end where that is no PCI device of this host."""
+MANY = 3
+"""GPUs that have to lose links to one switch before the switch is blamed, beside being more than half."""
+MOST_LINKS = 64
+"""More than any GPU has."""
+MOST_ENDS = 8
+"""Ends of dead links that are matched to each other: 105 ways."""
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A GPU and its NVLinks."""
+
+    card: Card
+    links: Sequence[Link]
+    up: int
+    """Also those whose state could not be read: they are not known to be down."""
+    ends: Mapping[str, int]
+    """How many active links lead to each bus id."""
+    at_gpus: bool
+    """Whether some lead to GPUs."""
+
+
+@dataclass(frozen=True)
+class Short:
+    """A GPU, or all of a node, with fewer links up than expected."""
+
+    wired: Wired
+    expected: int
+    as_on: str
+    """The number and whom it is from, for a sentence: "18 as this card has"."""
+    sure: bool
+    """The catalog says so, and the links are part of the board."""
+    down: Sequence[int] = ()
+    """The numbers of the missing links; empty where others are down by design and nobody can tell."""
+    whole_node: bool = False
+
+    @property
+    def missing(self) -> int:
+        return self.expected - self.wired.up
+
+
+def wired(card: Card, links: Sequence[Link]) -> Wired:
+    active = [link for link in links if link["active"]]
+    up = len([link for link in links if link["active"] is not False])
+    ends = Counter(link["remote"] for link in active if link["remote"] and link["remote"] != NOWHERE)
+    return Wired(card, links, up, ends, any(link["remote_type"] == "gpu" for link in active))
+
+
+def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
+    """(GPUs with too few links, unlike ones of which none is odd, the same of cards that may have bridges)."""
+    found: list[Short] = []
+    left: list[tuple[Card, int]] = []
+    part: list[tuple[Card, int]] = []
+    bridged: list[tuple[Card, int]] = []
+    models: dict[tuple[str, str], list[Wired]] = {}
+    for one in gpus:
+        models.setdefault((one.card.node, one.card.name), []).append(one)
+    for (_, name), alike in models.items():
+        product, meshed = catalog.known(name), any(one.at_gpus for one in alike)
+        full, bridge = (product.links, product.bridge) if product else (None, False)
+        if full is None or not (bridge or _must_be_full(alike, full, meshed)):
+            (part if meshed else left).extend((one.card, one.up) for one in alike)
+            continue
+        partial = [one for one in alike if one.up < full and (one.up or not bridge)]
+        found += [Short(one, full, f"{full} as this card has", not bridge) for one in partial]
+        bridged += [(one.card, full if one.up else 0) for one in alike if bridge]
+    of = {one.card: one for one in gpus}
+    unlike, unlike_bridged = compare_cards(left), compare_cards(bridged)
+    unlike_part = compare_cards(part, alike=lambda card: f"{card.name}, number {card.gpu}")
+    found += [*_odd(unlike, of), *_odd(unlike_bridged, of), *_odd(unlike_part, of, each=True)]
+    return _with_numbers(found, gpus), unlike.ties, unlike_bridged.ties
+
+
+def _must_be_full(alike: Sequence[Wired], full: int, meshed: bool) -> bool:
+    """On NVSwitches all links are up, and where GPUs are linked directly if those of one are: a virtual machine may
+    have a part of such a board, whose GPUs have unlike numbers by design. A single GPU needs no links."""
+    if meshed:
+        return any(one.up >= full for one in alike)
+    return len(alike) > 1 or alike[0].up > 0
+
+
+def _odd(unlike: ComparedCards[int], of: Mapping[Card, Wired], each: bool = False) -> Iterator[Short]:
+    """Of cards of which nobody knows how many links they need: more than usual are no fault. `each`: GPUs were
+    compared with those of the same number on other nodes."""
+    for odd in unlike.odd:
+        if odd.value < odd.usual:
+            whole_node = odd.whole_node and not each
+            yield Short(of[odd.card], odd.usual, f"{odd.usual} as on {odd.share}", False, whole_node=whole_node)
+
+
+def _with_numbers(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Short]:
+    """A link that is down on all sound cards of the model as well is so by design."""
+    expected = {one.wired.card.name: one.expected for one in found}
+    used: dict[str, set[int]] = {name: set() for name in expected}
+    for one in gpus:
+        if one.up >= expected.get(one.card.name, MOST_LINKS):
+            used[one.card.name] |= {link["link"] for link in one.links if link["active"]}
+    told = []
+    for lacking in found:
+        down = [link["link"] for link in lacking.wired.links if link["active"] is False]
+        sound = used[lacking.wired.card.name]
+        down = [link for link in down if link in sound] if sound else down
+        told.append(replace(lacking, down=down if len(down) == lacking.missing else ()))
+    return told
+
+
+# Where the missing links lead
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two GPUs with fewer links between them than there should be."""
+
+    one: Short
+    other: Wired
+    missing: int
+
+
+def hub(found: Sequence[Short]) -> Short | None:
+    """The GPU of a node that lacks as many links as several others together: their links to it."""
+    total = sum(one.missing for one in found)
+    alone = [one for one in found if 2 * one.missing == total]
+    return alone[0] if len(found) > 2 and len(alone) == 1 else None
+
+
+def pairs(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Pair]:
+    """The pairs that explain all that the GPUs of one node lack; nothing where several sets of pairs would."""
+    by_bus = {one.card.bus: one for one in gpus}
+    lacking = {one.wired.card.bus: one for one in found}
+    ends: list[str] = []
+    one_sided: Counter[tuple[str, str]] = Counter()
+    for bus, one in lacking.items():
+        more = {peer: other.ends.get(bus, 0) - one.wired.ends.get(peer, 0) for peer, other in by_bus.items()}
+        half_dead = {peer: count for peer, count in more.items() if count > 0}
+        one_sided.update({(bus, peer): count for peer, count in half_dead.items()})
+        ends += [bus] * (one.missing - sum(half_dead.values()))
+    ways = [] if len(ends) > MOST_ENDS else [Counter(way) for way in _matched(sorted(ends))]
+    sound = [_pattern(one.ends) for one in gpus if one.card.bus not in lacking]
+    fitting = [way for way in ways if _fits(way, gpus, sound)] or ways
+    if not fitting or any(way != fitting[0] for way in fitting):
+        return []
+    return [Pair(lacking[one], by_bus[other], count) for (one, other), count in (fitting[0] + one_sided).items()]
+
+
+def _matched(ends: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
+    """All ways to join the ends two by two, each to an end of another GPU."""
+    if not ends:
+        yield []
+        return
+    first, rest = ends[0], ends[1:]
+    for other in sorted({end for end in rest if end != first}):
+        at = rest.index(other)
+        for way in _matched([*rest[:at], *rest[at + 1 :]]):
+            yield [(first, other), *way]
+
+
+def _fits(way: Mapping[tuple[str, str], int], gpus: Sequence[Wired], sound: Sequence[list[int]]) -> bool:
+    """Whether every GPU would be wired as a sound one is: in a cube mesh two links to two peers, one to two others."""
+    for one in gpus:
+        restored = Counter(one.ends)
+        for (first, second), count in way.items():
+            if one.card.bus in (first, second):
+                restored[second if one.card.bus == first else first] += count
+        if _pattern(restored) not in sound:
+            return False
+    return True
+
+
+def _pattern(ends: Mapping[str, int]) -> list[int]:
+    return sorted(ends.values())
+
+
+def lost_to(one: Wired, gpus: Sequence[Wired]) -> dict[str, int]:
+    """How many links fewer than its siblings a GPU has to each switch."""
+    most: Counter[str] = Counter()
+    for other in gpus:
+        most |= Counter(other.ends)
+    return {bus: count - one.ends.get(bus, 0) for bus, count in most.items() if count > one.ends.get(bus, 0)}
+
+
+def bad_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> dict[str, list[Short]]:
+    """Switches to which most GPUs of the node lost links; "" is one that nobody can name.
+
+    `listed`: the bus ids of all switches of the node.
+    """
+    if len(found) < MANY or 2 * len(found) <= len(gpus):
+        return {}
+    at: dict[str, list[Short]] = {}
+    for one in found:
+        for bus in lost_to(one.wired, gpus):
+            at.setdefault(bus, []).append(one)
+    blamed = {bus: lost for bus, lost in at.items() if len(lost) >= MANY and 2 * len(lost) > len(gpus)}
+    if not at and len(found) == len(gpus) and len({one.missing for one in found}) == 1:
+        silent = [bus for bus in listed if not any(bus in one.ends for one in gpus)]
+        return {silent[0] if len(silent) == 1 else "": list(found)}
+    return blamed

@@ -1,0 +1,272 @@
+"""PCIe: each GPU's link, and that of the switch above it, has the lanes and the generation that both its ends can do.
+
+A link that trained at fewer lanes (dirt, a loose card or riser) costs bandwidth for good. The generation is judged only
+at full speed (P0): a GPU that saves power goes down to 1. What a slot lacks by design is told where most siblings have
+more. Counters run since the driver was loaded; gpu.released tells what rises in this run.
+"""
+
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges
+from preflight.checks.gpu.pcie import slots
+from preflight.checks.gpu.pcie.slots import End
+from preflight.checks.gpu.shared import nvml_errors, nvml_survey
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, OddCard, compare_cards, looked_at
+from preflight.checks.gpu.shared.nvml_survey import Look
+from preflight.checks.gpu.shared.readings import Pcie
+from preflight.checks.gpu.shared.replays import most_a_minute
+from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
+
+PARTS = (nvml_errors,)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
+
+WIDTH = Code(
+    "A GPU's PCIe link has fewer lanes than it could have.",
+    fix="See lspci -vv -s {bus} | grep Lnk. Drain the node; reseat the card or its riser, and clean the contacts.",
+)
+GENERATION = Code(
+    "A GPU's PCIe link is of an older generation than it could be.",
+    fix="See lspci -vv -s {bus} | grep Lnk and the slot's speed in the BIOS; reseat the card or its riser.",
+)
+UPLINK = Code(
+    "The PCIe switch above GPUs is linked to the host with less than it could be.",
+    fix="See lspci -vv -s {device} | grep Lnk. Power the node off and on; else have the board or its cable replaced.",
+)
+REPLAYS = Code(
+    "A GPU's PCIe link replays many packets.",
+    fix="See dmesg | grep -i aer. If the count goes on rising, drain the node; reseat the card or its riser.",
+)
+ERRORS = Code("A GPU's PCIe link has had uncorrectable errors.", fix="On {node}: dmesg | grep -i aer. Reseat the card.")
+
+FULL_SPEED = 0
+SETTLE_S = 0.2
+LONG_MINUTES, TIMES = 60, 100
+"""A count is large by itself where the limit allows it in an hour only, and the siblings have a hundredth of it."""
+DISPLAY = "0x0300"
+"""PCI's class of cards with a screen: boards for them often share 16 lanes between two slots. Others are 0x0302."""
+
+
+class Facts(TypedDict):
+    look: Look
+    """Pcie by UUID."""
+    paths: dict[str, list[End]]
+    """By UUID: the GPU, and the bridges above it up to the root port."""
+    up_s: float
+    """Since the node booted."""
+
+
+def measure(ctx: Context) -> Facts:
+    session = nvml_survey.session()
+    look = session.look(ctx, "pcie")
+    if any(_is_slow(one) for one in look["gpus"].values()):
+        time.sleep(SETTLE_S)  # a GPU that has just woken up trains its link anew
+        look = session.look(ctx, "pcie")
+    buses = {handle["uuid"]: handle["bus"] for handle in session.seen(ctx)["gpus"].values()}
+    paths = {uuid: slots.path_of(buses[uuid]) for uuid in look["gpus"]}
+    facts: Facts = {"look": look, "paths": paths, "up_s": time.clock_gettime(time.CLOCK_BOOTTIME)}
+    return nvml_survey.complete(ctx, facts)
+
+
+def _is_slow(one: Pcie) -> bool:
+    return one["pstate"] == FULL_SPEED and (one["generation"] or 9) < (one["generation_max"] or 0)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A GPU's link in one respect: its lanes, or its generation."""
+
+    card: Card
+    value: int
+    able: int
+    """What both its ends can do, as far as they say."""
+    card_able: int
+    may_be_less: bool
+    """By design: the slot is not known, or shares its lanes with another."""
+    evidence: Mapping[str, Any]
+
+    @property
+    def model(self) -> Key:
+        """Of one node."""
+        return self.card.node, self.card.name
+
+
+@milder_elsewhere
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from nvml_errors.findings("gpu.pcie", facts, run)
+    known, paths = looked_at(facts, run), _paths(facts, run)
+    ends = [(card, one, paths[card.node, card.uuid]) for card, one in known]
+    yield from _below(WIDTH, "{} lanes", [_lanes(*row) for row in ends if row[1]["width"]])
+    for pstate in (FULL_SPEED, None):  # like with like; what saves power is not judged
+        awake = [row for row in ends if row[1]["generation"] and row[1]["pstate"] == pstate]
+        yield from _below(GENERATION, "generation {}", [_speed(*row) for row in awake])
+    yield from _uplinks(ends)
+    yield from _replays(known, _minutes(facts, run))
+    yield from _errors(known)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    """ "8 links, 16 lanes, generation 5"."""
+    known = [one for _, one in looked_at(facts, run)]
+    lanes = sorted({one["width"] for one in known if one["width"]})
+    awake = sorted({one["generation"] for one in known if one["generation"] and one["pstate"] == FULL_SPEED})
+    told = [f"{' and '.join(map(str, lanes))} lanes"] if lanes else []
+    told += [f"generation {' and '.join(map(str, awake))}"] if awake else ["generation unknown: they save power"]
+    return ", ".join([ranges.count(len(known), "link"), *told]) if known else "no GPU was looked at"
+
+
+def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[End]]:
+    return {
+        (run.job.node_of(rank).node, uuid): path for rank, one in facts.items() for uuid, path in one["paths"].items()
+    }
+
+
+def _lanes(card: Card, one: Pcie, path: Sequence[End]) -> Link:
+    slot = path[1]["width_max"] if len(path) > 1 else None
+    return _link(card, one, one["width"] or 0, (one["width_max"], path[0]["width_max"]), slot, path)
+
+
+def _speed(card: Card, one: Pcie, path: Sequence[End]) -> Link:
+    """NVML's maximum is that of card and slot together. A GPU that does not tell its state may save power."""
+    if one["pstate"] is None:
+        return _link(card, one, one["generation"] or 0, (), None, path)
+    ends = [*(end["generation_max"] for end in path[:2]), None]
+    slot = min((number for number in (one["generation_max"], ends[1]) if number), default=None)
+    return _link(card, one, one["generation"] or 0, (one["generation_gpu_max"], ends[0]), slot, path)
+
+
+def _link(card: Card, one: Pcie, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[End]) -> Link:
+    """Where the slot is said to be less able than the link is, a virtual machine has made it up."""
+    told = [number for number in own if number] or [value]
+    able = min([*told, slot] if slot is not None and slot >= value else told)
+    evidence = {"bus": card.bus, "slot": path[1]["bus"] if len(path) > 1 else None, "slot_able": slot, **card.paper}
+    may_be_less = path[0]["kind"].startswith(DISPLAY) or bool(one["virtual"]) or len(path) < 2
+    return Link(card, value, able, max(told), may_be_less, evidence)
+
+
+def _below(code: Code, unit: str, links: Sequence[Link]) -> Iterator[Finding]:
+    """What is less than both ends can do, or than most siblings have."""
+    unlike = compare_cards((link.card, link.value) for link in links).odd
+    odd = {one.card: one for one in unlike if one.value < one.usual}
+    best: dict[Key, int] = {}
+    for link in links:
+        best[link.model] = max(link.value, best.get(link.model, 0))
+    told, narrow = set(), list[Link]()
+    for link in links:
+        one = odd.get(link.card)
+        text = f"the PCIe link runs at {unit.format(link.value)}, expected "
+        if link.value < link.able:
+            by_design = link.may_be_less and best[link.model] == link.value
+            text += f"{unit.format(link.able)}: {'the card' if by_design else 'both its ends'} can do that"
+            told |= set() if by_design else {link.card.node}
+            yield (code.info if by_design else code.warn)(text, evidence=link.evidence, **link.card.where)
+        elif one and not one.whole_node:
+            text += f"{unit.format(one.usual)} as on {one.share}"
+            yield code.warn(text, evidence=link.evidence, **link.card.where)
+        else:
+            narrow += [link] if link.value < link.card_able and code is WIDTH else []
+    yield from _whole_nodes(code, unit, [one for one in odd.values() if one.card.node not in told])
+    yield from _by_design(narrow)
+
+
+def _whole_nodes(code: Code, unit: str, odd: Iterable[OddCard[int]]) -> Iterator[Finding]:
+    for one in odd:
+        if one.whole_node:
+            text = f"the GPUs' PCIe links run at {unit.format(one.value)}, expected {unit.format(one.usual)}"
+            yield code.warn(f"{text} as on {one.share}", evidence={"bus": one.card.bus}, node=one.card.node)
+
+
+def _by_design(narrow: Iterable[Link]) -> Iterator[Finding]:
+    """Slots with fewer lanes than the cards have, once a node and model."""
+    by_model: dict[Key, list[Link]] = {}
+    for link in narrow:
+        by_model.setdefault(link.model, []).append(link)
+    for links in by_model.values():
+        lanes = sorted({link.value for link in links})
+        of = f"the slots of {_gpus(link.card.gpu for link in links)} have {' or '.join(map(str, lanes))} lanes"
+        text = f"{of}, expected {links[0].card_able} for the cards' full speed"
+        yield WIDTH.info(text, evidence=links[0].evidence, node=links[0].card.node)
+
+
+def _gpus(numbers: Iterable[int]) -> str:
+    listed = set(numbers)
+    return f"GPU{'' if len(listed) == 1 else 's'} {ranges.to_text(listed)}"
+
+
+def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[End]]]) -> Iterator[Finding]:
+    """Above a GPU, a switch is two bridges: its port down, and its port up. Then comes the port that it hangs on."""
+    found: dict[Key, tuple[End, End, list[int]]] = {}
+    for card, _, path in ends:
+        for up, over in zip(path[2::2], path[3::2], strict=True) if len(path) % 2 == 0 else ():
+            found.setdefault((card.node, up["bus"]), (up, over, []))[2].append(card.gpu)
+    yield from _slow_uplinks("width", "{} lanes", found)
+    yield from _slow_uplinks("generation", "generation {}", found)
+
+
+def _slow_uplinks(
+    respect: Literal["width", "generation"], unit: str, found: Mapping[Key, tuple[End, End, list[int]]]
+) -> Iterator[Finding]:
+    """A fault only where another such link is better: nobody knows what the board was made for."""
+    most: Literal["width_max", "generation_max"] = f"{respect}_max"  # type: ignore[assignment]
+    best: dict[str, int] = {}
+    for up, _, _ in found.values():
+        best[up["kind"]] = max(up[respect] or 0, best.get(up["kind"], 0))
+    for (node, bus), (up, over, gpus) in found.items():
+        value, able = up[respect], min(up[most] or 0, over[most] or 0)
+        if value and value < able:
+            text = f"the link of the PCIe switch above {_gpus(gpus)} runs at {unit.format(value)}"
+            text += f", expected {unit.format(able)}: both its ends can do that"
+            say = UPLINK.warn if value < best[up["kind"]] else UPLINK.info
+            yield say(text, evidence={"port": over["bus"]}, node=node, device=bus)
+
+
+# Counters
+
+
+def _minutes(facts: Mapping[int, Facts], run: Run) -> dict[str, float]:
+    """Since each node booted."""
+    return {run.job.node_of(rank).node: one["up_s"] / 60 for rank, one in facts.items()}
+
+
+def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -> Iterator[Finding]:
+    """The driver was loaded after the boot, so the true rate is rather higher."""
+    for (card, one), others in _with_siblings([(card, one, one["replays"]) for card, one in known]):
+        most, count = most_a_minute(one), one["replays"]
+        if most is None or count is None or count <= most * LONG_MINUTES:
+            continue
+        text, up = f"{count:,} PCIe replays since the driver was loaded, expected", minutes[card.node]
+        evidence = card.evidence
+        if count > most * up:
+            text = f"{text} at most {most:.0f} a minute, in {up:,.0f} minutes since the node has booted"
+            yield REPLAYS.warn(text, evidence=evidence, **card.where)
+        elif others and count > TIMES * statistics.median(others):
+            text = f"{text} about {statistics.median(others):,.0f} as on its siblings"
+            yield REPLAYS.warn(text, evidence=evidence, **card.where)
+
+
+def _errors(known: Sequence[tuple[Card, Pcie]]) -> Iterator[Finding]:
+    """What all have, a reset of the bus may have left; non-fatal ones also come of harmless questions to a device."""
+    for name in ("fatal", "non_fatal"):
+        counts = [(card, one, one["errors"].get(name)) for card, one in known]
+        for (card, one), others in _with_siblings(counts):
+            odd = 2 * sum(map(bool, others)) <= len(others)
+            if one["errors"].get(name) and (odd or name == "fatal"):
+                count = ranges.count(one["errors"][name], f"{name.replace('_', '-')} PCIe error")
+                evidence = {**card.evidence, **one["errors"]}
+                say = ERRORS.warn if odd and name == "fatal" else ERRORS.info
+                yield say(f"{count} since the driver was loaded, expected none", evidence=evidence, **card.where)
+
+
+def _with_siblings(
+    counts: Sequence[tuple[Card, Pcie, int | None]],
+) -> Iterator[tuple[tuple[Card, Pcie], list[int]]]:
+    """Each GPU, and the counts of the others of its model in its node."""
+    nodes: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for card, _, count in counts:
+        if count is not None:
+            nodes.setdefault((card.node, card.name), []).append((card.uuid, count))
+    for card, one, _ in counts:
+        yield (card, one), [count for uuid, count in nodes.get((card.node, card.name), ()) if uuid != card.uuid]

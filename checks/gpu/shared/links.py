@@ -1,0 +1,199 @@
+"""What NVML tells of the links of a GPU: PCIe, NVLink, its fabric, and how it reaches the others (see nvml.py)."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from preflight.checks.gpu.shared import nvml
+from preflight.checks.gpu.shared.nvml import (
+    Trouble,
+    bus_id,
+    call,
+    field_values,
+    first,
+    flag,
+    handle_of,
+    pstate,
+    text_of,
+)
+from preflight.checks.gpu.shared.readings import Fabric, Link, NvLink, Pcie, Peer, Place
+
+_PCIE_FIELDS = {
+    "correctable": "NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS",
+    "naks_received": "NVML_FI_DEV_PCIE_COUNT_NAKS_RECEIVED",
+    "naks_sent": "NVML_FI_DEV_PCIE_COUNT_NAKS_SENT",
+    "receiver": "NVML_FI_DEV_PCIE_COUNT_RECEIVER_ERROR",
+    "bad_tlp": "NVML_FI_DEV_PCIE_COUNT_BAD_TLP",
+    "bad_dllp": "NVML_FI_DEV_PCIE_COUNT_BAD_DLLP",
+    "non_fatal": "NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR",
+    "fatal": "NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR",
+    "lcrc": "NVML_FI_DEV_PCIE_COUNT_LCRC_ERROR",
+    "lane": "NVML_FI_DEV_PCIE_COUNT_LANE_ERROR",
+}
+
+
+def pcie(index: int) -> Pcie:
+    gpu = handle_of(index)
+    counters = dict(zip(_PCIE_FIELDS, field_values(gpu, [(name, 0) for name in _PCIE_FIELDS.values()]), strict=True))
+    return {
+        "width": call("nvmlDeviceGetCurrPcieLinkWidth", gpu),
+        "width_max": call("nvmlDeviceGetMaxPcieLinkWidth", gpu),
+        "generation": call("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
+        "generation_max": call("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
+        "generation_gpu_max": call("nvmlDeviceGetGpuMaxPcieLinkGeneration", gpu),
+        "virtual": flag(call("nvmlDeviceGetVirtualizationMode", gpu)),  # 0 is none
+        "pstate": pstate(gpu),
+        "replays": call("nvmlDeviceGetPcieReplayCounter", gpu),
+        "errors": {name: count for name, count in counters.items() if count is not None},
+    }
+
+
+def nvlink(index: int) -> NvLink:
+    """Links are counted by their state, up to the first that the driver does not know."""
+    gpu = handle_of(index)
+    found = list(_links(gpu))
+    unread = len(found) == 1 and found[0]["active"] is None  # whatever that one says, the others say
+    return {"links": None if unread else found, "fabric": _fabric(gpu)}
+
+
+MOST_LINKS = 64
+
+
+def _links(gpu: Any) -> Iterator[Link]:
+    """A single one of unknown state where not even the first can be read."""
+    for link in range(MOST_LINKS):
+        try:
+            state = call("nvmlDeviceGetNvLinkState", gpu, link, strict=True)
+        except Trouble as trouble:
+            if trouble.number in nvml.FATAL:
+                raise
+            if trouble.number in (nvml.INVALID, nvml.NOT_SUPPORTED):
+                return
+            if trouble.number not in nvml.NORMAL:
+                nvml.note(f"nvmlDeviceGetNvLinkState: {trouble.text}")
+            yield _down(link, None)
+            if link == 0:
+                return
+            continue
+        yield _link(gpu, link) if state else _down(link, False)
+
+
+_LINK_FIELDS = {
+    "malformed_packets": "NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS",
+    "buffer_overruns": "NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS",
+    "rcv_errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
+    "rcv_remote_errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS",
+    "rcv_general_errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS",
+    "local_link_integrity": "NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS",
+    "xmit_discards": "NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS",
+    "recovery_failed": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
+    "recovery": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",
+    "effective_errors": "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS",
+}
+"""Of NVLink 5, which has none of the older counters."""
+_OLD_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc")
+
+
+def _down(link: int, active: bool | None) -> Link:
+    """It has no other end, and its counters may block."""
+    return {
+        "link": link, "active": active, "version": None, "speed_mbps": None, "remote": None, "remote_type": None,
+        "errors": {},
+    }  # fmt: skip
+
+
+def _link(gpu: Any, link: int) -> Link:
+    remote = first(("nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetNvLinkRemotePciInfo_v2"), gpu, link)
+    kind = call("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link)
+    fields = ["NVML_FI_DEV_NVLINK_GET_SPEED", *_LINK_FIELDS.values()]
+    speed, *counts = field_values(gpu, [(name, link) for name in fields])
+    old = {
+        name: call("nvmlDeviceGetNvLinkErrorCounter", gpu, link, number) for number, name in enumerate(_OLD_COUNTERS)
+    }
+    errors = {**dict(zip(_LINK_FIELDS, counts, strict=True)), **{k: v for k, v in old.items() if v is not None}}
+    return {
+        "link": link,
+        "active": True,
+        "version": call("nvmlDeviceGetNvLinkVersion", gpu, link),
+        "speed_mbps": speed if speed is not None else _old_speed(gpu, link),
+        "remote": bus_id(remote.busId) if remote is not None else None,
+        "remote_type": {0: "gpu", 1: "npu", 2: "switch"}.get(kind, "unknown") if kind is not None else None,
+        "errors": {name: count for name, count in errors.items() if count is not None},
+    }
+
+
+def _old_speed(gpu: Any, link: int) -> int | None:
+    """Before Hopper a field a link."""
+    return field_values(gpu, [(f"NVML_FI_DEV_NVLINK_SPEED_MBPS_L{link}", 0)])[0]
+
+
+def _fabric(gpu: Any) -> Fabric | None:
+    import ctypes
+
+    import pynvml
+
+    for kind, name in (
+        ("c_nvmlGpuFabricInfo_v3_t", "nvmlDeviceGetGpuFabricInfoV"),
+        ("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV"),
+        ("c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo"),
+    ):
+        if not hasattr(pynvml, kind):
+            continue
+        info = getattr(pynvml, kind)()
+        if call(name, gpu, ctypes.byref(info)) is not None:
+            return {
+                "state": int(info.state),
+                "status": int(info.status),
+                "health_mask": _number(info, "healthMask"),
+                "health_summary": _number(info, "healthSummary"),
+                "clique": int(info.cliqueId),
+                "cluster": bytes(info.clusterUuid).hex(),
+            }
+    return None
+
+
+def _number(info: Any, name: str) -> int | None:
+    return int(getattr(info, name)) if hasattr(info, name) else None
+
+
+def place(index: int, others: Sequence[int]) -> Place:
+    """`others`: the numbers of the GPUs that answer. Raises Trouble of this GPU only."""
+    gpu = handle_of(index)
+    peers = {}
+    for other in others:
+        if other != index and (found := _peer(gpu, other)) is not None:
+            peers[found[0]] = found[1]
+    return {
+        "peers": peers,
+        "cpus": _bits(call("nvmlDeviceGetCpuAffinity", gpu, _words_for_cpus())),
+        "numa": call("nvmlDeviceGetNumaNodeId", gpu),
+        "memory_nodes": _bits(call("nvmlDeviceGetMemoryAffinity", gpu, 4, 0)),
+    }
+
+
+def _peer(gpu: Any, other: int) -> tuple[str, Peer] | None:
+    """None where the other GPU is lost."""
+    statuses = ("read", "write", "nvlink", "atomics")  # in the order of nvmlGpuP2PCapsIndex_t
+    try:
+        peer = handle_of(other)
+        uuid = text_of(call("nvmlDeviceGetUUID", peer, strict=True))
+        with nvml.about(f" with GPU {other}"):
+            read, write, link, atomics = (
+                call("nvmlDeviceGetP2PStatus", gpu, peer, number) for number in range(len(statuses))
+            )
+            ancestor = call("nvmlDeviceGetTopologyCommonAncestor", gpu, peer)
+    except Trouble:
+        return None
+    found: Peer = {"ancestor": ancestor, "read": read, "write": write, "nvlink": link, "atomics": atomics}
+    return (uuid, found) if uuid else None
+
+
+def _words_for_cpus() -> int:
+    """64 CPUs a word; a mask that is too short is an error."""
+    return -(-(os.cpu_count() or 1) // 64) + 16
+
+
+def _bits(words: Any) -> list[int] | None:
+    if words is None:
+        return None
+    return [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]

@@ -1,0 +1,355 @@
+"""What NVML tells of the GPUs, in plain typed data: the one module that knows pynvml.
+
+It runs in a process of its own that may hang (see nvml_survey.py). Every value is None where the driver, the card or a
+permission does not give it: that is normal. `Trouble` is raised where a GPU answers no more. New names are tried
+first, old ones after: drivers and versions of nvidia-ml-py lack one or the other.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from preflight.checks.gpu.shared.readings import Handle, Health, Identity, Mig, Process, System
+
+LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
+FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
+"""NVML's codes after which no more calls are made on a GPU: each may cost seconds. 11 is an interrupt that does not
+come, 10 a time-out of the driver itself."""
+_NO_PERMISSION, NOT_SUPPORTED, INVALID = 4, 3, 2
+_ALL_ONES = (2**32 - 1, 2**64 - 1)
+"""What a register reads as that nobody answers for."""
+NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
+"""Codes that say no more than that this driver or card does not give a value."""
+
+
+class Trouble(Exception):  # noqa: N818 -- says what is wrong
+    """A GPU, or the driver, that does not answer as it should."""
+
+    def __init__(self, kind: str, call: str, text: str, number: int = 0) -> None:
+        super().__init__(text)
+        self.kind, self.call, self.text, self.number = kind, call, text, number
+
+
+_about = [""]
+_announcing: list[Callable[[str], None]] = []
+_notes: list[str] = []
+"""Answers that are neither a value nor normal, of the group being read."""
+
+
+def announce_to(told: Callable[[str], None]) -> None:
+    """Before every call its name goes there, so that a hang has a name."""
+    _announcing[:] = [told]
+
+
+def announce(name: str) -> None:
+    for told in _announcing:
+        told(name + _about[-1])
+
+
+@contextlib.contextmanager
+def about(whom: str) -> Iterator[None]:
+    """What is announced of calls that concern another GPU, too: " with GPU 5"."""
+    _about.append(whom)
+    try:
+        yield
+    finally:
+        _about.pop()
+
+
+def note(text: str) -> None:
+    """An answer that is neither a value nor normal."""
+    if text not in _notes:
+        _notes.append(text)
+
+
+def take_notes() -> list[str]:
+    """What was odd since the last time: "nvmlDeviceGetSerial: Unknown Error"."""
+    notes = list(_notes)
+    _notes.clear()
+    return notes
+
+
+def start() -> None:
+    """Opens the driver: seconds without persistence mode. Raises Trouble, its `number` NVML's code."""
+    import pynvml
+
+    announce("nvmlInit")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise Trouble(ERROR, "nvmlInit", _words(error), error.value) from None
+
+
+def call(name: str, *arguments: Any, strict: bool = False) -> Any:
+    """The answer of one function, or None. `strict`: any error is a Trouble."""
+    import pynvml
+
+    function = getattr(pynvml, name, None)
+    if function is None:
+        return None
+    announce(name)
+    try:
+        answer = function(*arguments)
+        return None if isinstance(answer, int) and answer in _ALL_ONES else answer
+    except pynvml.NVMLError as error:
+        number = error.value
+        if strict or number in FATAL:
+            kind = NO_PERMISSION if number == _NO_PERMISSION else FATAL.get(number, ERROR)
+            raise Trouble(kind, name, _words(error), number) from None
+        if number not in NORMAL:
+            note(f"{name}: {_words(error)}")
+    except Exception as error:  # pynvml's own: ArgumentError, TypeError, NVMLLibraryMismatchError
+        if strict:
+            raise Trouble(ERROR, name, f"{type(error).__name__}: {error}") from None
+    return None
+
+
+def first(names: Sequence[str], *arguments: Any) -> Any:
+    """The answer of the first function that gives one."""
+    return next((answer for name in names if (answer := call(name, *arguments)) is not None), None)
+
+
+def _words(error: Exception) -> str:
+    """`str(error)` calls into the library for codes that pynvml has no words of."""
+    try:
+        return str(error)
+    except Exception:
+        return f"NVML error {getattr(error, 'value', '?')}"
+
+
+def text_of(value: object) -> str | None:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return text.strip() if isinstance(text, str) and text.strip() else None
+
+
+def bus_id(text: object) -> str:
+    """ "00000000:1B:00.0" of NVML as sysfs writes it: "0000:1b:00.0"."""
+    domain, _, rest = (text_of(text) or "").lower().partition(":")
+    return f"{domain[-4:]}:{rest}" if rest else domain
+
+
+def system() -> System:
+    excluded = []
+    for number in range(call("nvmlGetExcludedDeviceCount") or 0):
+        info = call("nvmlGetExcludedDeviceInfoByIndex", number)
+        excluded += [bus_id(info.pci.busId)] if info is not None else []
+    return {
+        "driver": text_of(call("nvmlSystemGetDriverVersion")),
+        "cuda": first(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion")),
+        "nvml": text_of(call("nvmlSystemGetNVMLVersion")),
+        "count": int(call("nvmlDeviceGetCount", strict=True)),
+        "excluded": excluded,
+    }
+
+
+def handle_of(index: int) -> Any:
+    return call("nvmlDeviceGetHandleByIndex", index, strict=True)
+
+
+def handle(index: int) -> Handle:
+    """Raises Trouble also for a look-up that is refused."""
+    gpu = handle_of(index)
+    pci = call("nvmlDeviceGetPciInfo", gpu)
+    return {
+        "uuid": text_of(call("nvmlDeviceGetUUID", gpu, strict=True)) or f"GPU-{index}",
+        "bus": bus_id(pci.busId) if pci is not None else "",
+        "name": text_of(call("nvmlDeviceGetName", gpu)) or "unknown GPU",
+        "serial": text_of(call("nvmlDeviceGetSerial", gpu)),
+        "minor": call("nvmlDeviceGetMinorNumber", gpu),
+    }
+
+
+def identity(index: int) -> Identity:
+    import pynvml
+
+    gpu = handle_of(index)
+    pci = call("nvmlDeviceGetPciInfo", gpu)
+    total, _used, reserved, free = _memory(gpu)
+    capability = call("nvmlDeviceGetCudaComputeCapability", gpu)
+    module = call("nvmlDeviceGetModuleId", gpu, pynvml.c_uint())
+    return {
+        "vbios": text_of(call("nvmlDeviceGetVbiosVersion", gpu)),
+        "board": text_of(call("nvmlDeviceGetBoardPartNumber", gpu)),
+        "inforom": text_of(call("nvmlDeviceGetInforomImageVersion", gpu)),
+        "module": module,
+        "device_id": int(pci.pciDeviceId) if pci is not None else 0,
+        "subsystem": int(pci.pciSubSystemId) if pci is not None else 0,
+        "capability": ".".join(map(str, capability)) if capability else None,
+        "numa": call("nvmlDeviceGetNumaNodeId", gpu),
+        "memory_total": total,
+        "memory_free": free,
+        "memory_reserved": reserved,
+        "compute_mode": call("nvmlDeviceGetComputeMode", gpu),
+        "mig": _mig(gpu),
+    }
+
+
+def _memory(gpu: Any) -> tuple[int | None, int | None, int | None, int | None]:
+    """(total, used, reserved, free) in bytes. The first version counts the driver's reserve as used."""
+    import pynvml
+
+    info = call("nvmlDeviceGetMemoryInfo", gpu, getattr(pynvml, "nvmlMemory_v2", 0x02000028))
+    if info is not None:
+        return int(info.total), int(info.used), int(info.reserved), int(info.free)
+    info = call("nvmlDeviceGetMemoryInfo", gpu)
+    return (int(info.total), int(info.used), None, int(info.free)) if info is not None else (None,) * 4
+
+
+def _mig(gpu: Any) -> Mig | None:
+    mode = call("nvmlDeviceGetMigMode", gpu)
+    if mode is None:
+        return None
+    instances = (call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number) for number in range(_mig_places(gpu)))
+    uuids = (text_of(call("nvmlDeviceGetUUID", instance)) for instance in instances if instance is not None)
+    return {"current": bool(mode[0]), "pending": bool(mode[1]), "devices": [uuid for uuid in uuids if uuid]}
+
+
+def _mig_places(gpu: Any) -> int:
+    return int(call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
+
+
+def health(index: int) -> Health:
+    gpu = handle_of(index)
+    mode = call("nvmlDeviceGetEccMode", gpu)
+    total, used, reserved, _ = _memory(gpu)
+    limits = call("nvmlDeviceGetPowerManagementLimitConstraints", gpu) or (None, None)
+    bar1 = call("nvmlDeviceGetBAR1MemoryInfo", gpu)
+    fields = field_values(gpu, [("NVML_FI_DEV_MEMORY_TEMP", 0), ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 0)])
+    return {
+        "ecc": bool(mode[0]) if mode else None,
+        "ecc_pending": bool(mode[1]) if mode else None,
+        "ecc_errors": _ecc_errors(gpu),
+        "sram": _sram(gpu),
+        "remapped": _remapped(gpu),
+        "retired": _retired(gpu),
+        "recovery_action": fields[1],
+        "throttle": first(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), gpu),
+        "temperature": first(("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), gpu, 0),
+        "temperature_limits": {
+            name: call("nvmlDeviceGetTemperatureThreshold", gpu, number)
+            for number, name in enumerate(("shutdown", "slowdown", "memory_max", "gpu_max"))
+        },
+        "temperature_margin": call("nvmlDeviceGetMarginTemperature", gpu),
+        "memory_temperature": fields[0],
+        "persistence": flag(call("nvmlDeviceGetPersistenceMode", gpu)),
+        "pstate": pstate(gpu),
+        "power_mw": call("nvmlDeviceGetPowerUsage", gpu),
+        "power_limit_mw": call("nvmlDeviceGetEnforcedPowerLimit", gpu),
+        "power_default_mw": call("nvmlDeviceGetPowerManagementDefaultLimit", gpu),
+        "power_least_mw": limits[0],
+        "power_most_mw": limits[1],
+        "clocks": _clocks(gpu),
+        "bar1": int(bar1.bar1Total) if bar1 is not None else None,
+        "memory_total": total,
+        "memory_used": used,
+        "memory_reserved": reserved,
+        "processes": _processes(gpu),
+        "inforom_valid": _inforom_valid(gpu),
+    }
+
+
+def flag(value: Any) -> bool | None:
+    return bool(value) if value is not None else None
+
+
+def pstate(gpu: Any) -> int | None:
+    state = call("nvmlDeviceGetPerformanceState", gpu)
+    return state if state is not None and state < 16 else None  # 32 is "unknown"
+
+
+def _ecc_errors(gpu: Any) -> dict[str, int | None]:
+    counters = {"volatile": 0, "aggregate": 1}
+    types = {"corrected": 0, "uncorrected": 1}
+    return {
+        f"{counter}_{kind}": call("nvmlDeviceGetTotalEccErrors", gpu, types[kind], counters[counter])
+        for counter in counters
+        for kind in types
+    }
+
+
+def _sram(gpu: Any) -> dict[str, int] | None:
+    import ctypes
+
+    import pynvml
+
+    if not hasattr(pynvml, "c_nvmlEccSramErrorStatus_v1_t"):
+        return None
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    if call("nvmlDeviceGetSramEccErrorStatus", gpu, ctypes.byref(status)) is None:
+        return None
+    return {
+        "volatile_uncorrected": int(status.volatileUncParity + status.volatileUncSecDed),
+        "aggregate_uncorrected": int(status.aggregateUncParity + status.aggregateUncSecDed),
+        "threshold_exceeded": int(status.bThresholdExceeded),
+    }
+
+
+def _remapped(gpu: Any) -> dict[str, int] | None:
+    rows = call("nvmlDeviceGetRemappedRows", gpu)
+    names = ("corrected", "uncorrected", "pending", "failed")
+    return dict(zip(names, map(int, rows), strict=True)) if rows is not None else None
+
+
+def _retired(gpu: Any) -> dict[str, int | None]:
+    pages = {"single_bit": 0, "double_bit": 1}
+    counts = {name: call("nvmlDeviceGetRetiredPages", gpu, cause) for name, cause in pages.items()}
+    pending = call("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
+    return {
+        **{name: len(pages_) if pages_ is not None else None for name, pages_ in counts.items()},
+        "pending": pending,
+    }
+
+
+def _clocks(gpu: Any) -> dict[str, int | None]:
+    """Clock types: 1 is SM, 2 is memory."""
+    return {
+        "sm": call("nvmlDeviceGetClockInfo", gpu, 1),
+        "memory": call("nvmlDeviceGetClockInfo", gpu, 2),
+        "sm_max": call("nvmlDeviceGetMaxClockInfo", gpu, 1),
+        "memory_max": call("nvmlDeviceGetMaxClockInfo", gpu, 2),
+        "sm_application": call("nvmlDeviceGetApplicationsClock", gpu, 1),
+        "sm_application_default": call("nvmlDeviceGetDefaultApplicationsClock", gpu, 1),
+    }
+
+
+def _processes(gpu: Any) -> list[Process] | None:
+    kinds = ("Compute", "Graphics", "MPSCompute")
+    lists = [
+        first([f"nvmlDeviceGet{kind}RunningProcesses{version}" for version in ("_v3", "_v2")], gpu) for kind in kinds
+    ]
+    if lists[0] is None:
+        return None
+    found: dict[int, Process] = {}
+    for process in (process for listed in lists for process in listed or ()):
+        memory = process.usedGpuMemory
+        found[int(process.pid)] = {"pid": int(process.pid), "memory": int(memory) if memory is not None else None}
+    return [found[pid] for pid in sorted(found)]
+
+
+def _inforom_valid(gpu: Any) -> bool | None:
+    """False only for the code that says so: 14, corrupted."""
+    try:
+        call("nvmlDeviceValidateInforom", gpu, strict=True)
+    except Trouble as trouble:
+        if trouble.number in FATAL:
+            raise
+        return False if trouble.number == 14 else None
+    return True
+
+
+def field_values(gpu: Any, wanted: Sequence[tuple[str, int]]) -> list[int | None]:
+    """The values of (pynvml's name of a field, scope: a link), each None where it is not given."""
+    import pynvml
+
+    ids = [(getattr(pynvml, field, None), scope) for field, scope in wanted]
+    known = [(id_, scope) for id_, scope in ids if id_ is not None]
+    answers = call("nvmlDeviceGetFieldValues", gpu, known) if known else None
+    values = iter([_field(answer) for answer in answers] if answers is not None else [None] * len(known))
+    return [next(values) if id_ is not None else None for id_, _ in ids]
+
+
+def _field(answer: Any) -> int | None:
+    """The member of the union that its type names (nvml.h, nvmlValueType_t)."""
+    members = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+    member = members.get(answer.valueType)
+    return int(getattr(answer.value, member)) if answer.nvmlReturn == 0 and member else None

@@ -1,0 +1,76 @@
+"""GPUs that do not answer, or answer some questions with an error: told by the check in which it was met."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from preflight.check import Code, Finding, Run, words
+from preflight.checks.gpu.shared.nvml_process import UNKNOWN
+from preflight.checks.gpu.shared.nvml_survey import CUDA, PERMISSION, Trouble
+
+NO_ANSWER = Code(
+    "A GPU, or the driver, does not answer.",
+    fix="On {node}: dmesg | grep -i -e nvrm -e xid. Reset the GPU (nvidia-smi -r -i {gpu}) or reboot; if that does not "
+    "help, drain the node.",
+)
+"""Of each check that asks NVML (its `PARTS` name this module)."""
+_SAID = {
+    "lost": "is lost (fallen off the bus)",
+    "reset": "needs a reset",
+    "hangs": "hangs",
+    "died": "ended the process that asked",
+    "permission": "may not be read",
+    "error": "answers with an error",
+}
+SHOWN = 3
+"""Calls that a sentence names."""
+
+
+def findings(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
+    """What did not answer in this check, each once a node; what nobody can tell of is a skip (probing.complete)."""
+    told: set[tuple[Any, ...]] = set()
+    for rank, one in facts.items():
+        for trouble in one["look"]["troubles"]:
+            # A number of a rank that does not see all GPUs is its own.
+            whose = (rank, trouble["gpu"]) if trouble["hidden"] else trouble["gpu"]
+            key = run.job.node_of(rank).node, trouble["uuid"] or trouble["bus"] or whose
+            if trouble["met_in"] == check and trouble["kind"] != UNKNOWN and key not in told:
+                told.add(key)
+                yield _unanswered(trouble, rank, run)
+    yield from _odd_answers(facts, run)
+
+
+def _unanswered(trouble: Trouble, rank: int, run: Run) -> Finding:
+    node, gpu, what = run.job.node_of(rank).node, trouble["gpu"], f"{trouble['call']}: {trouble['text']}"
+    if trouble["kind"] == CUDA:
+        fix = "On {node}: dmesg | grep -i xid. Reset the GPU that it names, or reboot; else drain the node."
+        return NO_ANSWER.fail(f"CUDA does not start: {what}, expected a number of GPUs", node=node, fix=fix)
+    if gpu is None:
+        fix = "On {node}: nvidia-smi; lsmod | grep nvidia; dmesg | grep -i nvrm. After an update of the driver: reboot."
+        return NO_ANSWER.fail(f"the driver does not work: {what}, expected NVML to start", node=node, fix=fix)
+    bus = f" at {trouble['bus']}" if trouble["bus"] else ""
+    text = f"GPU {gpu}{bus} {_SAID[trouble['kind']]}: {what}, expected an answer"
+    where = {"node": node, "gpu": gpu, "uuid": trouble["uuid"], "serial": trouble["serial"]}
+    if trouble["hidden"] and not trouble["uuid"]:
+        where["rank"] = rank
+    evidence = {"bus": trouble["bus"], "seconds": trouble["seconds"], "call": trouble["call"]}
+    say = NO_ANSWER.info if trouble["kind"] == PERMISSION else NO_ANSWER.fail  # a cgroup has given it to another job
+    return say(text, evidence=evidence, **where)
+
+
+def _odd_answers(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
+    """Errors that a driver gives for most GPUs are its way."""
+    looks = [(rank, one["look"]) for rank, one in facts.items()]
+    total = sum(len(look["gpus"]) for _, look in looks)
+    common = Counter(note for _, look in looks for notes in look["notes"].values() for note in set(notes))
+    told: set[tuple[str, str]] = set()
+    for rank, look in looks:
+        node = run.job.node_of(rank).node
+        for uuid, notes in look["notes"].items():
+            odd = [note for note in notes if 2 * common[note] <= total or total == 1]
+            if odd and (node, uuid) not in told:
+                told.add((node, uuid))
+                text = f"GPU {look['numbers'][uuid]} answers with errors: {words.some(odd, SHOWN, '; ', '; ')}"
+                where = {"node": node, "gpu": look["numbers"][uuid], "uuid": uuid}
+                text += "; expected values, as its siblings give"
+                yield NO_ANSWER.warn(text, evidence={"errors": odd}, **where)

@@ -1,0 +1,278 @@
+"""What NVML tells of the node's GPUs, with a deadline for each question, and which of them this rank looks at.
+
+A question is one GPU and one group of calls. When its deadline passes, the process that asks is killed, the GPU is
+asked no more, and another process goes on with the others. The check in which a GPU fell silent tells of it.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, TypedDict, TypeVar, cast
+
+from preflight.check import Context, NotApplicable, Skip, ranges
+from preflight.checks.gpu.shared import nvml, pci
+from preflight.checks.gpu.shared.nvml_process import DIED, HANGS, UNKNOWN, Process
+from preflight.checks.gpu.shared.readings import Handle, System
+
+T = TypeVar("T")
+NO_NVML = "NVML does not work"
+"""Begins the reason of a skip."""
+PERMISSION, NO_DRIVER, CUDA = nvml.NO_PERMISSION, "driver", "cuda"
+
+START_S, ASK_S = 60.0, 5.0
+"""For the driver's start, and for a question."""
+WITHIN_S = {"system": START_S, "handle": 20.0, "torch": START_S}
+"""Questions that may start the driver, or take a GPU into use: without persistence mode that is seconds a GPU."""
+HEALTHY_S = {"start": 30.0, "system": 30.0, "torch": 30.0, "handle": 5.0}
+"""What these may take on a sound node of eight GPUs. Where the run's deadline leaves less, no answer says nothing."""
+HEALTHY_ASK_S = 2.0
+"""Milliseconds, but a second where the GPU wakes up or its InfoROM is read."""
+SHARE = 0.3
+"""Of a check's deadline, for one question; twice as much for the driver's start."""
+
+
+class Trouble(TypedDict):
+    """A GPU that does not answer as it should."""
+
+    gpu: int | None
+    """NVML's number; None: it is the driver as a whole."""
+    uuid: str | None
+    bus: str | None
+    serial: str | None
+    hidden: bool
+    """Other GPUs are hidden from this rank, and the number is its own."""
+    kind: str
+    """lost, reset, error, permission, hangs, died, driver, cuda; unknown: it may be sound."""
+    call: str
+    text: str
+    seconds: float
+    met_in: str
+    """The check in which it was met, and which tells of it."""
+
+
+class Seen(TypedDict):
+    """What this process may see of the node's GPUs."""
+
+    system: System | None
+    gpus: dict[str, Handle]
+    """By NVML's number, as text."""
+    pci: list[str]
+    """Bus ids of the NVIDIA GPUs that the PCI bus has, whoever may use them."""
+    partial: bool
+    """Some of these are not listed to this process, or it may not read them. (One that is lost is listed.)"""
+
+
+class Look(TypedDict):
+    """What a check got of the GPUs that this rank looks at: {uuid: values}, and what did not answer."""
+
+    gpus: dict[str, Any]
+    numbers: dict[str, int]
+    """NVML's, by UUID."""
+    troubles: list[Trouble]
+    notes: dict[str, list[str]]
+    """Calls that ended with an odd error, by UUID: "nvmlDeviceGetSerial: Unknown Error"."""
+
+
+class Session:
+    """NVML, for all checks of one worker."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._silent: dict[int | str | None, Trouble] = {}
+        """GPUs that are asked no more, and why. None is the driver, CUDA the part of it that torch uses."""
+        self._seen: Seen | None = None
+        self._notes: list[str] = []
+
+    def seen(self, ctx: Context) -> Seen:
+        """Raises NotApplicable where there is no NVIDIA GPU. Where NVML does not work, `system` is None."""
+        if self._seen is None:
+            self._seen = self._look_around(ctx)
+        return self._seen
+
+    def _look_around(self, ctx: Context) -> Seen:
+        cards = pci.gpus()
+        system = self.ask(ctx, "system", None) if self._start(ctx) else None
+        fails = None in self._silent and self._silent[None]["kind"] == NO_DRIVER
+        if fails and cards and confined(ctx.environ) and not os.path.exists("/dev/nvidiactl"):
+            raise NotApplicable(f"none of the node's {ranges.count(len(cards), 'GPU')} was given to this container")
+        if not cards and (system is None or not system["count"]):
+            raise NotApplicable("there is no NVIDIA GPU on this node")
+        if system is None:
+            return {"system": None, "gpus": {}, "pci": cards, "partial": False}
+        count = system["count"]
+        found = {str(gpu): handle for gpu in range(count) if (handle := self.ask(ctx, "handle", gpu))}
+        partial = len(cards) > count or any(trouble["kind"] == PERMISSION for trouble in self.troubles)
+        for trouble in self.troubles:
+            trouble["hidden"] = partial
+            if trouble["gpu"] is not None and len(cards) == count:  # NVML counts in the order of the bus
+                trouble["bus"] = cards[trouble["gpu"]]
+        return {"system": system, "gpus": found, "pci": cards, "partial": partial}
+
+    def _start(self, ctx: Context) -> bool:
+        """Whether NVML could be opened. Raises Skip where that is not known."""
+        if None in self._silent:
+            return False
+        if self._process is None:
+            self._process = Process()
+            ctx.doing("starting NVML")
+            within_s = min(START_S, 2 * SHARE * ctx.deadline_s)
+            answer = self._process.ask("start", [], within_s)
+            if "trouble" in answer:
+                trouble = self._meet(ctx, None, _weighed("start", answer, within_s))
+                if trouble["kind"] == UNKNOWN:
+                    raise Skip(trouble["text"])
+                return False
+        return True
+
+    def ask(self, ctx: Context, group: str, gpu: int | None, *more: Any) -> Any:
+        """The values of a group of calls, or None; then `troubles` has the reason. Raises Skip as `_start` does."""
+        arguments = [*([] if gpu is None else [gpu]), *more]
+        within_s = min(WITHIN_S.get(group, ASK_S), SHARE * ctx.deadline_s)
+        for _ in range(2):  # once more, where somebody has disturbed the process
+            if gpu in self._silent or not self._start(ctx):
+                return None
+            assert self._process is not None
+            ctx.doing(f"asking NVML: {group}", **({} if gpu is None else {"gpu": gpu}))
+            answer = self._process.ask(group, arguments, within_s)
+            if not answer.get("disturbed"):
+                break
+            self._end_process()
+        if "trouble" in answer:
+            self._meet(ctx, gpu if group != "torch" else CUDA, _weighed(group, answer, within_s))
+            return None
+        self._notes = answer["notes"]
+        return answer["values"]
+
+    def _meet(self, ctx: Context, who: int | str | None, answer: Mapping[str, Any]) -> Trouble:
+        kind, call, text = answer["trouble"]
+        seen = self._seen
+        handle = seen["gpus"].get(str(who)) if seen else None
+        self._silent[who] = {
+            "gpu": who if isinstance(who, int) else None,
+            "uuid": handle["uuid"] if handle else None,
+            "bus": handle["bus"] if handle else None,
+            "serial": handle["serial"] if handle else None,
+            "hidden": seen is not None and seen["partial"],
+            "kind": _kind(who, kind),
+            "call": call,
+            "text": text,
+            "seconds": round(answer["seconds"], 1),
+            "met_in": ctx.check,
+        }
+        if "disturbed" in answer:
+            self._end_process()
+        return self._silent[who]
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    @property
+    def troubles(self) -> list[Trouble]:
+        """All that were met so far."""
+        return list(self._silent.values())
+
+    def look(self, ctx: Context, group: str) -> Look:
+        """The values of a group for every GPU that this rank looks at. Raises NotApplicable without a GPU, and Skip
+        where NVML does not work and another check has told of it."""
+        seen = self.seen(ctx)
+        if None in self._silent and self._silent[None]["met_in"] != ctx.check:
+            raise Skip(f"{NO_NVML}: {self._silent[None]['text']}")
+        found: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
+        numbers = [int(number) for number in seen["gpus"]]
+        for number in numbers if looks(ctx, seen) else ():
+            values = self._place(ctx, number, numbers) if group == "place" else self.ask(ctx, group, number)
+            uuid = seen["gpus"][str(number)]["uuid"]
+            if values is not None:
+                found["gpus"][uuid], found["numbers"][uuid] = values, number
+                if self._notes:
+                    found["notes"][uuid] = self._notes
+        found["troubles"] = self.troubles
+        return found
+
+    def _place(self, ctx: Context, gpu: int, numbers: list[int]) -> Any:
+        """Calls on two GPUs may hang for either: whoever hangs with a second one, too, is sick, else the other."""
+        others = [other for other in numbers if other not in self._silent]
+        if gpu not in others:
+            return None
+        values = self.ask(ctx, "place", gpu, others)
+        first = self._silent.get(gpu)
+        peer = re.search(r" with GPU (\d+)$", first["call"]) if first and first["kind"] in (HANGS, DIED) else None
+        if first is None or peer is None or first["met_in"] != ctx.check or len(others) < 2:
+            return values
+        del self._silent[gpu]
+        values = self.ask(ctx, "place", gpu, [other for other in others if other != int(peer[1])])
+        if values is not None:
+            trouble = [first["kind"], first["call"].replace(peer[0], f" with GPU {gpu}"), first["text"]]
+            self._meet(ctx, int(peer[1]), {"trouble": trouble, "seconds": first["seconds"]})
+        return values
+
+
+def _kind(who: int | str | None, kind: str) -> str:
+    if kind == UNKNOWN or isinstance(who, int):
+        return kind
+    return CUDA if who == CUDA else NO_DRIVER if kind == nvml.ERROR else kind
+
+
+def _weighed(group: str, answer: dict[str, Any], within_s: float) -> dict[str, Any]:
+    """No answer where a sound node may take as long, and a fault of our own, are nothing to blame a GPU for."""
+    kind, call, text = answer["trouble"]
+    if kind == HANGS and within_s < HEALTHY_S.get(group, HEALTHY_ASK_S):
+        kind, text = UNKNOWN, f"{call} gave {text}, which may be healthy: give a longer --deadline"
+    elif kind == UNKNOWN:
+        text = f"NVML could not be asked: {text}"
+    return {**answer, "trouble": [kind, call, text]}
+
+
+def complete(ctx: Context, facts: T) -> T:
+    """The facts of a check. Raises Skip with them where a GPU was not looked at in it: it had fallen silent before, or
+    nobody can tell whether it will answer."""
+    troubles: list[Trouble] = cast("dict[str, Any]", facts)["look"]["troubles"]
+    unsure = [trouble for trouble in troubles if trouble["kind"] == UNKNOWN]
+    if unsure:
+        gpu = f"GPU {unsure[0]['gpu']}: " if unsure[0]["gpu"] is not None else ""
+        raise Skip(f"{gpu}{unsure[0]['text']}", facts)
+    missed = {
+        trouble["gpu"]: trouble["met_in"]
+        for trouble in troubles
+        if trouble["met_in"] != ctx.check and trouble["kind"] != PERMISSION
+    }
+    if gpus := sorted(gpu for gpu in missed if gpu is not None):
+        which = f"GPU{'s' if len(gpus) > 1 else ''} {ranges.to_text(gpus)}"
+        raise Skip(f"{which} did not answer, see {missed[gpus[0]]}; the others were looked at", facts)
+    return facts
+
+
+def looks(ctx: Context, seen: Seen) -> bool:
+    """Whether this rank looks at the GPUs that it sees. Where it sees all of the node's, one rank a node does; where a
+    cgroup or a container hides some (srun --gpus-per-task), each rank looks at what it sees."""
+    return seen["partial"] or ctx.rank in ctx.job.one_per_node(ctx.members)
+
+
+_session = Session()
+
+
+def session() -> Session:
+    """That of this worker."""
+    return _session
+
+
+def torch_has_cuda() -> bool:
+    """Not in a run of level quick, which has not imported torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.version.cuda is not None
+
+
+SIGNS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
+VARIABLES = (
+    "KUBERNETES_SERVICE_HOST", "NVIDIA_VISIBLE_DEVICES", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container",
+    "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "SGE_ROOT", "_CONDOR_SCRATCH_DIR",
+)  # fmt: skip
+
+
+def confined(environ: Mapping[str, str]) -> bool:
+    """Whether GPUs may be hidden from this process on purpose: a container (of docker, podman, Kubernetes, enroot,
+    apptainer, LXC), or a job of a scheduler that hides those of others by a cgroup."""
+    return any(map(os.path.exists, SIGNS)) or any(environ.get(name) for name in VARIABLES)

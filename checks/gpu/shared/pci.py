@@ -1,0 +1,67 @@
+"""What sysfs tells of PCI devices: which NVIDIA GPUs there are, and the links above them. No driver is asked."""
+
+import os
+import re
+from collections.abc import Iterator
+
+from preflight.checks.gpu.shared import files
+
+ROOT = "/sys/bus/pci/devices"
+NVIDIA = 0x10DE
+_DISPLAY = 0x03
+"""PCI's base class of display controllers: 0300 is VGA, 0302 is 3D. The audio function of a card is 0403, NVSwitches
+are bridges, 0680."""
+_OTHER_BRIDGE = 0x0680
+
+
+def gpus() -> list[str]:
+    """Bus ids ("0000:1b:00.0") of the node's NVIDIA GPUs, in order; also of those that a container hides."""
+    return sorted(bus for bus in _devices() if number(bus, "vendor") == NVIDIA and _is_display(bus))
+
+
+def switches() -> list[str]:
+    """Bus ids of the node's NVSwitches, in order; those of NVLink 5 are no PCI devices of the host."""
+    return sorted(bus for bus in _devices() if number(bus, "vendor") == NVIDIA and _class(bus) == _OTHER_BRIDGE)
+
+
+def _devices() -> list[str]:
+    try:
+        return os.listdir(ROOT)
+    except OSError:
+        return []
+
+
+def _is_display(bus: str) -> bool:
+    return _class(bus) >> 8 == _DISPLAY
+
+
+def _class(bus: str) -> int:
+    return (number(bus, "class") or 0) >> 8
+
+
+def text(bus: str, name: str) -> str:
+    """A file of a device, or ""."""
+    return files.text(os.path.join(ROOT, bus, name)).strip()
+
+
+def driver(bus: str) -> str:
+    """The name of the kernel's driver that holds a device, or ""."""
+    try:
+        return os.path.basename(os.readlink(os.path.join(ROOT, bus, "driver")))
+    except OSError:
+        return ""
+
+
+def number(bus: str, name: str) -> int | None:
+    """A file that holds a number, "0x10de" or "16"."""
+    found = re.fullmatch(r"(0x[0-9a-fA-F]+|-?\d+)", text(bus, name))
+    return int(found[1], 0) if found else None
+
+
+def above(bus: str) -> Iterator[str]:
+    """Bus ids of the bridges above a device, the nearest first, up to the root port."""
+    path = os.path.realpath(os.path.join(ROOT, bus))
+    for part in reversed(path.split(os.sep)[:-1]):
+        if not re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", part):
+            return
+        yield part

@@ -1,0 +1,76 @@
+"""Who holds a GPU: the name, the user and the age of processes that NVML names by their pids."""
+
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypedDict
+
+from preflight.check import words
+
+if TYPE_CHECKING:
+    import psutil
+
+DESKTOP = ("Xorg", "Xwayland", "gnome-", "kwin", "plasmashell", "mutter")
+SERVICES = ("nvidia-cuda-mps", "nv-hostengine", "dcgm")
+"""The beginnings of names. They hold little, and belong to the machine: a screen, MPS, NVIDIA's monitoring."""
+
+
+class Holder(TypedDict):
+    """A process as this namespace shows it. NVML may give pids of the host, which mean nothing in a container."""
+
+    name: str | None
+    """None: there is no such pid here."""
+    user: str | None
+    seconds: float | None
+    """Since it was started."""
+    ours: bool
+    """Of this run, or one that started it."""
+
+
+def holders(pids: Iterable[int]) -> dict[str, Holder]:
+    """By pid, as text."""
+    wanted = sorted(set(pids))
+    if not wanted:
+        return {}
+    import psutil
+
+    me = psutil.Process()
+    started_us = {parent.pid for parent in me.parents() if parent.pid != 1} | {os.getpid()}
+    return {str(pid): _holder(pid, me.cmdline(), started_us) for pid in wanted}
+
+
+def _holder(pid: int, command: list[str], started_us: set[int]) -> Holder:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        seconds = round(max(0.0, time.time() - process.create_time()), 1)
+        ours = pid in started_us or _is_of_the_run(process, command)
+        return {"name": process.name(), "user": process.username(), "seconds": seconds, "ours": ours}
+    except psutil.Error:
+        return {"name": None, "user": None, "seconds": None, "ours": False}
+
+
+def _is_of_the_run(process: "psutil.Process", command: list[str]) -> bool:
+    """A rank on this node, or what a rank has started: the ranks have one command line, and so have their workers,
+    which are forks."""
+    import psutil
+
+    try:
+        return any(one.cmdline() == command for one in (process, *process.parents()))
+    except psutil.Error:
+        return False
+
+
+def belongs_to_the_machine(holder: Holder) -> bool:
+    name = holder["name"] or ""
+    return name == "X" or name.startswith(DESKTOP + SERVICES)
+
+
+def told(pid: int, holder: Holder, memory: int | None) -> str:
+    """ "python (pid 4711, user bob, for 3 h, 20.1 GiB)"."""
+    about = [f"pid {pid}"]
+    about += [f"user {holder['user']}"] if holder["user"] else []
+    about += [f"for {words.duration(round(holder['seconds']))}"] if holder["seconds"] is not None else []
+    about += [words.size(memory)] if memory is not None else []
+    return f"{holder['name'] or 'a process that cannot be seen from here'} ({', '.join(about)})"

@@ -1,0 +1,195 @@
+"""Topology: GPUs reach each other, their network card and their rank's CPUs as their siblings do.
+
+Reads from NVML how near each two GPUs of a node are, which reach each other's memory (P2P) and which CPUs are near;
+from sysfs where network cards for RDMA stand. The matrix is that of `nvidia-smi topo -m`. GPUs that NVLinks join must
+have P2P; others are held against pairs that are as near. A virtual machine hides much of this, and is then compared
+with its siblings only. Ranks that are bound to CPUs should run near their GPU.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
+from preflight.checks.gpu.shared import nvml_errors, nvml_survey
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
+from preflight.checks.gpu.shared.readings import Fabric, Place
+from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
+from preflight.checks.gpu.topology import outliers, paths, topo_drawing
+from preflight.checks.gpu.topology.outliers import Cell, FarNic, Pair, Unlike
+from preflight.checks.gpu.topology.topo_facts import NVLINK, Facts, Layout, kind, layouts
+
+PARTS = (nvml_errors,)
+PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY, NVLINK))
+CHECK = "gpu.topology"
+
+_P2P_FIX = (
+    "There: nvidia-smi topo -p2p r. ACS, the IOMMU (see node.kernel) or NVreg_RegistryDwords may turn P2P off; else "
+    "reset the GPUs: nvidia-smi -r. Until then NCCL goes through host memory."
+)
+NO_P2P = Code("Two GPUs do not reach each other's memory (P2P), though GPUs so linked or so near do.", fix=_P2P_FIX)
+ONE_WAY = Code("P2P works from one GPU to another, but not back.", fix=_P2P_FIX)
+PAST_NVLINK = Code(
+    "P2P takes another way than the NVLinks between two GPUs.",
+    fix="On {node}: nvidia-smi topo -p2p n; nvidia-smi nvlink -s. Reset the GPUs (nvidia-smi -r), else drain the node.",
+)
+LAYOUT = Code(
+    "GPUs are farther from each other than on the other nodes.",
+    fix="Compare nvidia-smi topo -m and lspci -tv with another node: a card in another slot, or other BIOS settings.",
+)
+FAR_NIC = Code(
+    "A GPU is farther from its network card than its siblings.",
+    fix="There: ls -l /sys/class/infiniband; lspci -tv. A network card is gone, has no driver, or is in another slot.",
+)
+FAR_CPUS = Code(
+    "A rank is bound to CPUs of another NUMA node than its GPU's.",
+    fix="Bind each rank near its GPU: numactl --cpunodebind={numa} --membind={numa}, or srun --gpu-bind=closest.",
+)
+
+
+def measure(ctx: Context) -> Facts:
+    look = nvml_survey.session().look(ctx, "place")
+    cpus = os.sched_getaffinity(0)
+    facts: Facts = {
+        "look": look,
+        "gpus": paths.gpus() if look["gpus"] else {},
+        "nics": paths.nics() if look["gpus"] else {},
+        "cpus": ranges.to_text(cpus),
+        "bound": len(cpus) < (os.cpu_count() or 1),
+    }
+    return nvml_survey.complete(ctx, facts)
+
+
+@milder_elsewhere
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    yield from nvml_errors.findings(CHECK, facts, run)
+    wired = layouts(facts, run)
+    pairs = outliers.pairs(wired, _without_p2p(run))
+    yield from _p2p(pairs)
+    yield from _layouts(wired)
+    far = outliers.far_nics(wired)
+    yield from _nics(far)
+    yield from (FAR_NIC.warn(f"{tie}; expected alike") for tie in outliers.nic_ties(wired, far))
+    if run.job.backend == "nccl" and run.job.launcher != "local":
+        yield from _cpus(facts, wired, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    wired = layouts(facts, run)
+    if not wired:
+        return "no GPU was looked at"
+    kinds = vote(enumerate(map(kind, wired)))
+    told = [name if kinds.unanimous else f"{len(nodes)} x {name}" for name, nodes in kinds.ranks_of.items()]
+    works = [pair.works for pair in outliers.pairs(wired)]
+    told += [f"P2P between {sum(works):,} of {ranges.count(len(works), 'pair')}"] if works else []
+    nics = sum(len(layout.nics) for layout in wired)
+    told.append(ranges.count(nics, "RDMA device") if nics else "no RDMA device")
+    return "; ".join(told)
+
+
+def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
+    wired = layouts(facts, run)
+    pairs = outliers.pairs(wired, _without_p2p(run))
+    wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
+    for one in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
+        wrong[one.layout.node] |= dict.fromkeys(one.cells, "")
+    for one in outliers.other_layout(wired)[0]:
+        wrong[one.layout.node] |= dict.fromkeys(one.cells, one.told)
+    for far in outliers.far_nics(wired):
+        wrong[far.layout.node] |= {far.cell: ""} if far.cell else {}
+    return topo_drawing.draw(wired, wrong)
+
+
+# P2P
+
+
+def _without_p2p(run: Run) -> set[str]:
+    """UUIDs of GPUs in MIG mode, which have none, and of those whose fabric is not ready, which gpu.nvlink tells."""
+    known = cards(run.facts(INVENTORY), run)
+    identities = looked_at(run.facts(INVENTORY), run, known)
+    sliced = {card.uuid for card, one in identities if one["mig"] and one["mig"]["current"]}
+    fabrics = ((card.uuid, one["fabric"]) for card, one in looked_at(run.facts(NVLINK), run, known))
+    return sliced | {uuid for uuid, fabric in fabrics if fabric and (fabric["state"] in (1, 2) or _failed(fabric))}
+
+
+def _failed(fabric: Fabric) -> bool:
+    return fabric["state"] == 3 and fabric["status"] != 0
+
+
+def _p2p(pairs: list[Pair]) -> Iterator[Finding]:
+    missing, ties = outliers.no_p2p(pairs)
+    yield from _told(NO_P2P.warn, missing, "no P2P {between}: {told}; {expected}", pairs)
+    yield from (NO_P2P.warn(f"{tie}; expected alike", node=node) for node, tie in ties)
+    yield from _told(ONE_WAY.warn, outliers.one_way(pairs), "P2P {between} works only from {told}; {expected}", pairs)
+    yield from _told(PAST_NVLINK.warn, outliers.past_nvlink(pairs), "P2P {between} is {told}; {expected}", pairs)
+
+
+def _told(
+    say: Callable[..., Finding], found: Iterable[Unlike], text: str, pairs: Iterable[Pair] = ()
+) -> Iterator[Finding]:
+    known = {(pair.layout.node, pair.cell): pair for pair in pairs} if found else {}
+    for one in found:
+        for where, between, cells in one.culprits():
+            first = cells[0]
+            pair = known.get((one.layout.node, first))
+            evidence = {
+                "pairs": len(cells), "near": one.layout.near[first[0]][first[1]],
+                "buses": [one.layout.cards[place].bus for place in first],
+                "serials": [one.layout.cards[place].serial for place in first],
+                **({"forth": pair.forth, "back": pair.back} if pair else {}),
+            }  # fmt: skip
+            message = text.format(between=between, told=one.told, expected=one.expected)
+            yield say(message, evidence=evidence, **where)
+
+
+# Layout
+
+
+def _layouts(wired: list[Layout]) -> Iterator[Finding]:
+    found, ties = outliers.other_layout(wired)
+    yield from _told(LAYOUT.warn, found, "the PCIe path {between} is {told}, {expected}")
+    yield from (LAYOUT.warn(f"{tie}; expected alike") for tie in ties)
+
+
+def _nics(found: list[FarNic]) -> Iterator[Finding]:
+    """One finding for a node all of whose GPUs are far from a NIC."""
+    of_node: dict[str, list[FarNic]] = {}
+    for far in found:
+        of_node.setdefault(far.layout.node, []).append(far)
+    for node, fars in of_node.items():
+        gpus = fars[0].layout.cards
+        whole = 1 < len(fars) == len(gpus)
+        for far in fars[:1] if whole else fars:
+            who = f"all {len(gpus)} GPUs" if whole else f"GPU {gpus[far.gpu].gpu}"
+            is_at = f"the nearest RDMA device of {who} is {far.word} away" if far.word else f"no RDMA device for {who}"
+            where = {"node": node} if whole else gpus[far.gpu].where
+            nics = {"rdma_devices": list(far.layout.nics)}
+            yield FAR_NIC.warn(f"{is_at}, expected {far.usual} as on {far.share}", evidence=nics, **where)
+
+
+# CPUs
+
+
+@lru_cache
+def _numbers(text: str) -> frozenset[int]:
+    return frozenset(ranges.from_text(text))
+
+
+def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator[Finding]:
+    places: dict[tuple[str, str | None], tuple[Card, Place, int]] = {
+        (layout.node, card.uuid): (card, place, layout.numa[number])
+        for layout in wired
+        for number, (card, place) in enumerate(zip(layout.cards, layout.places, strict=True))
+    }
+    inventory = run.facts(INVENTORY)
+    for rank, one in facts.items():
+        known = places.get((run.job.node_of(rank).node, device_of(inventory[rank]) if rank in inventory else None))
+        if not one["bound"] or known is None:
+            continue
+        card, place, numa = known
+        if place["cpus"] and _numbers(one["cpus"]).isdisjoint(place["cpus"]):
+            near = ranges.to_text(place["cpus"])
+            text = f"bound to CPUs {one['cpus']}, expected some of {near}, which are near its GPU {card.gpu}"
+            where = {key: value for key, value in card.where.items() if key != "node"}
+            node = {"numa": ranges.to_text(place["memory_nodes"] or [max(numa, 0)])}
+            yield FAR_CPUS.warn(text, evidence={**node, "near": near}, **where, **run.job.where(rank))

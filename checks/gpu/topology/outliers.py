@@ -1,0 +1,267 @@
+"""Which pairs of GPUs, and which of their network cards, are unlike their siblings."""
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from preflight.check import ranges, vote
+from preflight.checks.gpu.shared.readings import Peer
+from preflight.checks.gpu.topology.topo_facts import UNKNOWN, Layout, farther
+
+STATUSES = {
+    1: "the chipset does not support it", 2: "the GPU does not support it", 3: "the topology does not support it",
+    4: "the driver's registry turns it off", 5: "it is not supported",
+}  # fmt: skip
+"""NVML's words for why there is no P2P (nvml.h, nvmlGpuP2PStatus_t); 6 is unknown."""
+FEWEST = 8
+"""GPUs of a node of which one alone can be called odd: servers with fewer slots are often uneven."""
+Cell = tuple[int, int]
+"""Places of two devices in a layout: GPUs, then NICs."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two GPUs of a node that were looked at together, both ways."""
+
+    layout: Layout
+    one: int
+    other: int
+    forth: Peer
+    back: Peer
+
+    @property
+    def cell(self) -> Cell:
+        return self.one, self.other
+
+    @property
+    def ways(self) -> tuple[int | None, int | None]:
+        return _way(self.forth), _way(self.back)
+
+    @property
+    def works(self) -> bool:
+        return self.ways == (0, 0)
+
+    @property
+    def linked(self) -> bool:
+        return self.layout.linked(self.one, self.other)
+
+    @property
+    def siblings(self) -> tuple[str, ...]:
+        """Pairs with the same are alike."""
+        models = sorted((self.layout.cards[self.one].name, self.layout.cards[self.other].name))
+        return self.layout.near[self.one][self.other], *models
+
+
+def _way(peer: Peer) -> int | None:
+    """The P2P status of reads and writes together: 0 works."""
+    known = [status for status in (peer["read"], peer["write"]) if status is not None and status in (0, *STATUSES)]
+    return max(known) if len(known) == 2 else None
+
+
+def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[Pair]:
+    """All whose P2P is known. `left_out`: UUIDs of GPUs that have none for a reason that is told elsewhere."""
+    found = []
+    for layout in layouts:
+        for one, other in layout.pairs:
+            forth, back = layout.peer(one, other), layout.peer(other, one)
+            uuids = layout.cards[one].uuid, layout.cards[other].uuid
+            if forth and back and left_out.isdisjoint(uuids):
+                pair = Pair(layout, one, other, forth, back)
+                found += [pair] if None not in pair.ways else []
+    return found
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """Pairs of one node with one thing wrong."""
+
+    layout: Layout
+    cells: list[Cell]
+    told: str
+    expected: str
+    possible: int = 0
+    """How many pairs of the node this could have befallen."""
+
+    def culprits(self) -> Iterator[tuple[dict[str, Any], str, list[Cell]]]:
+        """(where, "between GPU 2 and GPU 5", its pairs): the one GPU that all pairs share, else the node if it has no
+        other pairs, else each pair."""
+        cards = self.layout.cards
+        shared = set.intersection(*map(set, self.cells))
+        if len(self.cells) > 1 and len(shared) == 1:
+            odd = min(shared)
+            others = [self._number(one if other == odd else other) for one, other in self.cells]
+            yield cards[odd].where, f"between GPU {self._number(odd)} and GPUs {ranges.to_text(others)}", self.cells
+        elif 1 < len(self.cells) == self.possible:
+            yield {"node": self.layout.node}, f"between any two of {len(cards)} GPUs", self.cells
+        else:
+            for one, other in self.cells:
+                where = {**cards[one].where, "peer_gpu": cards[other].gpu}
+                yield where, f"between GPU {self._number(one)} and GPU {self._number(other)}", [(one, other)]
+
+    def _number(self, place: int) -> int:
+        return int(self.layout.labels[place].removeprefix("GPU"))
+
+
+def _by_node(found: Iterable[tuple[Pair, str, str]], everyone: Iterable[Pair]) -> list[Unlike]:
+    """`found`: pairs, what is told of them, and what was expected."""
+    possible: dict[str, int] = {}
+    for pair in everyone:
+        possible[pair.layout.node] = possible.get(pair.layout.node, 0) + 1
+    groups: dict[tuple[str, str, str], list[Pair]] = {}
+    for pair, told, expected in found:
+        groups.setdefault((pair.layout.node, told, expected), []).append(pair)
+    return [
+        Unlike(alike[0].layout, [pair.cell for pair in alike], told, expected, possible[node])
+        for (node, told, expected), alike in groups.items()
+    ]
+
+
+def one_way(everyone: list[Pair]) -> list[Unlike]:
+    """Pairs whose P2P works in one direction only."""
+    found = []
+    for pair in everyone:
+        forth, back = pair.ways
+        if (forth == 0) != (back == 0):
+            first, last = (pair.one, pair.other) if forth == 0 else (pair.other, pair.one)
+            names = f"{pair.layout.labels[first]} to {pair.layout.labels[last]}"
+            found.append((pair, f"{names}, not back: {STATUSES[(forth or 0) + (back or 0)]}", "expected both ways"))
+    return _by_node(found, everyone)
+
+
+def no_p2p(everyone: list[Pair]) -> tuple[list[Unlike], list[tuple[str | None, str]]]:
+    """Pairs with NVLinks must have it; others if most pairs of such GPUs, so near to each other, do. And
+    the ties, with the node where it is one."""
+    found: list[tuple[Pair, str, str]] = []
+    unlinked: dict[tuple[str, ...], list[Pair]] = {}
+    for pair in everyone:
+        if 0 in pair.ways and not pair.works:
+            continue  # one way
+        if not pair.linked:
+            unlinked.setdefault(pair.siblings, []).append(pair)
+        elif not pair.works:
+            found.append((pair, STATUSES[pair.ways[0] or 0], "expected it: NVLinks join them"))
+    ties = []
+    for (word, *_), alike in unlinked.items():
+        votes = vote(enumerate(pair.works for pair in alike))
+        if votes.decided and votes.usual:
+            expected = f"expected it as between {votes.share('pair')} that are {word} apart"
+            found += [(pair, STATUSES[pair.ways[0] or 0], expected) for pair in alike if not pair.works]
+        elif not votes.decided:
+            sides = ", ".join(f"{answer} {_some(alike, works)}" for works, answer in ((True, "works"), (False, "not")))
+            nodes = {pair.layout.node for pair in alike}
+            ties.append((min(nodes) if len(nodes) == 1 else None, f"P2P between GPUs that are {word} apart: {sides}"))
+    return _by_node(found, everyone), ties
+
+
+def _some(alike: list[Pair], works: bool) -> str:
+    first, *others = [pair for pair in alike if pair.works == works]
+    labels = first.layout.labels
+    more = f" and {ranges.count(len(others), 'other pair')}" if others else ""
+    return f"between {labels[first.one]} and {labels[first.other]} of {first.layout.node}{more}"
+
+
+def past_nvlink(everyone: list[Pair]) -> list[Unlike]:
+    """Pairs with NVLinks whose P2P takes another way, where most such pairs use theirs."""
+    linked = [
+        pair
+        for pair in everyone
+        if pair.linked and pair.works and pair.forth["nvlink"] is not None and pair.back["nvlink"] is not None
+    ]
+    votes = vote(enumerate(pair.forth["nvlink"] == pair.back["nvlink"] == 0 for pair in linked))
+    if not votes.decided or not votes.usual:
+        return []
+    expected = f"expected it over NVLink as between {votes.share('pair')} with links"
+    return _by_node(((linked[at], "not over NVLink", expected) for at, _ in votes.odd()), linked)
+
+
+# Between nodes: how near the GPUs are to each other, and to the NICs
+
+
+def _comparable(layouts: Iterable[Layout]) -> Iterator[list[Layout]]:
+    """Nodes of as many GPUs of the same models, none hidden."""
+    groups: dict[tuple[str, ...], list[Layout]] = {}
+    for layout in layouts:
+        if layout.whole and not any(UNKNOWN in row for row in layout.near):
+            groups.setdefault(tuple(card.name for card in layout.cards), []).append(layout)
+    yield from groups.values()
+
+
+def other_layout(layouts: Iterable[Layout]) -> tuple[list[Unlike], list[str]]:
+    """Nodes whose GPUs are farther from each other than on most nodes; and the ties."""
+    found, ties = [], []
+    for alike in _comparable(layouts):
+        votes = vote(enumerate(tuple(row[: len(layout.cards)] for row in layout.near) for layout in alike))
+        for at, _ in votes.odd():
+            found += list(_other_words(alike[at], alike[votes.ranks_of[votes.usual][0]], votes.share("node")))
+        if not votes.unanimous and not votes.decided:
+            one, other = (alike[places[0]] for places in [*votes.ranks_of.values()][:2])
+            cell = next(cell for cell in one.pairs if _word(one, cell) != _word(other, cell))
+            names = " and ".join(one.labels[place] for place in cell)
+            sides = f"{_word(one, cell)} apart on {one.node}, {_word(other, cell)} on {other.node}"
+            ties.append(f"the nodes are wired unlike: {names} are {sides}")
+    return found, ties
+
+
+def _other_words(odd: Layout, usual: Layout, share: str) -> Iterator[Unlike]:
+    words: dict[tuple[str, str], list[Cell]] = {}
+    for cell in odd.pairs:
+        if farther(_word(odd, cell), _word(usual, cell)):
+            words.setdefault((_word(odd, cell), _word(usual, cell)), []).append(cell)
+    for (got, expected), cells in words.items():
+        yield Unlike(odd, cells, got, f"expected {expected} as on {share}", len([*odd.pairs]))
+
+
+def _word(layout: Layout, cell: Cell) -> str:
+    return layout.near[cell[0]][cell[1]]
+
+
+@dataclass(frozen=True)
+class FarNic:
+    """A GPU whose nearest RDMA device is farther than its siblings'."""
+
+    layout: Layout
+    gpu: int
+    usual: str
+    share: str
+
+    @property
+    def word(self) -> str:
+        return self.layout.nearest_nic(self.gpu)
+
+    @property
+    def cell(self) -> Cell | None:
+        """Of the nearest."""
+        return (self.gpu, self.layout.near[self.gpu].index(self.word, len(self.layout.cards))) if self.word else None
+
+
+def far_nics(layouts: Sequence[Layout]) -> list[FarNic]:
+    """First against the same GPU of the other nodes; then against the others of its node, if it alone is odd there."""
+    found = [
+        FarNic(alike[at], gpu, votes.usual, votes.share("node"))
+        for alike in _comparable(layouts)
+        for gpu in range(len(alike[0].cards))
+        for votes in [vote(enumerate(layout.nearest_nic(gpu) for layout in alike))]
+        for at, word in votes.odd()
+        if farther(word, votes.usual)
+    ]
+    told = {far.layout.node for far in found}
+    return found + [far for layout in layouts if layout.node not in told for far in _far_inside(layout)]
+
+
+def _far_inside(layout: Layout) -> Iterator[FarNic]:
+    votes = vote(enumerate(layout.nearest_nic(gpu) for gpu in range(len(layout.cards))))
+    odd = [*votes.odd()]
+    if len(odd) == 1 and votes.voters >= FEWEST and votes.usual in ("PIX", "PXB") and farther(odd[0][1], votes.usual):
+        yield FarNic(layout, odd[0][0], votes.usual, f"{votes.share('GPU')} of the node")
+
+
+def nic_ties(layouts: Sequence[Layout], found: Iterable[FarNic]) -> Iterator[str]:
+    """Where it takes more nodes to tell which is odd. `found`: told already."""
+    told = {far.gpu for far in found}
+    for alike in _comparable(layouts):
+        for gpu in sorted(set(range(len(alike[0].cards))) - told):
+            votes = vote(enumerate(layout.nearest_nic(gpu) for layout in alike))
+            if not votes.unanimous and not votes.decided:
+                sides = [f"{word or 'none'} on {alike[places[0]].node}" for word, places in votes.ranks_of.items()]
+                yield f"the nearest RDMA device of {alike[0].labels[gpu]}: {', '.join(sides)}"
+                break

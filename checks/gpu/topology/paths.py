@@ -1,0 +1,72 @@
+"""Where GPUs and network cards stand on the PCI bus, from sysfs, and how near two of them are, in the words of
+`nvidia-smi topo -m`."""
+
+import os
+import re
+from functools import lru_cache
+from itertools import takewhile
+from typing import TypedDict
+
+from preflight.checks.gpu.shared import pci
+
+RDMA = "/sys/class/infiniband"
+NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""Between two devices are: one PCIe switch at most, several, a host bridge, the host bridges of one NUMA node, more."""
+MOST_NICS = 32
+"""A node with a hundred virtual functions is not drawn to the end."""
+
+
+class Device(TypedDict):
+    path: list[str]
+    """From the host bridge down to the device: "pci0000:15", "0000:15:01.0", ..., "0000:1b:00.0"."""
+    numa: int
+    """-1 where the firmware names none."""
+
+
+def gpus() -> dict[str, Device]:
+    """By bus id; also those that a container hides."""
+    return {bus: found for bus in pci.gpus() if (found := _device(bus))}
+
+
+def nics() -> dict[str, Device]:
+    """The RDMA devices by name, "mlx5_0", in their order. Virtual functions only where they are all there is, as in a
+    virtual machine: elsewhere they stand where their card does."""
+    found: dict[str, Device] = {}
+    for name in sorted(_names(), key=_in_order):
+        bus = os.path.basename(os.path.realpath(os.path.join(RDMA, name, "device")))
+        device = _device(bus)
+        if device and not os.path.exists(os.path.join(pci.ROOT, bus, "physfn")) and len(found) < MOST_NICS:
+            found[name] = device
+    return found
+
+
+def _names() -> list[str]:
+    try:
+        return os.listdir(RDMA)
+    except OSError:
+        return []
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """mlx5_2 before mlx5_10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _device(bus: str) -> Device | None:
+    """None for what is no PCI device: RDMA in software, say."""
+    parts = os.path.realpath(os.path.join(pci.ROOT, bus)).split(os.sep)
+    start = next((at for at, part in enumerate(parts) if re.fullmatch(r"pci[0-9a-f]{4,}:[0-9a-f]{2}", part)), None)
+    if start is None:
+        return None
+    numa = pci.number(bus, "numa_node")
+    return {"path": parts[start:], "numa": -1 if numa is None else numa}
+
+
+@lru_cache(maxsize=65536)
+def nearness(one: tuple[str, ...], other: tuple[str, ...], same_node: bool) -> str:
+    """One of NEARNESS. `one` and `other`: paths of devices; `same_node`: whether on one NUMA node. A switch is two
+    bridges in a path: its port up and its port down."""
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    if shared > 1:
+        return "PIX" if max(len(one), len(other)) - shared <= 2 else "PXB"
+    return "PHB" if shared else "NODE" if same_node else "SYS"

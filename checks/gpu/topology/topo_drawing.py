@@ -1,0 +1,145 @@
+"""Draws how the GPUs and network cards of the nodes are wired, as `nvidia-smi topo -m` does."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from preflight.check import ranges
+from preflight.checks.gpu.topology.outliers import Cell, pairs
+from preflight.checks.gpu.topology.paths import NEARNESS
+from preflight.checks.gpu.topology.topo_facts import Layout, kind
+
+WIDTH = 114
+"""Columns: 120 with what the screen puts before each line."""
+MOST_LAYOUTS, MOST_CPUS = 3, 16
+LEGEND = {
+    "NV#": "NVLinks", "PIX": "one PCIe switch at most", "PXB": "several PCIe switches", "PHB": "host bridge",
+    "NODE": "one NUMA node", "SYS": "across NUMA nodes", "!": "see the findings",
+}  # fmt: skip
+Wrong = Mapping[Cell, str]
+"""Cells that are marked with "!", and what stands there; "" is the usual word."""
+
+
+def draw(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[str]:
+    """A matrix for each kind of node, the commonest first. `wrong`: by node."""
+    alike: dict[object, list[Layout]] = {}
+    for layout in layouts:
+        if len(layout.cards) + len(layout.nics) > 1:
+            alike.setdefault(_looks(layout, wrong.get(layout.node, {})), []).append(layout)
+    kinds = sorted(alike.values(), key=len, reverse=True)
+    words: set[str] = set()
+    for same in kinds[:MOST_LAYOUTS]:
+        first = same[0]
+        others = f" and {ranges.count(len(same) - 1, 'other')} like it" if len(same) > 1 else ""
+        yield f"{first.node}{others}: {kind(first)}"
+        nics = _fitting(first, wrong.get(first.node, {}))
+        rows = _rows(first, wrong.get(first.node, {}), nics)
+        words |= {word for row in rows for word in row}
+        yield from ("", *_aligned(rows), "", *_names(first, nics), *_p2p(first), "")
+    if len(kinds) > MOST_LAYOUTS:
+        rest = kinds[MOST_LAYOUTS:]
+        yield f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other layout')} not shown"
+    yield from _legend(words)
+
+
+def _looks(layout: Layout, wrong: Wrong) -> object:
+    """All that a matrix shows, but for names."""
+    cpus = tuple(tuple(place["cpus"] or ()) for place in layout.places)
+    models = tuple(card.name for card in layout.cards)
+    return models, layout.near, layout.links, layout.nic_near, layout.numa, cpus, frozenset(wrong.items())
+
+
+def _fitting(layout: Layout, wrong: Wrong) -> list[int]:
+    """Numbers of as many NICs as fit, the nearest to a GPU first."""
+    gpus = len(layout.cards)
+    near = [[row[gpus + nic] for row in layout.near] for nic in range(len(layout.nics))]
+    distance = [min((NEARNESS.index(word) for word in words if word in NEARNESS), default=9) for words in near]
+    nearest = sorted(range(len(near)), key=distance.__getitem__)
+    while nearest and max(map(len, _aligned(_rows(layout, wrong, nearest)))) > WIDTH:
+        nearest.pop()
+    return sorted(nearest)
+
+
+def _rows(layout: Layout, wrong: Wrong, nics: list[int]) -> list[list[str]]:
+    """The header, then a row a device."""
+    gpus = len(layout.cards)
+    shown = [*range(gpus), *(gpus + nic for nic in nics)]
+    labels = [*layout.labels, *(f"NIC{nic}" for nic in range(len(layout.nics)))]
+    on_grace = any(place["numa"] is not None for place in layout.places)
+    rows = [["", *(labels[at] for at in shown), "CPU affinity", "NUMA", *(["GPU NUMA"] if on_grace else [])]]
+    for row in shown:
+        cells = [_cell(layout, row, column, wrong) for column in shown]
+        rows.append([labels[row], *cells, *_affinity(layout, row, on_grace)])
+    return rows
+
+
+def _cell(layout: Layout, row: int, column: int, wrong: Wrong) -> str:
+    gpus = len(layout.cards)
+    if row >= gpus and column >= gpus:
+        word = layout.nic_near[row - gpus][column - gpus]
+    else:
+        gpu, other = (row, column) if row < gpus else (column, row)
+        links = layout.links[gpu][other] if other < gpus else 0
+        word = f"NV{links}" if links else layout.near[gpu][other]
+    marked = wrong.get((row, column), wrong.get((column, row)))
+    if marked is None and not _lacks_links(layout, row, column):
+        return word
+    return f"{marked or word}!"
+
+
+def _lacks_links(layout: Layout, row: int, column: int) -> bool:
+    """Behind an NVSwitch all GPUs have as many; gpu.nvlink tells of those that have not."""
+    gpus = len(layout.cards)
+    if not layout.switched or row == column or row >= gpus or column >= gpus:
+        return False
+    return layout.links[row][column] < max(map(max, layout.links))
+
+
+def _affinity(layout: Layout, row: int, on_grace: bool) -> list[str]:
+    numa = str(layout.numa[row]) if layout.numa[row] >= 0 else "-"
+    if row >= len(layout.cards):
+        return ["", numa]
+    place = layout.places[row]
+    cpus = _short(ranges.to_text(place["cpus"])) if place["cpus"] else "-"
+    near = ranges.to_text(place["memory_nodes"]) if place["memory_nodes"] else numa
+    return [cpus, near, *([str(place["numa"]) if place["numa"] is not None else "-"] if on_grace else [])]
+
+
+def _short(cpus: str) -> str:
+    """Some firmware numbers the CPUs of two sockets in turns: 0,2,4 and so on."""
+    parts = cpus.split(",")
+    return cpus if len(cpus) <= MOST_CPUS else f"{parts[0]},{parts[1]}..{parts[-1]}"
+
+
+def _aligned(rows: list[list[str]]) -> Iterator[str]:
+    """Two spaces between columns, one where the line would be too long."""
+    padded = [row + [""] * (len(rows[0]) - len(row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
+    space = "  " if sum(widths) + 2 * len(widths) <= WIDTH else " "
+    for row in padded:
+        yield space.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _names(layout: Layout, shown: list[int]) -> list[str]:
+    """Which NIC is which."""
+    names = [f"NIC{number}: {layout.nics[number]}" for number in shown]
+    hidden = len(layout.nics) - len(shown)
+    names += [f"({hidden} farther from the GPUs not shown)"] if hidden else []
+    lines = textwrap.wrap("  ".join(name.replace(" ", "\0") for name in names), WIDTH)
+    return [line.replace("\0", " ") for line in lines]
+
+
+def _p2p(layout: Layout) -> Iterator[str]:
+    """How many pairs of each distance reach each other's memory: "P2P: NV2 8 of 8 pairs, SYS 0 of 12"."""
+    works: dict[str, list[bool]] = {}
+    for pair in pairs([layout]):
+        works.setdefault(_cell(layout, pair.one, pair.other, {}).rstrip("!"), []).append(pair.works)
+    if works:
+        yield f"P2P works: {', '.join(f'{word} {sum(each)} of {len(each)}' for word, each in works.items())} pairs"
+
+
+def _legend(words: set[str]) -> Iterator[str]:
+    """Only of what is drawn."""
+    drawn = {"NV#" if word.startswith("NV") else word.rstrip("!") for word in words if not word.startswith("NIC")}
+    drawn |= {"!"} if any(word.endswith("!") for word in words) else set()
+    told = [f"{word} {meaning}" for word, meaning in LEGEND.items() if word in drawn]
+    yield from [", ".join(told)] if told else []

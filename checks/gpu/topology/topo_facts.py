@@ -1,0 +1,211 @@
+"""How the GPUs and network cards of a node are wired, as one picture of each node."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+from preflight.check import Run
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, looked_at
+from preflight.checks.gpu.shared.nvml_survey import Look
+from preflight.checks.gpu.shared.readings import NvLink, Peer, Place
+from preflight.checks.gpu.topology.paths import NEARNESS, Device, nearness
+
+NVLINK = "gpu.nvlink"
+_ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""NVML's levels (nvml.h, nvmlGpuTopologyLevel_t) as nvidia-smi writes them; GPUs of one board meet at its switch."""
+UNKNOWN = "?"
+
+
+class Facts(TypedDict):
+    look: Look
+    gpus: dict[str, Device]
+    """By bus id, all of the node; empty where this rank looks at none."""
+    nics: dict[str, Device]
+    """By name."""
+    cpus: str
+    """This process may run on them: "0-55,112-167"."""
+    bound: bool
+    """Whether these are fewer than the node has."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The GPUs of one node, and its RDMA devices."""
+
+    node: str
+    cards: tuple[Card, ...]
+    places: tuple[Place, ...]
+    nics: tuple[str, ...]
+    near: tuple[tuple[str, ...], ...]
+    """How near each GPU is over PCIe: a row a GPU, a column for each GPU and then each NIC; "X" is itself."""
+    links: tuple[tuple[int, ...], ...]
+    """Active NVLinks from each GPU to each, directly or through switches."""
+    switched: bool
+    """Whether NVLinks go to switches."""
+    numa: tuple[int, ...]
+    """Of each GPU and NIC, by sysfs; -1 is unknown."""
+    nic_near: tuple[tuple[str, ...], ...]
+    """NICs to NICs."""
+    whole: bool
+    """Whether no GPU of the node is hidden from the job, or silent."""
+
+    @property
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Places of two GPUs, each pair once."""
+        count = len(self.cards)
+        return ((one, other) for one in range(count) for other in range(one + 1, count))
+
+    def peer(self, one: int, other: int) -> Peer | None:
+        """How one reaches the other; None where they were not looked at together."""
+        return self.places[one]["peers"].get(self.cards[other].uuid)
+
+    def linked(self, one: int, other: int) -> bool:
+        return self.links[one][other] > 0 and self.links[other][one] > 0
+
+    def nearest_nic(self, gpu: int) -> str:
+        """Of NEARNESS, or "" without any."""
+        words = [word for word in self.near[gpu][len(self.cards) :] if word in NEARNESS]
+        return min(words, key=NEARNESS.index, default="")
+
+    @property
+    def labels(self) -> list[str]:
+        """Of the GPUs: "GPU0". Ranks that see one GPU each all call it number 0; then they are counted by bus."""
+        numbers = [card.gpu for card in self.cards]
+        unique = len(set(numbers)) == len(numbers)
+        return [f"GPU{number}" for number in (numbers if unique else range(len(numbers)))]
+
+
+def layouts(facts: Mapping[int, Facts], run: Run) -> list[Layout]:
+    """One a node that has GPUs that answer."""
+    of_node: dict[str, list[tuple[Card, Place]]] = {}
+    known = cards(run.facts(INVENTORY), run)
+    for card, place in looked_at(facts, run, known):
+        if card.bus:  # without it nobody knows where it stands
+            of_node.setdefault(card.node, []).append((card, place))
+    links: dict[str, dict[str, NvLink]] = {}
+    for card, values in looked_at(run.facts(NVLINK), run, known):
+        links.setdefault(card.node, {})[card.uuid] = values
+    devices: dict[str, Facts] = {}
+    for rank, one in facts.items():
+        if one["gpus"] or one["nics"]:
+            devices.setdefault(run.job.node_of(rank).node, one)
+    nothing: dict[str, NvLink] = {}
+    return [_layout(node, found, links.get(node, nothing), devices.get(node)) for node, found in of_node.items()]
+
+
+def _layout(node: str, known: list[tuple[Card, Place]], links: Mapping[str, NvLink], devices: Facts | None) -> Layout:
+    if len({card.gpu for card, _ in known}) < len(known):
+        known = sorted(known, key=lambda pair: pair[0].bus)
+    gpus, nics = (devices["gpus"], devices["nics"]) if devices else ({}, {})
+    spots = [_spot(gpus.get(card.bus)) for card, _ in known]
+    nic_spots = [_spot(device) for device in nics.values()]
+    counted, switched = _links(known, links)
+    return Layout(
+        node=node,
+        cards=tuple(card for card, _ in known),
+        places=tuple(place for _, place in known),
+        nics=tuple(nics),
+        near=tuple(
+            (*_to_gpus(known, spots, number), *(_near(spot, nic) for nic in nic_spots))
+            for number, spot in enumerate(spots)
+        ),
+        links=counted,
+        switched=switched,
+        numa=tuple(numa for _, numa in (*spots, *nic_spots)),
+        nic_near=tuple(tuple("X" if one is other else _near(one, other) for other in nic_spots) for one in nic_spots),
+        whole=len(known) >= len(gpus),
+    )
+
+
+_Spot = tuple[tuple[str, ...], int]
+
+
+def _spot(device: Device | None) -> _Spot:
+    return (tuple(device["path"]), device["numa"]) if device else ((), -1)
+
+
+def _near(one: _Spot, other: _Spot) -> str:
+    return nearness(one[0], other[0], one[1] == other[1]) if one[0] and other[0] else UNKNOWN
+
+
+def _to_gpus(known: list[tuple[Card, Place]], spots: list[_Spot], number: int) -> Iterator[str]:
+    """As NVML says; sysfs for GPUs of a node that no rank sees together."""
+    peers = known[number][1]["peers"]
+    for other, (card, _) in enumerate(known):
+        peer = peers.get(card.uuid)
+        level = peer["ancestor"] if peer else None
+        word = _ANCESTORS.get(level) if level is not None else None
+        yield "X" if other == number else word or _near(spots[number], spots[other])
+
+
+# NVLink
+
+
+def _links(known: list[tuple[Card, Place]], links: Mapping[str, NvLink]) -> tuple[tuple[tuple[int, ...], ...], bool]:
+    buses = [card.bus for card, _ in known]
+    ends = [_ends(links[card.uuid], buses) if card.uuid in links else {} for card, _ in known]
+    count = range(len(known))
+    rows = []
+    for one in count:
+        peers = [known[one][1]["peers"].get(known[other][0].uuid) for other in count]
+        rows.append(
+            tuple(
+                0 if one == other else _between(ends[one], ends[other], buses[other], peers[other]) for other in count
+            )
+        )
+    return tuple(rows), any(SWITCH in end for end in ends)
+
+
+SWITCH, HIDDEN = "switch", "hidden"
+
+
+def _ends(links: NvLink, buses: list[str]) -> dict[str, int]:
+    """Active links by where they go: the bus id of a GPU, SWITCH, or HIDDEN (a virtual machine's NVSwitch, mostly)."""
+    found: dict[str, int] = {}
+    for link in links["links"] or ():
+        if link["active"]:
+            bus = link["remote"] if link["remote"] in buses or link["remote_type"] in ("gpu", "npu") else None
+            end = SWITCH if link["remote_type"] == "switch" else bus or HIDDEN
+            found[end] = found.get(end, 0) + 1
+    return found
+
+
+def _between(ends: Mapping[str, int], other: Mapping[str, int], bus: str, peer: Peer | None) -> int:
+    """Links from a GPU to another. What hidden ones join is known by P2P alone."""
+    if direct := ends.get(bus, 0):
+        return direct
+    if other.get(SWITCH):
+        return ends.get(SWITCH, 0)
+    return ends.get(HIDDEN, 0) if peer and peer["nvlink"] == 0 and other.get(HIDDEN) else 0
+
+
+def kind(layout: Layout) -> str:
+    """The node in a few words: "NVSwitch (8 GPUs, 18 links each)"."""
+    count = len(layout.cards)
+    gpus = f"{count} GPU{'' if count == 1 else 's'}"
+    most = max((max(row, default=0) for row in layout.links), default=0)
+    if layout.switched:
+        return f"NVSwitch ({gpus}, {most} links each)" if most else f"NVSwitch ({gpus})"
+    if not most:
+        return f"PCIe ({gpus})"
+    groups = {_group(layout, number) for number in range(count)}
+    if any(not layout.linked(one, other) for group in groups for one in group for other in group if one != other):
+        return f"cube mesh ({gpus}, {max(map(sum, layout.links))} links each)"
+    if len(groups) > 1 or count == 2:
+        return f"NVLink bridges ({gpus}, {most} links a pair)"
+    return f"NVLink, all to all ({gpus}, {most} links a pair)"
+
+
+def _group(layout: Layout, number: int) -> frozenset[int]:
+    """All GPUs that NVLinks lead to, over others too."""
+    found, new = {number}, {number}
+    while new:
+        new = {other for one in new for other in range(len(layout.cards)) if layout.linked(one, other)} - found
+        found |= new
+    return frozenset(found)
+
+
+def farther(word: str, usual: str) -> bool:
+    """Whether a GPU that should be near is not."""
+    order: list[str] = [*NEARNESS, ""]
+    return word in order and usual in order and order.index(word) > order.index(usual)

@@ -1,0 +1,348 @@
+"""Interfaces: the one that NCCL or gloo will listen on is up, has an address of its own, and leads to the other nodes.
+
+One rank per node lists the interfaces and their addresses, says by the rules of NCCL and of gloo which of them each
+will take (interface_rules.py), and asks the kernel over which one packets to MASTER_ADDR go. The backend of the run is
+judged. Only what differs between nodes, or cannot work over several hosts, is a fault; the same on one host is none.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, ranges, vote, words
+from preflight.checks.net.interfaces.interface_table import (
+    TRANSPORT,
+    VARIABLES,
+    Choice,
+    Facts,
+    Trouble,
+    World,
+    owners,
+    rate,
+    why_none,
+)
+from preflight.checks.net.shared import links
+from preflight.nccl import config_files, interface_rules, version
+from preflight.nccl.interface_rules import Chosen
+from preflight.sdk import addresses, tcp
+from preflight.sdk.addresses import Address
+
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
+
+NONE = Code(
+    "The backend finds no interface to listen on.",
+    fix="On that node: ip -br addr; set {variable} to an interface that is up and has an address, or unset it.",
+)
+DOWN = Code(
+    "The backend listens on an interface that is down.",
+    fix="On that node: ip link set {interface} up; see its cable and switch port (ethtool {interface}), or set "
+    "{variable}={use} on all nodes.",
+)
+LOOPBACK = Code(
+    "The backend listens on loopback, in a job of several hosts.",
+    fix="Set {variable} to the interface that joins the nodes ({use}), on all of them: ip -br addr.",
+)
+SHARED = Code(
+    "The backend listens on an address that another node has, too.",
+    fix="Set {variable} to the interface that joins the nodes ({use}), on all of them; if it is that already, give "
+    "each node an address of its own (ip -br addr).",
+)
+FAMILY = Code(
+    "Nodes listen on addresses of different families, IPv4 and IPv6.",
+    fix="On each node: ip -br addr show {interface}; mend the address that is missing (DHCP, static configuration).",
+)
+INTERNAL = Code(
+    "The backend listens on a bridge of the host's own containers or virtual machines.",
+    fix="Set {variable} to the interface that joins the nodes ({use}), on all of them: ip -br addr.",
+)
+LINK_LOCAL = Code(
+    "The backend listens on a link-local address.",
+    fix="On that node: ip -br addr; give {interface} an address (DHCP, static configuration), or set {variable}={use} "
+    "on all nodes.",
+)
+OTHER_NETWORK = Code(
+    "A node listens in another network than the other nodes.",
+    fix="ip -br addr on each node; set {variable} to the interfaces of one network, on all of them.",
+)
+MTU_LIMIT = ", if the switch port carries it (else large packets vanish); in a pod, in the CNI's configuration."
+MTU = Code(
+    "The MTU of the interface is not that of the other nodes'.",
+    fix="ip link show {interface} on each node; ip link set {interface} mtu {usual}, and in its configuration"
+    + MTU_LIMIT,
+)
+SPEED = Code(
+    "The interface is slower than the other nodes'.",
+    fix="On that node: ethtool {interface}; see cable, transceiver and switch port.",
+)
+ROUTE = Code(
+    "MASTER_ADDR is reached over another interface than the backend takes.",
+    fix="If the job hangs when it connects: {variable}={use} on all nodes.",
+)
+ALSO = Code(
+    "NCCL also takes an interface whose address other nodes have, too.",
+    fix="Set NCCL_SOCKET_IFNAME={use} on all nodes.",
+)
+
+SETTINGS = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "GLOO_SOCKET_IFNAME", *TRANSPORT)
+LONGEST = 200
+"""Characters of a value."""
+
+
+def measure(ctx: Context) -> Facts:
+    ctx.doing("listing the interfaces")
+    try:
+        entries = addresses.listed()
+    except OSError as error:  # a container may not use netlink sockets
+        raise Skip(f"the interfaces cannot be listed: {error.strerror}") from error
+    in_files = config_files.read(ctx.environ)["settings"]
+    added = {name: setting for name, setting in in_files.items() if name.startswith("NCCL_")}
+    settings = {name: setting["value"] for name, setting in added.items()} | dict(ctx.environ)
+    ctx.doing("looking up MASTER_ADDR and the host's own name")
+    taken, route = _looked_up(ctx, entries)
+    is_known = bool(taken["gloo"]) or len(settings.get("GLOO_SOCKET_IFNAME", "")) > 1
+    chosen = [word for name in VARIABLES.values() for word in settings.get(name, "").lstrip("^=").split(",")]
+    named = [*chosen, *(one["interface"].partition(":")[0] for some in taken.values() for one in some)]
+    interfaces, left_out = links.read(entries, named)
+    facts: Facts = {
+        "interfaces": interfaces,
+        "left_out": left_out,
+        "chosen": {"nccl": taken["nccl"], "gloo": taken["gloo"] if is_known else None},
+        "settings": {name: settings[name][:LONGEST] for name in SETTINGS if name in settings},
+        "files": {name: added[name]["origin"] for name in SETTINGS if name in added},
+        "route": route,
+        "host": links.host(entries),
+        "has_rdma": links.has_rdma(),
+        "nccl": version.installed(),
+    }
+    if ctx.job.backend == "gloo" and not is_known:
+        why = f"the host's own name, by which gloo listens, was not looked up in {interface_rules.PATIENCE_S:g} s"
+        raise Skip(f"{why} (time getent hosts $(hostname))", facts)
+    return facts
+
+
+def _looked_up(ctx: Context, entries: Sequence[Address]) -> tuple[dict[str, list[Chosen]], str]:
+    """(what each backend takes, the interface to MASTER_ADDR), at once: a name server may be slow."""
+    calls: dict[str, Callable[[], Any]] = {
+        backend: partial(interface_rules.by, backend, ctx.environ) for backend in VARIABLES
+    }
+    calls["route"] = partial(_interface_to_master, ctx.endpoint, entries)
+    answers = tcp.in_time(calls, 2 * interface_rules.PATIENCE_S)  # each has its own bound
+    return {backend: answers.get(backend, []) for backend in VARIABLES}, answers.get("route", "")
+
+
+def _interface_to_master(endpoint: tuple[str, int] | None, entries: Sequence[Address]) -> str:
+    if endpoint is None:
+        return ""
+    name, port = endpoint
+    asked = tcp.in_time({"": partial(tcp.resolve, name, port)}, interface_rules.PATIENCE_S)
+    _, targets, _ = asked.get("", (0.0, {}, ""))
+    for address, (family, place) in targets.items():
+        source = links.towards(family, place)
+        if source:
+            is_here = address.partition("%")[0] == source or tcp.is_loopback(source)
+            return "" if is_here else interface_rules.interface_of(entries, source)
+    return ""
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    first = World(facts, run)
+    yield from _none(first)
+    if first.has_several_hosts:
+        yield from _of_several_hosts(first)
+        lists = [one["chosen"]["gloo"] or [] for one in facts.values() if run.job.backend == "gloo"]
+        for place in range(1, max(map(len, lists), default=0)):
+            yield from _of_several_hosts(World(facts, run, place))
+    if run.job.backend == "nccl":
+        yield from _gloo_beside(first)
+
+
+def _of_several_hosts(world: World) -> Iterator[Finding]:
+    """What one step finds is told once: the next ones leave that node out."""
+    for find in (_down, _loopback, _shared, _family, _internal, _link_local, _other_network):
+        yield from find(world)
+    for find in (_mtu, _speed, _other_route, _also):
+        yield from find(world)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    world = World(facts, run)
+    if not world.left:
+        return f"{world.called} finds no interface"
+    choices_ = list(world.left.values())
+    names = list(dict.fromkeys(one.name for one in choices_))
+    mtus = sorted({one.link["mtu"] for one in choices_ if one.link["mtu"]})
+    speeds = sorted({one.link["speed_mbps"] for one in choices_ if one.link["speed_mbps"]})
+    of = f" on {ranges.count(len(choices_), 'node')}" if len(facts) > 1 else f" ({choices_[0].address})"
+    parts = [f"{world.called} takes {words.some(names, 3)}{of}"]
+    parts += [f"MTU {' or '.join(map(str, mtus[:3]))}"] if mtus else []
+    parts += [" or ".join(map(rate, speeds[:3]))] if speeds else []
+    return ", ".join(parts)
+
+
+# On each node
+
+
+def _none(world: World) -> Iterator[Finding]:
+    """It stops one host, too."""
+    why = {rank: why_none(one, world.backend) for rank, one in world.facts.items()}
+    yield from world.told(NONE.fail, {rank: trouble for rank, trouble in why.items() if trouble})
+
+
+def _gloo_beside(world: World) -> Iterator[Finding]:
+    """Many a job on NCCL has a gloo group beside it."""
+    for rank, one in world.facts.items():
+        trouble = why_none(one, "gloo") if "GLOO_SOCKET_IFNAME" in one["settings"] else None
+        if trouble:
+            name = "GLOO_SOCKET_IFNAME"
+            where = {"node": world.run.job.node_of(rank).node, "variable": name, "evidence": {"variable": name}}
+            yield NONE.info(trouble.text, **where)
+
+
+def _down(world: World) -> Iterator[Finding]:
+    """Its address still takes connections, but none from another host. NCCL takes no such interface since 2.28."""
+
+    def why(rank: int, one: Choice) -> str:
+        state = {"down": "is down", "no carrier": "has no carrier"}.get(one.link["state"])
+        called = f"NCCL {world.facts[rank]['nccl']}".rstrip() if world.backend == "nccl" else world.called
+        return f"{called} takes {one}, which {state}; expected an interface that is up" if state else ""
+
+    yield from world.each(DOWN.fail, why)
+
+
+def _loopback(world: World) -> Iterator[Finding]:
+    """What gloo takes by the host's own name is told by net.rendezvous."""
+    lost = [rank for rank, one in world.left.items() if tcp.is_loopback(one.address)]
+    asked = {rank: world.left[rank] for rank in lost if world.backend == "nccl" or world.is_set(rank)}
+    text = f"{world.called} takes {{}}, expected an interface that other hosts reach"
+    yield from world.told(LOOPBACK.fail, {rank: Trouble(text.format(one), one.name) for rank, one in asked.items()})
+    world.leave_out(lost)
+
+
+def _shared(world: World) -> Iterator[Finding]:
+    """Who connects to such an address reaches itself, or the wrong node."""
+    takers: dict[tuple[str, str], list[int]] = {}
+    for rank, one in world.left.items():
+        if len(world.hosts_of.get(one.address, ())) > 1 and not (one.is_ipv6 and one.is_link_local):
+            takers.setdefault((one.name, one.address), []).append(rank)
+    hosts = len({one["host"] for one in world.facts.values()})
+    for (name, address), ranks_ in takers.items():
+        whose = owners(len(world.hosts_of[address]), hosts)
+        text = f"{world.called} takes {name} ({address}) on {world.nodes(ranks_)}, an address that {whose} have; "
+        text += "expected one that no other host has"
+        yield SHARED.fail(text, **world.details(ranks_, Trouble("", name)))
+    world.leave_out([rank for ranks_ in takers.values() for rank in ranks_])
+
+
+def _internal(world: World) -> Iterator[Finding]:
+    text = f"{world.called} takes {{}}, which joins this host with its own containers or virtual machines; expected an "
+    text += "interface that other hosts reach"
+    yield from world.each(INTERNAL.warn, lambda _, one: text.format(one) if one.is_internal else "")
+
+
+def _link_local(world: World) -> Iterator[Finding]:
+    text = f"{world.called} takes {{}}, a link-local address; expected one that is good beyond its own link"
+    yield from world.each(LINK_LOCAL.warn, lambda _, one: text.format(one) if one.is_link_local else "")
+
+
+# Between nodes
+
+
+def _family(world: World) -> Iterator[Finding]:
+    """gloo refuses a pair of unlike families (Device::isInitiator in gloo/transport/tcp/device.cc); NCCL connects
+    where both hosts have both."""
+    votes = vote({rank: "IPv6" if one.is_ipv6 else "IPv4" for rank, one in world.left.items()})
+    if votes.unanimous:
+        return
+    found = FAMILY.fail if world.backend == "gloo" or not world.all_have_ipv6() else FAMILY.warn
+    odd = dict(votes.odd())
+    for rank in odd:
+        one = world.left[rank]
+        text = f"{world.called} takes {one}, expected an {votes.usual} address as on {votes.share('node')}"
+        yield found(text, **world.details([rank], world.at(rank)))
+    if not votes.decided:
+        sides = " and ".join(f"{family} on {world.nodes(ranks_)}" for family, ranks_ in votes.ranks_of.items())
+        text = f"{world.called} takes addresses of {sides}; expected one family on all nodes"
+        yield found(text, **world.details([*world.left], world.at(next(iter(world.left)))))
+    world.leave_out(odd if votes.decided else [*world.left])
+
+
+def _other_network(world: World) -> Iterator[Finding]:
+    """That nodes are in several networks is normal where routers join these: they are still compared. That one takes
+    Ethernet beside InfiniBand, or leaves out an address that it has in the others' network, is not."""
+    votes = vote({rank: one.network for rank, one in world.left.items()})
+    routed = []
+    for rank, _ in votes.odd():
+        one, usual = world.left[rank], world.left[votes.ranks_of[votes.usual][0]]
+        beside = world.in_network(rank, {votes.usual})
+        if beside or (one.link["kind"] == "infiniband") != (usual.link["kind"] == "infiniband"):
+            text = f"{world.called} takes {one}, expected one in {votes.usual} as on {votes.share('node')}"
+            why = (
+                f"; its {beside} is in that, and is {world.state(rank, beside)}" if beside else f" ({usual.name} there)"
+            )
+            yield OTHER_NETWORK.warn(text + why, **world.details([rank], world.mended(rank, beside)))
+            world.leave_out([rank])
+        else:
+            routed.append(rank)
+    if routed:
+        networks = words.some(dict.fromkeys(world.left[rank].network for rank in routed), 3)
+        text = f"{world.called} takes {networks} on {world.nodes(routed)}, expected {votes.usual}"
+        text += f" as on {votes.share('node')}"
+        yield OTHER_NETWORK.info(text, **world.details(routed, world.at(routed[0])))
+    if not votes.decided and (able := [rank for rank in world.left if world.in_network(rank, votes.ranks_of)]):
+        sides = words.some((f"{name} on {world.nodes(ranks_)}" for name, ranks_ in votes.ranks_of.items()), last=", ")
+        text = f"{world.called} takes {sides}; expected one network, as {world.nodes(able)} could have"
+        yield OTHER_NETWORK.warn(text, **world.details([*world.left], world.at(able[0])))
+
+
+def _mtu(world: World) -> Iterator[Finding]:
+    votes = vote((rank, one.link["mtu"]) for rank, one in world.left.items() if one.link["mtu"])
+    for rank, mtu in votes.odd():
+        one = world.left[rank]
+        text = f"the MTU of {one} is {mtu:,}, expected {votes.usual:,} as on {votes.share('node')}"
+        yield MTU.warn(text, **world.details([rank], world.at(rank), usual=votes.usual))
+    if not votes.unanimous and not votes.decided:
+        sides = words.some((f"{mtu:,} on {world.nodes(ranks_)}" for mtu, ranks_ in votes.ranks_of.items()), last=", ")
+        text = f"the MTU of what {world.called} takes is {sides}; expected the same on all nodes"
+        fix = "ip link show {interface} on each node; ip link set {interface} mtu MTU, the same on all" + MTU_LIMIT
+        yield MTU.warn(text, **world.details([*world.left], world.at(next(iter(world.left)))._replace(fix=fix)))
+
+
+def _speed(world: World) -> Iterator[Finding]:
+    """Where NCCL uses RDMA, little goes over its sockets."""
+    votes = vote((rank, one.link["speed_mbps"]) for rank, one in world.left.items() if one.link["speed_mbps"])
+    for rank, speed in votes.odd():
+        one, usual = world.left[rank], votes.usual
+        if speed and usual and speed < usual:
+            text = f"{one} runs at {rate(speed)}, expected {rate(usual)} as on {votes.share('node')}"
+            is_felt = world.backend == "gloo" or not world.uses_rdma(rank)
+            found = SPEED.warn if is_felt else SPEED.info
+            yield found(text, **world.details([rank], world.at(rank)))
+
+
+def _other_route(world: World) -> Iterator[Finding]:
+    """Where it was asked for, or is InfiniBand, this is how clusters are built."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank, one in world.left.items():
+        route = world.facts[rank]["route"]
+        if route not in ("", one.name) and not world.is_set(rank) and one.link["kind"] != "infiniband":
+            found.setdefault((one.name, route), []).append(rank)
+    for (name, route), ranks_ in found.items():
+        text = f"{world.called} takes {name} on {world.nodes(ranks_)}, and MASTER_ADDR is reached over {route}"
+        yield ROUTE.info(
+            f"{text}; expected one interface for both", **world.details(ranks_, Trouble("", name), use=route)
+        )
+
+
+def _also(world: World) -> Iterator[Finding]:
+    """Sockets carry the data over all interfaces that NCCL has found, if they are as fast as the first
+    (ncclTopoGetLocal in src/graph/topo.cc), not over one alone."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank in world.left if world.backend == "nccl" else ():
+        if not world.uses_rdma(rank):
+            for one in world.also_taken(rank):
+                found.setdefault((one.name, one.address), []).append(rank)
+    for (name, address), ranks_ in found.items():
+        text = f"NCCL also takes {name} ({address}) on {world.nodes(ranks_)}, an address that another host has"
+        yield ALSO.info(
+            f"{text}; expected only interfaces that join the nodes", **world.details(ranks_, Trouble("", name))
+        )

@@ -1,0 +1,304 @@
+"""What the backend takes on each node, side by side, and the words for it."""
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypedDict
+
+from preflight.check import Finding, Run, ranges, words
+from preflight.checks.net.shared.links import Interface
+from preflight.nccl import hca_names, interface_rules
+from preflight.nccl.interface_rules import Chosen
+from preflight.sdk import tcp
+
+TRANSPORT = ("NCCL_NET", "NCCL_IB_DISABLE")
+VARIABLES = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
+CALLED = {"nccl": "NCCL", "gloo": "gloo"}
+UNKNOWN: Interface = {"addresses": [], "state": "up", "mtu": None, "speed_mbps": None, "kind": ""}
+INTERNAL = re.compile(r"docker|virbr|br-[0-9a-f]{12}$|podman\d|cni-podman|lxcbr|lxdbr|nerdctl|veth|vnet\d|cali")
+"""Names that Docker, libvirt, Podman, LXC, containerd and Calico give to what joins a host with its own guests. An
+overlay (flannel, Cilium) or a bridge over a real interface (br0) may well lead to the other hosts."""
+
+
+class Facts(TypedDict):
+    interfaces: dict[str, Interface]
+    left_out: int
+    """Virtual ones without an address, and those beyond links.MOST."""
+    chosen: dict[str, list[Chosen] | None]
+    """By backend; None: not known, the host's own name was not looked up in time."""
+    settings: dict[str, str]
+    """What NCCL and gloo get of the variables by which they choose, and of those that turn RDMA off."""
+    files: dict[str, str]
+    """NCCL's configuration file, of those that are set in one."""
+    route: str
+    """The interface to MASTER_ADDR; "" where that is this host, or not known."""
+    host: str
+    """Equal for nodes that share their interfaces."""
+    has_rdma: bool
+    nccl: str
+    """Its version, by whose rules it chooses; "" where that is not known."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An address that the backend takes on a node."""
+
+    name: str
+    address: str
+    link: Interface
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})"
+
+    @property
+    def is_ipv6(self) -> bool:
+        return ":" in self.address
+
+    @property
+    def is_link_local(self) -> bool:
+        return ipaddress.ip_address(self.address).is_link_local
+
+    @property
+    def is_internal(self) -> bool:
+        return INTERNAL.match(self.name) is not None
+
+    @property
+    def network(self) -> str:
+        """Its subnet, "10.0.0.0/24"."""
+        found = [text for text in self.link["addresses"] if text.partition("/")[0] == self.address]
+        return _network(found[0]) if found else self.address
+
+
+class Trouble(NamedTuple):
+    """What is wrong on one node."""
+
+    text: str
+    interface: str | None = None
+    variable: str | None = None
+    """To blame where it is not the backend's list of interfaces; "" is none."""
+    fix: str | None = None
+    """Another one than the code's."""
+
+
+class World:
+    """All nodes of a run, and those of them that no step of the judgement has found anything on yet (`left`)."""
+
+    def __init__(self, facts: Mapping[int, Facts], run: Run, place: int = 0) -> None:
+        """`place`: which of the addresses. NCCL's bootstrap has the first one; gloo joins the ranks by each of its
+        list (connectFullMesh)."""
+        self.facts, self.run = facts, run
+        self.backend = run.job.backend
+        self.called, self.variable = CALLED[self.backend], VARIABLES[self.backend]
+        self.left = {
+            rank: Choice(first["interface"], first["address"], _link(one, first["interface"]))
+            for rank, one in facts.items()
+            if (some := (one["chosen"][self.backend] or [])[place:]) and (first := some[0])["interface"]
+        }
+
+    @cached_property
+    def has_several_hosts(self) -> bool:
+        return len({one["host"] for one in self.facts.values()}) > 1
+
+    @cached_property
+    def hosts_of(self) -> dict[str, set[str]]:
+        """Who has an address, on any interface. One that is down takes its own host's connections, too."""
+        found: dict[str, set[str]] = {}
+        for one in self.facts.values():
+            for text in {text for link in one["interfaces"].values() for text in link["addresses"]}:
+                found.setdefault(text.partition("/")[0], set()).add(one["host"])
+        return found
+
+    @cached_property
+    def use(self) -> str:
+        """The interface by which nodes reach the first one, where it has one name."""
+        names = {one["route"] for one in self.facts.values()} - {""}
+        return names.pop() if len(names) == 1 else "INTERFACE"
+
+    def is_set(self, rank: int) -> bool:
+        """Whether the backend was told which interfaces to take; it does not hear a single character."""
+        return len(self.facts[rank]["settings"].get(self.variable, "")) > 1
+
+    def uses_rdma(self, rank: int) -> bool:
+        """Whether NCCL will send its data over RDMA. A network plugin does not hear NCCL_IB_DISABLE."""
+        one = self.facts[rank]
+        net = one["settings"].get("NCCL_NET", "").upper()
+        is_off = net == "SOCKET" if net not in ("", "IB") else not hca_names.uses_verbs(one["settings"])
+        return one["has_rdma"] and not is_off
+
+    def leave_out(self, ranks_: Iterable[int]) -> None:
+        for rank in ranks_:
+            self.left.pop(rank, None)
+
+    def nodes(self, ranks_: Sequence[int], most: int = 3) -> str:
+        return words.some((self.run.job.node_of(rank).node for rank in ranks_), most)
+
+    def details(self, ranks_: Sequence[int], trouble: Trouble | None = None, **evidence: Any) -> dict[str, Any]:
+        """Of a finding about these nodes: a single one is named, and so is the variable where all have it."""
+        one = trouble or Trouble("")
+        asked = self.variable if ranks_ and all(map(self.is_set, ranks_)) else ""
+        variable = (asked if one.variable is None else one.variable) or None
+        files = {self.facts[rank]["files"].get(variable or "") for rank in ranks_}
+        proof = {"variable": variable or self.variable, "use": self.use, **evidence}
+        return {
+            "node": self.run.job.node_of(ranks_[0]).node if len(ranks_) == 1 else None,
+            "interface": one.interface,
+            "variable": variable,
+            "file": files.pop() if len(files) == 1 else None,
+            "fix": one.fix,
+            "evidence": {**proof, **({"interface": one.interface} if one.interface else {})},
+        }
+
+    def told(self, found: Callable[..., Finding], troubles: Mapping[int, Trouble]) -> Iterator[Finding]:
+        """A finding for each node; one for all if all have the trouble. They are judged no further."""
+        if len(troubles) == len(self.facts) > 1:
+            first = next(iter(troubles.values()))
+            text = f"{first.text}; it is so on all {len(troubles):,} nodes"
+            yield found(text, **self.details(list(troubles), first))
+        else:
+            for rank, one in troubles.items():
+                yield found(one.text, **self.details([rank], one))
+        self.leave_out(troubles)
+
+    def each(self, found: Callable[..., Finding], why: Callable[[int, Choice], str]) -> Iterator[Finding]:
+        """Where there is a `why`."""
+        reasons = {rank: Trouble(why(rank, one), one.name) for rank, one in self.left.items()}
+        yield from self.told(found, {rank: one for rank, one in reasons.items() if one.text})
+
+    def at(self, rank: int) -> Trouble:
+        """Only the interface that this node takes."""
+        return Trouble("", self.left[rank].name)
+
+    def mended(self, rank: int, other: str) -> Trouble:
+        """The same, with the fix for another interface of it that should be taken, if that is down."""
+        is_down = bool(other) and self.facts[rank]["interfaces"][other]["state"] != "up"
+        fix = f"On that node: ip link set {other} up; see its cable and switch port (ethtool {other})."
+        return self.at(rank)._replace(fix=fix if is_down else None)
+
+    def in_network(self, rank: int, networks: Container[str]) -> str:
+        """The interface of this node that has an address in one of these networks, other than that it takes; or ""."""
+        for name, link in self.facts[rank]["interfaces"].items():
+            found = [_network(text) for text in link["addresses"]]
+            if any(one in networks and one != self.left[rank].network for one in found):
+                return name
+        return ""
+
+    def state(self, rank: int, name: str) -> str:
+        state = self.facts[rank]["interfaces"][name]["state"]
+        return {"no carrier": "without a carrier"}.get(state, state)
+
+    def also_taken(self, rank: int) -> Iterator[Choice]:
+        """Beside the first one: as fast as that to NCCL, which takes what it does not know for 10 Gb/s, and with an
+        address that another host has, too."""
+        first = self.left[rank].link["speed_mbps"] or 10_000
+        for taken in (self.facts[rank]["chosen"][self.backend] or [])[1:]:
+            one = Choice(taken["interface"], taken["address"], _link(self.facts[rank], taken["interface"]))
+            is_shared = len(self.hosts_of.get(one.address, ())) > 1 and not one.is_link_local
+            if is_shared and (one.link["speed_mbps"] or 10_000) >= first:
+                yield one
+
+    def all_have_ipv6(self) -> bool:
+        """Beside link-local addresses."""
+        return all(
+            any(":" in text and not text.startswith(("fe80:", "::1/")) for text in _addresses(self.facts[rank]))
+            for rank in self.left
+        )
+
+
+def _link(one: Facts, name: str) -> Interface:
+    return one["interfaces"].get(name.partition(":")[0], UNKNOWN)  # without an address's label
+
+
+def _addresses(one: Facts) -> Iterator[str]:
+    return (text for link in one["interfaces"].values() for text in link["addresses"])
+
+
+def _network(text: str) -> str:
+    return str(ipaddress.ip_network(text, strict=False))
+
+
+def rate(mbps: int) -> str:
+    return f"{mbps / 1000:,g} Gb/s" if mbps >= 1000 else f"{mbps} Mb/s"
+
+
+# Nothing to listen on
+
+
+def why_none(one: Facts, backend: str) -> Trouble | None:
+    """Why the backend gives up on this node; None where it does not, or that is not known."""
+    some, settings = one["chosen"][backend], one["settings"]
+    if some is None:
+        return None
+    if backend == "gloo":
+        return _gloo_gives_up(one, some)
+    if some:
+        return None
+    if "NCCL_COMM_ID" in settings:
+        text = f"NCCL_COMM_ID is {settings['NCCL_COMM_ID']!r}, expected an address in a subnet of {_all(one)}"
+        return Trouble(
+            text, None, "NCCL_COMM_ID", "Unset NCCL_COMM_ID: torch hands rank 0's address over by its store."
+        )
+    names = settings.get("NCCL_SOCKET_IFNAME", "")
+    if len(names) > 1:
+        return _takes_none(one, names, settings.get("NCCL_SOCKET_FAMILY", ""))
+    family = {"AF_INET": "IPv4 ", "AF_INET6": "IPv6 "}.get(settings.get("NCCL_SOCKET_FAMILY", ""), "")
+    text = f"NCCL can use none of {_all(one)}, expected an interface that is up and has an {family}address"
+    if family:
+        return Trouble(
+            text, None, "NCCL_SOCKET_FAMILY", "Unset NCCL_SOCKET_FAMILY, or give an interface such an address."
+        )
+    return Trouble(text, fix="On that node: ip -br addr; bring an interface up, and give it an address.")
+
+
+def _takes_none(one: Facts, names: str, family: str) -> Trouble:
+    taken = {name: link for name, link in one["interfaces"].items() if interface_rules.takes(names, name)}
+    said = f"NCCL_SOCKET_IFNAME is {names!r}, which takes"
+    if not taken:
+        meant = "" if names.startswith("^") else _meant(names.removeprefix("="), one)
+        return Trouble(f"{said} no interface of this node, expected one of {_all(one)}{meant}", None)
+    states = words.some(f"{name} ({_state(link, family)})" for name, link in taken.items())
+    return Trouble(f"{said} only {states}; expected one that is up and has an address", next(iter(taken)))
+
+
+def _gloo_gives_up(one: Facts, some: Sequence[Chosen]) -> Trouble | None:
+    names = one["settings"].get("GLOO_SOCKET_IFNAME", "")
+    if len(names) < 2:
+        nowhere = [first["address"] for first in some if not first["interface"]]
+        text = "by the host's own name gloo listens on {}, which no interface has; expected one of {}"
+        fix = "Give the host's name its real address in its /etc/hosts, or set GLOO_SOCKET_IFNAME."
+        return Trouble(text.format(nowhere[0], _all(one)), fix=fix) if nowhere else None
+    found = {first["interface"] for first in some}
+    for name in names.removesuffix(",").split(","):  # std::getline gives no empty word at the end
+        if name not in found:
+            said = f"GLOO_SOCKET_IFNAME is {names!r}, and {name or 'an empty word'}"
+            if name in one["interfaces"]:
+                return Trouble(f"{said} has no address; expected one of {_all(one)}", name)
+            return Trouble(f"{said} is no interface of this node; expected one of {_all(one)}{_meant(name, one)}", None)
+    return None
+
+
+def _meant(name: str, one: Facts) -> str:
+    near = difflib.get_close_matches(name, one["interfaces"], n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _state(link: Interface, family: str) -> str:
+    if link["state"] != "up":
+        return link["state"]
+    return {"AF_INET": "no IPv4 address", "AF_INET6": "no IPv6 address"}.get(family, "no address")
+
+
+def _all(one: Facts, most: int = 6) -> str:
+    """Those that have an address: "eth0 (10.0.0.1), ib0 (10.1.0.1, down)"."""
+    shown = []
+    for name, link in one["interfaces"].items():
+        address = link["addresses"][0].partition("/")[0] if link["addresses"] else ""
+        if address and not tcp.is_loopback(address):
+            shown.append(f"{name} ({address})" if link["state"] == "up" else f"{name} ({address}, {link['state']})")
+    return words.some(shown, most) or "only loopback"
+
+
+def owners(count: int, of: int) -> str:
+    return f"all {of:,} hosts" if count == of else ranges.count(count, "host")

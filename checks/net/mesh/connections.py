@@ -1,0 +1,265 @@
+"""How the nodes of net.mesh meet: a listener on an ephemeral port, connections to all partners at once, then rounds.
+
+One select loop a node, no thread. The store carries two words of each node: its `place` (address, port, token), and
+whom it has `reached`. Each wait is bounded, and a node that is gone is waited for no longer.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypedDict
+
+from preflight.checks.net.mesh import probe, protocol
+from preflight.checks.net.mesh.pair_tables import OWN
+from preflight.checks.net.mesh.probe import Exchange, Own, Tried
+from preflight.checks.net.mesh.protocol import Line, Refused
+from preflight.checks.net.mesh.timeouts import ALL_PAIRS, AUTH_S, CONNECT_S, HEART_S, MEET_S, REACHED_S, SILENT_S
+from preflight.sdk import pairs, tcp
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+QUEUE = 1024
+STRANGERS = 256
+"""Connections that have not yet said who they are; more close the oldest."""
+
+
+class Endpoint(TypedDict):
+    """Where a node listens. It holds the token, and is no fact."""
+
+    address: str
+    port: int
+    token: str
+    """In hexadecimal."""
+
+
+def listen(address: str, interface: str) -> socket.socket:
+    """On a port that the kernel chooses, as NCCL's sockets. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        server.bind(_target(address, 0, interface))
+        server.listen(QUEUE)
+        server.setblocking(False)
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+def _target(address: str, port: int, interface: str) -> tuple[str, int] | tuple[str, int, int, int]:
+    """A link-local address is one of this interface's network."""
+    if ":" not in address:
+        return address, port
+    return address, port, 0, socket.if_nametoindex(interface) if address.startswith("fe80:") else 0
+
+
+@dataclass
+class Meeting:
+    """One node's part."""
+
+    store: "Store"
+    number: int
+    """Which of the nodes this is."""
+    rounds: Sequence[int | None]
+    """The partner in each."""
+    interface: str
+    ends_s: float
+    """time.monotonic() at which it is over, wherever it stands."""
+    doing: Callable[[str], None] = lambda _: None
+    names: Sequence[str] = ()
+    """Of all nodes, for `doing`."""
+    tick_s: float = 0.01
+    """Between two looks into the store."""
+    tried: dict[int, Tried] = field(default_factory=dict)
+    """By the partners that listen."""
+    cut: bool = False
+    """No time was left."""
+    _own: Own = field(default_factory=Own)
+    _token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    _out: dict[int, Line] = field(default_factory=dict)
+    _back: dict[int, Line] = field(default_factory=dict)
+    """Connections by the partner: that this node has opened, that the partner has."""
+    _strangers: dict[socket.socket, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def hold(self, server: socket.socket) -> None:
+        """Meets everybody. When it returns or raises, all connections are closed."""
+        host, port = server.getsockname()[:2]
+        loop = asyncio.get_running_loop()
+        loop.add_reader(server, self._admit, server)
+        beating = asyncio.create_task(self._beat())
+        try:
+            async with asyncio.timeout(self.ends_s - time.monotonic()):
+                await self._meet_all({"address": host.partition("%")[0], "port": port, "token": self._token.hex()})
+        except TimeoutError:
+            self.cut = True
+        finally:
+            loop.remove_reader(server)
+            server.close()
+            background = [beating, *self._strangers.values()]
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            for line in [*self._out.values(), *self._back.values()]:
+                line.release()
+
+    async def _meet_all(self, own: Endpoint) -> None:
+        self.doing("waiting for the other nodes' addresses")
+        self.store.set(f"place/{self.number}", json.dumps(own))
+        met = {partner for partner in self.rounds if partner is not None}
+        told = {partner: json.loads(text) for partner, text in (await self._told("place", met, MEET_S)).items()}
+        self.tried = {partner: Tried("late") for partner in met if told.get(partner) is not None or partner not in told}
+        places = {partner: place for partner, place in told.items() if place}
+        self.doing(f"connecting to {len(places)} nodes")
+        await asyncio.gather(*(self._connect(partner, place) for partner, place in places.items()))
+        self.store.set(f"reached/{self.number}", json.dumps(sorted(self._out)))
+        reached = await self._told("reached", places.keys(), REACHED_S)
+        for partner in self.rounds:
+            if partner in reached:
+                self.doing(f"meeting {self.names[partner] if self.names else partner}")
+                await self._with(partner, self.number in json.loads(reached[partner]))
+
+    async def _told(self, word: str, of: Collection[int], patience_s: float) -> dict[int, str]:
+        """What the nodes have said; without those that are gone, or silent for too long."""
+        end = time.monotonic() + patience_s
+        waited_for = list(of)
+        while waited_for and not self.store.check([f"{word}/{number}" for number in waited_for]):
+            if time.monotonic() > end:
+                waited_for = [number for number in waited_for if self.store.check([f"{word}/{number}"])]
+                break
+            await asyncio.sleep(self.tick_s)
+            waited_for = [number for number in waited_for if not self._gone(number)]
+        said = self.store.multi_get([f"{word}/{number}" for number in waited_for]) if waited_for else []
+        return {number: text.decode() for number, text in zip(waited_for, said, strict=True)}
+
+    def _gone(self, number: int) -> bool:
+        """There were connections, and all are closed."""
+        lines = [lines[number] for lines in (self._out, self._back) if number in lines]
+        return bool(lines) and all(line.error for line in lines)
+
+    async def _connect(self, partner: int, place: Endpoint) -> None:
+        tried, family = self.tried[partner], socket.AF_INET6 if ":" in place["address"] else socket.AF_INET
+        try:
+            with contextlib.ExitStack() as closing:
+                sock = closing.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                sock.setblocking(False)
+                async with asyncio.timeout(CONNECT_S):
+                    target = _target(place["address"], place["port"], self.interface)
+                    await asyncio.get_running_loop().sock_connect(sock, target)
+                tried.error = await _introduced(sock, bytes.fromhex(place["token"]), self.number, partner)
+                if not tried.error:
+                    self._out[partner] = Line(sock)
+                    closing.pop_all()
+        except OSError as error:  # TimeoutError is one
+            tried.error = "reset" if isinstance(error, BrokenPipeError) else tcp.kind(error)
+            if tried.error == OWN:
+                tried.why = (error.strerror or str(error)).lower()
+
+    async def _with(self, partner: int, is_reached: bool) -> None:
+        """One round: the lower number asks first. Each direction's own connection, as far as there is one."""
+        exchange, tried = Exchange(), self.tried[partner]
+        if self.number < partner:
+            await self._ask(partner, tried, exchange)
+        await self._serve(partner, exchange, is_reached)
+        if self.number > partner:
+            await self._ask(partner, tried, exchange)
+        for line in (self._out.get(partner), self._back.get(partner)):
+            if line:
+                line.release()
+        self._own.stalls += bool(exchange.stalled)
+
+    async def _ask(self, partner: int, tried: Tried, exchange: Exchange) -> None:
+        if line := self._out.get(partner):
+            try:
+                await probe.ask(line, tried, exchange, self._own)
+            except Refused as error:
+                tried.error = str(error)
+
+    async def _serve(self, partner: int, exchange: Exchange, is_reached: bool) -> None:
+        """What breaks here is the partner's to tell."""
+        line = self._back.get(partner) if is_reached else None
+        if line:
+            with contextlib.suppress(Refused):
+                await probe.serve(line, exchange, self._own)
+
+    def _admit(self, server: socket.socket) -> None:
+        """Whoever knows the token. A stranger gets no answer, and is let go of after a moment."""
+        loop = asyncio.get_running_loop()
+        try:
+            sock, _ = server.accept()
+        except OSError:  # it was gone again, or this process has too many files open
+            loop.remove_reader(server)
+            loop.call_later(0.05, lambda: server.fileno() >= 0 and loop.add_reader(server, self._admit, server))
+            return
+        sock.setblocking(False)
+        self._strangers[sock] = loop.create_task(self._introduce(sock))
+        if len(self._strangers) > STRANGERS:
+            next(iter(self._strangers.values())).cancel()
+
+    async def _introduce(self, sock: socket.socket) -> None:
+        is_partner = False
+        try:
+            with contextlib.suppress(Refused, OSError):
+                known = protocol.admitted(
+                    self._token, await protocol.read(sock, protocol.HELLO_BYTES, AUTH_S), self.number
+                )
+                if known and known[0] in self.rounds and known[0] not in self._back:
+                    sock.send(known[1])
+                    self._back[known[0]], is_partner = Line(sock), True
+        finally:
+            del self._strangers[sock]
+            if not is_partner:
+                sock.close()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEART_S)
+            for line in [*self._out.values(), *self._back.values()]:
+                line.beat()
+
+
+async def _introduced(sock: socket.socket, token: bytes, own: int, partner: int) -> str:
+    """What is wrong with who answers: "" where it is the partner. Who closes without a word is somebody else."""
+    said = protocol.hello(token, own, partner)
+    try:
+        sock.send(said)
+        answer = await protocol.read(sock, protocol.ANSWER_BYTES, SILENT_S)
+    except Refused as error:
+        return "stranger" if str(error) == "left" else str(error)
+    return "" if hmac.compare_digest(answer, protocol.answer(token, said)) else "stranger"
+
+
+def stand_aside(store: "Store", number: int) -> None:
+    """Says for a node that cannot listen that nobody need wait for it."""
+    store.set(f"place/{number}", "null")
+
+
+def hold(
+    store: "Store", ranks: Sequence[int], rank: int, server: socket.socket, interface: str, ends_s: float,
+    doing: Callable[[str], None], names: Sequence[str],
+) -> Meeting:  # fmt: skip
+    """This node's part of the meeting of `ranks`, one a node, with their nodes' `names`. Closes `server`. The store
+    has one thread: the more nodes, the more seldom each looks into it."""
+    number, nodes = ranks.index(rank), len(ranks)
+    met = Meeting(store, number, pairs.partners(number, nodes, ALL_PAIRS), interface, ends_s, doing, names)
+    met.tick_s = max(met.tick_s, nodes / 5000)
+    asyncio.run(met.hold(server))
+    return met
+
+
+def as_facts(tried: Mapping[int, Tried], ranks: Sequence[int]) -> dict[str, dict[str, object]]:
+    """By the partner's rank; without what was not measured."""
+    rounded = {ranks[partner]: vars(one) for partner, one in sorted(tried.items())}
+    return {str(rank): {key: _rounded(value) for key, value in one.items() if value not in (None, "")}
+            for rank, one in rounded.items()}  # fmt: skip
+
+
+def _rounded(value: object) -> object:
+    """Rates to the byte, seconds to the microsecond."""
+    return (round(value) if value > 1000 else round(value, 6)) if isinstance(value, float) else value

@@ -1,0 +1,151 @@
+"""Sentences about bad pairs of nodes: one for the node, the switch or the sides that they share, else one a pair."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preflight.check import Code, Finding, Run, Severity, ranges, words
+from preflight.checks.net.mesh.switches import nodes_behind
+from preflight.sdk.pairs import Common, Pair, Wording, common_cause, is_explained
+
+MOST_PAIRS = 5
+"""Told one by one; more are one finding."""
+PARTLY = "as with a leg of its bond, a path of ECMP, or a rule for some nodes"
+LEGS = "If {node} has a bond (cat /proc/net/bonding/*): ethtool -S on each leg, and LACP on the switch. Else: "
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One kind of trouble, and its words. Nodes are known by the rank that has measured."""
+
+    tried: Collection[Pair]
+    bad: Collection[Pair]
+    severity: Severity
+    code: Callable[[Sequence[Pair]], Code]
+    """Of these bad pairs."""
+    how: Callable[[Sequence[Pair]], str]
+    """What was measured of them."""
+    expected: Callable[[Sequence[Pair]], str]
+    wording: Wording
+    many: str
+    """ "connections fail": in many pairs."""
+    evidence: Callable[[Sequence[Pair]], dict[str, Any]]
+    """For the fix."""
+    uplinks: str = ""
+    """The fix where it is so between two sides: their uplinks are built so, and it is no more than worth knowing."""
+
+    def findings(self, run: Run, places: Mapping[int, str], interfaces: Mapping[int, str]) -> Iterator[Finding]:
+        """`places`: the switches above each node; `interfaces`: by which it was measured."""
+        cause, behind = common_cause(self.tried, self.bad), nodes_behind(places)
+        messages = _Messages(self, run, cause, behind, interfaces, _by_node(self.bad), _by_node(self.tried))
+        yield from messages.switches_or_nodes()
+        yield from messages.sides_or_pairs()
+
+
+def _by_node(pairs: Collection[Pair]) -> dict[int, list[Pair]]:
+    found: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        for node in pair:
+            found.setdefault(node, []).append(pair)
+    return found
+
+
+@dataclass(frozen=True)
+class _Messages:
+    trouble: Trouble
+    run: Run
+    cause: Common
+    behind: Mapping[frozenset[int], str]
+    interfaces: Mapping[int, str]
+    bad_of: Mapping[int, Sequence[Pair]]
+    tried_of: Mapping[int, Sequence[Pair]]
+    """The pairs of each node."""
+
+    def switches_or_nodes(self) -> Iterator[Finding]:
+        """All nodes behind one switch, all bad in the same way, are the switch's fault."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for node, roles in self.cause.ends.items():
+            alike.setdefault(roles, []).append(node)
+        for roles, nodes in alike.items():
+            name = self._switch(nodes)
+            for group in [nodes] if name else [[node] for node in nodes]:
+                yield self._ends(group, roles, name)
+
+    def sides_or_pairs(self) -> Iterator[Finding]:
+        rest = self.cause.rest
+        if self.cause.sides:
+            yield self._sides(rest)
+        elif len(rest) > MOST_PAIRS:
+            yield self._many(rest)
+        else:
+            yield from (self._pair(pair, rest) for pair in rest if pair[::-1] not in rest or pair[0] < pair[1])
+
+    def _switch(self, nodes: Sequence[int]) -> str:
+        """Its name where these are all nodes behind it, and the fewer ones."""
+        few = len(nodes) > 1 and 2 * len(nodes) < len(self.tried_of)
+        return self.behind.get(frozenset(nodes), "") if few else ""
+
+    def _ends(self, nodes: Sequence[int], roles: tuple[int, ...], switch: str) -> Finding:
+        mine = set(nodes)
+        own = dict.fromkeys(nodes, roles)
+        pairs = sorted({pair for node in nodes for pair in self.bad_of[node] if is_explained(pair, own)})
+        others = sorted({node for pair in pairs for node in pair} - mine)
+        of = len({other for node in nodes for pair in self.tried_of[node] for other in pair} - mine)
+        tried = [pair for node in nodes for pair in self.tried_of[node] if is_explained(pair, own)]
+        few = f" ({self.names(others)})" if len(others) <= 3 else ""
+        who = f"{self.names(nodes)}, all behind {switch}," if switch else self.names(nodes)
+        both_ways = {pair[::-1] for pair in pairs} == set(pairs)
+        text = self.trouble.wording.culprit(who, roles, len(others), of, both_ways)
+        text += f"{few}: {self.trouble.how(pairs)}"
+        where = {"device": switch} if switch else self._where(nodes[0])
+        if len(pairs) < len(tried):
+            text += f", in {len(pairs)} of its {len(tried)} ordered pairs ({PARTLY})"
+            where["fix"] = LEGS + self.trouble.code(pairs).fix
+        return self._found(text, pairs, noticed_by=tuple(others), **where)
+
+    def _where(self, node: int) -> dict[str, Any]:
+        return {"node": self.name(node), "interface": self.interfaces.get(node) or None}
+
+    def _sides(self, rest: Sequence[Pair]) -> Finding:
+        """Where nothing passes, the side behind one switch is named, if it is the smaller one; else nobody is."""
+        switch = self._switch(self.cause.sides[0]) if self.trouble.severity is Severity.FAIL else ""
+        text = self.trouble.wording.between_sides([self._side(side) for side in self.cause.sides])
+        details: dict[str, Any] = {"device": switch or None}
+        if self.trouble.uplinks:
+            details |= {"severity": Severity.INFO, "fix": self.trouble.uplinks}
+        return self._found(f"{text}: {self.trouble.how(rest)}", rest, **details)
+
+    def _side(self, side: Sequence[int]) -> str:
+        switch = self.behind.get(frozenset(side))
+        return self.names(side) + (f" (behind {switch})" if switch else "")
+
+    def _many(self, rest: Sequence[Pair]) -> Finding:
+        examples = ", ".join(self._link(pair) for pair in rest[:3])
+        of = f"{len(rest):,} of {ranges.count(len(self.trouble.tried), 'ordered pair')}"
+        text = f"{self.trouble.many} in {of}, as {examples}: {self.trouble.how(rest)}"
+        return self._found(f"{text}; no node is seen to be the cause", rest)
+
+    def _pair(self, pair: Pair, rest: Collection[Pair]) -> Finding:
+        """Either end may be at fault: neither is named as a node to leave out."""
+        ways = [way for way in (pair, pair[::-1]) if way in rest]
+        told = [
+            f"{self.trouble.wording.pair.format(a=self.name(a), b=self.name(b))} ({self.trouble.how([(a, b)])})"
+            for a, b in ways
+        ]
+        link = self._link(pair) if len(ways) == 1 else " and ".join(map(self.name, pair))
+        return self._found(", and ".join(told), ways, link=link)
+
+    def _link(self, pair: Pair) -> str:
+        return " to ".join(map(self.name, pair))
+
+    def _found(self, text: str, pairs: Sequence[Pair], severity: Severity | None = None, **details: Any) -> Finding:
+        code, text = self.trouble.code(pairs), f"{text}; expected {self.trouble.expected(pairs)}"
+        a, b = next((pair for pair in pairs if self.trouble.code([pair]) is code), pairs[0])
+        evidence = self.trouble.evidence([(a, b)]) | {"from": self.name(a), "to": self.name(b)}
+        return code.finding(severity or self.trouble.severity, text, evidence=evidence, **details)
+
+    def name(self, node: int) -> str:
+        return self.run.job.node_of(node).node
+
+    def names(self, nodes: Sequence[int], most: int = 4) -> str:
+        return words.some(map(self.name, nodes), most, last=", ")

@@ -1,0 +1,197 @@
+"""What two nodes do on one connection, asked for by the one that opened it: round trips, 1 MiB each way, one stream.
+
+Small messages pass where the MTU is wrong on the way, large ones stall: they have a patience of their own, and the
+receiver says how much arrived.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from preflight.checks.net.mesh import protocol
+from preflight.checks.net.mesh.protocol import Line, Refused
+from preflight.checks.net.mesh.timeouts import (
+    ANSWER_S,
+    KNOWN,
+    LARGE,
+    LARGE_S,
+    SHORT_STALL_S,
+    SILENT_S,
+    STALL_S,  # fmt: skip
+)
+
+ROUND_TRIPS = 8
+STREAM_S, STREAM_MOST_S = 0.03, 2.0
+STREAMS, MORE_STREAMS = 2, 4
+"""The best of them counts; more where one is much slower than what this node has seen, before it is called slow."""
+MUCH, PAUSE_S = 4, 0.02
+"""Between those the pause grows, so that a busy moment passes."""
+
+
+@dataclass
+class Tried:
+    """What a node has seen of one partner, on the connection that it has opened itself."""
+
+    error: str = ""
+    """refused, filtered, no_route, stranger, reset, silent; left: the partner went away; late: no time was left;
+    other: see `why`."""
+    why: str = ""
+    """The words of this node's system for an error that is not the network's."""
+    round_trip_s: float | None = None
+    """The shortest of some."""
+    rate: float | None = None
+    """Bytes a second to the partner; the best of some."""
+    rate_back: float | None = None
+    """From the partner: 1 MiB."""
+    stalled: int | None = None
+    """Of 1 MiB to the partner so many bytes arrived, and then no more."""
+    stalled_back: int | None = None
+
+
+@dataclass
+class Own:
+    """What this node has learned from all its partners."""
+
+    stalls: int = 0
+    """Partners with which large messages have stalled."""
+    best: float = 0.0
+    """Bytes a second, of all."""
+
+
+@dataclass
+class Exchange:
+    """What both connections between two nodes have shown, so that nothing is waited for twice."""
+
+    patience_s: float = STALL_S
+    stalled: set[str] = field(default_factory=set)
+    """`out`, `back`: seen from this node."""
+    slow: set[str] = field(default_factory=set)
+    """The same, for data that did not arrive in LARGE_S."""
+
+    def may(self, way: str) -> bool:
+        """Whether it is worth while to send data that way."""
+        return way not in self.stalled | self.slow
+
+    def note(self, way: str, kind: int) -> None:
+        """What became of data that way."""
+        if kind in (protocol.STALLED, protocol.SLOW):
+            (self.stalled if kind == protocol.STALLED else self.slow).add(way)
+
+
+async def ask(line: Line, tried: Tried, exchange: Exchange, own: Own) -> None:
+    """On the connection that this node has opened: all that `Tried` holds. Raises Refused."""
+    await _meet(line, exchange, own)
+    for _ in range(ROUND_TRIPS):
+        start = time.perf_counter()
+        await line.say(protocol.PING)
+        await line.hear(protocol.PONG)
+        took = time.perf_counter() - start
+        tried.round_trip_s = min(took, tried.round_trip_s or took)
+    if exchange.may("out") and not await _put(line, LARGE, LARGE_S, tried, exchange):
+        return
+    if exchange.may("back") and not await _get(line, tried, exchange):
+        return
+    if tried.rate:
+        await _streams(line, tried, exchange, own)
+    await line.say(protocol.BYE)
+
+
+async def serve(line: Line, exchange: Exchange, own: Own) -> None:
+    """On the connection that the partner has opened: what it asks for, until it says goodbye. Raises Refused."""
+    await line.hear(protocol.READY)
+    await line.say(protocol.READY, own.stalls)
+    kind, theirs = await line.hear(protocol.READY)
+    exchange.patience_s = _patience_s(own.stalls, theirs)
+    while True:
+        kind, number = await line.hear(protocol.PING, protocol.PUT, protocol.GET, protocol.BYE)
+        if kind == protocol.BYE:
+            return
+        if kind == protocol.PING:
+            await line.say(protocol.PONG)
+        elif kind == protocol.PUT:
+            await _pull(line, number, LARGE_S if number == LARGE else STREAM_MOST_S, exchange)
+        else:
+            await _push(line, protocol.DATA, number, LARGE_S, exchange)
+
+
+def _patience_s(own: int, theirs: int) -> float:
+    """The same on both ends."""
+    return SHORT_STALL_S if max(own, theirs) >= KNOWN else STALL_S
+
+
+async def _meet(line: Line, exchange: Exchange, own: Own) -> None:
+    """The partner may still be busy with another one: then heartbeats come."""
+    await line.say(protocol.READY)
+    _, theirs = await line.hear(protocol.READY)
+    await line.say(protocol.READY, own.stalls)
+    exchange.patience_s = _patience_s(own.stalls, theirs)
+
+
+async def _put(line: Line, size: int, most_s: float, tried: Tried, exchange: Exchange) -> bool:
+    """Whether the connection is of use after it."""
+    start = time.perf_counter()
+    kind, arrived = await _push(line, protocol.PUT, size, most_s, exchange)
+    if kind == protocol.STALLED:
+        tried.stalled = arrived
+    else:
+        tried.rate = max(arrived / (time.perf_counter() - start), tried.rate or 0.0)
+    return kind == protocol.ARRIVED
+
+
+async def _get(line: Line, tried: Tried, exchange: Exchange) -> bool:
+    start = time.perf_counter()
+    await line.say(protocol.GET, LARGE)
+    await line.hear(protocol.DATA)
+    kind, arrived = await _pull(line, LARGE, LARGE_S, exchange)
+    if kind == protocol.STALLED:
+        tried.stalled_back = arrived
+    else:
+        tried.rate_back = arrived / (time.perf_counter() - start)
+    return kind == protocol.ARRIVED
+
+
+async def _streams(line: Line, tried: Tried, exchange: Exchange, own: Own) -> None:
+    done, wanted = 0, STREAMS
+    while done < wanted and tried.rate:
+        size = min(max(int(tried.rate * STREAM_S), LARGE + 1), protocol.LONGEST)
+        if not await _put(line, size, STREAM_MOST_S, tried, exchange):
+            return
+        done += 1
+        await asyncio.sleep(PAUSE_S * max(0, done - STREAMS))
+        own.best = max(own.best, tried.rate or 0.0, tried.rate_back or 0.0)
+        wanted = STREAMS + (MORE_STREAMS if MUCH * tried.rate < own.best else 0)
+
+
+async def _push(line: Line, word: int, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:
+    """Sends data, and hears from the receiver what became of it. Small messages have just passed: where nothing at
+    all is heard any longer, not a heartbeat, the data has stalled, too (its acknowledgements of what the receiver says
+    are lost with it). Raises Refused."""
+    sending = asyncio.create_task(line.send_data(word, size, most_s + exchange.patience_s + SILENT_S))
+    try:
+        expected = (protocol.ARRIVED, protocol.STALLED, protocol.SLOW)
+        kind, arrived = await line.hear(*expected, patience_s=exchange.patience_s + ANSWER_S)
+    except Refused:
+        if line.error != "silent":
+            raise
+        kind, arrived = protocol.STALLED, 0
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    exchange.note("out", kind)
+    _end(line, kind)
+    return kind, arrived
+
+
+async def _pull(line: Line, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:
+    """Receives data, and says what became of it. Raises Refused."""
+    kind, arrived = await line.receive(size, exchange.patience_s, most_s)
+    exchange.note("back", kind)
+    await line.say(kind, arrived)
+    _end(line, kind)
+    return kind, arrived
+
+
+def _end(line: Line, kind: int) -> None:
+    """What is still under way cannot be told from what would follow."""
+    if kind != protocol.ARRIVED:
+        line.close("stalled" if kind == protocol.STALLED else "slow")

@@ -1,0 +1,118 @@
+"""RDMA: the nodes' HCAs are alike, their links are up at full speed, and NCCL takes as many ports on each node.
+
+Read from sysfs: devices, ports, rates, GIDs, firmware and PCIe; and which ports NCCL's own transport takes, by its
+rules (2.30.7: ncclIbInitDevices in src/transport/net_ib/init.cc) and settings. EFA and makes other than NVIDIA's fail
+nothing. Error counters are kept for net.rdma_errors. node.limits tells of locked memory, gpu.topology of cards that are
+far from their GPU, and env.variables of `mlx5_1` where that takes mlx5_10, too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity
+from preflight.checks.net.rdma import hca_gids, hca_links, hca_numbers, hca_selected, hca_states
+from preflight.checks.net.shared import hca
+from preflight.checks.net.shared.port_selection import Facts, Node, Trouble, findings, nodes, weighed
+from preflight.nccl import config_files
+from preflight.sdk import tcp
+
+PARTS = (hca_gids, hca_links, hca_numbers, hca_selected, hca_states)
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
+
+SILENT = Code(
+    "An RDMA device does not answer its driver.",
+    fix="Drain the node. There: dmesg | grep -i mlx5; reboot it, or reset the card (mlxfwreset -d {device} reset).",
+)
+CLOSED = Code(
+    "A process may not open an HCA, so NCCL does not see it.",
+    fix="There: ls -l /dev/infiniband; cat /sys/class/infiniband_verbs/uverbs*/ibdev. Hand the container all of them "
+    "(docker: --device=/dev/infiniband; Kubernetes: the RDMA device plugin).",
+)
+UNUSED = Code("No RDMA port is ACTIVE on any node.", fix="If NCCL should use them, see ibstat and the switches.")
+
+READ = (*hca_numbers.SWITCHES, hca_numbers.HCAS, hca_gids.INDEX, hca_gids.VERSION, hca_gids.FAMILY, hca_gids.RANGE)
+PATIENCE_S = 8.0
+"""For all of a node: a command to a card's firmware takes about a millisecond."""
+MOST_GIDS = 2048
+"""Kept of a node: 150 KB. A table has up to 256, of which mostly a few are not empty."""
+FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
+
+
+def measure(ctx: Context) -> Facts:
+    return look(ctx)
+
+
+def look(ctx: Context, root: str = "") -> Facts:
+    """A sick card may block who asks it: each is asked in a thread of its own. `root`: of a tree, in tests."""
+    settings = {name: value for name, value in config_files.with_files(ctx.environ).items() if name in READ}
+    names, verbs = hca.names(root), hca.verbs_devices(root)
+    ctx.doing("reading sysfs")
+    calls = {name: partial(hca.read, name, verbs, max(4, MOST_GIDS // len(names)), root) for name in names}
+    read = tcp.in_time(calls, PATIENCE_S)
+    silent = {name: hca.vendor(name, root) for name in names if name not in read}
+    facts: Facts = {"hcas": [read[name] for name in names if name in read], "silent": silent, "settings": settings}
+    if not names:
+        raise NotApplicable("there is no RDMA device in /sys/class/infiniband", facts)
+    return facts
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    all_ = nodes(facts)
+    if not all_:
+        return
+    of = {one.rank: one for one in all_}
+    silent = list(_silent(all_, run))
+    lost, undecided = hca_states.not_active(of, run)
+    closed, nothing = list(_closed(of, run)), list(hca_selected.selects_nothing(all_, run))
+    fewer, explained = hca_numbers.missing(of, run)
+    explained |= {one.rank for one in (*silent, *lost, *closed, *nothing)}
+    explained |= {rank for tie in undecided for ranks_ in tie.votes.ranks_of.values() for rank in ranks_}
+    everywhere = hca_states.down_everywhere(of, lost, run)
+    rest = [*everywhere, *hca_gids.unfit(of, run), *hca_selected.unmatched(all_, run), *hca_selected.too_many(all_)]
+    yield from fewer
+    yield from findings([*silent, *lost, *closed, *nothing, *rest], run, len(all_))
+    yield from hca_states.both_sides(undecided, of, run)
+    yield from hca_numbers.unequal({rank: one for rank, one in of.items() if rank not in explained}, run)
+    yield from hca_links.unlike(of, run)
+    yield from _unused(all_, run)
+
+
+def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
+    all_ = nodes(facts)
+    devices = sorted({len(one.devices) for one in all_})
+    taken = sorted({hca_numbers.takes(one) for one in all_})
+    links = {(port["layer"], port["rate"] or 0.0) for node in all_ for one in node.taken if (port := one.port)}
+    kinds = ", ".join(f"{layer} {rate:g} Gb/s" for layer, rate in sorted(links)[:3])
+    of = f"{_range(devices)} RDMA device{'' if devices == [1] else 's'} a node"
+    return f"{of}; NCCL's own transport takes {_range(taken)}{f' ({kinds})' if taken[-1] else ''}"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _silent(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
+    what = f"silent: reading what /sys tells of it did not end within {PATIENCE_S:g} s"
+    for one in all_:
+        for name, vendor in one.facts["silent"].items():
+            yield Trouble(SILENT, weighed(FAIL, one, vendor, run), one.rank, name, what, "milliseconds")
+
+
+def _closed(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
+    """Who can open the same device on another node has shown that it should be so."""
+    ports = [one for node in of.values() for one in node.wanted if one.is_active]
+    open_ = {one.label for one in ports if one.hca["opens"]}
+    for one in ports:
+        if one.hca["opens"] is False:
+            worst = FAIL if one.label in open_ else WARN
+            severity = weighed(worst, of[one.rank], one.vendor, run, alone=INFO)
+            expected = "open to it as on other nodes" if one.label in open_ else "open to it"
+            expected += "" if of[one.rank].taken else ", without which NCCL goes over sockets"
+            yield Trouble(CLOSED, severity, one.rank, one.label, "closed to this process (/dev/infiniband)", expected)
+
+
+def _unused(all_: Sequence[Node], run: Run) -> Iterator[Finding]:
+    wanted = [use for one in all_ for use in one.wanted if one.uses_verbs]
+    if wanted and run.job.backend == "nccl" and not any(use.is_active for use in wanted):
+        text = f"none of {len(wanted):,} ports is ACTIVE, expected some if NCCL should use them: it goes over sockets"
+        yield UNUSED.info(text)

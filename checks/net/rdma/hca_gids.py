@@ -1,0 +1,123 @@
+"""Which GID NCCL takes on a RoCE port (2.30.7: ncclIbGetGidIndex and ncclUpdateGidIndex in
+src/transport/net_ib/connect.cc), and whether the others' reach it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from preflight.check import Code, Run, Severity
+from preflight.checks.net.shared.hca import ETHERNET, MELLANOX, Gid
+from preflight.checks.net.shared.hca_peers import OddPort, compare_ports
+from preflight.checks.net.shared.port_selection import Node, Trouble, Use, weighed
+from preflight.nccl.hca_names import integer
+
+NO_GID = Code(
+    "NCCL finds no routable GID on a RoCE port.",
+    fix="There: show_gids {device}; ip addr. Give its interface an IPv4 address, or set NCCL_IB_ADDR_FAMILY=AF_INET6 "
+    "on all nodes where they have IPv6 ones.",
+)
+GID_INDEX = Code(
+    "NCCL_IB_GID_INDEX names an unfit GID.",
+    fix="There: show_gids {device}. Unset NCCL_IB_GID_INDEX (NCCL looks for itself since 2.21), or fix the addresses "
+    "of the interface so that the table is as on the other nodes.",
+)
+
+INDEX, VERSION, FAMILY, RANGE = (
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_ROCE_VERSION_NUM",
+    "NCCL_IB_ADDR_FAMILY",
+    "NCCL_IB_ADDR_RANGE",
+)
+
+EMPTY = "empty"
+
+
+def set_index(settings: Mapping[str, str]) -> int | None:
+    """What NCCL_IB_GID_INDEX says; None where NCCL looks for itself."""
+    index = integer(settings[INDEX], 0) if INDEX in settings else -1
+    return index if index >= 0 else None
+
+
+def chosen(gids: Sequence[Gid], settings: Mapping[str, str]) -> int:
+    """The index, without a look at NCCL_IB_ADDR_RANGE. One entry after the other may take the place of the best so far,
+    which is 0 at first: the first of the wanted family does, and a routable one of the wanted version after one that
+    is not."""
+    wanted = "AF_INET6" if settings.get(FAMILY) == "AF_INET6" else "AF_INET"
+    version = _version(settings)
+    by_index = {one["index"]: one for one in gids}
+    index = 0
+    for candidate in gids:
+        if _family(candidate) != wanted:
+            continue
+        now = by_index.get(index)
+        if _family(now) != wanted:
+            index = candidate["index"]
+        elif routable(candidate) and candidate["version"] == version:
+            known = now["version"] if now else None
+            index = candidate["index"] if known != version or not routable(now) else index
+    return index
+
+
+def routable(gid: Gid | None) -> bool:
+    return gid is not None and gid["kind"] in ("ipv4", "ipv6")
+
+
+def told(gid: Gid) -> str:
+    """For a sentence: "link-local, RoCE v1"."""
+    return gid["kind"] + (f", RoCE v{gid['version']}" if gid["version"] else "")
+
+
+def _family(gid: Gid | None) -> str:
+    return "AF_INET" if gid is not None and gid["kind"] == "ipv4" else "AF_INET6"
+
+
+def unfit(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
+    """A table that cannot be read tells nothing; NCCL_IB_ADDR_RANGE asks for addresses, which are not kept."""
+    by_index: dict[int | None, list[Use]] = {}
+    for node in of.values():
+        settings = node.facts["settings"]
+        index = set_index(settings)
+        if index is not None or RANGE not in settings:
+            ports = [one for one in node.taken if one.port["layer"] == ETHERNET and one.port["gids"] is not None]
+            by_index.setdefault(index, []).extend(ports)
+    for index, ports in by_index.items():
+        flaws = {one: _flaw(one, of[one.rank].facts["settings"]) for one in ports}
+        items = compare_ports(one.has(flaw) for one, flaw in flaws.items())
+        as_on = {item.one.about: item.as_on for item in items if isinstance(item, OddPort) and not item.usual}
+        for one, flaw in flaws.items():
+            if flaw and (one in as_on or one.vendor == MELLANOX):
+                worst = Severity.FAIL if one in as_on or flaw == EMPTY else _everywhere(index, of[one.rank], flaws)
+                alone = Severity.INFO if index is None else Severity.WARN
+                severity = weighed(worst, of[one.rank], one.vendor, run, alone)
+                expected = f"a routable one (RoCE v{_version(of[one.rank].facts['settings'])}) {as_on.get(one, '')}"
+                yield _trouble(one, index, flaw, expected.rstrip(), severity)
+
+
+def _everywhere(index: int | None, node: Node, flaws: Mapping[Use, str]) -> Severity:
+    """Of a port that is so on all nodes: without an address it may be meant for something else, if others are fit."""
+    others = any(not flaws.get(one) for one in node.taken)
+    return Severity.INFO if index is None and others else Severity.WARN
+
+
+def _trouble(one: Use, index: int | None, flaw: str, expected: str, severity: Severity) -> Trouble:
+    if index is None:
+        return Trouble(NO_GID, severity, one.rank, one.label, f"without a fit GID (NCCL takes {flaw})", expected)
+    what, more = f"without a fit GID at index {index}, which {INDEX} names (it is {flaw})", (("variable", INDEX),)
+    return Trouble(GID_INDEX, severity, one.rank, one.label, what, expected, more=more)
+
+
+def _flaw(one: Use, settings: Mapping[str, str]) -> str:
+    """What is wrong with the GID that NCCL takes; "" where nothing is, or its version cannot be read."""
+    index = set_index(settings)
+    gids = one.port["gids"] or []
+    at = chosen(gids, settings) if index is None else index
+    gid = next((gid for gid in gids if gid["index"] == at), None)
+    if gid is None and one.port["more_gids"]:
+        return ""
+    if gid is None:
+        return EMPTY if index is not None else f"{at}, which is {EMPTY}"
+    if routable(gid) and gid["version"] in (None, _version(settings)):
+        return ""
+    return told(gid) if index is not None else f"{at}: {told(gid)}"
+
+
+def _version(settings: Mapping[str, str]) -> int:
+    return integer(settings[VERSION], 0) if VERSION in settings else 2

@@ -1,0 +1,123 @@
+"""Nodes with different numbers of ports, in all or of those that NCCL takes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from preflight.check import Code, Finding, Run, Severity, ranges, vote, words
+from preflight.checks.net.shared.port_selection import SHOWN, Node, Use, sides, weighed
+from preflight.nccl import hca_names
+
+MISSING = Code(
+    "A node has fewer RDMA devices than the others.",
+    fix="There: ls /sys/class/infiniband; lspci | grep -i -e infiniband -e mellanox; dmesg | grep mlx5. Hand a "
+    "container all devices; else drain the node.",
+)
+UNEQUAL = Code(
+    "NCCL would take different numbers of ports on the nodes.",
+    fix="Have NCCL_IB_HCA name ports that all nodes have, such as '=mlx5_0,mlx5_1'. NCCL 2.30 ignores the mismatch by "
+    "default and may hang (nccl issue 2428); with NCCL_IGNORE_NET_MISMATCH=0 it fails at the start.",
+)
+FIX_SETTING = "Set {variable} alike on all nodes, also in nccl.conf: where RDMA is off, NCCL goes over sockets."
+SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET", hca_names.EXTERNAL_OFF)
+"""Those that switch the transport as a whole."""
+HCAS = "NCCL_IB_HCA"
+FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
+
+
+def takes(one: Node) -> int:
+    return min(len(one.taken), hca_names.MOST) if one.uses_verbs else 0
+
+
+def missing(of: Mapping[int, Node], run: Run) -> tuple[list[Finding], set[int]]:
+    """(findings, of which nodes). More than usual may be the fault of nobody: it is told where NCCL takes them. So are
+    cards that nobody uses; but EFA's are a plugin's. Where most have none, those need not be the healthy ones."""
+    votes = vote((rank, len(one.devices)) for rank, one in of.items())
+    most = max(of.values(), key=lambda one: len(one.devices))
+    unlike = len({len(one.taken) for one in of.values()}) > 1
+    worst = FAIL if unlike else WARN if len(most.suited) < len(most.ports) else INFO
+    severity = weighed(worst, most, most.ports[0].vendor if most.ports else "", run)
+    most_have_none = votes.usual == 0 and not votes.unanimous and severity is not INFO
+    if not votes.decided or most_have_none:
+        text = f"the number of RDMA devices is {sides(votes.ranks_of, run)}, expected the same on all nodes"
+        return [MISSING.finding(severity, text)], set(of)
+    usual = of[votes.ranks_of[votes.usual][0]].devices
+    fewer = {rank: number for rank, number in votes.odd() if number < votes.usual}
+    expected = f"expected {votes.usual} as on {votes.share('node')}"
+    return [_fewer(of[rank], usual, severity, expected, run) for rank in fewer], set(fewer)
+
+
+def _fewer(one: Node, usual: Sequence[str], severity: Severity, expected: str, run: Run) -> Finding:
+    here = set(one.devices)
+    gone = [name for name in usual if name not in here]
+    known = here and len(gone) == len(usual) - len(here)
+    which = f"; {words.some(gone, SHOWN)} {'is' if len(gone) == 1 else 'are'} missing" if known else ""
+    text = f"{ranges.count(len(here), 'RDMA device')} there, {expected}{which}"
+    device = gone[0] if known and len(gone) == 1 else None
+    return MISSING.finding(severity, text, node=run.job.node_of(one.rank).node, device=device)
+
+
+def unequal(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+    """`of`: the nodes of which no device says why. One that takes fewer than most is named; one that takes more need
+    not be at fault, so that both sides are told."""
+    votes = vote((rank, takes(one)) for rank, one in of.items())
+    if votes.unanimous:
+        return
+    usual = of[votes.ranks_of[votes.usual][0]]
+    fewer = [rank for rank, number in votes.odd() if number < votes.usual]
+    for rank in fewer:
+        expected = f"expected {votes.usual} as on {votes.share('node')}"
+        yield _takes_fewer(of[rank], usual, expected, run)
+    rest = {number: ranks for number, ranks in votes.ranks_of.items() if not set(ranks) & set(fewer)}
+    if len(rest) > 1:
+        yield _both_sides(of, rest, run)
+
+
+def _takes_fewer(one: Node, usual: Node, expected: str, run: Run) -> Finding:
+    variable, differ = _cause(one, usual), _differ(one, usual)
+    why = f" (they differ in {words.some((port.label for port in differ), SHOWN)})" if differ else ""
+    if variable:
+        there, others = _setting(one, variable), _setting(usual, variable)
+        why = f" ({variable} is {there} there, {others} on {run.job.node_of(usual.rank).node})"
+    text = f"NCCL takes {ranges.count(takes(one), 'port')}, {expected}{why}"
+    return _finding(text, one, usual, variable, run, run.job.node_of(one.rank).node)
+
+
+def _both_sides(of: Mapping[int, Node], ranks_of: Mapping[int, Sequence[int]], run: Run) -> Finding:
+    some, others = (of[ranks[0]] for ranks in list(ranks_of.values())[:2])
+    variable, differ = _cause(some, others), _differ(some, others)
+    why = f" (they differ in {words.some((port.label for port in differ), SHOWN)})" if differ else ""
+    if variable:
+        set_to: dict[str, list[int]] = {}
+        for rank in sorted(rank for ranks in ranks_of.values() for rank in ranks):
+            set_to.setdefault(_setting(of[rank], variable), []).append(rank)
+        why = f" ({variable} is {sides(set_to, run)})"
+    text = f"the number of ports that NCCL takes is {sides(ranks_of, run)}{why}, expected the same on all nodes"
+    return _finding(text, some, others, variable, run)
+
+
+def _finding(text: str, one: Node, other: Node, variable: str | None, run: Run, node: str | None = None) -> Finding:
+    """Milder where the two differ only in ports that stand aside."""
+    differ = _differ(one, other)
+    using = max(one, other, key=takes)
+    aside = differ and all(one.is_aside(port) or other.is_aside(port) for port in differ)
+    severity = weighed(WARN if aside else FAIL, using, using.taken[0].vendor if using.taken else "", run)
+    device = differ[0].label if len(differ) == 1 else None
+    fix = FIX_SETTING if variable in SWITCHES else None
+    return UNEQUAL.finding(severity, text, fix=fix, node=node, device=device, variable=variable)
+
+
+def _differ(one: Node, other: Node) -> list[Use]:
+    """Ports that NCCL takes on one of them."""
+    labels = {port.label for port in one.taken} ^ {port.label for port in other.taken}
+    return sorted((port for port in (*one.taken, *other.taken) if port.label in labels), key=lambda port: port.label)
+
+
+def _cause(one: Node, other: Node) -> str | None:
+    """The variable by which they differ."""
+    names = (HCAS,) if one.uses_verbs == other.uses_verbs else SWITCHES
+    own, others = one.facts["settings"], other.facts["settings"]
+    return next((name for name in names if own.get(name) != others.get(name)), None)
+
+
+def _setting(one: Node, variable: str) -> str:
+    value = one.facts["settings"].get(variable)
+    return "not set" if value is None else repr(value)

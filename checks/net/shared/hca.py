@@ -1,0 +1,172 @@
+"""The RDMA devices of this host, as /sys/class/infiniband tells of them (the kernel's
+Documentation/ABI/stable/sysfs-class-infiniband)."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TypedDict
+
+from preflight.checks.net.shared import files, hca_counters
+
+FOLDER = "/sys/class/infiniband"
+INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
+MELLANOX = "0x15b3"
+VIRTUAL = ("0x1012", "0x1014", "0x1016", "0x1018", "0x101a", "0x101c", "0x101e", "0xa2d3")
+"""PCI's device ids of NVIDIA's virtual functions (the kernel's mlx5_core_pci_table in mlx5/core/main.c): a guest has no
+other sign of them."""
+NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+class Gid(TypedDict):
+    """One entry of a RoCE port's table. Its address is left out: facts of equal nodes are then equal."""
+
+    index: int
+    kind: str
+    """ipv4, ipv6, link-local, or default (only a prefix)."""
+    version: int | None
+    """Of RoCE; None where it cannot be read."""
+    interface: str
+
+
+class Port(TypedDict):
+    port: int
+    state: str
+    """ACTIVE, DOWN, INIT, ARMED, or "" where it cannot be read."""
+    physical: str
+    """LinkUp, Polling, Disabled ..."""
+    layer: str
+    """InfiniBand, Ethernet; EFA has Unspecified."""
+    rate: float | None
+    """Gb/s."""
+    gids: list[Gid] | None
+    """Of Ethernet; None of others, and where they cannot be read."""
+    more_gids: bool
+    """Not all of them are kept."""
+    counters: dict[str, int]
+    """Those of hca_counters.KEPT that are not 0."""
+
+
+class Hca(TypedDict):
+    """ "" and None: it is not told."""
+
+    name: str
+    vendor: str
+    """Of PCI: "0x15b3"."""
+    kind: str
+    """The board, or the model where that is not told."""
+    firmware: str
+    bus: str
+    numa: int | None
+    pcie: str
+    """The link now: "32.0 GT/s x16"."""
+    virtual: bool
+    """Whether it is a virtual function, whose card is its host's."""
+    opens: bool | None
+    """Whether this process may open it (/dev/infiniband): libibverbs shows NCCL no other."""
+    ports: list[Port]
+
+
+def vendor(name: str, root: str = "") -> str:
+    """Of PCI, which answers though the card does not."""
+    return files.text(f"{root}{FOLDER}/{name}/device/vendor")
+
+
+def names(root: str = "") -> list[str]:
+    """mlx5_2 before mlx5_10."""
+    return sorted(files.listed(f"{root}{FOLDER}"), key=_natural)
+
+
+def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") -> Hca:
+    """`verbs`: from `verbs_devices`. `most_gids`: kept of a port's table."""
+    folder = f"{root}{FOLDER}/{name}"
+    device = f"{folder}/device"
+    numa = files.text(f"{device}/numa_node")
+    model = files.text(f"{device}/device")
+    own = f"{files.text(f'{device}/vendor')} {model}".strip()
+    path = verbs.get(name)
+    ports = sorted((one for one in files.listed(f"{folder}/ports") if one.isdecimal()), key=int)
+    return {
+        "name": name,
+        "vendor": files.text(f"{device}/vendor"),
+        "kind": files.text(f"{folder}/board_id") or files.text(f"{folder}/hca_type") or own,
+        "firmware": files.text(f"{folder}/fw_ver"),
+        "bus": os.path.basename(os.path.realpath(device)) if os.path.exists(device) else "",
+        "numa": int(numa) if re.fullmatch(r"\d+", numa) else None,
+        "pcie": _pcie(device),
+        "virtual": model in VIRTUAL or os.path.exists(f"{device}/physfn"),
+        "opens": None if path is None else os.access(f"{root}{path}", os.R_OK | os.W_OK),
+        "ports": [_port(f"{folder}/ports/{one}", int(one), most_gids) for one in ports],
+    }
+
+
+def verbs_devices(root: str = "") -> dict[str, str]:
+    """By the name of an HCA its device file, which need not be there."""
+    folder = f"{root}/sys/class/infiniband_verbs"
+    found = {files.text(f"{folder}/{name}/ibdev"): f"/dev/infiniband/{name}" for name in files.listed(folder)}
+    return {name: path for name, path in found.items() if name}
+
+
+def watched(name: str, root: str = "") -> dict[str, tuple[str, dict[str, int]]]:
+    """By "mlx5_0:1" the state of a port and its counters: what may change in a run."""
+    ports = f"{root}{FOLDER}/{name}/ports"
+    return {
+        f"{name}:{port}": (_named(f"{ports}/{port}/state"), _counters(f"{ports}/{port}"))
+        for port in files.listed(ports)
+    }
+
+
+def _port(folder: str, number: int, most_gids: int) -> Port:
+    layer, rate = files.text(f"{folder}/link_layer"), re.match(r"[\d.]+", files.text(f"{folder}/rate"))
+    gids = _gids(folder) if layer == ETHERNET else None
+    return {
+        "port": number,
+        "state": _named(f"{folder}/state"),
+        "physical": _named(f"{folder}/phys_state"),
+        "layer": layer,
+        "rate": float(rate[0]) if rate else None,
+        "gids": gids[:most_gids] if gids is not None else None,
+        "more_gids": len(gids or ()) > most_gids,
+        "counters": _counters(folder),
+    }
+
+
+def _gids(folder: str) -> list[Gid] | None:
+    """Without the empty ones, which the kernel shows as zeros."""
+    numbers = sorted(int(one) for one in files.listed(f"{folder}/gids") if one.isdecimal())
+    read = {index: gid for index in numbers if (gid := files.text(f"{folder}/gids/{index}"))}
+    return [_gid(folder, index, gid) for index, gid in read.items() if gid != NO_GID] if read else None
+
+
+def _gid(folder: str, index: int, gid: str) -> Gid:
+    interface = files.text(f"{folder}/gid_attrs/ndevs/{index}")
+    version = {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}.get(files.text(f"{folder}/gid_attrs/types/{index}"))
+    return {"index": index, "kind": _kind(gid), "version": version, "interface": interface}
+
+
+def _kind(gid: str) -> str:
+    """As NCCL tells them apart (configuredGid, linkLocalGid and getGidAddrFamily in net_ib/connect.cc)."""
+    words = gid.lower().split(":")
+    if words[:4] == ["fe80", "0000", "0000", "0000"]:
+        return "default" if set(words[4:]) == {"0000"} else "link-local"
+    return "ipv4" if words[:6] == ["0000"] * 5 + ["ffff"] else "ipv6"
+
+
+def _counters(folder: str) -> dict[str, int]:
+    texts = {name: files.text(f"{folder}/{of}/{name}") for of, names in hca_counters.KEPT.items() for name in names}
+    return {name: int(text) for name, text in texts.items() if text.isdecimal() and int(text)}
+
+
+def _pcie(device: str) -> str:
+    """A virtual function says "Unknown", and 0."""
+    speed, width = files.text(f"{device}/current_link_speed"), files.text(f"{device}/current_link_width")
+    known = re.match(r"[\d.]+ GT/s", speed)
+    return f"{known[0]} x{width}" if known and width.isdecimal() and int(width) else ""
+
+
+def _named(path: str) -> str:
+    """Of "4: ACTIVE" the word."""
+    return files.text(path).rpartition(":")[2].strip()
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,199 @@
+"""What NCCL does with each port of a node, and findings about several ports or nodes in one sentence."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypedDict
+
+from preflight.check import Code, Finding, Run, Severity, words
+from preflight.checks.net.shared.hca import ETHERNET, INFINIBAND, MELLANOX, Hca, Port
+from preflight.checks.net.shared.hca_peers import Tie, Value
+from preflight.nccl import hca_names
+
+SHOWN = 2
+"""Names in a sentence."""
+
+
+class Facts(TypedDict):
+    hcas: list[Hca]
+    silent: dict[str, str]
+    """Vendors of devices that did not answer, by name."""
+    settings: dict[str, str]
+    """NCCL's, of the environment and of its files."""
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A port."""
+
+    rank: int
+    hca: Hca
+    port: Port
+
+    @cached_property
+    def label(self) -> str:
+        """As NCCL_IB_HCA names it."""
+        return f"{self.hca['name']}:{self.port['port']}" if len(self.hca["ports"]) > 1 else self.hca["name"]
+
+    @property
+    def vendor(self) -> str:
+        return self.hca["vendor"]
+
+    @property
+    def function(self) -> str:
+        """Of the card, and the port: the second ones are often without a cable."""
+        return f"{self.hca['bus'].rpartition('.')[2]}:{self.port['port']}"
+
+    @property
+    def is_first(self) -> bool:
+        return self.function in ("0:1", ":1")
+
+    @property
+    def is_active(self) -> bool:
+        return self.port["state"] == "ACTIVE"
+
+    def has(self, value: str, any_layer: bool = False) -> Value[str]:
+        """For comparing it with its peers: those of its board and link layer."""
+        kind = self.hca["kind"] if any_layer else f"{self.hca['kind']} {self.port['layer']}"
+        return Value(self.rank, self.label, kind, self.function, value, self)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node, by the rank that has measured."""
+
+    rank: int
+    facts: Facts
+
+    @cached_property
+    def selection(self) -> hca_names.Selection:
+        return hca_names.parse(self.facts["settings"].get("NCCL_IB_HCA", ""))
+
+    @cached_property
+    def ports(self) -> list[Use]:
+        return [Use(self.rank, hca, port) for hca in self.facts["hcas"] for port in hca["ports"]]
+
+    @cached_property
+    def suited(self) -> list[Use]:
+        """Those of a link layer that NCCL takes (ncclIbInitDevices), in whatever state. EFA's are none: they have a
+        plugin."""
+        return [one for one in self.ports if one.port["layer"] in (INFINIBAND, ETHERNET)]
+
+    @cached_property
+    def wanted(self) -> list[Use]:
+        """Those of NCCL_IB_HCA: it would take them."""
+        return [one for one in self.suited if self.selection.takes(one.hca["name"], one.port["port"])]
+
+    @cached_property
+    def taken(self) -> list[Use]:
+        """Those that it takes, but for its limit."""
+        return [one for one in self.wanted if one.is_active and one.hca["opens"] is not False]
+
+    @cached_property
+    def boards(self) -> Counter[tuple[str, str]]:
+        return Counter((one.hca["kind"], one.port["layer"]) for one in self.wanted)
+
+    def is_aside(self, one: Use) -> bool:
+        """An Ethernet port beside more ports of another kind, as of a front end or of storage: the job's traffic hardly
+        needs it, though NCCL takes it, too."""
+        own = one.hca["kind"], one.port["layer"]
+        return own[1] == ETHERNET and any(number > self.boards[own] for number in self.boards.values())
+
+    @property
+    def devices(self) -> list[str]:
+        """Names, also of those that did not answer."""
+        return [*(hca["name"] for hca in self.facts["hcas"]), *self.facts["silent"]]
+
+    @property
+    def uses_verbs(self) -> bool:
+        return hca_names.uses_verbs(self.facts["settings"])
+
+    def names(self, label: str) -> bool:
+        """Whether NCCL_IB_HCA asks for just this device."""
+        name = label.partition(":")[0]
+        return not self.selection.exclude and any(entry.name == name for entry in self.selection.entries)
+
+
+def nodes(facts: Mapping[int, Facts]) -> list[Node]:
+    return [Node(rank, one) for rank, one in facts.items()]
+
+
+def weighed(severity: Severity, one: Node, vendor: str, run: Run, alone: Severity = Severity.WARN) -> Severity:
+    """gloo uses no RDMA; on one node nothing crosses the network, so that it is `alone` there; cards of another vendor
+    fail nothing."""
+    if run.job.backend != "nccl" or not one.uses_verbs:
+        return Severity.INFO
+    if len(run.job.nodes) < 2:
+        return Severity.INFO if severity is Severity.INFO else alone
+    return Severity.WARN if severity is Severity.FAIL and vendor != MELLANOX else severity
+
+
+# Findings
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Of one device: "mlx5_3 is DOWN, expected ACTIVE"."""
+
+    code: Code
+    severity: Severity
+    rank: int
+    label: str
+    what: str
+    expected: str
+    fix: str | None = None
+    more: tuple[tuple[str, Any], ...] = field(default=())
+    """Further keys of `where`."""
+
+
+def findings(troubles: Iterable[Trouble], run: Run, of: int) -> Iterator[Finding]:
+    """One for all devices of a node with the same trouble; one for all `of` nodes, which then names none of them."""
+    by_node: dict[tuple[Any, ...], list[str]] = {}
+    for one in troubles:
+        key = (one.code, one.severity, one.rank, one.what, one.expected, one.fix, one.more)
+        by_node.setdefault(key, []).append(one.label)
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for (code, severity, rank, *rest), labels in by_node.items():
+        alike.setdefault((code, severity, *rest, tuple(dict.fromkeys(labels))), []).append(rank)
+    for (code, severity, what, expected, fix, more, labels), ranks in alike.items():
+        everywhere = of > 1 and len(ranks) == of
+        is_ = "is" if len(labels) == 1 else "are"
+        text = f"{words.some(labels, SHOWN)} {is_} {what}{_everywhere(of) if everywhere else ''}, expected {expected}"
+        device = labels[0].partition(":")[0]
+        evidence = {"device": device, "port": int(labels[0].partition(":")[2] or 1), "devices": list(labels)}
+        where = dict(more) | ({"device": device} if len(labels) == 1 else {})
+        for rank in ranks[:1] if everywhere else ranks:
+            node = None if everywhere else run.job.node_of(rank).node
+            yield code.finding(severity, text, evidence=evidence, fix=fix, node=node, **where)
+
+
+def _everywhere(of: int) -> str:
+    return " on both nodes" if of == 2 else f" on all {of:,} nodes"
+
+
+def tied(
+    code: Code,
+    worst: Severity,
+    ties: Sequence[Tie[str]],
+    noun: str,
+    of: Mapping[int, Node],
+    run: Run,
+    fix: str | None = None,
+) -> Iterator[Finding]:
+    """Both sides: nobody knows who is wrong."""
+    alike: dict[tuple[Severity, str], list[str]] = {}
+    for tie in ties:
+        severity = weighed(worst, of[tie.one.rank], tie.one.about.vendor, run)
+        alike.setdefault((severity, sides(tie.votes.ranks_of, run)), []).append(tie.one.label)
+    for (severity, told), labels in alike.items():
+        text = f"the {noun} of {words.some(labels, SHOWN)} is {told}, expected the same on all nodes"
+        device = labels[0].partition(":")[0]
+        one = device if len(labels) == 1 else None
+        yield code.finding(severity, text, evidence={"device": device, "devices": labels}, fix=fix, device=one)
+
+
+def sides(ranks_of: Mapping[Any, Sequence[int]], run: Run) -> str:
+    """ "400 on node-0, 200 on node-1 and node-2"."""
+    names = {value: [run.job.node_of(rank).node for rank in ranks] for value, ranks in ranks_of.items()}
+    return words.some((f"{value} on {words.some(nodes, SHOWN)}" for value, nodes in names.items()), last=", ")

@@ -1,0 +1,324 @@
+"""Kernel: its log tells of no fault of GPUs, PCIe, memory or tasks, and nothing keeps GPUs and network cards apart.
+
+Reads what /dev/kmsg holds of the last two hours, before any GPU is used by us: Xids and SXids with their meaning
+(xid.tsv), PCIe errors (AER), hung and killed tasks, memory errors, network cards. A fault that was followed by a new
+start of the driver, or by a recovery that the driver reports, counts one step less. Then how GPUs reach each other and
+the network cards over PCIe: nvidia_peermem or DMA-BUF, ACS, IOMMU; and the fabric manager where there are NVSwitches.
+A log that may not be read is a skip.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, Skip, option, ranges, words
+from preflight.checks.node.kernel import gpudirect, kernel_log, xids
+from preflight.checks.node.kernel.gpudirect import Setup
+from preflight.checks.node.kernel.kernel_log import Event, Log
+
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.3)
+
+WINDOW_S = option(float, 7200.0, "how many seconds of the kernel log count")
+AER_A_MINUTE = option(float, 31.0, "warn where PCIe corrects so many errors of a device a minute")
+"""What PCIe allows 16 lanes of generation 5: one wrong bit in 1e12 (DCGM's rule for PCIe replays)."""
+
+XID = Code("The driver has reported an error of a GPU (Xid).", fix="What each number asks for stands in its finding.")
+SXID = Code(
+    "The driver has reported an error of an NVSwitch (SXid).", fix="What each number asks for stands in its finding."
+)
+RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=xids.ACTIONS["reset"])
+DRIVER = Code("The driver cannot reach or initialise a GPU.", fix=xids.ACTIONS["reboot"])
+MISMATCH = Code(
+    "A program's libraries and the GPU driver have unlike versions.",
+    fix="After an upgrade of the driver: reboot. In a container: start it with the NVIDIA container toolkit, and "
+    "without a driver of its own (cat /proc/driver/nvidia/version).",
+)
+AER = Code(
+    "A PCIe device had errors (AER).",
+    fix="lspci -vvv -s {device} shows its link; have the card, riser or cable reseated, or replaced if it goes on.",
+)
+HUNG = Code(
+    "Tasks hung in the kernel.",
+    fix="See what hangs (ps -eo pid,stat,wchan:32,cmd | grep ' D'); often it is a file system or a driver that does "
+    "not answer; reboot if it stays.",
+)
+OUT_OF_MEMORY = Code(
+    "The node ran out of memory, and the kernel killed processes.",
+    fix="See what takes the memory (ps aux --sort=-rss), and whether a job has left processes behind.",
+)
+MEMORY_ERROR = Code(
+    "The memory or the CPU had errors that were not corrected.",
+    fix="See rasdaemon (ras-mc-ctl --errors) or the BMC's log for the module; drain the node and have it replaced.",
+)
+THROTTLED = Code(
+    "The CPU was too hot and has slowed down.", fix="Look at fans and air flow (ipmitool sensor); ask the data centre."
+)
+NIC = Code(
+    "The firmware of a network card has failed.",
+    fix="Update it (mlxfwmanager) and power-cycle the node; replace the card if it comes back.",
+)
+LINK_DOWN = Code(
+    "The link of a network card has gone down.",
+    fix="ethtool {interface} and ethtool -m {interface}; clean or replace cable and transceiver, look at the switch.",
+)
+PEERMEM = Code(
+    "Network cards cannot reach the memory of the GPUs; it goes through the host.",
+    fix="modprobe nvidia-peermem, and write nvidia-peermem into /etc/modules-load.d/nvidia-peermem.conf; or install "
+    "the driver's open kernel modules.",
+)
+ACS = Code(
+    "PCIe switches send what GPUs and network cards exchange up to the CPU (ACS).",
+    fix="Turn ACS off in the BIOS, or at every boot for each of them: setpci -s {device} ECAP_ACS+0x6.w=0000",
+)
+IOMMU = Code(
+    "An IOMMU translates what GPUs and network cards exchange.",
+    fix="Boot with iommu=pt on the kernel's command line, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
+)
+FABRIC_MANAGER = Code(
+    "The fabric manager does not run; CUDA does not start on GPUs with NVSwitches without it (error 802).",
+    fix="systemctl enable --now nvidia-fabricmanager (of the driver's version); see journalctl -u nvidia-fabricmanager",
+)
+
+PLAIN = {
+    "uncorrected": (MEMORY_ERROR, "errors of memory or CPU that were not corrected"),
+    "throttled": (THROTTLED, "the CPU was too hot, and was slowed down"),
+    "nic": (NIC, "the firmware of the network card has failed"),
+}
+"""What needs no more words."""
+RECOVERY_XID, LOST_XID = "154", "79"
+LINK_XIDS, OF_THE_PEER = ("144", "145", "146", "147", "148", "149", "150"), 37
+FLAPS, BOOT_S = 2, 600
+"""A link that goes down once may have been told to, and does so while the node boots."""
+PROBING_S = 30
+"""The driver probes the GPUs first and says that it is loaded after: what it met then is no matter of the past."""
+AT_LEAST_S = 600
+"""Over which a rate is taken: a short burst is none."""
+TOLD = 4
+NO_LOG: Log = {"reaches_s": 0, "uptime_s": 0, "events": []}
+UNPRIVILEGED = "start as root, or a container with --device /dev/kmsg --cap-add SYSLOG"
+
+
+class Facts(TypedDict):
+    log: Log | None
+    """None where it may not be read."""
+    setup: Setup
+
+
+def measure(ctx: Context) -> Facts:
+    ctx.doing("looking at /proc and /sys")
+    setup = gpudirect.setup()
+    ctx.doing("reading the kernel log")
+    try:
+        log = kernel_log.read(ctx[WINDOW_S])
+    except kernel_log.Unreadable as why:
+        unread: Facts = {"log": None, "setup": setup}
+        raise Skip(f"the kernel log cannot be read ({why}): {UNPRIVILEGED}", unread) from None
+    return {"log": log, "setup": setup}
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    for rank, one in facts.items():
+        node, log, setup = run.job.node_of(rank).node, one["log"] or NO_LOG, one["setup"]
+        for in_log in (_xids, _recovery, _driver, _mismatch, _tasks, _plain, _link_down):
+            yield from in_log(log, node)
+        yield from _aer(log, node, run[AER_A_MINUTE])
+        for in_setup in (_acs, _iommu, _fabric_manager):
+            yield from in_setup(setup, node)
+        yield from _peermem(setup, node, len(run.job.nodes))
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    logs = [log for one in facts.values() if (log := one["log"])]
+    if not logs:
+        return ""
+    covered = min(min(run[WINDOW_S], log["uptime_s"], log["reaches_s"]) for log in logs)
+    xid_count = sum(event["count"] for log in logs for event in _of(log, "xid"))
+    return f"{ranges.count(xid_count, 'Xid')} in the kernel log of the last {words.duration(covered)}"
+
+
+# The log
+
+
+def _of(log: Log, *kinds: str) -> list[Event]:
+    return [event for event in log["events"] if event["kind"] in kinds]
+
+
+def _when(event: Event) -> str:
+    if event["count"] == 1:
+        return f"{words.duration(event['last_s'])} ago"
+    first, last = words.duration(event["first_s"]), words.duration(event["last_s"])
+    return f"{event['count']:,} times, first {first} and last {last} ago"
+
+
+def _found(code: Code, severity: Severity, event: Event, node: str, text: str, **details: Any) -> Finding:
+    evidence = {"line": event["text"], "count": event["count"], **details.pop("evidence", {})}
+    return code.finding(severity, text, node=node, device=event["device"] or None, evidence=evidence, **details)
+
+
+def _restarted_s(log: Log, device: str) -> float:
+    """Seconds since the driver was last loaded, or has reported that this GPU needs no recovery any more."""
+    ages = [event["last_s"] + PROBING_S for event in _of(log, "loaded")]
+    ages += [event["last_s"] for event in _recoveries(log) if event["device"] == device and _asked(event) == "None"]
+    return min(ages, default=float("inf"))
+
+
+def _stepped(log: Log, event: Event, severity: str) -> Severity:
+    """One step less where the driver has started anew since."""
+    if _restarted_s(log, event["device"]) < event["last_s"]:
+        severity = {"fail": "warn", "warn": "info"}.get(severity, severity)
+    return Severity(severity)
+
+
+def _uuid(log: Log, device: str) -> str | None:
+    """As the driver names each GPU before its first Xid."""
+    return next((event["what"] for event in _of(log, "uuid") if event["device"] == device), None)
+
+
+def _xids(log: Log, node: str) -> Iterator[Finding]:
+    for event in _of(log, "xid", "sxid"):
+        if event["what"] != RECOVERY_XID:
+            yield _xid(log, event, node)
+
+
+def _xid(log: Log, event: Event, node: str) -> Finding:
+    code, called = (XID, "Xid") if event["kind"] == "xid" else (SXID, "SXid")
+    row, links = xids.known(event["kind"], int(event["what"])), event["links"]
+    link = links[0] if len(links) == 1 else None
+    at = "" if not links else f" on link {links[0]}" if link is not None else f" on links {ranges.to_text(links)}"
+    since = "; the driver has started anew since" if _restarted_s(log, event["device"]) < event["last_s"] else ""
+    text = f"{called} {event['what']}{at}, {_when(event)}: {row.meaning}{since}; expected none"
+    where = {"uuid": _uuid(log, event["device"]), "link": link}
+    fix, evidence = xids.ACTIONS[row.action], {"links": links}
+    return _found(code, _graded(log, event), event, node, text, fix=fix, evidence=evidence, **where)
+
+
+def _graded(log: Log, event: Event) -> Severity:
+    severity = xids.known(event["kind"], int(event["what"])).severity
+    if severity == "graded":
+        severity = "fail" if event["grade"] == "fatal" and not _is_of_the_peer(event) else "warn"
+    return _stepped(log, event, severity)
+
+
+def _is_of_the_peer(event: Event) -> bool:
+    """An NVLink error whose cause is at the other end: bits 20 to 25 of the first word that follows the link."""
+    word = re.search(r"\(0x([0-9a-f]+)", event["text"], re.IGNORECASE)
+    return event["what"] in LINK_XIDS and word is not None and int(word[1], 16) >> 20 & 0x3F == OF_THE_PEER
+
+
+def _recoveries(log: Log) -> list[Event]:
+    return [event for event in _of(log, "xid") if event["what"] == RECOVERY_XID]
+
+
+def _asked(event: Event) -> str:
+    """None, GPU Reset Required, Node Reboot Required, Drain P2P, ... out of "changed from 0x0 (None) to 0x2 (...)"."""
+    found = re.search(r" to \w+ \(([^)]*)\)", event["text"])
+    return found[1] if found else "unknown"
+
+
+def _recovery(log: Log, node: str) -> Iterator[Finding]:
+    """Only where no failure of the same GPU tells as much."""
+    failed = {event["device"] for event in _of(log, "xid") if _graded(log, event) is Severity.FAIL}
+    for event in _recoveries(log):
+        asked = _asked(event)
+        if asked != "None" and event["device"] not in failed:
+            severity = _stepped(log, event, "fail" if re.search("Reset|Reboot", asked) else "warn")
+            text = f"the driver asks for: {asked} (Xid {RECOVERY_XID}, {_when(event)}); expected none"
+            fix = xids.ACTIONS["reboot"] if "Reboot" in asked else None
+            yield _found(RECOVERY, severity, event, node, text, uuid=_uuid(log, event["device"]), fix=fix)
+
+
+def _driver(log: Log, node: str) -> Iterator[Finding]:
+    told = {event["device"] for event in _of(log, "xid") if event["what"] == LOST_XID}
+    for event in _of(log, "fallen", "init"):
+        if event["device"] not in told:
+            told.add(event["device"])
+            what = "has lost" if event["kind"] == "fallen" else "could not initialise"
+            text = f"the driver {what} the GPU, {_when(event)}; expected never"
+            yield _found(DRIVER, _stepped(log, event, "fail"), event, node, text)
+
+
+def _mismatch(log: Log, node: str) -> Iterator[Finding]:
+    """A warning: it may be another one's container."""
+    for event in _of(log, "mismatch"):
+        text = f"the driver has refused a program with libraries of version {event['what']}, {_when(event)}"
+        severity = _stepped(log, event, "warn")
+        yield _found(MISMATCH, severity, event, node, f"{text}; expected the driver's own version")
+
+
+def _aer(log: Log, node: str, most: float) -> Iterator[Finding]:
+    recovered_s = min((event["last_s"] for event in _of(log, "recovered")), default=float("inf"))
+    for event in _of(log, "aer"):
+        text = f"PCIe errors, {event['what'].lower()}, {_when(event)}; expected"
+        if event["what"].startswith("Correct"):
+            a_minute = 60 * event["count"] / max(AT_LEAST_S, event["first_s"] - event["last_s"])
+            severity = Severity.WARN if a_minute >= most else Severity.INFO
+            yield _found(AER, severity, event, node, f"{text} fewer than {most:g} a minute")
+        elif event["grade"] == "nonfatal":
+            yield _found(AER, Severity.WARN, event, node, f"{text} none")
+        elif recovered_s <= event["last_s"]:
+            yield _found(AER, Severity.WARN, event, node, f"{text} none; a device has recovered since")
+        else:
+            yield _found(AER, Severity.FAIL, event, node, f"{text} none")
+
+
+def _tasks(log: Log, node: str) -> Iterator[Finding]:
+    hung, killed = _of(log, "hung", "lockup"), _of(log, "oom")
+    if hung:
+        text = f"tasks hung in the kernel: {_named(hung)}; expected none"
+        yield HUNG.warn(text, node=node, evidence={"line": hung[-1]["text"]})
+    if killed:
+        text = f"the kernel killed processes for lack of memory: {_named(killed)}; expected none"
+        yield OUT_OF_MEMORY.warn(text, node=node, evidence={"line": killed[-1]["text"]})
+
+
+def _named(events: list[Event]) -> str:
+    return words.some((f"{event['what']} ({_when(event)})" for event in events), TOLD)
+
+
+def _plain(log: Log, node: str) -> Iterator[Finding]:
+    for event in _of(log, *PLAIN):
+        code, text = PLAIN[event["kind"]]
+        yield _found(code, Severity.WARN, event, node, f"{text}, {_when(event)}; expected never")
+
+
+def _link_down(log: Log, node: str) -> Iterator[Finding]:
+    for event in _of(log, "link_down"):
+        if event["count"] >= FLAPS and log["uptime_s"] - event["last_s"] > BOOT_S:
+            text = f"the link of {event['what']} went down {_when(event)}; expected to stay up"
+            yield _found(LINK_DOWN, Severity.WARN, event, node, text, interface=event["what"])
+
+
+# GPUs and network cards
+
+
+def _peermem(setup: Setup, node: str, nodes: int) -> Iterator[Finding]:
+    """On one node nothing goes over the network."""
+    if setup["gpus"] and setup["nics"] and not setup["peermem"] and not gpudirect.has_dmabuf(setup):
+        say = PEERMEM.warn if nodes > 1 else PEERMEM.info
+        nics = ranges.count(len(setup["nics"]), "RDMA device")
+        modules = f"the driver's {setup['driver'] or 'unknown'} modules on Linux {setup['kernel']}"
+        text = f"{nics}, but nvidia_peermem is not loaded and {modules} have no DMA-BUF; expected one of the two"
+        yield say(text, node=node)
+
+
+def _acs(setup: Setup, node: str) -> Iterator[Finding]:
+    ports = setup["redirecting"]
+    if setup["bare_metal"] and ports:
+        counted = ranges.count(len(ports), "PCIe switch port")
+        text = f"ACS redirects at {counted} above GPUs or network cards ({words.some(ports, TOLD)}), expected none"
+        yield ACS.warn(text, node=node, device=ports[0], evidence={"ports": ports})
+
+
+def _iommu(setup: Setup, node: str) -> Iterator[Finding]:
+    """One GPU without a network card has nobody to exchange with."""
+    translated, peers = setup["translated"], len(setup["gpus"]) + len(setup["nics"])
+    if setup["bare_metal"] and setup["gpus"] and translated and peers > 1:
+        devices = words.some(translated, TOLD)
+        text = f"an IOMMU translates for {devices}, expected no translation (identity) on bare metal"
+        yield IOMMU.warn(text, node=node, evidence={"devices": translated})
+
+
+def _fabric_manager(setup: Setup, node: str) -> Iterator[Finding]:
+    if setup["nvswitches"] and setup["gpus"] and setup["driver"] and setup["fabric_manager"] is False:
+        text = f"nv-fabricmanager does not run, expected it where there are NVSwitches ({setup['nvswitches']} here)"
+        yield FABRIC_MANAGER.fail(text, node=node)

@@ -1,0 +1,150 @@
+"""What stands in the way of GPUs and network cards that reach each other over PCIe: read from /proc and /sys.
+
+The rules are those of NCCL's guide (troubleshooting, GPU Direct) and of CUDA's (programming guide, IOMMU on Linux).
+"""
+
+import os
+import platform
+import re
+from collections.abc import Iterable
+from typing import TypedDict
+
+from preflight.checks.node.shared.process import names, text
+
+NVIDIA, MELLANOX = "0x10de", "0x15b3"
+GPU, SWITCH = "0x0302", "0x0680"
+"""Classes: a 3D controller is a GPU of a data centre (those that draw screens, 0x0300, mostly have no P2P), and a
+bridge of NVIDIA's is an NVSwitch."""
+DMABUF_KERNEL = (5, 12)
+PCIE, ACS = 0x10, 0x000D
+"""Capability and extended capability (linux/pci_regs.h)."""
+DOWNSTREAM_PORT = 6
+REDIRECTS = 0x04 | 0x08
+"""ACS control: requests and completions between peers go up to the root, which is what slows or breaks P2P."""
+
+
+class Setup(TypedDict):
+    gpus: list[str]
+    """Addresses."""
+    nics: list[str]
+    """Addresses of the RDMA devices with an active port that use peer memory (NVIDIA's)."""
+    bare_metal: bool
+    """x86 and no hypervisor: in a virtual machine and on Grace, IOMMU and ACS are as they have to be."""
+    kernel: str
+    driver: str
+    """open, proprietary or "" where that is not known."""
+    peermem: bool
+    redirecting: list[str] | None
+    """Ports of PCIe switches above GPUs and NICs that redirect; None where nobody may look."""
+    translated: list[str]
+    """GPUs and NICs whose DMA an IOMMU translates."""
+    nvswitches: int
+    fabric_manager: bool | None
+    """None where the host's processes cannot be seen."""
+
+
+def setup(root: str = "") -> Setup:
+    gpus = _pci(root, NVIDIA, GPU)
+    nics = _nics(root)
+    return {
+        "gpus": gpus,
+        "nics": nics,
+        "bare_metal": platform.machine() == "x86_64" and not _virtual(root),
+        "kernel": text(f"{root}/proc/sys/kernel/osrelease").strip(),
+        "driver": _driver(root),
+        "peermem": any(os.path.isdir(f"{root}/sys/module/{name}") for name in ("nvidia_peermem", "nv_peer_mem")),
+        "redirecting": _redirecting(root, [*gpus, *nics]),
+        "translated": [one for one in (*gpus, *nics) if _domain(root, one).startswith("DMA")],
+        "nvswitches": 0 if _links_off(root) else len(_pci(root, NVIDIA, SWITCH)),
+        "fabric_manager": _runs(root, "nv-fabricmanage"),  # the kernel keeps 15 letters
+    }
+
+
+def has_dmabuf(one: Setup) -> bool:
+    """Whether the NIC can get at GPU memory without peermem."""
+    version = re.match(r"(\d+)\.(\d+)", one["kernel"])
+    return one["driver"] != "proprietary" and (version is None or (int(version[1]), int(version[2])) >= DMABUF_KERNEL)
+
+
+def _pci(root: str, vendor: str, kind: str) -> list[str]:
+    devices = f"{root}/sys/bus/pci/devices"
+    ours = [one for one in names(devices) if text(f"{devices}/{one}/vendor").strip() == vendor]
+    return sorted(one for one in ours if text(f"{devices}/{one}/class").startswith(kind))
+
+
+def _nics(root: str) -> list[str]:
+    folder = f"{root}/sys/class/infiniband"
+    found = []
+    for name in names(folder):
+        ports = f"{folder}/{name}/ports"
+        active = any("ACTIVE" in text(f"{ports}/{port}/state") for port in names(ports))
+        if active and text(f"{folder}/{name}/device/vendor").strip() == MELLANOX:
+            found.append(os.path.basename(os.path.realpath(f"{folder}/{name}/device")))
+    return sorted(found)
+
+
+def _virtual(root: str) -> bool:
+    return re.search(r"^flags\s*:.*\bhypervisor\b", text(f"{root}/proc/cpuinfo"), re.MULTILINE) is not None
+
+
+def _driver(root: str) -> str:
+    version = text(f"{root}/proc/driver/nvidia/version")
+    return "" if not version else "open" if "Open Kernel Module" in version else "proprietary"
+
+
+def _links_off(root: str) -> bool:
+    """NVLink is switched off by a parameter of the driver: the fabric is not used."""
+    return "NvLinkDisable: 1" in text(f"{root}/proc/driver/nvidia/params")
+
+
+def _domain(root: str, device: str) -> str:
+    """identity (not translated), DMA, DMA-FQ, or "" without an IOMMU."""
+    return text(f"{root}/sys/bus/pci/devices/{device}/iommu_group/type").strip()
+
+
+def _runs(root: str, name: str) -> bool | None:
+    """The host's processes are seen where its process 2 is; every container has a process 1."""
+    if text(f"{root}/proc/2/comm").strip() != "kthreadd":
+        return None
+    return any(text(f"{root}/proc/{pid}/comm").strip() == name for pid in names(f"{root}/proc") if pid.isdecimal())
+
+
+def _redirecting(root: str, devices: Iterable[str]) -> list[str] | None:
+    ports = sorted({port for device in devices for port in _above(root, device)})
+    controls = {port: acs_control(_config(f"{root}/sys/bus/pci/devices/{port}/config")) for port in ports}
+    if any(control is None for control in controls.values()):
+        return None
+    return [port for port, control in controls.items() if control and control & REDIRECTS]
+
+
+def _above(root: str, device: str) -> list[str]:
+    """The bridges that stand in the path to the device."""
+    path = os.path.realpath(f"{root}/sys/bus/pci/devices/{device}")
+    return [part for part in path.split("/") if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", part)][:-1]
+
+
+def _config(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def acs_control(config: bytes) -> int | None:
+    """The ACS control register of a port below a PCIe switch, by its configuration space; 0 of anything else.
+    None where only its first 64 bytes may be read. Root ports do not matter: what passes them goes to the root."""
+    if len(config) <= 64:
+        return None
+    at, hops = config[0x34] & 0xFC, 48
+    while at and hops and config[at] != PCIE:
+        at, hops = config[at + 1] & 0xFC, hops - 1
+    if not at or not hops or (config[at + 2] >> 4) & 0xF != DOWNSTREAM_PORT or len(config) < 4096:
+        return 0
+    at, hops = 0x100, 960
+    while at and hops:
+        header = int.from_bytes(config[at : at + 4], "little")
+        if header & 0xFFFF == ACS:
+            return int.from_bytes(config[at + 6 : at + 8], "little")
+        at, hops = (header >> 20) & 0xFFC, hops - 1
+    return 0

@@ -1,0 +1,59 @@
+"""What is known of each Xid (an error of a GPU) and SXid (of an NVSwitch): xid.tsv, a source a row."""
+
+import csv
+import functools
+from dataclasses import dataclass
+from importlib import resources
+
+ACTIONS = {
+    "nothing": "Nothing.",
+    "app": "Nothing on this node; look at the program that ran there, for instance with compute-sanitizer.",
+    "watch": "Watch whether it comes back; if it does, drain the node and run dcgmi diag -r 3.",
+    "idle_reset": "When the GPU is idle: nvidia-smi --gpu-reset -i {device}",
+    "reset": "End what runs on it, then nvidia-smi --gpu-reset -i {device}; if it comes back, drain the node and run "
+    "dcgmi diag -r 3.",
+    "reboot": "Drain the node and power-cycle it; if it comes back, have the card reseated or replaced.",
+    "reseat": "Have the power cable of the card checked.",
+    "replace": "Drain the node, reset the GPU (nvidia-smi --gpu-reset -i {device}), run dcgmi diag -r 3, and have the "
+    "card replaced if that fails.",
+    "link": "nvidia-smi nvlink -s -i {device} and nvidia-smi nvlink -e -i {device}; if links are down or errors rise, "
+    "drain the node and have the GPU reseated.",
+    "fabric": "Drain the node, reset all GPUs at once (nvidia-smi --gpu-reset) and restart nvidia-fabricmanager; if it "
+    "comes back, have the NVSwitch checked.",
+    "versions": "Install the same version of the driver on host and guest.",
+}
+"""The words of the column `action`. Each is at most what NVIDIA's catalog has as its immediate action."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One row; `number` may be a range, "39..41"."""
+
+    log: str
+    """xid or sxid."""
+    number: str
+    severity: str
+    """fail, warn, info, or graded: fail where the line says fatal, else warn."""
+    action: str
+    meaning: str
+    source: str
+
+
+UNKNOWN = Known("", "", "graded", "watch", "an error that is not in our table", "")
+
+
+@functools.cache
+def _table() -> dict[tuple[str, int], Known]:
+    text = resources.files(__package__).joinpath("xid.tsv").read_text()
+    rows = [Known(**row) for row in csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)]
+    return {(row.log, number): row for row in rows for number in _numbers(row.number)}
+
+
+def _numbers(written: str) -> range:
+    first, _, last = written.partition("..")
+    return range(int(first), int(last or first) + 1)
+
+
+def known(log: str, number: int) -> Known:
+    """UNKNOWN where it is not in the table."""
+    return _table().get((log, number), UNKNOWN)

@@ -1,0 +1,230 @@
+"""Limits: open files, tasks, locked memory, /dev/shm, memory, CPUs and disk suffice for the ranks of each node.
+
+Reads the limits that the launcher left to its processes (ulimit), the cgroups, and the file systems of /dev/shm,
+TMPDIR and the current folder, into which it writes 4 KiB. What is needed depends on the backend: gloo is content with
+the 64 MiB of /dev/shm that docker gives, NCCL and the workers of a DataLoader beside a GPU are not.
+"""
+
+import os
+import re
+import resource
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, Node, Plan, Run, Scope, option, ranges
+from preflight.checks.node.limits import cgroups
+from preflight.checks.node.limits.surroundings import FIXES, surroundings
+from preflight.checks.node.shared import disks, process
+from preflight.checks.node.shared.process import Room
+
+PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
+
+MEMLOCK_MIB = option(int, 32 * 1024, "locked memory that RDMA needs")
+TASKS_A_RANK = option(int, 64, "processes and threads that a rank still starts")
+SHM_MIB = option(int, 0, "free /dev/shm that a node needs; 0 is 1024 on nccl, and 1 a rank on gloo")
+MEMORY_MIB_A_RANK = option(int, 0, "memory that a rank still takes; 0 is 1024 on nccl and 128 on gloo")
+CPUS_A_RANK = option(float, 0.0, "CPUs that a rank needs; 0 is 1 on nccl and a tenth on gloo")
+DISK_MIB = option(int, 100, "free space that TMPDIR and the current folder need")
+
+MEMLOCK = Code(
+    "RDMA may lock too little memory.",
+    fix="Write `* - memlock unlimited` into /etc/security/limits.d and log in anew; in a unit: LimitMEMLOCK=infinity.",
+)
+NOFILE = Code(
+    "A process may open too few files.",
+    fix="Run `ulimit -n {expected}` before the launcher; if that is refused, raise nofile in /etc/security/limits.d.",
+)
+TASKS = Code(
+    "Too few processes and threads may be started.",
+    fix="End what is left over (ps -eLf), or raise nproc in /etc/security/limits.d; in a unit: TasksMax=infinity.",
+)
+SHM = Code(
+    "The shared memory in /dev/shm is too small, or full.",
+    fix="Remove what dead jobs left (ls -l /dev/shm), or enlarge it: mount -o remount,size=50% /dev/shm",
+)
+MEMORY = Code(
+    "The ranks may take too little memory.", fix="End what takes it (see top), or raise the MemoryMax of the unit."
+)
+CPUS = Code("The ranks may use too few CPUs.", fix="Look for taskset, numactl or the CPUQuota of a unit.")
+DISK = Code(
+    "A folder that jobs write to is full, or cannot be written to.",
+    fix="See df -h {file} and df -i {file}: empty it, or name another folder (TMPDIR).",
+)
+ULIMIT = Code(
+    "A limit of the shell would end a long job.", fix="Start where `ulimit -a` says unlimited; login nodes often limit."
+)
+
+STORE_FILES = 4
+"""A rank: its client of the store, those of its process groups, and those of an attempt that is just ending."""
+SPARE_FILES, LEAST_FILES = 64, 256
+"""What a rank has open beside its connections (some 30 files with torch imported), and what it should have."""
+SHM_NCCL, SHM_GLOO_A_RANK, SHM_FULL = 1024, 1, 1
+"""MiB: what NCCL's guide gives a container (troubleshooting, --shm-size=1g), what semaphores take, and nothing: NCCL
+shares the queues of its proxies over /dev/shm also where no data goes through it (its src/proxy.cc)."""
+MEMORY_OF, CPUS_OF = {"nccl": 1024, "gloo": 128}, {"nccl": 1.0, "gloo": 0.1}
+"""Of a rank. In MiB: a CUDA context and pinned buffers, or the smallest of models. On gloo tests share few cores."""
+LEAST_INODES = 1000
+ULIMITS = {"t": resource.RLIMIT_CPU, "f": resource.RLIMIT_FSIZE, "v": resource.RLIMIT_AS}
+CALLED = {"t": "a process may run for {:,} s of CPU time", "f": "a file may have {:,} bytes",
+          "v": "a process may have {:,} bytes of addresses, and CUDA maps more than there is memory"}  # fmt: skip
+
+
+class Facts(TypedDict):
+    """None is unlimited, or not known."""
+
+    surroundings: str
+    rdma: int
+    """Devices."""
+    memlock: int | None
+    """Bytes."""
+    nofile: int | None
+    nofile_hard: int | None
+    tasks: int | None
+    """That a user or a cgroup may have."""
+    tasks_left: int | None
+    shm_mib: int | None
+    shm_free_mib: int | None
+    memory_mib: int | None
+    """The limit of a cgroup."""
+    memory_left_mib: int | None
+    cpus: float | None
+    ulimits: dict[str, int]
+    """By the letter of the shell."""
+    disks: list[disks.Disk]
+
+
+def measure(ctx: Context) -> Facts:
+    tasks = process.tightest((process.tasks(), cgroups.tasks()))
+    memory = process.tightest((cgroups.memory(), _available()))
+    cpus = [count for count in (cgroups.cpus(), _shared_cpus(ctx)) if count is not None]
+    ctx.doing("looking at /dev/shm")
+    shm, shm_free, _ = disks.space(disks.SHM)
+    return {
+        "surroundings": surroundings(ctx.environ),
+        "rdma": len(process.names("/sys/class/infiniband")),
+        "memlock": process.memlock(),
+        "nofile": process.limit(resource.RLIMIT_NOFILE),
+        "nofile_hard": process.limit(resource.RLIMIT_NOFILE, hard=True),
+        "tasks": tasks.limit if tasks else None,
+        "tasks_left": disks.rounded(tasks.left) if tasks else None,
+        "shm_mib": shm,
+        "shm_free_mib": disks.rounded(shm_free),
+        "memory_mib": memory.limit >> 20 if memory and memory.limit else None,
+        "memory_left_mib": disks.rounded(memory.left >> 20) if memory else None,
+        "cpus": min(cpus, default=None),
+        "ulimits": {letter: limit for letter, kind in ULIMITS.items() if (limit := process.limit(kind)) is not None},
+        "disks": list(disks.written_to(ctx)),
+    }
+
+
+def _available() -> Room | None:
+    """Bytes of memory that the node has left."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", process.text("/proc/meminfo"), re.MULTILINE)
+    return Room(None, int(found[1]) * 1024) if found else None
+
+
+def _shared_cpus(ctx: Context) -> float | None:
+    """One process that starts all ranks of the node hands them its affinity. Slurm and MPI bind each rank by itself."""
+    return float(len(os.sched_getaffinity(0))) if ctx.job.launcher in ("torchrun", "local") else None
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    for rank, one in facts.items():
+        node = run.job.node_of(rank)
+        for judged in (_memlock, _nofile, _tasks, _shm, _memory, _cpus, _full_disks, _ulimits):
+            yield from judged(one, node, run)
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
+    files = [one["nofile"] for one in facts.values() if one["nofile"] is not None]
+    shm = [one["shm_free_mib"] for one in facts.values() if one["shm_free_mib"] is not None]
+    memory = [one["memory_left_mib"] for one in facts.values() if one["memory_left_mib"] is not None]
+    least = [(files, "open files"), (shm, "MiB of shared memory"), (memory, "MiB of memory")]
+    return f"at least {', '.join(f'{min(values):,} {of}' for values, of in least if values)}"
+
+
+def _say(say: Callable[..., Finding], what: str, one: Facts, node: Node, text: str, expected: float) -> Finding:
+    fix = FIXES[what].get(one["surroundings"])
+    return say(text, node=node.node, evidence={"expected": expected}, fix=fix)
+
+
+def _of_ranks(node: Node) -> str:
+    return f"for {ranges.count(len(node.ranks), 'rank')}"
+
+
+def _memlock(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    """gloo uses no RDMA."""
+    limit, least = one["memlock"], run[MEMLOCK_MIB]
+    if run.job.backend == "nccl" and one["rdma"] and limit is not None and limit >> 20 < least:
+        devices = ranges.count(one["rdma"], "RDMA device")
+        text = f"{limit >> 10:,} KiB of memory may be locked for {devices}, expected at least {least:,} MiB"
+        yield _say(MEMLOCK.warn, "memlock", one, node, text, least)
+
+
+def _nofile(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    """The server of the store has connections to all ranks, and so has every rank on gloo."""
+    limit, world, serves = one["nofile"], run.job.world_size, 0 in node.ranks
+    if limit is None:
+        return
+    connected = f"for the connections to {ranges.count(world, 'rank')}"
+    say, least, why = NOFILE.warn, LEAST_FILES, "for a rank"
+    if serves and limit < STORE_FILES * world:
+        least, why = STORE_FILES * world, f"where the store serves {ranges.count(world, 'rank')}"
+    if (serves or run.job.backend == "gloo") and limit < world + SPARE_FILES:
+        say, least, why = NOFILE.fail, world + SPARE_FILES, connected
+    if limit < least:
+        text = f"a process may open {limit:,} files, expected at least {least:,} {why}"
+        yield _say(say, "nofile", one, node, text, least)
+
+
+def _tasks(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    least = run[TASKS_A_RANK] * len(node.ranks)
+    if one["tasks_left"] is not None and one["tasks_left"] < least:
+        left = f"{one['tasks_left']:,} more processes and threads may be started, of {one['tasks']:,}"
+        yield _say(TASKS.warn, "tasks", one, node, f"{left}, expected at least {least:,} {_of_ranks(node)}", least)
+
+
+def _shm(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    nccl, free = run.job.backend == "nccl", one["shm_free_mib"]
+    least = run[SHM_MIB] or (SHM_NCCL if nccl else SHM_GLOO_A_RANK * len(node.ranks))
+    if free is not None and free < least:
+        full = nccl and run.job.world_size > 1 and free < SHM_FULL
+        text = f"{free:,} MiB are free in /dev/shm, of {one['shm_mib']:,}, expected at least {least:,} MiB"
+        yield _say(SHM.fail if full else SHM.warn, "shm", one, node, text, least)
+
+
+def _memory(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    a_rank = run[MEMORY_MIB_A_RANK] or MEMORY_OF[run.job.backend]
+    least, room = a_rank * len(node.ranks), one["memory_left_mib"]
+    if room is not None and room < least:
+        limit = "" if one["memory_mib"] is None else f", within a limit of {one['memory_mib']:,} MiB"
+        text = f"{room:,} MiB of memory are left{limit}, expected at least {least:,} MiB {_of_ranks(node)}"
+        yield _say(MEMORY.warn, "memory", one, node, text, least)
+
+
+def _cpus(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    least = (run[CPUS_A_RANK] or CPUS_OF[run.job.backend]) * len(node.ranks)
+    if one["cpus"] is not None and one["cpus"] < least:
+        text = f"the ranks may use {one['cpus']:g} of the CPUs, expected at least {least:g} {_of_ranks(node)}"
+        yield _say(CPUS.warn, "cpus", one, node, text, least)
+
+
+def _full_disks(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    for disk in one["disks"]:
+        place, least = f"{disk['called']} ({disk['path']})", f"{run[DISK_MIB]:,} MiB"
+        text = ""
+        if disk["error"]:
+            text = f"{place} cannot be written to: {disk['error']}; expected at least {least} free"
+        elif disk["free_mib"] is not None and disk["free_mib"] < run[DISK_MIB]:
+            text = f"{place} has {disk['free_mib']:,} MiB free, expected at least {least}"
+        elif disk["inodes"] is not None and disk["inodes"] < LEAST_INODES:
+            text = f"{place} takes {disk['inodes']:,} more files (inodes), expected at least {LEAST_INODES:,}"
+        if text:
+            yield DISK.warn(text, node=node.node, file=disk["path"])
+
+
+def _ulimits(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    for letter, limit in one["ulimits"].items():
+        if letter != "v" or run.job.backend == "nccl":
+            text = f"{CALLED[letter].format(limit)} (ulimit -{letter}), expected unlimited"
+            yield ULIMIT.warn(text, node=node.node)

@@ -1,0 +1,100 @@
+"""What the cgroups around this process still allow it: memory, CPUs and tasks, by versions 1 and 2.
+
+A limit of any cgroup on the way up counts. A container often sees its own cgroup as the top, or as the only one.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+
+from preflight.checks.node.shared.process import Room, text, tightest
+
+NO_LIMIT = 1 << 60
+"""Version 1 writes a number of about this size where there is no limit."""
+
+
+def memory(root: str = "") -> Room | None:
+    """Bytes. What was read from files and can be dropped is not counted as used."""
+    return tightest(_memory(folder) for folder in _folders("memory", root))
+
+
+def tasks(root: str = "") -> Room | None:
+    """Processes and threads."""
+    return tightest(_tasks(folder) for folder in _folders("pids", root))
+
+
+def cpus(root: str = "") -> float | None:
+    """The smallest quota, or the number of CPUs in the cpuset."""
+    return min((*_quotas(root), *_cpusets(root)), default=None)
+
+
+def _memory(folder: str) -> Room | None:
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    limits = [limit for name in names if (limit := _number(f"{folder}/{name}")) is not None and limit < NO_LIMIT]
+    used = _number(f"{folder}/memory.current") or _number(f"{folder}/memory.usage_in_bytes") or 0
+    cached = dict(
+        re.findall(r"^(total_inactive_file|inactive_file) (\d+)$", text(f"{folder}/memory.stat"), re.MULTILINE)
+    )
+    used -= int(cached.get("total_inactive_file") or cached.get("inactive_file") or 0)
+    return Room(min(limits), max(0, min(limits) - used)) if limits else None
+
+
+def _tasks(folder: str) -> Room | None:
+    limit, used = _number(f"{folder}/pids.max"), _number(f"{folder}/pids.current") or 0
+    return None if limit is None else Room(limit, max(0, limit - used))
+
+
+def _quotas(root: str) -> Iterator[float]:
+    for folder in _folders("cpu", root):
+        quota, _, period = text(f"{folder}/cpu.max").strip().partition(" ")
+        quota = quota or text(f"{folder}/cpu.cfs_quota_us").strip()
+        period = period or text(f"{folder}/cpu.cfs_period_us").strip()
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            yield int(quota) / int(period)
+
+
+def _cpusets(root: str) -> Iterator[int]:
+    """Only the nearest: it holds no CPU that those above do not have."""
+    for folder in _folders("cpuset", root)[:1]:
+        names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
+        listed = next((found for name in names if (found := text(f"{folder}/{name}").strip())), "")
+        if listed:
+            yield sum(_length(part) for part in listed.split(","))
+
+
+def _length(part: str) -> int:
+    first, _, last = part.partition("-")
+    return int(last or first) - int(first) + 1
+
+
+def _folders(controller: str, root: str) -> list[str]:
+    """The cgroups of this process that may limit something, the nearest first."""
+    found: list[str] = []
+    for line in text(f"{root}/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or controller in controllers.split(","):
+            found += _upwards(path, *_mount(controllers and controller, root))
+    return found
+
+
+def _mount(controller: str, root: str) -> tuple[str, str]:
+    """(the cgroup that is mounted, where) of version 2 ("") or of a controller of version 1; nothing: ("", "")."""
+    for line in text(f"{root}/proc/self/mountinfo").splitlines():
+        words = line.split(" ")
+        kind, _, options = words[words.index("-") + 1 :][:3]
+        if kind == ("cgroup" if controller else "cgroup2") and (not controller or controller in options.split(",")):
+            return words[3], root + words[4]
+    return "", ""
+
+
+def _upwards(path: str, mounted: str, place: str) -> list[str]:
+    """Without a cgroup namespace paths are those of the host, of which a container may see a part only."""
+    inside = os.path.relpath(path, mounted or "/").split("/")
+    parts = [] if inside[0] in (".", "..") else inside
+    folders = ["/".join([place, *parts[:length]]) for length in range(len(parts), -1, -1)]
+    return [folder for folder in folders if place and os.path.isdir(folder)]
+
+
+def _number(path: str) -> int | None:
+    found = text(path).strip()
+    return int(found) if found.isdecimal() else None

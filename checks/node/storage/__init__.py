@@ -1,0 +1,380 @@
+"""Storage: the paths that the job uses answer on all nodes, have room, and hold the same files where they are shared.
+
+With --set node.storage.paths=/data,/checkpoints one rank a node opens each path, looks up names, and writes and fsyncs
+4 KiB into a file of the run's own where that is allowed; a few nodes leave it for a moment for the others to see. Each
+path is touched by a process of its own, so that a dead mount costs its deadline and no more.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypedDict
+
+from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.checks.node.storage import mounts, one_file, sameness
+from preflight.checks.node.storage.path_probe import Hang, PathFacts, Probe
+
+PLAN = Plan(Scope.WORLD, Level.QUICK, deadline_s=60.0, estimate_s=1.0)
+
+
+def path_list(text: str) -> tuple[str, ...]:
+    """Absolute paths with commas between them, without what leads nowhere ("//", "."). Raises ValueError."""
+    paths = [one.strip() for one in text.split(",")] if text.strip() else []
+    for one in paths:
+        if not one.startswith("/") or "\0" in one:
+            raise ValueError(f"{one!r} is no absolute path; expected paths such as /data,/checkpoints")
+    return tuple(dict.fromkeys(re.sub(r"^//+", "/", os.path.normpath(one)) for one in paths))
+
+
+NONE: tuple[str, ...] = ()
+PATHS = option(path_list, NONE, "the paths that the job uses, with commas between them")
+SHARED = option(path_list, NONE, "paths, also beside those, that must be one file system on all nodes")
+WRITTEN = option(path_list, NONE, "paths, also beside those, that the job must be able to write to")
+PATIENCE_S = option(float, 15.0, "seconds after which a path that does not answer is dead; at most 15 count")
+"""An automounter, a disk that spins up and a busy server take some; nfs(5) itself waits a minute (timeo=600) before it
+asks again, and a training step that reads does not wait for that, either."""
+FREE_MIB = option(int, 1024, "free space that a path needs which can be written to")
+"""The checkpoint of a model of 100 million parameters: 12 bytes for each, with Adam's two states in fp32 (ZeRO, arXiv
+1910.02054, 3.1)."""
+INODES = option(int, 1000, "files (inodes) that such a path must still take")
+"""As node.limits: one for each rank of a large job's checkpoint."""
+SLOW_FACTOR = option(float, 10.0, "warn where a node takes so many times as long as the middle one of all")
+STAT_MS = option(float, 20.0, "milliseconds in which looking up a name is never called slow")
+"""As net.rendezvous: within a site a round trip takes a few milliseconds at most."""
+FSYNC_MS = option(float, 100.0, "milliseconds in which an fsync of 4 KiB is never called slow")
+"""A hard disk takes 10 to 30: one turn at 7200 a minute is 8.3 ms, and a journal takes some writes."""
+STANDSTILL_MS = 1000.0
+"""Slow whatever it is: said, without blame, where no node is odd."""
+LEAST_PATIENCE_S = 5.0
+"""Where the run's deadline leaves less, no answer says nothing: a sound path may take as long."""
+
+NO_ANSWER = Code(
+    "A path does not answer: its server or its mount is dead.",
+    fix="On the node: dmesg | grep -i 'not responding'; see its server and the network to it, and give a failover some "
+    "minutes. If it stays so, drain the node before umount -f -l {file}: other jobs on it lose what they write.",
+)
+MISSING = Code("A path is not there.", fix="On the node: ls -ld {file}; findmnt -T {file}; mount it or make it there.")
+BROKEN = Code(
+    "A path gives an error.",
+    fix="On the node: findmnt -T {file}; dmesg | tail; ulimit -f; drain the node before it is mounted anew.",
+)
+DENIED = Code(
+    "The job's user may not write to a path.",
+    fix="On the node, as the job's user: id; ls -ld {file}; findmnt -T {file}; see its export.",
+)
+READ_ONLY = Code(
+    "A path is read-only on some nodes.",
+    fix="On the node: findmnt -T {file}; dmesg | grep -i 'read-only'; an error makes ext4 and xfs so.",
+)
+SPACE = Code("A file system is full, or nearly so.", fix="df -h {file}; remove old checkpoints, or name another path.")
+INODES_LEFT = Code("A file system takes few more files.", fix="df -i {file}; remove or pack many small files.")
+QUOTA = Code("The quota is used up.", fix="quota -s (lfs quota -h {file}); remove old files, or ask for more.")
+NOT_SHARED = Code(
+    "Nodes do not see the same files.", fix="On the node: findmnt -T {file}; mount what the other nodes have there."
+)
+OWN = Code("Each node has files of its own.", fix="If all should see one: --set node.storage.shared={file}")
+UNLIKE_MOUNT = Code(
+    "Another file system lies there than on the other nodes.",
+    fix="On the node: findmnt -T {file}; mount what the other nodes have there (/etc/fstab, or the container's -v).",
+)
+UNLIKE_OPTIONS = Code("Nodes mount it with different options.", fix="On each node: findmnt -no OPTIONS -T {file}")
+SOFT = Code("A soft NFS mount may lose writes (nfs(5)).", fix="Mount {file} with the option hard.")
+SLOW = Code(
+    "A path is slow.", fix="On the node: nfsiostat or iostat -x 1; ping its server; see what else uses that disk."
+)
+LEFT = Code("A file of this check could not be removed.", fix="rm -f {file}")
+
+CLOSED = {"ENOENT": MISSING, "ENOTDIR": MISSING, "ELOOP": MISSING, "EACCES": DENIED, "EPERM": DENIED}
+"""What a folder that cannot be opened is; all else is broken."""
+
+
+class Facts(TypedDict):
+    """Without paths on ranks that do not look: one a node does."""
+
+    paths: dict[str, PathFacts]
+    writers: list[int]
+    """Ranks whose files the others looked for."""
+
+
+def measure(ctx: Context) -> Facts:
+    paths = tuple(dict.fromkeys((*ctx[PATHS], *ctx[SHARED], *ctx[WRITTEN])))
+    if not paths:
+        raise NotApplicable("no path was named: --set node.storage.paths=/data,/checkpoints")
+    nodes = ctx.job.one_per_node(ctx.members)
+    writers = one_file.writers_of(nodes) if len(nodes) > 1 else []
+    if ctx.rank not in nodes:
+        return {"paths": {}, "writers": writers}
+    bounds = one_file.Bounds.within(ctx.deadline_s, ctx[PATIENCE_S])
+    name = f".preflight-{os.urandom(8).hex()}"
+    probes = [Probe(path, f"{name}-{number}") for number, path in enumerate(paths)]
+    try:
+        one_file.look(ctx, probes, writers, len(nodes), bounds)
+    finally:
+        for probe in probes:
+            probe.end()
+    facts: Facts = {"paths": {probe.path: probe.facts for probe in probes}, "writers": writers}
+    if why := _unsure(probes, ctx[PATIENCE_S]):
+        raise Skip(why, facts)
+    return facts
+
+
+def _unsure(probes: Sequence[Probe], patience_s: float) -> str:
+    """Why this cannot be held against a path; "" where it can."""
+    for probe in probes:
+        if probe.disturbed:
+            return probe.disturbed
+        hang = probe.facts["hang"]
+        if hang and not _counts(hang, patience_s):
+            waited = f"{probe.path} gave no answer to {hang['call']} within {hang['seconds']:g} s"
+            return f"{waited}, which may be healthy: give a longer --deadline"
+    return ""
+
+
+def _counts(hang: Hang, patience_s: float) -> bool:
+    """It was waited for long enough, which the run's deadline may not have allowed."""
+    return hang["seconds"] >= min(patience_s, LEAST_PATIENCE_S)
+
+
+Here = Mapping[int, PathFacts]
+"""One path, by the rank that looked at it for its node."""
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    for path, here in _by_path(facts).items():
+        usable = {rank: one for rank, one in here.items() if one["opened"]}
+        yield from _unusable(path, here, run)
+        for judged in (_errors, _unwritable, _room, _same, _slow, _left):
+            yield from judged(path, usable, run, facts)
+
+
+def _by_path(facts: Mapping[int, Facts]) -> dict[str, Here]:
+    found: dict[str, dict[int, PathFacts]] = {}
+    for rank, one in facts.items():
+        for path, known in one["paths"].items():
+            found.setdefault(path, {})[rank] = known
+    return dict(found)
+
+
+def _each(
+    say: Callable[..., Finding], texts: Mapping[int, str], of: int, path: str, run: Run, **where: object
+) -> Iterator[Finding]:
+    """A finding for each node; one without a node where all `of` have it: then it is the path that is odd."""
+    if len(texts) == of > 1:
+        yield say(f"on all {of:,} nodes {texts[min(texts)]}", file=path, **where)
+        return
+    for rank, text in texts.items():
+        yield say(text, node=run.job.node_of(rank).node, file=path, **where)
+
+
+def _unusable(path: str, here: Here, run: Run) -> Iterator[Finding]:
+    """What could not even be opened, and what does not answer any more."""
+    silent = {
+        rank: _hanging(path, hang, one["mount"])
+        for rank, one in here.items()
+        if (hang := one["hang"]) and _counts(hang, run[PATIENCE_S])
+    }
+    yield from _each(NO_ANSWER.fail, silent, len(here), path, run)
+    closed = {rank: one["failed"] for rank, one in here.items() if not one["opened"] and one["failed"]}
+    sorts: dict[Code, dict[int, str]] = {MISSING: {}, DENIED: {}, BROKEN: {}}
+    for rank, failed in closed.items():
+        assert failed
+        code = CLOSED.get(failed["error"], BROKEN)
+        place = f" ({mounts.told(here[rank]['mount'])})" if code is BROKEN else ""
+        sorts[code][rank] = f"{path} cannot be opened: {failed['text']}{place}; expected a folder"
+    for code, texts in sorts.items():
+        yield from _each(code.fail, texts, len(here), path, run)
+
+
+def _hanging(path: str, hang: Hang, mount: mounts.Mount | None) -> str:
+    stuck = ", and the process that asked cannot be killed (state D)" if hang["stuck"] else ""
+    waited = f"{hang['call']} in {path} gave no answer within {hang['seconds']:.0f} s{stuck}"
+    return f"{waited}; expected milliseconds from {mounts.told(mount)}"
+
+
+def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+    """What a call in an open folder gave. No room is a failure only where the job writes, as far as that is known."""
+    wrote = {sameness.sort(one["mount"]) for one in here.values() if one["written"]}
+    sorts: dict[Callable[..., Finding], dict[int, str]] = {}
+    for rank, one in here.items():
+        failed = one["failed"]
+        if failed and not sameness.is_denied(one) and not sameness.is_sealed(one):
+            full = INODES_LEFT if one["inodes"] == 0 else SPACE
+            code = {"ENOSPC": full, "EDQUOT": QUOTA}.get(failed["error"], BROKEN)
+            text = f"{failed['call']} in {path} gave {failed['text']} ({mounts.told(one['mount'])})"
+            must = code is BROKEN or path in run[WRITTEN] or sameness.sort(one["mount"]) in wrote
+            expected = f"expected to write 4 KiB{'' if must else ', unless the job only reads there'}"
+            sorts.setdefault(code.fail if must else code.warn, {})[rank] = f"{text}, {expected}"
+    for say, texts in sorts.items():
+        yield from _each(say, texts, len(here), path, run)
+
+
+def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+    """A data set that nobody may write to is as it should be. One node that may not, where its peers may, is not."""
+    if path in run[WRITTEN]:
+        for code, ranks, why in _barred(here):
+            texts = {
+                rank: f"{path} {why} ({mounts.told(here[rank]['mount'])}), expected that the job's user can write to it"
+                for rank in ranks
+            }
+            yield from _each(code.fail, texts, len(here), path, run)
+        return
+    if any(map(sameness.is_denied, here.values())) and not any(
+        one["written"] or sameness.is_sealed(one) for one in here.values()
+    ):
+        yield DENIED.info(f"{path} was not written to: this user may not; expected so for data that is read", file=path)
+    for peers in sameness.peers(here):
+        yield from _unlike_rights(path, peers, run)
+
+
+def _barred(here: Here) -> tuple[tuple[Code, list[int], str], ...]:
+    sealed = [rank for rank, one in here.items() if sameness.is_sealed(one)]
+    denied = [rank for rank, one in here.items() if sameness.is_denied(one)]
+    return (READ_ONLY, sealed, "is read-only"), (DENIED, denied, "may not be written to")
+
+
+def _unlike_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
+    written = [rank for rank, one in peers.items() if one["written"]]
+    (_, sealed, _), (_, denied, _) = barred = _barred(peers)
+    if not written or not sealed + denied:
+        return
+    if 2 * len(written) <= len(peers):
+        sides = f"on {sameness.names(run, sealed + denied)}, and can be on {sameness.names(run, written)}"
+        code = READ_ONLY if sealed else DENIED
+        yield code.warn(f"{path} cannot be written to {sides}; expected the same on all nodes", file=path)
+        return
+    most = f"expected to write to it, as on {len(written):,} of {ranges.count(len(peers), 'node')}"
+    for code, ranks, why in barred:
+        for rank in ranks:
+            text = f"{path} {why} ({mounts.told(peers[rank]['mount'])}), {most}"
+            yield (code.fail if code is READ_ONLY else code.warn)(text, node=run.job.node_of(rank).node, file=path)
+
+
+def _room(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+    """Of what was written to: a full disk that is only read is none of the job's business."""
+    written = {rank: one for rank, one in here.items() if one["written"]}
+    free = {rank: one["free_mib"] for rank, one in written.items()}
+    few = {
+        rank: f"{path} has {left:,} MiB free of {written[rank]['size_mib'] or 0:,}, expected {run[FREE_MIB]:,} MiB"
+        for rank, left in free.items()
+        if left is not None and left < run[FREE_MIB]
+    }
+    yield from _each(SPACE.warn, few, len(here), path, run)
+    # Where a file could be made with none left, they are not counted as elsewhere.
+    files = {
+        rank: f"{path} takes {one['inodes']:,} more files (inodes), expected {run[INODES]:,}"
+        for rank, one in written.items()
+        if one["inodes"] and one["inodes"] < run[INODES]
+    }
+    yield from _each(INODES_LEFT.warn, files, len(here), path, run)
+
+
+def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterator[Finding]:
+    """Who saw whose file decides; where that says nothing, what is mounted there."""
+    writers = next(iter(facts.values()))["writers"]
+    groups = sameness.groups(here, writers)
+    must = path in run[SHARED]
+    if len(groups) > 1:
+        yield from _unshared(path, here, groups, run, must=must)
+    known = {rank: mount for rank, one in here.items() if (mount := one["mount"])}
+    alone = all(len(group) == 1 for group in groups)
+    if not groups or (alone and not (must and sameness.all_wrote(here))):
+        yield from _unlike_mounts(path, here, known, run, written=bool(groups))
+    if not groups and sameness.should_be_shared(here):
+        yield from _unlike_sizes(path, here, run)
+    options = {rank: ",".join(mount["options"]) for rank, mount in known.items()}
+    if len(groups) < 2 and len(set(options.values())) > 1 and sameness.vote_of_kinds(known).unanimous:
+        sides = sameness.told_apart(options, run)
+        yield UNLIKE_OPTIONS.info(f"{path} is mounted with {sides}, expected the same on all nodes", file=path)
+    soft = [rank for rank, one in here.items() if one["written"] and sameness.is_soft(one)]
+    if soft:
+        text = f"{path} is mounted soft on {ranges.count(len(soft), 'node')}: a write may be lost while its server"
+        yield SOFT.info(f"{text} does not answer, expected hard", file=path)
+
+
+def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, *, must: bool) -> Iterator[Finding]:
+    """`groups`: ranks that see one file, the largest first."""
+    most, nodes = groups[0], sum(map(len, groups))
+    within = f"within {one_file.RETRIES_S:g} s"
+    if 2 * len(most) > nodes:
+        there = mounts.told(here[most[0]]["mount"])
+        for rank in (rank for group in groups[1:] for rank in group):
+            text = f"{path} is not what the other nodes have: no file of theirs was seen {within}"
+            expected = f"expected {there} as on {len(most):,} of {ranges.count(nodes, 'node')}"
+            place = mounts.told(here[rank]["mount"])
+            yield NOT_SHARED.fail(f"{text} (it is {place}), {expected}", node=run.job.node_of(rank).node, file=path)
+    elif len(most) > 1:
+        sides = words.some((sameness.names(run, group) for group in groups), last=", ")
+        text = f"{path} has {len(groups):,} different contents: {sides} each see their own files; expected one"
+        yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(text, file=path)
+    elif must or sameness.should_be_shared(here):
+        text = f"none of {nodes:,} nodes saw another's file in {path} {within} ({mounts.told(here[most[0]]['mount'])}"
+        yield (NOT_SHARED.fail if must else NOT_SHARED.warn)(f"{text} on {run.job.node_of(most[0]).node}), "
+                                                             "expected one file seen by all", file=path)  # fmt: skip
+    elif sameness.all_wrote(here):
+        yield OWN.info(f"each of {nodes:,} nodes has its own files in {path}, as on a local disk", file=path)
+
+
+def _unlike_mounts(
+    path: str, here: Here, known: Mapping[int, mounts.Mount], run: Run, *, written: bool
+) -> Iterator[Finding]:
+    """`written`: each node has files of its own, for which a server may well have a folder each."""
+    votes = sameness.vote_of_kinds(known)
+    odd = dict(sameness.odd_mounts(votes, known)) or sameness.bare(here)
+    for rank, usual in odd.items():
+        lost = mounts.is_local(known[rank]) and not mounts.is_local(usual)
+        ranks = votes.ranks_of[mounts.kind(usual)]
+        most = f"{len(ranks):,} of {ranges.count(votes.voters, 'node')}" if 2 * len(ranks) > votes.voters else ""
+        others = most or f"{sameness.names(run, ranks)}, where it is only read"
+        text = f"{path} is on {mounts.told(known[rank])}, expected {mounts.told(usual)}, as on {others}"
+        say = UNLIKE_MOUNT.fail if lost else UNLIKE_MOUNT.warn
+        yield say(text, node=run.job.node_of(rank).node, file=path)
+    if not odd and sameness.undecided(votes, known, written=written):
+        sides = sameness.told_apart({rank: mounts.told(mount) for rank, mount in known.items()}, run)
+        yield UNLIKE_MOUNT.warn(f"{path} is {sides}, expected the same on all nodes", file=path)
+
+
+def _unlike_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
+    """One export's name may stand for two, on different servers: an old one, or another site's."""
+    votes = sameness.vote_of_sizes(here)
+    for rank, size in votes.odd():
+        text = f"{path} has {size:,} MiB in all ({mounts.told(here[rank]['mount'])})"
+        expected = f"expected about {votes.usual:,} MiB, as on {votes.share('node')}"
+        yield UNLIKE_MOUNT.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
+    if not votes.unanimous and not votes.decided:
+        sizes = {rank: f"{size:,} MiB" for size, ranks in votes.ranks_of.items() for rank in ranks}
+        text = f"{path} has in all {sameness.told_apart(sizes, run)}, expected the same on all nodes"
+        yield UNLIKE_MOUNT.warn(text, file=path)
+
+
+def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+    """The best of some tries counts, and the middle one of at least three nodes."""
+    for what, floor in (("stat", run[STAT_MS]), ("fsync", run[FSYNC_MS])):
+        best = {rank: times[0] for rank, one in here.items() if (times := one[f"{what}_ms"])}  # type: ignore[literal-required]
+        if not best:
+            continue
+        middle = sorted(best.values())[len(best) // 2]
+        slow = [rank for rank, took in best.items() if len(best) > 2 and took > max(floor, run[SLOW_FACTOR] * middle)]
+        for rank in slow:
+            text = f"{what} in {path} takes {best[rank]:,.0f} ms at best ({mounts.told(here[rank]['mount'])})"
+            expected = f"expected about {middle:.2g} ms as on most nodes"
+            yield SLOW.warn(f"{text}, {expected}", node=run.job.node_of(rank).node, file=path)
+        if middle > STANDSTILL_MS:
+            text = f"{what} in {path} takes {middle:,.0f} ms at best on most nodes, expected less than 1 s"
+            yield SLOW.info(text, file=path)
+
+
+def _left(_path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
+    for rank, one in here.items():
+        if one["left"]:
+            text = f"{one['left']} may still be there, expected it to be gone: removing it failed, or gave no answer"
+            yield LEFT.info(text, node=run.job.node_of(rank).node, file=one["left"])
+
+
+def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
+    told = []
+    for path, here in _by_path(facts).items():
+        kinds = "/".join(sorted({one["mount"]["type"] for one in here.values() if one["mount"]}))
+        syncs = [one["fsync_ms"][0] for one in here.values() if one["fsync_ms"]]
+        speed = f"fsync {min(syncs):.2g}-{max(syncs):.2g} ms" if syncs else "not written to"
+        told.append(f"{path} ({kinds or '?'}) {speed}")
+    return f"{ranges.count(sum(bool(one['paths']) for one in facts.values()), 'node')}: {', '.join(told)}"

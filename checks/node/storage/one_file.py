@@ -1,0 +1,124 @@
+"""One file seen by all: a few nodes write one, tell its name over the store, and all look for it by that name.
+
+Writers are spread over the job, so that a bad rack does not hold them all; with up to as many nodes, every node is one.
+No wait depends on a node that hangs for longer than its bound: what a node has not been told it does not look for.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from preflight.check import Context, ranges
+from preflight.checks.node.storage import mounts
+from preflight.checks.node.storage.path_probe import Probe, answers
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+WRITERS = 5
+RETRIES_S = 5.0
+"""For file systems whose clients keep what they know for a while: close-to-open consistency (nfs(5)) needs none of it,
+and no client has looked for these names before."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Seconds, in the order of their use."""
+
+    look_s: float
+    late_s: float
+    """By which another node may be later than this one."""
+    see_s: float
+    remove_s: float
+
+    @staticmethod
+    def within(deadline_s: float, patience_s: float) -> "Bounds":
+        """For a check's deadline: look, late, see, late, remove end before the store's client gives up, at 70 %."""
+        return Bounds(min(patience_s, deadline_s / 4), deadline_s / 12, deadline_s / 6, deadline_s / 12)
+
+
+def writers_of(nodes: Sequence[int]) -> list[int]:
+    """Some of the ranks that work, one a node."""
+    if len(nodes) <= WRITERS:
+        return list(nodes)
+    return [nodes[number * len(nodes) // WRITERS] for number in range(WRITERS)]
+
+
+def look(ctx: Context, probes: Sequence[Probe], writers: Sequence[int], nodes: int, bounds: Bounds) -> None:
+    """Asks each path's process all that it is asked; what it says is in its `facts`. `nodes`: how many look."""
+    ctx.doing(f"looking at {', '.join(probe.path for probe in probes)}")
+    for probe in probes:
+        probe.ask("look", ctx.rank in writers)
+    store = ctx.store() if nodes > 1 else None
+    numbers = {probe.path: number for number, probe in enumerate(probes)}
+    start = time.monotonic()
+    for probe in answers(probes, bounds.look_s):
+        if store and ctx.rank in writers:
+            tell(store, ctx.rank, numbers[probe.path], probe)
+    if store is None:
+        return
+    with ctx.collective("one file", ranges.count(nodes, "node")):
+        until = start + bounds.look_s + bounds.late_s
+        look_for_all(store, ctx.rank, writers, probes, bounds, until)
+        if count_in(store, nodes) and ctx.rank in writers:
+            all_have_looked(store, until + bounds.see_s + bounds.late_s)
+    if ctx.rank in writers:
+        for probe in probes:
+            if probe.facts["written"]:
+                probe.ask("remove")
+        for _ in answers(probes, bounds.remove_s):
+            pass
+
+
+def tell(store: "Store", rank: int, number: int, probe: Probe) -> None:
+    """What a writer says of the path with this number: its file's name, or "" where it has none."""
+    store.set(f"wrote/{rank}/{number}", json.dumps(probe.name if probe.facts["written"] else ""))
+
+
+def look_for_all(store: "Store", rank: int, writers: Sequence[int], probes: Sequence[Probe], bounds: Bounds,
+                 until: float) -> None:  # fmt: skip
+    """Each path's process looks for the others' files. `until`: when the writers will have told, by this clock."""
+    others = [writer for writer in writers if writer != rank]
+    told = _told(store, [f"wrote/{writer}/{number}" for writer in others for number in range(len(probes))], until)
+    for number, probe in enumerate(probes):
+        names = {str(writer): told.get(f"wrote/{writer}/{number}", "") for writer in others}
+        names = {writer: name for writer, name in names.items() if name}
+        if names and probe.facts["opened"]:
+            probe.ask("see", names, 0.0 if mounts.is_local(probe.facts["mount"]) else min(RETRIES_S, bounds.see_s / 2))
+    for _ in answers(probes, bounds.see_s):
+        pass
+    if store.check(["gone"]):  # this node came too late to say that a file was not there
+        for probe in probes:
+            probe.facts["seen"] = {writer: saw for writer, saw in probe.facts["seen"].items() if saw != "no"}
+
+
+def _told(store: "Store", keys: Sequence[str], until: float) -> Mapping[str, str]:
+    if keys and not _wait(store, keys, until):
+        keys = [key for key in keys if store.check([key])]
+    return {key: json.loads(store.get(key)) for key in keys}
+
+
+def count_in(store: "Store", nodes: int) -> bool:
+    """Each node says once that it has looked. Whether others still have to."""
+    if store.add("looked", 1) < nodes:
+        return True
+    store.set("all", "")
+    return False
+
+
+def all_have_looked(store: "Store", until: float) -> None:
+    """Returns when all nodes have counted in, at the latest `until`: then the files may go."""
+    if not _wait(store, ["all"], until):
+        store.set("gone", "")
+
+
+def _wait(store: "Store", keys: Sequence[str], until: float) -> bool:
+    """torch's DistStoreError is a RuntimeError."""
+    try:
+        store.wait(list(keys), timedelta(seconds=max(0.001, until - time.monotonic())))
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,149 @@
+"""Which nodes have the same behind a path: by the files that they saw of each other, and by what is mounted there."""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from preflight.check import Run, Vote, vote, words
+from preflight.checks.node.storage import mounts
+from preflight.checks.node.storage.path_probe import PathFacts
+
+T = TypeVar("T", bound=Hashable)
+OTHER_SIZE = 4
+"""A file system with a quarter of the size is another one. Facts have sizes rounded down to powers of two, so that is
+more than half as much, which none shrinks or grows by between the looks of two nodes; a smaller difference may be a
+server with thin provisioning, or two replicas. Free inodes prove nothing: xfs and zfs guess them from the free room."""
+
+
+def groups(here: Mapping[int, PathFacts], writers: Sequence[int]) -> list[tuple[int, ...]]:
+    """Ranks that see one file, the largest group first; nothing where no file was written, or nobody looked. A rank
+    that saw nobody's is a group of its own; one that could look for nobody's is in none."""
+    wrote = {rank for rank in writers if rank in here and here[rank]["written"]}
+    looked_for = {int(writer) for one in here.values() for writer in one["seen"]}
+    seen = {rank: _seen(rank, one, wrote, looked_for) for rank, one in here.items()}
+    leader = _joined(saw for saw in seen.values() if saw)
+    voters = {rank: leader[min(saw)] if saw else ~rank for rank, saw in seen.items() if saw is not None}
+    return list(vote(voters).ranks_of.values()) if wrote else []
+
+
+def _seen(rank: int, one: PathFacts, wrote: set[int], looked_for: set[int]) -> set[int] | None:
+    """The writers whose files it has; None where it does not know, and the others know nothing of its own."""
+    if one["hang"] is not None or set(one["seen"].values()) - {"yes", "no"}:
+        return None
+    saw = {int(writer) for writer, told in one["seen"].items() if told == "yes"} | ({rank} & wrote)
+    return saw if one["seen"] or saw & looked_for else None
+
+
+def _joined(sets: Iterable[set[int]]) -> dict[int, int]:
+    """The lowest writer with whom each shares a file: whoever sees two writers' files joins them."""
+    lowest: dict[int, int] = {}
+    for saw in sets:
+        all_of = {lowest.get(one, one) for one in saw}
+        for one in saw:
+            lowest.setdefault(one, one)
+        for one in [one for one, low in lowest.items() if low in all_of]:
+            lowest[one] = min(all_of)
+    return lowest
+
+
+def all_wrote(here: Mapping[int, PathFacts]) -> bool:
+    return all(one["written"] for one in here.values())
+
+
+def is_sealed(one: PathFacts) -> bool:
+    return one["read_only"] or (one["failed"] is not None and one["failed"]["error"] == "EROFS")
+
+
+def is_denied(one: PathFacts) -> bool:
+    """This user may not write there, or nobody can: FUSE without CREATE answers ENOSYS, and procfs ENOENT."""
+    failed, mount = one["failed"], one["mount"]
+    if failed is None or failed["error"] in ("EACCES", "EPERM"):
+        return failed is not None
+    on_proc = mount is not None and mount["type"] == "proc"
+    return failed["call"] == "create" and (on_proc or failed["error"] in ("ENOSYS", "EOPNOTSUPP"))
+
+
+def peers(here: Mapping[int, PathFacts]) -> list[dict[int, PathFacts]]:
+    """Nodes with a disk of their own, and those with one type of server: who of them can write says what the others
+    should. A data set on a server is not read-only by mistake because an empty folder below a missing mount is not."""
+    found: dict[str, dict[int, PathFacts]] = {}
+    for rank, one in here.items():
+        found.setdefault(sort(one["mount"]), {})[rank] = one
+    return list(found.values())
+
+
+def sort(mount: mounts.Mount | None) -> str:
+    return "" if mount is None else "local" if mounts.is_local(mount) else mounts.kind(mount)[0]
+
+
+def should_be_shared(here: Mapping[int, PathFacts]) -> bool:
+    """All have mounted the same from a server."""
+    known = [one["mount"] for one in here.values()]
+    return all(map(mounts.is_served, known)) and len({mounts.kind(one) for one in known if one}) == 1
+
+
+def vote_of_sizes(here: Mapping[int, PathFacts]) -> Vote[int]:
+    """By MiB; sizes that may be those of one file system count as the smallest of them."""
+    sizes = {rank: size for rank, one in here.items() if (size := one["size_mib"])}
+    counts_as: dict[int, int] = {}
+    for size in sorted(set(sizes.values())):
+        last = next(reversed(counts_as), None)
+        counts_as[size] = size if last is None or size >= OTHER_SIZE * last else counts_as[last]
+    return vote({rank: counts_as[size] for rank, size in sizes.items()})
+
+
+def vote_of_kinds(known: Mapping[int, mounts.Mount]) -> Vote[tuple[str, ...]]:
+    """By what is mounted there, without what differs between sound nodes."""
+    return vote({rank: mounts.kind(mount) for rank, mount in known.items()})
+
+
+def odd_mounts(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount]) -> Iterator[tuple[int, mounts.Mount]]:
+    """(rank, what most have) of each that has another mount. Nothing where most have a disk of their own and some a
+    server's: then it may be most that lack it."""
+    if votes.decided and not _some_lack_it(votes, known):
+        usual = known[votes.ranks_of[votes.usual][0]]
+        yield from ((rank, usual) for rank, _ in votes.odd())
+
+
+def bare(here: Mapping[int, PathFacts]) -> dict[int, mounts.Mount]:
+    """Nodes that have nothing mounted where others have a server's data, which nobody may write to: such data cannot
+    be on a disk of these nodes. {rank: what the others have}. Where somebody writes, nobody can tell who is right."""
+    there = {rank: mount for rank, one in here.items() if (mount := one["mount"])}
+    served = {rank: mount for rank, mount in there.items() if not mounts.is_local(mount)}
+    local = {rank: mount for rank, mount in there.items() if rank not in served}
+    if len({mounts.kind(mount) for mount in served.values()}) != 1 or any(here[rank]["written"] for rank in served):
+        return {}
+    usual = served[min(served)]
+    return dict.fromkeys(local, usual) if all(mounts.holds(mount, usual) for mount in local.values()) else {}
+
+
+def undecided(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount], *, written: bool) -> bool:
+    """Whether both sides have to be told. `written`: each node has files of its own, for which a server may well have
+    a folder each."""
+    if votes.decided:
+        return _some_lack_it(votes, known)
+    return len({kind[0] if written else kind for kind in votes.ranks_of}) > 1
+
+
+def _some_lack_it(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount]) -> bool:
+    """The usual mount is on a disk of the node, and there is one of a server."""
+    local = {kind: mounts.is_local(known[ranks[0]]) for kind, ranks in votes.ranks_of.items()}
+    return bool(local) and local[votes.usual] and not all(local.values())
+
+
+def is_soft(one: PathFacts) -> bool:
+    mount = one["mount"]
+    return mount is not None and mount["type"].startswith("nfs") and "soft" in mount["options"]
+
+
+def told_apart(values: Mapping[int, T], run: Run) -> str:
+    """ "a on node-0 and 3 more, b on node-4"; "" where all are equal."""
+    votes = vote(values)
+    if votes.unanimous:
+        return ""
+    sides = (f"{value or 'none'} on {names(run, ranks)}" for value, ranks in votes.ranks_of.items())
+    return words.some(sides, last=", ")
+
+
+def names(run: Run, ranks: Sequence[int]) -> str:
+    """ "node-0", "node-0 and node-1" or "node-0 and 7 more"."""
+    return words.some((run.job.node_of(rank).node for rank in ranks), 1)

@@ -1,0 +1,165 @@
+"""Draws trainings side by side, for people: how the loss went, how far from alone, and what memory a rank needs."""
+
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from preflight.check import Run, ranges
+from preflight.checks.train.shared.parity import variants_in
+from preflight.train_smoke import compare
+from preflight.train_smoke.compare import Curve, Number, Quantity
+from preflight.train_smoke.names import PLAIN
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.memory import Memory
+    from preflight.train_smoke.strategies import Compared, Facts
+
+WIDTH = 74
+"""Of a line, in characters: a screen of 80, less the frame around pictures. Ranges of memory may make it wider."""
+MOST_STEPS, FEWEST_STEPS, STEP = 8, 3, 5
+"""Columns of losses, and the width of each."""
+MIB = 2**20
+OFF: tuple[Quantity, ...] = ("losses", "norms")
+"""Of which the largest difference from alone is shown."""
+PEAKS = {"allocated": "alloc", "reserved": "reserved", "resident": "peak"}
+"""Peaks of memory, and the heads of their columns."""
+
+
+class _Row(NamedTuple):
+    name: str
+    losses: list[str]
+    """By step."""
+    figures: list[str]
+    """As many as the table has heads for them."""
+
+
+def draw(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[str]:
+    """A line for each variant, in which what differs between ranks is a range, and below them the trainings alone:
+    there what roundings make is in the place of the difference."""
+    every = [*facts.values()]
+    names = variants_in(facts)
+    made = {name: [one["variants"][name] for one in every if name in one["variants"]] for name in names}
+    peaks = [kind for kind in PEAKS if any(_of(kind, its) for its in made.values())]
+    rows = [_variant(name, its, every, peaks) for name, its in made.items() if any(one["curve"] for one in its)]
+    recipes = dict.fromkeys(its[0]["recipe"] for its in made.values() if any(one["curve"] for one in its))
+    rows += [_alone(name, every, len(peaks)) for name in recipes]
+    if rows:
+        yield from _table(rows, ["off", "held", *(PEAKS[kind] for kind in peaks)])
+        yield "loss: the ranks' mean; off: at most, from alone (of alone: by roundings)"
+        yield f"MiB a rank: held between steps{'; at most, over what was taken before' if peaks else ''}"
+    for name, its in made.items():
+        if unfit := next((one["unfit"] for one in its if one["unfit"]), ""):
+            yield f"{name} not run: {unfit}"
+
+
+def _table(rows: Sequence[_Row], heads: Sequence[str]) -> Iterator[str]:
+    label = "loss at step"
+    widths = [max(map(len, column)) + 2 for column in zip(heads, *(row.figures for row in rows), strict=True)]
+    name = max(len(label), *(len(row.name) for row in rows))
+    room = (WIDTH - name - sum(widths)) // STEP
+    steps = _some(max(len(row.losses) for row in rows), min(MOST_STEPS, max(FEWEST_STEPS, room)))
+    for row in (_Row(label, [str(step) for step in range(steps[-1] + 1)], [*heads]), *rows):
+        losses = "".join(f"{row.losses[step] if step < len(row.losses) else '-':>{STEP}}" for step in steps)
+        figures = "".join(f"{text:>{width}}" for text, width in zip(row.figures, widths, strict=True))
+        yield f"{row.name:<{name}}{losses}{figures}"
+
+
+def _some(steps: int, most: int) -> list[int]:
+    """The first, the last, and others between them."""
+    if steps <= most:
+        return [*range(steps)]
+    return [round(place * (steps - 1) / (most - 1)) for place in range(most)]
+
+
+def _variant(name: str, its: Sequence["Compared"], every: Sequence["Facts"], peaks: Iterable[str]) -> _Row:
+    pairs = [
+        (one["variants"][name]["curve"], one["alone"][one["variants"][name]["recipe"]]["curve"])
+        for one in every
+        if name in one["variants"] and one["variants"][name]["recipe"] in one["alone"]
+    ]
+    off = max((_off(measured, expected) for measured, expected in pairs if measured), default=0.0)
+    memory = [_span(_of("held", its), 2), *(_span(_of(kind, its), 1) for kind in peaks)]
+    return _Row(name, _means([one["curve"]["losses"] for one in its if one["curve"]]), [_short(off), *memory])
+
+
+def _alone(recipe: str, every: Sequence["Facts"], peaks: int) -> _Row:
+    its = [one for one in every if recipe in one["alone"]]
+    spread = compare.middle(one["alone"][recipe]["spread"]["curves"] for one in its)
+    name = "alone" if recipe == PLAIN else f"alone {recipe}"
+    steps = (_steps(recipe, one) for one in its)
+    losses = [one["alone"][recipe]["curve"]["losses"][:most] for one, most in zip(its, steps, strict=True)]
+    return _Row(name, _means(losses), [_short(spread), *["-"] * (1 + peaks)])
+
+
+def _steps(recipe: str, one: "Facts") -> int | None:
+    """How many this rank has taken under the strategy: a mean over other ranks' losses would be another one."""
+    curves = (its["curve"] for its in one["variants"].values() if its["recipe"] == recipe)
+    return min((len(curve["losses"]) for curve in curves if curve), default=None)
+
+
+def _means(every: Collection[Sequence[Number]]) -> list[str]:
+    """Over the ranks, at each step."""
+    steps = max(map(len, every), default=0)
+    return [_loss([losses[step] for losses in every if step < len(losses)]) for step in range(steps)]
+
+
+def _loss(values: Sequence[Number]) -> str:
+    texts = [value for value in values if isinstance(value, str)]
+    if texts:
+        return texts[0][: STEP - 1]
+    mean = statistics.fmean(value for value in values if not isinstance(value, str))
+    fitting = (text for text in (f"{mean:.2f}", f"{mean:.1f}", f"{mean:.0f}") if len(text) < STEP)
+    return next(fitting, f"{mean:.0e}".replace("e+0", "e"))
+
+
+def _off(measured: Curve, expected: Curve) -> float:
+    return max(_furthest(measured[quantity], expected[quantity]) for quantity in OFF)
+
+
+def _furthest(measured: Sequence[Number], expected: Sequence[Number]) -> float:
+    """`compare.difference` of many: of thousands of ranks."""
+    if measured == expected:
+        return 0.0
+    return max(
+        (compare.difference(*pair) for pair in zip(measured, expected, strict=False) if pair[0] != pair[1]), default=0.0
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:.0e}" if value else "0"
+
+
+def _of(kind: str, its: Iterable["Compared"]) -> list[int]:
+    memories: list[Memory] = [one["memory"] for one in its if one["memory"]]
+    found: list[int | None] = [memory[kind] for memory in memories]  # type: ignore[literal-required]
+    return [value for value in found if value is not None]
+
+
+def _span(sizes: Collection[int], digits: int) -> str:
+    """Of bytes, in MiB with at most so many decimals: smallest to largest over the ranks."""
+    if not sizes:
+        return "-"
+    least, most = _mib(min(sizes), digits), _mib(max(sizes), digits)
+    return least if least == most else f"{least}-{most}"
+
+
+def _mib(size: int, digits: int) -> str:
+    value = size / MIB
+    if 0 < value < 0.1:
+        return f"{value:.1g}"
+    return f"{value:.{digits}f}" if value < 10 else f"{value:.{digits - 1}f}" if value < 100 else f"{value:,.0f}"
+
+
+def effective_batch(rows_a_rank: int | Collection[int], ranks: int, pieces: int, base: int | None) -> str:
+    """How many rows a step takes, in words: `rows_a_rank` in each of `pieces` micro-batches (each rank's, where they
+    differ). With `base`, the rows for which the learning rate was found: what linear scaling makes of it (Goyal et al.
+    2017, Accurate, Large Minibatch SGD, arXiv:1706.02677)."""
+    each = [rows_a_rank] * ranks if isinstance(rows_a_rank, int) else sorted(rows_a_rank)
+    rows = sum(each) * pieces
+    counts = [f"{count:,}" for count in dict.fromkeys(each)]
+    own = " or ".join(counts) if len(counts) < 3 else f"{counts[0]} to {counts[-1]}"
+    times = f" x {pieces} accumulation" if pieces > 1 else ""
+    text = f"{own} a rank x {ranges.count(ranks, 'rank')}{times} = {rows:,}"
+    if not base:
+        return text
+    return f"{text}; linear scaling from {base:,} gives {rows / base:.3g}x the learning rate"

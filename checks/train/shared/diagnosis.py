@@ -1,0 +1,145 @@
+"""What it means that a training under a strategy parts from the one expected, and who is to blame."""
+
+import bisect
+from collections.abc import Iterator
+
+from preflight.checks.train.shared import divergence, gradient_exchange
+from preflight.checks.train.shared.divergence import CLEARLY
+from preflight.checks.train.shared.variant import Case, Meaning, blamed, named, parameter_of, unblamed
+from preflight.train_smoke import compare
+from preflight.train_smoke.compare import Curve
+
+
+def of(case: Case) -> Iterator[Meaning]:
+    """At least one; several where several ranks are to blame."""
+    quantity = case.divergence.place.quantity
+    if isinstance(case.point.measured, str) and quantity not in ("start", "gradient", "end", "state"):
+        yield from blamed(case, "not_finite", _own_norm(case) if divergence.is_whole(quantity) else "")
+    elif quantity == "start":
+        yield from _of_start(case)
+    elif divergence.is_whole(quantity):
+        yield from gradient_exchange.of(case)
+    elif quantity in ("end", "state"):
+        yield from _of_end(case)
+    else:
+        yield from _of_own(case)
+
+
+# The weights at the start
+
+
+def _of_start(case: Case) -> Iterator[Meaning]:
+    if ranks := divergence.odd_pieces(case.pairs, "start", case.limits):
+        for rank in ranks:
+            name = parameter_of(case.pairs[rank], "start")
+            yield named(case, "wrong_start", rank, f", in the piece that rank {rank} keeps", name)
+    elif case.divergence.blamed:
+        yield from blamed(case, "wrong_start", "", lambda pair: parameter_of(pair, "start"))
+    else:
+        why = ": see what alters weights as the model is wrapped; DDP hands out those of the lowest rank"
+        yield unblamed(case, "wrong_start", why, parameter_of(case.pairs[min(case.divergence.first)], "start"))
+
+
+# A rank's own loss or gradient
+
+
+def _of_own(case: Case) -> Iterator[Meaning]:
+    first = case.divergence.first
+    trained_on = _parts_of_others(case)
+    parts = set(trained_on.values())
+    if len(trained_on) == len(first) == _unlike(case, parts):
+        part = min(parts)
+        why = f": it is the loss of rank {part}'s part, and all ranks have trained on the same data"
+        yield unblamed(case, "other_data", why)
+    elif case.divergence.blamed and len(trained_on) == len(first):
+        for rank, part in trained_on.items():
+            why = f": it is the loss of rank {part}'s part, so it has trained on that one's data"
+            yield named(case, "other_data", rank, why, None)
+    elif 2 * len(trained_on) > len(first):
+        rank, part = next(iter(trained_on.items()))
+        yield unblamed(case, "other_data", f": rank {rank}'s is the loss of rank {part}'s part")
+    elif not divergence.in_sync(case.pairs.values(), case.limits):
+        why = ": the ranks no longer have the same parameters"
+        yield from blamed(case, "out_of_sync", why, lambda pair: parameter_of(pair, "end"))
+    elif case.divergence.blamed:
+        yield from blamed(case, "wrong_step", "")
+    elif case.divergence.place.step == 0:
+        yield unblamed(case, "wrong_step", ": the weights are right, so it is the data or the forward pass")
+    else:
+        yield _of_wrong_weights(case)
+
+
+def _unlike(case: Case, parts: set[int]) -> int:
+    """How many ranks have another part of the batch than the one that is meant; -1 where several are."""
+    if len(parts) != 1:
+        return -1
+    its = case.pairs[min(parts)].expected["losses"][0]
+    return sum(compare.difference(pair.expected["losses"][0], its) > case.limits.curves for pair in case.pairs.values())
+
+
+def _parts_of_others(case: Case) -> dict[int, int]:
+    """By rank, of those that differ first: the rank whose part of the batch has the loss, and the gradient, that this
+    one has measured."""
+    step, quantity = case.divergence.place
+    if quantity != "losses":
+        return {}
+    expected = {rank: pair.expected for rank, pair in case.pairs.items() if step < len(pair.expected["losses"])}
+    by_loss = sorted((float(curve["losses"][step]), rank) for rank, curve in expected.items())
+    found = {}
+    for rank in case.divergence.first:
+        mine = case.pairs[rank].measured
+        loss = float(mine["losses"][step])
+        near = bisect.bisect_left(by_loss, (loss - abs(loss) * case.limits.curves, -1))
+        for other_loss, other in (by_loss[place] for place in range(near, len(by_loss))):
+            if not other_loss <= loss + abs(loss) * case.limits.curves:
+                break
+            if other != rank and _is_like(mine, expected[other], step, case.limits.curves):
+                found[rank] = other
+                break
+    return found
+
+
+def _is_like(mine: Curve, its: Curve, step: int, limit: float) -> bool:
+    """Whether the gradient is that part's too, where it is known."""
+    left, right = mine["own_norms"], its["own_norms"]
+    return step >= min(len(left), len(right)) or compare.difference(left[step], right[step]) <= limit
+
+
+def _of_wrong_weights(case: Case) -> Meaning:
+    """All ranks train on with the same wrong weights, though no gradient was wrong before."""
+    step = case.divergence.place.step
+    now, before = (divergence.worst(case.pairs.values(), one, case.limits) for one in (step, step - 1))
+    if now < CLEARLY and before * CLEARLY > now:
+        why = f": no step stands out (at step {step - 1} it was {before:.1g} of the limit), so roundings have added up"
+        return unblamed(case, "drift", why)
+    if (rank := divergence.furthest_piece(case.pairs, "end", case.limits)) is not None:
+        why = f": the ranks have taken a wrong step, and the piece that rank {rank} keeps ends furthest off"
+        return named(case, "out_of_sync", rank, why, parameter_of(case.pairs[rank], "end"))
+    if case.clips:
+        why = f": the gradient of step {step - 1} was right, and was not clipped by its norm over all ranks"
+        why += ", or a rank's step is wrong"
+        return unblamed(case, "wrong_clip", why)
+    return unblamed(case, "wrong_exchange", ": all ranks have taken the same wrong step")
+
+
+# The end
+
+
+def _of_end(case: Case) -> Iterator[Meaning]:
+    moment: compare.Moment = "end" if case.divergence.place.quantity == "end" else "state"
+    if ranks := divergence.odd_pieces(case.pairs, moment, case.limits):
+        for rank in ranks:
+            why = f", in the piece that rank {rank} keeps; the other ranks' are right"
+            yield named(case, "out_of_sync", rank, why, parameter_of(case.pairs[rank], moment))
+    elif case.divergence.blamed or not divergence.in_sync(case.pairs.values(), case.limits):
+        yield from blamed(case, "out_of_sync", "", lambda pair: parameter_of(pair, moment))
+    elif case.point.over < CLEARLY:
+        yield unblamed(case, "drift", ": no step stands out, so roundings have added up")
+    else:
+        yield unblamed(case, "wrong_exchange", ": all ranks have taken the same wrong step")
+
+
+def _own_norm(case: Case) -> str:
+    step, rank = case.divergence.place.step, min(case.divergence.first)
+    norms = case.pairs[rank].measured["own_norms"]
+    return f"; the norm of its own gradient is {compare.text(norms[step])}" if step < len(norms) else ""

@@ -1,0 +1,102 @@
+"""Whether the trainings alone of a variant's recipe can be held against: they are numbers, are steady, and are the same
+on all ranks. `train.alone` has looked at the plain recipe only; bfloat16 and AdamW are other code of the libraries."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from preflight.check import Vote, ranges, vote
+from preflight.checks.train.shared.divergence import Pair, Place, Point
+from preflight.checks.train.shared.variant import Kind, Meaning
+from preflight.train_smoke import compare
+from preflight.train_smoke.compare import Limits, Number, Spread
+
+STEADY = 0.1
+"""How far roundings alone may move a curve or the first gradient: 8 times that, the limit, is as much as the value
+itself. Sound hardware is below 0.03 in bfloat16, 1e-6 in float32."""
+SAID = "nothing can be compared: in training alone, in the same arithmetic,"
+
+
+def of(pairs: Mapping[int, Pair], limits: Limits, spreads: Sequence[Spread], *, is_known: bool) -> Iterator[Meaning]:
+    """What forbids to hold anything against them; nothing where all is well. `is_known`: on sound hardware the model
+    trains without NaN."""
+    norms = {rank: pair.expected["norms"] for rank, pair in pairs.items()}
+    losses = {rank: pair.expected["losses"] for rank, pair in pairs.items()}
+    first, wide = _first_text(norms, losses), _not_a_number(spreads)
+    if wide and (first is None or not is_known):  # where a model may diverge, it does so at another step on each rank
+        told = f"{SAID} {wide} by no finite number if the batch is cut otherwise or rounded, expected hardly at all"
+        yield Meaning("unsteady", told, Point(Place(0, "norms"), "inf", 0.0, math.inf))
+    elif first is not None:
+        yield from _of_text(*first, pairs, "not_finite" if is_known else "unsteady")
+    else:
+        yield from _unlike(norms, limits, "wrong_step" if is_known else "unsteady")
+
+
+def unsteady(limits: Limits) -> Meaning | None:
+    """Where all is within the limits, but these say nothing."""
+    for kind, limit in (("curves", limits.curves), ("first gradient", limits.gradient)):
+        spread = limit / compare.TIMES
+        if spread > STEADY:
+            told = "all is within the limits, but these say little: alone, roundings and the cut of the batch move the "
+            told += f"{kind} by {spread:.0%}, "
+            point = Point(Place(0, "norms"), spread, STEADY, spread / STEADY)
+            return Meaning("unsteady", f"{told}expected at most {STEADY:.0%}", point)
+    return None
+
+
+Listed = Mapping[int, Sequence[Number]]
+Told = Literal["norms", "losses"]
+
+
+def _first_text(norms: Listed, losses: Listed) -> tuple[int, Told, dict[int, Number]] | None:
+    """Step, quantity, and by rank what is no number."""
+    named: tuple[tuple[Told, Listed], ...] = (("losses", losses), ("norms", norms))
+    for step in range(max(map(len, norms.values()), default=0)):
+        for quantity, values in named:
+            if texts := {rank: one[step] for rank, one in values.items() if isinstance(one[step], str)}:
+                return step, quantity, texts
+    return None
+
+
+def _of_text(
+    step: int, quantity: Told, texts: Mapping[int, Number], pairs: Mapping[int, Pair], on_all: Kind
+) -> Iterator[Meaning]:
+    what = "loss" if quantity == "losses" else "gradient norm"
+    for rank, value in texts.items():
+        told = f"{SAID} the {what} at step {step} is {value}"
+        point = Point(Place(step, quantity), value, "a number", math.inf)
+        if len(texts) == len(pairs):
+            yield Meaning(on_all, f"{told} on all ranks, expected a number", point)
+            return
+        sound = f", expected a number as on {len(pairs) - len(texts):,} of {ranges.count(len(pairs), 'rank')}"
+        yield Meaning("not_finite", f"{told}{sound}", point, rank)
+
+
+def _not_a_number(spreads: Sequence[Spread]) -> str:
+    """What most ranks' roundings move beyond all bounds, in words; else ""."""
+    words = {"curves": "the curves move", "gradient": "the first gradient moves", "end": "the weights move",
+             "state": "the optimizer's state moves"}  # fmt: skip
+    for kind, told in words.items():
+        texts = [one for one in spreads if isinstance(one[kind], str)]  # type: ignore[literal-required]
+        if 2 * len(texts) > len(spreads):
+            return told
+    return ""
+
+
+def _unlike(norms: Listed, limits: Limits, undecided: Kind) -> Iterator[Meaning]:
+    """The gradient is that of all ranks' rows: the same on all, but for roundings."""
+    for step in range(min(map(len, norms.values()), default=0)):
+        counted = vote(compare.alike({rank: one[step] for rank, one in norms.items()}, limits.curves))
+        if not counted.unanimous:
+            yield from _parted(step, counted, undecided)
+            return
+
+
+def _parted(step: int, counted: Vote[Number], undecided: Kind) -> Iterator[Meaning]:
+    told = f"{SAID} the gradient norm at step {step} is"
+    for rank, value in counted.odd():
+        point = Point(Place(step, "norms"), value, counted.usual, math.inf)
+        yield Meaning("wrong_step", f"{told} {compare.text(value)}, expected {counted.among()}", point, rank)
+    if not counted.decided:
+        point = Point(Place(step, "norms"), "", "", math.inf)
+        yield Meaning(undecided, f"{told} {counted.sides()}, expected the same on all", point)

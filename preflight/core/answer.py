@@ -1,0 +1,38 @@
+"""What comes of work that was given to another process."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the work returned, after its trip through JSON."""
+
+    value: dict[str, Any]
+
+    def value_or(self, _default: dict[str, Any]) -> dict[str, Any]:
+        return self.value
+
+
+class FailureKind(StrEnum):
+    """The engine's code for it (core/finding.py)."""
+
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    """Also where it could not be started."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no answer."""
+
+    kind: FailureKind
+    text: str
+    """A predicate: "did not end within 3.0 s"."""
+    stack: str = ""
+    """Where the process stood, or the end of what it wrote."""
+
+    def value_or(self, default: dict[str, Any]) -> dict[str, Any]:
+        """For a caller that can do without."""
+        return default

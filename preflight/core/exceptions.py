@@ -1,0 +1,113 @@
+"""What an exception says: one line, the place, whether it came out of a collective, what a DataLoader worker raised."""
+
+import os
+import re
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from preflight.core import own_code
+
+WORDS_OF_COLLECTIVES = {
+    "RuntimeError": ("third_party/gloo/", "Application timeout caused pair closure"),
+    "DistStoreError": ("ait timeout",),
+    "DistBackendError": ("",),
+}
+"""What exceptions say that come out of a collective: gloo's source path, or its words for all that comes after a call
+that has run out of time (transport/tcp/unbound_buffer.cc); a wait for a key of the store, which another rank writes
+(torch's new_group waits so); all that NCCL raises."""
+
+
+def out_of_a_collective(error: BaseException) -> BaseException | None:
+    """What a collective has raised, marked by the check or not (DDP's own): the exception itself, or one that it came
+    of."""
+    raised: BaseException | None = error
+    for _ in range(10):  # exceptions may name each other in a ring
+        words = WORDS_OF_COLLECTIVES.get(type(raised).__name__, ())
+        if words and any(said in text(raised)[:500] for said in words):
+            return raised
+        raised = raised and (raised.__cause__ or raised.__context__)
+    return None
+
+
+def first_words(error: BaseException) -> str:
+    """torch puts a source path before its messages and a C++ backtrace behind; these stay in the stack."""
+    return _one_line(re.sub(r"^\[(enforce fail at )?\S+:\d+\] ", "", text(error)))
+
+
+def _one_line(words: str) -> str:
+    """The first; and the second one where a colon leads to it."""
+    lines = words.splitlines() or ["(no message)"]
+    more = f" {lines[1].strip()[:200]}" if len(lines) > 1 and lines[0].endswith(":") else ""
+    return f"{lines[0][:500]}{more}"
+
+
+def text(error: object) -> str:
+    """All that it says; its own `__str__` may raise."""
+    try:
+        return str(error).strip()
+    except Exception:
+        return "(its text cannot be made)"
+
+
+Frame = tuple[str, int, str, str | None]
+"""Path, line, function, and the module's name, or None where only its file is known."""
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
+
+
+def printed_frames(stack: str) -> list[Frame]:
+    """Those of a stack as Python or faulthandler prints it, in its order."""
+    return [(frame[1], int(frame[2]), frame[3], None) for frame in _FRAME.finditer(stack)]
+
+
+ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def is_the_authors(path: str, own: str = "") -> bool:
+    """Whether a line of this file is the check's, or of code that it calls beside it: nothing of the engine, of the
+    standard library or of an installed package. `own`: the check's file, or the folder of a package."""
+    if own and (path == own or path.startswith(os.path.join(own, ""))):
+        return True
+    if path.startswith(os.path.join(ENGINE, "")):
+        return path.removeprefix(ENGINE).split(os.sep)[1] in ("checks", "train_smoke")
+    return own_code.is_own(path)
+
+
+def place_of(error: BaseException, own: str = "") -> str:
+    """ " (nvlink.py line 12)": the author's innermost line that led to it; the innermost of all where there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [(frame.filename, frame.lineno or 0) for frame in frames]
+    if isinstance(error, SyntaxError) and not any(is_the_authors(path, own) for path, _ in lines):
+        return ""  # of the check's own file, which its text names
+    return innermost_line(lines[::-1], own)
+
+
+def innermost_line(lines: Sequence[tuple[str, int]], own: str = "") -> str:
+    """As `place_of`, of (path, line); the most recent call first."""
+    path, line = next((line for line in lines if is_the_authors(line[0], own)), lines[0] if lines else ("", 0))
+    return f" ({os.path.basename(path)} line {line})" if path else ""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What was raised in a worker of a DataLoader, or in its thread for pinned memory."""
+
+    name: str
+    """ "DataLoader worker 0"."""
+    said: str
+    """ "ValueError: odd"."""
+    frames: list[Frame]
+    """The most recent call first."""
+
+    @classmethod
+    def of(cls, error: BaseException | None) -> "Worker | None":
+        """torch raises it again in the main process, with the stack in its words only (torch/_utils.py,
+        ExceptionWrapper). None of other exceptions."""
+        words = text(error)
+        head = re.match(r"Caught \w+ in (.+)\.\nOriginal Traceback", words)
+        if head is None:
+            return None
+        *_, last = [0, *(frame.end() for frame in _FRAME.finditer(words))]
+        own = re.search(r"^\S.*", words[last:].partition("\n")[2], re.MULTILINE | re.DOTALL)  # code is indented
+        said = re.sub(r"^(\w+\.)+(?=\w+(:|$))", "", _one_line(own[0] if own else ""))  # torch.OutOfMemoryError
+        return cls(head[1].replace(" process ", " "), said, printed_frames(words)[::-1])

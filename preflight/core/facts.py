@@ -1,0 +1,99 @@
+"""Facts: what `measure` returns. Plain JSON, checked strictly, told apart by content."""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+LIMIT = 1024 * 1024
+"""Bytes a rank and check: larger values hold up the store's one thread for everybody."""
+
+
+class BadFacts(ValueError):  # noqa: N818 -- says what they are
+    """What `measure` returned is no JSON object, holds NaN, or is too large. Its text says where."""
+
+
+def to_text(value: object) -> str:
+    """One line of canonical JSON. Raises BadFacts."""
+    if not isinstance(value, dict):
+        raise BadFacts(f"measure() returned {_named(value)}, not a dict")
+    flaw = next(_flaws(value, "facts"), None)
+    if flaw:
+        raise BadFacts(flaw)
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise BadFacts(f"the facts are no JSON: {error}") from None
+    if len(text) > LIMIT:
+        raise BadFacts(f"the facts are {len(text):,} bytes; at most {LIMIT:,} are kept a rank and check")
+    return text
+
+
+def _flaws(value: object, at: str) -> Iterator[str]:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        yield f"{at} is {value}: JSON has no such number"
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield f"{at} has the key {key!r}: keys are strings"
+            yield from _flaws(item, f"{at}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _flaws(item, f"{at}[{index}]")
+    elif not isinstance(value, str | int | float | bool | None):
+        yield f"{at} is {_named(value)}: facts are made of JSON's types"
+
+
+def _named(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+def content_hash(text: str) -> str:
+    """Equal facts have equal names, so that they travel and are kept once."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class FactsStore:
+    """All facts of a run, at rank 0: compressed, equal ones once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, bytes] = {}
+        self._of_check: dict[str, dict[int, str]] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._texts
+
+    def add_text(self, name: str, text: str) -> None:
+        """Keeps facts under their content hash."""
+        self._texts[name] = zlib.compress(text.encode(), 1)
+
+    def note(self, check: str, rank: int, name: str) -> None:
+        """The facts of this rank for this check have this content hash."""
+        self._of_check.setdefault(check, {})[rank] = name
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds."""
+        return sum(map(len, self._texts.values()))
+
+    def ranks(self, check: str) -> list[int]:
+        """The ranks whose facts for this check are here."""
+        return sorted(self._of_check.get(check, {}))
+
+    def checks(self) -> list[str]:
+        """The checks of which there are facts."""
+        return list(self._of_check)
+
+    def groups(self, check: str) -> Iterator[tuple[list[int], str]]:
+        """(ranks, JSON text), one for each group of ranks with equal facts."""
+        ranks_of: dict[str, list[int]] = {}
+        for rank, name in sorted(self._of_check.get(check, {}).items()):
+            ranks_of.setdefault(name, []).append(rank)
+        for name, ranks in ranks_of.items():
+            yield ranks, zlib.decompress(self._texts[name]).decode()
+
+    def of(self, check: str) -> dict[int, Any]:
+        """Rank to facts. Ranks with equal facts share one object."""
+        found = {rank: value for ranks, text in self.groups(check) for value in [json.loads(text)] for rank in ranks}
+        return dict(sorted(found.items()))

@@ -1,0 +1,88 @@
+"""The job as all ranks see it: how many ranks, on which nodes, over which backend."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from preflight.core import rank_ranges
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host, or a container, that runs ranks of the job."""
+
+    node: str
+    """Its name, unique in the job: "gpu-17", or "gpu-17#1" where two nodes share one host name."""
+    node_rank: int
+    ranks: tuple[int, ...]
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """Made once by rank 0 from what every rank said of itself; the same on all ranks."""
+
+    launcher: str
+    """torchrun, mpi, slurm, env (plain variables) or local (no launcher)."""
+    world_size: int
+    backend: str
+    """nccl or gloo."""
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def _node_of_rank(self) -> dict[int, Node]:
+        return {rank: node for node in self.nodes for rank in node.ranks}
+
+    def node_of(self, rank: int) -> Node:
+        """The node of a rank. A rank that never arrived has an unknown one."""
+        return self._node_of_rank.get(rank, Node("", -1, (rank,)))
+
+    def where(self, rank: int) -> dict[str, Any]:
+        """The culprit's address for a finding about one rank: node (where known) and rank."""
+        node = self.node_of(rank).node
+        return {"node": node, "rank": rank} if node else {"rank": rank}
+
+    def one_per_node(self, members: Iterable[int]) -> list[int]:
+        """The lowest member of each node: it does the work of a NODE check."""
+        lowest: dict[str, int] = {}
+        for rank in sorted(members):
+            lowest.setdefault(self.node_of(rank).node, rank)
+        return sorted(lowest.values())
+
+    @cached_property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that never arrived."""
+        return tuple(rank for rank in range(self.world_size) if rank not in self._node_of_rank)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report's `job` (docs/report.md)."""
+        return {
+            "launcher": self.launcher,
+            "world_size": self.world_size,
+            "backend": self.backend,
+            "nodes": [
+                {
+                    "node": node.node,
+                    "node_rank": node.node_rank,
+                    "ranks": rank_ranges.to_text(node.ranks),
+                    "addresses": list(node.addresses),
+                }
+                for node in self.nodes
+            ],
+            "missing_ranks": rank_ranges.to_text(self.missing),
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "Job":
+        """The reverse of `to_json`."""
+        nodes = tuple(
+            Node(
+                item["node"],
+                item["node_rank"],
+                rank_ranges.from_text(item["ranks"]),
+                tuple(item.get("addresses", ())),
+            )
+            for item in data["nodes"]
+        )
+        return Job(data["launcher"], data["world_size"], data["backend"], nodes)

@@ -1,0 +1,80 @@
+"""How a check's `measure` ended on one rank."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+KINDS = ("measured", "skipped", "raised", "crashed", "timed_out", "lost")
+LOG_TAIL = 64 * 1024
+"""Bytes of a worker's last output that are kept, and of NCCL's log."""
+_FROM_A_WORKER = ("kind", "seconds", "reason", "slug", "in_collective", "stack", "facts")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Built by the rank's own supervisor, or by rank 0 for a rank that is lost."""
+
+    kind: str
+    """measured, skipped, raised (an exception, or facts that are no facts), crashed (the process ended),
+    timed_out (killed at its deadline, or aborted) or lost (nothing more was heard of the rank)."""
+    seconds: float = 0.0
+    reason: str | None = None
+    """One line: why it was skipped, the exception, the exit status."""
+    slug: str = ""
+    """What the engine's finding is called, where it is not the kind: bad_facts. Of a skip: not_applicable."""
+    in_collective: bool = False
+    """An exception came out of a collective: the cause may be another rank."""
+    aborted: bool = False
+    """A consequence: ended before its deadline, since rank 0 had seen why it could not go on; or lost with
+    its node, after another rank of the node had died."""
+    cut_short: bool = False
+    """The run's deadline ended it, not its own: that says nothing about the machine."""
+    own_fault: bool = False
+    """preflight itself failed on this rank."""
+    collective: dict[str, Any] | None = None
+    """The last one entered: operation, shape, number (how many were entered), inside (not yet left)."""
+    signal: str | None = None
+    state: str | None = None
+    """The process's state letter from /proc before it was killed (T stopped, D uninterruptible, Z)."""
+    doing: str | None = None
+    stack: str | None = None
+    log_tail: str | None = None
+    recorded: list[dict[str, Any]] | None = None
+    """The last collectives of each process group (hangs/collective_recorder.py)."""
+    nccl_log: str | None = None
+    """The end of NCCL's own log."""
+    ras: str | None = None
+    """What NCCL's RAS said; of one rank a node."""
+    facts: str | None = None
+    """The content hash of the facts."""
+    measures_no_more: bool = False
+    """The worker could not be reaped: this rank can measure nothing further."""
+
+    @property
+    def sound(self) -> bool:
+        """Nothing has to be explained."""
+        return self.kind in ("measured", "skipped")
+
+    def cut_short_by_the_run(self) -> "Outcome":
+        """The same, where it ran into a deadline that the run had made shorter."""
+        ran_out = self.kind == "timed_out" and not self.aborted and self.state not in ("T", "t", "D", "Z")
+        return replace(self, cut_short=True) if ran_out else self
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what is empty."""
+        return {key: value for key, value in asdict(self).items() if value not in (None, "", False)}
+
+    @staticmethod
+    def from_message(message: dict[str, Any]) -> "Outcome | None":
+        """What a worker sent, which a check under test may have tampered with: None unless it is well formed."""
+        texts = [message.get(name) or "" for name in ("reason", "slug", "stack", "facts")]
+        seconds = message.get("seconds")
+        if message.get("kind") not in ("measured", "skipped", "raised") or not isinstance(seconds, float):
+            return None
+        known = {key: message[key] for key in _FROM_A_WORKER if key in message}
+        return Outcome.from_json(known) if all(isinstance(text, str) for text in texts) else None
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "Outcome":
+        """The reverse of `to_json`; unknown fields are ignored, as a newer preflight may add some."""
+        known = {key: value for key, value in data.items() if key in Outcome.__dataclass_fields__}
+        return replace(Outcome(data["kind"]), **known)

@@ -1,0 +1,53 @@
+"""Numbers and lists as all reports write them: "a, b and 4 more", "64 KiB", "40 GB/s", "5 h"."""
+
+import math
+from collections.abc import Iterable
+
+from preflight.core.rank_ranges import count, ranks
+
+__all__ = ["count", "duration", "ranks", "rate", "size", "some"]
+
+
+def some(names: Iterable[object], most: int = 4, separator: str = ", ", last: str = " and ") -> str:
+    """ "a", "a and b", "a, b and c" or "a, b and 4 more", with `most` names and how many more there are. Where that
+    would be one more, it is named instead.
+
+    `last` stands before the last name: ", " where the sentence joins several lists by "and".
+    """
+    listed = list(map(str, names))
+    if len(listed) > most + 1:
+        return f"{separator.join(listed[:most])}{separator.strip(', ')} and {len(listed) - most:,} more"
+    return last.join(filter(None, (separator.join(listed[:-1]), *listed[-1:])))
+
+
+def rate(bytes_per_s: float) -> str:
+    """ "40 GB/s", "312 MB/s": units of 1000, three digits."""
+    for unit, name in ((1e9, "GB/s"), (1e6, "MB/s")):
+        if bytes_per_s >= unit:
+            return f"{_three_digits(bytes_per_s / unit)} {name}"
+    return f"{_three_digits(bytes_per_s / 1e3)} kB/s"
+
+
+def size(of: float) -> str:
+    """ "64 KiB", "1.5 GiB": of bytes, units of 1024, three digits."""
+    for power, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if of >= 1024**power:
+            return f"{_three_digits(of / 1024**power)} {name}"
+    return f"{_three_digits(of)} B"
+
+
+def duration(seconds: float) -> str:
+    """ "12.5 ms", "3.2 s", "40 min", "5 h", "3 days": at least two of a unit, from minutes on as whole numbers."""
+    if 0 < seconds < 1:
+        return f"{_three_digits(seconds * 1000)} ms"
+    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.0f} {name}"
+    return f"{_three_digits(seconds)} s"
+
+
+def _three_digits(value: float) -> str:
+    """And all of those before the point."""
+    digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

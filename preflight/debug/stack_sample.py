@@ -1,0 +1,151 @@
+"""A look at a job that is silent: where each rank of this host stands, and whether that changes."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from preflight.core.exceptions import Frame
+from preflight.debug.ranks import Rank, recorder
+from preflight.engine import child
+from preflight.explain.artifacts import processes
+
+TELL = signal.SIGRTMAX - 7
+"""injected/sitecustomize.py answers it by all stacks."""
+ANSWER_S, RECORDER_S, PY_SPY_S, LOOK_S = 1.0, 1.0, 5.0, 30.0
+"""For a process to write its stacks (C does it, also while Python's lock is held), for the flight recorders, for
+py-spy, and for all of a look."""
+QUIET_S = 0.05
+"""What has not grown for so long is whole."""
+WORKERS = 8
+"""Children of a rank (workers of its DataLoader) that are asked, too."""
+
+
+@dataclass
+class Look:
+    """What was seen."""
+
+    places: dict[int, list[Frame]] = field(default_factory=dict)
+    """By pid: the main thread's frames, the innermost first, without those inside a collective or a DataLoader:
+    they go round while they wait. Who did not answer is not in it."""
+    recorded: dict[int, str] = field(default_factory=dict)
+    """By pid of a rank: its last entry in the flight recorder."""
+
+    def moved_since(self, before: "Look") -> list[int]:
+        """Pids that stand elsewhere than before, or have come to another collective."""
+        stands = [pid for pid, frames in self.places.items() if frames != before.places.get(pid, frames)]
+        calls = [pid for pid, last in self.recorded.items() if last != before.recorded.get(pid, last)]
+        return sorted({*stands, *calls})
+
+
+def look(ranks: list[Rank], folder: str, number: int) -> Look:
+    """Asks all; what they answer is in stacks/ and recorded/ afterwards. `number`: which look it is, from 1."""
+    end, found = time.monotonic() + LOOK_S, Look()
+    for rank in ranks:
+        for pid in (rank.pid, *_workers(rank.pid)[:WORKERS]):
+            if frames := _ask(pid, rank, _path(folder, pid, rank), number, end):
+                found.places[pid] = processes.outside(frames)
+    found.recorded = _recorded(_ring(ranks, folder), time.monotonic() + RECORDER_S)
+    return found
+
+
+def _path(folder: str, pid: int, rank: Rank) -> str:
+    """Where it answers: what was spawned into a file of its own, what was forked into its rank's."""
+    own, ranks = (os.path.join(folder, "stacks", f"{os.uname().nodename}.{number}.stack") for number in (pid, rank.pid))
+    return own if os.path.exists(own) else ranks
+
+
+def _ask(pid: int, rank: Rank, path: str, number: int, end: float) -> list[Frame]:
+    """A process's main thread. A head in the file says whose stack follows, and in which state the process was."""
+    state = child.state_of(pid)
+    head = {"rank": rank.rank, "pid": pid, "rank_pid": rank.pid, "node": os.uname().nodename, "look": number}
+    more = {"time": time.time(), "state": state, "kernel": child.wait_channel_of(pid)}
+    try:
+        with open(path, "ab") as file:
+            file.write(f"{processes.HEAD}{json.dumps({**head, **more})}\n".encode())
+            file.flush()
+            start = file.tell()
+            if state in ("R", "S") and time.monotonic() < end:
+                answered = _catches(pid) and _wait_for_answer(pid, path, start)
+                if not answered:
+                    file.write(_py_spy(pid))
+        with open(path, "rb") as file:
+            file.seek(start)
+            return processes.main_thread(file.read(1 << 20).decode(errors="replace"))
+    except OSError:
+        return []
+
+
+def _wait_for_answer(pid: int, path: str, start: int) -> bool:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, TELL)
+    end, size, grown = time.monotonic() + ANSWER_S, start, time.monotonic()
+    while time.monotonic() < end:
+        if (now := os.stat(path).st_size) != size:
+            size, grown = now, time.monotonic()
+        elif size > start and time.monotonic() - grown > QUIET_S:
+            break
+        time.sleep(0.005)
+    return size > start
+
+
+def _catches(pid: int) -> bool:
+    """TELL would end a process that has no handler for it."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status") as file:
+        caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
+        return bool(int(caught, 16) >> (TELL - 1) & 1)
+    return False
+
+
+def _workers(pid: int) -> list[int]:
+    """Its children that have a handler."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [number for number in map(int, file.read().split()) if _catches(number)]
+    return []
+
+
+def _py_spy(pid: int) -> bytes:
+    """What py-spy tells, where it is installed and may look."""
+    tool = shutil.which("py-spy")
+    if tool is None:
+        return b""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [tool, "dump", "--full-filenames", "--pid", str(pid)], capture_output=True, timeout=PY_SPY_S
+        )
+        return done.stdout
+    return b""
+
+
+def _ring(ranks: list[Rank], folder: str) -> dict[int, str]:
+    """Asks for the flight recorders: a thread of each rank listens, once torch.distributed is imported. Returns the
+    files that are to come, by pid."""
+    awaited = {}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell:
+        for rank in ranks:
+            path = recorder(folder, rank)
+            with contextlib.suppress(OSError):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                bell.sendto(b"look", f"\0preflight-debug-{rank.pid}")
+                awaited[rank.pid] = path
+    return awaited
+
+
+def _recorded(awaited: dict[int, str], end: float) -> dict[int, str]:
+    """The last entry of each, which tells whether a rank goes on: its stack is often the same in each step. Those that
+    do not answer (native code holds Python's lock; there is no group) have none."""
+    found: dict[int, str] = {}
+    while awaited.keys() - found.keys() and time.monotonic() < end:
+        for pid in awaited.keys() - found.keys():
+            with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
+                with open(awaited[pid], encoding="utf-8") as file:
+                    last = json.load(file)["entries"][-1]
+                found[pid] = json.dumps([last["record_id"], last["state"], last.get("retired")])
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,324 @@
+"""Children that may hang or die: forking them, reading what they leave, ending them within a bound."""
+
+import contextlib
+import ctypes
+import faulthandler
+import fcntl
+import glob
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from preflight.core.outcome import LOG_TAIL
+from preflight.engine.breadcrumb import Breadcrumb
+from preflight.engine.channel import Channel, Closed
+from preflight.hangs.collective_recorder import DumpFile
+
+REAP_S = 5.0
+"""A killed process that is not gone by then is in uninterruptible sleep: no signal will end it."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+_stack_of_this_child = 2
+
+
+def adopt_orphans() -> None:
+    """Processes whose parent was killed become ours, so that a worker's own children can be ended too."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def state_of(pid: int) -> str | None:
+    """The state letter of /proc/<pid>/stat (proc(5)), or None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def wait_channel_of(pid: int) -> str | None:
+    """The kernel function in which a process sleeps, where the kernel tells."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            return file.read().strip("0") or None
+    except OSError:
+        return None
+
+
+def is_alive(pid: int) -> bool:
+    """Exists and is no zombie."""
+    return state_of(pid) not in (None, "Z", "X")
+
+
+class Child:
+    """A forked process with a channel, a page, its output and a place for stack dumps."""
+
+    def __init__(
+        self,
+        target: Callable[[Channel, Breadcrumb], None],
+        name: str,
+        *,
+        output: bool = True,
+        keep: tuple[int, ...] = (),
+        outlives: bool = False,
+        dump_file: DumpFile | None = None,
+    ) -> None:
+        """Forks. `target` runs in the child, which ends by os._exit and never returns here.
+
+        With `output` the child's stdout and stderr are kept (`log_tail`), else they go to /dev/null.
+        Of the supervisor's descriptors the child has only those in `keep`. It is killed when the supervisor
+        dies, unless it `outlives` it (and then sees to its own end). `witness`: where a worker tells of its
+        collectives.
+        """
+        self.dump_file = dump_file
+        keep = (*keep, *(dump_file.descriptors if dump_file else ()))
+        self.name = name
+        self._born = time.time() - 1.0
+        self.page = Breadcrumb()
+        self._stack = os.memfd_create("stack")
+        self._tail = bytearray()
+        self.channel, theirs = Channel.pair()
+        self._output, write_end = os.pipe() if output else (-1, os.open(os.devnull, os.O_WRONLY))
+        supervisor = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            theirs.close()
+            self.channel.close()
+            for descriptor in {self._output, write_end, self._stack} - {-1}:
+                os.close(descriptor)
+            if dump_file:
+                dump_file.close()
+            raise
+        if self.pid == 0:
+            _become_child(0 if outlives else supervisor, theirs, self._stack, write_end, keep)
+            _run(target, theirs, self.page)
+        theirs.close()
+        os.close(write_end)
+        if output:
+            fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_NONBLOCK)
+        with contextlib.suppress(OSError):  # both sides do it: neither may rely on the other being first
+            os.setpgid(self.pid, self.pid)
+        self.status: int | None = None
+        self.silent = False
+        """All writing ends of its output are closed: nothing more will come."""
+
+    def fileno(self) -> int:
+        """The reading end of its output, or -1."""
+        return self._output
+
+    def drain(self) -> None:
+        """Takes what it has printed, at most 1 MiB a call, so that a flood cannot hold up the supervisor."""
+        for _ in range(16):
+            if self._output < 0 or self.silent:
+                return
+            try:
+                data = os.read(self._output, 65536)
+            except BlockingIOError:
+                return
+            self.silent = not data
+            self._tail += data
+            del self._tail[:-LOG_TAIL]
+
+    def log_tail(self) -> str:
+        """The last 64 KiB that it printed."""
+        self.drain()
+        return self._tail.decode(errors="replace")
+
+    def forget_log(self) -> None:
+        """Before a new check: what follows belongs to it."""
+        self.drain()
+        self._tail.clear()
+        os.ftruncate(self._stack, 0)
+        os.lseek(self._stack, 0, os.SEEK_SET)
+        if self.dump_file:
+            self.dump_file.forget()
+
+    def stack(self) -> str:
+        """What faulthandler has written."""
+        return os.pread(self._stack, LOG_TAIL, 0).decode(errors="replace")
+
+    def dump_stack(self, within_s: float = 0.3) -> str:
+        """Asks for the stacks now. A stopped or uninterruptible process does not answer."""
+        if state_of(self.pid) in ("R", "S") and not self.stack():
+            self.signal(signal.SIGUSR1)
+            end = time.monotonic() + within_s
+            while not self.stack() and time.monotonic() < end:
+                time.sleep(0.01)
+        return self.stack()
+
+    def write_dump(self) -> None:
+        """Asks what its collectives do now; what it says is in `dump`."""
+        if self.dump_file and state_of(self.pid) in ("R", "S"):
+            self.dump_file.ask()
+
+    def dump(self) -> dict[str, Any]:
+        """groups, number (of the page's collective, then), ras: see collective_recorder.py. {} if there is none."""
+        return self.dump_file.read() if self.dump_file else {}
+
+    def signal(self, number: int) -> None:
+        """To it alone."""
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def reap(self) -> int | None:
+        """Its exit status as os.waitstatus_to_exitcode gives it (negative: a signal), None while it lives."""
+        if self.status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = self.pid, 0
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status
+
+    def wait_status(self, within_s: float) -> int | None:
+        """Its exit status, where it ends within so long: its channel closes a moment before it does."""
+        self._gone_within(within_s)
+        return self.reap()
+
+    @staticmethod
+    def described(status: int) -> str:
+        """ "by SIGSEGV" or "with exit status 7"."""
+        if status >= 0:
+            return f"with exit status {status}"
+        known = -status in set(signal.Signals)
+        return f"by {signal.Signals(-status).name}" if known else f"by signal {-status}"
+
+    def end(self, grace_s: float = 0.0) -> bool:
+        """Ends it and all it has started; True if it is gone. Takes at most `grace_s` and REAP_S.
+
+        Its channel is closed first: within `grace_s` it may leave by itself.
+        """
+        self.channel.close()
+        gone = self._gone_within(grace_s)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
+        gone = gone or self._gone_within(REAP_S)
+        self.drain()
+        for descriptor in (self._output, self._stack):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._output = -1
+        self.page.close()
+        if self.dump_file:
+            self.dump_file.close()
+        self._remove_shared_memory()
+        return gone
+
+    def _remove_shared_memory(self) -> None:
+        """What torch named after this process (torch_<pid>_...) since it began; /dev/shm may be shared with
+        containers in which another process has the same number."""
+        for path in glob.glob(f"/dev/shm/torch_{self.pid}_*"):  # noqa: S108 -- the kernel's own place
+            with contextlib.suppress(OSError):
+                about = os.lstat(path)
+                if about.st_uid == os.getuid() and about.st_ctime >= self._born:
+                    os.unlink(path)
+
+    def _gone_within(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        pause = 0.0005
+        while self.reap() is None:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 2, 0.02)
+        return True
+
+
+def end_orphans(known: set[int], within_s: float = 2.0, by: signal.Signals = signal.SIGKILL) -> None:
+    """Ends what dead workers left behind (`adopt_orphans` made them ours), also what called setsid. Each gets the
+    signal once: a user's handler may be slow."""
+    end, asked = time.monotonic() + within_s, set[int]()
+    while (orphans := children() - known) and time.monotonic() < end:
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                if pid not in asked:
+                    os.kill(pid, by)
+                os.waitpid(pid, os.WNOHANG)
+        asked |= orphans
+        time.sleep(0.002)
+
+
+def children() -> set[int]:
+    """All of this process, whoever started them."""
+    me = os.getpid()
+    try:
+        with open(f"/proc/{me}/task/{me}/children") as file:
+            return {int(word) for word in file.read().split()}
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        import psutil
+
+        return {process.pid for process in psutil.Process().children()}
+
+
+def _become_child(supervisor: int, channel: Channel, stack: int, output: int, keep: tuple[int, ...]) -> None:
+    """Leaves the supervisor's terminal, signals and descriptors behind."""
+    os.setpgid(0, 0)
+    if supervisor:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != supervisor:
+            os._exit(0)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    # Other children's sockets, the launcher's and the store's: held here they would outlive their owners.
+    _close_all_but({0, 1, 2, channel.fileno(), stack, *keep})
+    # A line at a time, as C code's output comes: the order in the log is then the order of events.
+    sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
+    global _stack_of_this_child
+    _stack_of_this_child = stack
+    faulthandler.enable(file=stack)
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    # Writing a core of torch's size can outlast a deadline; the stack is kept, which says more.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _run(target: Callable[[Channel, Breadcrumb], None], channel: Channel, page: Breadcrumb) -> NoReturn:
+    status = 0
+    try:
+        target(channel, page)
+    except Closed:
+        pass
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def stack_dump_after(seconds: float) -> None:
+    """In a child: writes all stacks to the supervisor's page after so long, also while native code holds the
+    GIL. (Never in the supervisor: faulthandler's own thread does not survive a fork, and the forked child
+    would wait for it for ever.)"""
+    faulthandler.dump_traceback_later(seconds, file=_stack_of_this_child)
+
+
+def stack_dump_cancel() -> None:
+    """In a child: what was measured has ended in time."""
+    faulthandler.cancel_dump_traceback_later()

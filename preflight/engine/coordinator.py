@@ -1,0 +1,372 @@
+"""Rank 0's part: it plans, has every check measured and judged, and names who is missing."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from preflight.check import BASELINE, Scope
+from preflight.core import rank_ranges
+from preflight.core.facts import FactsStore, content_hash
+from preflight.core.finding import RUN
+from preflight.core.job import Job
+from preflight.core.outcome import Outcome
+from preflight.engine import loading, run_findings, store_keys
+from preflight.engine.event_loop import EventLoop, Log, Pace, poll_every
+from preflight.engine.heartbeat import Heartbeats
+from preflight.engine.membership import STRANGERS, Membership
+from preflight.hangs import blame
+from preflight.planning import plan, registry
+from preflight.planning.plan import Request
+from preflight.planning.registry import Spec
+from preflight.results import judging
+from preflight.results.progress import Plain as Screen
+from preflight.results.result import Result
+
+HEARING_S = 12.0
+"""After a check's deadline, the time that a rank's supervisor has to end its worker and say so."""
+SETTLE_S = 1.5
+"""After a loss: a node's ranks leave one after the other, and the next check must not wait for one that is going."""
+LATE_STRANGERS_S = 3.0
+"""For the answer of a process that came without a place while the checks were running."""
+COLLECTIVES_S = 3.0
+"""For the ranks that have measured to say what their collectives were, where others failed and nothing tells why."""
+BLOCKING = {"fail": "failed", "error": "had an error", "skip": "was skipped"}
+
+
+class Coordinator:
+    """One run, from its members, all or not, to its results."""
+
+    def __init__(self, loop: EventLoop, membership: Membership, job: Job, request: Request, screen: Screen) -> None:
+        self.loop, self.membership, self.job, self.request = loop, membership, job, request
+        self.book = FactsStore()
+        self.results: list[Result] = []
+        self.members = sorted(membership.present)
+        self._left_out: list[Result] = []
+        """Of checks that apply to no rank."""
+        self._screen = screen
+        self._step = 0
+        self._generation = 0
+        self._heartbeats = Heartbeats(loop, membership)
+        self._idle: set[int] = set()
+        self._specs: dict[str, Spec] = {}
+        self._strangers_judged = 0
+        self._running = ""
+        self._no_time_for: list[str] = []
+        self.reserve_s = min(10.0, max(1.5, 0.1 * loop.deadline_s))
+        """Of the run's deadline, for the last judge, the report and the end."""
+
+    def run(self) -> None:
+        """All checks, in order. Results are in `results`, also when it is interrupted midway."""
+        if self.job.missing:
+            for finding in run_findings.never_came(self.job, time.monotonic() - self.loop.started):
+                self.add_run_finding(finding)
+        for result in self.results:
+            self._screen.ended(result)
+        specs, broken = loading.load(self.loop, self.job, self.request)
+        for result in broken:
+            self._add(result)
+        self._keep_baseline(specs)
+        self._specs = {spec.id: spec for spec in plan.choose(specs, self.request)}
+        self._screen.planned(list(self._specs))
+        for spec in self._specs.values():
+            why_not = self._why_not(spec)
+            if why_not is not None:
+                self._add(Result(spec.id, spec.title, spec.plan.facts_version, skipped=why_not))
+            elif self._is_called_for(spec):
+                self._add_if_it_applies(self._check(spec))
+        self._judge_late_strangers()
+        if self._no_time_for:
+            self.add_run_finding(run_findings.no_time(self._no_time_for, self.loop.deadline_s))
+
+    def _keep_baseline(self, specs: list[Spec]) -> None:
+        """The facts that checks compare with become this run's own: its report can then be judged again by itself."""
+        baseline = self.request.baseline
+        if baseline is None:
+            return
+        unlike = run_findings.unlike_baseline(baseline, self.job)
+        if unlike is not None:
+            self.add_run_finding(unlike)
+            return
+        for spec in specs:
+            comparable = spec.plan.baseline and baseline.facts_versions.get(spec.id) == spec.plan.facts_version
+            for ranks, text in baseline.facts.groups(spec.id) if comparable else ():
+                self.book.add_text(content_hash(text), text)
+                for rank in ranks:
+                    self.book.note(f"{BASELINE}{spec.id}", rank, content_hash(text))
+
+    def _add_if_it_applies(self, result: Result) -> None:
+        if result.applies or result.check in self.request.selection.ids:
+            self._add(result)
+        else:
+            self._left_out.append(result)
+            self._screen.left_out(result.check)
+
+    def _add(self, result: Result) -> None:
+        self.results.append(result)
+        self._screen.ended(result)
+
+    def _why_not(self, spec: Spec) -> str | None:
+        """The reason to skip a check."""
+        missing = plan.not_given(spec.id, spec.plan.given, self.request.settings)
+        if missing:
+            return f"give {' and '.join(registry.how_to_set(name) for name in missing)}"
+        results = {result.check: result for result in (*self._left_out, *self.results)}
+        for read in spec.plan.reads:
+            if read in self.request.sources and read not in results and read not in self._specs:
+                return f"needs {read}, which was not selected"
+        for need in spec.plan.needs:
+            if need not in results:
+                return f"needs {need}, which was not selected"
+            status = results[need].status
+            if status in BLOCKING and self._still_matters(results[need]):
+                return f"needs {need}, which {BLOCKING[status]}"
+        for cause in spec.plan.unless:
+            if cause in results and results[cause].status == "fail" and self._still_matters(results[cause]):
+                return f"{cause} failed, and this would for the same reason"
+        if not self._who(spec):
+            return "no rank is left that could measure it"
+        left = self.loop.left - self.reserve_s
+        if left < spec.plan.estimate_s:
+            self._no_time_for.append(spec.id)
+            return (
+                f"{max(0.0, left):.1f} s are left of the run's deadline, and it takes about {spec.plan.estimate_s:g} s"
+            )
+        return None
+
+    def _still_matters(self, need: Result) -> bool:
+        """Not, where all that failed in it are ranks that are no longer members."""
+        culprits = need.culprits(self.job)
+        return not culprits or bool(culprits & set(self.members))
+
+    def _is_called_for(self, spec: Spec) -> bool:
+        found = {result.check for result in self.results if result.status in ("fail", "warn")}
+        return not spec.plan.when or self._is_asked_for(spec.id) or bool(found & set(spec.plan.when))
+
+    def _is_asked_for(self, check: str) -> bool:
+        return bool(self.request.selection.only) and self.request.selection.names(check)
+
+    # One check
+
+    def _who(self, spec: Spec) -> list[int]:
+        able = [rank for rank in self.members if rank not in self._idle]
+        return self.job.one_per_node(able) if spec.plan.scope is Scope.NODE else able
+
+    def _check(self, spec: Spec) -> Result:
+        self._running = spec.id
+        self._screen.running(spec.id, spec.plan.estimate_s)
+        who = self._who(spec)
+        outcomes = self._with_facts(spec.id, self._measure(spec, who))
+        self._idle |= {rank for rank, outcome in outcomes.items() if outcome.measures_no_more}
+        before = len(self.members)
+        self._let_go(outcomes)
+        if len(self.members) < before or not all(outcome.sound for outcome in outcomes.values()):
+            self._generation += 1  # the process group is broken, or has a member that is gone
+        return self._judged(spec, outcomes)
+
+    def _let_go(self, outcomes: Mapping[int, Outcome]) -> None:
+        """Members that are lost leave; those whose outcome does not say so get a finding of their own."""
+        members = set(self.members)
+        settled = self.loop.until(SETTLE_S)
+        while members & set(self._heartbeats.lost) and (
+            time.monotonic() < settled or self._heartbeats.suspects(members)
+        ):
+            self._heartbeats.look(members)
+            self.loop.pump(0.1)
+        for rank in sorted(members & set(self._heartbeats.lost)):
+            if rank not in outcomes or outcomes[rank].kind != "lost":
+                self.add_run_finding(self._gone(rank))
+        self.members = [rank for rank in self.members if rank not in self._heartbeats.lost]
+
+    def _gone(self, rank: int) -> dict[str, Any]:
+        finding = run_findings.gone(rank, self.job, self._heartbeats.lost[rank])
+        if rank in self._heartbeats.dragged_along:
+            return {**finding, "severity": "info", "message": f"{finding['message']}: it went with its node"}
+        return finding
+
+    def _judged(self, spec: Spec, outcomes: Mapping[int, Outcome]) -> Result:
+        if STRANGERS in spec.plan.reads:
+            self._strangers_judged = len(self.membership.strangers)
+        self.membership.note_strangers(self.book)
+        answer = self.loop.ask(
+            "judge",
+            lambda: judging.judge(spec.source, self.job, outcomes, self.book, self.request.settings),
+            judging.deadline_s(len(outcomes)),
+        )
+        judged = judging.judged(
+            spec.source, spec.plan.scope, outcomes, self.job, answer, judges_failures=spec.plan.judges_failures
+        )
+        return Result(
+            spec.id,
+            spec.title,
+            spec.plan.facts_version,
+            self.request.policy.applied(judged.findings, self.job),
+            outcomes,
+            judged.summary,
+            skipped=_skip_reason(outcomes),
+            picture=list(judged.picture),
+            aside=spec.plan.aside and spec.id not in self.request.selection.ids,
+        )
+
+    def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
+        deadline_s = min(spec.deadline_s, self.loop.left - self.reserve_s)
+        self._step += 1
+        fresh = spec.plan.fresh or plan.is_given(spec.id, spec.plan.fresh_with, self.request.settings)
+        self._generation += fresh
+        order = {
+            "step": self._step, "source": vars(spec.source), "members": who, "generation": self._generation,
+            "deadline_s": deadline_s, "fresh": fresh, "level": self.request.selection.level,
+        }  # fmt: skip
+        done = Log(self.loop, store_keys.done(self.membership.run_id, self._step))
+        self._say("step", order={**order, "members": rank_ranges.to_text(who)})
+        slot = self.loop.slot
+        assert slot is not None
+        if fresh:
+            slot.retire()
+        if 0 in who:
+            slot.start(order)
+        outcomes = self._gather(spec, who, done, deadline_s)
+        if spec.plan.scope is Scope.WORLD and blame.is_open(outcomes):
+            self._ask_those_who_measured(outcomes)
+        if deadline_s < spec.deadline_s:
+            outcomes = {rank: outcome.cut_short_by_the_run() for rank, outcome in outcomes.items()}
+        if 0 in outcomes and (name := outcomes[0].facts):
+            self.book.add_text(name, slot.take_facts(name))
+        return dict(sorted(outcomes.items()))
+
+    def _gather(self, spec: Spec, who: list[int], done: Log, deadline_s: float) -> dict[int, Outcome]:
+        """The outcome of every rank asked; ranks that are lost get theirs from here."""
+        outcomes: dict[int, Outcome] = {}
+        start = time.monotonic()
+        end = min(start + deadline_s + HEARING_S, self.loop.end_at - 0.6 * self.reserve_s)
+        trouble_at: float | None = None
+        pace = Pace(self.job.world_size)
+        self._heartbeats.begin()
+        while missing := set(who) - set(outcomes):
+            if self.loop.slot and 0 in missing and self.loop.slot.outcome:
+                outcomes[0] = self.loop.slot.outcome
+            for _, entry in done.new() if pace.is_due() else ():
+                if entry["rank"] in missing:
+                    outcomes.setdefault(entry["rank"], Outcome.from_json(entry["outcome"]))
+                    pace.restart()
+            self._heartbeats.look(set(self.members))
+            if time.monotonic() >= end:
+                self._heartbeats.lose(
+                    missing - set(outcomes),
+                    f"its supervisor did not answer within {end - start:.0f} s",
+                )
+            for rank in missing & set(self._heartbeats.lost) - set(outcomes):
+                outcomes[rank] = self._heartbeats.outcome_of(rank)
+            if spec.plan.scope is Scope.WORLD and any(o.kind != "measured" for o in outcomes.values()):
+                trouble_at = trouble_at or time.monotonic()
+                if time.monotonic() - trouble_at > max(3.0, 0.1 * deadline_s):
+                    self._abort(outcomes)
+                    trouble_at = float("inf")
+            if set(who) - set(outcomes):
+                self.loop.pump(pace.pause)
+        return outcomes
+
+    def _ask_those_who_measured(self, outcomes: dict[int, Outcome]) -> None:
+        """One of them may have left out the collective in which the others wait."""
+        missing = {rank for rank, outcome in outcomes.items() if outcome.kind == "measured"}
+        if not missing:
+            return
+        log = Log(self.loop, store_keys.collectives(self.membership.run_id, self._step))
+        self._say("tell_collectives")
+        end = self.loop.until(COLLECTIVES_S)
+        while missing and time.monotonic() < end:
+            heard = [entry for _, entry in log.new()]
+            if 0 in missing and self.loop.slot:
+                heard.append({"rank": 0, "recorded": self.loop.slot.write_dump()})
+            for rank, recorded in ((entry["rank"], entry["recorded"]) for entry in heard):
+                if rank in missing:
+                    outcomes[rank] = replace(outcomes[rank], recorded=recorded)
+                    missing.discard(rank)
+            self.loop.pump(poll_every(self.job.world_size) if missing else 0.0)
+
+    def _abort(self, outcomes: Mapping[int, Outcome]) -> None:
+        """Others wait for ranks that will not come: no need to wait for the deadline with them."""
+        unsound = [rank for rank, outcome in outcomes.items() if outcome.kind != "measured"]
+        reason = f"{rank_ranges.ranks(unsound)} could not go on, and it did not end without"
+        self._say("abort", step=self._step, reason=reason)
+        if self.loop.slot:
+            self.loop.slot.abort(reason)
+
+    def _say(self, event: str, **content: Any) -> None:
+        """What every rank is to do now: one key, since rank 0 waits for all before it goes on."""
+        if self._step == 1 and event == "step":
+            processes = {
+                str(rank): (a.about["pid"], a.nonce, a.about["pids"]) for rank, a in self.membership.present.items()
+            }
+            job = {"job": self.job.to_json(), "settings": dict(self.request.settings), "processes": processes}
+            self.membership.put(store_keys.job(self.membership.run_id), job)
+        self.membership.put(store_keys.now(self.membership.run_id), {"event": event, "step": self._step, **content})
+
+    def _with_facts(self, check: str, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
+        """Brings the facts into the book. A rank whose facts are gone has not measured."""
+        self._fetch_facts(check, outcomes)
+        gone = Outcome("raised", slug="bad_facts", reason="its facts did not arrive at rank 0")
+        there = set(self.book.ranks(check))
+        return {r: o if o.kind != "measured" or r in there else gone for r, o in outcomes.items()}
+
+    def _fetch_facts(self, check: str, outcomes: Mapping[int, Outcome]) -> None:
+        names = {rank: outcome.facts for rank, outcome in outcomes.items() if outcome.facts}
+        wanted = sorted({name for name in names.values() if name not in self.book})
+        keys = [store_keys.facts(self.membership.run_id, name) for name in wanted]
+        for name, text in zip(wanted, self.loop.fetch(keys), strict=True):
+            if text is not None:
+                self.book.add_text(name, text)
+        if keys:
+            self.loop.request("delete", keys=keys)
+        for rank, name in names.items():
+            if name in self.book:
+                self.book.note(check, rank, name)
+
+    def not_run(self, why: str) -> list[Result]:
+        """What an interruption has left undone, as skips."""
+        done = {result.check for result in self.results}
+        left = [spec for spec in self._specs.values() if spec.id not in done]
+        begun = f"{why.removesuffix(' before it')} while it was measured"
+        return [Result(s.id, s.title, skipped=begun if s.id == self._running else why) for s in left]
+
+    def find_the_dead(self) -> bool:
+        """When this supervisor itself was told to end: is a rank beside it the reason?"""
+        self._heartbeats.find_the_dead(set(self.members))
+        fresh = [rank for rank in self.members if rank in self._heartbeats.lost]
+        for rank in fresh:
+            self.add_run_finding(self._gone(rank))
+        self.members = [rank for rank in self.members if rank not in fresh]
+        return bool(fresh or self.membership.dead_beside_me(set(self._heartbeats.lost)))
+
+    def add_run_finding(self, finding: dict[str, Any]) -> None:
+        """All of them are one result, which stands first."""
+        if not self.results or self.results[0].check != RUN:
+            self.results.insert(0, run_findings.run_result([]))
+        self.results[0].findings.extend(self.request.policy.applied([finding], self.job))
+
+    def _judge_late_strangers(self) -> None:
+        """A second process with a taken rank may show itself when its check has been judged already."""
+        self.membership.look(late=True)
+        end = self.loop.until(LATE_STRANGERS_S)
+        while self.membership.strangers_may_answer() and time.monotonic() < end:
+            self.loop.pump(0.05)
+            self.membership.look(late=True)
+        if len(self.membership.strangers) == self._strangers_judged:
+            return
+        for place, result in enumerate(self.results):
+            spec = self._specs.get(result.check)
+            if spec is not None and STRANGERS in spec.plan.reads and result.outcomes:
+                self.results[place] = self._judged(spec, result.outcomes)
+                self._screen.ended(self.results[place])
+
+
+def _skip_reason(outcomes: Mapping[int, Outcome]) -> str | None:
+    by_reason: dict[str, list[int]] = {}
+    for rank, outcome in outcomes.items():
+        if outcome.kind == "skipped":
+            by_reason.setdefault(outcome.reason or "", []).append(rank)
+    if not by_reason:
+        return None
+    if len(by_reason) == 1 and len(next(iter(by_reason.values()))) == len(outcomes):
+        return next(iter(by_reason))
+    return "; ".join(f"{rank_ranges.ranks(ranks)}: {reason}" for reason, ranks in by_reason.items())

@@ -1,0 +1,270 @@
+"""A supervisor's one loop: it waits, listens and keeps deadlines, and does nothing that could hang it."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from preflight.core.answer import Answer, Failure, FailureKind
+from preflight.engine.child import Child
+from preflight.engine.worker_slot import WorkerSlot
+
+FETCH_AT_ONCE = 32
+"""Values a message: of the largest facts (1 MiB) a channel's message holds that many."""
+BEAT_S = 1.0
+"""Seconds between signs of life, in a small world; see `beat_every`."""
+DEAD_MAN_S = 30.0
+"""After the run's deadline and so long, the kernel ends a supervisor that is stuck itself."""
+ENDING_S = 10.0
+"""For the report and the farewell of a run that was interrupted, or has used up its time."""
+SECOND_SIGNAL_S = 1.0
+"""A terminal's Ctrl-C and the launcher's forwarding of it arrive together: they are one."""
+
+
+class Interrupted(Exception):  # noqa: N818 -- an event
+    """A signal, or the launcher's death. Its text says which."""
+
+
+class Store(Protocol):
+    """The store client, or a dictionary where the world is one process (memory_store.py)."""
+
+    @property
+    def child(self) -> Child | None: ...
+    def request(self, do: str, **arguments: Any) -> Any: ...
+    def tell(self, do: str, **arguments: Any) -> None: ...
+    def end(self) -> None: ...
+
+
+def beat_every(world_size: int) -> float:
+    """Seconds between beats and polls for signs of life: the store's one thread serves everybody."""
+    return min(10.0, max(BEAT_S, world_size / 2000))
+
+
+def poll_every(world_size: int) -> float:
+    """Seconds between a rank's looks for its next check: about 19,000 looks a second are what the store
+    answers (one client, 2 cores), and half of that is left for work."""
+    return min(1.0, max(0.004, world_size / 10000))
+
+
+class Pace:
+    """Polls the store with back-off: polling must not slow a long check, nor waiting a short one."""
+
+    def __init__(self, world_size: int) -> None:
+        self._least = poll_every(world_size)
+        self._since = self._next = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Something has happened; more may follow soon."""
+        self._since = self._next = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether it is time to look; then the next time is set, 5% of the time waited away."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + max(self._least, min(0.25, (now - self._since) / 20))
+        return True
+
+    @property
+    def pause(self) -> float:
+        """Seconds until it is time."""
+        return max(0.0, self._next - time.monotonic())
+
+
+class EventLoop:
+    """Signals, deadlines, children and the store of one supervisor."""
+
+    def __init__(self, deadline_s: float, parent: int | None = None) -> None:
+        """`parent`: the process that started this one, where it said so: it may have died since."""
+        self.started = time.monotonic()
+        self.deadline_s = deadline_s
+        self.end_at = self.started + deadline_s
+        self.store: Store | None = None
+        self.slot: WorkerSlot | None = None
+        self.beat_key = ""
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called with every turn of the loop."""
+        self.world_size = 1
+        self.ending = False
+        self._last_beat = 0.0
+        self._beats = 0
+        self.still_s = 0.0
+        """The longest gap between two turns of the loop: more than a few seconds, and it was stopped."""
+        self._last_turn = 0.0
+        self._errands: list[Child] = []
+        self._parent = parent or os.getppid()
+        self.watches_launcher = True
+        """Its death ends the run."""
+        self._signals: list[tuple[int, float]] = []
+        self._wake, self._woken = socket.socketpair()
+        self._listen_to_signals()
+
+    def _listen_to_signals(self) -> None:
+        for end in (self._wake, self._woken):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
+                signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by a parent, it would hide how children end
+        # The dead-man's switch is the kernel's alone. faulthandler's timer is a thread: a forked child cannot arm
+        # its own after that. Its signal handler writes the stack to stderr, which may be a full pipe.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, self.deadline_s + DEAD_MAN_S)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        now = time.monotonic()
+        if self._signals and number == signal.SIGINT and now - self._signals[0][1] > SECOND_SIGNAL_S:
+            self.end_children()
+            os._exit(3)
+        self._signals.append((number, now))
+
+    @property
+    def left(self) -> float:
+        """Seconds until the run's deadline."""
+        return self.end_at - time.monotonic()
+
+    def request(self, do: str, **arguments: Any) -> Any:
+        """One request to the store (store_client.py has the operations). Raises StoreLost."""
+        assert self.store is not None
+        return self.store.request(do, **arguments)
+
+    def fetch(self, keys: Sequence[str], at_once: int = FETCH_AT_ONCE) -> Iterator[str | None]:
+        """The values of keys, None for an absent one; asked for as they are taken, so many at a time."""
+        for start in range(0, len(keys), at_once):
+            yield from self.request("fetch", keys=keys[start : start + at_once])
+
+    def errand_pids(self) -> set[int]:
+        """Children that work for the supervisor at this moment."""
+        return {child.pid for child in self._errands}
+
+    def begin_ending(self) -> None:
+        """From here on signals are ignored, and what is left to do gets time for it."""
+        self.ending = True
+        self.end_at = max(self.end_at, time.monotonic() + ENDING_S)
+
+    def until(self, seconds: float) -> float:
+        """A bound on a wait, as a point in time: its own, or the run's, whichever is sooner."""
+        return min(time.monotonic() + seconds, self.end_at)
+
+    def pump(self, seconds: float) -> None:
+        """Waits until something comes, at most so long (and never longer than a beat), and serves it.
+
+        Raises Interrupted, unless the run is ending already.
+        """
+        if not self.ending:
+            self._raise_if_interrupted()
+        now = time.monotonic()
+        self.still_s = max(self.still_s, now - (self._last_turn or now))
+        self._last_turn = now
+        bound = min(seconds, 0.25, self.slot.deadline_in() if self.slot else 1.0)
+        poll = select.poll()  # and not select(), which ends at 1,024 descriptors
+        for descriptor, events in self._descriptors().items():
+            poll.register(descriptor, events)
+        with contextlib.suppress(InterruptedError):
+            poll.poll(max(0.0, bound) * 1000)
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+        for child in self._children():
+            child.channel.flush()
+        if self.slot:
+            self.slot.tick()
+        self._beat()
+        self.on_turn()
+        if not self.ending:
+            self._raise_if_interrupted()
+
+    def _raise_if_interrupted(self) -> None:
+        if self._signals:
+            raise Interrupted(f"was sent {signal.Signals(self._signals[0][0]).name}")
+        if self.watches_launcher and os.getppid() != self._parent:
+            raise Interrupted(f"its launcher (process {self._parent}) has died")
+
+    def _children(self) -> Iterator[Child]:
+        if self.store and self.store.child:
+            yield self.store.child
+        if self.slot and self.slot.worker:
+            yield self.slot.worker
+        yield from self._errands
+
+    def _descriptors(self) -> dict[int, int]:
+        """What to wait for, by descriptor."""
+        found = {self._woken.fileno(): select.POLLIN}
+        for child in self._children():
+            if not child.channel.closed:
+                found[child.channel.fileno()] = select.POLLIN | (select.POLLOUT if child.channel.wants_to_write else 0)
+            if child.fileno() >= 0 and not child.silent:
+                found[child.fileno()] = select.POLLIN
+        return found
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self.beat_key and self.store and now - self._last_beat >= beat_every(self.world_size):
+            self._last_beat, self._beats = now, self._beats + 1
+            doing = self.slot.doing() if self.slot and self.slot.busy else None
+            self.store.tell("put", key=self.beat_key, value=json.dumps({"beat": self._beats, "doing": doing}))
+
+    def ask(self, name: str, work: Callable[[], dict[str, Any]], deadline_s: float) -> Answer | Failure:
+        """Runs `work` in a child of its own."""
+        try:
+            child = Child(lambda channel, _page: channel.send_all({"value": work()}), name)
+        except OSError as error:
+            return Failure(FailureKind.CRASHED, f"could not be forked: {error.strerror}")
+        self._errands.append(child)
+        start, end = time.monotonic(), self.until(deadline_s)
+        try:
+            while (message := child.channel.receive()) is None:
+                if child.channel.closed:
+                    return _why_it_ended(child)
+                if time.monotonic() >= end:
+                    return Failure(FailureKind.TIMED_OUT, f"did not end within {end - start:.1f} s", child.dump_stack())
+                self.pump(end - time.monotonic())
+            return Answer(message["value"])
+        finally:
+            self._errands.remove(child)
+            child.end()
+
+    def end_children(self) -> None:
+        """The last thing but the exit."""
+        for child in list(self._errands):
+            child.end()
+        if self.slot:
+            self.slot.leave()
+        if self.store:
+            self.store.end()
+
+
+def _why_it_ended(child: Child) -> Failure:
+    status = child.wait_status(1.0)
+    how = "for no known reason" if status is None else child.described(status)
+    return Failure(FailureKind.CRASHED, f"ended {how}", child.stack() or child.log_tail())
+
+
+class Log:
+    """A log on the store, read on: each entry once, in order of arrival, as JSON."""
+
+    def __init__(self, loop: EventLoop, name: str) -> None:
+        self._loop, self._name = loop, name
+        self._count = 0
+        self._holes: set[int] = set()
+
+    def count(self) -> int:
+        """How many entries there are."""
+        return int(self._loop.request("count", key=self._name))
+
+    def new(self) -> list[tuple[int, dict[str, Any]]]:
+        """(number from 1, entry) of all that have come since. An appender that died between counting and
+        writing leaves a hole, which is looked at again each time."""
+        count = self._loop.request("count", key=self._name)
+        wanted = sorted(self._holes | set(range(self._count + 1, count + 1)))
+        self._count = count
+        values = self._loop.fetch([f"{self._name}/{index}" for index in wanted])
+        found = [(index, json.loads(value)) for index, value in zip(wanted, values, strict=True) if value]
+        self._holes = set(wanted) - {index for index, _ in found}
+        return found

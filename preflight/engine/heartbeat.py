@@ -1,0 +1,110 @@
+"""Rank 0's watch over the others: who has left, who is silent, who is dead."""
+
+import json
+import time
+from collections.abc import Mapping
+
+from preflight.core.outcome import Outcome
+from preflight.engine import store_keys
+from preflight.engine.event_loop import EventLoop, Log, beat_every
+from preflight.engine.membership import Membership
+
+SILENT_S = 12.0
+"""A rank whose supervisor gave no sign of life for so long is lost. (Time in which the store itself did
+not answer does not count: see Silence.)"""
+BEATS_AT_ONCE = 512
+
+
+class StoodStill(Exception):  # noqa: N818 -- an event
+    """Another rank gave up on this one, which was stopped or starved: it can blame nobody now."""
+
+
+class Silence:
+    """How long each rank's beat has not changed, in time in which the store did answer."""
+
+    def __init__(self, world_size: int = 1) -> None:
+        self._longest_gap_s = max(2.0, 1.25 * beat_every(world_size))
+        self._beats: dict[int, str | None] = {}
+        self._silent: dict[int, float] = {}
+        self._asked: dict[int, float] = {}
+
+    def heard(self, beats: Mapping[int, str | None], now: float) -> dict[int, float]:
+        """Seconds of silence by rank. A long gap between two looks counts 2 s (in a small world): then it was the
+        store, or this supervisor, that stood still."""
+        for rank, beat in beats.items():
+            passed = min(now - self._asked.get(rank, now), self._longest_gap_s)
+            unchanged = rank in self._silent and beat == self._beats.get(rank)
+            self._silent[rank] = self._silent[rank] + passed if unchanged else 0.0
+            self._beats[rank], self._asked[rank] = beat, now
+        return {rank: self._silent[rank] for rank in beats}
+
+    def of(self, rank: int) -> float:
+        """Its silence at the last look."""
+        return self._silent.get(rank, 0.0)
+
+    def pause(self) -> None:
+        """Nobody was listened to for a while: that does not count."""
+        self._asked.clear()
+
+
+class Heartbeats:
+    """`lost` says of each lost rank why; those in `dragged_along` went with their node, after another's death."""
+
+    def __init__(self, loop: EventLoop, membership: Membership) -> None:
+        self.lost: dict[int, str] = {}
+        self.dragged_along: set[int] = set()
+        self.own_faults: set[int] = set()
+        self._loop, self._membership = loop, membership
+        self._silence = Silence(membership.world_size)
+        self._left = Log(loop, store_keys.left(membership.run_id))
+        self._last_look = 0.0
+
+    def begin(self) -> None:
+        """A new check: what was heard before does not count."""
+        self._silence.pause()
+
+    def look(self, members: set[int]) -> None:
+        """Now and then, at all members: one that has answered already may be cut off, too."""
+        now = time.monotonic()
+        if now - self._last_look < beat_every(self._membership.world_size):
+            return
+        self._last_look = now
+        self._membership.look(late=True)
+        for _, entry in self._left.new():
+            if entry["kind"] == "gave_up":
+                raise StoodStill(f"rank 0 stood still: rank {entry['rank']} left, since {entry['why']}")
+            self.own_faults |= {entry["rank"]} if entry["kind"] == "fault" else set()
+            self.lose(set(entry["dead"]), "its supervisor has died, as its node's other ranks saw")
+            self.lose({entry["rank"]}, entry["why"])
+            self.dragged_along |= {entry["rank"]} if entry["dead"] else set()
+        self._listen(sorted(members - set(self.lost) - {0}))
+        self.find_the_dead(members)
+
+    def _listen(self, ranks: list[int]) -> None:
+        keys = [store_keys.beat(self._membership.run_id, rank) for rank in ranks]
+        beats = dict(zip(ranks, self._loop.fetch(keys, BEATS_AT_ONCE), strict=True))
+        every = beat_every(self._membership.world_size)
+        for rank, seconds in self._silence.heard(beats, time.monotonic()).items():
+            if seconds >= SILENT_S + every:
+                doing = json.loads(beats[rank] or "{}").get("doing")
+                last = f"; last doing: {doing}" if doing else ""
+                self.lose({rank}, f"no sign of life for {seconds:.0f} s, expected one every {every:.0f} s{last}")
+
+    def outcome_of(self, rank: int) -> Outcome:
+        """For a check that a lost rank owes."""
+        dragged, at_fault = rank in self.dragged_along, rank in self.own_faults
+        return Outcome("lost", reason=self.lost[rank], aborted=dragged, own_fault=at_fault)
+
+    def suspects(self, members: set[int]) -> set[int]:
+        """Those that may be about to be lost, too: a node's ranks fall silent together."""
+        return {rank for rank in members - set(self.lost) if self._silence.of(rank) > SILENT_S / 2}
+
+    def lose(self, ranks: set[int], why: str) -> None:
+        """The first reason stands."""
+        for rank in ranks - {0}:
+            self.lost.setdefault(rank, why)
+
+    def find_the_dead(self, ranks: set[int]) -> None:
+        """On this node the process table tells."""
+        for rank in self._membership.dead_beside_me(ranks - set(self.lost) - {0}):
+            self.lose({rank}, f"its supervisor (process {self._membership.present[rank].about['pid']}) has died")

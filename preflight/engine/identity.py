@@ -1,0 +1,238 @@
+"""Who am I? The one module that reads RANK and its friends."""
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torch's env:// rendezvous and its launcher's scripts rely on."""
+ALSO_READ = ("GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "CUDA_VISIBLE_DEVICES")
+TORCH_PORT = 29500
+"""torchrun's own default for MASTER_PORT."""
+CALL = "PREFLIGHT_CALL"
+"""Which of several runs in one job this is (see cli/api.py)."""
+PARENT = "PREFLIGHT_PARENT"
+"""The training process that started this one."""
+MOST_RANKS = 10**6
+"""A larger number is no world size: somebody took a job's id."""
+STEP_PORTS = 20000
+"""First of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
+ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One process's place in the job, as its launcher gave it."""
+
+    launcher: str
+    rank: int | None
+    """None where the environment does not say it, or says nonsense (see `problems`)."""
+    world_size: int
+    local_rank: int | None
+    """None: counted off in the order of the ranks of its node."""
+    local_world_size: int | None
+    node_rank: int | None
+    node_name: str
+    node_key: str
+    """Equal for processes of one node, and different for others, also where host names are equal."""
+    master_addr: str
+    master_port: int | None
+    agent_store: bool
+    """The launcher serves a store at master_addr:master_port."""
+    restarts: int
+    parent: int | None = None
+    call: str = ""
+    """Set where a training script runs preflight, maybe several times, on one store."""
+    problems: tuple[tuple[str, str], ...] = ()
+    """(variable, what is wrong with it)"""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """The launch variables, for `env.launch`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What rank 0 needs to know of a process."""
+        return {
+            "launcher": self.launcher, "rank": self.rank, "world_size": self.world_size,
+            "node_rank": self.node_rank, "node_name": self.node_name, "node_key": self.node_key,
+            "restarts": self.restarts, "problems": list(self.problems), "environ": dict(self.environ),
+        }  # fmt: skip
+
+
+class _Reader:
+    """Reads whole numbers out of an environment and notes what is wrong with them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.problems: list[tuple[str, str]] = []
+
+    def number(self, *names: str, required: bool = False, least: int = 0, most: int = 10**9) -> int | None:
+        """The first of these variables that is set."""
+        name = next((name for name in names if self._environ.get(name, "").strip()), None)
+        if name is None:
+            if required:
+                self.problems.append((names[0], "is not set"))
+            return None
+        text = self._environ[name].strip()
+        if not re.fullmatch(r"[0-9]{1,20}", text) or not least <= int(text) <= most:
+            is_large = most >= MOST_RANKS and text.isdecimal() and int(text) > most
+            bounds = f"of at least {least}" if most >= MOST_RANKS and not is_large else f"from {least} to {most}"
+            self.problems.append((name, f"is {text!r}, not a whole number {bounds}"))
+            return None
+        return int(text)
+
+
+def from_environ(environ: Mapping[str, str]) -> Identity:
+    """RANK and WORLD_SIZE (torchrun, plain) first, then MPI or a Slurm step, else alone."""
+    if "RANK" in environ or "WORLD_SIZE" in environ:
+        return _plain(environ)
+    if _is_slurm_step(environ):
+        return _slurm(environ)
+    if "OMPI_COMM_WORLD_RANK" in environ or "PMIX_RANK" in environ or "PMI_RANK" in environ:
+        return _mpi(environ)
+    return _identity("local", environ, _Reader(environ), rank=0, world_size=1)
+
+
+def _is_slurm_step(environ: Mapping[str, str]) -> bool:
+    """srun with several tasks. An mpirun inside an allocation starts one daemon a node by srun: its ranks have
+    MPI's rank beside the daemon's SLURM_PROCID, while srun's own PMI plugins give both the same value."""
+    if not environ.get("SLURM_STEP_ID", "").isdigit() or environ.get("SLURM_STEP_NUM_TASKS", "1") == "1":
+        return False
+    ranks = {environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if name in environ}
+    sizes = {environ[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if name in environ}
+    return ranks <= {environ.get("SLURM_PROCID")} and sizes <= {environ["SLURM_STEP_NUM_TASKS"]}
+
+
+def _plain(environ: Mapping[str, str]) -> Identity:
+    read = _Reader(environ)
+    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "env"
+    rank = read.number("RANK", required=True, most=MOST_RANKS)
+    world_size = read.number("WORLD_SIZE", required=True, least=1, most=MOST_RANKS)
+    if not environ.get("MASTER_ADDR", "").strip():
+        read.problems.append(("MASTER_ADDR", "is not set"))
+    read.number("MASTER_PORT", required=True, least=1, most=65535)
+    return _identity(launcher, environ, read, rank=rank, world_size=world_size)
+
+
+def _mpi(environ: Mapping[str, str]) -> Identity:
+    read = _Reader(environ)
+    rank = read.number("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", required=True)
+    world_size = read.number(
+        "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", required=True, least=1
+    )
+    local_rank = read.number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+    local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    # All ranks of one node are children of one mpirun or daemon; over nodes somebody must name a host.
+    one_node = local_size is not None and local_size == world_size
+    name = environ.get("PMIX_NAMESPACE") or (str(os.getppid()) if one_node else None)
+    return _identity(
+        "mpi", environ, read, rank=rank, world_size=world_size, local_rank=local_rank,
+        local_world_size=local_size, host="127.0.0.1" if one_node else "",
+        port=_port_of(name) if name else TORCH_PORT,
+    )  # fmt: skip
+
+
+def _slurm(environ: Mapping[str, str]) -> Identity:
+    read = _Reader(environ)
+    rank = read.number("SLURM_PROCID", required=True)
+    world_size = read.number("SLURM_STEP_NUM_TASKS", required=True, least=1)
+    step = f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
+    return _identity(
+        "slurm", environ, read, rank=rank, world_size=world_size,
+        local_rank=read.number("SLURM_LOCALID"), node_rank=read.number("SLURM_NODEID"),
+        host=first_host(environ.get("SLURM_STEP_NODELIST", "")), port=_port_of(step),
+    )  # fmt: skip
+
+
+def _identity(
+    launcher: str,
+    environ: Mapping[str, str],
+    read: _Reader,
+    *,
+    rank: int | None,
+    world_size: int | None,
+    local_rank: int | None = None,
+    local_world_size: int | None = None,
+    node_rank: int | None = None,
+    host: str = "",
+    port: int | None = None,
+) -> Identity:
+    if launcher in ("torchrun", "env"):
+        local_rank = read.number("LOCAL_RANK", required=launcher == "torchrun")
+        local_world_size = read.number("LOCAL_WORLD_SIZE", required=launcher == "torchrun", least=1)
+        node_rank = read.number("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
+    master_port = read.number("MASTER_PORT", least=1, most=65535) if environ.get("MASTER_PORT") else port
+    return Identity(
+        launcher=launcher,
+        rank=rank,
+        world_size=world_size or 1,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
+        node_rank=node_rank,
+        node_name=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        node_key=_node_key(node_rank),
+        master_addr=environ.get("MASTER_ADDR", "").strip() or host,
+        master_port=master_port,
+        agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        parent=_Reader(environ).number(PARENT),
+        call=environ.get(CALL, ""),
+        restarts=_Reader(environ).number("TORCHELASTIC_RESTART_COUNT") or 0,
+        problems=tuple(dict.fromkeys(read.problems)),
+        environ={name: environ[name] for name in (*VARIABLES, *ALSO_READ) if name in environ},
+    )
+
+
+def _node_key(node_rank: int | None) -> str:
+    """What tells machines and containers apart, and the launcher's number of the node: alone it may be stale, as
+    where a batch script's environment is carried to another host."""
+    number = "" if node_rank is None else f"node {node_rank}"
+    return "|".join((number, socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id"), _network()))
+
+
+def _network() -> str:
+    try:
+        return os.readlink("/proc/self/ns/net")
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """Process numbers mean the same only within one: ranks in containers of their own have others."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+def _port_of(name: str) -> int:
+    return STEP_PORTS + int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % 10000
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a Slurm node list: "gpu[007-010,12],x1" gives "gpu007"; "" gives ""."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodelist)
+    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first.group()) if first else ""
+
+
+def addresses(hosts: Callable[[], dict[str, Any]] | None = None) -> tuple[str, ...]:
+    """This node's IPv4 and global IPv6 addresses without loopback, as psutil lists them."""
+    import psutil
+
+    found = (hosts or psutil.net_if_addrs)()
+    listed = [
+        entry.address
+        for entries in found.values()
+        for entry in entries
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return tuple(a for a in listed if not a.startswith(("127.", "::1", "fe80")))[:16]

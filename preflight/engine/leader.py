@@ -1,0 +1,154 @@
+"""Rank 0's part around the checks: who is here, what is refused, and the verdict that all ranks end with."""
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from preflight.core.answer import Failure
+from preflight.core.job import Job
+from preflight.engine import shutdown, store_keys
+from preflight.engine.coordinator import Coordinator
+from preflight.engine.event_loop import Interrupted
+from preflight.engine.heartbeat import StoodStill
+from preflight.engine.membership import Membership
+from preflight.engine.process_group import choose_backend
+from preflight.engine.run_findings import interrupted, own_fault, run_finding, stood_still, store_lost
+from preflight.engine.store_client import StoreLost
+from preflight.errors import UsageError
+from preflight.results import console, progress, result
+
+if TYPE_CHECKING:
+    from preflight.engine.supervisor import Supervisor
+
+STRANGE_S = 30.0
+"""Processes without a place came instead of the missing ranks: how much longer to wait for these, which may still
+be importing torch."""
+TELL_S = 5.0
+"""Of waiting for ranks, before it is told on the screen."""
+
+
+class Leader:
+    """A run, from the first rank that joins to its verdict."""
+
+    def __init__(self, supervisor: "Supervisor", membership: Membership) -> None:
+        self.supervisor, self.membership = supervisor, membership
+        self.loop, self.task, self.here = supervisor.loop, supervisor.task, supervisor.here
+        self.screen = supervisor.screen
+
+    def run(self) -> int:
+        """The exit code."""
+        self.loop.beat_key = store_keys.beat(self.membership.run_id, 0)
+        self.loop.world_size = self.here.world_size
+        earlier = self._earlier_verdict()
+        if earlier is not None:
+            return self._say_again(earlier)
+        self.supervisor.screen = self.screen = progress.choose(
+            self.task.output.say, self.task.output.width, self.supervisor.environ
+        )
+        self._await_members()
+        try:
+            self._prepare_output()
+            request = self.task.request
+            backend, doubt = choose_backend(self.loop, request.backend, needs_torch=self.task.needs_torch)
+            job = self.membership.job(backend)
+            self.loop.slot = self.supervisor.new_slot(self.membership.run_id, job, self.task.request.settings)
+            coordinator = Coordinator(self.loop, self.membership, job, request, self.screen)
+            if doubt:
+                coordinator.add_run_finding(run_finding(doubt.severity, "backend", doubt.text, doubt.fix, job.where(0)))
+            self.screen.say([console.header(job, self.task.request.selection.level, self.task.deadline_s)])
+            self.loop.on_turn = self.screen.turn
+            self._coordinate(coordinator)
+        except UsageError as error:
+            return self._refuse(error)
+        return self._conclude(coordinator)
+
+    def _await_members(self) -> None:
+        end = self.loop.until(self.supervisor.window_s)
+        tell_at = time.monotonic() + TELL_S
+        settled: float | None = None
+        membership = self.membership
+        while not membership.complete and time.monotonic() < end:
+            membership.look()
+            if settled is None and len(membership.present) + len(membership.strangers) >= membership.world_size:
+                settled = time.monotonic()
+                end = min(end, settled + STRANGE_S)
+            if not membership.complete:
+                self.loop.pump(0.01)
+                if time.monotonic() >= tell_at:
+                    left_s = end - time.monotonic()
+                    self.screen.say([console.waiting(membership.world_size, membership.present, left_s)])
+                    tell_at = float("inf")
+
+    def _prepare_output(self) -> None:
+        output = self.task.output
+        if not output.names():
+            return
+        answer = self.loop.ask("output", lambda: {"refused": output.refusal(self.supervisor.started_at)}, 10.0)
+        if isinstance(answer, Failure):
+            raise UsageError(f"{output.names()}: cannot be written (the file system {answer.text})")
+        if answer.value["refused"]:
+            raise UsageError(answer.value["refused"])
+
+    def _coordinate(self, coordinator: Coordinator) -> None:
+        try:
+            coordinator.run()
+            return
+        except Interrupted as why:
+            self.loop.begin_ending()
+            if not coordinator.find_the_dead():
+                coordinator.add_run_finding(interrupted(f"rank 0 {why}"))
+        except StoreLost as why:
+            self.loop.begin_ending()
+            coordinator.add_run_finding(store_lost(why, self.here))
+        except StoodStill as why:
+            self.loop.begin_ending()
+            coordinator.add_run_finding(stood_still(0, coordinator.job, str(why)))
+        except UsageError:
+            raise
+        except Exception as why:
+            self.loop.begin_ending()
+            coordinator.add_run_finding(own_fault(why))
+        coordinator.results += coordinator.not_run("the run ended before it")
+
+    def _conclude(self, coordinator: Coordinator) -> int:
+        self.loop.begin_ending()
+        self.screen.close()
+        made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
+        verdict = self._publish(coordinator.job, coordinator.members, made["exit_code"], console.sentence(made))
+        self.supervisor.write(made, coordinator.book, "report.json")
+        return self.supervisor.part(verdict, 0, made)
+
+    def _refuse(self, error: UsageError) -> int:
+        """A mistake in the command that only now could be seen: all ranks end with 2."""
+        self.task.output.complain(str(error))
+        self.loop.begin_ending()
+        verdict = self._publish(self.membership.job("gloo"), sorted(self.membership.present), result.USAGE, str(error))
+        shutdown.write_verdict(result.USAGE, str(error))
+        shutdown.farewell(self.loop, verdict, 0)
+        return result.USAGE
+
+    def _publish(self, job: Job, living: list[int], exit_code: int, sentence: str) -> dict[str, Any]:
+        verdict = shutdown.content(
+            self.membership.run_id, self.supervisor.nonce, job, living, exit_code, sentence, self.task.command
+        )
+        shutdown.publish(self.loop, verdict, self.here.call)
+        return verdict
+
+    # A restart of the job
+
+    def _earlier_verdict(self) -> dict[str, Any] | None:
+        """A failure stands. After a pass something else has failed, perhaps the machine: it is tested again."""
+        if not self.here.restarts:
+            return None
+        text = self.loop.request("fetch", keys=[store_keys.last_verdict(self.here.call)])[0]
+        earlier: dict[str, Any] = json.loads(text or '{"exit_code": 0}')
+        stands = earlier["exit_code"] and earlier["command"] == self.task.command
+        return earlier if stands else None
+
+    def _say_again(self, earlier: dict[str, Any]) -> int:
+        """torchrun restarted a job that already has its verdict: nothing has changed."""
+        self.screen.say([f"preflight: restarted after its verdict, which stands: {earlier['sentence']}"])
+        again = {**earlier, "run": self.membership.run_id, "attempt": self.supervisor.nonce}
+        self.membership.put(store_keys.now(self.membership.run_id), again)
+        self._await_members()
+        return self.supervisor.part({**again, "living": sorted(self.membership.present)}, 0)

@@ -1,0 +1,95 @@
+"""`preflight run` without a launcher: ranks of its own on this machine, through torch's launcher."""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import uuid
+
+CPU_RANKS = 2
+BELOW_EPHEMERAL = range(10_000, 29_000)
+TRIES = 20
+LAUNCHER_S = 60.0
+"""For the launcher itself, beside the deadline that its ranks keep; then the kernel ends it."""
+
+
+def ranks_here() -> int:
+    """One a GPU that this process may use, as the device files tell (no driver call that could hang);
+    2 on a CPU."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and any(re.fullmatch(r"nvidia\d+", name) for name in os.listdir("/dev")):
+        return len([word for word in visible.split(",") if word.strip()]) or CPU_RANKS
+    return sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in os.listdir("/dev")) or CPU_RANKS
+
+
+def free_port() -> int:
+    """On 127.0.0.1, a moment ago. Below Linux's ephemeral ports, where one can be had: of those the kernel may give any
+    to another process before it is served, and ranks import torch until then."""
+    for _ in range(TRIES):
+        port = BELOW_EPHEMERAL[int.from_bytes(os.urandom(4)) % len(BELOW_EPHEMERAL)]  # a user's random is his
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def loopback_works() -> bool:
+    """The ranks meet over 127.0.0.1; where it is down (a bare network namespace), the launcher would wait for
+    a quarter of an hour."""
+    try:
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            socket.create_connection(server.getsockname(), timeout=5.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def launch(arguments: list[str], deadline_s: float) -> int:
+    """Starts `python -m preflight ARGUMENTS` on every rank and returns the exit code they ended with."""
+    if not loopback_works():
+        sys.stderr.write(
+            "preflight: 127.0.0.1 cannot be reached on this machine (ip link set lo up): no rank was started\n"
+        )
+        return 3
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, deadline_s + LAUNCHER_S)
+    from preflight.engine.process_group import TorchBroken, import_torch
+
+    try:
+        import_torch()
+    except TorchBroken as why:
+        sys.stderr.write(f"preflight: FAIL: {why}, expected it to work: no rank was started\n")
+        return 1
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    # The ranks tell what happened; the launcher's account of it would only bury that.
+    logging.disable(logging.CRITICAL)
+    # What torchrun does (and says so in a warning): several ranks share the cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks_here(),
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "preflight", *arguments)
+    except ChildFailedError as failed:
+        codes = [failure.exitcode for failure in failed.failures.values()]
+        return max((code for code in codes if code > 0), default=3)
+    except SignalException:
+        return 3
+    return 0

@@ -1,0 +1,162 @@
+"""Who is here? Every process says hello on the store; rank 0 gives each its place in the run.
+
+Keys of an earlier attempt survive in the store, and two processes may claim one rank. So a process comes
+under a nonce of its own, rank 0 answers to the nonce, and only who answers back is here.
+"""
+
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from preflight.core import facts
+from preflight.core.job import Job, Node
+from preflight.engine import store_keys
+from preflight.engine.child import is_alive
+from preflight.engine.event_loop import EventLoop, Log
+from preflight.engine.identity import Identity, addresses, pid_namespace
+
+STRANGERS = "preflight.strangers"
+"""What a check names in `PLAN.reads` to judge the processes that came and have no place in the run."""
+RIVAL_S = 2.0
+"""How long a second process with rank 0 waits for the first one to claim the run."""
+
+
+def hello(loop: EventLoop, launch: Identity, nonce: str) -> int:
+    """Says who came, and returns as which of all that came to this store."""
+    about = {"nonce": nonce, "pid": os.getpid(), "pids": pid_namespace(), "addresses": addresses(), **launch.to_json()}
+    index: int = loop.request("append", key=store_keys.arrivals(launch.call), value=json.dumps(about))
+    return index
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A process that said hello."""
+
+    index: int
+    about: dict[str, Any]
+
+    @property
+    def nonce(self) -> str:
+        return str(self.about["nonce"])
+
+    @property
+    def rank(self) -> int | None:
+        rank = self.about["rank"]
+        return None if rank is None else int(rank)
+
+
+class Membership:
+    """Rank 0's list of who came."""
+
+    def __init__(self, loop: EventLoop, launch: Identity, nonce: str, index: int) -> None:
+        self.loop = loop
+        self.run_id = uuid.uuid4().hex[:12]
+        self.world_size = launch.world_size
+        self.present: dict[int, Arrival] = {}
+        self.strangers: dict[int, dict[str, Any]] = {}
+        """Who came, lives and has no place in the run, by number of arrival: why (invalid, outside,
+        duplicate or late), node, rank, pid, environ (launch variables), problems."""
+        self._identity = launch
+        self._nonce, self._index = nonce, index
+        self._arrivals = Log(loop, store_keys.arrivals(launch.call))
+        self._here = Log(loop, store_keys.here(self.run_id))
+        self._greeted: dict[str, tuple[Arrival, str]] = {}
+
+    @property
+    def complete(self) -> bool:
+        return len(self.present) == self.world_size
+
+    def look(self, *, late: bool = False) -> bool:
+        """Greets who has come since; True if anybody did. With `late` a rank that came too late is
+        a stranger, too."""
+        came = self._arrivals.new()
+        for index, about in came:
+            self._greet(Arrival(index, about), late)
+        answered = self._here.new()
+        for _, entry in answered:
+            self._give_a_place(*self._greeted.pop(entry["nonce"]))
+        return bool(came or answered)
+
+    def _greet(self, arrival: Arrival, late: bool) -> None:
+        if arrival.nonce == self._nonce:
+            self.present[0] = arrival
+            return
+        why = self._why_strange(arrival) or ("late" if late else "")
+        self._greeted[arrival.nonce] = (arrival, why)
+        self.put(store_keys.welcome(arrival.nonce), {"run": self.run_id, "place": why or "member"})
+
+    def _why_strange(self, arrival: Arrival) -> str:
+        if arrival.rank is None:
+            return "invalid"
+        if arrival.rank >= self.world_size:
+            return "outside"
+        return "duplicate" if arrival.rank == 0 or arrival.rank in self.present else ""
+
+    def _give_a_place(self, arrival: Arrival, why: str) -> None:
+        """Called when a greeted process answered: those of an earlier attempt are dead and never do."""
+        why = why or self._why_strange(arrival)
+        if why or arrival.rank is None:
+            known = {key: arrival.about[key] for key in ("rank", "pid", "environ", "problems")}
+            self.strangers[arrival.index] = {"why": why, "node": arrival.about["node_name"], **known}
+        else:
+            self.present[arrival.rank] = arrival
+
+    def strangers_may_answer(self) -> bool:
+        """Processes without a place have been greeted and not answered yet. (Those of an earlier attempt are
+        dead and never will.)"""
+        waiting = (arrival for arrival, why in self._greeted.values() if why)
+        return any(arrival.about["restarts"] == self._identity.restarts for arrival in waiting)
+
+    def note_strangers(self, book: facts.FactsStore) -> None:
+        """As facts, so that a check can judge them, and judge them again offline."""
+        for index, stranger in self.strangers.items():
+            text = facts.to_text(stranger)
+            book.add_text(facts.content_hash(text), text)
+            book.note(STRANGERS, index, facts.content_hash(text))
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """JSON on the store."""
+        self.loop.request("put", key=key, value=json.dumps(value))
+
+    def is_rival(self) -> bool:
+        """Whether another process with rank 0 came before this one, lives, and claims the run."""
+        if self._index == 1 or not any(a.rank == 0 and a.index < self._index for a in self._before_me()):
+            return False
+        end = self.loop.until(RIVAL_S)
+        while self.loop.until(0) < end:
+            if self.loop.request("fetch", keys=[store_keys.welcome(self._nonce)])[0]:
+                return True
+            self.loop.pump(0.05)
+        return False
+
+    def _before_me(self) -> list[Arrival]:
+        return [
+            Arrival(index, about) for index, about in Log(self.loop, store_keys.arrivals(self._identity.call)).new()
+        ]
+
+    def job(self, backend: str) -> Job:
+        """The nodes, by their numbers, with names that tell them apart."""
+        by_key: dict[str, list[int]] = {}
+        for rank in sorted(self.present):
+            by_key.setdefault(self.present[rank].about["node_key"], []).append(rank)
+        firsts = {key: self.present[ranks[0]].about for key, ranks in by_key.items()}
+        keys = sorted(by_key, key=lambda key: (firsts[key]["node_rank"] or 0, by_key[key][0]))
+        names = [firsts[key]["node_name"] for key in keys]
+        numbers = [firsts[key]["node_rank"] for key in keys]
+        told = None not in numbers and len(set(numbers)) == len(numbers)
+        nodes = []
+        for number, key in enumerate(keys):
+            about = firsts[key]
+            node_rank = about["node_rank"] if told else number
+            name = about["node_name"] if names.count(about["node_name"]) == 1 else f"{about['node_name']}#{node_rank}"
+            nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"])))
+        return Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
+
+    def dead_beside_me(self, ranks: set[int]) -> set[int]:
+        """Of these ranks those on this node whose supervisors are known to be dead."""
+        here = (self._identity.node_key, pid_namespace())
+        known = {rank: self.present[rank].about for rank in ranks & set(self.present)}
+        beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == here}
+        return {rank for rank in beside if not is_alive(self.present[rank].about["pid"])}

@@ -1,0 +1,207 @@
+"""Every other rank's part: it does what rank 0 says, until the verdict comes or rank 0 is gone."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from preflight.core import rank_ranges
+from preflight.core.job import Job
+from preflight.core.outcome import LOG_TAIL, Outcome
+from preflight.engine import store_keys
+from preflight.engine.child import is_alive
+from preflight.engine.event_loop import EventLoop, Pace, beat_every, poll_every
+from preflight.engine.heartbeat import SILENT_S, Silence
+from preflight.engine.identity import Identity, pid_namespace
+from preflight.engine.worker_slot import WorkerSlot
+from preflight.hangs.collective_recorder import Group
+
+LOG_SHARE = 16 * 1024 * 1024
+"""Bytes of stacks and outputs, and as many of NCCL's logs and RAS, that rank 0 takes from all ranks of one check."""
+RECORDED_SHARE = 8 * 1024 * 1024
+"""Bytes of what their collectives were."""
+OVERDUE_S = 15.0
+"""After the run's deadline; rank 0 itself is ended by the kernel a little later."""
+LAST_LOOK_S = 3.0
+"""After a SIGTERM: how long a rank waits for rank 0 to say what happened."""
+
+
+class NoCoordinator(Exception):  # noqa: N818 -- an event
+    """Rank 0 does not answer, or answers no more. Its text says which."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """Rank 0's answer to a process."""
+
+    run_id: str
+    place: str
+    """member, or why it has no place (see membership.py)."""
+
+
+def await_welcome(loop: EventLoop, launch: Identity, nonce: str, within_s: float) -> Welcome:
+    """Raises NoCoordinator."""
+    start, end = time.monotonic(), loop.until(within_s)
+    while time.monotonic() < end:
+        answer = loop.request("fetch", keys=[store_keys.welcome(nonce)])[0]
+        if answer is not None:
+            welcome = json.loads(answer)
+            entry = json.dumps({"nonce": nonce, "rank": launch.rank})
+            loop.request("append", key=store_keys.here(welcome["run"]), value=entry)
+            return Welcome(welcome["run"], welcome["place"])
+        loop.pump(max(0.02, poll_every(launch.world_size)))
+    raise NoCoordinator(
+        f"rank 0 did not answer within {time.monotonic() - start:.0f} s: it never started, or cannot reach the store"
+    )
+
+
+def within_share(recorded: list[Group] | None, world: int) -> list[Group] | None:
+    """The last of what was recorded, as much as a rank's share allows: of each group fewer calls, then fewer groups."""
+    share = max(1024, RECORDED_SHARE // world)
+    while recorded and len(json.dumps(recorded)) > share:
+        shorter = [{**group, "calls": group["calls"][-max(1, len(group["calls"]) // 2) :]} for group in recorded]
+        recorded = shorter if shorter != recorded else recorded[1:]
+    return recorded
+
+
+class Participant:
+    """One rank's run. `verdict` is what rank 0 published, once it has."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        rank: int | None,
+        nonce: str,
+        run_id: str,
+        new_seat: Callable[[Job, Mapping[str, str]], WorkerSlot],
+    ) -> None:
+        """A process without a place in the run (`rank` is None) only waits for the verdict."""
+        self.loop, self.rank, self.run_id = loop, rank, run_id
+        self.job: Job | None = None
+        self.verdict: dict[str, Any] | None = None
+        self._nonce = nonce
+        self._new_slot = new_seat
+        self._pids: dict[int, int] = {}
+        self._step = 0
+        self._testified = 0
+        self._silence = Silence(loop.world_size)
+        self._pace = Pace(loop.world_size)
+        self._last_watch = 0.0
+
+    def run(self) -> dict[str, Any]:
+        """Until the verdict. Raises NoCoordinator when rank 0 falls silent."""
+        while self.verdict is None:
+            if self.loop.left < -OVERDUE_S:
+                raise NoCoordinator(f"rank 0 lives, but gave no verdict by {OVERDUE_S:.0f} s after the run's deadline")
+            if self._pace.is_due():
+                self._look()
+            self._watch_rank_0()
+            slot = self.loop.slot
+            if slot is not None and slot.outcome is not None:
+                self._report(slot, slot.outcome)
+                self._pace.restart()
+            self.loop.pump(self._pace.pause)
+        return self.verdict
+
+    def _look(self) -> None:
+        now = self.loop.request("fetch", keys=[store_keys.now(self.run_id)])[0]
+        event: dict[str, Any] = json.loads(now) if now else {"event": "nothing"}
+        if event["event"] == "verdict":
+            self.verdict = event
+        elif event["event"] == "abort" and event["step"] == self._step and self.loop.slot:
+            self.loop.slot.abort(event["reason"])
+        elif event["event"] == "tell_collectives" and event["step"] == self._step > self._testified:
+            self._tell_collectives()
+        elif event["event"] == "step" and event["step"] > self._step:
+            self._pace.restart()
+            self._step = event["step"]
+            self._begin(event["order"])
+
+    def _begin(self, order: dict[str, Any]) -> None:
+        members = rank_ranges.from_text(order["members"])
+        if order["fresh"] and self.loop.slot is not None:
+            self.loop.slot.retire()
+        if self.rank not in members:
+            return
+        if self.job is None:
+            self._learn_the_job()
+        if self.loop.slot is not None:
+            self.loop.slot.start({**order, "members": list(members)})
+
+    def _learn_the_job(self) -> None:
+        text = self.loop.request("fetch", keys=[store_keys.job(self.run_id)])[0]
+        about = json.loads(text)
+        self.job = Job.from_json(about["job"])
+        mine = pid_namespace()
+        self._pids = {int(rank): pid for rank, (pid, _, its) in about["processes"].items() if its == mine}
+        if self.rank is not None and about["processes"][str(self.rank)][1] != self._nonce:
+            self.rank = None  # another process with this rank was quicker
+            return
+        self.loop.slot = self._new_slot(self.job, about["settings"])
+
+    def _tell_collectives(self) -> None:
+        """What the collectives of a rank that has measured were: others wait in one, or failed in it."""
+        self._testified = self._step
+        recorded = self.loop.slot.write_dump() if self.loop.slot else None
+        entry = {"rank": self.rank, "recorded": within_share(recorded, self.loop.world_size)}
+        self.loop.request("append", key=store_keys.collectives(self.run_id, self._step), value=json.dumps(entry))
+
+    def _report(self, slot: WorkerSlot, outcome: Outcome) -> None:
+        """The facts first, under their content hash; then the outcome that refers to them."""
+        slot.outcome = None
+        if outcome.facts:
+            key = store_keys.facts(self.run_id, outcome.facts)
+            self.loop.request("put_once", key=key, value=slot.take_facts(outcome.facts))
+        world = self.loop.world_size
+        share = max(1024, min(LOG_TAIL, LOG_SHARE // 2 // world))
+        outcome = replace(
+            outcome, log_tail=(outcome.log_tail or "")[-share:], stack=(outcome.stack or "")[:share],
+            nccl_log=(outcome.nccl_log or "")[-share:], ras=(outcome.ras or "")[:share],
+            recorded=within_share(outcome.recorded, world),
+        )  # fmt: skip
+        entry = json.dumps({"rank": self.rank, "outcome": outcome.to_json()})
+        self.loop.request("append", key=store_keys.done(self.run_id, self._step), value=entry)
+
+    def _watch_rank_0(self) -> None:
+        now = time.monotonic()
+        if now - self._last_watch < beat_every(self.loop.world_size):
+            return
+        self._last_watch = now
+        beat = self.loop.request("fetch", keys=[store_keys.beat(self.run_id, 0)])[0]
+        silent = self._silence.heard({0: beat}, now)[0]
+        if silent >= SILENT_S + beat_every(self.loop.world_size):
+            raise NoCoordinator(f"rank 0 gave no sign of life for {silent:.0f} s, expected one every second")
+
+    def say_goodbye(self, why: str, kind: str) -> None:
+        """For rank 0: this rank leaves. `kind`: told (to end), gave_up (on rank 0), fault (of preflight here)."""
+        entry = json.dumps({"rank": self.rank, "why": why, "kind": kind, "dead": self.dead_beside_me()})
+        if self.rank is not None:
+            self.loop.request("append", key=store_keys.left(self.run_id), value=entry)
+
+    def leave_early(self, why: str) -> dict[str, Any] | None:
+        """Told to end: says so, and waits a moment for rank 0's verdict, which may explain it."""
+        self.say_goodbye(why, "told")
+        end = time.monotonic() + LAST_LOOK_S
+        while self.verdict is None and time.monotonic() < end and not self.rank_0_is_dead():
+            self._look()
+            self.loop.pump(0.05)
+        return self.verdict
+
+    def dead_beside_me(self) -> list[int]:
+        """Ranks of this node whose supervisors are dead."""
+        mine = self.job.node_of(self.rank).ranks if self.job and self.rank is not None else ()
+        return [rank for rank in mine if rank in self._pids and not is_alive(self._pids[rank])]
+
+    def rank_0_is_dead(self) -> bool:
+        """Known on its own node only."""
+        return 0 in self.dead_beside_me()
+
+    def writes_for_its_node(self) -> bool:
+        """The lowest living rank of its node speaks for it when rank 0 is lost."""
+        if self.job is None or self.rank is None:
+            return True
+        dead = self.dead_beside_me()
+        living = [rank for rank in self.job.node_of(self.rank).ranks if rank not in dead and rank != 0]
+        return not living or self.rank == min(living) or os.getpid() == self._pids.get(min(living))

@@ -1,0 +1,175 @@
+"""The one place that makes the process group, and decides its device and its timeouts."""
+
+import contextlib
+import gc
+import os
+import warnings
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from preflight.core.answer import Answer, Failure
+from preflight.engine.event_loop import EventLoop
+from preflight.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+DRIVER_S = 60.0
+"""For the driver's start: without persistence mode it takes seconds a GPU."""
+
+# Of a check's deadline: by when a collective gives up, and by when the stacks are written. In this order,
+# so that an exception is heard before the dump, and the dump is whole before the kill.
+GROUP_TIMEOUT, STACK_DUMP = 0.7, 0.85
+
+
+def _timeout(deadline_s: float) -> timedelta:
+    return timedelta(seconds=max(1.0, deadline_s * GROUP_TIMEOUT))
+
+
+class GroupMaker:
+    """Makes the world group of one worker, once, over one generation's members."""
+
+    def __init__(self, host: str, port: int, prefix: str, backend: str) -> None:
+        self._host, self._port, self._prefix, self._backend = host, port, prefix, backend
+        self._group: Any = None
+        self._parts: dict[tuple[int, ...], Any] = {}
+
+    @property
+    def endpoint(self) -> tuple[str, int] | None:
+        """Where the store is."""
+        return (self._host, self._port) if self._host and self._port else None
+
+    @property
+    def made(self) -> bool:
+        return self._group is not None
+
+    def make(
+        self, members: tuple[int, ...], rank: int, device: "torch.device", deadline_s: float
+    ) -> "torch.distributed.ProcessGroup":
+        """Meets the other members over the store. Raises torch's DistError."""
+        import torch
+        from torch import distributed as dist
+
+        timeout = _timeout(deadline_s)
+        on_gpu = device.type == "cuda"
+        if on_gpu:
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            self._backend,
+            store=self._client(self._prefix, timeout),
+            rank=members.index(rank),
+            world_size=len(members),
+            timeout=timeout,
+            device_id=device if on_gpu else None,
+        )
+        self._group = dist.group.WORLD
+        return cast("torch.distributed.ProcessGroup", self._group)
+
+    def part(self, group_ranks: tuple[int, ...], deadline_s: float) -> "torch.distributed.ProcessGroup":
+        """The group of some members, by their numbers in the world group. With a GPU that the world group is bound to,
+        torch makes it by ncclCommSplit, in which each part is a colour; else its members meet over the store."""
+        from torch import distributed as dist
+        from torch.distributed import distributed_c10d
+
+        timeout = _timeout(deadline_s)
+        if group_ranks not in self._parts:
+            ranks = list(group_ranks)
+            self._parts[group_ranks] = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+        distributed_c10d._set_pg_timeout(timeout, self._parts[group_ranks])
+        return cast("torch.distributed.ProcessGroup", self._parts[group_ranks])
+
+    def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":
+        """A client of its own for one measurement, which stands in nobody's way. Raises Skip and DistError."""
+        from preflight.check import Skip
+
+        if self.endpoint is None:
+            raise Skip("there is no store: this run has no launcher")
+        return self._client(f"{self._prefix}/{step}", _timeout(deadline_s))
+
+    def _client(self, prefix: str, timeout: timedelta) -> "torch._C._distributed_c10d.Store":
+        from torch import distributed as dist
+
+        from preflight.engine.store_client import connect
+
+        client = connect(self._host, self._port, timeout.total_seconds())
+        return dist.PrefixStore(prefix, client)  # type: ignore[attr-defined]  # not in __all__
+
+    def again(self, deadline_s: float) -> "torch.distributed.ProcessGroup":
+        """The group that was made, with the timeout of the check that asks."""
+        from torch.distributed import distributed_c10d
+
+        distributed_c10d._set_pg_timeout(_timeout(deadline_s), self._group)
+        return cast("torch.distributed.ProcessGroup", self._group)
+
+    def close(self) -> None:
+        """Before the worker leaves by itself."""
+        if self._group is not None:
+            from torch import distributed as dist
+
+            with contextlib.suppress(Exception):
+                dist.destroy_process_group()
+
+
+class TorchBroken(Exception):  # noqa: N818 -- says what is broken
+    """torch cannot be imported. Its text says why."""
+
+
+def import_torch() -> None:
+    """Before any fork: a worker then starts in milliseconds. No thread may be left running by it. Raises
+    TorchBroken."""
+    threads = os.environ.get("OPENBLAS_NUM_THREADS")
+    gc.disable()  # it would look through a hundred thousand new objects again and again, and find nothing
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import torch.distributed  # noqa: F401
+    except Exception as error:
+        raise TorchBroken(f"import torch raised {type(error).__name__}: {error}") from error
+    finally:
+        gc.freeze()
+        gc.enable()
+        if threads is None:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+        else:
+            os.environ["OPENBLAS_NUM_THREADS"] = threads
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why the backend that was chosen may not be the one the job will use."""
+
+    severity: str
+    text: str
+    fix: str
+
+
+def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[str, Doubt | None]:
+    """nccl where torch can use a GPU, else gloo; asked in a child, since the driver may hang. Raises UsageError
+    where nccl is wished and no GPU is there."""
+    has_gpus = os.path.exists("/dev/nvidiactl") and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
+    if wish == "gloo":
+        return wish, None
+    if not needs_torch:
+        return ("nccl" if has_gpus else "gloo"), None
+    import torch
+
+    answer: Answer | Failure = Answer({"gpus": 0})
+    if torch.version.cuda is not None:
+        answer = loop.ask("backend", lambda: {"gpus": torch.cuda.device_count()}, DRIVER_S)
+    if isinstance(answer, Failure):
+        text = f"torch.cuda.device_count() {answer.text}, so the plan runs on gloo; expected an answer"
+        return "gloo", Doubt(
+            "fail", text, "The GPU driver does not answer: see nvidia-smi and dmesg; reset or drain the node."
+        )
+    if answer.value["gpus"] and torch.distributed.is_nccl_available():
+        return "nccl", None
+    if wish == "nccl":
+        raise UsageError(f"--backend nccl: torch {torch.__version__} sees no GPU on rank 0's node")
+    if not has_gpus:
+        return "gloo", None
+    text = f"GPUs are here, but torch {torch.__version__} cannot use them: the plan runs on gloo, and no GPU is tested"
+    return "gloo", Doubt(
+        "warn", text, "Install a CUDA build of torch that fits the driver (nvidia-smi names its version)."
+    )

@@ -1,0 +1,84 @@
+"""How a run ends: the verdict reaches every rank before any rank's launcher can kill the others."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from preflight.core.job import Job, Node
+from preflight.engine import store_keys
+from preflight.engine.event_loop import EventLoop, poll_every
+from preflight.engine.store_client import StoreLost
+
+VERDICT_FD = "PREFLIGHT_VERDICT_FD"
+"""The variable that names a descriptor for the verdict of each rank (see cli/api.py)."""
+ALL_S = 5.0
+"""How long node 0, which serves the store, waits for everybody's farewell."""
+
+
+def content(
+    run_id: str, attempt: str, job: Job, living: list[int], exit_code: int, sentence: str, command: list[str]
+) -> dict[str, Any]:
+    """What all ranks need for their end. `living` are those whose farewell is waited for; `attempt` tells a
+    restart's farewells from the first ones; a restart of the same `command` says it again."""
+    return {
+        "event": "verdict", "step": 0, "run": run_id, "attempt": attempt, "job": job.to_json(),
+        "living": living, "exit_code": exit_code, "sentence": sentence, "command": command,
+    }  # fmt: skip
+
+
+def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
+    """For all ranks, and for a restart of this job; where the store is gone nobody can be told."""
+    with contextlib.suppress(StoreLost):
+        for key in (store_keys.now(verdict["run"]), store_keys.last_verdict(call)):
+            loop.request("put", key=key, value=json.dumps(verdict))
+
+
+def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None) -> None:
+    """Says goodbye and waits for the others: torchrun ends all ranks of a node when one ends with an error,
+    and the store goes with node 0."""
+    job = Job.from_json(verdict["job"])
+    node = job.node_of(rank) if rank is not None else Node("", -1, ())
+    everybody = store_keys.farewells(verdict["run"], verdict["attempt"])
+    mine = store_keys.farewells(verdict["run"], verdict["attempt"], node.node_rank)
+    living = set(verdict["living"])
+    key, awaited = (everybody, living) if 0 in node.ranks else (mine, living & set(node.ranks))
+    with contextlib.suppress(StoreLost):
+        for log in (everybody, mine):
+            loop.request("append", key=log, value="{}")
+        end = time.monotonic() + ALL_S
+        while loop.request("count", key=key) < len(awaited) and time.monotonic() < end:
+            loop.pump(max(0.01, poll_every(job.world_size)))
+
+
+def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | None = None) -> None:
+    """For who started this rank: torchrun ends with what its error file says, instead of a guess of its own."""
+    if exit_code:
+        details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
+        error = {"message": {"message": sentence, "extraInfo": details}}
+        _write_error(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
+    descriptor = os.environ.get(VERDICT_FD, "")
+    if descriptor.isdecimal():
+        told = {"exit_code": exit_code, "sentence": sentence, "report": report}
+        with contextlib.suppress(OSError), open(int(descriptor), "w", closefd=False) as file:
+            json.dump(told, file)
+
+
+def _write_error(path: str | None, error: dict[str, Any]) -> None:
+    if not path:
+        return
+    with contextlib.suppress(OSError):
+        with open(f"{path}.preflight", "w") as file:
+            json.dump(error, file)
+        os.replace(f"{path}.preflight", path)
+
+
+def leave(exit_code: int) -> NoReturn:
+    """The last line of a supervisor: runs no exit handlers, of torch or of anybody."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(exit_code)

@@ -1,0 +1,60 @@
+"""Opening a rank's store: the launcher's, one that rank 0 serves itself, or a dictionary for a rank alone."""
+
+import time
+
+from preflight.engine.child import Child
+from preflight.engine.event_loop import EventLoop
+from preflight.engine.identity import Identity
+from preflight.engine.store_client import StoreClient, StoreLost, host_store
+from preflight.sdk import reachability, tcp
+
+PATIENCE_S = 30.0
+"""For one answer of the store. A lost DNS reply holds its one thread up for 5 s, several in a row longer."""
+CAUSE_S = 2.0
+"""For an answer, when it is asked why the store was not reached."""
+
+
+def serve(loop: EventLoop, here: Identity, window_s: float) -> Child | None:
+    """On rank 0, where the launcher serves no store: the process that does. Raises StoreLost."""
+    host, port = here.master_addr, here.master_port
+    if not host or not port:
+        raise StoreLost(f"there is no store to go to: MASTER_ADDR is {host!r} and MASTER_PORT {port}")
+    if here.agent_store or here.rank != 0:
+        return None
+    child = Child(host_store(host, port), "store host", output=False)
+    try:
+        _await_start(loop, child, port, window_s)
+    except BaseException:
+        child.end()
+        raise
+    return child
+
+
+def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> None:
+    end = loop.until(window_s)
+    while (message := child.channel.receive()) is None:
+        if child.channel.closed or time.monotonic() >= end:
+            raise StoreLost("the store's own process did not start")
+        loop.pump(0.05)
+    if "error" in message:
+        raise StoreLost(f"the store cannot be served at port {port}: {message['error']}")
+
+
+def connect(loop: EventLoop, here: Identity, window_s: float) -> None:
+    """`loop.store` becomes a client of the store. Raises StoreLost."""
+    host, port = here.master_addr, here.master_port
+    assert host and port, "serve() has looked"
+    patience_s = min(PATIENCE_S, max(5.0, loop.deadline_s / 4))
+    store_client = StoreClient(host, port, loop.pump, window_s, patience_s)
+    loop.store = store_client
+    try:
+        store_client.connected()
+    except StoreLost as why:
+        raise StoreLost(f"{why}{_cause(loop, host, port)}") from None
+
+
+def _cause(loop: EventLoop, host: str, port: int) -> str:
+    """Torch does not say why it does not reach the store."""
+    found = loop.ask("look", lambda: {**tcp.reach(host, port, CAUSE_S)}, 3 * CAUSE_S).value_or({})
+    why = reachability.why(found, host, port) if found else ""  # type: ignore[arg-type]  # a Reach, through JSON
+    return f" ({why})" if why else ""

@@ -1,0 +1,220 @@
+"""The store client: the one child that talks to the store, so that only it can be stuck there.
+
+Everything between ranks is one of four things: a value put under a key, values fetched, a line appended
+to a log, and a log read. A log is a counter and numbered keys: its reader asks for what is new, however
+many ranks write to it, and the order of arrival is kept.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from preflight.engine.breadcrumb import Breadcrumb
+from preflight.engine.channel import Channel
+from preflight.engine.child import Child
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+Serve = Callable[[Channel, Breadcrumb], None]
+SERVE_S = 30.0
+"""For the server's own client. The server looks up its name first: 10 s where no DNS server answers."""
+
+
+def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":
+    """A client, or with `is_master` the server, that waits for nobody. Raises torch's DistError."""
+    from torch import distributed as dist
+
+    try:  # torch would try for the whole timeout, and then not say why
+        socket.getaddrinfo(host, port)
+    except socket.gaierror as error:
+        raise ConnectionError(f"the name {host} does not resolve ({error.strerror})") from None
+    return dist.TCPStore(  # type: ignore[attr-defined]  # not in torch's __all__
+        host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
+    )
+
+
+def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
+    """What the store host runs: it serves until its supervisor closes the channel, and does nothing else. `key`: what
+    it sets before anybody else can."""
+
+    def serve(channel: Channel, _page: Breadcrumb) -> None:
+        try:
+            store = connect(host, port, SERVE_S, is_master=True)
+            if key:
+                store.set(key, value)
+        except Exception as error:
+            channel.send_all({"error": f"{type(error).__name__}: {first_line(error)}"})
+            return
+        channel.send_all({"port": store.port})
+        channel.wait()
+
+    return serve
+
+
+def first_line(error: BaseException) -> str:
+    """An exception's text without the C++ backtrace that torch appends."""
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def carry(host: str, port: int, connect_s: float, lifeline: int) -> Serve:
+    """What the store client runs. The supervisor holds the other end of the pipe `lifeline`."""
+
+    def serve(channel: Channel, _page: Breadcrumb) -> None:
+        wards: set[tuple[int, str]] = set()
+        if lifeline >= 0:
+            threading.Thread(target=_outlive, args=(lifeline, wards), daemon=True).start()
+        try:
+            store = connect(host, port, connect_s)
+        except Exception as error:
+            channel.send_all({"id": 0, "error": f"{type(error).__name__}: {first_line(error)}"})
+            return
+        channel.send_all({"id": 0, "ok": True})
+        while True:
+            request = channel.wait()
+            if request["do"] == "ward":
+                wards.add((request["pid"], request["folder"]))
+                continue
+            answer = _answer(store, request)
+            if request["id"]:
+                channel.send_all({"id": request["id"], **answer})
+
+    return serve
+
+
+def _outlive(lifeline: int, wards: set[tuple[int, str]]) -> None:
+    """When the supervisor is killed, its workers die with it; what they had started, and the run's private
+    folder, go here."""
+    os.read(lifeline, 1)
+    for pid, folder in wards:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, 9)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def _answer(store: "TCPStore", request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"value": _OPERATIONS[request["do"]](store, request)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {first_line(error)}"}
+
+
+def _put(store: "TCPStore", request: dict[str, Any]) -> None:
+    store.set(request["key"], request["value"])
+
+
+def _put_once(store: "TCPStore", request: dict[str, Any]) -> None:
+    if not store.check([request["key"]]):
+        store.set(request["key"], request["value"])
+
+
+def _append(store: "TCPStore", request: dict[str, Any]) -> int:
+    index = store.add(request["key"], 1)
+    store.set(f"{request['key']}/{index}", request["value"])
+    return int(index)
+
+
+def _count(store: "TCPStore", request: dict[str, Any]) -> int:
+    return int(store.add(request["key"], 0))
+
+
+def _fetch(store: "TCPStore", request: dict[str, Any]) -> list[str | None]:
+    keys: list[str] = request["keys"]
+    if len(keys) > 1 and store.check(keys):
+        return [value.decode() for value in store.multi_get(keys)]
+    # One that is absent would block multi_get for all.
+    return [store.get(key).decode() if store.check([key]) else None for key in keys]
+
+
+def _delete(store: "TCPStore", request: dict[str, Any]) -> None:
+    for key in request["keys"]:
+        store.delete_key(key)
+
+
+_OPERATIONS: dict[str, Callable[["TCPStore", dict[str, Any]], Any]] = {
+    "put": _put,
+    "put_once": _put_once,
+    "append": _append,
+    "count": _count,
+    "fetch": _fetch,
+    "delete": _delete,
+}
+
+
+class StoreLost(Exception):  # noqa: N818 -- a state of the world
+    """The store refused, went away, or did not answer in time. Its text says which."""
+
+
+class StoreClient:
+    """The supervisor's side: requests with a deadline. Raises StoreLost, and from then on always."""
+
+    def __init__(
+        self, host: str, port: int, pump: Callable[[float], None], connect_s: float, patience_s: float
+    ) -> None:
+        """`pump` lets the supervisor do its other work for at most so many seconds, and returns early when
+        something comes. `connect_s` and `patience_s`: for the connection, and for one answer."""
+        lifeline, self._hold = os.pipe()
+        self.endpoint = f"{host}:{port}"
+        self.patience_s = patience_s
+        self._connect_s = connect_s
+        serve = carry(host, port, connect_s, lifeline)
+        self.child = Child(serve, "store client", output=False, keep=(lifeline,), outlives=True)
+        os.close(lifeline)
+        self._pump = pump
+        self._next = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        self.lost: str | None = None
+
+    def connected(self) -> None:
+        """Waits for the connection."""
+        self._await(0, self._connect_s + 1.0, "could not be reached")
+
+    def request(self, do: str, **arguments: Any) -> Any:
+        """The answer to one request (see `_OPERATIONS`)."""
+        if self.lost:
+            raise StoreLost(self.lost)
+        self._next += 1
+        self.child.channel.send({"id": self._next, "do": do, **arguments})
+        return self._await(self._next, self.patience_s, "did not answer").get("value")
+
+    def tell(self, do: str, **arguments: Any) -> None:
+        """A request whose answer nobody waits for."""
+        if not self.lost:
+            self.child.channel.send({"id": 0, "do": do, **arguments})
+
+    def _await(self, number: int, within_s: float, failed: str) -> dict[str, Any]:
+        end = time.monotonic() + within_s
+        while number not in self._answers:
+            self._read()
+            if number in self._answers:
+                break
+            if self.child.channel.closed:
+                self._lose("closed the connection")
+            if (left := end - time.monotonic()) <= 0:
+                self._lose(f"{failed} within {within_s:.0f} s")
+            self._pump(left)
+        answer = self._answers.pop(number)
+        if "error" in answer:
+            self._lose(f"failed: {answer['error']}")
+        return answer
+
+    def _read(self) -> None:
+        while (message := self.child.channel.receive()) is not None:
+            self._answers[message["id"]] = message
+
+    def _lose(self, how: str) -> None:
+        self.lost = f"the store at {self.endpoint} {how}"
+        raise StoreLost(self.lost)
+
+    def end(self) -> None:
+        """Ends the child."""
+        self.child.end()
+        os.close(self._hold)

@@ -1,0 +1,229 @@
+"""The supervisor: one process a rank that decides and waits, and that nothing under test can hang."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+import traceback
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from preflight.core.answer import Failure
+from preflight.core.facts import FactsStore
+from preflight.core.job import Job
+from preflight.core.secrets import Scrubber
+from preflight.engine import identity, shutdown, store, store_keys, worker
+from preflight.engine.child import Child, adopt_orphans
+from preflight.engine.child import children as own_children
+from preflight.engine.event_loop import EventLoop, Interrupted
+from preflight.engine.identity import Identity
+from preflight.engine.leader import Leader
+from preflight.engine.membership import Membership, hello
+from preflight.engine.memory_store import MemoryStore
+from preflight.engine.participant import NoCoordinator, Participant, await_welcome
+from preflight.engine.process_group import GroupMaker, TorchBroken, import_torch
+from preflight.engine.run_findings import (
+    own_job,
+    run_result,
+    without_verdict,
+)
+from preflight.engine.store_client import StoreLost
+from preflight.engine.worker_slot import WorkerSlot
+from preflight.hangs.collective_recorder import DumpFile
+from preflight.planning.plan import Request
+from preflight.results import console, progress, report
+from preflight.results.destinations import Output
+from preflight.results.result import Result
+
+WRITE_S = 20.0
+"""For writing the report, and a second more for every 5 MB of (compressed) facts."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the command line asked for."""
+
+    request: Request
+    command: list[str]
+    deadline_s: float
+    strict: bool
+    output: Output
+    needs_torch: bool
+
+
+class Supervisor:
+    """One rank's whole run."""
+
+    def __init__(self, task: Task, here: Identity, environ: Mapping[str, str]) -> None:
+        self.task, self.here = task, here
+        self.environ = dict(environ)
+        self.scrub = Scrubber(environ)
+        self.nonce = uuid.uuid4().hex
+        self.started_at = time.time()
+        self.loop = EventLoop(task.deadline_s, here.parent)
+        self.screen = progress.Plain(task.output.say, task.output.width)
+        self.run_folder = ""
+        """A private one, where NCCL's log is to be read."""
+        self._store_host: Child | None = None
+        self.follower: Participant | None = None
+        self._not_ours = own_children()
+        """Of a shell that started them in the background and then became this process by exec."""
+
+    @property
+    def window_s(self) -> float:
+        """For everybody's arrival: importing torch on a thousand nodes from one file system takes minutes."""
+        return max(5.0, self.task.deadline_s / 3)
+
+    # From here to the end of the process
+
+    def run(self) -> NoReturn:
+        """Never returns."""
+        exit_code = 3
+        try:
+            exit_code = self._run()
+        except Exception:
+            self.task.output.complain(f"a fault of preflight itself; please report it:\n{traceback.format_exc()}")
+            self._tell_of_own_fault()
+        finally:
+            self.screen.close()
+            self.loop.end_children()
+            if self._store_host is not None:
+                self._store_host.end()
+            if self.run_folder:
+                shutil.rmtree(self.run_folder, ignore_errors=True)
+            shutdown.leave(exit_code)
+
+    def _run(self) -> int:
+        try:
+            self._open_store()
+            index = hello(self.loop, self.here, self.nonce)
+            if self.here.rank != 0:
+                return self._follow()
+            membership = Membership(self.loop, self.here, self.nonce, index)
+            return self._follow() if membership.is_rival() else Leader(self, membership).run()
+        except (Interrupted, StoreLost, NoCoordinator, TorchBroken) as why:
+            return self._end_alone(why)
+
+    def _tell_of_own_fault(self) -> None:
+        """So that rank 0 does not take it for the machine's."""
+        if self.follower is not None:
+            with contextlib.suppress(Exception):
+                self.loop.begin_ending()
+                self.follower.say_goodbye("preflight itself failed there", "fault")
+
+    def _open_store(self) -> None:
+        adopt_orphans()
+        if self.here.launcher == "local":
+            self.loop.store = MemoryStore()
+            return
+        if self.task.needs_torch:
+            import_torch()
+        self._store_host = store.serve(self.loop, self.here, self.window_s)
+        store.connect(self.loop, self.here, self.window_s)
+
+    def new_slot(self, run_id: str, job: Job, settings: Mapping[str, str]) -> WorkerSlot:
+        """This rank's worker of the run, not started yet."""
+        if job.backend == "nccl":
+            self.run_folder = tempfile.mkdtemp(prefix="preflight-")
+        rank = self.here.rank or 0
+        new_worker = partial(self._new_worker, run_id, job, settings)
+        read_log = partial(worker.nccl_log, self.run_folder, rank)
+        return WorkerSlot(new_worker, self._spared, self.scrub.text, read_log)
+
+    def _new_worker(self, run_id: str, job: Job, settings: Mapping[str, str], generation: int) -> Child:
+        here, rank = self.here, self.here.rank or 0
+        local_rank = here.local_rank if here.local_rank is not None else job.node_of(rank).ranks.index(rank)
+        keys = store_keys.group(run_id, generation)
+        group = GroupMaker(here.master_addr, here.master_port or 0, keys, job.backend)
+        dump_file = DumpFile()
+        orders = worker.Orders(
+            job, rank, local_rank, self.environ, settings, group, self.scrub, self.run_folder, dump_file
+        )
+        child = Child(worker.serve(orders), "worker", dump_file=dump_file)
+        if self.loop.store:
+            self.loop.store.tell("ward", pid=child.pid, folder=self.run_folder)
+        return child
+
+    def _spared(self) -> set[int]:
+        children = [self._store_host, self.loop.store.child if self.loop.store else None]
+        return {child.pid for child in children if child is not None} | self.loop.errand_pids() | self._not_ours
+
+    # Every rank but 0
+
+    def _follow(self) -> int:
+        wait_s = self.window_s + 10.0
+        welcome = await_welcome(self.loop, self.here, self.nonce, wait_s)
+        self.loop.world_size = self.here.world_size
+        rank = self.here.rank if welcome.place == "member" else None
+        if rank is not None:
+            self.loop.beat_key = store_keys.beat(welcome.run_id, rank)
+        self.follower = Participant(self.loop, rank, self.nonce, welcome.run_id, partial(self.new_slot, welcome.run_id))
+        verdict = self.follower.run()
+        return self.part(verdict, self.follower.rank)
+
+    def part(self, verdict: Mapping[str, Any], rank: int | None, made: report.Report | None = None) -> int:
+        self.loop.begin_ending()
+        shutdown.write_verdict(verdict["exit_code"], verdict["sentence"], made)
+        shutdown.farewell(self.loop, verdict, rank)
+        return int(verdict["exit_code"])
+
+    def build(self, run_id: str, job: Job, results: list[Result]) -> report.Report:
+        made = report.build(
+            run_id=run_id,
+            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started_at)),
+            seconds=time.monotonic() - self.loop.started,
+            command=self.task.command,
+            options=self.task.request.settings,
+            job=job,
+            results=results,
+            strict=self.task.strict,
+            policy=self.task.request.policy,
+        )
+        return report.without_secrets(made, self.scrub)
+
+    def write(self, made: report.Report, book: FactsStore, name: str) -> None:
+        """Files first, in a child (a dead file system must not hold up the verdict), then the screen."""
+        output = self.task.output
+        places = output.places(name)
+        if places:
+            answer = self.loop.ask("write", lambda: output.write(made, book, name), WRITE_S + book.size / 5e6)
+            failed = answer.text if isinstance(answer, Failure) else answer.value["failed"]
+            places = [f"the report could not be written: {failed}"] if failed else places
+        output.print_json(made, book)
+        if self.here.rank in (0, None):
+            lines = console.ending(made, places, self.screen.width)
+        else:  # it speaks for its node only
+            lines = [console.sentence(made), *places]
+        self.screen.say(lines)
+
+    # Without rank 0, or without the store
+
+    def _end_alone(self, why: Exception) -> int:
+        """A report of our own: rank 0 will write none."""
+        self.loop.begin_ending()
+        follower = self.follower
+        if isinstance(why, Interrupted) and follower is not None:
+            with contextlib.suppress(StoreLost):
+                verdict = follower.leave_early(str(why))
+                if verdict is not None:
+                    return self.part(verdict, follower.rank)
+        if isinstance(why, NoCoordinator) and follower is not None:
+            with contextlib.suppress(StoreLost):
+                follower.say_goodbye(str(why), "gave_up")
+        if follower is not None and not follower.writes_for_its_node():
+            return 3
+        results = [run_result([without_verdict(why, self.here, follower, self.loop.still_s)])]
+        made = self.build(follower.run_id if follower else self.nonce[:12], own_job(self.here, follower), results)
+        rank = "unknown" if self.here.rank is None else str(self.here.rank)
+        shutdown.write_verdict(made["exit_code"], console.sentence(made))
+        self.write(made, FactsStore(), f"report.rank-{rank}.json")
+        return int(made["exit_code"])
+
+
+def run(task: Task) -> NoReturn:
+    """The rank that this process's environment names, to its exit. Raises UsageError."""
+    Supervisor(task, identity.from_environ(os.environ), os.environ).run()

@@ -1,0 +1,89 @@
+"""Compares the flight-recorder dumps of a job's ranks: which ranks are out of step, and in which collective.
+
+The records are brought into the form of preflight.hangs.collective_recorder.Group, and compared as a live check's are
+(preflight.hangs.desync).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from preflight.core import rank_ranges
+from preflight.core.outcome import Outcome
+from preflight.explain.artifacts import desync_messages, flight_recorder
+from preflight.explain.artifacts.desync_messages import Job
+from preflight.explain.artifacts.flight_recorder import Call, Dump, Key, Recorded
+from preflight.explain.artifacts.plain_pickle import Refused
+from preflight.explain.candidates import Candidate
+from preflight.explain.read.reader import Unread
+
+Records = dict[Key, dict[int, Recorded]]
+"""By process group, and by rank."""
+
+
+def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]]:
+    """From all dumps together: [] if the ranks are in step, and none waits long."""
+    dumps, unread = _read(paths)
+    if not dumps:
+        return [], unread
+    world = max(*dumps, *(dump.world - 1 for dump in dumps.values()), 0) + 1
+    records = _with_unused(_records(dumps, world), dumps)
+    files = {rank: dump.file for rank, dump in dumps.items()}
+    return list(desync_messages.find_candidates(Job(_outcomes(records, dumps), files, world))), unread
+
+
+def _read(paths: Sequence[str]) -> tuple[dict[int, Dump], list[Unread]]:
+    """Of several dumps of one rank (a restarted job) the last one."""
+    dumps: dict[int, Dump] = {}
+    unread: list[Unread] = []
+    shared: dict[object, Call] = {}
+    for path in paths:
+        try:
+            dump = flight_recorder.read(path, shared)
+        except Refused as refused:
+            unread.append(Unread(path, str(refused), broken=True))
+            continue
+        older, newer = sorted([dump, dumps.get(dump.rank, dump)], key=lambda dump: dump.last_s)
+        dumps[dump.rank] = newer
+        if older is not newer:
+            unread.append(Unread(older.file, f"is an older dump of rank {dump.rank} than {newer.file}"))
+    return dumps, unread
+
+
+def _records(dumps: Mapping[int, Dump], world: int) -> Records:
+    """With the ranks of each group: if the dumps do not say which these are, those that used it."""
+    named: dict[tuple[str, bool], set[str]] = {}
+    users: dict[tuple[str, bool], set[int]] = {}
+    for rank, dump in dumps.items():
+        for key in dump.groups:
+            named.setdefault((key.name, key.world), set()).update({key.ranks} - {""})
+            users.setdefault((key.name, key.world), set()).add(rank)
+    records: Records = {}
+    for rank, dump in dumps.items():
+        for key, recorded in dump.groups.items():
+            known = named[key.name, key.world]
+            unnamed = rank_ranges.to_text(range(world) if key.world else users[key.name, key.world])
+            ranks = key.ranks or (next(iter(known)) if len(known) == 1 else unnamed)
+            records.setdefault(Key(key.name, ranks, key.world), {})[rank] = recorded
+    return records
+
+
+def _with_unused(records: Records, dumps: Mapping[int, Dump]) -> Records:
+    """A member with a complete dump that lacks the group has entered nothing there."""
+    for key, by_rank in records.items():
+        for rank in rank_ranges.from_text(key.ranks):
+            if rank in dumps and dumps[rank].whole:
+                by_rank.setdefault(rank, Recorded(0, [], []))
+    return records
+
+
+def _outcomes(records: Records, dumps: Mapping[int, Dump]) -> dict[int, Outcome]:
+    """As if a check had hung on each rank."""
+    return {rank: Outcome("timed_out", recorded=list(_groups(records, rank))) for rank in sorted(dumps)}
+
+
+def _groups(records: Records, rank: int) -> Iterator[dict[str, object]]:
+    """If numbers cannot be compared, each rank gets a group of its own."""
+    for key, by_rank in records.items():
+        if mine := by_rank.get(rank):
+            name = key.name if all(each.comparable for each in by_rank.values()) else f"{key.name} of rank {rank}"
+            about = {"name": name, "ranks": key.ranks, "world": key.world, "entered": mine.entered}
+            yield {**about, "lately": False, "sending": bool(mine.sends), "sends": mine.sends, "calls": mine.calls}

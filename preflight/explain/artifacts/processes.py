@@ -1,0 +1,175 @@
+"""What `preflight debug` recorded of each rank: what it raised, how it ended, and where it was in a hang.
+
+A record (records/HOST.PID.json) is written by the rank itself, and by `debug` when the rank is gone; a stack file
+(stacks/HOST.PID.stack) holds, for each sample of a silent job, a head and what faulthandler or py-spy wrote.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.core.exceptions import Frame
+from preflight.core.own_code import is_own
+
+HEAD = "preflight_stack "
+"""Before the JSON of a head: rank, pid, rank_pid (the rank that it is a worker of, or its own), node, look, time,
+state (proc(5)), kernel (the function in which it sleeps)."""
+LONGEST = 1 << 22
+"""Bytes of a file that are read."""
+_THREAD = re.compile(r"^(?:Current thread|Thread) (?!'s).*$", re.MULTILINE)
+_FRAME = re.compile(r'^ +(?:File "(.+)", line (\d+),? in (.+)|(\S.*) \((.+):(\d+)\))$', re.MULTILINE)
+_BOTTOMS = ("_worker_loop", "_bootstrap")
+"""Where a forked DataLoader worker's own stack ends: the rest is its parent's."""
+_WAITS = ("distributed_c10d.py", "_functional_collectives.py", "rendezvous.py")
+"""Files of torch/distributed in which a rank waits for others (not in those for checkpoints)."""
+_WAIT_TOO = {"_verify_param_shape_across_processes", "_sync_module_states"}
+_ROUND = re.compile(r"/torch/(distributed/|utils/data/dataloader\.py$)")
+"""Code that loops while it waits."""
+_NO_WAIT = {"wrapper", "_coalescing_manager", "inner"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One process in one sample."""
+
+    head: dict[str, Any]
+    frames: list[Frame]
+    """Of its main thread, the innermost first; [] if it did not answer."""
+
+
+@dataclass
+class Process:
+    """A rank's process."""
+
+    rank: int
+    node: str
+    pid: int
+    file: str
+    record: dict[str, Any] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    """The last ones: itself, then workers of its DataLoader."""
+
+
+def read_processes(records: Sequence[str], stacks: Sequence[str]) -> list[Process]:
+    """The last process of each rank: a launcher may have started it again."""
+    by_pid: dict[tuple[str, int], Process] = {}
+    for path in records:
+        record = _record(path)
+        if record:
+            key = (str(record.get("node", "")), record["pid"])
+            by_pid[key] = Process(record["rank"], key[0], key[1], path, record)
+    for path in stacks:
+        _add_samples(by_pid, path)
+    last: dict[int, Process] = {}
+    for process in sorted(by_pid.values(), key=lambda process: (as_number(process.record.get("started")), process.pid)):
+        last[process.rank] = process
+    return [last[rank] for rank in sorted(last)]
+
+
+def _record(path: str) -> dict[str, Any]:
+    try:
+        record = json.loads(_read(path))
+        has_form = isinstance(record["rank"], int) and isinstance(record["pid"], int) and "preflight_record" in record
+        return record if has_form else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _add_samples(by_pid: dict[tuple[str, int], Process], path: str) -> None:
+    samples = read_stacks(_read(path))
+    latest = max((sample.head["look"] for sample in samples), default=0)
+    for sample in samples:
+        if sample.head["look"] == latest:
+            key = (str(sample.head.get("node", "")), sample.head["rank_pid"])
+            process = by_pid.setdefault(key, Process(sample.head["rank"], key[0], key[1], path))
+            process.samples.append(sample)
+            process.samples.sort(key=lambda each: each.head["pid"] != process.pid)
+            if sample.head["pid"] == process.pid:
+                process.file = path
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(LONGEST)
+    except OSError:
+        return ""
+
+
+def read_stacks(text: str) -> list[Sample]:
+    """From a stack file. A malformed head is skipped, with the stack after it."""
+    found = []
+    for part in re.split(f"^{HEAD}", text, flags=re.MULTILINE)[1:]:
+        first, _, rest = part.partition("\n")
+        try:
+            head = json.loads(first)
+            if all(isinstance(head[name], int) for name in ("rank", "pid", "rank_pid", "look")):
+                found.append(Sample(head, main_thread(rest)))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return found
+
+
+def main_thread(text: str) -> list[Frame]:
+    """Its frames, the innermost first. faulthandler prints the newest thread first, so the main thread is the last;
+    py-spy names it."""
+    heads = [match for match in _THREAD.finditer(text) if "C stack" not in match[0]]
+    if not heads:
+        return []
+    begin = next((match for match in heads if '"MainThread"' in match[0]), heads[-1])
+    end = next((match.start() for match in heads if match.start() > begin.start()), len(text))
+    return _own(_frames(text[begin.end() : end]))
+
+
+def _frames(text: str) -> list[Frame]:
+    found = _FRAME.finditer(text)
+    return [
+        (match[1], int(match[2]), match[3], None) if match[1] else (match[5], int(match[6]), match[4], None)
+        for match in found
+    ]
+
+
+def _own(frames: list[Frame]) -> list[Frame]:
+    end = next((place for place, frame in enumerate(frames) if frame[2] in _BOTTOMS), len(frames))
+    return frames[:end] or frames
+
+
+def collective(frames: Iterable[Frame]) -> str:
+    """The function of torch.distributed in which it waits for other ranks: "all_reduce"; "" elsewhere. In a backward
+    that C++ runs DDP waits, too."""
+    frames = list(frames)
+    for path, _, function, _ in reversed(frames):
+        folder, _, name = path.rpartition("/")
+        is_wait = name in _WAITS and function not in _NO_WAIT
+        if folder.endswith("torch/distributed") and (is_wait or function in _WAIT_TOO):
+            return function
+    return "backward" if frames and frames[0][2] == "_engine_run_backward" else ""
+
+
+def outside(frames: list[Frame]) -> list[Frame]:
+    """Without the frames of torch.distributed, of a DataLoader's wait, and of what they call."""
+    inside = [place for place, frame in enumerate(frames) if _ROUND.search(frame[0])]
+    return frames[inside[-1] + 1 :] if inside else frames
+
+
+def own_place(frames: Iterable[Frame], record: Mapping[str, Any]) -> tuple[str, int, str] | None:
+    """File, line and function of the innermost frame in the user's own code. The file is relative to the folder where
+    the rank was started."""
+    home = str(record.get("cwd") or "")
+    for path, line, function, _ in frames:
+        if is_own(path, home):
+            shown = path[len(home) + 1 :] if home and path.startswith(f"{home}/") else path
+            return shown, line, "" if function == "<module>" else function
+    return None
+
+
+def format_place(place: tuple[str, int, str]) -> str:
+    """ "train.py:41 in load()"."""
+    return f"{place[0]}:{place[1]}{f' in {place[2]}()' if place[2] else ''}"
+
+
+def as_number(value: Any) -> float:
+    """A time in a record; 0.0 for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

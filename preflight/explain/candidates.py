@@ -1,0 +1,233 @@
+"""Candidate causes: what each kind of line says by itself about why the job failed. `diagnosis` compares them."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.core import rank_ranges, words
+from preflight.explain.evidence import STARTED, Evidence, Moment
+from preflight.failure_book.book import ROLES, Book, Match, Signature
+from preflight.failure_book.line import RANKS, Line
+
+CULPRIT = (
+    "rank", "peer_rank", "local_rank", "node", "peer_node", "gpu", "device", "interface", "variable", "parameter",
+    "file", "line",
+)  # fmt: skip
+"""Groups that name the culprit."""
+NUMBERS = ("rank", "peer_rank", "local_rank", "gpu", "line")
+WAITS = ("slow_rank_timeout", "rdzv_incomplete", "remote_peer_failure")
+"""Causes that are reported by a rank that waits for another."""
+WENT_ON = (*STARTED, "progress.bar")
+"""Rows that show that the job went on."""
+MOST_LINES = 5
+"""Lines that a candidate quotes."""
+MOST_NAMED = 3
+"""Culprits of one kind that a sentence names."""
+CLEAR = 50
+"""Weight from which a failure is more than a guess."""
+AS_GOOD = 15
+"""If two candidates differ by no more than this weight, the earlier one is the cause."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A possible cause, and what supports it."""
+
+    slug: str
+    """Of the cause; a whole code ("gpu.health.ecc") where no cause fits it."""
+    role: str
+    """See book.ROLES."""
+    weight: int
+    """0 to 100, as a signature's: 80 and more name a cause, 50 and more say where to look, less is a guess."""
+    message: str
+    """One sentence: what was measured, and what was expected."""
+    moment: Moment
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """The culprit, as in a finding: rank, node, gpu, ..."""
+    ranks: frozenset[int] = frozenset()
+    """The ranks that report it."""
+    lines: tuple[Line, ...] = ()
+    """The deciding one first."""
+    quotes: tuple[tuple[str, str], ...] = ()
+    """File, as the user named it, and what it says: of files that are not logs (a dump, a report, stacks)."""
+    fix: str = ""
+    """Instead of its cause's."""
+    severity: str = ""
+    """Instead of its cause's."""
+    confidence: str = ""
+    """Where the default by role and weight does not fit; "" else."""
+    count: int = 1
+    """Lines that say it."""
+    rows: frozenset[str] = frozenset()
+    """Names of the signatures that say it."""
+    code: str = ""
+    """Of the live finding that says it."""
+
+
+def from_artifact(
+    slug: str, message: str, where: Mapping[str, Any], ranks: Iterable[int], file: str, weight: int,
+    quote: str = "", fix: str = "", code: str = "",
+) -> Candidate:  # fmt: skip
+    """From a file that is not a log. It weighs what a line of its weight would."""
+    role = "slower" if slug == "degraded_path" else "cause" if weight >= CLEAR else "failure"
+    return Candidate(
+        slug or code, role, weight, message, (float("inf"), 0, file), where, frozenset(ranks),
+        quotes=((file, quote or message),), fix=fix, code=code,
+    )  # fmt: skip
+
+
+def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """By role, then by weight; among about equal ones, the earliest first."""
+    left, found = sorted(candidates, key=_by_weight), []
+    while left:
+        equal = [
+            candidate
+            for candidate in left
+            if candidate.role == left[0].role and candidate.weight >= left[0].weight - AS_GOOD
+        ]
+        first = min(
+            equal, key=lambda candidate: (candidate.moment, -candidate.weight, candidate.slug, candidate.message)
+        )
+        found.append(first)
+        left.remove(first)
+    return found
+
+
+def _by_weight(candidate: Candidate) -> tuple[Any, ...]:
+    return (ROLES.index(candidate.role), -candidate.weight, candidate.moment, candidate.slug, candidate.message)
+
+
+def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
+    """The signatures that were seen and meet their conditions."""
+    seen = [book.by_name[name] for name in evidence.seen if name in book.by_name]
+    met = [row for row in seen if {*row.needs} <= evidence.seen.keys()]
+    return [
+        row
+        for row in met
+        if not any(_contradicts(evidence, name, row) for name in evidence.seen.keys() & {*row.unless})
+    ]
+
+
+def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
+    """A row of WENT_ON excludes nothing that came after it and before a failure: that is another attempt, or another
+    job's end."""
+    if name not in WENT_ON:
+        return True
+    last = max((match.line for match in evidence.matches(row.name)), key=lambda line: line.order)
+    over = all(match.line.file == last.file and match.line.number < last.number for match in evidence.matches(name))
+    return not (over and evidence.failed_after(last))
+
+
+def from_rows(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
+    """A candidate per signature."""
+    return [_from_row(evidence, row) for row in rows if row.slug]
+
+
+def _from_row(evidence: Evidence, row: Signature) -> Candidate:
+    matches, kept = evidence.matches(row.name), evidence.seen[row.name]
+    said = _sentences(matches)
+    message = words.some(said, MOST_NAMED, "; ", "; ")
+    first = matches[0]
+    to_all = row.slug == "external_signal" and len(kept.ranks) > 1
+    where = {} if to_all else _common_culprit(matches)
+    return Candidate(
+        slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
+        where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
+        fix=_fill(row.fix, first), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
+    )  # fmt: skip
+
+
+def _sentences(matches: Sequence[Match]) -> list[str]:
+    """The distinct sentences, each with the ranks that say it unless the sentence names a rank."""
+    speakers: dict[str, list[Line]] = {}
+    told: set[Any] = set()
+    for match in matches:
+        text = fill_sentence(match)
+        pair = {match.groups.get("rank"), match.groups.get("peer_rank")} - {None}
+        key = (match.signature.says, frozenset(pair)) if len(pair) == 2 else text
+        if key not in told:
+            told.add(key)
+            speakers[text] = []
+        if text in speakers:
+            speakers[text].append(match.line)
+    return list(_with_speakers(speakers))
+
+
+def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
+    """The sources are named once if they say several things."""
+    before = ""
+    for text, lines in speakers.items():
+        who = _describe_sources(lines) if _names_no_source(text) else ""
+        yield text if who == before else f"{who}{text}"
+        before = who
+
+
+def fill_sentence(match: Match) -> str:
+    """The sentence of its signature; a group without a value becomes "?"."""
+    return _fill(match.signature.says, match)
+
+
+def _fill(text: str, match: Match) -> str:
+    return text.format_map(_Groups(match.groups))
+
+
+class _Groups(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _names_no_source(text: str) -> bool:
+    return not any(word in text.split() for word in ("rank", "ranks", "node"))
+
+
+def _describe_sources(lines: Sequence[Line]) -> str:
+    """ "rank 3 on node-a: ", or what is known of it."""
+    told = {line.rank for line in lines if line.rank is not None}
+    nodes = sorted({line.node for line in lines if line.node})
+    parts = [rank_ranges.ranks(told)] if told else []
+    parts += [f"on {words.some(nodes, MOST_NAMED)}"] if nodes else []
+    return f"{' '.join(parts)}: " if parts else ""
+
+
+def _common_culprit(matches: Sequence[Match]) -> dict[str, Any]:
+    """The first one's culprit; with several sources, only what all have in common (their node)."""
+    first, *others = [find_culprit(match) for match in matches]
+    named = matches[0].groups.keys() & {*CULPRIT}
+    same = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+    return {key: value for key, value in first.items() if key in named or key in same} if same else first
+
+
+def find_culprit(match: Match) -> dict[str, Any]:
+    """The culprit: what the line names, and its writer if that is the same. A survivor is not a culprit."""
+    named = {key: _value(key, match.groups[key]) for key in CULPRIT if key in match.groups}
+    named = {key: value for key, value in named.items() if value is not None}
+    if match.groups.get("ranks", "").isdecimal():
+        named["rank"] = int(match.groups["ranks"])
+    line = match.line
+    other = (
+        match.signature.role == "fallout"
+        or match.signature.slug in (*WAITS, "collective_mismatch")
+        or ("rank" in named and line.rank not in (None, named["rank"]))
+    )
+    return named if other else {**find_source(line), **named}
+
+
+def find_source(line: Line) -> dict[str, Any]:
+    """Who wrote a line, as far as its prefixes say."""
+    told = {"node": line.node or None, "rank": line.rank, "local_rank": line.local_rank, "gpu": line.gpu}
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _value(key: str, text: str) -> str | int | None:
+    if key not in NUMBERS:
+        return text
+    return int(text) if text.isdecimal() and int(text[:9]) < RANKS else None
+
+
+def _different(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """The first few from distinct sources."""
+    by_source: dict[Any, Line] = {}
+    for line in lines:
+        by_source.setdefault((line.file, line.rank, line.node, line.text), line)
+    return tuple(itertools.islice(by_source.values(), MOST_LINES))

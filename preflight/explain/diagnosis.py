@@ -1,0 +1,279 @@
+"""Decides which candidate is the cause, what follows from it, and how sure that is."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from preflight.core import rank_ranges
+from preflight.explain import candidates
+from preflight.explain.artifacts import reports
+from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, Candidate
+from preflight.explain.evidence import Evidence
+from preflight.explain.logs import exceptions, exit_codes, membership, progress, timeouts
+from preflight.failure_book.book import Book, Signature
+from preflight.failure_book.line import Line
+
+OTHERS = 3
+"""At most this many further candidates are reported, and this many slower paths."""
+SURE = 60
+"""Weight from which a line that names a cause is believed, unless another contradicts it."""
+SUPERSEDED = {"watchdog.timeout"}
+"""Rows that `timeouts` evaluates together."""
+CONTENDER = 30
+"""A further candidate may weigh this much less than the cause."""
+MEDIUM = 30
+"""Weight from which a line that names a cause is more than a guess."""
+FAINT = 10
+"""Below this weight a candidate is reported only if there is no other."""
+WARNED, GUESS = reports.WEIGHTS["warn"], reports.SECOND
+"""Weights of live checks' findings: of a warning, and of a code's further causes."""
+LEVELS = ("low", "medium", "high")
+AFTERWARDS = {
+    "remote_peer_failure": "only lost their peer",
+    "slow_rank_timeout": "only waited until their time-out",
+    "external_signal": "were only ended by their launcher",
+    "app_crash": "ended only after it",
+    "rdzv_master_unreachable": "only lost the store",
+}
+"""How a consequence is described."""
+
+
+LOOPBACK = re.compile(r"127\.|\[?::1\b|localhost\b")
+"""A peer's address that identifies no host."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A cause, a slower path or a consequence, as it is reported."""
+
+    slug: str
+    """Of the cause, or a whole code, as a candidate's."""
+    severity: str
+    """fail, warn or info."""
+    message: str
+    where: Mapping[str, Any]
+    """The culprit."""
+    noticed_by: tuple[int, ...]
+    lines: tuple[Line, ...]
+    """The deciding line first."""
+    confidence: str
+    """high, medium or low."""
+    fix: str
+    quotes: tuple[tuple[str, str], ...] = ()
+    """As a candidate's."""
+
+    @property
+    def code(self) -> str:
+        """The finding's."""
+        return self.slug if "." in self.slug else f"explain.{self.slug}"
+
+
+def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> list[Explained]:
+    """The most probable cause first; then other candidates and slower paths (warn), then consequences (info). Nothing
+    for the log of a job that did not fail. `artifacts`: candidates from files that are not logs."""
+    from_logs = _from_logs(evidence, candidates.select_rows(evidence, book))
+    found = _merged([*from_logs, *_relevant(artifacts, {candidate.slug for candidate in from_logs})])
+    slower = candidates.best_first(candidate for candidate in found if candidate.role == "slower")
+    warnings = [_explained(candidate, book, "medium") for candidate in slower[:OTHERS]]
+    causes = _in_order(evidence, candidates.best_first(candidate for candidate in found if candidate.role != "slower"))
+    if not causes:
+        return warnings
+    first, others = causes[0], causes[1:]
+    sure = _confidence(first, others)
+    rivals = _rivals(first, others, sure)
+    after = _consequences(first, [candidate for candidate in others if candidate not in rivals], book)
+    victims = {rank for consequence in after for rank in consequence.noticed_by} | _noticing(first)
+    cause = _explained(_with_log_to_read(first), book, sure)
+    return [
+        replace(cause, noticed_by=tuple(sorted(victims - {first.where.get("rank")}))),
+        *(replace(_explained(_possible(candidate), book, "low"), severity="warn") for candidate in rivals),
+        *warnings,
+        *after,
+    ]
+
+
+def _in_order(evidence: Evidence, causes: Sequence[Candidate]) -> list[Candidate]:
+    """A signal from outside did not cause a failure before it in the same file, nor one after a restart."""
+    apart = [candidate for candidate in causes if _stands_apart(evidence, candidate, causes[0])] if causes[:1] else []
+    return [*apart, *(candidate for candidate in causes if candidate not in apart)]
+
+
+def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -> bool:
+    if signal.slug != "external_signal" or candidate.slug == signal.slug or not (candidate.lines and signal.lines):
+        return False
+    clear = (candidate.role == "cause" and candidate.weight >= MEDIUM) or (
+        candidate.role == "failure" and candidate.weight >= CLEAR
+    )
+    line, ended = candidate.lines[0], signal.lines[0]
+    before = line.file == ended.file and line.number < ended.number
+    return clear and (before or evidence.began_between(ended, line))
+
+
+def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
+    superseded = SUPERSEDED | exit_codes.superseded(evidence)
+    plain = candidates.from_rows(evidence, (row for row in rows if row.name not in superseded))
+    reasoned = (timeouts, progress, exit_codes, exceptions, membership)
+    return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
+
+
+def _relevant(artifacts: Iterable[Candidate], slugs: Collection[str]) -> Iterator[Candidate]:
+    """A live check that only warns, or may mean several causes, supports a cause that a log names (`slugs`). By itself
+    the warning stays one, and the guess counts for nothing."""
+    for candidate in artifacts:
+        if candidate.slug in slugs or not candidate.code or candidate.weight > WARNED:
+            yield candidate
+        elif candidate.weight > GUESS:
+            yield replace(candidate, role="slower", severity="warn", rows=frozenset({candidate.code}))
+
+
+def _merged(listed: Iterable[Candidate]) -> list[Candidate]:
+    """One candidate per cause; what survivors say stays apart, and so does each kind of slower path."""
+    groups: dict[tuple[str, ...], list[Candidate]] = {}
+    for candidate in listed:
+        apart = {"fallout": ("after",), "slower": tuple(sorted(candidate.rows))}.get(candidate.role, ())
+        groups.setdefault((candidate.slug, *apart), []).append(candidate)
+    return [_merge(group) for group in groups.values()]
+
+
+def _merge(group: Sequence[Candidate]) -> Candidate:
+    ranked = candidates.best_first(group)
+    first, others = ranked[0], ranked[1:]
+    quoting = [candidate for candidate in ranked if candidate.quotes]
+    from_log = next((candidate for candidate in ranked if candidate.lines), first)
+    named = min(quoting, key=lambda candidate: not candidate.where, default=first)
+    better = bool(named.where) or named.weight >= from_log.weight + AS_GOOD
+    base = named if better and from_log.role != "cause" else from_log
+    also = "".join(f" ({candidate.quotes[0][0]} says so too)" for candidate in quoting[:1] if base.lines)
+    same = [candidate for candidate in others if candidate.role == first.role]
+    as_launched = [candidate.where for candidate in others if "elastic.exit" in candidate.rows]
+    elsewhere = [from_log.where] if base.where else as_launched
+    lines = dict.fromkeys(line for candidate in (from_log, *others) for line in candidate.lines)
+    return replace(
+        base, role=first.role, weight=first.weight, message=base.message + also,
+        where=_fuller(base.where, [*(candidate.where for candidate in quoting), *elsewhere]),
+        moment=min(candidate.moment for candidate in (first, *same)),
+        ranks=first.ranks.union(*(candidate.ranks for candidate in same)), lines=tuple(lines)[:MOST_LINES],
+        fix=base.fix or first.fix, count=sum(candidate.count for candidate in ranked),
+        quotes=tuple(quote for candidate in ranked for quote in candidate.quotes),
+        rows=first.rows.union(*(candidate.rows for candidate in others)),
+    )  # fmt: skip
+
+
+def _fuller(where: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """With what the first other place adds that has something to add and does not contradict."""
+    able = (other for other in others if all(_agrees(where.get(key, value), value) for key, value in other.items()))
+    more = next((other for other in able if other.keys() - where.keys()), {})
+    return {**more, **where}
+
+
+def _agrees(value: object, other: object) -> bool:
+    """One of two paths may be relative to the folder where the job was started."""
+    paths = isinstance(value, str) and isinstance(other, str) and f"/{value}".endswith(f"/{other.lstrip('/')}")
+    return value == other or paths
+
+
+def _confidence(first: Candidate, others: Sequence[Candidate]) -> str:
+    """high: a line names the cause, and no other is close. low: a guess from survivors or from one rank's wait."""
+    level = first.confidence
+    if not level and first.role == "cause":
+        level = "high" if first.weight >= SURE else "medium" if first.weight >= MEDIUM else "low"
+    elif not level:
+        level = "medium" if first.role == "failure" and first.weight >= CLEAR else "low"
+    up = 1 if first.quotes and first.lines else 0
+    return LEVELS[max(0, min(2, LEVELS.index(level) + up - (1 if _contradicted(first, others) else 0)))]
+
+
+def _contradicted(first: Candidate, others: Sequence[Candidate]) -> bool:
+    near = [
+        candidate
+        for candidate in others
+        if candidate.role == first.role == "cause" and candidate.weight >= first.weight - AS_GOOD
+    ]
+    return any(not _same_line(first, candidate) for candidate in near)
+
+
+def _same_line(candidate: Candidate, other: Candidate) -> bool:
+    return bool(candidate.lines and other.lines and candidate.lines[0] == other.lines[0])
+
+
+def _rivals(first: Candidate, others: Sequence[Candidate], sure: str) -> list[Candidate]:
+    """Candidates that may be causes themselves: about as direct, and from another line. If the first is only a guess,
+    the next one is reported whatever its weight."""
+    if sure == "low":
+        told = (
+            candidate
+            for candidate in others
+            if candidate.role != "fallout" and candidate.weight >= FAINT and not _same_line(first, candidate)
+        )
+        return list(told)[:1]
+    able = [
+        candidate for candidate in others
+        if candidate.role in (first.role, "cause") and candidate.role != "fallout"
+        and candidate.weight >= max(first.weight - CONTENDER, MEDIUM) and not _same_line(first, candidate)
+    ]  # fmt: skip
+    return able[:OTHERS]
+
+
+def _possible(candidate: Candidate) -> Candidate:
+    return replace(candidate, message=f"also possible: {candidate.message}")
+
+
+def _with_log_to_read(first: Candidate) -> Candidate:
+    """If only survivors report it, says so, and which log to read."""
+    if first.role != "fallout" or first.slug == "unknown":  # its fix says how to make it visible
+        return first
+    peer, node = first.where.get("peer_rank"), str(first.where.get("peer_node") or "")
+    loops = LOOPBACK.match(node)  # all ranks of a host have it
+    whose = f"rank {peer}" if peer is not None else node if node and not loops else "the other ranks"
+    where = {key: value for key, value in first.where.items() if key != "peer_node" or not loops}
+    unseen = f"the cause is not visible in this log, read the log of {whose}"
+    return replace(first, where=where, message=f"{first.message}; {unseen}")
+
+
+def _noticing(candidate: Candidate) -> set[int]:
+    """Ranks that report it and are not to blame. None if their own lines name the cause."""
+    return set() if candidate.role == "cause" and not candidate.rows & set(timeouts.ROWS) else set(candidate.ranks)
+
+
+def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> list[Explained]:
+    """One per slug, with the affected ranks."""
+    culprit = {first.where.get("rank")}
+    found: list[Explained] = []
+    for candidate in sorted(others, key=lambda candidate: -len(candidate.ranks)):
+        ranks = candidate.ranks - culprit
+        if candidate.role != "fallout" and (not ranks or candidate.role == "cause"):
+            continue
+        if not candidate.weight or (
+            candidate.slug == first.slug and not candidate.ranks
+        ):  # not worth reporting beside others
+            continue
+        if candidate.slug in {each.slug for each in found if ranks <= {*each.noticed_by}} and ranks:
+            continue
+        if ranks or not candidate.ranks:
+            after = replace(
+                candidate, message=_afterwards(candidate, ranks), ranks=ranks, where={}, quotes=(), severity="info"
+            )
+            found.append(_explained(after, book, "medium"))
+    return found
+
+
+def _afterwards(candidate: Candidate, ranks: frozenset[int]) -> str:
+    """ "62 ranks only lost their peer (1-31,33-63)"."""
+    words = AFTERWARDS.get(candidate.slug)
+    if not words:
+        return f"a consequence: {candidate.message}"
+    if not ranks:
+        return f"{rank_ranges.count(candidate.count, 'line')} of processes that {words}"
+    words = words.replace("their", "its").replace("were", "was") if len(ranks) == 1 else words
+    return f"{rank_ranges.count(len(ranks), 'rank')} {words} ({rank_ranges.to_text(ranks)})"
+
+
+def _explained(candidate: Candidate, book: Book, confidence: str) -> Explained:
+    cause = book.causes.get(candidate.slug)
+    fix = candidate.fix or (cause.fix if cause else "Read the quoted line, and the lines before it.")
+    return Explained(
+        slug=candidate.slug, severity=candidate.severity or (cause.severity if cause else "fail"),
+        message=candidate.message, where=candidate.where, noticed_by=tuple(sorted(candidate.ranks)),
+        lines=candidate.lines, confidence=confidence, fix=fix, quotes=candidate.quotes,
+    )  # fmt: skip

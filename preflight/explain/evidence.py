@@ -1,0 +1,158 @@
+"""The matching lines of all inputs, kept in bounded memory: by signature and by source."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from preflight.explain.logs.tracebacks import Tracebacks
+from preflight.failure_book.book import Match
+from preflight.failure_book.line import RANKS, Line
+
+EACH = 4
+"""Matches of one signature that are kept per source: the first ones. The last one is kept, too."""
+ABOUT = ("rank", "peer_rank", "local_rank", "gpu", "node", "peer_node", "device", "interface", "variable")
+SOURCES = 2048
+"""Per signature; matches from further sources are only counted."""
+ROOM = 64 << 20
+"""Characters of kept lines; after that, only the first match of a signature is kept."""
+REPORTED_ROLES = ("cause", "failure", "fallout")
+ALIVE = ("progress.", "epoch.end")
+"""Prefixes of the names of rows that show progress."""
+
+STARTED = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done")
+"""Rows that appear when all ranks have joined."""
+
+Moment = tuple[float, int, str]
+"""When a line was written, as far as that is known: time, number in its file, file."""
+
+
+Times = Mapping[str, float]
+"""By clock, in seconds: the last times in a file up to a line."""
+
+
+@dataclass
+class Occurrences:
+    """The matches of one signature."""
+
+    count: int = 0
+    first: dict[str, list[tuple[Match, Times]]] = field(default_factory=dict)
+    """By source: see `_source`."""
+    last: dict[str, tuple[Match, Times]] = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+
+    def matches(self) -> list[Match]:
+        """All kept matches, each once."""
+        return [match for match, _ in self.with_times()]
+
+    def has_group(self, group: str) -> bool:
+        """Whether its first match has this group."""
+        return any(group in match.groups for match, _ in next(iter(self.first.values()), []))
+
+    def with_times(self) -> list[tuple[Match, Times]]:
+        """The same, with the times."""
+        return [*(timed for of_source in self.first.values() for timed in of_source), *self.last.values()]
+
+
+class Evidence:
+    """Filled line by line; then diagnosis.explain reads it."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Occurrences] = {}
+        """By the name of the signature."""
+        self.tracebacks = Tracebacks()
+        self.ranks: set[int] = set()
+        """Of all lines of interest."""
+        self.nodes: set[str] = set()
+        self._clocks: Counter[str] = Counter()
+        self._began: dict[str, Times] = {}
+        self._times: dict[str, Times] = {}
+        self._at: dict[tuple[str, int], Times] | None = None
+        self._room = ROOM
+
+    def add(self, line: Line, matches: Sequence[Match]) -> int:
+        """Takes a line; returns how many of the lines after it in its file are needed, too."""
+        self._clock(line)
+        self._at = None
+        if line.rank is not None and 0 <= line.rank < RANKS:
+            self.ranks.add(line.rank)
+        if line.node and len(self.nodes) < RANKS:
+            self.nodes.add(line.node)
+        alive = next((match for match in matches if match.signature.name.startswith(ALIVE)), None)
+        progress = f"{alive.signature.name} {sorted(alive.groups.items())}" if alive else ""
+        slugs = {match.signature.slug for match in matches if match.signature.role in REPORTED_ROLES}
+        self.tracebacks.add(line, self._times[line.file], slugs, progress)
+        for match in matches:
+            self._keep(match)
+        return max((match.signature.lines for match in matches), default=0)
+
+    def matches(self, *names: str) -> list[Match]:
+        """Kept matches of these signatures, in order of time."""
+        found = [match for name in names if name in self.seen for match in self.seen[name].matches()]
+        return sorted(found, key=lambda match: self.moment(match.line))
+
+    def began_between(self, line: Line, later: Line) -> bool:
+        """Whether a job started between these lines of one file: all ranks joined."""
+        began = [match.line for match in self.matches(*STARTED) if match.line.file == line.file == later.file]
+        return any(line.number < other.number < later.number for other in began)
+
+    def failed_after(self, line: Line) -> bool:
+        """Whether the kept lines of its file show a failure after it."""
+        rows = [kept.matches() for kept in self.seen.values()]
+        told = [line.line for those in rows for line in those if line.signature.role in ("cause", "failure")]
+        told += [traceback.line for traceback in self.tracebacks.all()]
+        return any(other.file == line.file and other.number > line.number for other in told)
+
+    def moment(self, line: Line) -> Moment:
+        """A sort key. Within a file the order of lines counts; between files, the clock that most lines have. A line
+        without it takes the time of the last line before it. (The order in which files are read says nothing.)
+        """
+        if len(self._times) < 2:
+            return (0.0, line.number, line.file)
+        clock = max(self._clocks, key=lambda name: (self._clocks[name], name), default="")
+        if self._at is None:
+            self._at = self._index()
+        for times in (self._at.get((line.file, line.number), {}), self._began.get(line.file, {})):
+            if clock in times:
+                return (times[clock], line.number, line.file)
+        return (float("inf"), line.number, line.file)
+
+    def _index(self) -> dict[tuple[str, int], Times]:
+        told = [(match.line, times) for kept in self.seen.values() for match, times in kept.with_times()]
+        told += [(traceback.line, traceback.times) for traceback in self.tracebacks]
+        return {(line.file, line.number): times for line, times in told}
+
+    def _clock(self, line: Line) -> None:
+        times = self._times.setdefault(line.file, {})
+        if line.time is None:
+            return
+        self._clocks[line.clock] += 1
+        self._times[line.file] = {**times, line.clock: line.time}
+        began = self._began.setdefault(line.file, {})
+        if line.clock not in began:
+            self._began[line.file] = {**began, line.clock: line.time}
+
+    def _keep(self, match: Match) -> None:
+        line = match.line
+        kept = self.seen.setdefault(match.signature.name, Occurrences())
+        kept.count += 1
+        if line.rank is not None and 0 <= line.rank < RANKS:
+            kept.ranks.add(line.rank)
+        if line.node and len(kept.nodes) < RANKS:
+            kept.nodes.add(line.node)
+        source = _source(match)
+        if kept.first and (self._room < 0 or (len(kept.first) >= SOURCES and source not in kept.first)):
+            return
+        first = kept.first.setdefault(source, [])
+        told = (match, self._times[line.file])
+        if len(first) < EACH:
+            first.append(told)
+            self._room -= len(line.raw) + len(line.text)
+        else:
+            kept.last[source] = told
+
+
+def _source(match: Match) -> str:
+    """The writer and the subject: two ranks that one file mentions are two sources."""
+    who = match.line.file if match.line.rank is None else str(match.line.rank)
+    return " ".join([who, *(match.groups[name] for name in ABOUT if name in match.groups)])

@@ -1,0 +1,190 @@
+"""Python tracebacks, assembled from the interleaved lines of many ranks."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from preflight.core.own_code import is_own
+from preflight.failure_book.line import Line
+
+Source = tuple[str, int | None, int | None, int | None, str]
+"""The writer: file, rank, local rank (torchrun's label has no other), process, node."""
+WITHIN = 80
+"""Lines of its source, at most, from a traceback's head to its exception."""
+AFTER = 40
+"""Within this many lines of its source a second traceback still belongs to the first."""
+OPEN = 2048
+"""Sources with an unfinished traceback; beyond that, the oldest is dropped."""
+EACH = 8
+"""Tracebacks kept per source: the first ones."""
+KEPT = 4096
+"""And in all."""
+AFTERMATH = frozenset(("app_crash", "external_signal", "host_oom_kill"))
+"""What a launcher reports after an exception, as its consequence: not part of the exception's text."""
+LONGEST = 300
+"""Characters of an exception's text that a message quotes."""
+
+_HEAD = re.compile(r"Traceback \(most recent call last\)")
+_FRAME = re.compile(r'^(?P<indent>[\s|]*)File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:\([\w.]+\))?(?:: ?(?P<text>.*))?$")
+_NAMED_LIKE_ONE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|OutOfMemory\w*|Abort\w*)$")
+_RAISED_FROM = "The above exception was the direct cause of the following exception"
+_WHILE_HANDLED = "During handling of the above exception, another exception occurred"
+_LOGGERS_WORDS = re.compile(r"^(?:[\w.]+ )?(?:ERROR|WARNING|INFO|CRITICAL|DEBUG)\b[^\]]{0,80}\] ?")
+"""vLLM and others log each line of a traceback with a logger's prefix."""
+
+
+@dataclass
+class Traceback:
+    """A complete traceback, with its exception."""
+
+    line: Line
+    """Of the exception."""
+    times: Mapping[str, float]
+    """By clock: the last times in its file up to then."""
+    type: str
+    """Without its module: "ValueError"."""
+    text: str
+    """The exception's message."""
+    file: str
+    """The innermost frame in the user's code; a library's if there is none."""
+    number: int
+    known: bool
+    """Whether a signature fits one of its lines: then that is reported instead."""
+    raised_from: bool = False
+    """Whether another exception was raised from it: this one is the original."""
+    while_handled: bool = False
+    """Whether another was raised while it was handled: the other's stack may hold the user's frames."""
+    replaced: bool = False
+    """Whether another one in the same output says more about the same failure."""
+    later: set[str] = field(default_factory=set)
+    """Progress that its source reported afterwards (a few distinct steps)."""
+
+    @property
+    def survived(self) -> bool:
+        """Its process went on: at least two steps, since a progress bar is redrawn once at its end."""
+        return len(self.later) > 1
+
+
+@dataclass
+class _Open:
+    head: Line
+    known: bool
+    original: bool
+    """Whether it is part of another exception's text ("Original Traceback ...")."""
+    lines: int = 0
+    indented: bool = False
+    frame: tuple[str, int] | None = None
+    own: tuple[str, int] | None = None
+
+
+class Tracebacks:
+    """Filled line by line; what it keeps is bounded."""
+
+    def __init__(self) -> None:
+        self._open: dict[Source, _Open] = {}
+        self._ended: dict[Source, list[Traceback]] = {}
+        self._since: dict[Source, int] = {}
+        self._kept = 0
+
+    def __iter__(self) -> Iterator[Traceback]:
+        """Those that no other one of the same source replaces."""
+        return (traceback for traceback in self.all() if not traceback.replaced)
+
+    def all(self) -> Iterator[Traceback]:
+        """All, including replaced ones."""
+        return (traceback for of_source in self._ended.values() for traceback in of_source)
+
+    def cut_off(self) -> list[Line]:
+        """Heads of tracebacks without their exception."""
+        return [opened.head for opened in self._open.values() if opened.frame]
+
+    def add(self, line: Line, times: Mapping[str, float], slugs: Collection[str], progress: str = "") -> None:
+        """`slugs`: causes of the signatures that fit the line. `progress`: the progress that the line reports."""
+        source = (line.file, line.rank, line.local_rank, line.pid, line.node)
+        ended = self._ended.get(source)
+        if progress and ended:
+            _went_on(ended, progress)
+        text = _LOGGERS_WORDS.sub("", line.text)
+        if _HEAD.search(text):
+            self._begin(source, line, bool(slugs), text)
+        elif source in self._open:
+            self._within(source, line, times, text, bool(slugs))
+        elif ended:
+            self._after(source, ended, text, not AFTERMATH.issuperset(slugs))
+
+    def _begin(self, source: Source, line: Line, known: bool, text: str) -> None:
+        self._open.pop(source, None)
+        if len(self._open) >= OPEN:
+            del self._open[next(iter(self._open))]
+        self._open[source] = _Open(line, known, original="Original Traceback" in text)
+
+    def _within(self, source: Source, line: Line, times: Mapping[str, float], text: str, known: bool) -> None:
+        opened = self._open[source]
+        opened.lines += 1
+        opened.known = opened.known or known
+        if frame := _FRAME.match(text):
+            opened.frame = (frame["file"], int(frame["line"][:9]))
+            opened.indented = opened.indented or bool(frame["indent"])
+            if is_own(frame["file"]):
+                opened.own = opened.frame
+        elif opened.frame and (raised := exception(text, opened.indented)):
+            del self._open[source]
+            self._end(source, opened, line, times, raised)
+        elif opened.lines > WITHIN:
+            del self._open[source]
+
+    def _end(
+        self, source: Source, opened: _Open, line: Line, times: Mapping[str, float], raised: tuple[str, str]
+    ) -> None:
+        ended = self._ended.setdefault(source, [])
+        if len(ended) >= EACH or self._kept >= KEPT:
+            return
+        assert opened.frame, "a traceback ends after a frame"
+        file, number = opened.own or opened.frame
+        made = Traceback(line, times, raised[0], raised[1], file, number, opened.known)
+        _merge_related(ended, made, opened.original, self._since.get(source, AFTER + 1))
+        ended.append(made)
+        self._kept += 1
+        self._since[source] = 0
+
+    def _after(self, source: Source, ended: list[Traceback], text: str, known: bool) -> None:
+        """The lines after an exception may hold the rest of its text, and announce what is raised from it."""
+        self._since[source] = since = self._since[source] + 1
+        if since <= AFTER:
+            ended[-1].known = ended[-1].known or (known and since <= 5)
+            ended[-1].raised_from = ended[-1].raised_from or _RAISED_FROM in text
+            ended[-1].while_handled = ended[-1].while_handled or _WHILE_HANDLED in text
+
+
+def exception(text: str, indented: bool) -> tuple[str, str] | None:
+    """Type, without its module, and message of the exception in this line. If frames are `indented`, the first line
+    that is not indented is one; otherwise its name must look like an error's."""
+    found = _EXCEPTION.match(text.rstrip() if indented else text.strip())
+    if not found or found["type"].isupper():
+        return None
+    name = found["type"].rpartition(".")[2]
+    if _NAMED_LIKE_ONE.search(name) or (indented and name[:1].isupper()):
+        return name, (found["text"] or "")[:LONGEST]
+    return None
+
+
+def _merge_related(ended: list[Traceback], made: Traceback, original: bool, since: int) -> None:
+    """Keeps one of two related tracebacks: a DataLoader worker's own, and the cause of another."""
+    if not ended or since > AFTER:
+        return
+    before = ended[-1]
+    if original:
+        before.replaced = True
+    elif before.while_handled and is_own(made.file) and not is_own(before.file):
+        before.file, before.number, made.replaced = made.file, made.number, True
+        before.known = before.known or made.known
+    elif before.raised_from:
+        made.replaced = True
+        before.known = before.known or made.known
+
+
+def _went_on(ended: list[Traceback], progress: str) -> None:
+    for traceback in ended:
+        if len(traceback.later) < 3:
+            traceback.later.add(progress)

@@ -1,0 +1,2 @@
+"""Logs as lines: reader makes one pass over each file, prefilter drops lines that cannot matter, prefixes and sources
+find out who wrote a line."""

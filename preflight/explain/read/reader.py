@@ -1,0 +1,254 @@
+"""Reads logs of any size in one pass: only lines that hold a word come out, with what their prefixes say."""
+
+import codecs
+import os
+import re
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from preflight.errors import UsageError
+from preflight.explain.inputs import BOMS, GZIP, HEAD, STDIN, Input, Unread, find, opened, refusal
+from preflight.explain.read.prefilter import Prefilter
+from preflight.explain.read.prefixes import plain
+from preflight.explain.read.sources import RanksByProcess, Sources
+from preflight.failure_book.line import LONGEST, Line
+
+__all__ = ["Input", "Reader", "Unread", "find"]
+
+CHUNK = 1 << 18
+"""Bytes per read."""
+ENDLESS = 1 << 20
+"""Bytes of an endless line that are kept."""
+_ENDS = re.compile(rb"[\r\n]")
+_COLOURS = re.compile(rb"\x1b\[[0-9;:?]{0,40}[A-Za-z]")
+
+
+class Reader:
+    """One pass over all inputs, in bounded memory.
+
+    Text divided by carriage returns (the updates of a progress bar) comes out piece by piece, under one line number.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        words: Collection[str],
+        on_progress: Callable[[int, int], None] = lambda *_: None,
+        rarely: Collection[str] = (),
+    ) -> None:
+        """`on_progress` gets bytes read, and bytes in total if known.
+
+        `rarely`: some of `words`. Of lines that hold the same of these and no other, only the last comes out: the last
+        before any other line, or the last in a block of CHUNK bytes. It shows that a progress bar moves.
+        """
+        self.files = 0
+        """Files with content that was read."""
+        self.lines = 0
+        self.bytes = 0
+        """Both of the unpacked content."""
+        self.unread: list[Unread] = []
+        """What could not be read completely."""
+        self._inputs, self._on_progress = inputs, on_progress
+        self._words, self._rarely = frozenset(words), frozenset(rarely)
+        self._prefilter = Prefilter({*words, *Sources.WORDS})
+        self._overlap = max(len(word.encode()) for word in (*words, *Sources.WORDS))
+        self._sizes = {file.path: _size(file.path) for file in inputs}
+        self._all = sum(size or 0 for size in self._sizes.values())
+        self._taken, self._order, self._wanted = 0, 0, 0
+        self._processes = RanksByProcess()
+        self._last: Line | None = None
+        self._in_block = False
+
+    def request_lines(self, lines: int) -> None:
+        """While a line is being handled: the next `lines` lines of its file come out, too."""
+        self._wanted = max(self._wanted, lines)
+
+    def __iter__(self) -> Iterator[Line]:
+        for file in self._inputs:
+            self._wanted, self._number, self._skips = 0, 1, False
+            self._sources, self._last = Sources(file.path, self._processes), None
+            block, before, known = b"\n", self.bytes, len(self.unread)
+            try:
+                for block in _blocks(self._text(file), self._overlap):
+                    yield from self._of_block(file, block)
+            except (OSError, EOFError, zlib.error) as error:
+                why = getattr(error, "strerror", None) or str(error)
+                self.unread.append(
+                    Unread(file.shown, f"cannot be read beyond line {self._number:,} ({why})", broken=True)
+                )
+            self.files += self.bytes > before
+            if self.bytes == before and len(self.unread) == known:
+                self.unread.append(Unread(file.shown, "is empty"))
+            self.lines += self._number - block.endswith(b"\n")
+
+    def _text(self, file: Input) -> Iterator[bytes]:
+        """As UTF-8, or whatever else holds ASCII."""
+        chunks = self._chunks(file)
+        first = next(chunks, b"")
+        while len(first) < 4 and (more := next(chunks, b"")):  # a pipe may give single bytes
+            first += more
+        if first.startswith(GZIP):
+            chunks = _gunzipped(first, chunks)
+            first = next(chunks, b"")
+        if why := refusal(first[:HEAD]):  # a pipe was not checked before
+            self.unread.append(Unread(file.shown, why))
+            return
+        coding = next((coding for bom, coding in BOMS.items() if first.startswith(bom)), "")
+        decoder = codecs.getincrementaldecoder(coding)("replace") if coding else None
+        chunk = first
+        while chunk:
+            chunk = decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
+            self.bytes += len(chunk)
+            yield chunk
+            chunk = next(chunks, b"")
+
+    def _chunks(self, file: Input) -> Iterator[bytes]:
+        """Up to its size at the start: a job that still writes is not followed."""
+        left = self._sizes[file.path]
+        number = _stdin() if file.path == STDIN else opened(file.path)
+        try:
+            while chunk := os.read(number, CHUNK if left is None else min(CHUNK, left)):
+                left = None if left is None else left - len(chunk)
+                self._taken += len(chunk)
+                self._on_progress(self._taken, max(self._taken, self._all))
+                yield chunk
+        finally:
+            if file.path != STDIN:
+                os.close(number)
+
+    def _of_block(self, file: Input, block: bytes) -> Iterator[Line]:
+        """`block` has whole lines, or a piece of a very long one."""
+        block = self._cleaned(block)
+        for found in self._found(block):
+            yield from self._lines(file, found, block)
+
+    def _cleaned(self, block: bytes) -> bytes:
+        if self._skips:  # the rest of a long line; a piece of it came out
+            end = _ENDS.search(block)
+            block, self._skips = block[end.start() :] if end else b"", not end
+        if b"\r" in block and b"\n" in block:
+            block = block.replace(b"\r\n", b"\n")
+        return _COLOURS.sub(b"", block) if b"\x1b[" in block else block
+
+    def _found(self, block: bytes) -> Iterator["_Found"]:
+        shapes = self._prefilter.shapes(block)
+        with_words = self._prefilter.with_words(shapes)
+        begin, self._number = self._number, self._number + block.count(b"\n")
+        if not with_words and not self._wanted:
+            return
+        segments = block.replace(b"\r", b"\n").split(b"\n")
+        if block.endswith((b"\n", b"\r")):
+            segments.pop()
+        torn = len(segments) - 1 if len(segments) == len(shapes) else -1
+        before, start, number = 0, 0, begin
+        for at in self._places(shapes[: len(segments)], with_words):
+            offset = start + sum(map(len, segments[before:at])) + at - before
+            before, start, number = at, offset, number + block.count(b"\n", start, offset)
+            text, asked = segments[at].decode("utf-8", "replace"), self._wanted > 0
+            self._wanted = max(0, self._wanted - 1)
+            held = [word for word in with_words.get(shapes[at], ()) if word in text]
+            wanted = [word for word in held if word in self._words]
+            if wanted or asked:
+                self._skips = at == torn
+                yield _Found(number, text, wanted, asked)
+            elif held:
+                self._sources.read(text, block)
+
+    def _places(self, shapes: Sequence[bytes], with_words: Mapping[bytes, tuple[str, ...]]) -> Iterator[int]:
+        """Of the segments to be searched."""
+        rare: dict[tuple[str, ...], int] = {}
+        for at, shape in enumerate(shapes):
+            words = with_words.get(shape)
+            if words and not self._wanted and self._rarely.issuperset(words):
+                rare[words] = at
+            elif words or self._wanted:
+                yield from sorted(rare.values())
+                rare.clear()
+                yield at
+        yield from sorted(rare.values())
+
+    def _lines(self, file: Input, found: "_Found", block: bytes) -> Iterator[Line]:
+        """Two, where two writers' text is on one line, and both hold words."""
+        line = self._sources.read(found.text, block)
+        parts = [part for part in (line.front, line) if part and any(word in part.text for word in found.words)]
+        for part in parts or [line]:
+            yield self._completed(part, file, found)
+
+    def _completed(self, line: Line, file: Input, found: "_Found") -> Line:
+        """With its place; and with the source of the line above, where it belongs to that one."""
+        last = self._last if found.asked and line.bare else None
+        follows = last is not None and last.number + 1 >= found.number
+        self._in_block = follows and (self._in_block or bool(last and last.level))
+        if last and self._in_block:  # a logger's message of several lines: only the first has a prefix
+            line.rank = last.rank if line.rank is None else line.rank
+            line.local_rank = last.local_rank if line.local_rank is None else line.local_rank
+            line.node, line.pid = line.node or last.node, last.pid if line.pid is None else line.pid
+        self._order += 1
+        line.file, line.number, line.order, line.front = file.shown, found.number, self._order, None
+        line.text, line.raw = _window(line.text, found.words), _window(plain(found.text), found.words)
+        self._last = line
+        return line
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    number: int
+    text: str
+    words: list[str]
+    asked: bool
+
+
+def _window(text: str, words: Sequence[str]) -> str:
+    """The start of a long line, or the part around the first word."""
+    if len(text) <= LONGEST:
+        return text
+    at = min((at for word in words if (at := text.find(word)) >= 0), default=0)
+    start = 0 if at + len(max(words, key=len, default="")) <= LONGEST else at - LONGEST // 2
+    return text[start : start + LONGEST]
+
+
+def _blocks(chunks: Iterator[bytes], overlap: int) -> Iterator[bytes]:
+    """Whole lines; an endless line in pieces, each beginning with the last `overlap` bytes of the one before."""
+    rest = b""
+    for chunk in chunks:
+        rest += chunk
+        if end := max(rest.rfind(b"\n"), rest.rfind(b"\r", 0, -1)) + 1:  # a return at the end may have its newline yet
+            yield rest[:end]
+            rest = rest[end:]
+        elif len(rest) > ENDLESS:
+            yield rest
+            rest = rest[-overlap:]
+    if rest:
+        yield rest
+
+
+def _gunzipped(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    """One member after another. Raises EOFError in the middle of one, zlib.error where it is damaged."""
+    member, packed = zlib.decompressobj(31), first
+    while packed:
+        if chunk := member.decompress(packed, CHUNK):
+            yield chunk
+        packed = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
+        packed = packed or next(rest, b"")
+        if member.eof and packed:
+            member = zlib.decompressobj(31)
+    if not member.eof:
+        raise EOFError("the gzip file ends in the middle")
+
+
+def _size(path: str) -> int | None:
+    """None: unknown."""
+    try:
+        status = os.stat(path) if path != STDIN else None
+    except OSError:
+        return 0
+    return status.st_size if status and stat.S_ISREG(status.st_mode) else None
+
+
+def _stdin() -> int:
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError("-: there is no standard input")
+    return sys.stdin.fileno()

@@ -1,0 +1,228 @@
+"""What preflight knows about failure logs: causes and signatures, from the TOML files in `signatures/`.
+
+`causes.toml` says what a slug means and how to fix it. The other files hold signatures: forms of lines that show a
+cause. A new one needs no Python, only a row.
+"""
+
+import functools
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from preflight.failure_book.line import Line
+
+ROLES = ("cause", "failure", "fallout", "slower", "clue", "harmless")
+"""cause: the line says what is wrong. failure: something failed here, and the cause may be elsewhere. fallout: from a
+survivor, or after the end; it counts only if nothing else explains the failure. slower: the job works, over a slower
+path. clue: no finding; other rows need it. harmless: such a line is matched by no other row."""
+WARN = "WARN"
+"""The word of rows for NCCL warnings that match no other row: their `place` shows their subject."""
+SHAPES = 20_000
+"""Cached shapes (lines without digits), with the rows that may fit."""
+_POINTER = re.compile("0x[0-9a-f]+")
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A slug of `explain.<slug>`."""
+
+    slug: str
+    meaning: str
+    fix: str
+    severity: str
+    """fail, or warn."""
+    seen_by: tuple[str, ...] = ()
+    """Codes of live checks that find the same, to merge a report with a log; "gpu.nvlink.*": any of that check."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A row: a form of line, and what it shows."""
+
+    name: str
+    """Unique: "nccl.duplicate_gpu"."""
+    slug: str
+    """Of its cause; "" for roles clue and harmless."""
+    role: str
+    word: str
+    """Text without digits that is in every line that `pattern` fits: it is searched first."""
+    pattern: re.Pattern[str]
+    """Searched in `Line.text`. The message uses its named groups; those named rank, peer_rank, local_rank, node,
+    peer_node, gpu, device, interface, variable, parameter, file, line name the culprit."""
+    place: re.Pattern[str] | None
+    """Searched in `Line.place` if the text is ambiguous: a CUDA error in transport/nvls.cc means something different
+    from one in include/alloc.h. None: any."""
+    says: str
+    """One sentence with {groups}: what was measured, and what was expected."""
+    fix: str
+    """Instead of its cause's; "" else."""
+    severity: str
+    """The same."""
+    versions: str
+    source: str
+    """Where the text comes from: a project's source file."""
+    needs: tuple[str, ...]
+    """Names of signatures that must also fit some line."""
+    unless: tuple[str, ...]
+    """Names of signatures that must not fit any line."""
+    weight: int
+    """0 to 100: how directly the line shows the cause, among rows of its role."""
+    lines: int
+    """This many lines after it belong to it, and are read, too."""
+    asked: bool
+    """Only lines requested by an earlier row (`lines`) are tried: its word appears in ordinary output."""
+    rarely: bool
+    """One of many consecutive lines is enough: for progress bars."""
+    example: str
+    near_miss: str
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A line that fits a signature."""
+
+    signature: Signature
+    line: Line
+    groups: Mapping[str, str]
+    """Groups with a value."""
+
+
+class Book:
+    """All causes and signatures."""
+
+    def __init__(self, causes: Mapping[str, Cause], signatures: Collection[Signature]) -> None:
+        self.causes = causes
+        self.signatures = tuple(sorted(signatures, key=lambda file: file.role != "harmless"))
+        self.by_name = {row.name: row for row in self.signatures}
+        self._by_shape: dict[str, list[Signature]] = {}
+        self._of_unknown = [row for row in self.signatures if row.word == WARN]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """A line without any of them cannot match."""
+        return frozenset(row.word for row in self.signatures if not row.asked)
+
+    @property
+    def rarely(self) -> frozenset[str]:
+        """Words of rows with `rarely`."""
+        return self.words - {row.word for row in self.signatures if not row.rarely}
+
+    @functools.cached_property
+    def _by_word(self) -> dict[str, list[Signature]]:
+        found: dict[str, list[Signature]] = {}
+        for row in self.signatures:
+            found.setdefault(row.word, []).append(row)
+        return found
+
+    def matches(self, line: Line) -> list[Match]:
+        """Without the conditions (`needs`, `unless`), which are about all lines. A harmless line has no other match."""
+        found = list(self._matches(line))
+        return [match for match in found if match.signature.role == "harmless"][:1] or found
+
+    def _matches(self, line: Line) -> Iterator[Match]:
+        is_known = False
+        for row in self._candidates(line.text):
+            for match in _match(row, line):
+                is_known |= row.role != "clue"
+                yield match
+        if line.level == "WARN" and not is_known:
+            yield from (match for row in self._of_unknown for match in _match(row, line))
+
+    def _candidates(self, text: str) -> list[Signature]:
+        """Rows with a word that may be in it: the same for lines that differ only in digits and pointers."""
+        shape = (_POINTER.sub("", text) if "0x" in text else text).translate(_NO_DIGITS)
+        found = self._by_shape.get(shape)
+        if found is None:
+            if len(self._by_shape) >= SHAPES:
+                self._by_shape.clear()
+            found = [row for word, its in self._by_word.items() if word in shape and word != WARN for row in its]
+            self._by_shape[shape] = found
+        return found
+
+
+def _match(signature: Signature, line: Line) -> Iterator[Match]:
+    if (signature.place is None or signature.place.search(line.place)) and (
+        fits := signature.pattern.search(line.text)
+    ):
+        yield Match(signature, line, {name: value for name, value in fits.groupdict().items() if value is not None})
+
+
+@functools.cache
+def book() -> Book:
+    """From the package's own files. Raises ValueError, with file and row, for a malformed one."""
+    causes: dict[str, Cause] = {}
+    signatures: list[Signature] = []
+    folder = resources.files(__package__) / "signatures"
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".toml"):
+            continue
+        read = tomllib.loads(file.read_text(encoding="utf-8"))
+        causes |= {slug: _cause(slug, row) for slug, row in read.get("cause", {}).items()}
+        signatures += [signature(row, file.name) for row in read.get("signature", [])]
+    check(causes, signatures)
+    return Book(causes, signatures)
+
+
+def _cause(slug: str, row: Mapping[str, Any]) -> Cause:
+    seen_by = tuple(row.get("seen_by", ()))
+    return Cause(slug, row["meaning"], row["fix"], row.get("severity", "fail"), seen_by)
+
+
+def signature(row: Mapping[str, Any], file: str) -> Signature:
+    """A row of a TOML file. Raises ValueError if it is incomplete."""
+    known = {*Signature.__annotations__}
+    try:
+        if unknown := row.keys() - known:
+            raise ValueError(f"has {', '.join(sorted(unknown))}, which is unknown")
+        return Signature(
+            name=row["name"],
+            slug=row.get("slug", ""),
+            role=row["role"],
+            word=row["word"],
+            pattern=re.compile(row["pattern"]),
+            place=re.compile(row["place"]) if "place" in row else None,
+            says=row.get("says", ""),
+            fix=row.get("fix", ""),
+            severity=row.get("severity", ""),
+            versions=row["versions"],
+            source=row["source"],
+            needs=tuple(row.get("needs", ())),
+            unless=tuple(row.get("unless", ())),
+            weight=row.get("weight", 50),
+            lines=row.get("lines", 0),
+            asked=row.get("asked", False),
+            rarely=row.get("rarely", False),
+            example=row["example"],
+            near_miss=row["near_miss"],
+        )
+    except (KeyError, ValueError, re.error) as error:
+        raise ValueError(f"{file}: {row.get('name', 'a row without a name')}: {error}") from None
+
+
+def check(causes: Mapping[str, Cause], signatures: Collection[Signature]) -> None:
+    """Checks all rows together. Raises ValueError for the first wrong one."""
+    names = [row.name for row in signatures]
+    for row in signatures:
+        wrong = ""
+        if names.count(row.name) > 1:
+            wrong = "its name is there twice"
+        elif row.role not in ROLES:
+            wrong = f"role {row.role} is none of {', '.join(ROLES)}"
+        elif (row.role in ("clue", "harmless")) != (row.slug == ""):
+            wrong = "a slug is for what is found, and a clue or what is harmless has none"
+        elif row.slug and row.slug not in causes:
+            wrong = f"there is no cause {row.slug}"
+        elif row.slug and not row.says:
+            wrong = "what is found needs a sentence (says)"
+        elif row.severity not in ("", "fail", "warn"):
+            wrong = f"its severity is {row.severity}, neither fail nor warn"
+        elif not row.word or any(char.isdigit() for char in row.word):
+            wrong = "its word is empty, or has a digit"
+        elif missing := {*row.needs, *row.unless} - set(names):
+            wrong = f"there is no signature {', '.join(sorted(missing))}"
+        if wrong:
+            raise ValueError(f"{row.name}: {wrong}")

@@ -1,0 +1,5 @@
+"""Who is to blame when a check did not end.
+
+collective_recorder reads torch's flight recorder in a worker, desync compares what the ranks recorded, blame turns
+outcomes into the engine's findings.
+"""

@@ -1,0 +1,331 @@
+"""Who is to blame when a check did not end well. Pure: outcomes in, findings out.
+
+In a WORLD check the victims are loud (exceptions, a watchdog's SIGABRT) and the culprit is silent: a
+stopped, dead, stuck or never-arrived rank explains what the others say, and they become `noticed_by`.
+Only when no rank explains them do exceptions stand for themselves.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from preflight.check import Scope, Severity
+from preflight.core import rank_ranges
+from preflight.core.exceptions import is_the_authors, printed_frames
+from preflight.core.job import Job
+from preflight.core.outcome import Outcome
+from preflight.hangs import desync
+
+FIXES = {
+    "lost": "Look at that rank's own output and at its node (ssh, dmesg); leave the node out if it is gone.",
+    "crashed": "See its stack and log (--report DIR, in DIR/logs), or run it alone: --only {check}.",
+    "raised": "See its stack (--report DIR, in DIR/logs), or run it alone: --only {check}.",
+    "bad_facts": "Mend the check: facts are JSON's types, at most 1 MiB, without NaN.",
+    "timed_out": "See its stack for where it waits (--report DIR, in DIR/logs).",
+    "cut_short": "Give the run more time (--deadline), or fewer checks (--only).",
+    "links": "Look at the links between these ranks (network, firewall, NVLink), then at the stacks (--report DIR).",
+    "slow": "Nothing hangs: compare its speed with an earlier run of this job, and see what else runs on the nodes.",
+    "own_fault": "A fault of preflight, not of the machine: please report it with that rank's output.",
+    "stopped": "Somebody stopped this process (SIGSTOP, a debugger, a job suspension): find out who, then run again.",
+    "out_of_step": (
+        "Find where this rank takes another way than the others (a condition on the rank, uneven data, other code or "
+        "settings on its node): its stack and last collectives are in DIR/logs (--report DIR)."
+    ),
+    "uninterruptible": "It waits in the kernel for a device or a file system: see dmesg on the node; reboot it.",
+}
+
+
+STATES = {"T": ": the process is stopped", "t": ": the process is stopped", "Z": ": the process is a zombie"}
+
+
+def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
+    """The engine's findings for one check, worst first, as the report holds them."""
+    bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
+    if scope is Scope.WORLD and _all_at_work(outcomes):
+        return [_too_slow(check, outcomes)]
+    if scope is Scope.WORLD:
+        parted = desync.find_desyncs(outcomes) if bad else []
+        told, odd = _told_together(outcomes, bad, parted)
+    else:
+        parted, odd = [], set()
+        dragged = {rank for rank, outcome in bad.items() if outcome.kind == "lost" and outcome.aborted}
+        told = {rank: message(bad[rank]) for rank in set(bad) - dragged}
+    victims = set(bad) - set(told)
+    if not told:  # nobody explains them: they stand for themselves
+        if parted:
+            return [_parted(check, bad, outcomes, parted[0])]
+        if _all_wait(bad):
+            return [_deadlock(check, bad, outcomes)]
+        told, victims = {rank: message(outcome) for rank, outcome in bad.items()}, set()
+    return [
+        _finding(check, scope, rank, outcomes[rank], told[rank], victims, job, is_odd=rank in odd)
+        for rank in sorted(told)
+    ]
+
+
+def with_judged(
+    found: list[dict[str, Any]], judged: list[dict[str, Any]], *, judges_failures: bool
+) -> list[dict[str, Any]]:
+    """The engine's findings and judge()'s of one check. Where it judges failures and has found a cause, that stands
+    first, and what the engine cannot explain is its consequence, which the outcomes tell."""
+    if not judges_failures or not any(finding["severity"] == Severity.FAIL for finding in judged):
+        return found + judged
+    return judged + [finding for finding in found if finding["where"]]
+
+
+def _told_together(
+    outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome], desyncs: Sequence[desync.Desync]
+) -> tuple[dict[int, str], set[int]]:
+    """The sentence about each rank that explains the others, and those of them that took another way."""
+    culprits = _culprits(outcomes, bad)
+    if culprits:
+        return {rank: f"{message(outcomes[rank])}{_absent(desyncs, rank, bad)}" for rank in culprits}, set()
+    if desyncs:
+        places = {rank: parted for parted in desyncs for rank in parted.odd}
+        told = {rank: parted.describe_odd(rank, outcomes[rank]) for rank, parted in places.items()}
+        return told, {rank for rank, parted in places.items() if not parted.is_stuck(rank, outcomes[rank])}
+    odd = _out_of_step(bad)
+    numbers = {outcome.collective["number"] for outcome in bad.values() if outcome.collective and _is_inside(outcome)}
+    return {rank: _told_out_of_step(bad, odd, rank) for rank in odd}, odd if len(numbers) == 1 else set()
+
+
+def is_open(outcomes: Mapping[int, Outcome]) -> bool:
+    """In a WORLD check: some failed, and no sure sign says why; what the others' collectives were may."""
+    bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
+    return bool(bad) and not _culprits(outcomes, bad)
+
+
+def _absent(desyncs: Sequence[desync.Desync], rank: int, bad: Mapping[int, Outcome]) -> str:
+    """Of a rank that is known to be the cause: the collective in which the others waited for it."""
+    parted = next((parted for parted in desyncs if rank in parted.calls), None)
+    if parted is None:
+        return ""
+    waiting = {other for other, call in parted.calls.items() if call and not call["over"] and other in bad}
+    if parted.calls[rank] is not None or not waiting:
+        return ""
+    call = parted.calls[min(waiting)]
+    assert call is not None
+    return f"; it never entered {parted.describe_numbered(call)}, in which {rank_ranges.ranks(waiting)} waited"
+
+
+def _culprits(outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome]) -> set[int]:
+    """Ranks that explain the others, the surest sign first."""
+    gone = {rank for rank, outcome in bad.items() if _is_gone(outcome)}
+    if gone:
+        return gone
+    outside = {rank for rank, outcome in bad.items() if _left_the_others_waiting(outcome)}
+    first = {rank for rank in outside if not bad[rank].aborted}
+    first |= {rank for rank, o in outcomes.items() if o.kind == "skipped" and bad}
+    return first or outside
+
+
+def _is_inside(outcome: Outcome) -> bool:
+    """A collective that the check has marked (ctx.collective)."""
+    return bool((outcome.collective or {}).get("inside"))
+
+
+def _is_gone(outcome: Outcome) -> bool:
+    """Dead, stopped or stuck in the kernel. A SIGABRT inside a collective is its watchdog's, a victim's cry."""
+    if outcome.kind == "crashed":
+        is_inside = _is_inside(outcome) or desync.is_waiting(outcome)
+        return outcome.signal != "SIGABRT" or not (is_inside or desync.got_too_much(outcome))
+    if outcome.kind == "lost":
+        return not outcome.aborted
+    return outcome.kind == "timed_out" and outcome.state in ("T", "t", "D", "Z")
+
+
+def _left_the_others_waiting(outcome: Outcome) -> bool:
+    """It was not inside a collective: it raised on its own, or did something else all the time."""
+    if outcome.kind == "raised":
+        return not outcome.in_collective
+    return outcome.kind == "timed_out" and not (_is_inside(outcome) or desync.is_waiting(outcome))
+
+
+def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
+    """The few ranks in an earlier collective than the others, or in another operation or shape. Where few are ahead,
+    they may have left one out, or rightly be done with it (who broadcasts is): nobody is named."""
+    seen = {rank: outcome.collective for rank, outcome in bad.items() if outcome.collective and _is_inside(outcome)}
+    numbers = {collective["number"] for collective in seen.values()}
+    if len(numbers) > 1:
+        behind = {rank for rank, collective in seen.items() if collective["number"] == min(numbers)}
+        return behind if 2 * len(behind) < len(seen) else set()
+    calls: dict[tuple[str, str], set[int]] = {}
+    for rank, collective in seen.items():
+        calls.setdefault((collective["operation"], collective["shape"]), set()).add(rank)
+    few = sorted(calls.values(), key=len)
+    return few[0] if len(few) == 2 and len(few[0]) < len(few[1]) else set()
+
+
+def _told_out_of_step(bad: Mapping[int, Outcome], culprits: set[int], rank: int) -> str:
+    """The sentence for a rank that was in another collective than the others, by our own notes."""
+    others = sorted(set(bad) - culprits)
+    theirs = _describe_call(bad[others[0]].collective)
+    return f"was inside {_describe_call(bad[rank].collective)} while {rank_ranges.ranks(others)} waited inside {theirs}"
+
+
+def _describe_call(collective: Mapping[str, Any] | None) -> str:
+    """ "all_reduce 64 MiB #12"."""
+    if collective is None:
+        return "a collective"
+    return f"{collective['operation']} {collective['shape']} #{collective['number']}".replace("  ", " ")
+
+
+def _all_wait(bad: Mapping[int, Outcome]) -> bool:
+    """Several ranks, all inside a collective, none ahead of or behind the others."""
+    return len(bad) > 1 and all(
+        outcome.in_collective or _is_inside(outcome) or desync.is_waiting(outcome) for outcome in bad.values()
+    )
+
+
+def _all_at_work(outcomes: Mapping[int, Outcome]) -> bool:
+    """All were ended at the deadline, or heard of the end of others then, and none has waited long for another: who
+    seems to be behind was only seen sooner."""
+    ended = [outcome.seconds for outcome in outcomes.values() if outcome.kind == "timed_out" and not outcome.aborted]
+    return bool(ended) and all(
+        outcome.seconds >= 0.9 * max(ended)
+        and (outcome.in_collective if outcome.kind == "raised" else outcome.state in ("R", "S", None))
+        and outcome.kind in ("timed_out", "raised")
+        and desync.is_at_work(outcome)
+        for outcome in outcomes.values()
+    )
+
+
+def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
+    """One finding, in which nobody is to blame."""
+    first = next(iter(outcomes.values()))
+    entered = [group["entered"] for outcome in outcomes.values() for group in outcome.recorded or () if group["world"]]
+    message = (
+        f"all {len(outcomes)} ranks were still at work after {_seconds(first)}, expected measure() to end: they had "
+        f"entered {max(entered, default=0):,} collectives, and none waited long for another"
+    )
+    severity = Severity.ERROR if first.cut_short else Severity.FAIL
+    return _as_json(check, severity, "timed_out", message, {}, set(), FIXES["cut_short" if first.cut_short else "slow"])
+
+
+def _seconds(outcome: Outcome) -> str:
+    return f"{outcome.seconds:.0f} s" if outcome.seconds >= 10 else f"{outcome.seconds:.1f} s"
+
+
+def _parted(
+    check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], parted: desync.Desync
+) -> dict[str, Any]:
+    """Both sides, where no majority tells which of them is right."""
+    if parted.held:
+        kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
+        message = f"{parted.describe_held()}; expected all to leave it"
+        return _as_json(check, Severity.FAIL, kind, message, {}, set(bad), FIXES["links"])
+    message = (
+        f"the ranks are out of step: {parted.describe_sides(outcomes)}; expected the same calls on all ranks; "
+        "no majority shows which side is wrong"
+    )
+    fix = (
+        "Compare both sides' stacks and last collectives (--report DIR, in DIR/logs): a condition on the rank, uneven "
+        "data, other code or settings on one node."
+    )
+    return _as_json(check, Severity.FAIL, "out_of_step", message, {}, set(bad), fix)
+
+
+def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
+    """One finding without a culprit: honest where nothing tells who it is."""
+    first = next(iter(bad.values()))
+    why = f" ({first.reason})" if first.reason else ""
+    kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
+    at: dict[str, list[int]] = {}
+    for rank, outcome in bad.items():
+        marked = outcome.collective if _is_inside(outcome) else None
+        at.setdefault(f"inside {desync.waits_inside(outcome) or _describe_call(marked)}", []).append(rank)
+    where = f": {desync.describe_by_rank(at)}" if len(at) > 1 else f" {next(iter(at))}"
+    failed = f"{len(bad)} of {len(outcomes)} ranks failed{where}{why}"
+    message = f"{failed}, expected all to leave it; none is seen to be the cause"
+    fix = "Look at the stacks (--report DIR, in DIR/logs)."
+    if kind == "timed_out" or re.search("time[d ]*-?out", why, re.IGNORECASE):
+        fix = (
+            "Look at the network between the nodes (firewall, routes, MTU), then at the stacks "
+            "(--report DIR, in DIR/logs)."
+        )
+    return _as_json(check, Severity.FAIL, kind, message, {}, set(bad), fix)
+
+
+def _finding(
+    check: str, scope: Scope, rank: int, outcome: Outcome, told: str, victims: set[int], job: Job, *, is_odd: bool
+) -> dict[str, Any]:
+    slug = "raised" if outcome.kind == "skipped" else (outcome.slug or outcome.kind)
+    slug, fix = ("out_of_step", "out_of_step") if is_odd else (slug, _fix_for(outcome, slug))
+    severity = Severity.FAIL if is_odd else _severity(scope, outcome)
+    evidence = {"doing": outcome.doing} if outcome.doing else {}
+    return _as_json(check, severity, slug, told, job.where(rank), victims, FIXES[fix], evidence)
+
+
+def _severity(scope: Scope, outcome: Outcome) -> Severity:
+    """A check's own exception is our failure to measure; one out of a collective is the job's."""
+    if outcome.kind in ("raised", "skipped"):
+        return Severity.FAIL if scope is Scope.WORLD and outcome.in_collective else Severity.ERROR
+    return Severity.ERROR if outcome.cut_short or outcome.own_fault else Severity.FAIL
+
+
+def _fix_for(outcome: Outcome, slug: str) -> str:
+    if outcome.cut_short or outcome.own_fault:
+        return "cut_short" if outcome.cut_short else "own_fault"
+    if outcome.kind == "timed_out" and outcome.state in ("T", "t"):
+        return "stopped"
+    if outcome.kind == "timed_out" and outcome.state == "D":
+        return "uninterruptible"
+    return slug
+
+
+def message(outcome: Outcome) -> str:
+    """One sentence, equal for equal outcomes (so that ranks can be merged)."""
+    seconds = _seconds(outcome)
+    doing = f"; last doing: {outcome.doing}" if outcome.doing else ""
+    if _is_inside(outcome):
+        doing += f"; inside {_describe_call(outcome.collective)}"
+    if outcome.kind == "timed_out" and outcome.aborted and outcome.state not in STATES:
+        return f"measure() was ended after {seconds}: {outcome.reason}{doing}"
+    if outcome.kind == "timed_out":
+        state = STATES.get(outcome.state or "", "")
+        if outcome.state == "D":
+            state = f": it is in uninterruptible sleep ({outcome.reason or 'the kernel does not say where'})"
+        if outcome.cut_short:
+            state = ", all that the run's deadline left it"
+        return f"measure() did not end within {seconds}{state}{waits_at(outcome.stack or '')}{doing}"
+    if outcome.kind == "crashed":
+        return f"the worker {outcome.reason}, expected it to live{doing}"
+    if outcome.kind == "lost":
+        return outcome.reason or "nothing more was heard of the rank"
+    if outcome.kind == "skipped":
+        return f"stood aside ({outcome.reason}) while the other ranks waited for it"
+    if outcome.slug == "bad_facts":
+        return f"{outcome.reason}"
+    return f"measure() raised {outcome.reason}{doing}"
+
+
+def waits_at(stack: str) -> str:
+    """ " at data.py line 12 in load": the author's innermost line in the main thread of a faulthandler dump, which
+    lists the main thread last; the innermost of all where there is none."""
+    frames = printed_frames(stack[max(stack.rfind("hread 0x"), 0) :])
+    if not frames:
+        return ""
+    path, line, function, _ = next((frame for frame in frames if is_the_authors(frame[0])), frames[0])
+    return f" at {os.path.basename(path)} line {line} in {function}"
+
+
+def _as_json(
+    check: str,
+    severity: Severity,
+    slug: str,
+    text: str,
+    where: Mapping[str, Any],
+    victims: set[int],
+    fix: str,
+    evidence: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    return {
+        "severity": str(severity),
+        "code": f"{check}.{slug}",
+        "message": text,
+        "where": dict(where),
+        "noticed_by": rank_ranges.to_text(victims),
+        "evidence": dict(evidence or {}),
+        "fix": fix.replace("{check}", check),
+    }

@@ -1,0 +1,316 @@
+"""What a worker's collectives were doing when it hung: torch's flight recorder and NCCL's RAS, asked from a thread of
+the worker, and written where its supervisor reads them after the worker's death.
+
+The thread sleeps in one system call until the check has used most of its deadline, or the supervisor asks. Where native
+code holds the GIL, or the process is stopped, nothing is written: nobody waits for it longer than ANSWER_S.
+"""
+
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from preflight.core import rank_ranges
+
+LOOKS = (0.65, 0.78)
+"""Of a check's deadline: before torch gives a collective up (process_group.GROUP_TIMEOUT, on NCCL the end of the
+process), and shortly before the stacks are written (STACK_DUMP)."""
+ANSWER_S = 0.3
+"""For the worker's thread to answer its supervisor."""
+CALLS, GROUPS = 16, 32
+"""Entries that are kept of each process group, and process groups: those used last."""
+BUFFER = 512
+"""Entries of the recorder, where the user has not said how many: torch's own 2,000 take 0.2 s to be written as JSON."""
+BUFFER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""The second is the older name, of which a newer torch complains (FlightRecorder.hpp)."""
+STUCK_S = 1.0
+"""A call that is not over is stuck after so long; in a job that is only slow each waits less for the others. (The
+records of two ranks are not taken at the same moment: without this one of them always seems to be behind.)"""
+SETTLE_S = 0.25
+"""After an exception: a call is marked as over by another thread, on NCCL every 0.1 s."""
+LONGEST = 256 * 1024
+"""Bytes of one statement."""
+_LIMIT = 8 * 1024 * 1024
+_ASKED = 1 << 32
+DTYPES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
+    "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
+}  # fmt: skip
+"""Types of tensors, as the recorder calls them, and their names."""
+
+Group = dict[str, Any]
+"""What was recorded of a process group: ranks ("0-7"), world (it is the world group), entered (how many collectives),
+lately (the last one was entered within STUCK_S), sending (a send or a receive is not over), calls (the last ones: seq,
+operation, sizes, elements, dtype, over, stuck)."""
+
+
+class DumpFile:
+    """Made before the fork. Statements are lines of JSON in a memory file; a bell asks the worker's thread for one."""
+
+    def __init__(self) -> None:
+        self._memory = os.memfd_create("collectives")
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._read_from = 0
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """What the child must keep."""
+        return self._memory, self._bell
+
+    # In the worker
+
+    def say(self, statement: Mapping[str, Any]) -> None:
+        """Writes a statement: the last one counts."""
+        line = json.dumps(statement).encode() + b"\n"
+        if len(line) <= LONGEST and self._size() < _LIMIT:
+            os.write(self._memory, line)
+
+    def wake(self) -> None:
+        """The thread looks again when it has to do something."""
+        os.eventfd_write(self._bell, 1)
+
+    def wait(self, seconds: float | None) -> bool:
+        """At most so long (None: for ever); True if the supervisor asks."""
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        if not poll.poll(None if seconds is None else max(0.0, seconds) * 1000):
+            return False
+        with contextlib.suppress(BlockingIOError):
+            return os.eventfd_read(self._bell) >= _ASKED
+        return False
+
+    # In the supervisor
+
+    def forget(self) -> None:
+        """Before a new check."""
+        self._read_from = self._size()
+
+    def ask(self, within_s: float = ANSWER_S) -> None:
+        """Wants a statement now; returns when it is there, or at once where no thread has begun to listen."""
+        before = self._size()
+        if not before:
+            return
+        os.eventfd_write(self._bell, _ASKED)
+        end = time.monotonic() + within_s
+        while self._size() == before and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def read(self) -> dict[str, Any]:
+        """The last statement of this check that is well formed, or {}."""
+        start = max(self._read_from, self._size() - 2 * LONGEST)
+        lines = os.pread(self._memory, 2 * LONGEST, start).split(b"\n")
+        for line in reversed(lines[:-1]):
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+                return _checked(json.loads(line))
+        return {}
+
+    def close(self) -> None:
+        """Once the child is gone."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+    def _size(self) -> int:
+        return os.fstat(self._memory).st_size
+
+
+def _checked(statement: dict[str, Any]) -> dict[str, Any]:
+    """A check under test may have written into the memory: only what has the right form, and is small."""
+    groups = []
+    for group in statement["groups"][-GROUPS:]:
+        rank_ranges.from_text(group["ranks"])
+        calls = [
+            {
+                "seq": int(call["seq"]),
+                "operation": _word(call["operation"]),
+                "sizes": [[int(size) for size in sizes[:8]] for sizes in call["sizes"][:4]],
+                "elements": int(call["elements"]),
+                "dtype": _word(call["dtype"]),
+                "over": bool(call["over"]),
+                "stuck": bool(call["stuck"]),
+            }
+            for call in group["calls"][-CALLS:]
+        ]
+        about = {"ranks": str(group["ranks"]), "world": bool(group["world"]), "entered": int(group["entered"])}
+        groups.append({**about, **{name: bool(group.get(name)) for name in ("lately", "sending")}, "calls": calls})
+    return {"groups": groups, "number": int(statement["number"]), "ras": str(statement.get("ras", ""))}
+
+
+def _word(text: object) -> str:
+    return "".join(char for char in str(text)[:80] if char.isprintable())
+
+
+class Recorder:
+    """The worker's side: arms itself for a check, and writes what the process groups have recorded."""
+
+    def __init__(self, dump_file: DumpFile, number: Callable[[], int], ask_ras: Callable[[], str] | None) -> None:
+        """`number`: of the collective entered last, by the page. `ask_ras`: where NCCL's RAS is to be asked."""
+        self._dump_file, self._number, self._ask_ras = dump_file, number, ask_ras
+        self._members: tuple[int, ...] = ()
+        self._looks: list[float] = []
+        self._ras = ""
+        self._thread: threading.Thread | None = None
+
+    def begin(self, deadline_s: float) -> None:
+        """A check begins: a process group may be there from the checks before it."""
+        now = time.monotonic()
+        self._looks, self._ras = [now + part * deadline_s for part in LOOKS], ""
+        if self._thread is not None:
+            self._dump_file.wake()
+
+    def end(self) -> None:
+        """The check has ended: there is nothing to look at."""
+        self._looks = []
+
+    def listen(self, members: tuple[int, ...]) -> None:
+        """A process group over these ranks was made: from now on there is something to tell."""
+        self._members = members
+        if self._thread is None:
+            self._dump_file.say({})
+            self._thread = threading.Thread(target=self._serve, name="preflight-recorder", daemon=True)
+            self._thread.start()
+
+    def after_an_exception(self, of_a_collective: BaseException | None) -> None:
+        """What is recorded once the calls before it are marked as over, or SETTLE_S have passed."""
+        end = time.monotonic() + SETTLE_S
+        with contextlib.suppress(Exception):
+            came_of = _came_of(of_a_collective) if of_a_collective and self._members else ""
+            while self._members and _unfinished() > (came_of == "collective") and time.monotonic() < end:
+                time.sleep(0.01)
+            self.write_dump(raised_in=came_of)
+
+    def write_dump(self, *, raised_in: str = "") -> None:
+        """Writes what is recorded now; nothing where there is no group. `raised_in`: what has just raised,
+        collective (the last one), send, or unknown: then no record is true."""
+        if self._members:
+            with contextlib.suppress(Exception):  # torch's records have no promised form
+                groups = recorded(self._members, raised_in=raised_in) if raised_in != "unknown" else []
+                self._dump_file.say({"groups": groups, "number": self._number(), "ras": self._ras})
+
+    def _serve(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
+        while True:
+            looks = self._looks
+            if self._dump_file.wait(looks[0] - time.monotonic() if looks else None):
+                self.write_dump()
+            elif looks and looks is self._looks and time.monotonic() >= looks[0]:
+                del looks[0]
+                self.write_dump()
+                self._ask_the_network(looks)
+
+    def _ask_the_network(self, looks: list[float]) -> None:
+        """RAS may take seconds: the check may have ended by then."""
+        if self._ask_ras is None or self._ras:
+            return
+        said = self._ask_ras()
+        if looks is self._looks and said:
+            self._ras = said
+            self.write_dump()
+
+
+def recorded(members: tuple[int, ...], *, raised_in: str = "") -> list[Group]:
+    """What torch's flight recorder has of this process's groups, in ranks of the job. As JSON: its other form is a
+    pickle. On gloo `state` stays "scheduled" for ever; `retired` tells there, too, that a call is over, be it by an
+    exception: of the last call the caller knows that. gloo's sends it does not record."""
+    from torch.distributed import distributed_c10d
+
+    world = distributed_c10d._world
+    default = distributed_c10d._get_default_group()
+    dump = _dump()
+    if raised_in == "collective" and dump:
+        dump[-1] |= {"retired": False, "state": "failed"}
+    groups = []
+    for group, name in list(world.pg_names.items())[-GROUPS:]:
+        entries = [entry for entry in dump if entry["process_group"][0] == name]
+        calls = [_call(entry) for entry in entries if not entry["is_p2p"]]
+        about = {
+            "ranks": rank_ranges.to_text(members[rank] for rank in world.pg_group_ranks[group]),
+            "world": group is default,
+            "lately": bool(entries) and _age_s(entries[-1]) < STUCK_S,
+            "sending": raised_in == "send" or any(entry["is_p2p"] and not _is_over(entry) for entry in entries),
+        }
+        groups.append({**about, "entered": _entered(group, calls), "calls": _of_interest(calls)})
+    return groups
+
+
+def _dump() -> list[dict[str, Any]]:
+    from torch._C import _distributed_c10d
+
+    dump = getattr(_distributed_c10d, "_dump_fr_trace_json", None) or getattr(
+        _distributed_c10d, "_dump_nccl_trace_json", None
+    )
+    entries: list[dict[str, Any]] = json.loads(dump(True, False)).get("entries", []) if dump else []
+    return entries
+
+
+def _came_of(error: BaseException) -> str:
+    """collective, send or unknown. Where only a `wait` is in its trace, the group's counter tells whether there were
+    sends: it has gloo's, too."""
+    from torch.distributed import distributed_c10d
+
+    code = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    called = {each.co_name for each in code if each.co_filename == distributed_c10d.__file__}
+    if called:
+        return "collective" if called.isdisjoint({"send", "recv"}) else "send"
+    calls = [entry for entry in _dump() if not entry["is_p2p"]]
+    last = {entry["process_group"][0]: entry["collective_seq_id"] for entry in calls}
+    groups: Mapping[Any, str] = distributed_c10d._world.pg_names
+    sent = any(group._get_sequence_number_for_group() > last.get(name, 0) for group, name in groups.items())
+    return "unknown" if sent else "collective"
+
+
+def _unfinished() -> int:
+    """Calls that are not marked as over."""
+    return sum(not _is_over(entry) for entry in _dump())
+
+
+def _is_over(entry: Mapping[str, Any]) -> bool:
+    return bool(entry["retired"]) or entry["state"] == "completed"
+
+
+def _entered(group: Any, calls: list[dict[str, Any]]) -> int:
+    """How many collectives this rank has called. torch's own counter of the group counts gloo's sends, too."""
+    return calls[-1]["seq"] if calls else int(group._get_sequence_number_for_group())
+
+
+def _call(entry: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = entry["input_sizes"] or entry["output_sizes"]
+    dtypes = entry["input_dtypes"] or entry["output_dtypes"] or [""]
+    is_over = _is_over(entry)
+    return {
+        "seq": entry["collective_seq_id"],
+        "operation": entry["profiling_name"].rpartition(":")[2],
+        "sizes": sizes[:4],
+        "elements": sum(math.prod(size) for size in sizes),
+        "dtype": DTYPES.get(dtypes[0], dtypes[0]),
+        "over": is_over,
+        "stuck": not is_over and _age_s(entry) >= STUCK_S,
+    }
+
+
+def _age_s(entry: Mapping[str, Any]) -> float:
+    return time.time() - float(entry.get("time_created_ns", 0)) / 1e9
+
+
+def _of_interest(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last ones; on NCCL a host runs ahead of its GPU: then those about the first that is not over."""
+    waiting = next((place for place, call in enumerate(calls) if not call["over"]), len(calls))
+    start = max(0, min(waiting - CALLS // 2, len(calls) - CALLS))
+    return calls[start : start + CALLS]
+
+
+def prepare_environment(environ: "os._Environ[str]", run_folder: str) -> None:
+    """Before torch makes the first group. What the user has set stays."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    if not any(name in environ for name in BUFFER_VARIABLES):
+        environ[BUFFER_VARIABLES[0 if hasattr(c10d, "_dump_fr_trace_json") else 1]] = str(BUFFER)
+    if run_folder:  # where torch's watchdog would leave a pickle in /tmp
+        for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
+            environ.setdefault(name, os.path.join(run_folder, "recorded-by-rank-"))

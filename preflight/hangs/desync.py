@@ -1,0 +1,317 @@
+"""Where the ranks of a process group are out of step: which one never entered the collective in which the others wait,
+or entered a different one. Pure: from what torch's flight recorder has of each rank to sentences.
+
+torch has an analyser of its own (torch.distributed.flight_recorder). It wants each group's ranks in `pg_config`, where
+gloo writes none, and needs torch: blame runs where none may be imported.
+What is compared is the same: by process group and number, operation, size and type (its `Op.match`).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from preflight.core import rank_ranges
+from preflight.core.outcome import Outcome
+
+Call = dict[str, Any]
+SAME_SIZE = {
+    "allreduce", "allreducecoalesced", "broadcast", "reduce", "allgather", "allgatherbase", "allgathercoalesced",
+    "allgatherintotensorcoalesced", "reducescatter", "reducescatterbase", "reducescattercoalesced",
+    "reducescattertensorcoalesced",
+}  # fmt: skip
+"""Operations with the same input size on all ranks, in lower case and without "_": an all-to-all's, a gather's and a
+scatter's may differ."""
+
+
+GLOOS_ABORT = "op.preamble.length <= op.nbytes"
+"""gloo (transport/tcp/pair.cc) ends the process to which more bytes have come than its own call has room for."""
+TOLD = 4
+"""Different things that a sentence lists."""
+SMALLER = -1
+"""Elements of such a call: how many it had died with the process."""
+
+
+@dataclass(frozen=True)
+class Desync:
+    """The first number at which the ranks of a group did not do the same, although one of them waits there."""
+
+    number: int
+    group: str
+    """Its ranks, as of the job; "" for the world group."""
+    calls: Mapping[int, Call | None]
+    """By rank; None where it has not entered this number. Ranks of which nothing is known are not in it."""
+    odd: frozenset[int]
+    """The few, where more than half of the group's ranks agree; else empty."""
+    held: str = ""
+    """The few did not come, since they are still inside another one together: "ranks 2-3 did not leave ..."."""
+
+    @property
+    def usual(self) -> Call | None:
+        """What those do that are not odd."""
+        return next(call for rank, call in self.calls.items() if rank not in self.odd and not (self.held and not call))
+
+    @property
+    def differs(self) -> bool:
+        """Ranks have called different things; else some have not come."""
+        return len({_key(call) for call in self.calls.values() if call}) > 1
+
+    def describe_sides(self, outcomes: Mapping[int, Outcome]) -> str:
+        """ "rank 0 inside all_reduce of 4 float32 #3, rank 1 left measure() before #3"."""
+        told: dict[str, list[int]] = {}
+        for rank, call in sorted(self.calls.items()):
+            words = f"inside {self.describe_numbered(call)}" if call else self._absent(outcomes[rank])
+            told.setdefault(words, []).append(rank)
+        return describe_by_rank(told)
+
+    def describe_held(self) -> str:
+        """ "ranks 0-1 did not leave all_reduce of 4 float32 #3, and ranks 2-7 waited inside barrier #9"."""
+        usual = self.usual
+        assert usual is not None, "who is held is held back from something"
+        others = rank_ranges.ranks(rank for rank, call in self.calls.items() if call)
+        return f"{self.held}, and {others} waited inside {self.describe_numbered(usual)}"
+
+    def _absent(self, outcome: Outcome) -> str:
+        if outcome.kind == "measured":
+            return f"left measure() before #{self.number}"
+        elsewhere = waits_inside(outcome)
+        return f"inside {elsewhere} instead" if elsewhere else f"never entered #{self.number}"
+
+    def describe_numbered(self, call: Call) -> str:
+        """ "all_reduce of 4 float32 #3"."""
+        return _numbered(call, self.group)
+
+    def describe_odd(self, rank: int, outcome: Outcome) -> str:
+        """The sentence about an odd rank."""
+        mine, usual = self.calls[rank], self.usual
+        others = rank_ranges.ranks(set(self.calls) - self.odd)
+        if usual is None:
+            assert mine is not None, "who is odd has done something else than the others"
+            return f"waited alone inside {self.describe_numbered(mine)}: {others} left measure() without it"
+        if mine is None:
+            return f"{self._elsewhere(outcome, self.describe_numbered(usual))}, inside which {others} waited"
+        inside = "called" if mine["over"] else "was inside"
+        theirs = "called" if usual["over"] else "waited inside"
+        return f"{inside} {self.describe_numbered(mine)} while {others} {theirs} {self.describe_numbered(usual)}"
+
+    def is_stuck(self, rank: int, outcome: Outcome) -> bool:
+        """It has not come, since an earlier one of this group, which the others have left, holds it."""
+        return self.calls[rank] is None and bool(self._held(outcome))
+
+    def _held(self, outcome: Outcome) -> list[Call]:
+        return [call for group, call in _waiting_in(outcome) if group == self.group]
+
+    def _elsewhere(self, outcome: Outcome, there: str) -> str:
+        inside = self._held(outcome)
+        if inside:
+            return f"was still inside {describe_call(inside[0])} #{inside[0]['seq']}, and not inside {there}"
+        if outcome.kind == "measured":
+            return f"left measure() without entering {there}"
+        return f"never entered {there}"
+
+
+def describe_by_rank(ranks: Mapping[str, Sequence[int]]) -> str:
+    """Ranks by what they do, most first: "ranks 0-2 inside all_reduce of 4 float32 #3, rank 3 inside barrier #3"."""
+    most = sorted(ranks.items(), key=lambda told: -len(told[1]))
+    more = sum(len(listed) for _, listed in most[TOLD:])
+    parts = [f"{rank_ranges.ranks(listed)} {words}" for words, listed in most[:TOLD]]
+    return ", ".join([*parts, f"{rank_ranges.count(more, 'rank')} elsewhere"] if more else parts)
+
+
+def describe_call(call: Call) -> str:
+    """ "all_reduce of 1,048,576 float32"."""
+    if call["elements"] == SMALLER:
+        return f"another or a smaller collective than {call['operation']}"
+    size = f" of {call['elements']:,} {call['dtype']}" if call["sizes"] else ""
+    return f"{call['operation']}{size}"
+
+
+def lines(recorded: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """For a log: the last collectives of each group, the oldest first."""
+    for group in recorded:
+        ranks = "all ranks" if group["world"] else rank_ranges.ranks(rank_ranges.from_text(group["ranks"]))
+        yield f"Collectives of the group of {ranks}: {group['entered']} entered"
+        for call in group["calls"]:
+            yield f"  #{call['seq']} {describe_call(call)}{'' if call['over'] else ': not over'}"
+
+
+def has_same_size(operation: str) -> bool:
+    """Whether an operation's input has one size on all ranks. The flight recorder writes "_all_gather_base", the
+    watchdog "_ALLGATHER_BASE"."""
+    return operation.lower().replace("_", "") in SAME_SIZE
+
+
+def got_too_much(outcome: Outcome) -> bool:
+    """gloo has ended it, since another rank's call was larger than its own: either may be the odd one."""
+    return outcome.kind == "crashed" and outcome.signal == "SIGABRT" and GLOOS_ABORT in (outcome.log_tail or "")
+
+
+def is_waiting(outcome: Outcome) -> bool:
+    """Some collective that it has entered is not over, or a send or a receive."""
+    return bool(waits_inside(outcome))
+
+
+def is_at_work(outcome: Outcome) -> bool:
+    """It has entered a collective lately, and none that it is in lasts long."""
+    groups = outcome.recorded or ()
+    is_stuck = any(call["stuck"] for group in groups for call in group["calls"])
+    return any(group.get("lately") for group in groups) and not is_stuck
+
+
+def waits_inside(outcome: Outcome) -> str:
+    """ "all_reduce of 4 float32 #3": the first that is not over; "" if there is none."""
+    other = "a send or a receive" if _is_sending(outcome) else ""
+    return next((_numbered(call, group) for group, call in _waiting_in(outcome)), other)
+
+
+def _is_sending(outcome: Outcome) -> bool:
+    """Its partner is not told, and may be the one that did not come."""
+    return any(group.get("sending") for group in outcome.recorded or ())
+
+
+def _numbered(call: Call, group: str) -> str:
+    of = f" of the group of {rank_ranges.ranks(rank_ranges.from_text(group))}" if group else ""
+    return f"{describe_call(call)} #{call['seq']}{of}"
+
+
+def _waiting_in(outcome: Outcome) -> list[tuple[str, Call]]:
+    """(group, as a desync names it; call) of all that it has entered and that are not over."""
+    groups = [("" if group["world"] else group["ranks"], group["calls"]) for group in outcome.recorded or ()]
+    return [(group, call) for group, calls in groups for call in calls if not call["over"]]
+
+
+def find_desyncs(outcomes: Mapping[int, Outcome]) -> list[Desync]:
+    """Where the ranks are out of step: with odd ranks if a majority shows which they are (in several groups, if these
+    have no rank in common), else the first one found, without odd ranks. [] if the records show nothing."""
+    found = [_without_the_busy(desync, outcomes) for desync in _desyncs(outcomes)]
+    disjoint: list[Desync] = []
+    seen: set[int] = set()
+    for desync in found:
+        ranks = set(rank_ranges.from_text(desync.group)) if desync.group else set(outcomes)
+        if desync.odd and not ranks & seen:
+            disjoint.append(desync)
+            seen |= ranks
+    return disjoint or found[:1]
+
+
+def _desyncs(outcomes: Mapping[int, Outcome]) -> Iterator[Desync]:
+    by_group: dict[tuple[str, bool, str], dict[int, dict[str, Any]]] = {}
+    for rank, outcome in outcomes.items():
+        for group in outcome.recorded or ():
+            by_group.setdefault((group["ranks"], group["world"], group.get("name", "")), {})[rank] = group
+    small = {rank for rank, outcome in outcomes.items() if not outcome.recorded and got_too_much(outcome)}
+    for (ranks, is_world, _), records in by_group.items():
+        all_ranks = rank_ranges.from_text(ranks)
+        dead = small.intersection(all_ranks)
+        there = _first(records) or _with_one_that_died(records, dead)
+        if there:
+            number, calls = there
+            least = _smallest(calls)
+            calls |= dict.fromkeys(dead - set(calls), least) if least else {}
+            yield Desync(number, "" if is_world else ranks, calls, _odd(calls, len(all_ranks), outcomes))
+
+
+def _first(records: Mapping[int, Mapping[str, Any]]) -> tuple[int, dict[int, Call | None]] | None:
+    """The first number at which these ranks differ, and what they called."""
+    calls = {rank: {call["seq"]: call for call in reversed(record["calls"])} for rank, record in records.items()}
+    for number in sorted({number for of_rank in calls.values() for number in of_rank}):
+        there = {
+            rank: calls[rank].get(number)
+            for rank, record in records.items()
+            if number in calls[rank] or record["entered"] < number
+        }
+        if len({_key(call) for call in there.values()}) > 1 and _matters(number, there, calls):
+            return None if _wait_before(number, there, calls) else (number, there)
+    return None
+
+
+def _wait_before(number: int, there: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
+    """Half of these ranks or more are inside an earlier one, which a few have left (a broadcast's root may): they did
+    not part, they are stuck there."""
+    stuck = [
+        rank
+        for rank, call in there.items()
+        if call is None and any(not earlier["over"] for of, earlier in calls[rank].items() if of < number)
+    ]
+    return 2 * len(stuck) >= len(there)
+
+
+def _with_one_that_died(
+    records: Mapping[int, Mapping[str, Any]], dead: set[int]
+) -> tuple[int, dict[int, Call | None]] | None:
+    """All that can tell are in one call, and one that cannot was not in it."""
+    waiting = {rank: call for rank, record in records.items() for call in record["calls"][-1:] if not call["over"]}
+    numbers = {call["seq"] for call in waiting.values()}
+    if not dead or len(numbers) != 1:
+        return None
+    odd = {**next(iter(waiting.values())), "elements": SMALLER}
+    return numbers.pop(), {**waiting, **dict.fromkeys(dead, odd)}
+
+
+def _smallest(calls: Mapping[int, Call | None]) -> Call | None:
+    """Of one operation in several sizes; None where they do not differ by that alone."""
+    known = [call for call in calls.values() if call]
+    if len({call["operation"] for call in known}) > 1:
+        return None
+    return min(known, key=_bytes)
+
+
+def _bytes(call: Call) -> int:
+    bits = call["dtype"].lstrip("abcdefghijklmnopqrstuvwxyz")  # float32; a bool is a byte
+    return int(call["elements"]) * (int(bits) if bits.isdecimal() else 8) // 8
+
+
+def _key(call: Call | None) -> tuple[Any, ...] | None:
+    """Equal for calls that belong together."""
+    if call is None:
+        return None
+    if call["elements"] == SMALLER:
+        return ("another",)
+    if not has_same_size(call["operation"]):
+        return (call["operation"],)
+    return call["operation"], call["elements"], call["dtype"]
+
+
+def _matters(number: int, there: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
+    """Ranks did different things; or one has not come, and another waits for it: not for something before (on NCCL a
+    host runs ahead of its GPU), and not for nothing (a broadcast's root need not wait)."""
+    if len({_key(call) for call in there.values() if call}) > 1:
+        return True
+    first = {rank: min((n for n, call in calls[rank].items() if not call["over"]), default=-1) for rank in there}
+    return any(call and call["stuck"] and first[rank] == number for rank, call in there.items())
+
+
+def _odd(calls: Mapping[int, Call | None], size: int, outcomes: Mapping[int, Outcome]) -> frozenset[int]:
+    """Those that do not do what more than half of the group's `size` ranks do. Where most have not entered what one
+    waits in, they may be late; unless they are done."""
+    keys = {rank: _key(call) for rank, call in calls.items()}
+    (usual, count), *_ = Counter(keys.values()).most_common(1)
+    most = [rank for rank, key in keys.items() if key == usual]
+    if 2 * count <= size or (usual is None and not all(outcomes[rank].sound for rank in most)):
+        return frozenset()
+    return frozenset(set(keys) - set(most))
+
+
+def _without_the_busy(found: Desync, outcomes: Mapping[int, Outcome]) -> Desync:
+    """A rank that has not come since it waits in another group, or for one other rank, is not the cause; nor are
+    several that are still inside an earlier one, which the others have left: the link between them may be."""
+    sending = {rank for rank in found.odd if found.calls[rank] is None and _is_sending(outcomes[rank])}
+    found = replace(found, odd=found.odd - sending)
+    busy: dict[int, tuple[str, Call]] = {}
+    stuck: dict[int, tuple[str, Call]] = {}
+    for rank in found.odd:
+        waiting = _waiting_in(outcomes[rank]) if found.calls[rank] is None else []
+        elsewhere = [(group, call) for group, call in waiting if group != found.group]
+        if elsewhere:
+            busy[rank] = elsewhere[0]
+        elif waiting:
+            stuck[rank] = waiting[0]
+    if not busy and len(stuck) > 1:
+        busy = stuck
+    if not busy:
+        return found
+    together = {(group, call["seq"], _key(call)) for group, call in busy.values()}
+    group, call = next(iter(busy.values()))
+    is_held = len(together) == 1 and (busy is stuck or set(busy) == set(rank_ranges.from_text(group)))
+    held = f"{rank_ranges.ranks(busy)} did not leave {_numbered(call, group)}" if is_held else ""
+    return replace(found, odd=found.odd - set(busy), held=held)

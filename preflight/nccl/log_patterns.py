@@ -1,0 +1,147 @@
+"""The wordings of NCCL's log that nccl_lines reads. Every pattern starts at the message's first letter and has no two
+parts that can take the same text: a line of garbage costs no more than its length."""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypedDict
+
+WARNINGS, MOST = 8, 64
+"""Warnings that are kept; entries of a list."""
+
+
+NVLS_REFUSED = "Failed to bind NVLink SHARP"
+"""2.27 and 2.28 say so at INFO and go on without; the others fail."""
+
+
+class Channels(TypedDict):
+    coll: int
+    collnet: int | None
+    """None: this version does not say (before 2.20)."""
+    nvls: int | None
+    """Before 2.17."""
+    p2p: int
+    per_peer: int
+
+
+class Way(NamedTuple):
+    """One connection."""
+
+    one: int
+    other: int
+    """Ranks of the communicator."""
+    name: str
+    """P2P/CUMEM, P2P/IPC, P2P/direct, P2P/indirect, P2P/MNNVL, SHM, NET/IB, NET/IB/GDRDMA, NET/Socket, ..."""
+    card: int | None
+    """NCCL's number of the network device."""
+
+
+_WAY = re.compile(r"(?:Channel|Ring) \d+(?:/\d+)? : (\d+)\[[0-9a-f]+\] -> (\d+)\[[0-9a-f]+\] (?:\[\w+\] )?via ")
+_NET = re.compile(r"NET/([^/]{1,60})/(\d+)(?:\(-?\d+\))?(/GDRDMA)?")
+_P2P = re.compile(r"P2P/(\w+)")
+
+
+def way_of(message: str) -> Way | None:
+    """Of "Channel 00/0 : 3[3] -> 4[4] via P2P/CUMEM/read" and its like (src/transport/{p2p,shm,net}.cc)."""
+    if not message.startswith(("Channel ", "Ring ")):
+        return None
+    match = _WAY.match(message)
+    if match is None:
+        return None
+    one, other, rest = int(match[1]), int(match[2]), message[match.end() :]
+    net, p2p = _NET.match(rest), _P2P.match(rest)
+    if net:
+        return Way(one, other, f"NET/{net[1]}{net[3] or ''}", int(net[2]))
+    if p2p:
+        return Way(one, other, f"P2P/{p2p[1]}", None)
+    return Way(one, other, "SHM", None) if rest.startswith("SHM") else None
+
+
+def _version(match: re.Match[str], found: Any) -> None:
+    found["version"] = found["version"] or match[1]
+
+
+def _driver(match: re.Match[str], found: Any) -> None:
+    found["cuda_driver"] = int(match[1])
+
+
+def _bootstrap(match: re.Match[str], found: Any) -> None:
+    found["bootstrap"] = match[1]
+
+
+def _network(match: re.Match[str], found: Any) -> None:
+    found["network"] = match[1].strip()
+
+
+def _hcas(match: re.Match[str], found: Any) -> None:
+    """2.20 to 2.23 make one of a card's two ports: "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}"."""
+    devices = re.findall(r"\[\d+\](?:=\{([^}]{1,200})\}|([\w.+-]+:\d+[\d:]*/\w+))", match[1])[:MOST]
+    found["hcas"] = ["+".join(re.findall(r"\] ([^,]+)", merged)) or device for merged, device in devices]
+
+
+def _sockets(match: re.Match[str], found: Any) -> None:
+    found["sockets"] = re.findall(r"\[\d+\]([\w.-]+):", match[1])[:MOST]
+
+
+def _plugin(match: re.Match[str], found: Any) -> None:
+    found["plugin"] = match[1].strip()
+
+
+def _setting(match: re.Match[str], found: Any) -> None:
+    if len(found["settings"]) < MOST:
+        found["settings"][match[1]] = match[2].strip().removesuffix(".")[:200]
+
+
+def _nodes(match: re.Match[str], found: Any) -> None:
+    """Of the first communicator, which is the world's: its parts come later."""
+    if found["nodes"] is None:
+        found["nodes"], found["local_ranks"], found["mnnvl"] = int(match[1]), int(match[2]), match[3] == "1"
+
+
+def _channels(match: re.Match[str], found: Any) -> None:
+    """Of the first communicator."""
+    if found["channels"] is None:
+        coll, collnet, nvls, p2p, per_peer = (None if part is None else int(part) for part in match.groups())
+        found["channels"] = {"coll": coll, "collnet": collnet, "nvls": nvls, "p2p": p2p, "per_peer": per_peer}
+
+
+def _nvls(match: re.Match[str], found: Any) -> None:
+    found["nvls"] = match[1] is None
+
+
+def _nvls_refused(match: re.Match[str], found: Any) -> None:
+    found["nvls"] = False
+    if len(found["warnings"]) < WARNINGS and match[0] not in found["warnings"]:
+        found["warnings"].append(match[0])
+
+
+def _gdr(match: re.Match[str], found: Any) -> None:
+    if match[1] not in ("Socket", "Sockets") and len(found["gdr"]) < MOST:
+        found["gdr"][match[3]] = match[2] == "Enabled"
+
+
+def _dmabuf(match: re.Match[str], found: Any) -> None:
+    found["dmabuf"] = bool(match[1])
+
+
+RULES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], Any], None]], ...] = tuple(
+    (start, re.compile(pattern), note)
+    for start, pattern, note in (
+        ("NCCL version ", r"NCCL version (\d+\.\d+\.\d+)", _version),
+        ("cudaDriverVersion ", r"cudaDriverVersion (\d+)", _driver),
+        ("Bootstrap", r"Bootstrap ?: Using (?:\[\d+\])?([\w.-]+):", _bootstrap),
+        ("Using network ", r"Using network ([^\n]{1,60})", _network),
+        ("NET/IB", r"NET/IB ?: Using( \[\d+\][^;]*);", _hcas),
+        ("NET/Socket", r"NET/Socket ?: Using( \[\d+\].*)", _sockets),
+        ("NET/Plugin", r"NET/Plugin ?: Loaded net plugin ([^(]{1,60})", _plugin),
+        ("NET/", r"NET/([^:]{1,60}?) : GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']{1,60})'", _gdr),
+        ("NCCL_", r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to ([^\n]+)", _setting),
+        ("comm 0x", r"comm 0x[0-9a-f]+ rank \d+ nRanks \d+ nNodes (\d+) localRanks (\d+) localRank \d+ MNNVL (\d)",
+         _nodes),
+        ("", r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, (\d+) ",
+         _channels),
+        ("NVLS multicast ", r"NVLS multicast support is (not )?available", _nvls),
+        (NVLS_REFUSED, rf"{NVLS_REFUSED}[^\n]{{1,140}}", _nvls_refused),
+        ("DMA-BUF is available", r"(DMA-BUF) is available", _dmabuf),
+    )
+)  # fmt: skip
+"""(what the message begins with, its form, what is noted)."""

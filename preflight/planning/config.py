@@ -1,0 +1,200 @@
+"""preflight.toml: a run's settings in a file, read only where `--config` names it."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from preflight.check import Level
+from preflight.core.finding import OWN_SLUGS, RUN
+from preflight.errors import UsageError, near_misses
+from preflight.planning.plan import LONGEST_S, SHORTEST_S
+from preflight.planning.policy import Waiver
+from preflight.planning.registry import RENAMED, Source, load
+
+LARGEST = 1 << 20
+"""Bytes."""
+READ_S = 10.0
+SEVERITIES = ("fail", "warn", "info")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the file says; None or empty where it says nothing, and then the command line's default holds."""
+
+    level: str | None = None
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    strict: bool = False
+    deadline: float | None = None
+    backend: str | None = None
+    report: str | None = None
+    baseline: str | None = None
+    plugins: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """As `--set` has them."""
+    severity: Mapping[str, str] = field(default_factory=dict)
+    waivers: tuple[Waiver, ...] = ()
+
+
+def read(path: str) -> Config:
+    """Raises UsageError, also where only this node does not have the file."""
+    try:
+        return parse(tomllib.loads(_text(path)), os.path.dirname(os.path.abspath(path)))
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number too long, tables too deep
+        raise UsageError(f"{path}: is no TOML: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}", everywhere=error.everywhere) from None
+
+
+_PRINT = """
+import sys
+try:
+    with open(sys.argv[1], "rb") as file:
+        sys.stdout.buffer.write(file.read(int(sys.argv[2])))
+except OSError as error:
+    sys.exit(error.strerror)
+"""
+
+
+def _text(path: str) -> str:
+    """By another process: the file system may be dead."""
+    command = [sys.executable, "-I", "-S", "-c", _PRINT, path, str(LARGEST)]
+    head = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        out, complaint = head.communicate(timeout=READ_S)
+    except subprocess.TimeoutExpired:
+        head.kill()  # and not waited for: it may be uninterruptible
+        raise UsageError(f"cannot be read within {READ_S:.0f} s", everywhere=False) from None
+    if head.returncode:
+        raise UsageError(f"cannot be read ({complaint.decode(errors='replace').strip()})", everywhere=False)
+    return out.decode()
+
+
+def parse(data: Mapping[str, Any], folder: str = ".") -> Config:
+    """`folder`: of relative paths of plugins. Raises UsageError."""
+    for key in data:
+        if key not in _READERS:
+            raise UsageError(f"{key}: there is no such key{near_misses(key, _READERS)}")
+    values = {key: _READERS[key](key, value) for key, value in data.items()}
+    if "plugins" in values:
+        values["plugins"] = tuple(_placed(plugin, folder) for plugin in values["plugins"])
+    return Config(**values)
+
+
+def _placed(plugin: str, folder: str) -> str:
+    is_file = plugin.endswith(".py") or os.sep in plugin
+    return os.path.join(folder, plugin) if is_file else plugin
+
+
+def _expected(key: str, what: str, value: object) -> UsageError:
+    return UsageError(f"{key}: {what} is expected, not {value!r}")
+
+
+def _word(*allowed: str) -> Callable[[str, Any], str]:
+    def read_word(key: str, value: Any) -> str:
+        if not isinstance(value, str) or (allowed and value not in allowed):
+            raise _expected(key, " or ".join(allowed) or "text", value)
+        return value
+
+    return read_word
+
+
+def _words(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise _expected(key, "a list of texts", value)
+    return tuple(value)
+
+
+def _boolean(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _expected(key, "true or false", value)
+    return value
+
+
+def _seconds(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_S <= value <= LONGEST_S:
+        raise _expected(key, f"a number of seconds from {SHORTEST_S:.0f} to {LONGEST_S:.0f}", value)
+    return float(value)
+
+
+def _flat(key: str, value: Any) -> dict[str, Any]:
+    """{"comm": {"init": {"slow_s": 60}}} and {"comm.init": {"slow_s": 60}} are {"comm.init.slow_s": 60}."""
+    if not isinstance(value, dict):
+        raise _expected(key, "a table", value)
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        flat |= (
+            {f"{name}.{more}": v for more, v in _flat(key, inner).items()} if isinstance(inner, dict) else {name: inner}
+        )
+    return flat
+
+
+def _options(key: str, value: Any) -> dict[str, str]:
+    texts = {}
+    for name, given in _flat(key, value).items():
+        if not isinstance(given, str | int | float):
+            raise _expected(f"{key}.{name}", "text, a number, true or false", given)
+        texts[name] = str(given).lower() if isinstance(given, bool) else str(given)
+    return texts
+
+
+def _severity(key: str, value: Any) -> dict[str, str]:
+    read_word = _word(*SEVERITIES)
+    return {RENAMED.get(code, code): read_word(f"{key}.{code}", given) for code, given in _flat(key, value).items()}
+
+
+def _waivers(key: str, value: Any) -> tuple[Waiver, ...]:
+    if not isinstance(value, list) or not all(isinstance(waiver, dict) for waiver in value):
+        raise _expected(key, "[[waivers]] with code, until and reason", value)
+    return tuple(_waiver(f"{key}[{number}]", waiver) for number, waiver in enumerate(value, 1))
+
+
+def _waiver(key: str, waiver: dict[str, Any]) -> Waiver:
+    known = ("code", "node", "until", "reason")
+    for name in waiver:
+        if name not in known:
+            raise UsageError(f"{key}: {name}: there is no such key{near_misses(name, known)}")
+    for name in ("code", "until", "reason"):
+        if not waiver.get(name):
+            raise UsageError(f"{key}: {name} is missing: a waiver has a code, an end and a reason")
+    until = waiver["until"].isoformat() if type(waiver["until"]) is date else waiver["until"]
+    if not isinstance(until, str) or not _is_day(until):
+        raise _expected(f"{key}: until", "a day as 2026-12-31", waiver["until"])
+    texts = {name: _word()(f"{key}: {name}", waiver[name]) for name in ("code", "reason", "node") if name in waiver}
+    return Waiver(until=until, **{**texts, "code": RENAMED.get(texts["code"], texts["code"])})
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "level": _word(*Level), "only": _words, "skip": _words, "strict": _boolean, "deadline": _seconds,
+    "backend": _word("auto", "nccl", "gloo"), "report": _word(), "baseline": _word(), "plugins": _words,
+    "options": _options, "severity": _severity, "waivers": _waivers,
+}  # fmt: skip
+
+
+def check_codes(codes: Iterable[str], sources: Mapping[str, Source]) -> None:
+    """Raises UsageError for a code that there is not, and for one of the engine: it says that something was not
+    measured, and that cannot be made less. Those of plugins are looked at when these are loaded."""
+    builtin = [source for source in sources.values() if source.kind == "builtin"]
+    others = tuple(f"{id_}." for id_, source in sources.items() if source.kind != "builtin")
+    known: set[str] = set()
+    for code in codes:
+        if code.startswith(f"{RUN}.") or code.rpartition(".")[2] in OWN_SLUGS:
+            raise UsageError(f"{code}: what was not measured can be neither waived nor made less")
+        if not known:
+            known = {f"{source.id}.{slug}" for source in builtin for slug in load(source).codes}
+        if code not in known and not code.startswith(others):
+            raise UsageError(f"{code}: there is no such code{near_misses(code, known)}")

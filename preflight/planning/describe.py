@@ -1,0 +1,87 @@
+"""`preflight describe`: what a check does, its settings and its findings, out of its own code."""
+
+import inspect
+
+from preflight.core.finding import OWN_SLUGS, RUN, RUN_SLUGS
+from preflight.errors import UsageError, near_misses
+from preflight.planning.plan import first_level
+from preflight.planning.registry import Check, how_to_set
+
+
+def page(check: Check, what: str) -> str:
+    """The page of a check, or of one of its codes. Raises UsageError for a code that it does not have."""
+    if what == check.id:
+        return _check_page(check)
+    slug = what.rpartition(".")[2]
+    if slug in check.codes:
+        code = check.codes[slug]
+        return f"{what}\n  {code.meaning}\n  fix: {code.fix}"
+    if slug in OWN_SLUGS:
+        return own_page(what)
+    known = [f"{check.id}.{name}" for name in (*check.codes, *OWN_SLUGS)]
+    raise UsageError(f"{what}: {check.id} has no such code{near_misses(what, known)}")
+
+
+def own_page(what: str) -> str:
+    """Of a code of the engine, with or without a check's id before it."""
+    return f"{what}\n  {OWN_SLUGS[what.rpartition('.')[2]]} (the engine's code, under every check)"
+
+
+def run_page() -> str:
+    """The codes of what is no check's."""
+    lines = [RUN, "", "What is no check's: ranks that are lost, the store, interruptions.", ""]
+    return "\n".join([*lines, *(f"  {RUN}.{slug}: {meaning}" for slug, meaning in RUN_SLUGS.items())])
+
+
+def _check_page(check: Check) -> str:
+    lines = [check.id, "", inspect.cleandoc(check.module.__doc__ or check.title), "", cost(check)]
+    if check.options:
+        lines += ["", "options:"]
+    for name, option in check.options.items():
+        lines.append(f"  --set {check.id}.{name}=...   {option.help} (default: {_default(option.default)})")
+    if check.codes:
+        lines += ["", "findings:"]
+    for slug, code in check.codes.items():
+        lines += [f"  {check.id}.{slug}", f"    {code.meaning}", f"    fix: {code.fix}"]
+    return "\n".join(lines)
+
+
+WHO = {"node": "one rank a node", "rank": "every rank alone", "world": "all ranks together"}
+
+
+def cost(check: Check) -> str:
+    """Who measures, from which level on, and how long it takes."""
+    plan = check.plan
+    deadline = "depends on the job's size" if callable(plan.deadline_s) else f"{plan.deadline_s:g} s"
+    text = f"level {plan.level}, measured by {WHO[plan.scope]}, about {plan.estimate_s:g} s, deadline {deadline}"
+    for word, ids in (
+        ("needs", plan.needs),
+        ("reads", (*plan.reads, *plan.uses)),
+        ("after a finding of", plan.when),
+        ("not after a fail of", plan.unless),
+    ):
+        text += f", {word} {', '.join(ids)}" if ids else ""
+    given = [how_to_set(f"{check.id}.{name}") for name in plan.given]
+    return f"{text}, only with {' and '.join(given)}, then from {first_level(plan.level, given)} on" if given else text
+
+
+def markdown(check: Check) -> str:
+    """The same as a page of docs/checks."""
+    about = inspect.cleandoc(check.module.__doc__ or check.title)
+    lines = [f"# {check.id}", "", about, "", f"{cost(check)[0].upper()}{cost(check)[1:]}.", "", "## Findings", ""]
+    lines += ["| code | meaning | what to do |", "|---|---|---|"]
+    lines += [f"| `{slug}` | {_cell(code.meaning)} | {_cell(code.fix)} |" for slug, code in check.codes.items()]
+    lines += ["", "Under every check also the engine's: " + ", ".join(f"`{slug}`" for slug in OWN_SLUGS) + "."]
+    if check.options:
+        lines += ["", "## Options", "", "| `--set` | default | meaning |", "|---|---|---|"]
+    for name, option in check.options.items():
+        lines.append(f"| `{check.id}.{name}` | {_default(option.default)} | {_cell(option.help)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: object) -> str:
+    return "none" if value in (None, "", ()) else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

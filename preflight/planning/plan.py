@@ -1,0 +1,126 @@
+"""Which checks run, and in which order."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from preflight.check import Level, Plan
+from preflight.core.facts import FactsStore
+from preflight.core.job import Job
+from preflight.errors import UsageError
+from preflight.planning import registry
+from preflight.planning.policy import Policy
+from preflight.planning.registry import Source, Spec
+
+SHORTEST_S, LONGEST_S = 3.0, 86400.0
+"""Of a run's deadline."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the user asked for."""
+
+    level: Level = Level.STANDARD
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    """Checks that were asked for by their own names, and not as part of a family."""
+
+    def names(self, id_: str) -> bool:
+        """Whether a check whose level is not known (a plugin that cannot be loaded) was asked for."""
+        words = {id_, id_.partition(".")[0]}
+        return not words & set(self.skip) and (not self.only or bool(words & set(self.only)))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What is needed of an earlier run to compare with: `--baseline REPORT`."""
+
+    path: str
+    job: Job
+    facts: FactsStore
+    facts_versions: Mapping[str, int]
+    """By check."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked rank 0 for."""
+
+    selection: Selection
+    settings: Mapping[str, str]
+    """`--set` texts by name."""
+    sources: Mapping[str, Source]
+    backend: str = "auto"
+    policy: Policy = field(default_factory=Policy)
+    baseline: Baseline | None = None
+
+
+def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:
+    """Ids out of ids and families. Raises UsageError that lists the near misses."""
+    families = {id_.partition(".")[0] for id_ in known}
+    chosen: set[str] = set()
+    for word in words:
+        matching = {id_ for id_ in known if word in (id_, id_.partition(".")[0])}
+        if not matching:
+            hint = registry.hint(word, {*known, *families})
+            raise UsageError(f"{option} {word}: there is no such check or family{hint}")
+        chosen |= matching
+    return chosen
+
+
+def not_given(id_: str, given: Iterable[str], settings: Mapping[str, str]) -> list[str]:
+    """Of the options that a check must be given (`Plan.given`), those that the user has not set, by their full names.
+    One that is set to nothing is not set."""
+    return [name for name in (f"{id_}.{option}" for option in given) if not settings.get(name, "").strip()]
+
+
+def is_given(id_: str, options: Sequence[str], settings: Mapping[str, str]) -> bool:
+    """Whether the user has set one of these options of a check."""
+    return len(not_given(id_, options, settings)) < len(options)
+
+
+def first_level(level: Level, given: Sequence[str]) -> Level:
+    """From which level on a check runs: what the user has given something for does not wait for `--all`."""
+    return Level.STANDARD if given and level is Level.FULL else level
+
+
+def choose(specs: list[Spec], request: Request) -> list[Spec]:
+    """The checks to run, in order, with what they need. A need that was skipped by the user stays out: the
+    check that needs it is then skipped and says so."""
+    selection, known = request.selection, request.sources
+    specs = [s for s in specs if s.id in selection.ids or not not_given(s.id, s.plan.given, request.settings)]
+    by_id = {spec.id: spec for spec in specs}
+    skipped = expand(selection.skip, known, "--skip")
+    if selection.only:
+        wanted = expand(selection.only, known, "--only")
+    else:
+        wanted = {spec.id for spec in specs if selection.level.includes(first_level(spec.plan.level, spec.plan.given))}
+    pending = list(wanted & set(by_id))
+    while pending:
+        spec = by_id[pending.pop()]
+        needed = [
+            need
+            for need in (*spec.plan.needs, *spec.plan.reads, *spec.plan.uses)
+            if need in by_id and need not in wanted
+        ]
+        wanted.update(needed)
+        pending.extend(needed)
+    return _in_order([spec for spec in specs if spec.id in wanted - skipped])
+
+
+def _in_order(specs: list[Spec]) -> list[Spec]:
+    """Stable, but each after what it needs, reads or is triggered by (a plugin may depend on a later one)."""
+    ids = {spec.id for spec in specs}
+    done: list[Spec] = []
+    waiting = sorted(specs, key=lambda spec: spec.plan.last)
+    while waiting:
+        placed = {spec.id for spec in done}
+        after = {spec.id: _named(spec.plan) & ids - placed for spec in waiting}
+        ready = next((spec for spec in waiting if not after[spec.id]), waiting[0])
+        done.append(ready)
+        waiting.remove(ready)
+    return done
+
+
+def _named(plan: Plan) -> set[str]:
+    return {*plan.needs, *plan.reads, *plan.uses, *plan.when, *plan.unless}

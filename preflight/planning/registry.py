@@ -1,0 +1,318 @@
+"""Where checks come from, and what their modules say of themselves."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import math
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from types import ModuleType
+from typing import Any, TypeVar
+
+from preflight.check import Code, Job, Level, Option, Plan, Scope
+from preflight.core.exceptions import first_words, place_of
+from preflight.core.finding import OWN_SLUGS
+from preflight.errors import BrokenCheck, UsageError, near_misses
+from preflight.planning import validation
+
+T = TypeVar("T")
+BUILT_IN = (
+    "env.launch",
+    "env.variables",
+    "env.software",
+    "node.limits",
+    "node.clock",
+    "node.kernel",
+    "node.storage",
+    "gpu.inventory",
+    "gpu.health",
+    "gpu.pcie",
+    "gpu.nvlink",
+    "gpu.topology",
+    "net.interfaces",
+    "net.rdma",
+    "net.rendezvous",
+    "net.mesh",
+    "gpu.compute",
+    "comm.init",
+    "comm.transports",
+    "comm.all_reduce",
+    "comm.all_gather",
+    "comm.reduce_scatter",
+    "comm.all_to_all",
+    "comm.broadcast",
+    "comm.send_recv",
+    "comm.rails",
+    "comm.nodes",
+    "comm.pairs",
+    "train.alone",
+    "train.ddp",
+    "train.fsdp2",
+    "train.fsdp",
+    "net.rdma_errors",
+    "data.sampler",
+    "data.seeds",
+    "train.model",
+    "gpu.released",
+)
+"""Cheap to dear, and local to global: the order in which they run."""
+
+RENAMED = {
+    "env.launch.shared_gpu": "gpu.inventory.shared_gpu",
+    "env.launch.no_gpu": "gpu.inventory.no_gpu",
+    "train.ddp.wrong_alone": "train.alone.wrong_alone",
+}
+"""Codes by their old names: configurations and `describe` still understand these."""
+SHORT_FOR = {
+    "env.software.code": ("--code", "DIR"),
+    "data.sampler.data": ("--data", "MODULE:FUNCTION"),
+    "data.seeds.data": ("--data", "MODULE:FUNCTION"),
+    "train.model.model": ("--model", "MODULE:FUNCTION"),
+}
+"""Settings that have an option of `run` of their own, and what that is followed by."""
+ENTRY_POINTS = "preflight.checks"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A check's id and where its module is. Plain data: it travels to the workers."""
+
+    id: str
+    kind: str
+    """builtin, entry_point, module or file."""
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A loaded check."""
+
+    source: Source
+    module: ModuleType
+    plan: Plan
+    options: dict[str, Option[Any]]
+    codes: dict[str, Code]
+
+    @property
+    def id(self) -> str:
+        return self.source.id
+
+    @property
+    def title(self) -> str:
+        """The first line of the module's docstring."""
+        return ((self.module.__doc__ or "").strip().splitlines() or [self.id])[0]
+
+    def code_id(self, code: Code) -> str:
+        """The full id of one of this check's codes. Raises BrokenCheck for a code of another module."""
+        for slug, own in self.codes.items():
+            if own is code:
+                return f"{self.id}.{slug}"
+        raise BrokenCheck(f"judge() used a Code that is no constant of the module: {code.meaning}")
+
+    def values(self, settings: Mapping[str, str]) -> dict[Option[Any], Any]:
+        """Typed option values out of `--set` texts (all checks' texts; only its own are read)."""
+        return {
+            option: parse_option(f"{self.id}.{name}", option, settings[f"{self.id}.{name}"])
+            for name, option in self.options.items()
+            if f"{self.id}.{name}" in settings
+        }
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the planner knows of a check, without its module."""
+
+    source: Source
+    title: str
+    plan: Plan
+    """Its `deadline_s` is the one for this job, in seconds."""
+
+    @property
+    def id(self) -> str:
+        return self.source.id
+
+    @property
+    def deadline_s(self) -> float:
+        assert isinstance(self.plan.deadline_s, float), "spec_of() has asked for it"
+        return self.plan.deadline_s
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "Spec":
+        """The reverse of `to_json`, after its trip over a channel."""
+        plan = data["plan"]
+        lists = {name: tuple(plan[name]) for name in (*validation.IDS, *validation.NAMING_OPTIONS)}
+        enums = {"scope": Scope(plan["scope"]), "level": Level(plan["level"])}
+        return Spec(Source(**data["source"]), data["title"], Plan(**{**plan, **lists, **enums}))
+
+
+def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
+    """All checks there are, by id, none of them imported. Raises UsageError for a plugin that is not there."""
+    found = {id_: Source(id_, "builtin", f"preflight.checks.{id_}") for id_ in BUILT_IN}
+    for entry in _entry_points():
+        found.setdefault(entry.name, Source(entry.name, "entry_point", entry.value))
+    for argument in plugins:
+        source = plugin_source(argument)
+        if source.id in found and found[source.id] != source:
+            raise UsageError(f"--plugin {argument}: there is a check {source.id} already; give the file another name")
+        found[source.id] = source
+    return found
+
+
+def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
+    """What pip leaves of a broken installation (~orch-2.0.dist-info) may break it; torch's import as well."""
+    try:
+        return importlib.metadata.entry_points(group=ENTRY_POINTS)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        text = f"the installed packages cannot be listed ({why}); look for a broken .dist-info folder (pip check)"
+        raise UsageError(text, everywhere=False) from None
+
+
+def plugin_source(argument: str) -> Source:
+    """`--plugin MODULE_OR_FILE`. Raises UsageError."""
+    if argument.endswith(".py") or os.sep in argument:
+        if not os.path.isfile(argument):
+            raise UsageError(f"--plugin {argument}: there is no such file")
+        stem = os.path.basename(argument).removesuffix(".py")
+        return Source(f"plugin.{re.sub(r'[^0-9A-Za-z_]', '_', stem)}", "file", os.path.abspath(argument))
+    if not re.fullmatch(r"\w+(\.\w+)*", argument):
+        raise UsageError(f"--plugin {argument}: neither a module's name nor a .py file")
+    return Source(f"plugin.{argument.rpartition('.')[2]}", "module", argument)
+
+
+def load(source: Source) -> Check:
+    """Imports a check. Only built-in ones are ever imported by a supervisor. Raises what the import raises,
+    and BrokenCheck."""
+    return describe(source, import_module(source))
+
+
+def load_error(source: Source, error: Exception) -> str:
+    """Why it cannot be loaded, with the line in its file; after the first line its stack."""
+    if isinstance(error, BrokenCheck):
+        return str(error)
+    where = place_of(error, own_path(source))
+    return f"{type(error).__name__}: {first_words(error)}{where}\n{''.join(traceback.format_exception(error))}"
+
+
+def with_plugin(source: Source) -> str:
+    """What a command needs to know the check: " --plugin FILE"; "" where it is installed."""
+    return f" --plugin {source.target}" if source.kind in ("file", "module") else ""
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """What to say of a check that is not there: near misses, or how to name a plugin."""
+    listed = list(known)
+    if word.partition(".")[0] == "plugin" and not any(id_.startswith("plugin.") for id_ in listed):
+        return "; name its file with --plugin FILE"
+    return near_misses(word, listed)
+
+
+def import_module(source: Source) -> ModuleType:
+    """Raises whatever the module raises, and BrokenCheck."""
+    if source.kind == "file":
+        name = f"preflight_plugin_{source.id.rpartition('.')[2]}"
+        spec = importlib.util.spec_from_file_location(name, source.target)
+        if spec is None or spec.loader is None:
+            raise BrokenCheck(f"{source.target} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+    if source.kind == "module" and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # the user's own code: only in a child that is his alone
+    return importlib.import_module(source.target.partition(":")[0])
+
+
+def own_path(source: Source) -> str:
+    """The file of a check, or the folder of a package: lines there are its author's. "" of a module that is not
+    imported."""
+    if source.kind == "file":
+        return source.target
+    path = getattr(sys.modules.get(source.target.partition(":")[0]), "__file__", None) or ""
+    return os.path.dirname(path) if os.path.basename(path) == "__init__.py" else path
+
+
+def describe(source: Source, module: ModuleType) -> Check:
+    """Reads the plan, the options and the codes off a module. Raises BrokenCheck."""
+    options, codes = _constants(module, Option), _constants(module, Code)
+    plan = validation.valid_plan(module, options)
+    for function in ("measure", "judge"):
+        if not callable(getattr(module, function, None)):
+            raise BrokenCheck(f"it has no function {function}()")
+    taken = sorted(set(codes) & set(OWN_SLUGS))
+    if taken:
+        where = validation.line_of(module, taken[0].upper())
+        raise BrokenCheck(f"the code {taken[0]} belongs to the engine; rename it{where}")
+    return Check(source, module, plan, options, codes)
+
+
+def _constants(module: ModuleType, kind: type[T]) -> dict[str, T]:
+    """Of the module and its `PARTS`, by name in lower case."""
+    parts = getattr(module, "PARTS", ())
+    if not isinstance(parts, tuple) or not all(isinstance(part, ModuleType) for part in parts):
+        raise BrokenCheck(f"PARTS is {parts!r}, expected a tuple of modules")
+    found: dict[str, T] = {}
+    for part in (module, *parts):
+        for name, value in vars(part).items():
+            if name.isupper() and isinstance(value, kind) and found.setdefault(name.lower(), value) is not value:
+                raise BrokenCheck(f"two of its PARTS define a different {name}: rename one")
+    return found
+
+
+def spec_of(check: Check, job: Job) -> Spec:
+    """What the planner needs, for this job. Raises BrokenCheck where a computed deadline is none."""
+    plan = check.plan
+    deadline = plan.deadline_s(job) if callable(plan.deadline_s) else plan.deadline_s
+    return Spec(check.source, check.title, replace(plan, deadline_s=validation.seconds("deadline_s", deadline)))
+
+
+def how_to_set(name: str) -> str:
+    """The words of the command line: "--model MODULE:FUNCTION" or "--set ID.OPTION=VALUE"."""
+    return " ".join(SHORT_FOR.get(name, ("--set", f"{name}=VALUE")))
+
+
+def parse_option(name: str, option: Option[Any], text: str) -> Any:
+    """Raises UsageError."""
+    try:
+        value = _boolean(text) if option.type is bool else option.type(text)
+    except (ValueError, TypeError, OverflowError) as error:
+        is_plain = isinstance(option.type, type) and option.type is not bool
+        why = f"not a valid {getattr(option.type, '__name__', '')}" if is_plain else str(error)
+        raise UsageError(f"--set {name}={text}: {why}") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"--set {name}={text}: a finite number is expected")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "yes", "1", "on"):
+        return True
+    if text.lower() in ("false", "no", "0", "off"):
+        return False
+    raise ValueError("true or false is expected")
+
+
+def unknown_codes(check: Check, codes: Iterable[str]) -> None:
+    """Raises UsageError for a code that this check does not have."""
+    for code in codes:
+        if code.rpartition(".")[0] == check.id and code.rpartition(".")[2] not in check.codes:
+            known = [f"{check.id}.{slug}" for slug in check.codes]
+            raise UsageError(f"{code}: there is no such code{near_misses(code, known)}")
+
+
+def unknown_settings(check: Check, settings: Mapping[str, str]) -> None:
+    """Raises UsageError for a `--set` of an option that this check does not have, or of a wrong type."""
+    for name in settings:
+        family_and_name, _, option = name.rpartition(".")
+        if family_and_name == check.id and option not in check.options:
+            known = {f"{check.id}.{own}" for own in check.options}
+            hint = near_misses(name, known) or f"; {check.id} has no options"
+            raise UsageError(f"--set {name}: there is no such option{hint}")
+    check.values(settings)

@@ -1,0 +1,50 @@
+"""Who has a port of this host."""
+
+import contextlib
+import errno
+import os
+import socket
+import time
+
+from preflight.core import words
+
+
+def problem(port: int) -> tuple[str, str]:
+    """("taken" or "refused", the system's words), or ("", "") where a server may listen at this port."""
+    try:
+        with socket.create_server(("", port)):
+            pass
+        if socket.has_dualstack_ipv6():
+            with socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True):
+                pass
+    except OSError as error:
+        return "taken" if error.errno == errno.EADDRINUSE else "refused", os.strerror(error.errno or 0).lower()
+    return "", ""
+
+
+def holder(port: int) -> str:
+    """The process that listens there, or whose connection goes out from there: "python3 (process 42 of ann, since
+    3 hours)"; "another process" where it cannot be seen. Its command line is not told: it may hold secrets."""
+    import psutil
+
+    users = [user for user in psutil.net_connections("tcp") if user.laddr and user.laddr.port == port]
+    users.sort(key=lambda user: user.status != psutil.CONN_LISTEN)
+    for user in users:
+        if user.pid:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(user.pid)
+                module = _module(process.cmdline())
+                age = words.duration(time.time() - process.create_time())
+                who = f"{process.name()}{module} (process {user.pid} of {process.username()}, started {age} ago"
+                listens = user.status == psutil.CONN_LISTEN
+                return f"{who})" if listens else f"{who}; its own connection goes out from there)"
+    why = "; as root its name could be seen" if users and os.geteuid() else ""
+    return f"another process{why or ' (of another container, perhaps)'}"
+
+
+def _module(command: list[str]) -> str:
+    """What a Python runs by -m: of an agent of torchrun it is the word that tells."""
+    at = command.index("-m") + 1 if "-m" in command[:4] else len(command)
+    scripts = [os.path.basename(word) for word in command[1:2] if os.path.basename(word) == "torchrun"]
+    found = [*command[at : at + 1], *scripts]
+    return f" {found[0]}" if found else ""

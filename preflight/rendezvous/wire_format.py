@@ -1,0 +1,85 @@
+"""What nodes have written into the store, made sure of: anybody may write into a store of torch."""
+
+from typing import Any
+
+from preflight.rendezvous.arguments import MOST_NODES
+from preflight.rendezvous.judge import Arrival
+from preflight.sdk.tcp import Connection, Reach
+
+LONGEST = 255
+"""Of a host name (RFC 1035), and of what an error says."""
+MOST = 64
+"""Addresses of a name or a host."""
+KINDS = ("", "refused", "filtered", "no_route", "reset")
+
+
+def arrival(entry: dict[str, Any]) -> Arrival | None:
+    """None for what no node of this version has written."""
+    try:
+        made: Arrival = {
+            "node_rank": _number(entry["node_rank"], 0), "nnodes": _number(entry["nnodes"], 1),
+            "name": _text(entry["name"]), "full_name": _text(entry["full_name"]),
+            "addresses": [_text(address) for address in entry["addresses"][:MOST]], "port": _number(entry["port"], 1),
+            "serves": entry["serves"] if entry["serves"] is None else bool(entry["serves"]),
+            "nameless": _text(entry["nameless"]), "reach": reach(entry["reach"]),
+            "looked_up_s": {_text(name): _seconds(took) for name, took in entry["looked_up_s"].items()},
+        }  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return made
+
+
+def place(entry: dict[str, Any]) -> int:
+    """The number of an arrival, or 0."""
+    value = entry.get("place")
+    return value if isinstance(value, int) else 0
+
+
+def reaches(entry: dict[str, Any], of: int) -> list[Reach] | None:
+    """What a node saw of so many targets; None for anything else."""
+    try:
+        made = [reach(reached) for reached in entry["reached"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return made if len(made) == of else None
+
+
+def findings(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """What node 0 has published. Raises KeyError, TypeError or ValueError."""
+    found = entry["findings"]
+    for finding in found:
+        texts = [finding[name] for name in ("severity", "code", "message", "noticed_by", "fix")]
+        if not all(isinstance(text, str) for text in texts) or not isinstance(finding["where"], dict):
+            raise TypeError(finding)
+    return [dict(finding) for finding in found]
+
+
+def reach(value: dict[str, Any]) -> Reach:
+    """Raises KeyError, TypeError, ValueError or AttributeError."""
+    connections = [_connection(connection) for connection in value["connections"][:MOST]]
+    return {
+        "resolved_s": _seconds(value["resolved_s"]), "unresolved": _text(value["unresolved"]),
+        "connections": connections,
+    }  # fmt: skip
+
+
+def _connection(value: dict[str, Any]) -> Connection:
+    kind = value["kind"] if value["kind"] in KINDS else "other"
+    texts = {name: _text(value[name]) for name in ("address", "source", "error")}
+    return {"seconds": float(value["seconds"]), "kind": kind, **texts}  # type: ignore[typeddict-item]  # the other keys
+
+
+def _number(value: object, least: int) -> int:
+    if not isinstance(value, int) or not least <= value <= MOST_NODES:
+        raise ValueError(value)
+    return value
+
+
+def _seconds(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value[:LONGEST]

@@ -1,0 +1,262 @@
+"""The words on the screen: a line a check, then the findings, then the verdict."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from preflight.core import rank_ranges, words
+from preflight.core.finding import RUN
+from preflight.core.job import Job
+from preflight.planning.policy import counts
+from preflight.results.report import Report
+from preflight.results.result import EXIT_CODES, WORST_FIRST, merge
+
+WIDTH = 100
+"""Of wrapped text where there is no terminal."""
+SHOWN_OF_A_CODE = 3
+"""Of findings that differ in their words only, so many are shown: a thousand nodes may have one fault."""
+_WORDS = {"fail": "FAIL", "error": "ERROR", "warn": "WARN", "skip": "SKIP", "pass": "PASS", "info": "INFO"}
+
+
+def header(job: Job, level: str, deadline_s: float) -> str:
+    """Who runs what."""
+    ranks = rank_ranges.count(job.world_size, "rank")
+    nodes = rank_ranges.count(len(job.nodes), "node")
+    return f"preflight: {ranks} on {nodes} ({job.launcher}, {job.backend}), {level}, at most {deadline_s:.0f} s"
+
+
+def waiting(world_size: int, present: Collection[int], left_s: float) -> str:
+    """While ranks have not joined yet."""
+    missing = set(range(world_size)) - set(present)
+    here = f"{len(present)} of {rank_ranges.count(world_size, 'rank')} came"
+    line = f"preflight: waiting for {rank_ranges.ranks(missing)} ({here}), at most {max(1.0, left_s):.0f} s more"
+    return _cut(line, 200)
+
+
+def check_line(check: dict[str, Any], width: int | None = None) -> str:
+    """`PASS  comm.init  0.3 s  4 ranks in 0.31 s`, cut to the width of a terminal."""
+    counted = check["summary"] or check["title"]
+    if check["status"] == "skip":
+        counted = f"skipped: {check['skipped']}"
+    elif check["status"] in ("fail", "error", "warn"):
+        counted = rank_ranges.count(len(check["findings"]), "finding") + ", see below"
+    elif waived := _waived(check):
+        counted = f"{rank_ranges.count(waived, 'finding')} waived, see below"
+    return status_line(_WORDS[check["status"]], check["check"], check["seconds"]["max"], counted, width)
+
+
+def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> str:
+    """A family of which all passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`, the last one's."""
+    names = ", ".join(check["check"].partition(".")[2] for check in checks)
+    names += f"; {checks[-1]['summary']}" if checks[-1]["summary"] else ""
+    seconds = sum(check["seconds"]["max"] for check in checks)
+    return status_line("PASS", checks[0]["check"].partition(".")[0], seconds, names, width)
+
+
+def status_line(word: str, name: str, seconds: float, text: str, width: int | None = None) -> str:
+    """What stands in columns: a check, a family, or what is running."""
+    line = f"{word:<5} {name:<20} {f'{seconds:.1f} s':>7}  {text}"
+    return _cut(plain(line).replace("\n", " "), width)
+
+
+def _cut(line: str, width: int | None) -> str:
+    return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
+
+
+def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
+    """Severity, culprit and code; the sentence; who noticed; the fix."""
+    papers = _papers(finding)
+    who = culprit({**finding, "where": {key: value for key, value in finding["where"].items() if key not in papers}})
+    word = "WAIVED" if "waived" in finding else _WORDS[finding["severity"]]
+    first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding['code']}]"
+    lines = [first, *_indented(finding["message"], width), *_indented(_waiver(finding), width)]
+    lines += _indented(", ".join(f"{key} {value}" for key, value in papers.items()), width)
+    if finding["noticed_by"]:
+        noticed = rank_ranges.from_text(finding["noticed_by"])
+        lines += _indented(
+            f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame",
+            width,
+        )
+    return [*lines, *_indented(f"fix: {finding['fix']}", width)]
+
+
+def _papers(finding: dict[str, Any]) -> dict[str, Any]:
+    """Long numbers of a GPU that has a short one: for the ticket, below the sentence."""
+    where = finding["where"]
+    return {key: where[key] for key in ("uuid", "serial") if key in where} if "gpu" in where else {}
+
+
+def _waived(check: dict[str, Any]) -> int:
+    return sum(not counts(finding) for finding in check["findings"])
+
+
+def _waiver(finding: dict[str, Any]) -> str:
+    if "waived" in finding:
+        return f"waived until {finding['waived']['until']}: {finding['waived']['reason']}"
+    if "waiver_ended" in finding:
+        return f"its waiver ended on {finding['waiver_ended']['until']}: {finding['waiver_ended']['reason']}"
+    if "severity_was" in finding:
+        return f"{finding['severity']} by --config; the check says {finding['severity_was']}"
+    return ""
+
+
+def plain(text: str) -> str:
+    """Without control characters: what a check says may hold a terminal's commands, and XML admits none."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
+
+
+def _indented(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        plain(text), width, initial_indent="      ", subsequent_indent="      ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def culprit(finding: dict[str, Any]) -> str:
+    """ "node-1, ranks 8-15, gpu 3", or that none is seen."""
+    where = dict(finding["where"])
+    parts: list[str] = []
+    if node := where.pop("node", None):
+        parts.append(str(node))
+    elif nodes := finding.get("nodes"):
+        parts.append(
+            _of_nodes(nodes) if "ranks" not in finding or len(nodes) <= 3 else rank_ranges.count(len(nodes), "node")
+        )
+    if "ranks" in finding:
+        parts.append(rank_ranges.ranks(rank_ranges.from_text(finding["ranks"])))
+    if "file" in where and "line" in where:
+        where["file"] = f"{where['file']}:{where.pop('line')}"
+    parts += [f"{key.replace('_', ' ')} {value}" for key, value in where.items()]
+    return ", ".join(parts)
+
+
+def _of_nodes(nodes: list[str]) -> str:
+    return words.some(nodes, 3, last=", ")
+
+
+def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
+    """All findings, worst first, then skips, counts, where the report lies, and the verdict."""
+    job = Job.from_json(report["job"])
+    found = [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
+    found.sort(key=_order)
+    return [
+        *pictures(report, screen=True),
+        *found_lines(found, width),
+        "",
+        *_counts(report, width),
+        *places,
+        _verdict(report),
+    ]
+
+
+PICTURE = "    │ "
+"""Before every line that a check has drawn."""
+
+
+def pictures(report: Report, *, screen: bool = False) -> list[str]:
+    """What the checks have drawn, each under its name; for the screen without those that stand aside."""
+    drawn = [check for check in report["checks"] if check.get("picture")]
+    if screen:
+        drawn = [check for check in drawn if not check.get("aside") or check["status"] != "pass"]
+    return [
+        line
+        for check in drawn
+        for line in ("", f"{check['check']}:", *(f"{PICTURE}{plain(text)}".rstrip() for text in check["picture"]))
+    ]
+
+
+def found_lines(found: list[dict[str, Any]], width: int = WIDTH) -> Iterator[str]:
+    """Few of each kind: the screen is for a person, and the report has them all."""
+    kinds = Counter(_kind(finding) for finding in found)
+    shown: Counter[tuple[object, ...]] = Counter()
+    for finding in found:
+        kind = _kind(finding)
+        shown[kind] += 1
+        if shown[kind] <= SHOWN_OF_A_CODE or kinds[kind] == SHOWN_OF_A_CODE + 1:
+            yield from ("", *finding_lines(finding, width))
+        elif shown[kind] == kinds[kind]:
+            rest = [other for other in found if _kind(other) == kind][SHOWN_OF_A_CODE:]
+            yield from ("", *_indented(f"{len(rest)} more [{finding['code']}]: {_culprits(rest)}", width))
+
+
+def _kind(finding: dict[str, Any]) -> tuple[object, ...]:
+    return finding["severity"], finding["code"], "waived" in finding
+
+
+def _culprits(found: list[dict[str, Any]], most: int = 8) -> str:
+    who = list(dict.fromkeys(culprit(finding) for finding in found))
+    more = f" and {len(who) - most} others; the report (--report DIR) has them all" if len(who) > most else ""
+    return "; ".join(who[:most]) + more
+
+
+def sentence(report: Report) -> str:
+    """The verdict and its first reason in one line: for the launcher's error file, and for other ranks."""
+    found = sorted(
+        (finding for check in report["checks"] for finding in check["findings"]),
+        key=_order,
+    )
+    if not found or not counts(found[0]):
+        return f"preflight: {report['verdict'].upper()}"
+    first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    who = culprit(first)
+    message = first["message"][:500]
+    told = f"{who}: {message}" if who else message
+    return f"preflight: {report['verdict'].upper()}: {told} [{first['code']}]{more}"
+
+
+def _order(finding: dict[str, Any]) -> tuple[bool, int]:
+    """Worst first; what is waived last."""
+    place = len(WORST_FIRST) if finding["severity"] == "info" else WORST_FIRST.index(finding["severity"])
+    return "waived" in finding, place
+
+
+def _counts(report: Report, width: int) -> list[str]:
+    statuses = [check["status"] for check in report["checks"] if check["check"] != RUN]
+    counts = [f"{statuses.count(word)} {word}" for word in WORST_FIRST if word in statuses]
+    waived = sum(_waived(check) for check in report["checks"])
+    counts += [f"{rank_ranges.count(waived, 'finding')} waived"] if waived else []
+    lines = [f"{rank_ranges.count(len(statuses), 'check')}: {', '.join(counts) or 'none'}"]
+    skipped: dict[str, list[str]] = {}
+    for check in report["checks"]:
+        if check["skipped"] is not None:
+            skipped.setdefault(check["skipped"], []).append(check["check"])
+    return lines + [
+        line for why, ids in skipped.items() for line in _indented(f"skipped {', '.join(ids)}: {why}", width)
+    ]
+
+
+def _verdict(report: Report) -> str:
+    meaning = {
+        "pass": "nothing stands against this job",
+        "warn": "it can run; see the warnings",
+        "fail": "do not start this job",
+        "error": "preflight could not finish its own work: this is no clean bill",
+    }[report["verdict"]]
+    skipped = sum(check["status"] == "skip" for check in report["checks"])
+    if skipped == len(report["checks"]):
+        meaning = "nothing was measured"
+    elif skipped and report["verdict"] in ("pass", "warn"):
+        meaning += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"
+    if report["exit_code"] != EXIT_CODES[report["verdict"]]:
+        meaning += "; a failure by --strict"
+    return (
+        f"verdict: {report['verdict'].upper()} ({meaning}), exit code {report['exit_code']}, {report['seconds']:.1f} s"
+    )
+
+
+# Reports of `preflight explain`
+
+
+def read_words(about: dict[str, Any]) -> str:
+    """ "3 files, 1,204 lines"."""
+    files = rank_ranges.count(about["files"], "file")
+    return f"{files}, {rank_ranges.count(about['lines'], 'line')}" if about["lines"] or not about["files"] else files
+
+
+def quotes(finding: dict[str, Any]) -> list[str]:
+    """ "job.log:12: RuntimeError: ..."."""
+    evidence = finding["evidence"]
+    told = [f"{line['file']}:{line['line']}: {line['text']}" for line in evidence.get("lines", ())]
+    told += [f"{line['file']}: {line['text']}" for line in evidence.get("also", ())]
+    return [plain(line).replace("\n", " ").replace("\t", " ") for line in told]

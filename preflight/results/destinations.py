@@ -1,0 +1,116 @@
+"""Where a run's words go: the screen, `--json`, `--report`."""
+
+import os
+import select
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from preflight.core.facts import FactsStore
+from preflight.errors import UsageError
+from preflight.results import report
+
+STALLED_S = 2.0
+"""A terminal or pipe that takes nothing for so long is not being read."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Of one rank."""
+
+    json_path: str | None = None
+    folder: str | None = None
+    with_facts: bool = False
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal to which `say` writes; None where it is none."""
+        stream = 2 if self.json_path == "-" else 1
+        return (os.get_terminal_size(stream).columns or None) if os.isatty(stream) else None
+
+    def say(self, text: str) -> None:
+        """To the screen; with `--json -` stdout belongs to the report."""
+        _print(2 if self.json_path == "-" else 1, text)
+
+    def complain(self, text: str) -> None:
+        """To stderr."""
+        _print(2, f"preflight: {text}\n")
+
+    def print_json(self, made: report.Report, book: FactsStore) -> None:
+        """For `--json -`."""
+        if self.json_path == "-":
+            _print(1, report.as_text(report.with_facts(made, book) if self.with_facts else made))
+
+    def refusal(self, before: float) -> str:
+        """Before the run, in a child: why the report cannot be written, or "". See report.prepare."""
+        try:
+            report.prepare(self.json_path, self.folder, before)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def names(self) -> str:
+        """The paths as the user gave them."""
+        return " and ".join(f"{option} {path}" for option, path in self._given())
+
+    def _given(self) -> list[tuple[str, str]]:
+        pairs = (("--json", self.json_path), ("--report", self.folder))
+        return [(option, path) for option, path in pairs if path]
+
+    def places(self, name: str) -> list[str]:
+        """Where the report will lie, for the screen."""
+        paths = [self._json_target(name), os.path.join(self.folder, name) if self.folder else None]
+        return [f"report: {path}" for path in paths if path and path != "-"]
+
+    def _json_target(self, name: str) -> str | None:
+        """A rank that speaks for a lost rank 0 must not write over another's file."""
+        if not self.json_path or name == "report.json" or self.json_path == "-":
+            return self.json_path
+        return os.path.join(os.path.dirname(self.json_path), name)
+
+    def write(self, made: report.Report, book: FactsStore, name: str) -> dict[str, Any]:
+        """In a child. {"failed": why, or ""}."""
+        try:
+            if self.json_path and self.json_path != "-":
+                self._write_json(made, book, name)
+            if self.folder and name == "report.json":
+                report.write_folder(self.folder, made, book, readers())
+            elif self.folder:
+                os.makedirs(self.folder, exist_ok=True)
+                report.write(os.path.join(self.folder, name), report.as_text(made))
+        except OSError as error:
+            return {"failed": str(error)}
+        return {"failed": ""}
+
+    def _write_json(self, made: report.Report, book: FactsStore, name: str) -> None:
+        if self.with_facts:
+            made = report.with_facts(made, book)
+        target = self._json_target(name) or ""
+        report.write(target, report.as_text(made))
+        if name == "report.json" and book.checks():
+            report.write_facts(report.facts_path(target), made, book)
+
+
+_stalled: set[int] = set()
+"""Descriptors that took nothing for STALLED_S: nothing more is offered to them."""
+
+
+def _print(descriptor: int, text: str) -> None:
+    """Writes what the reader takes: one that has gone is no reason to end, and one that has stopped reading
+    may not hold up the run."""
+    data = text.encode(errors="replace")
+    while data and descriptor not in _stalled:
+        try:
+            if select.select([], [descriptor], [], STALLED_S)[1]:
+                data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
+            else:
+                _stalled.add(descriptor)
+        except OSError:
+            return
+
+
+def readers() -> dict[str, Callable[[report.Report], str]]:
+    """The files that people and other tools read, by name."""
+    from preflight.results import formats as own
+
+    return {"report.md": own.markdown, "report.html": own.html, "junit.xml": own.junit}

@@ -1,0 +1,230 @@
+"""Judging: the facts of all ranks, to findings. Runs in a child of rank 0, forked with the facts in memory."""
+
+import contextlib
+import functools
+import itertools
+import json
+import signal
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import GeneratorType
+from typing import Any, NamedTuple
+
+from preflight import errors
+from preflight.check import BASELINE, Finding, Job, Run, Scope, Severity
+from preflight.core.answer import Answer, Failure
+from preflight.core.exceptions import innermost_line, place_of
+from preflight.core.facts import FactsStore
+from preflight.core.outcome import Outcome
+from preflight.hangs import blame
+from preflight.planning import registry
+from preflight.planning.registry import Check, Source
+
+
+def deadline_s(ranks: int) -> float:
+    """10 s, and what reading and judging 30 KB a rank takes on a slow core (see benchmarks/)."""
+    return 10.0 + ranks / 200
+
+
+EXTRA = 0.2
+"""Of that, for the summary, and as much for the picture."""
+TEXT_LIMIT = 2000
+BROKEN_SUMMARY = "summarize() raised"
+PICTURE_LINES, PICTURE_WIDTH = 100, 240
+EVIDENCE_LIMIT = 64 * 1024
+FINDINGS_LIMIT = 20_000
+"""More than this is a bug in the check, and the report must stay readable."""
+
+
+class _AtYield(Exception):  # noqa: N818 -- a place
+    """Its cause is what is wrong with a finding, its text the place where judge() yielded it."""
+
+
+def judge(
+    source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str]
+) -> dict[str, Any]:
+    """{"findings": [...], "summary": "...", "picture": [...]} or {"error": "...", "stack": "..."}, as plain JSON."""
+    try:
+        check = registry.load(source)
+        facts_of = _reader(check, book)
+        facts = facts_of(check.id)
+        run = Run(
+            job=job,
+            members=tuple(sorted(outcomes)),
+            outcomes=outcomes,
+            options=check.values(settings),
+            facts_of=facts_of,
+        )
+        found = _findings(check, run, facts)
+        json.dumps(found, allow_nan=False)
+        return {"findings": found, "summary": _summary(check, run, facts), "picture": _picture(check, run, facts)}
+    except Exception as error:
+        where = str(error) if isinstance(error, _AtYield) else place_of(error, registry.own_path(source))
+        cause = error.__cause__ if isinstance(error, _AtYield) else error
+        return {"error": f"{type(cause).__name__}: {cause}{where}", "stack": traceback.format_exc()}
+
+
+class Judged(NamedTuple):
+    """What the engine and a check's judge() say together."""
+
+    findings: list[dict[str, Any]]
+    summary: str = ""
+    picture: Sequence[str] = ()
+
+
+def judged(
+    source: Source,
+    scope: Scope,
+    outcomes: Mapping[int, Outcome],
+    job: Job,
+    answer: Answer | Failure,
+    *,
+    judges_failures: bool,
+) -> Judged:
+    """`answer`: what came of `judge`, in this process or in another."""
+    found = blame.findings(source.id, scope, outcomes, job)
+    if isinstance(answer, Failure):
+        return Judged([*found, _failure(source, str(answer.kind), answer.text, answer.stack)])
+    told = answer.value
+    if "error" in told:
+        return Judged([*found, _failure(source, "raised", f"raised {told['error']}", told["stack"])])
+    found = blame.with_judged(found, told["findings"], judges_failures=judges_failures)
+    return Judged(found, told["summary"], told["picture"])
+
+
+def _failure(source: Source, slug: str, why: str, stack: str) -> dict[str, Any]:
+    """Of a judge() that raised, hung or crashed."""
+    return {
+        "severity": "error",
+        "code": f"{source.id}.{slug}",
+        "message": f"judge() {why}",
+        "where": {"file": source.target},
+        "noticed_by": "",
+        "evidence": {"stack": stack} if stack else {},
+        "fix": f"A fault of the check, not of the machine: {_to_do(source)}.",
+    }
+
+
+def _to_do(source: Source) -> str:
+    if registry.with_plugin(source):  # whoever names a file can fix it
+        return f"fix it, then preflight show DIR --judge{registry.with_plugin(source)} (DIR is what --report wrote)"
+    return "report it to its author with this report's facts"
+
+
+def _reader(check: Check, book: FactsStore) -> Any:
+    @functools.cache  # unpacking the facts of thousands of ranks takes a second
+    def facts_of(id_: str) -> dict[int, Any]:
+        if id_.removeprefix(BASELINE) not in (check.id, *check.plan.reads, *check.plan.uses):
+            raise errors.BrokenCheck(f"judge() reads the facts of {id_}, which is not in PLAN.reads")
+        return book.of(id_)
+
+    return facts_of
+
+
+def _findings(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]]:
+    if not facts and not check.plan.reads and not check.plan.judges_failures:
+        return []
+    judged = check.module.judge(facts, run)
+    if not isinstance(judged, Iterable):
+        raise errors.BrokenCheck(f"judge() returned {judged!r}, expected findings: yield them")
+    found = [_checked(check, finding, judged) for finding in itertools.islice(judged, FINDINGS_LIMIT + 1)]
+    if len(found) > FINDINGS_LIMIT:
+        raise errors.BrokenCheck(f"judge() yielded more than {FINDINGS_LIMIT:,} findings")
+    return found
+
+
+def _checked(check: Check, finding: object, judged: object) -> dict[str, Any]:
+    try:
+        return _as_json(check, finding)
+    except (errors.BrokenCheck, TypeError, ValueError) as error:
+        raise _AtYield(_yielded_at(judged, registry.own_path(check.source))) from error
+
+
+def _as_json(check: Check, finding: object) -> dict[str, Any]:
+    if not isinstance(finding, Finding):
+        raise errors.BrokenCheck(f"judge() yielded {type(finding).__name__}, not a Finding")
+    if finding.severity is Severity.ERROR:
+        raise errors.BrokenCheck("judge() yielded the severity error, which is the engine's own")
+    return {
+        "severity": str(finding.severity),
+        "code": check.code_id(finding.code),
+        "message": _text(finding.message, "message"),
+        "where": {key: _culprit(key, value) for key, value in finding.where.items()},
+        "noticed_by": finding.noticed_by,
+        "evidence": _evidence(finding.evidence),
+        "fix": _text(finding.fix, "fix"),
+    }
+
+
+def _text(text: object, name: str) -> str:
+    if not isinstance(text, str) or not text:
+        raise errors.BrokenCheck(f"judge() yielded a finding whose {name} is {text!r}, not a sentence")
+    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text):,} characters)"
+
+
+def _culprit(key: str, value: object) -> int | str:
+    """Ranks are numbers; everything else is a number or a short text."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if key.endswith("rank") and not whole:
+        raise errors.BrokenCheck(f"judge() blamed {key} {value!r}, which is no rank")
+    if not isinstance(value, int | str):
+        raise errors.BrokenCheck(f"judge() blamed {key} {value!r}, which is neither a number nor a text")
+    return value if isinstance(value, int) else value[:TEXT_LIMIT]
+
+
+def _evidence(evidence: dict[str, Any]) -> dict[str, Any]:
+    size = len(json.dumps(evidence, allow_nan=False))
+    return evidence if size <= EVIDENCE_LIMIT else {"left_out": f"{size:,} bytes of evidence"}
+
+
+def _summary(check: Check, run: Run, facts: dict[int, Any]) -> str:
+    summarize = getattr(check.module, "summarize", None)
+    try:
+        with _ended_after(EXTRA * deadline_s(len(facts))):
+            return str(summarize(facts, run))[:TEXT_LIMIT] if summarize and facts else ""
+    except Exception as error:  # a line for the screen is not worth the findings
+        return f"{BROKEN_SUMMARY} {type(error).__name__}: {error}{_place(error, check)}"
+
+
+def _picture(check: Check, run: Run, facts: dict[int, Any]) -> list[str]:
+    """What draw() gives, cut to what a screen takes."""
+    draw = getattr(check.module, "draw", None)
+    try:
+        with _ended_after(EXTRA * deadline_s(len(facts))):
+            lines = itertools.islice(draw(facts, run), PICTURE_LINES) if draw and facts else ()
+            return [str(line)[:PICTURE_WIDTH] for line in lines]
+    except Exception as error:  # as for the summary
+        return [f"draw() raised {type(error).__name__}: {error}{_place(error, check)}"[:PICTURE_WIDTH]]
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in Python code that takes longer: summary and picture must not cost the findings."""
+    if threading.current_thread() is not threading.main_thread():  # in a test of somebody's: no signals there
+        yield
+        return
+
+    def give_up(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"it took more than {seconds:.1f} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _place(error: BaseException, check: Check) -> str:
+    return place_of(error, registry.own_path(check.source))
+
+
+def _yielded_at(found: object, own: str) -> str:
+    """ " (nvlink.py line 12)": the line of judge(), or of a generator that it yields from, which stands at a yield."""
+    lines: list[tuple[str, int]] = []
+    while isinstance(found, GeneratorType) and found.gi_frame is not None:
+        lines.append((found.gi_frame.f_code.co_filename, found.gi_frame.f_lineno))
+        found = found.gi_yieldfrom
+    return innermost_line(lines[::-1], own)

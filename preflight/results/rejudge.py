@@ -1,0 +1,87 @@
+"""`preflight show --judge`: the facts of a saved report, judged anew, with other settings or a newer preflight."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from preflight.core import rank_ranges
+from preflight.core.answer import Answer
+from preflight.core.facts import FactsStore
+from preflight.core.finding import RUN
+from preflight.core.job import Job
+from preflight.core.outcome import Outcome
+from preflight.errors import UsageError
+from preflight.planning import registry
+from preflight.planning.policy import Policy
+from preflight.planning.registry import Source
+from preflight.results import judging, result
+from preflight.results.report import Report
+from preflight.results.result import Result
+
+
+def judge_again(
+    report: Report,
+    book: FactsStore,
+    sources: Mapping[str, Source],
+    settings: Mapping[str, str],
+    policy: Policy | None = None,
+) -> Report:
+    """A new report over the same facts and outcomes; without a `policy` by the report's own. Raises UsageError for
+    a check that is not here."""
+    job = Job.from_json(report["job"])
+    kept = report.get("policy", {**Policy().to_json(), "strict": "--strict" in report["command"]})
+    policy, strict = policy or Policy.from_json(kept), kept["strict"]
+    settings = {**report["options"], **settings}
+    results: list[Result] = []
+    checks = []
+    for old in report["checks"]:
+        again = _again(old, job, book, sources, settings)
+        again = replace(again, findings=policy.applied(again.findings, job))
+        results.append(again)
+        fresh = again.to_json(job)
+        checks.append({**old, **{key: fresh[key] for key in ("status", "findings", "summary")}})
+    word = result.verdict(results)
+    return {
+        **report,
+        "checks": checks,
+        "verdict": word,
+        "exit_code": result.exit_code(word, results, strict=strict),
+        "options": settings,
+        "policy": {**policy.to_json(), "strict": strict},
+    }
+
+
+def _again(
+    old: dict[str, object], job: Job, book: FactsStore, sources: Mapping[str, Source], settings: Mapping[str, str]
+) -> Result:
+    id_, title = str(old["check"]), str(old["title"])
+    skipped = None if old["skipped"] is None else str(old["skipped"])
+    outcomes = outcomes_of(old, book)
+    if id_ == RUN or not outcomes:
+        return Result(id_, title, findings=list(old["findings"]), skipped=skipped)  # type: ignore[call-overload]
+    if id_ not in sources:
+        raise UsageError(f"{id_}: this report's check is not here; name its plugin with --plugin")
+    check = registry.load(sources[id_])
+    answer = Answer(judging.judge(check.source, job, outcomes, book, settings))
+    judged = judging.judged(
+        check.source, check.plan.scope, outcomes, job, answer, judges_failures=check.plan.judges_failures
+    )
+    return Result(
+        id_,
+        title,
+        int(str(old["facts_version"])),
+        judged.findings,
+        outcomes,
+        judged.summary,
+        skipped=skipped,
+        picture=list(judged.picture),
+        aside=bool(old.get("aside")),
+    )
+
+
+def outcomes_of(check: Mapping[str, object], book: FactsStore) -> dict[int, Outcome]:
+    """A report lists only what was not measured; the rest is known by its facts."""
+    outcomes = {rank: Outcome("measured") for rank in book.ranks(str(check["check"]))}
+    for entry in check["outcomes"]:  # type: ignore[attr-defined]
+        for rank in rank_ranges.from_text(entry["ranks"]):
+            outcomes[rank] = Outcome.from_json({**entry, "facts": None})
+    return outcomes

@@ -1,0 +1,300 @@
+"""The report: data, from which console, files and exit code are read."""
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import secrets
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
+from typing import Any, BinaryIO
+
+from preflight import __version__
+from preflight.core import rank_ranges
+from preflight.core.facts import LIMIT, FactsStore
+from preflight.core.job import Job
+from preflight.core.secrets import Scrubber
+from preflight.errors import UsageError
+from preflight.hangs import desync
+from preflight.planning.policy import Policy, counts
+from preflight.results import result
+from preflight.results.result import Result
+
+SCHEMA = 1
+LONGEST_LINE = 2 * LIMIT
+"""Of a facts file: a longer one is none of ours."""
+Report = dict[str, Any]
+"""See report.schema.json."""
+NAMES = (
+    "report.json",
+    "facts.jsonl.gz",
+    "report.md",
+    "report.html",
+    "junit.xml",
+    "good_nodes.txt",
+    "bad_nodes.txt",
+)
+
+
+def build(
+    *,
+    run_id: str,
+    started: str,
+    seconds: float,
+    command: list[str],
+    options: Mapping[str, str],
+    job: Job,
+    results: list[Result],
+    strict: bool = False,
+    policy: Policy | None = None,
+) -> Report:
+    """The whole report but the facts."""
+    word = result.verdict(results)
+    return {
+        "schema": SCHEMA,
+        "preflight": __version__,
+        "run": run_id,
+        "started": started,
+        "seconds": round(seconds, 2),
+        "verdict": word,
+        "exit_code": result.exit_code(word, results, strict=strict),
+        "command": command,
+        "options": dict(options),
+        "policy": {**(policy or Policy()).to_json(), "strict": strict},
+        "job": job.to_json(),
+        "checks": [result.to_json(job) for result in results],
+    }
+
+
+def without_secrets(report: Report, scrub: Scrubber) -> Report:
+    """Cleans free text only: a secret that is equal to a field's name or to a node's must not break the report.
+    (What workers said was cleaned when they said it.)"""
+    checks = [
+        {
+            **check,
+            "summary": scrub.text(check["summary"]),
+            "skipped": check["skipped"] and scrub.text(check["skipped"]),
+            **({"picture": scrub.value(check["picture"])} if "picture" in check else {}),
+            "findings": [_clean_finding(finding, scrub) for finding in check["findings"]],
+        }
+        for check in report["checks"]
+    ]
+    options = {name: scrub.text(value) for name, value in report["options"].items()}
+    policy, command = scrub.value(report["policy"]), scrub.value(report["command"])
+    return {**report, "checks": checks, "options": options, "policy": policy, "command": command}
+
+
+def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
+    where = {key: value if key == "node" else scrub.value(value) for key, value in finding["where"].items()}
+    texts = {key: scrub.text(finding[key]) for key in ("message", "fix")}
+    return {**finding, **texts, "where": where, "evidence": scrub.value(finding["evidence"])}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a report."""
+    text = resources.files(__package__).joinpath("report.schema.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def bad_nodes(report: Report) -> list[str]:
+    """Nodes that a failure names, by node or by one of their ranks."""
+    failed = (finding for finding in findings(report) if finding["severity"] == "fail" and counts(finding))
+    bad = {node for finding in failed for node in _named(finding, report)}
+    return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
+
+
+def good_nodes(report: Report) -> list[str]:
+    """Nodes that a job may use: all that no failure or error names. None, where something is wrong that names
+    no node: it may be any."""
+    wrong = [finding for finding in findings(report) if finding["severity"] in ("fail", "error") and counts(finding)]
+    named = [_named(finding, report) for finding in wrong]
+    if report["verdict"] not in ("pass", "warn") and not (wrong and all(named)):
+        return []
+    bad = set().union(*named)
+    return [node["node"] for node in report["job"]["nodes"] if node["node"] not in bad]
+
+
+def _named(finding: dict[str, Any], report: Report) -> set[str]:
+    """The nodes that a finding blames; a rank that never came has none, and stands as "" then."""
+    where = finding["where"]
+    if "node" in where:
+        return {where["node"]}
+    ranks = {where["rank"]} if "rank" in where else set(rank_ranges.from_text(finding.get("ranks", "")))
+    if not ranks:
+        return set(finding.get("nodes", ()))
+    nodes = {node["node"] for node in report["job"]["nodes"] if ranks & set(rank_ranges.from_text(node["ranks"]))}
+    return nodes or {""}
+
+
+def findings(report: Report) -> Iterator[dict[str, Any]]:
+    """All findings, check by check."""
+    for check in report["checks"]:
+        yield from check["findings"]
+
+
+def write_folder(folder: str, report: Report, book: FactsStore, texts: Mapping[str, Callable[[Report], str]]) -> None:
+    """`--report DIR`: every file by rename; `texts` are the readers by file name. Raises OSError."""
+    os.makedirs(os.path.join(folder, "logs"), exist_ok=True)
+    write(os.path.join(folder, "report.json"), as_text(report))
+    write_facts(os.path.join(folder, "facts.jsonl.gz"), report, book)
+    for name, render in texts.items():
+        write(os.path.join(folder, name), render(report))
+    write(os.path.join(folder, "good_nodes.txt"), _lines(good_nodes(report)))
+    write(os.path.join(folder, "bad_nodes.txt"), _lines(bad_nodes(report)))
+    for name, text in _logs(report):
+        write(os.path.join(folder, "logs", name), text)
+
+
+def _lines(words: list[str]) -> str:
+    return "".join(f"{word}\n" for word in words)
+
+
+def _logs(report: Report) -> Iterator[tuple[str, str]]:
+    """What workers left behind: their last collectives, stacks and output; and what NCCL has said, in files beside."""
+    for check in report["checks"]:
+        for outcome in check["outcomes"]:
+            name = f"{check['check']}.rank-{outcome['ranks'][:60].replace(',', '_')}"
+            collectives = "\n".join(desync.lines(outcome.get("recorded") or ()))
+            text = "\n".join(filter(None, (collectives, outcome["stack"], outcome["log_tail"])))
+            texts = {"log": text, "nccl.log": outcome.get("nccl_log"), "ras.log": outcome.get("ras")}
+            yield from ((f"{name}.{ending}", content) for ending, content in texts.items() if content)
+
+
+def as_text(report: Report) -> str:
+    """report.json."""
+    return json.dumps(report, indent=1, allow_nan=False) + "\n"
+
+
+def write_facts(path: str, report: Report, book: FactsStore) -> None:
+    """facts.jsonl.gz: a line per check and group of equal ranks, streamed: they may be hundreds of megabytes."""
+    versions = {check["check"]: check["facts_version"] for check in report["checks"]}
+    with replacing(path) as file, gzip.GzipFile("", "wb", 1, file, mtime=0) as packed:
+        for check in book.checks():
+            for ranks, text in book.groups(check):
+                head = {"check": check, "facts_version": versions.get(check, 1), "ranks": rank_ranges.to_text(ranks)}
+                packed.write(f'{json.dumps(head)[:-1]}, "facts": {text}}}\n'.encode())
+
+
+def with_facts(report: Report, book: FactsStore) -> Report:
+    """`--facts`: each check's facts inline, by groups of equal ranks."""
+
+    def inline(check: str) -> list[dict[str, Any]]:
+        return [{"ranks": rank_ranges.to_text(ranks), "facts": json.loads(text)} for ranks, text in book.groups(check)]
+
+    return {**report, "checks": [{**check, "facts": inline(check["check"])} for check in report["checks"]]}
+
+
+def read_facts(path: str) -> FactsStore:
+    """The facts beside a report. Raises UsageError."""
+    from preflight.core.facts import content_hash, to_text
+
+    book = FactsStore()
+    try:
+        with gzip.open(path, "rt") as file:
+            while line := file.readline(LONGEST_LINE):
+                entry = json.loads(line)
+                text = to_text(entry["facts"])
+                book.add_text(content_hash(text), text)
+                for rank in rank_ranges.from_text(entry["ranks"]):
+                    book.note(entry["check"], rank, content_hash(text))
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
+        raise UsageError(f"{path}: cannot be read ({type(error).__name__}: {error})") from None
+    return book
+
+
+def write(path: str, text: str) -> None:
+    """See `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode(errors="replace"))
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """A file that appears whole or not at all, without following a link that somebody laid, and private until
+    it is whole."""
+    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def prepare(json_path: str | None, folder: str | None, before: float) -> None:
+    """Before the run: can the report be written? Removes an earlier run's, last changed `before` this time: a
+    run that dies must not leave yesterday's verdict to be read as its own. Raises UsageError. (A dead file
+    system hangs here: the caller runs it in a child.)"""
+    for option, path in (("--json", json_path), ("--report", folder)):
+        if path is None or path == "-":
+            continue
+        try:
+            target = path
+            if option == "--report":
+                os.makedirs(os.path.join(path, "logs"), exist_ok=True)
+                target = os.path.join(path, "report.json")
+            if os.path.lexists(target) and not (os.path.isfile(target) or os.path.islink(target)):
+                raise UsageError(f"{option} {path}: {target} is there, and is no regular file")
+            write(f"{target}.probe", "")
+            os.unlink(f"{target}.probe")
+            for old in _earlier(target, folder if option == "--report" else None):
+                if os.lstat(old).st_mtime < before:
+                    os.unlink(old)
+        except OSError as error:
+            raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
+
+
+def _earlier(target: str, folder: str | None) -> list[str]:
+    if folder is None:
+        return [path for path in (target, facts_path(target)) if os.path.lexists(path)]
+    names = [os.path.join(folder, name) for name in NAMES]
+    logs = os.path.join(folder, "logs")
+    others = [entry.path for entry in os.scandir(folder) if re.fullmatch(r"report\.rank-\w+\.json", entry.name)]
+    left = [entry.path for entry in os.scandir(logs) if entry.name.endswith(".log")]
+    return [path for path in (*names, *others, *left) if os.path.lexists(path)]
+
+
+def facts_path(json_path: str) -> str:
+    """Where the facts lie beside a report that `--json` wrote."""
+    return f"{json_path.removesuffix('.json')}.facts.jsonl.gz"
+
+
+def load(path: str) -> tuple[Report, str]:
+    """A saved report, by its file or its folder, and its path. Raises UsageError."""
+    file_path = os.path.join(path, "report.json") if os.path.isdir(path) else path
+    if os.path.exists(file_path) and not os.path.isfile(file_path):
+        raise UsageError(f"{path}: is no regular file")
+    try:
+        with open(file_path, encoding="utf-8") as file:
+            report = json.load(file)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: is no JSON ({error})") from None
+    if not isinstance(report, dict) or report.get("schema") != SCHEMA or "checks" not in report:
+        found = report.get("schema") if isinstance(report, dict) else None
+        raise UsageError(f"{path}: is no preflight report of schema {SCHEMA} (schema: {found!r})")
+    return report, file_path
+
+
+def facts_beside(path: str) -> FactsStore:
+    """The facts of the report in this file. Raises UsageError where none lie there."""
+    folder, name = os.path.split(path)
+    candidates = ["facts.jsonl.gz", facts_path(name)]
+    found = next((c for c in candidates if os.path.isfile(os.path.join(folder, c))), None)
+    if found is None:
+        raise UsageError(f"{path}: no facts lie beside it ({' or '.join(candidates)}), and they are needed")
+    return read_facts(os.path.join(folder, found))

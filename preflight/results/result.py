@@ -1,0 +1,201 @@
+"""The result of one check, and the verdict of all."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.core import rank_ranges
+from preflight.core.job import Job
+from preflight.core.outcome import Outcome
+from preflight.planning.policy import counts
+
+WORST_FIRST = ("fail", "error", "warn", "skip", "pass")
+EXIT_CODES = {"pass": 0, "warn": 0, "fail": 1, "error": 3}
+USAGE = 2
+EQUAL_FINDINGS = 100
+"""More equal findings of one check than this are written as one, with their ranks as a range."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One entry of the report's `checks` (docs/report.md)."""
+
+    check: str
+    title: str
+    facts_version: int = 1
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    summary: str = ""
+    skipped: str | None = None
+    picture: list[str] = field(default_factory=list)
+    """Lines that the check has drawn."""
+    aside: bool = False
+    """Whether the screen leaves them to the reports where the check has passed."""
+
+    @property
+    def status(self) -> str:
+        """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, also
+        where others passed: nobody looked at them."""
+        severities = {finding["severity"] for finding in self.findings if counts(finding)}
+        severity = next((word for word in WORST_FIRST if word in severities), None)
+        return severity or ("skip" if self.skipped is not None else "pass")
+
+    @property
+    def applies(self) -> bool:
+        """Not where every rank said that what the check is about does not exist there."""
+        slugs = [outcome.slug for outcome in self.outcomes.values()]
+        return bool(self.findings) or not slugs or any(slug != "not_applicable" for slug in slugs)
+
+    def culprits(self, job: Job) -> set[int]:
+        """The ranks that its failures name, by rank or by node; empty if one of them names neither."""
+        named: set[int] = set()
+        for finding in self.findings:
+            where = finding["where"]
+            ranks = {where["rank"]} if "rank" in where else _ranks_of(where.get("node"), job)
+            if finding["severity"] in ("fail", "error") and counts(finding):
+                if not ranks:
+                    return set()
+                named |= ranks
+        return named
+
+    def to_json(self, job: Job) -> dict[str, Any]:
+        return {
+            "check": self.check,
+            "title": self.title,
+            "status": self.status,
+            "facts_version": self.facts_version,
+            "seconds": _seconds(self.outcomes),
+            "summary": self.summary,
+            "skipped": self.skipped,
+            **({"picture": self.picture} if self.picture else {}),
+            **({"aside": True} if self.picture and self.aside else {}),
+            "findings": sorted(merge(self.findings, job), key=lambda f: WORST_FIRST.index(_rank_of(f))),
+            "outcomes": _grouped(self.outcomes, job),
+        }
+
+
+def _rank_of(finding: dict[str, Any]) -> str:
+    return finding["severity"] if finding["severity"] != "info" else "pass"
+
+
+def _ranks_of(node: str | None, job: Job) -> set[int]:
+    return {rank for item in job.nodes if node and item.node == node for rank in item.ranks}
+
+
+def _seconds(outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
+    """The median and the slowest rank, in seconds."""
+    if not outcomes:
+        return {"median": 0.0, "max": 0.0, "rank": None}
+    slowest = max(outcomes, key=lambda rank: outcomes[rank].seconds)
+    median = statistics.median(outcome.seconds for outcome in outcomes.values())
+    return {"median": round(median, 4), "max": round(outcomes[slowest].seconds, 4), "rank": slowest}
+
+
+def same_but_for_the_rank(finding: dict[str, Any]) -> tuple[Any, ...]:
+    """Findings with equal keys say the same of different ranks."""
+    where = {key: value for key, value in finding["where"].items() if key not in ("rank", "local_rank", "node")}
+    return (
+        finding["code"], finding["severity"], finding["message"], finding["fix"], finding["noticed_by"],
+        repr(sorted(where.items())), repr(sorted(finding["evidence"].items())),
+        repr(finding.get("waived")), repr(finding.get("waiver_ended")),
+    )  # fmt: skip
+
+
+def merge(findings: list[dict[str, Any]], job: Job, more_than: int = EQUAL_FINDINGS) -> list[dict[str, Any]]:
+    """Equal findings of many ranks as one, which has `ranks` ("0-7,9") and `nodes` beside `where`."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for finding in findings:
+        groups.setdefault(same_but_for_the_rank(finding), []).append(finding)
+    merged: list[dict[str, Any]] = []
+    for group in groups.values():
+        if len(group) > more_than and all("rank" in finding["where"] for finding in group):
+            merged.append(_of_ranks(group, job))
+        elif len(group) > more_than and not any("rank" in finding["where"] for finding in group):
+            merged += _of_nodes(group)
+        else:
+            merged += group
+    return merged
+
+
+def _of_ranks(group: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+    ranks = [finding["where"]["rank"] for finding in group]
+    where = {key: value for key, value in group[0]["where"].items() if key not in ("rank", "local_rank", "node")}
+    nodes = list(dict.fromkeys(job.node_of(rank).node for rank in sorted(ranks)))
+    if len(nodes) == 1 and nodes[0]:
+        where["node"] = nodes[0]
+    return {**group[0], "where": where, "ranks": rank_ranges.to_text(ranks), "nodes": nodes}
+
+
+def _of_nodes(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One finding for all nodes, where each names one."""
+    nodes = list(dict.fromkeys(finding["where"]["node"] for finding in group if "node" in finding["where"]))
+    if len(nodes) < len(group):
+        return group
+    where = {key: value for key, value in group[0]["where"].items() if key != "node"}
+    return [{**group[0], "where": where, "nodes": nodes}]
+
+
+def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
+    """All but `measured` (of these only those that were asked for their collectives, as others had failed); equal
+    ones (but for seconds, stack and logs, which are the first one's) as one."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for rank in sorted(outcomes):
+        outcome = outcomes[rank]
+        if outcome.kind != "measured" or outcome.recorded:
+            key = (
+                outcome.kind,
+                outcome.reason,
+                outcome.signal,
+                outcome.state,
+                outcome.doing,
+                outcome.aborted,
+                outcome.slug,
+                json.dumps(outcome.collective),
+                json.dumps(outcome.recorded),
+                outcome.in_collective,
+                job.node_of(rank).node,
+            )
+            groups.setdefault(key, []).append(rank)
+    listed = []
+    for ranks in groups.values():
+        first = outcomes[ranks[0]]
+        listed.append(
+            {
+                "ranks": rank_ranges.to_text(ranks),
+                "kind": first.kind,
+                "node": job.node_of(ranks[0]).node,
+                "seconds": round(max(outcomes[rank].seconds for rank in ranks), 4),
+                "reason": first.reason,
+                "signal": first.signal,
+                "state": first.state,
+                "doing": first.doing,
+                "collective": first.collective,
+                "slug": first.slug,
+                "in_collective": first.in_collective,
+                "aborted": first.aborted,
+                "cut_short": first.cut_short,
+                "own_fault": first.own_fault,
+                "stack": first.stack,
+                "log_tail": first.log_tail,
+                "recorded": first.recorded,
+                "nccl_log": first.nccl_log,
+                "ras": next((outcomes[rank].ras for rank in ranks if outcomes[rank].ras), None),
+            }
+        )
+    return listed
+
+
+def verdict(results: Iterable[Result]) -> str:
+    """fail > error > warn > pass. Where nothing was measured, nothing passed: that is an error, too."""
+    statuses = {result.status for result in results}
+    worst = next((word for word in ("fail", "error", "warn") if word in statuses), None)
+    return worst or ("pass" if "pass" in statuses else "error")
+
+
+def exit_code(word: str, results: Iterable[Result], *, strict: bool) -> int:
+    """0, 1 or 3 (docs/report.md); with `strict` warnings and skips are failures."""
+    if strict and EXIT_CODES[word] == 0 and any(result.status in ("warn", "skip") for result in results):
+        return 1
+    return EXIT_CODES[word]

@@ -1,0 +1,311 @@
+"""What a user gives as MODULE:FUNCTION: his code is loaded and called, and what goes wrong in it is said with his file
+and line first.
+
+In a worker only, in a check whose plan is `fresh`: his folder comes first on sys.path there, and his code may hang,
+crash or change what it likes.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import os
+import pkgutil
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType, ModuleType, TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+from preflight.core import own_code
+from preflight.core.exceptions import Frame, Worker, first_words, out_of_a_collective, printed_frames
+from preflight.errors import Skip, near_misses
+
+_NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+
+
+class UserError(Exception):
+    """What is wrong with a user's code."""
+
+    def __init__(self, sentence: str, file: str | None = None, line: int | None = None) -> None:
+        """`sentence` begins with file and line, where they are known. `file` is relative to the current folder where it
+        lies in it."""
+        super().__init__(sentence)
+        self.text, self.file, self.line = sentence, file, line
+
+    def to_json(self) -> dict[str, Any]:
+        """Facts: `file` (text or None), `line` (a number or None) and `text`."""
+        return {"file": self.file, "line": self.line, "text": self.text}
+
+
+class Place(NamedTuple):
+    """A line of the user's."""
+
+    file: str
+    """Relative to the current folder where it lies in it."""
+    line: int
+    function: str
+    """"Net.forward"; "" of a module's own lines."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}{f' in {self.function}()' if self.function else ''}"
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """A function of the user's by its name. As an option: `option(UserCode.parse, None, "...")`."""
+
+    module: str
+    """A module's name, or the path of a .py file."""
+    function: str
+    """Of the module; dots lead into a class or an object."""
+    start: str = field(default_factory=os.getcwd, compare=False)
+    """The current folder, before his code may change it."""
+
+    @classmethod
+    def parse(cls, given: str) -> "UserCode":
+        """Raises ValueError where it does not look like MODULE:FUNCTION or FILE.py:FUNCTION."""
+        module, _, function = given.strip().rpartition(":")
+        if not (module.endswith(".py") or re.fullmatch(_NAME, module)) or not re.fullmatch(_NAME, function):
+            raise ValueError("MODULE:FUNCTION or FILE.py:FUNCTION is expected, as in my_project.model:build")
+        return cls(module, function)
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.function}"
+
+    def call(self, *, may_be_none: bool = False) -> Any:
+        """What the function returns, called without arguments. Raises UserError for all that goes wrong with it; only
+        what a collective has raised stays what it is."""
+        with _Blame(self, always=True):
+            function = self._find(self._import())
+            _takes_no_arguments(function, self.function)
+            made = function()
+            if made is None and not may_be_none:
+                _refuse(function, f"{self.function}() returns None: is a return missing?")
+        return made
+
+    def blamed(self, *, always: bool = False) -> "_Blame":
+        """A `with` around whatever calls the user's code again (a forward, a loss, a loader): an exception that came
+        through a line of his, also in a DataLoader worker, becomes a UserError that names the innermost one. Others
+        stay what they are, but for `always`: then they become one without a line. What a collective has raised stays
+        what it is: it tells of another rank's death."""
+        return _Blame(self, always=always)
+
+    def place(self) -> tuple[str, int] | None:
+        """File and line at which the function begins, once it has been called; None where they are not known."""
+        with contextlib.suppress(Exception):
+            code = inspect.unwrap(self._find(self._import())).__code__
+            return _shown(code.co_filename), int(code.co_firstlineno)
+        return None
+
+    def place_of(self, thing: object) -> tuple[str, int] | None:
+        """File and line at which a function or a class begins, where it is the user's own code; else None."""
+        with contextlib.suppress(Exception):
+            thing = inspect.unwrap(thing) if callable(thing) else thing
+            path = inspect.getsourcefile(thing)  # type: ignore[arg-type]  # a TypeError for what is neither
+            if path and self.is_own(path, getattr(thing, "__module__", "")):
+                code = getattr(thing, "__code__", None)
+                line = code.co_firstlineno if code else inspect.getsourcelines(thing)[1]  # type: ignore[arg-type]
+                return _shown(path), int(line)
+        return None
+
+    def innermost(self, frames: Iterable[Frame]) -> Place | None:
+        """The first line of his. `frames`: path, line, function and module's name, or None where only its file is
+        known; the most recent call first."""
+        for path, line, function, module in frames:
+            if self.is_own(path, _module_at(path) if module is None else module):
+                return Place(_shown(path), line, _function_name(function))
+        return None
+
+    def innermost_printed(self, stack: str) -> Place | None:
+        """As `innermost`, of a stack that faulthandler has printed."""
+        return self.innermost(printed_frames(stack))
+
+    def is_own(self, path: str, module: str) -> bool:
+        """Whether a source file, which is a module of this name, is the user's own."""
+        if path.startswith("<"):
+            return False
+        path, standard = os.path.realpath(path), os.path.realpath(sysconfig.get_path("stdlib"))
+        for home in self.homes():
+            if path == home or path.startswith(os.path.join(home, "")):
+                in_python = path.startswith(os.path.join(standard, "")) and not home.startswith(standard)
+                if not in_python and own_code.is_own(path, home, module):
+                    return True
+        return False
+
+    @property
+    def path(self) -> str | None:
+        """Of his .py file, where he gave one."""
+        return os.path.join(self.start, self.module) if self.module.endswith(".py") else None
+
+    @property
+    def folder(self) -> str:
+        """The user's: the file's, or the current one."""
+        return os.path.dirname(os.path.abspath(self.path)) if self.path else self.start
+
+    def _import(self) -> ModuleType:
+        if sys.path[:1] != [self.folder]:
+            sys.path.insert(0, self.folder)
+        sys.dont_write_bytecode = True  # nothing of ours stays in his folder; a hook may run as root there
+        sys.argv = [self.module]  # a parser of his must not read preflight's options
+        importlib.invalidate_caches()
+        return _from_file(self.path) if self.path else _from_name(self.module, self.folder)
+
+    def _find(self, module: ModuleType) -> Callable[[], Any]:
+        found: Any = module
+        for name in self.function.split("."):
+            if not hasattr(found, name):
+                own = [key for key, item in vars(module).items() if getattr(item, "__module__", "") == module.__name__]
+                hint = near_misses(self.function, [key for key in own if callable(vars(module)[key])])
+                raise _at(module, f"there is no function {self.function} in it{hint}")
+            found = getattr(found, name)
+        if not callable(found):
+            raise _at(module, f"{self.function} is of type {type(found).__name__}, expected a function")
+        function: Callable[[], Any] = found
+        return function
+
+    def homes(self) -> Iterator[str]:
+        """Folders (and a single module's file) in which the user's own code lies."""
+        yield from {os.path.realpath(path) for path in (self.folder, self.start, os.getcwd())}
+        loaded = sys.modules.get(self.module.partition(".")[0])
+        for path in list(getattr(loaded, "__path__", None) or [getattr(loaded, "__file__", None)]):
+            if path:
+                yield os.path.realpath(path)
+
+
+def _from_name(name: str, folder: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not error.name or not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports something that is not
+        parent, _, missing = error.name.rpartition(".")
+        where = list(getattr(sys.modules.get(parent), "__path__", [])) if parent else [folder]
+        hint = near_misses(missing, [module.name for module in pkgutil.iter_modules(where)])
+        raise UserError(f"{error.name}: there is no such module in {folder} or on Python's path{hint}") from None
+
+
+def _from_file(path: str) -> ModuleType:
+    path = os.path.abspath(path)
+    if not os.path.isfile(path):
+        raise UserError(f"{_shown(path)}: there is no such file (the current folder is {os.getcwd()})")
+    name = os.path.basename(path).removesuffix(".py")
+    other = sys.modules.get(name)
+    if other is not None and getattr(other, "__file__", None) == path:
+        return other
+    if other is not None:  # his platform.py must not be the one that torch imports
+        name = f"user_code_{name}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _at(module: ModuleType, sentence: str) -> UserError:
+    path = getattr(module, "__file__", None)
+    file = _shown(path) if path else None
+    return UserError(f"{file or module.__name__}: {sentence}", file)
+
+
+def _takes_no_arguments(function: Callable[..., Any], name: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # one in C may not tell
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        _refuse(function, f"{name}({', '.join(signature.parameters)}) is called without arguments: {error}")
+
+
+def _refuse(function: Callable[..., Any], sentence: str) -> NoReturn:
+    """Raises UserError with the place at which the function begins."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        raise UserError(sentence) from None
+    file, line = _shown(code.co_filename), int(code.co_firstlineno)
+    raise UserError(f"{file}:{line}: {sentence}", file, line) from None
+
+
+def _shown(path: str) -> str:
+    path, here = os.path.realpath(path), os.path.realpath(os.getcwd())
+    return os.path.relpath(path, here) if path.startswith(os.path.join(here, "")) else path
+
+
+# Whose line it was
+
+
+class _Blame:
+    """Turns an exception into a UserError. `always`: also where no line of the user's is known."""
+
+    def __init__(self, code: UserCode, *, always: bool = False) -> None:
+        self._code, self._always = code, always
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        kinds = Exception | SystemExit | KeyboardInterrupt  # (a worker is sent no SIGINT: his code has raised it)
+        may_be_his = isinstance(error, kinds) and not isinstance(error, UserError | Skip)
+        if error is None or not may_be_his or out_of_a_collective(error):
+            return
+        place, said = self._told(error, trace and trace.tb_frame)
+        if place is not None:
+            raise UserError(f"{place}: {said}", place.file, place.line) from error
+        if self._always:
+            raise UserError(f"{self._code}: {said}") from error
+
+    def _told(self, error: BaseException, own: FrameType | None) -> tuple[Place | None, str]:
+        """The innermost line of the user's, of the exception or of one that it came of; and what was raised. `own`: the
+        frame that holds the `with`, which is the check's."""
+        if isinstance(error, SyntaxError) and error.filename and self._code.is_own(error.filename, ""):
+            return Place(_shown(error.filename), error.lineno or 1, ""), _said(error)  # it has no frame yet
+        raised: BaseException | None = error
+        for _ in range(10):  # exceptions may name each other in a ring
+            worker = Worker.of(raised)
+            if raised and worker and (place := self._code.innermost(worker.frames)):
+                return place, _said(raised)
+            if place := self._code.innermost(_frames(raised, own)):
+                return place, _said(error)
+            raised = raised and (raised.__cause__ or raised.__context__)
+        return None, _said(error)
+
+
+def _frames(error: BaseException | None, own: FrameType | None) -> list[Frame]:
+    """As `UserCode.innermost` takes them."""
+    trace = error.__traceback__ if error is not None else None
+    found: list[Frame] = []
+    while trace is not None:
+        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
+        if trace.tb_frame is not own:
+            found.append((code.co_filename, trace.tb_lineno, code.co_qualname, str(names.get("__name__", ""))))
+        trace = trace.tb_next
+    return found[::-1]
+
+
+def _module_at(path: str) -> str:
+    """The name of the loaded module whose file it is; "" where there is none."""
+    loaded = list(sys.modules.items())
+    return next((name for name, module in loaded if getattr(module, "__dict__", {}).get("__file__") == path), "")
+
+
+def _function_name(qualified: str) -> str:
+    """ "Net.forward"; what stands in a comprehension stands in the function around it; "" of a module."""
+    return re.sub(r"\.?<(?!lambda)\w+>", "", qualified).replace("..", ".").strip(".")
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({'' if error.code is None else repr(error.code)})"
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}"
+    if worker := Worker.of(error):
+        return f"{worker.said} (in {worker.name})"
+    return f"{type(error).__name__}: {first_words(error)}"

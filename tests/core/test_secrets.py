@@ -1,0 +1,128 @@
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.core.secrets import HIDDEN, Scrubber, is_secret
+
+SENTINEL = "swordfish-4711"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["WANDB_API_KEY", "HF_TOKEN", "db.password", "AWS_SECRET_ACCESS_KEY", "token", "APIKEY", "my-passphrase", "AUTH"],
+)
+def test_a_secret_is_known_by_a_word_of_its_name(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["KEYBOARD", "monkey", "TOKENIZERS_PARALLELISM", "AUTHOR", "MASTER_ADDR", "", "HOME"])
+def test_a_word_that_only_holds_another_is_no_secret(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_a_secret_variables_value_is_removed_wherever_it_stands() -> None:
+    scrub = Scrubber({"API_TOKEN": SENTINEL, "HOME": "/home/me"})
+    assert scrub.text(f"GET /x?t={SENTINEL} from /home/me") == f"GET /x?t={HIDDEN} from /home/me"
+
+
+def test_of_two_secrets_the_longer_goes_first() -> None:
+    scrub = Scrubber({"A_KEY": SENTINEL, "B_KEY": f"{SENTINEL}-and-more"})
+    assert scrub.text(f"{SENTINEL}-and-more") == HIDDEN
+
+
+def test_a_secrets_special_characters_are_taken_as_they_are() -> None:
+    assert Scrubber({"A_KEY": "a.c+(d"}).text("abc+(d a.c+(d") == f"abc+(d {HIDDEN}"
+
+
+def test_a_short_value_would_stand_everywhere() -> None:
+    assert Scrubber({"USE_AUTH": "1", "A_KEY": "12345"}).text("12345 of 1") == "12345 of 1"
+
+
+def test_the_path_of_a_credentials_file_is_no_secret(tmp_path: Path) -> None:
+    there, gone = tmp_path / "credentials", tmp_path / "no-such-file"
+    there.write_text("")
+    scrub = Scrubber({"A_CREDENTIALS": str(there), "B_KEY": str(gone)})
+    assert scrub.text(f"{there} {gone}") == f"{there} {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"https://me:{SENTINEL}@host/path", f"https://{HIDDEN}@host/path"),
+        (f"git clone http://{SENTINEL}@host", f"git clone http://{HIDDEN}@host"),
+        (f"HF_TOKEN={SENTINEL} python", f"HF_TOKEN={HIDDEN} python"),
+        (f"password: {SENTINEL}, user: me", f"password: {HIDDEN}, user: me"),
+        (f"db.password = '{SENTINEL} two words'", f"db.password = {HIDDEN}"),
+        (f'api_key="{SENTINEL}"', f"api_key={HIDDEN}"),
+        (f"a_token={SENTINEL};b=2", f"a_token={HIDDEN};b=2"),
+    ],
+)
+def test_secrets_that_no_variable_holds_are_found_by_their_name(text: str, expected: str) -> None:
+    assert Scrubber({}).text(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "all_reduce 64 MiB #12",
+        "MASTER_ADDR=10.0.0.1 RANK=3",
+        "see https://host/path?x=1, mail me@host",
+        "the key of facts['a'] is 3",
+    ],
+)
+def test_all_else_stays_as_it_is(text: str) -> None:
+    assert Scrubber({"MASTER_ADDR": "10.0.0.1", "API_TOKEN": SENTINEL}).text(text) == text
+
+
+def test_every_string_of_a_structure_is_cleaned() -> None:
+    scrub = Scrubber({"API_TOKEN": SENTINEL})
+    value: dict[str, Any] = {
+        "list": [1, f"x {SENTINEL}", {"deep": (SENTINEL, None)}],
+        f"of {SENTINEL}": 1,
+        "password": "unknown to the environment",
+        "number": 2.5,
+        "flag": True,
+    }
+    assert scrub.value(value) == {
+        "list": [1, f"x {HIDDEN}", {"deep": [HIDDEN, None]}],
+        f"of {HIDDEN}": 1,
+        "password": HIDDEN,
+        "number": 2.5,
+        "flag": True,
+    }
+
+
+def test_what_is_cleaned_is_a_copy() -> None:
+    value = {"a": [SENTINEL]}
+    Scrubber({"API_TOKEN": SENTINEL}).value(value)
+    assert value == {"a": [SENTINEL]}
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ('{"api_key": "s3"}', '{"api_key": [removed]}'),
+        ("{'password': 's3'}", "{'password': [removed]}"),
+        ("run --token s3 --steps 3", "run --token [removed] --steps 3"),
+        ("Authorization: Bearer s3 x", "Authorization: [removed] x"),
+        ("http://u:a@b@host/x", "http://[removed]@host/x"),
+        ("http://u:a/b@host/x", "http://[removed]@host/x"),
+    ],
+)
+def test_secrets_in_other_clothes(text: str, clean: str) -> None:
+    assert Scrubber({}).text(text) == clean
+
+
+def test_lists_under_a_secret_name_are_hidden_and_counts_are_not() -> None:
+    assert Scrubber({}).value({"tokens": ["s"], "max_tokens": 4096}) == {"tokens": [HIDDEN], "max_tokens": 4096}
+
+
+@pytest.mark.parametrize("unit", ["x", "://", "a=", "--a ", "'", "key: Bearer ", "a" * 81 + "."])
+def test_no_text_takes_long(unit: str) -> None:
+    """It runs in the supervisor: a pattern that goes back again and again would hang it."""
+    text = (unit * 65536)[:65536]
+    start = time.process_time()
+    Scrubber({"A_TOKEN": "abcdefgh"}).text(text)
+    assert time.process_time() - start < 5.0  # hours, if it does

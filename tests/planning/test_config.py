@@ -1,0 +1,131 @@
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from preflight.errors import UsageError
+from preflight.planning import config, registry
+from preflight.planning.config import Config
+from preflight.planning.policy import Waiver
+
+WHOLE = """
+level = "full"
+only = ["comm"]
+skip = ["comm.all_reduce"]
+strict = true
+deadline = 300
+backend = "gloo"
+report = "out"
+baseline = "good"
+plugins = ["site.py", "a.module"]
+
+[options.comm.init]
+slow_s = 20.5
+[options."plugin.site"]
+deep = true
+
+[severity]
+"env.variables.leftover" = "fail"
+env.launch.uneven = "info"
+
+[[waivers]]
+code = "node.limits.shm"
+node = "gpu-17"
+until = 2026-12-31
+reason = "ticket 123"
+"""
+
+
+def test_all_of_it() -> None:
+    assert config.parse(tomllib.loads(WHOLE), "/etc/preflight") == Config(
+        level="full", only=("comm",), skip=("comm.all_reduce",), strict=True, deadline=300.0, backend="gloo",
+        report="out", baseline="good", plugins=("/etc/preflight/site.py", "a.module"),
+        options={"comm.init.slow_s": "20.5", "plugin.site.deep": "true"},
+        severity={"env.variables.leftover": "fail", "env.launch.uneven": "info"},
+        waivers=(Waiver("node.limits.shm", "2026-12-31", "ticket 123", "gpu-17"),),
+    )  # fmt: skip
+
+
+def test_an_empty_file_says_nothing() -> None:
+    assert config.parse({}) == Config()
+    assert (Config().strict, Config().level, Config().only) == (False, None, ())
+
+
+def test_the_longest_and_the_shortest_deadline() -> None:
+    assert [config.parse({"deadline": seconds}).deadline for seconds in (3, 86400)] == [3.0, 86400.0]
+
+
+WAIVER = '[[waivers]]\ncode = "a.b.c"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("levle = 1", "levle: there is no such key; did you mean level?"),
+        ("level = 'deep'", "level: quick or standard or full is expected, not 'deep'"),
+        ("only = 'comm'", "only: a list of texts is expected, not 'comm'"),
+        ("strict = 1", "strict: true or false is expected, not 1"),
+        ("deadline = 1", "deadline: a number of seconds from 3 to 86400 is expected, not 1"),
+        ("deadline = true", "deadline: a number of seconds"),
+        ("options = 3", "options: a table is expected, not 3"),
+        ("[options.comm.init]\nslow_s = [1]", "options.comm.init.slow_s: text, a number, true or false is expected"),
+        ("[severity]\na.b = 'error'", "severity.a.b: fail or warn or info is expected, not 'error'"),
+        ("waivers = 1", "waivers: [[waivers]] with code, until and reason is expected"),
+        (WAIVER, "waivers[1]: until is missing"),
+        (f"{WAIVER}until = 2026-12-31\nreason = ''", "waivers[1]: reason is missing"),
+        (f"{WAIVER}until = 'soon'\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected, not 'soon'"),
+        (f"{WAIVER}until = '2026-99-99'\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected"),
+        (f"{WAIVER}until = 2026-12-31T00:00:00\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected"),
+        (f"{WAIVER}until = 2026-12-31\nreason = 'r'\nnodes = 'x'", "waivers[1]: nodes: there is no such key; did you"),
+        (f"{WAIVER}until = 2026-12-31\nreason = 'r'\nnode = 3", "waivers[1]: node: text is expected, not 3"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        config.parse(tomllib.loads(text))
+    assert str(error.value).startswith(says) and "\n" not in str(error.value)
+
+
+@pytest.mark.process
+def test_a_file_that_is_not_there_or_no_toml_is_said_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "preflight.toml"
+    with pytest.raises(UsageError, match=r"preflight\.toml: cannot be read \(No such file") as error:
+        config.read(str(path))
+    assert not error.value.everywhere, "each rank may have its own file system"
+    path.write_text("level =\n")
+    with pytest.raises(UsageError, match=r"preflight\.toml: is no TOML: Invalid value \(at line 1"):
+        config.read(str(path))
+    for text in (f"deadline = {'9' * 5000}", f"x = {'[' * 5000}"):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"preflight\.toml: "):
+            config.read(str(path))
+    path.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        config.read(str(path))
+
+
+@pytest.mark.process
+def test_a_file_that_hangs_does_not_hang_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "READ_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=r"cannot be read within 0 s"):
+        config.read(str(tmp_path / "pipe"))
+
+
+def test_codes_are_known_ones() -> None:
+    sources = registry.sources()
+    config.check_codes(["env.launch.late", "comm.init.late_rank"], sources)
+    for code in ("comm.init.timed_out", "preflight.run.lost", "plugin.mine.crashed"):
+        with pytest.raises(UsageError, match=f"{code}: what was not measured can be neither waived nor made less"):
+            config.check_codes([code], sources)
+    with pytest.raises(UsageError, match=r"env\.launch\.lat: there is no such code; did you mean env\.launch\.late"):
+        config.check_codes(["env.launch.lat"], sources)
+    plugins = {**sources, "plugin.mine": registry.Source("plugin.mine", "file", "mine.py")}
+    config.check_codes(["plugin.mine.anything"], plugins)
+
+
+def test_an_old_name_of_a_code_is_still_understood() -> None:
+    old = '[severity]\n"env.launch.no_gpu" = "warn"\n' + WAIVER.replace("a.b.c", "env.launch.shared_gpu")
+    read = config.parse(tomllib.loads(old + 'until = 2026-12-31\nreason = "r"\n'))
+    assert read.severity == {"gpu.inventory.no_gpu": "warn"} and read.waivers[0].code == "gpu.inventory.shared_gpu"

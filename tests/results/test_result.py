@@ -1,0 +1,184 @@
+from typing import Any
+
+import pytest
+
+from preflight.core.outcome import Outcome
+from preflight.results import result
+from preflight.results.result import Result
+from tests import made
+
+
+def of(*severities: str, skipped: str | None = None, check: str = "plugin.made") -> Result:
+    return made.result(*(made.finding(severity) for severity in severities), check=check, skipped=skipped)
+
+
+@pytest.mark.parametrize(
+    ("severities", "skipped", "status"),
+    [
+        ((), None, "pass"),
+        (("info",), None, "pass"),
+        (("warn", "info"), None, "warn"),
+        (("warn", "error"), None, "error"),
+        (("error", "warn", "fail"), None, "fail"),
+        ((), "no library", "skip"),
+        (("info",), "no library", "skip"),
+        (("warn",), "no library", "warn"),
+        (("fail",), "no library", "fail"),
+    ],
+)
+def test_the_status_is_the_worst_that_applies(severities: tuple[str, ...], skipped: str | None, status: str) -> None:
+    assert of(*severities, skipped=skipped).status == status
+
+
+@pytest.mark.parametrize(
+    ("results", "verdict", "code", "strict_code"),
+    [
+        ([], "error", 3, 3),
+        ([of(skipped="no library")], "error", 3, 3),
+        ([of()], "pass", 0, 0),
+        ([of("info")], "pass", 0, 0),
+        ([of(), of(skipped="no library")], "pass", 0, 1),
+        ([of("warn")], "warn", 0, 1),
+        ([of("error"), of("warn")], "error", 3, 3),
+        ([of("error"), of("fail")], "fail", 1, 1),
+        ([of("fail"), of()], "fail", 1, 1),
+    ],
+)
+def test_the_verdict_is_the_worst_of_all(results: list[Result], verdict: str, code: int, strict_code: int) -> None:
+    assert result.verdict(results) == verdict
+    assert result.exit_code(verdict, results, strict=False) == code
+    assert result.exit_code(verdict, results, strict=True) == strict_code
+
+
+# Culprits
+
+
+@pytest.mark.parametrize(
+    ("findings", "ranks"),
+    [
+        ([], set()),
+        ([made.finding(rank=3, node="node-1")], {3}),
+        ([made.finding(node="node-1")], {2, 3}),
+        ([made.finding(rank=0), made.finding("error", node="node-1")], {0, 2, 3}),
+        ([made.finding(rank=0), made.finding("warn", rank=1)], {0}),
+        ([made.finding(rank=0), made.finding()], set()),
+        ([made.finding(node="elsewhere")], set()),
+    ],
+    ids=["none", "a rank", "a node", "both", "a warning", "one without a culprit", "an unknown node"],
+)
+def test_the_culprits_are_ranks(findings: list[dict[str, Any]], ranks: set[int]) -> None:
+    assert made.result(*findings).culprits(made.job(2, 2)) == ranks
+
+
+# Merging
+
+MANY = made.job(8, 8)
+
+
+def on_ranks(*ranks: int, **more: Any) -> list[dict[str, Any]]:
+    return [made.finding(**MANY.where(rank), **more) for rank in ranks]
+
+
+def test_equal_findings_become_one_with_their_ranks() -> None:
+    (merged,) = result.merge(on_ranks(*range(16), variable="MASTER_ADDR"), MANY, more_than=1)
+    assert merged["where"] == {"variable": "MASTER_ADDR"}
+    assert merged["ranks"] == "0-15"
+    assert merged["nodes"] == ["node-0", "node-1"]
+
+
+def test_merged_findings_of_one_node_keep_it() -> None:
+    (merged,) = result.merge(on_ranks(8, 9, 11), MANY, more_than=1)
+    assert (merged["where"], merged["ranks"], merged["nodes"]) == ({"node": "node-1"}, "8-9,11", ["node-1"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        made.finding(message="it is 3, expected 2", **MANY.where(1)),
+        made.finding("warn", **MANY.where(1)),
+        made.finding(code="plugin.made.worse", **MANY.where(1)),
+        made.finding(fix="replace it", **MANY.where(1)),
+        made.finding(noticed_by="2", **MANY.where(1)),
+        made.finding(evidence={"a": 1}, **MANY.where(1)),
+        made.finding(gpu=3, **MANY.where(1)),
+    ],
+    ids=["message", "severity", "code", "fix", "victims", "evidence", "gpu"],
+)
+def test_findings_that_differ_stay_apart(other: dict[str, Any]) -> None:
+    first = made.finding(**MANY.where(0))
+    assert result.merge([first, other], MANY, more_than=1) == [first, other]
+
+
+def test_few_equal_findings_stay_as_they_are() -> None:
+    findings = on_ranks(*range(16))
+    assert result.merge(findings, MANY, more_than=16) == findings
+
+
+def test_a_report_of_many_ranks_stays_small() -> None:
+    job = made.job(*[8] * 1024)
+    everybody = made.result(*(made.finding(**job.where(rank)) for rank in range(8192)))
+    (only,) = everybody.to_json(job)["findings"]
+    assert only["ranks"] == "0-8191" and len(only["nodes"]) == 1024
+
+
+# As the report shows it
+
+
+def test_findings_are_listed_worst_first() -> None:
+    listed = of("info", "warn", "fail", "error").to_json(MANY)["findings"]
+    assert [finding["severity"] for finding in listed] == ["fail", "error", "warn", "info"]
+
+
+def test_seconds_are_the_median_and_the_slowest_ranks() -> None:
+    outcomes = {rank: Outcome("measured", seconds) for rank, seconds in enumerate((1.0, 9.0, 2.0))}
+    assert made.result(outcomes=outcomes).to_json(MANY)["seconds"] == {"median": 2.0, "max": 9.0, "rank": 1}
+    assert made.result().to_json(MANY)["seconds"] == {"median": 0.0, "max": 0.0, "rank": None}
+
+
+def test_only_outcomes_that_were_not_measured_are_listed() -> None:
+    outcomes = {**made.measured(0, 1), 2: Outcome("skipped", reason="no library")}
+    listed = made.result(outcomes=outcomes, skipped="rank 2: no library").to_json(MANY)["outcomes"]
+    assert [(entry["ranks"], entry["kind"], entry["reason"]) for entry in listed] == [("2", "skipped", "no library")]
+
+
+def test_equal_outcomes_of_one_node_are_one_entry() -> None:
+    outcomes = {rank: Outcome("skipped", float(rank), reason="no library") for rank in range(16)}
+    listed = made.result(outcomes=outcomes).to_json(MANY)["outcomes"]
+    assert [(entry["ranks"], entry["node"], entry["seconds"]) for entry in listed] == [
+        ("0-7", "node-0", 7.0),
+        ("8-15", "node-1", 15.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Outcome("raised", reason="no library"),
+        Outcome("skipped", reason="no device"),
+        Outcome("skipped", reason="no library", doing="looking"),
+        Outcome("skipped", reason="no library", state="T"),
+        Outcome("skipped", reason="no library", aborted=True),
+        Outcome("skipped", reason="no library", in_collective=True),
+    ],
+    ids=["kind", "reason", "doing", "state", "aborted", "in collective"],
+)
+def test_outcomes_that_differ_stay_apart(other: Outcome) -> None:
+    outcomes = {0: Outcome("skipped", reason="no library"), 1: other}
+    assert [entry["ranks"] for entry in made.result(outcomes=outcomes).to_json(MANY)["outcomes"]] == ["0", "1"]
+
+
+def test_equal_findings_of_nodes_are_one() -> None:
+    job = made.job(2, 2, 2)
+    found = [made.finding(node=node.node) for node in job.nodes]
+    (one,) = result.merge([*found], job, more_than=1)
+    assert (one["where"], one["nodes"]) == ({}, ["node-0", "node-1", "node-2"]) and "ranks" not in one
+    assert result.merge([*found, made.finding()], job, more_than=1) == [*found, made.finding()], "one names nobody"
+
+
+def test_a_check_applies_unless_every_rank_says_that_there_is_nothing_to_check() -> None:
+    nothing = Outcome("skipped", reason="no GPU", slug="not_applicable")
+    failed = Outcome("skipped", reason="no library")
+    assert not made.result(outcomes={0: nothing, 1: nothing}).applies
+    assert made.result(outcomes={0: nothing, 1: failed}).applies
+    assert made.result(made.finding(), outcomes={0: nothing}).applies
+    assert made.result().applies

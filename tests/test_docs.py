@@ -1,0 +1,96 @@
+"""What docs, docstrings and messages name is there: commands of preflight, and files of this repository."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from preflight.cli.arguments import COMMANDS
+from tests.sizes import ROOT, product_files, relative
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROSE = {
+    "and", "before", "command", "could", "cuts", "found", "has", "import", "is", "itself", "on", "report", "runs",
+    "that",
+}  # fmt: skip
+"""Words that follow the name of the program in a sentence. A command that is still to come is none of them."""
+ELSEWHERE = ("torch/", "cuda/nccl.py", "rich.py", "platform.py", "data_connector.py", "signal_handling.py")
+"""Files of torch, by their path in it, of the user, and of Lightning."""
+EXAMPLES = ("FILE.py", "data.py", "shm.py", "nvlink.py")
+"""Files that an example has."""
+
+
+def strings(path: Path, *, docstrings: bool) -> Iterator[str]:
+    """The docstrings and comments of a module, or all its other strings."""
+    text = path.read_text()
+    tree = ast.parse(text)
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (id(node) in alone) == docstrings:
+            yield node.value
+    if docstrings:
+        yield from re.findall(r"(?:^|\s)# .*", text)
+
+
+def messages(path: Path) -> Iterator[str]:
+    """All that a file of the product may say to its user."""
+    yield from strings(path, docstrings=False) if path.suffix == ".py" else [path.read_text()]
+
+
+def code_of(page: str) -> Iterator[str]:
+    return (found[0] for found in re.finditer(r"```.*?```|`[^`]+`", page, re.DOTALL))
+
+
+def commands(text: str) -> set[str]:
+    """What follows `preflight` where a command does."""
+    return {word for word in re.findall(r"(?<![\w./-])preflight +([a-z]+)\b(?!/)", text) if word not in PROSE}
+
+
+def files_named(text: str) -> set[str]:
+    """`name.py` and `path/name.py` in prose; fenced code is the user's, tables of public code name others' files."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    prose = re.sub(r"^\|[^\n]*\bglue \|.*?\n\n", "", prose, flags=re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"(?<![\w.<>*/-])(?:[\w.]+/)*\w+\.py\b", prose))
+    named = {re.sub(r"^(\.\./)+", "", name) for name in named}
+    return {name for name in named if not name.startswith(ELSEWHERE) and name not in EXAMPLES}
+
+
+def missing_files(texts: Iterator[tuple[str, str]], there: set[str]) -> set[tuple[str, str]]:
+    """(where, name) of all that is named and not there; a name may leave out the folders in front of it."""
+    known = {path.split("/", up)[-1] for path in there for up in range(path.count("/") + 1)}
+    return {(where, name) for where, text in texts for name in files_named(text) if name not in known}
+
+
+def test_every_command_that_a_message_or_a_page_gives_is_there() -> None:
+    rows = [*product_files(), *sorted((ROOT / "preflight" / "failure_book").rglob("*.toml"))]
+    said = {(relative(path), word) for path in rows for text in messages(path) for word in commands(text)}
+    pages = {relative(page): page.read_text() for page in PAGES}
+    said |= {(path, word) for path, page in pages.items() for code in code_of(page) for word in commands(code)}
+    said |= {(path, word) for path, page in pages.items() if "/checks/" in path for word in commands(page)}
+    assert {word for _, word in said} >= {"run", "show", "describe", "explain"}
+    assert {(where, word) for where, word in said if word not in COMMANDS} == set()
+
+
+@pytest.mark.parametrize("text", ["Run preflight diff OLD NEW", "`preflight diff`", "first, preflight  diff"])
+def test_a_command_that_is_not_there_is_seen(text: str) -> None:
+    assert commands(text) == {"diff"}
+
+
+def test_every_file_that_a_page_or_a_docstring_names_is_there() -> None:
+    folders = ("preflight", "checks", "train_smoke", "tests", "examples", "benchmarks")
+    there = {relative(path) for folder in folders for path in (ROOT / folder).rglob("*.py")} | {"setup.py"}
+    texts = [(relative(page), page.read_text()) for page in PAGES]
+    texts += [(relative(path), text) for path in product_files() for text in strings(path, docstrings=True)]
+    assert missing_files(iter(texts), there) == set()
+
+
+def test_a_file_that_is_not_there_is_seen() -> None:
+    there = {"preflight/engine/worker.py"}
+    sound = "`worker.py`, engine/worker.py, preflight/engine/worker.py and torch/worker_of.py\n```\nmine.py\n```\n"
+    assert missing_files(iter([("a.md", sound)]), there) == set()
+    assert missing_files(iter([("a.md", "`seat.py`, cli/worker.py")]), there) == {
+        ("a.md", "seat.py"),
+        ("a.md", "cli/worker.py"),
+    }
