@@ -49,9 +49,9 @@ class Policy:
     def applied(self, findings: Iterable[dict[str, Any]], job: Job) -> list[dict[str, Any]]:
         """The findings with their severities (`severity_was`: the check's own); those under a waiver have `waived`,
         or `waiver_ended` after its last day, with its end and its reason."""
-        return [self._one(finding, job) for finding in findings]
+        return [self._applied_to(finding, job) for finding in findings]
 
-    def _one(self, finding: dict[str, Any], job: Job) -> dict[str, Any]:
+    def _applied_to(self, finding: dict[str, Any], job: Job) -> dict[str, Any]:
         if finding["severity"] == "error":
             return finding
         ours = {**finding, "severity": self.severities.get(finding["code"], finding["severity"])}

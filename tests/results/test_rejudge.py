@@ -38,8 +38,8 @@ def live(
     check = registry.load(SOURCES["comm.init"])
     answer = judging.judge(check.source, JOB, ended, book, options(slow_s))
     found = blame.findings(check.id, check.plan.scope, ended, JOB) + answer["findings"]
-    one = Result(check.id, check.title, findings=found, outcomes=ended, summary=answer["summary"])
-    return made.made_report(one, on=JOB, options=options(slow_s)), book
+    judged = Result(check.id, check.title, findings=found, outcomes=ended, summary=answer["summary"])
+    return made.made_report(judged, on=JOB, options=options(slow_s)), book
 
 
 def options(slow_s: str | None) -> dict[str, str]:
@@ -106,7 +106,7 @@ def test_outcomes_come_back_from_the_report() -> None:
     bad = {1: Outcome("timed_out", 8.0, state="T", doing="x"), 2: Outcome("skipped", 0.5, reason="no library")}
     saved, book = live({0: SLOW[0], 3: SLOW[3]}, bad)
     again = rejudge.outcomes_of(saved["checks"][0], book)
-    assert {rank: (one.kind, one.state, one.doing, one.reason) for rank, one in again.items()} == {
+    assert {rank: (outcome.kind, outcome.state, outcome.doing, outcome.reason) for rank, outcome in again.items()} == {
         0: ("measured", None, None, None),
         1: ("timed_out", "T", "x", None),
         2: ("skipped", None, None, "no library"),

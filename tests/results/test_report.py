@@ -176,7 +176,7 @@ def test_the_folder_holds_all_readers(tmp_path: Path) -> None:
         3: Outcome("crashed", reason="ended by SIGSEGV", stack="the stack", log_tail="the log"),
     }
     made_report = made.made_report(made.result(made.finding(node="node-1", rank=3), outcomes=outcomes))
-    readers = {"report.md": lambda one: f"verdict {one['verdict']}"}
+    readers = {"report.md": lambda loaded: f"verdict {loaded['verdict']}"}
     report.write_folder(str(tmp_path / "out"), made_report, book_of({0: {"a": 1}}), readers)
     written = {
         str(path.relative_to(tmp_path / "out")): path for path in (tmp_path / "out").rglob("*") if path.is_file()
@@ -217,9 +217,9 @@ def test_equal_facts_make_equal_files_at_any_time(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("one.gz", "other.gz")]
     for path in paths:
         report.write_facts(str(path), made.made_report(made.result()), book_of({0: {"a": 1}}))
-    one, other = (path.read_bytes() for path in paths)
-    assert one == other
-    assert one[4:8] == bytes(4)  # gzip's time of writing (RFC 1952)
+    first, other = (path.read_bytes() for path in paths)
+    assert first == other
+    assert first[4:8] == bytes(4)  # gzip's time of writing (RFC 1952)
 
 
 BROKEN = {
@@ -312,8 +312,8 @@ TWO_NODES = made.job(2, 2)
 
 
 def nodes_of(*found: dict[str, Any]) -> tuple[list[str], list[str]]:
-    one = made.made_report(made.result(*found), on=TWO_NODES)
-    return report.good_nodes(one), report.bad_nodes(one)
+    loaded = made.made_report(made.result(*found), on=TWO_NODES)
+    return report.good_nodes(loaded), report.bad_nodes(loaded)
 
 
 def test_a_rank_alone_names_its_node() -> None:

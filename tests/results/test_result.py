@@ -170,8 +170,8 @@ def test_outcomes_that_differ_stay_apart(other: Outcome) -> None:
 def test_equal_findings_of_nodes_are_one() -> None:
     job = made.job(2, 2, 2)
     found = [made.finding(node=node.node) for node in job.nodes]
-    (one,) = result.merge([*found], job, more_than=1)
-    assert (one["where"], one["nodes"]) == ({}, ["node-0", "node-1", "node-2"]) and "ranks" not in one
+    (merged,) = result.merge([*found], job, more_than=1)
+    assert (merged["where"], merged["nodes"]) == ({}, ["node-0", "node-1", "node-2"]) and "ranks" not in merged
     assert result.merge([*found, made.finding()], job, more_than=1) == [*found, made.finding()], "one names nobody"
 
 
