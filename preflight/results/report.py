@@ -82,9 +82,8 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
         }
         for check in report["checks"]
     ]
-    options = {name: scrub.text(value) for name, value in report["options"].items()}
-    policy, command = scrub.value(report["policy"]), scrub.value(report["command"])
-    return {**report, "checks": checks, "options": options, "policy": policy, "command": command}
+    told = {name: scrub.value(report[name]) for name in ("options", "policy", "command")}
+    return {**report, **told, "checks": checks}
 
 
 def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
