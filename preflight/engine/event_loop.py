@@ -22,6 +22,8 @@ DEAD_MAN_S = 30.0
 """After the run's deadline and so long, the kernel ends a supervisor that is stuck itself."""
 ENDING_S = 10.0
 """For the report and the farewell of a run that was interrupted, or has used up its time."""
+LEAST_S = 1.0
+"""For a child's work: what was measured late in the run is judged, too."""
 SECOND_SIGNAL_S = 1.0
 """A terminal's Ctrl-C and the launcher's forwarding of it arrive together: they are one."""
 
@@ -211,13 +213,14 @@ class EventLoop:
             self.store.tell("put", key=self.beat_key, value=json.dumps({"beat": self._beats, "doing": doing}))
 
     def ask(self, name: str, work: Callable[[], dict[str, Any]], deadline_s: float) -> Answer | Failure:
-        """Runs `work` in a child of its own."""
+        """Runs `work` in a child of its own, which has LEAST_S also where the run's deadline is near or past."""
         try:
             child = Child(lambda channel, _page: channel.send_all({"value": work()}), name)
         except OSError as error:
             return Failure(FailureKind.CRASHED, f"could not be forked: {error.strerror}")
         self._errands.append(child)
-        start, end = time.monotonic(), self.until(deadline_s)
+        start = time.monotonic()
+        end = max(self.until(deadline_s), start + min(deadline_s, LEAST_S))
         try:
             while (message := child.channel.receive()) is None:
                 if child.channel.closed:
