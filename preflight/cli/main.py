@@ -14,6 +14,7 @@ from preflight import errors
 from preflight.check import Level
 from preflight.cli.arguments import COMMANDS, parser
 from preflight.core.answer import Failure
+from preflight.core.exceptions import in_one_line
 from preflight.errors import UsageError
 from preflight.planning import plan, registry
 from preflight.planning.plan import Request, Selection
@@ -311,7 +312,7 @@ def _told(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
         raise UsageError(told["usage"])
     if "told" in told:
         return str(told["told"]), True
-    return f"{source.id:<22} cannot be loaded: {told['error'].partition(chr(10))[0]}", False
+    return f"{source.id:<22} cannot be loaded: {told['error']}", False
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -319,7 +320,7 @@ def _show(options: argparse.Namespace) -> int:
     try:
         return _show_report(options, shown, path)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
-        raise UsageError(f"{path}: is no whole report ({type(error).__name__}: {error})") from None
+        raise UsageError(f"{path}: is no whole report ({in_one_line(error)})") from None
 
 
 def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from preflight.core.answer import Answer, Failure
+from preflight.core.exceptions import in_one_line
 from preflight.engine.event_loop import EventLoop
 from preflight.errors import UsageError
 
@@ -126,7 +127,7 @@ def import_torch() -> None:
             warnings.simplefilter("ignore")
             import torch.distributed  # noqa: F401
     except Exception as error:
-        raise TorchBroken(f"import torch raised {type(error).__name__}: {error}") from error
+        raise TorchBroken(f"import torch raised {in_one_line(error)}") from error
     finally:
         gc.freeze()
         gc.enable()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
-from preflight.core.exceptions import ENGINE, place_of
+from preflight.core.exceptions import ENGINE, in_one_line, place_of
 from preflight.core.finding import RUN, RUN_SLUGS, Reported
 from preflight.core.job import Job, Node
 from preflight.engine.identity import Identity
@@ -97,7 +97,7 @@ def interrupted(how: str) -> Reported:
 
 def own_fault(error: Exception) -> Reported:
     """A bug: it must not cost the other ranks their verdict."""
-    text = f"a fault of preflight itself: {type(error).__name__}: {error}{place_of(error, ENGINE)}"
+    text = f"a fault of preflight itself: {in_one_line(error)}{place_of(error, ENGINE)}"
     found = run_finding("error", "fault", text, "Please report it, with this report.")
     return replace(found, evidence={"stack": traceback.format_exc()})
 

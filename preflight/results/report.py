@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from preflight import __version__
 from preflight.core import rank_ranges
+from preflight.core.exceptions import in_one_line
 from preflight.core.facts import LIMIT, FactsStore
 from preflight.core.finding import Reported
 from preflight.core.job import Job
@@ -206,7 +207,7 @@ def read_facts(path: str) -> FactsStore:
                 for rank in rank_ranges.from_text(entry["ranks"]):
                     book.note(entry["check"], rank, content_hash(text))
     except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
-        raise UsageError(f"{path}: cannot be read ({type(error).__name__}: {error})") from None
+        raise UsageError(f"{path}: cannot be read ({in_one_line(error)})") from None
     return book
 
 
