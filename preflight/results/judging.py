@@ -14,7 +14,7 @@ from typing import Any
 from preflight import errors
 from preflight.check import BASELINE, Finding, Job, Run, Severity
 from preflight.core import rank_ranges
-from preflight.core.answer import Answer, Failure
+from preflight.core.answer import Failure, Returned
 from preflight.core.exceptions import in_one_line, innermost_line, place_of
 from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
@@ -69,7 +69,7 @@ def judge(
         return {"error": f"{in_one_line(cause)}{where}", "stack": traceback.format_exc()}
 
 
-def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Answer | Failure, policy: Policy) -> Result:
+def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Returned | Failure, policy: Policy) -> Result:
     """What the engine and a check's judge() say together. `answer`: what came of `judge`, in this process or in
     another."""
     told = answer.value_or({})

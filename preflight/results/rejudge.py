@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from preflight.core import rank_ranges
-from preflight.core.answer import Answer
+from preflight.core.answer import Returned
 from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN
 from preflight.core.job import Job
@@ -66,7 +66,7 @@ def _again(
         check = registry.load(sources[id_])
     except Exception as error:
         raise UsageError(f"{id_}: cannot be loaded: {registry.load_error(sources[id_], error)}") from None
-    answer = Answer(judging.judge(check.source, job, outcomes, book, settings))
+    answer = Returned(judging.judge(check.source, job, outcomes, book, settings))
     return judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
 
 
