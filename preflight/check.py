@@ -25,33 +25,10 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Code",
-    "Comparison",
-    "Context",
-    "Finding",
-    "Job",
-    "Level",
-    "Node",
-    "NotApplicable",
-    "Option",
-    "Outcome",
-    "Plan",
-    "Run",
-    "Scope",
-    "Severity",
-    "Skip",
-    "UserCode",
-    "UserError",
-    "Vote",
-    "compare",
-    "count",
-    "option",
-    "pairs",
-    "ranges",
-    "seconds",
-    "vote",
-    "words",
-]
+    "Code", "Comparison", "Context", "Finding", "Job", "Level", "Node", "NotApplicable", "Option", "Outcome", "Plan",
+    "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote", "compare", "count", "option", "pairs",
+    "ranges", "seconds", "vote", "words",
+]  # fmt: skip
 
 T = TypeVar("T")
 BASELINE = "baseline:"
@@ -267,7 +244,6 @@ class Context:
     given."""
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option of this check."""
         value: T = self.options.get(option, option.default)
         return value
 
@@ -347,6 +323,5 @@ class Run:
         return self.facts_of(f"{BASELINE}{check}")
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option of this check."""
         value: T = self.options.get(option, option.default)
         return value

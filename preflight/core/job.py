@@ -75,7 +75,6 @@ class Job:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Job":
-        """The reverse of `to_json`."""
         nodes = tuple(
             Node(
                 item["node"],

@@ -112,12 +112,9 @@ class Membership:
     def note_strangers(self, book: facts.FactsStore) -> None:
         """As facts, so that a check can judge them, and judge them again offline."""
         for index, stranger in self.strangers.items():
-            text = facts.to_text(stranger)
-            book.add_text(facts.content_hash(text), text)
-            book.note(STRANGERS, index, facts.content_hash(text))
+            book.add(STRANGERS, [index], facts.to_text(stranger))
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        """JSON on the store."""
         self.loop.request("put", key=key, value=json.dumps(value))
 
     def is_rival(self) -> bool:

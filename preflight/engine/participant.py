@@ -190,7 +190,6 @@ class Participant:
         return self.verdict
 
     def dead_beside_me(self) -> list[int]:
-        """Ranks of this node whose supervisors are dead."""
         mine = self.job.node_of(self.rank).ranks if self.job and self.rank is not None else ()
         return [rank for rank in mine if rank in self._pids and not is_alive(self._pids[rank])]
 

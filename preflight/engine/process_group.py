@@ -38,7 +38,6 @@ class GroupMaker:
 
     @property
     def endpoint(self) -> tuple[str, int] | None:
-        """Where the store is."""
         return (self._host, self._port) if self._host and self._port else None
 
     @property

@@ -81,7 +81,6 @@ class Supervisor:
     # From here to the end of the process
 
     def run(self) -> NoReturn:
-        """Never returns."""
         exit_code = 3
         try:
             exit_code = self._run()
