@@ -77,10 +77,7 @@ class Job:
     def from_json(data: dict[str, Any]) -> "Job":
         nodes = tuple(
             Node(
-                item["node"],
-                item["node_rank"],
-                rank_ranges.from_text(item["ranks"]),
-                tuple(item.get("addresses", ())),
+                item["node"], item["node_rank"], rank_ranges.from_text(item["ranks"]), tuple(item.get("addresses", ()))
             )
             for item in data["nodes"]
         )

@@ -237,8 +237,7 @@ class Coordinator:
             self._heartbeats.look(set(self.members))
             if time.monotonic() >= end:
                 self._heartbeats.lose(
-                    missing - set(outcomes),
-                    f"its supervisor did not answer within {end - start:.0f} s",
+                    missing - set(outcomes), f"its supervisor did not answer within {end - start:.0f} s"
                 )
             for rank in missing & set(self._heartbeats.lost) - set(outcomes):
                 outcomes[rank] = self._heartbeats.outcome_of(rank)

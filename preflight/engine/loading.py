@@ -59,7 +59,11 @@ def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str
 
     def work() -> dict[str, Any]:
         try:
-            return {"told": tell(registry.load(source))}
+            module = registry.import_module(source)
+            distributed = sys.modules.get("torch.distributed")
+            if distributed is not None and distributed.is_initialized():
+                raise BrokenCheck("it initialises a process group on import: ask ctx.process_group() in measure()")
+            return {"told": tell(registry.describe(source, module))}
         except UsageError as error:
             return {"usage": str(error)}
         except Exception as error:
@@ -78,9 +82,6 @@ def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str
 
 def _spec(job: Job, request: Request, check: Check) -> dict[str, Any]:
     """In a child."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
-        raise BrokenCheck("it initialises a process group on import: ask ctx.process_group() in measure()")
     validation.refuse_unknown_ids(check.module, check.plan, {*request.sources, STRANGERS})
     registry.unknown_settings(check, request.settings)
     registry.unknown_codes(check, request.policy.codes)
