@@ -21,7 +21,7 @@ CALL = "PREFLIGHT_CALL"
 PARENT = "PREFLIGHT_PARENT"
 """The training process that started this one."""
 MOST_RANKS = 10**6
-"""A larger number is no world size: somebody took a job's id."""
+"""A larger number is no world size, but a job's id."""
 STEP_PORTS = 20000
 """First of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
 ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
@@ -127,7 +127,7 @@ def _mpi(environ: Mapping[str, str]) -> LaunchIdentity:
     )
     local_rank = read.number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
     local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-    # All ranks of one node are children of one mpirun or daemon; over nodes somebody must name a host.
+    # All ranks of one node are children of one mpirun or daemon; over several nodes a host must be named.
     one_node = local_size is not None and local_size == world_size
     name = environ.get("PMIX_NAMESPACE") or (str(os.getppid()) if one_node else None)
     return _identity(

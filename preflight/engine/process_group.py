@@ -77,7 +77,7 @@ class GroupMaker:
         return self.again(deadline_s, self._parts[group_ranks])
 
     def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":
-        """A client of its own for one measurement, which stands in nobody's way. Raises Skip and DistError."""
+        """A client of its own for one measurement, which blocks no other. Raises Skip and DistError."""
         from preflight.check import Skip
 
         if self.endpoint is None:

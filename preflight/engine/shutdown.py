@@ -31,7 +31,7 @@ def content(
 
 
 def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
-    """For all ranks, and for a restart of this job; where the store is gone nobody can be told."""
+    """For all ranks, and for a restart of this job; where the store is gone none can be told."""
     with contextlib.suppress(StoreLost):
         for key in (store_keys.now(verdict["run"]), store_keys.last_verdict(call)):
             loop.request("put", key=key, value=json.dumps(verdict))

@@ -29,7 +29,7 @@ SERVE_S = 30.0
 
 
 def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":
-    """A client, or with `is_master` the server, that waits for nobody. Raises torch's DistError."""
+    """A client, or with `is_master` the server, that waits for no worker. Raises torch's DistError."""
     from torch import distributed as dist
 
     try:  # torch would try for the whole timeout, and then not say why
@@ -181,7 +181,7 @@ class StoreClient:
         return self._await(self._next, self.patience_s, "did not answer").get("value")
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """A request whose answer nobody waits for."""
+        """A request without an answer."""
         if not self.lost:
             self.child.channel.send({"id": 0, "do": do, **arguments})
 

@@ -145,8 +145,8 @@ class Supervisor:
         return child
 
     def _spared(self) -> set[int]:
-        children = [self._store_host, self.loop.store.child if self.loop.store else None]
-        return {child.pid for child in children if child is not None} | self.loop.errand_pids() | self._not_ours
+        hosts = [self._store_host] if self._store_host else []
+        return {child.pid for child in (*hosts, *self.loop.children())} | self._not_ours
 
     # Every rank but 0
 
