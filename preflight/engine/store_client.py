@@ -103,10 +103,6 @@ def _answer(store: "TCPStore", request: dict[str, Any]) -> dict[str, Any]:
         return {"error": in_one_line(error)}
 
 
-def _put(store: "TCPStore", request: dict[str, Any]) -> None:
-    store.set(request["key"], request["value"])
-
-
 def _put_once(store: "TCPStore", request: dict[str, Any]) -> None:
     if not store.check([request["key"]]):
         store.set(request["key"], request["value"])
@@ -116,10 +112,6 @@ def _append(store: "TCPStore", request: dict[str, Any]) -> int:
     index = store.add(request["key"], 1)
     store.set(f"{request['key']}/{index}", request["value"])
     return int(index)
-
-
-def _count(store: "TCPStore", request: dict[str, Any]) -> int:
-    return int(store.add(request["key"], 0))
 
 
 def _fetch(store: "TCPStore", request: dict[str, Any]) -> list[str | None]:
@@ -136,10 +128,10 @@ def _delete(store: "TCPStore", request: dict[str, Any]) -> None:
 
 
 _OPERATIONS: dict[str, Callable[["TCPStore", dict[str, Any]], Any]] = {
-    "put": _put,
+    "put": lambda store, request: store.set(request["key"], request["value"]),
     "put_once": _put_once,
     "append": _append,
-    "count": _count,
+    "count": lambda store, request: int(store.add(request["key"], 0)),
     "fetch": _fetch,
     "delete": _delete,
 }
