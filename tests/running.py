@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,12 +66,14 @@ class Finished:
     def check(self, id_: str) -> dict[str, Any]:
         return next(check for check in self.report["checks"] if check["check"] == id_)
 
-    def findings(self, report: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """All but info, and but what the log of this machine's kernel says in a test of something else."""
+    def findings(self, report: Mapping[str, Any] | None = None, *, finds: Iterable[str] = ()) -> list[dict[str, Any]]:
+        """All but info, and but what the log of this machine's kernel says in a test of something else. Infos only
+        where `finds` ("info CODE") asks for them."""
         checks = (report or self.report)["checks"]
         about_it = {check["check"] for check in checks} <= {"preflight.run", KERNEL}
         chosen = [check for check in checks if about_it or check["check"] != KERNEL]
-        return [f for check in chosen for f in check["findings"] if f["severity"] != "info"]
+        found = [finding for check in chosen for finding in check["findings"]]
+        return [f for f in found if f["severity"] != "info" or f"info {f['code']}" in finds]
 
     def told(self) -> str:
         """For the message of a failed assertion."""

@@ -15,7 +15,7 @@ from tests.running import Finished
 def test_fault_is_found_and_named(rows: tuple[Fault, ...], tmp_path: Path) -> None:
     fault = row.as_one(rows)
     finished = _run(fault, tmp_path)
-    found = finished.findings()
+    found = finished.findings(finds=fault.finds)
     told = finished.told()
     assert len(found) == len(fault.finds), told
     for one in rows:

@@ -154,7 +154,7 @@ def _node_sizes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for node in run.job.nodes:
         size = len(node.ranks)
         if size != usual:
-            yield UNEVEN.warn(f"{size} ranks, expected {usual} as on most nodes", node=node.node)
+            yield UNEVEN.warn(f"{ranges.count(size, 'rank')}, expected {usual} as on most nodes", node=node.node)
         for rank in node.ranks:
             said = facts[rank]["environ"].get("LOCAL_WORLD_SIZE") if rank in facts else None
             if said is not None and re.fullmatch("[0-9]{1,9}", said) and int(said) != size:

@@ -330,11 +330,16 @@ def test_a_lost_gpu_and_a_broken_link_of_a_switch(tmp_path: Path) -> None:
     """What an application did wrong is told beside them, and is no fault of the node."""
     link = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
     application = "NVRM: Xid (PCI:0000:9c:00): 31, pid=7, name=python3, MMU Fault"
-    finished = nodes(tmp_path, LOST, link, application)
+    others = (
+        "NVRM: Xid (PCI:0000:9d:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+        "NVRM: GPU 0000:9e:00.0: RmInitAdapter failed! (0x62:0xffff:1863)",
+    )
+    finished = nodes(tmp_path, LOST, link, application, *others)
     is_told("kernel_xid", finished)
     check = finished.check("node.kernel")
-    assert sorted(one["severity"] for one in check["findings"]) == ["fail", "fail", "info"], finished.told()
-    assert check["summary"].startswith("2 Xids in the kernel log of the last "), finished.told()
+    severities = [finding["severity"] for finding in check["findings"]]
+    assert sorted(severities) == ["fail", "fail", "fail", "fail", "info"], finished.told()
+    assert check["summary"].startswith("3 Xids in the kernel log of the last "), finished.told()
 
 
 @needs_mounts
@@ -344,6 +349,9 @@ def test_troubles_of_the_node(tmp_path: Path) -> None:
         "INFO: task python3:42 blocked for more than 120 seconds.",
         "Out of memory: Killed process 7 (python3) total-vm:9kB",
         "EDAC MC1: 1 UE memory read error on CPU_SrcID#0",
+        "CPU4: Package temperature above threshold, cpu clock throttled (total events = 9)",
+        "mlx5_core 0000:02:00.0: print_health_info:431:(pid 0): synd 0x1: firmware internal error",
+        *["mlx5_core 0000:02:00.0 eth2: Link down", "mlx5_core 0000:02:00.0 eth2: Link up"] * 2,
         "NVRM: API mismatch: the client 'python3' (pid 7)\\x0aNVRM: has the version 570.86, but\\x0aNVRM: this",
     )
     is_told("kernel_troubles", nodes(tmp_path, *lines))
