@@ -99,8 +99,8 @@ KERNEL_ELSEWHERE = (
             "NVSwitch has failed.", _LOG, "fail xid", "fail sxid", "fail recovery", "fail driver",
             culprit={**NODE_1, "device": "0000:c1:00.0", "link": 30},
             says="ago: the GPU does not answer over PCIe any more (it has fallen off the bus); expected none"),
-    _kernel("troubles", "PCIe errors, a hung and a killed task, a memory error, a hot CPU, a network card whose firmware "
-            "has failed, a link that flaps, and a driver of another version.", _LOG, "warn aer", "warn hung",
+    _kernel("troubles", "PCIe errors, a hung and a killed task, a memory error, a hot CPU, a network card whose "
+            "firmware has failed, a link that flaps, and a driver of another version.", _LOG, "warn aer", "warn hung",
             "warn out_of_memory", "warn memory_error", "warn throttled", "warn nic", "warn link_down", "warn mismatch",
             says="tasks hung in the kernel: python3 ("),
     _kernel("apart", "GPUs and network cards do not reach each other (and no fabric manager runs, if that is seen).",
