@@ -1,7 +1,7 @@
 """For the authors of checks: `judge` on made-up ranks, `measure` on real ones.
 
     found = testing.judge(my_check, {0: {"free_gb": 0}, 1: {"free_gb": 9}}, settings={"least_gb": 1})
-    assert [(one["code"], one["where"]["rank"]) for one in found] == [("plugin.my_check.full", 0)]
+    assert [(finding["code"], finding["where"]["rank"]) for finding in found] == [("plugin.my_check.full", 0)]
     assert testing.measure(my_check, world=2)["exit_code"] == 0
 """  # fmt: skip
 

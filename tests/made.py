@@ -5,6 +5,7 @@ from typing import Any
 
 import jsonschema
 
+from preflight.core.finding import Reported
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
 from preflight.results import report
@@ -31,14 +32,14 @@ def finding(
     evidence: Mapping[str, Any] | None = None,
     fix: str = "mend it",
     **where: Any,
-) -> dict[str, Any]:
-    return {
-        "severity": severity, "code": code, "message": message, "where": where, "noticed_by": noticed_by,
-        "evidence": dict(evidence or {}), "fix": fix,
-    }  # fmt: skip
+) -> Reported:
+    return Reported(
+        severity=severity, code=code, message=message, where=where, noticed_by=noticed_by,
+        evidence=dict(evidence or {}), fix=fix,
+    )  # fmt: skip
 
 
-def result(*findings: dict[str, Any], check: str = "plugin.made", **more: Any) -> Result:
+def result(*findings: Reported, check: str = "plugin.made", **more: Any) -> Result:
     return Result(check, more.pop("title", "A made-up check."), findings=list(findings), **more)
 
 

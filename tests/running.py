@@ -33,7 +33,7 @@ PATIENCE_S = 30.0
 """Beyond a run's own deadline: for imports on a loaded machine. A run that takes longer has hung."""
 _SWEEPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 _VARIANTS = {"ddp": "plain", "fsdp2": "plain", "fsdp": "full_shard"}
-ONE_VARIANT = tuple(word for name, one in _VARIANTS.items() for word in ("--set", f"train.{name}.variants={one}"))
+ONE_VARIANT = tuple(word for name, only in _VARIANTS.items() for word in ("--set", f"train.{name}.variants={only}"))
 """All of them are under tests/train_smoke and in tests/checks/train/test_ddp.py."""
 SMALL = (
     *(word for name in _SWEEPS for word in ("--set", f"comm.{name}.max_mib=1")),

@@ -228,9 +228,9 @@ def test_the_pods_commands_run(bin_folder: Path, tmp_path: Path) -> None:
     text = (EXAMPLES / "kubernetes.yaml").read_text()
     words = re.split(r",\s+", re.findall(r"command: \[(bash, .*?)\]", text, re.S)[0])
     here = {"/opt/gate.sh": str(EXAMPLES / "gate.sh"), "train-0.train": "127.0.0.1", "29500": str(running.free_port())}
-    for one, other in {**here, "per-node=8": "per-node=1"}.items():
-        assert any(one in word for word in words), f"{one} stands no longer in {words}"
-        words = [word.replace(one, other) for word in words]
+    for given, other in {**here, "per-node=8": "per-node=1"}.items():
+        assert any(given in word for word in words), f"{given} stands no longer in {words}"
+        words = [word.replace(given, other) for word in words]
     run = running.Run(tmp_path)
     for pod in "01":
         env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin")

@@ -18,8 +18,8 @@ def test_fault_is_found_and_named(rows: tuple[Fault, ...], tmp_path: Path) -> No
     found = finished.findings(finds=fault.finds)
     told = finished.told()
     assert len(found) == len(fault.finds), told
-    for one in rows:
-        _is_told_by(found if len(rows) == 1 else _about(one, found), one, told)
+    for expected in rows:
+        _is_told_by(found if len(rows) == 1 else _about(expected, found), expected, told)
     assert finished.report["exit_code"] == fault.exit_code, told
     assert finished.left_over == [], told
     assert finished.seconds < fault.deadline_s + running.PATIENCE_S
@@ -83,7 +83,7 @@ def test_who_waits_for_a_rank_that_failed_is_ended_long_before_the_deadline(tmp_
     finished = running.run_ranks(tmp_path, ranks, *words, deadline_s=90)
     (found,) = finished.findings()
     assert (found["where"]["rank"], found["noticed_by"]) == (1, "0,2"), finished.told()
-    ended = [one for one in finished.check("plugin.together")["outcomes"] if one["aborted"]]
-    assert {one["ranks"] for one in ended} <= {"0", "2", "0,2"} and ended, finished.told()
-    assert all("rank 1 could not go on" in one["reason"] for one in ended), finished.told()
+    ended = [outcome for outcome in finished.check("plugin.together")["outcomes"] if outcome["aborted"]]
+    assert {outcome["ranks"] for outcome in ended} <= {"0", "2", "0,2"} and ended, finished.told()
+    assert all("rank 1 could not go on" in outcome["reason"] for outcome in ended), finished.told()
     assert finished.check("plugin.after")["summary"] == "3 members, sum 3", finished.told()

@@ -25,13 +25,13 @@ def told_by(folder: Path, run: running.Run, world: int) -> list[dict[str, Any]]:
 
 
 def holds(told: list[dict[str, Any]]) -> None:
-    for rank, one in enumerate(told):
-        assert one["first"] == ["pass", 0, "preflight: PASS"]
-        assert one["checks"] == (["env.launch", "env.variables", "env.software", "comm.init"] if rank == 0 else None)
-        assert (one["same_environment"], one["children"], one["group"]) == (True, [], False)
-        assert one["total"] == len(told) * len(told), "the job's own group works before and after"
-        assert one["second"][:2] == ["error", 3] and "plugin.alone.raised" in one["second"][2]
-        assert one["usage"].startswith("--only env.lunch: there is no such check or family")
+    for rank, said in enumerate(told):
+        assert said["first"] == ["pass", 0, "preflight: PASS"]
+        assert said["checks"] == (["env.launch", "env.variables", "env.software", "comm.init"] if rank == 0 else None)
+        assert (said["same_environment"], said["children"], said["group"]) == (True, [], False)
+        assert said["total"] == len(told) * len(told), "the job's own group works before and after"
+        assert said["second"][:2] == ["error", 3] and "plugin.alone.raised" in said["second"][2]
+        assert said["usage"].startswith("--only env.lunch: there is no such check or family")
 
 
 @pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.more), 2])

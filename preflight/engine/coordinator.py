@@ -8,7 +8,7 @@ from typing import Any
 from preflight.check import BASELINE, Scope
 from preflight.core import rank_ranges
 from preflight.core.facts import FactsStore, content_hash
-from preflight.core.finding import RUN
+from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
 from preflight.engine import loading, run_findings, store_keys
@@ -178,10 +178,10 @@ class Coordinator:
                 self.add_run_finding(self._gone(rank))
         self.members = [rank for rank in self.members if rank not in self._heartbeats.lost]
 
-    def _gone(self, rank: int) -> dict[str, Any]:
+    def _gone(self, rank: int) -> Reported:
         finding = run_findings.gone(rank, self.job, self._heartbeats.lost[rank])
         if rank in self._heartbeats.dragged_along:
-            return {**finding, "severity": "info", "message": f"{finding['message']}: it went with its node"}
+            return replace(finding, severity="info", message=f"{finding.message}: it went with its node")
         return finding
 
     def _judged(self, spec: Spec, outcomes: Mapping[int, Outcome]) -> Result:
@@ -193,20 +193,8 @@ class Coordinator:
             lambda: judging.judge(spec.source, self.job, outcomes, self.book, self.request.settings),
             judging.deadline_s(len(outcomes)),
         )
-        judged = judging.judged(
-            spec.source, spec.plan.scope, outcomes, self.job, answer, judges_failures=spec.plan.judges_failures
-        )
-        return Result(
-            spec.id,
-            spec.title,
-            spec.plan.facts_version,
-            self.request.policy.applied(judged.findings, self.job),
-            outcomes,
-            judged.summary,
-            skipped=_skip_reason(outcomes),
-            picture=list(judged.picture),
-            aside=spec.plan.aside and spec.id not in self.request.selection.ids,
-        )
+        judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
+        return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
         deadline_s = min(spec.deadline_s, self.loop.left - self.reserve_s)
@@ -338,7 +326,7 @@ class Coordinator:
         self.members = [rank for rank in self.members if rank not in fresh]
         return bool(fresh or self.membership.dead_beside_me(set(self._heartbeats.lost)))
 
-    def add_run_finding(self, finding: dict[str, Any]) -> None:
+    def add_run_finding(self, finding: Reported) -> None:
         """All of them are one result, which stands first."""
         if not self.results or self.results[0].check != RUN:
             self.results.insert(0, run_findings.run_result([]))
@@ -358,15 +346,3 @@ class Coordinator:
             if spec is not None and STRANGERS in spec.plan.reads and result.outcomes:
                 self.results[place] = self._judged(spec, result.outcomes)
                 self._screen.ended(self.results[place])
-
-
-def _skip_reason(outcomes: Mapping[int, Outcome]) -> str | None:
-    by_reason: dict[str, list[int]] = {}
-    for rank, outcome in outcomes.items():
-        if outcome.kind == "skipped":
-            by_reason.setdefault(outcome.reason or "", []).append(rank)
-    if not by_reason:
-        return None
-    if len(by_reason) == 1 and len(next(iter(by_reason.values()))) == len(outcomes):
-        return next(iter(by_reason))
-    return "; ".join(f"{rank_ranges.ranks(ranks)}: {reason}" for reason, ranks in by_reason.items())

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from preflight.core.answer import Failure
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.membership import STRANGERS
@@ -76,10 +77,12 @@ def _load_plugin(source: Source, job: Job, request: Request) -> dict[str, Any]:
 
 
 def _broken(source: Source, why: str, slug: str = "raised", stack: str = "") -> Result:
-    finding = {
-        "severity": "error", "code": f"{source.id}.{slug}",
-        "message": f"the plugin {source.target} cannot be loaded: {why}",
-        "where": {"file": source.target}, "noticed_by": "", "evidence": {"stack": stack} if stack else {},
-        "fix": f"Fix it, then try: preflight describe {source.id}{registry.with_plugin(source)}",
-    }  # fmt: skip
+    finding = Reported(
+        severity="error",
+        code=f"{source.id}.{slug}",
+        message=f"the plugin {source.target} cannot be loaded: {why}",
+        where={"file": source.target},
+        evidence={"stack": stack} if stack else {},
+        fix=f"Fix it, then try: preflight describe {source.id}{registry.with_plugin(source)}",
+    )
     return Result(source.id, "A plugin.", findings=[finding])

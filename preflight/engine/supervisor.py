@@ -61,7 +61,7 @@ class Supervisor:
     def __init__(self, task: Task, here: Identity, environ: Mapping[str, str]) -> None:
         self.task, self.here = task, here
         self.environ = dict(environ)
-        self.scrub = Scrubber(environ)
+        self.scrub = Scrubber({**environ, **task.request.settings})
         self.nonce = uuid.uuid4().hex
         self.started_at = time.time()
         self.loop = EventLoop(task.deadline_s, here.parent)
@@ -126,7 +126,8 @@ class Supervisor:
         store.connect(self.loop, self.here, self.window_s)
 
     def new_slot(self, run_id: str, job: Job, settings: Mapping[str, str]) -> WorkerSlot:
-        """This rank's worker of the run, not started yet."""
+        """This rank's worker of the run, not started yet. `settings`: rank 0's."""
+        self.scrub = Scrubber({**self.environ, **settings})
         if job.backend == "nccl":
             self.run_folder = tempfile.mkdtemp(prefix="preflight-")
         rank = self.here.rank or 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from preflight import __version__
 from preflight.core import rank_ranges, words
+from preflight.core.finding import Reported
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.explain import console, diagnosis, output
@@ -104,7 +105,7 @@ def explain_paths(
     findings = [_finding(cause) for cause in found]
     if not about["files"] and not findings:
         findings = [_nothing_read(unread)]
-    elif not any(finding["severity"] == "fail" for finding in findings):
+    elif not any(finding.severity == "fail" for finding in findings):
         findings = [*_not_all_read([skipped for skipped in unread if skipped.broken]), *findings]
     return _report(findings, about, seen, list(paths), time.monotonic() - began)
 
@@ -135,7 +136,7 @@ def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidat
 
 
 def _report(
-    findings: list[dict[str, Any]], about: dict[str, Any], seen: RanksSeen, command: list[str], seconds: float
+    findings: list[Reported], about: dict[str, Any], seen: RanksSeen, command: list[str], seconds: float
 ) -> report.Report:
     summary = read_words(about) + ": nothing wrong found" * (not findings)
     results = [Result(CHECK, TITLE, findings=findings, summary=summary)]
@@ -165,34 +166,34 @@ def _sound(made: report.Report) -> report.Report:
     return cleaned
 
 
-def _finding(cause: Explained) -> dict[str, Any]:
-    return {
-        "severity": cause.severity,
-        "code": cause.code,
-        "message": cause.message,
-        "where": {key: value for key, value in cause.where.items() if value not in (None, "")},
-        "noticed_by": rank_ranges.to_text(cause.noticed_by),
-        "evidence": {
+def _finding(cause: Explained) -> Reported:
+    return Reported(
+        severity=cause.severity,
+        code=cause.code,
+        message=cause.message,
+        where={key: value for key, value in cause.where.items() if value not in (None, "")},
+        noticed_by=rank_ranges.to_text(cause.noticed_by),
+        evidence={
             "confidence": cause.confidence,
             "lines": [_quoted(line) for line in cause.lines],
             "also": [{"file": file, "text": text} for file, text in cause.quotes],
         },
-        "fix": cause.fix,
-    }
+        fix=cause.fix,
+    )
 
 
 def _quoted(line: Line) -> dict[str, Any]:
     return {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
 
 
-def _nothing_read(unread: Sequence[Unread]) -> dict[str, Any]:
+def _nothing_read(unread: Sequence[Unread]) -> Reported:
     why = _named(unread) or "the folders hold no log"
     text = f"nothing could be read, expected a log, a dump or a report: {why}"
     fix = "Give the job's own output (stdout and stderr of all ranks), or the folder that holds it."
     return _unreadable(text, fix)
 
 
-def _not_all_read(broken: Sequence[Unread]) -> list[dict[str, Any]]:
+def _not_all_read(broken: Sequence[Unread]) -> list[Reported]:
     """What was not read may hold the cause: the job is not called healthy because of the rest."""
     text = f"no failure was found, but files that may show one could not be read: {_named(broken)}"
     fix = "Check that they are complete and readable, and run explain again; or name the files that matter."
@@ -203,8 +204,6 @@ def _named(unread: Sequence[Unread]) -> str:
     return words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
 
 
-def _unreadable(text: str, fix: str) -> dict[str, Any]:
-    return {
-        "severity": "error", "code": reports.UNREADABLE, "message": text, "where": {}, "noticed_by": "",
-        "evidence": {"confidence": "high", "lines": [], "also": []}, "fix": fix,
-    }  # fmt: skip
+def _unreadable(text: str, fix: str) -> Reported:
+    evidence = {"confidence": "high", "lines": [], "also": []}
+    return Reported(severity="error", code=reports.UNREADABLE, message=text, evidence=evidence, fix=fix)

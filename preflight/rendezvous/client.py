@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from preflight.check import Finding
+from preflight.core.finding import Reported
 from preflight.engine.store_client import StoreLost
 from preflight.rendezvous import codes, wire_format
 from preflight.rendezvous.judge import unreached
@@ -37,7 +38,7 @@ class Guest(Node):
     _last: Reach = NOTHING
     """What it saw last of the endpoint."""
 
-    def run(self) -> list[dict[str, Any]]:
+    def run(self) -> list[Reported]:
         """The findings that node 0 has published. Raises Stopped where it does not come so far."""
         said = f"preflight rendezvous: node {self.request.node_rank} of {self.request.nnodes} ({self.name})"
         self.say(f"{said} to {self.request.endpoint}, at most {self.request.timeout_s:.0f} s")
@@ -69,7 +70,7 @@ class Guest(Node):
             self.pause(AGAIN_S)
         return None
 
-    def _take_part(self, reach: Reach) -> list[dict[str, Any]]:
+    def _take_part(self, reach: Reach) -> list[Reported]:
         self.import_torch()
         left, used = max(0.0, self.loop.left), tcp.used(reach["connections"])
         there = f"{self.request.endpoint} ({used['address'] if used else '?'})"

@@ -3,9 +3,10 @@
 import sys
 import time
 import traceback
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from preflight.core import rank_ranges
+from preflight.core.finding import Reported
 from preflight.engine import shutdown
 from preflight.engine.child import adopt_orphans
 from preflight.engine.event_loop import Interrupted
@@ -14,7 +15,7 @@ from preflight.rendezvous import codes
 from preflight.rendezvous.arguments import Request
 from preflight.rendezvous.client import Guest
 from preflight.rendezvous.node import Stopped
-from preflight.rendezvous.server import Host, as_json
+from preflight.rendezvous.server import Host, reported
 from preflight.results import console
 from preflight.results.destinations import Output
 
@@ -27,7 +28,7 @@ def run(asked: Request) -> NoReturn:
     code = 3
     try:
         found = _found(node)
-        code = 1 if any(finding["severity"] == "fail" for finding in found) else 0
+        code = 1 if any(finding.severity == "fail" for finding in found) else 0
         shown = found if asked.node_rank == 0 else _of(node.name, found)
         lines = [*console.found_lines(shown, output.width or console.WIDTH), ""]
         output.say("\n".join([*lines, _verdict(asked, found, len(shown), code, time.monotonic() - started)]) + "\n")
@@ -40,23 +41,23 @@ def run(asked: Request) -> NoReturn:
         shutdown.leave(code)
 
 
-def _found(node: Guest | Host) -> list[dict[str, Any]]:
+def _found(node: Guest | Host) -> list[Reported]:
     try:
         return node.run()
     except Stopped as stopped:
-        return [as_json(stopped.finding)]
+        return [reported(stopped.finding)]
     except StoreLost as why:
         text = f"{why}, which this node had served; expected it to last until all had come"
-        return [as_json(codes.STORE_LOST.fail(text, node=node.name))]
+        return [reported(codes.STORE_LOST.fail(text, node=node.name))]
 
 
-def _of(name: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of(name: str, found: list[Reported]) -> list[Reported]:
     """What a node shows of what node 0 has found: what names it, or nobody."""
-    return [finding for finding in found if finding["where"].get("node", name) == name]
+    return [finding for finding in found if finding.where.get("node", name) == name]
 
 
-def _verdict(asked: Request, found: list[dict[str, Any]], shown: int, code: int, seconds: float) -> str:
-    words = [finding["severity"] for finding in found]
+def _verdict(asked: Request, found: list[Reported], shown: int, code: int, seconds: float) -> str:
+    words = [finding.severity for finding in found]
     others = f"; {rank_ranges.count(len(found) - shown, 'finding')} on other nodes, see node 0's output" * (
         shown < len(found)
     )

@@ -3,10 +3,10 @@
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from preflight.check import Finding
 from preflight.core import rank_ranges
+from preflight.core.finding import Reported
 from preflight.engine.child import Child
 from preflight.engine.event_loop import Log
 from preflight.engine.store_client import StoreLost, host_store
@@ -51,7 +51,7 @@ class Host(Node):
     _place = 0
     """The number of this node's own arrival."""
 
-    def run(self) -> list[dict[str, Any]]:
+    def run(self) -> list[Reported]:
         """All findings. Raises Stopped where it cannot serve, or the endpoint does not lead to it."""
         request = self.request
         said_ = f"preflight rendezvous: node 0 of {request.nnodes} ({self.name}) serves {request.endpoint}"
@@ -62,7 +62,7 @@ class Host(Node):
         came, start = Log(self.loop, ARRIVALS), time.monotonic()
         arrivals = self._gather({self._place: own}, came)
         seen = self._ask_all(arrivals, came, time.monotonic() - start)
-        found = [as_json(finding) for finding in judge(seen)]
+        found = [reported(finding) for finding in judge(seen)]
         self._publish(found, len(seen["reached"]) - 1)
         return found
 
@@ -190,10 +190,11 @@ class Host(Node):
             self.pause(POLL_S)
         return left - set(reached)
 
-    def _publish(self, found: list[dict[str, Any]], others: int) -> None:
+    def _publish(self, found: list[Reported], others: int) -> None:
         """For all nodes, and waits a moment until they have it: the store goes with this process."""
         self.loop.begin_ending()
-        self.loop.request("put", key=VERDICT, value=json.dumps({"findings": found[:MOST_PUBLISHED]}))
+        published = [finding.to_json() for finding in found[:MOST_PUBLISHED]]
+        self.loop.request("put", key=VERDICT, value=json.dumps({"findings": published}))
         end = time.monotonic() + GOODBYE_S
         while self.loop.request("count", key=BYE) < others and time.monotonic() < end:
             self.loop.pump(POLL_S)
@@ -211,10 +212,7 @@ def is_odd(arrivals: Mapping[int, Arrival]) -> bool:
     return any(len(came) >= arrival["nnodes"] for arrival in arrivals.values())
 
 
-def as_json(finding: Finding) -> dict[str, Any]:
+def reported(finding: Finding) -> Reported:
     """As a report holds it."""
     slug = next(slug for slug, code in codes.by_slug().items() if code is finding.code)
-    return {
-        "severity": str(finding.severity), "code": f"{codes.FAMILY}.{slug}", "message": finding.message,
-        "where": finding.where, "noticed_by": finding.noticed_by, "evidence": finding.evidence, "fix": finding.fix,
-    }  # fmt: skip
+    return Reported(**{**vars(finding), "code": f"{codes.FAMILY}.{slug}"})

@@ -7,19 +7,23 @@ import json
 import signal
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import Any
 
 from preflight import errors
-from preflight.check import BASELINE, Finding, Job, Run, Scope, Severity
+from preflight.check import BASELINE, Finding, Job, Run, Severity
+from preflight.core import rank_ranges
 from preflight.core.answer import Answer, Failure
 from preflight.core.exceptions import innermost_line, place_of
 from preflight.core.facts import FactsStore
+from preflight.core.finding import Reported
 from preflight.core.outcome import Outcome
 from preflight.hangs import blame
 from preflight.planning import registry
-from preflight.planning.registry import Check, Source
+from preflight.planning.policy import Policy
+from preflight.planning.registry import Check, Source, Spec
+from preflight.results.result import Result
 
 
 def deadline_s(ranks: int) -> float:
@@ -65,45 +69,53 @@ def judge(
         return {"error": f"{type(cause).__name__}: {cause}{where}", "stack": traceback.format_exc()}
 
 
-class Judged(NamedTuple):
-    """What the engine and a check's judge() say together."""
-
-    findings: list[dict[str, Any]]
-    summary: str = ""
-    picture: Sequence[str] = ()
-
-
-def judged(
-    source: Source,
-    scope: Scope,
-    outcomes: Mapping[int, Outcome],
-    job: Job,
-    answer: Answer | Failure,
-    *,
-    judges_failures: bool,
-) -> Judged:
-    """`answer`: what came of `judge`, in this process or in another."""
-    found = blame.findings(source.id, scope, outcomes, job)
+def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Answer | Failure, policy: Policy) -> Result:
+    """What the engine and a check's judge() say together. `answer`: what came of `judge`, in this process or in
+    another."""
+    told = answer.value_or({})
+    found = blame.findings(spec.id, spec.plan.scope, outcomes, job)
     if isinstance(answer, Failure):
-        return Judged([*found, _failure(source, str(answer.kind), answer.text, answer.stack)])
-    told = answer.value
-    if "error" in told:
-        return Judged([*found, _failure(source, "raised", f"raised {told['error']}", told["stack"])])
-    found = blame.with_judged(found, told["findings"], judges_failures=judges_failures)
-    return Judged(found, told["summary"], told["picture"])
+        found.append(_failure(spec.source, str(answer.kind), answer.text, answer.stack))
+    elif "error" in told:
+        found.append(_failure(spec.source, "raised", f"raised {told['error']}", told["stack"]))
+    else:
+        own = [Reported.from_json(finding) for finding in told["findings"]]
+        found = blame.with_judged(found, own, judges_failures=spec.plan.judges_failures)
+    return Result(
+        spec.id,
+        spec.title,
+        spec.plan.facts_version,
+        policy.applied(found, job),
+        outcomes,
+        told.get("summary", ""),
+        skipped=_skip_reason(outcomes),
+        picture=told.get("picture", []),
+        aside=spec.plan.aside,
+    )
 
 
-def _failure(source: Source, slug: str, why: str, stack: str) -> dict[str, Any]:
+def _skip_reason(outcomes: Mapping[int, Outcome]) -> str | None:
+    by_reason: dict[str, list[int]] = {}
+    for rank, outcome in outcomes.items():
+        if outcome.kind == "skipped":
+            by_reason.setdefault(outcome.reason or "", []).append(rank)
+    if not by_reason:
+        return None
+    if len(by_reason) == 1 and len(next(iter(by_reason.values()))) == len(outcomes):
+        return next(iter(by_reason))
+    return "; ".join(f"{rank_ranges.ranks(ranks)}: {reason}" for reason, ranks in by_reason.items())
+
+
+def _failure(source: Source, slug: str, why: str, stack: str) -> Reported:
     """Of a judge() that raised, hung or crashed."""
-    return {
-        "severity": "error",
-        "code": f"{source.id}.{slug}",
-        "message": f"judge() {why}",
-        "where": {"file": source.target},
-        "noticed_by": "",
-        "evidence": {"stack": stack} if stack else {},
-        "fix": f"A fault of the check, not of the machine: {_to_do(source)}.",
-    }
+    return Reported(
+        severity=Severity.ERROR,
+        code=f"{source.id}.{slug}",
+        message=f"judge() {why}",
+        where={"file": source.target},
+        evidence={"stack": stack} if stack else {},
+        fix=f"A fault of the check, not of the machine: {_to_do(source)}.",
+    )
 
 
 def _to_do(source: Source) -> str:
@@ -146,15 +158,16 @@ def _as_json(check: Check, finding: object) -> dict[str, Any]:
         raise errors.BrokenCheck(f"judge() yielded {type(finding).__name__}, not a Finding")
     if finding.severity is Severity.ERROR:
         raise errors.BrokenCheck("judge() yielded the severity error, which is the engine's own")
-    return {
-        "severity": str(finding.severity),
-        "code": check.code_id(finding.code),
-        "message": _text(finding.message, "message"),
-        "where": {key: _culprit(key, value) for key, value in finding.where.items()},
-        "noticed_by": finding.noticed_by,
-        "evidence": _evidence(finding.evidence),
-        "fix": _text(finding.fix, "fix"),
-    }
+    reported = Reported(
+        severity=finding.severity,
+        code=check.code_id(finding.code),
+        message=_text(finding.message, "message"),
+        where={key: _culprit(key, value) for key, value in finding.where.items()},
+        noticed_by=finding.noticed_by,
+        evidence=_evidence(finding.evidence),
+        fix=_text(finding.fix, "fix"),
+    )
+    return reported.to_json()
 
 
 def _text(text: object, name: str) -> str:

@@ -14,11 +14,12 @@ from typing import Any, BinaryIO
 from preflight import __version__
 from preflight.core import rank_ranges
 from preflight.core.facts import LIMIT, FactsStore
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.hangs import desync
-from preflight.planning.policy import Policy, counts
+from preflight.planning.policy import Policy
 from preflight.results import result
 from preflight.results.result import Result
 
@@ -81,9 +82,8 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
         }
         for check in report["checks"]
     ]
-    options = {name: scrub.text(value) for name, value in report["options"].items()}
-    policy, command = scrub.value(report["policy"]), scrub.value(report["command"])
-    return {**report, "checks": checks, "options": options, "policy": policy, "command": command}
+    told = {name: scrub.value(report[name]) for name in ("options", "policy", "command")}
+    return {**report, **told, "checks": checks}
 
 
 def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def schema() -> dict[str, Any]:
 
 def bad_nodes(report: Report) -> list[str]:
     """Nodes that a failure names, by node or by one of their ranks."""
-    failed = (finding for finding in findings(report) if finding["severity"] == "fail" and counts(finding))
+    failed = (finding for finding in findings(report) if finding.severity == "fail" and finding.counts)
     bad = {node for finding in failed for node in _named(finding, report)}
     return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
 
@@ -109,7 +109,7 @@ def bad_nodes(report: Report) -> list[str]:
 def good_nodes(report: Report) -> list[str]:
     """Nodes that a job may use: all that no failure or error names. None, where something is wrong that names
     no node: it may be any."""
-    wrong = [finding for finding in findings(report) if finding["severity"] in ("fail", "error") and counts(finding)]
+    wrong = [finding for finding in findings(report) if finding.severity in ("fail", "error") and finding.counts]
     named = [_named(finding, report) for finding in wrong]
     if report["verdict"] not in ("pass", "warn") and not (wrong and all(named)):
         return []
@@ -117,22 +117,26 @@ def good_nodes(report: Report) -> list[str]:
     return [node["node"] for node in report["job"]["nodes"] if node["node"] not in bad]
 
 
-def _named(finding: dict[str, Any], report: Report) -> set[str]:
+def _named(finding: Reported, report: Report) -> set[str]:
     """The nodes that a finding blames; a rank that never came has none, and stands as "" then."""
-    where = finding["where"]
+    where = finding.where
     if "node" in where:
         return {where["node"]}
-    ranks = {where["rank"]} if "rank" in where else set(rank_ranges.from_text(finding.get("ranks", "")))
+    ranks = {where["rank"]} if "rank" in where else set(rank_ranges.from_text(finding.ranks))
     if not ranks:
-        return set(finding.get("nodes", ()))
+        return set(finding.nodes or ())
     nodes = {node["node"] for node in report["job"]["nodes"] if ranks & set(rank_ranges.from_text(node["ranks"]))}
     return nodes or {""}
 
 
-def findings(report: Report) -> Iterator[dict[str, Any]]:
-    """All findings, check by check."""
-    for check in report["checks"]:
-        yield from check["findings"]
+def findings(report: Report) -> Iterator[Reported]:
+    """All findings, check by check. Raises KeyError and TypeError for a report that is none."""
+    return (finding for check in report["checks"] for finding in findings_of(check))
+
+
+def findings_of(check: Mapping[str, Any]) -> list[Reported]:
+    """Those of an entry of the report's `checks`."""
+    return [Reported.from_json(finding) for finding in check["findings"]]
 
 
 def write_folder(folder: str, report: Report, book: FactsStore, texts: Mapping[str, Callable[[Report], str]]) -> None:

@@ -161,7 +161,7 @@ def test_ranks_of_one_step_choose_the_same_port() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         (STEP, {**STEP, "SLURM_STEP_ID": "1"}),
         (STEP, {**STEP, "SLURM_JOB_ID": "78"}),
@@ -169,8 +169,8 @@ def test_ranks_of_one_step_choose_the_same_port() -> None:
     ],
     ids=["steps", "jobs", "mpi jobs"],
 )
-def test_jobs_beside_each_other_choose_their_own_ports(one: Mapping[str, str], other: Mapping[str, str]) -> None:
-    assert identity.from_environ(one).master_port != identity.from_environ(other).master_port
+def test_jobs_beside_each_other_choose_their_own_ports(first: Mapping[str, str], other: Mapping[str, str]) -> None:
+    assert identity.from_environ(first).master_port != identity.from_environ(other).master_port
 
 
 def test_a_given_port_is_taken() -> None:

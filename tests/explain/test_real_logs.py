@@ -32,8 +32,8 @@ def test_every_report_keeps_its_contract(logs: list[Judged]) -> None:
     for log in logs:
         jsonschema.validate(log.report, report.schema())
         for finding in report.findings(log.report):
-            assert "{" not in finding["message"] and finding["fix"], finding
-            assert finding["evidence"]["lines"], finding
+            assert "{" not in finding.message and finding.fix, finding
+            assert finding.evidence["lines"], finding
 
 
 def test_the_page_tells_todays_accuracy(logs: list[Judged]) -> None:

@@ -23,13 +23,13 @@ ALL = [
     spec("comm.all_reduce", needs=("comm.init",), reads=("gpu.nvlink",)),
     spec("comm.pairs", Level.FULL, needs=("comm.init",), when=("comm.all_reduce",)),
 ]
-KNOWN = {one.id: one.source for one in ALL}
+KNOWN = {spec.id: spec.source for spec in ALL}
 
 
 def chosen(selection: Selection, specs: list[Spec] = ALL, **settings: str) -> list[str]:
     """`settings`: of plugin.own, by their options."""
     texts = {f"plugin.own.{name}": value for name, value in settings.items()}
-    return [one.id for one in plan.choose(specs, Request(selection, texts, {one.id: one.source for one in specs}))]
+    return [spec.id for spec in plan.choose(specs, Request(selection, texts, {spec.id: spec.source for spec in specs}))]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def chosen(selection: Selection, specs: list[Spec] = ALL, **settings: str) -> li
     [
         (Level.QUICK, ["env.launch", "gpu.inventory", "gpu.nvlink"]),
         (Level.STANDARD, ["env.launch", "gpu.inventory", "gpu.nvlink", "comm.init", "comm.all_reduce"]),
-        (Level.FULL, [one.id for one in ALL]),
+        (Level.FULL, [spec.id for spec in ALL]),
     ],
 )
 def test_a_level_holds_the_one_before(level: Level, ids: list[str]) -> None:
