@@ -66,27 +66,27 @@ def findings(run: Run) -> Iterator[Finding]:
     told = {rank: _told(outcome) for rank, outcome in bad.items()}
     versions, twins = list(_versions(told, run)), list(_twins(told, run))
     gone = any(map(_gone, bad.values()))
-    causes = _sure({rank: cause for rank, one in told.items() if (cause := _cause(one))}, bad, gone)
+    causes = _sure({rank: cause for rank, log in told.items() if (cause := _cause(log))}, bad, gone)
     victims = tuple(rank for rank in told if rank not in causes)
     yield from versions
     yield from twins
     yield from _of_ranks({rank: cause for rank, cause in causes.items() if cause.kind.code is not RDMA}, victims, run)
     yield from _of_rdma({rank: cause for rank, cause in causes.items() if cause.kind.code is RDMA}, victims, run)
     if not (versions or twins or causes or gone):
-        warnings = {rank: one.warnings for rank, one in told.items()}
-        yield from unreachable.findings(warnings, {rank: one.log for rank, one in told.items()}, run)
+        warnings = {rank: log.warnings for rank, log in told.items()}
+        yield from unreachable.findings(warnings, {rank: log.log for rank, log in told.items()}, run)
 
 
 def _sure(causes: dict[int, Cause], bad: Mapping[int, Outcome], gone: bool) -> dict[int, Cause]:
     """Without what victims say, where somebody explains them."""
-    own = {rank: one for rank, one in causes.items() if not one.kind.or_victim or _gone(bad[rank])}
+    own = {rank: cause for rank, cause in causes.items() if not cause.kind.or_victim or _gone(bad[rank])}
     return own if own or gone else causes
 
 
 def _of_ranks(causes: Mapping[int, Cause], victims: tuple[int, ...], run: Run) -> Iterator[Finding]:
-    for rank, one in causes.items():
-        where = {**run.job.where(rank), "variable": one.variable or None}
-        yield one.kind.code.fail(one.text, noticed_by=victims, evidence={"nccl": one.words}, **where)
+    for rank, cause in causes.items():
+        where = {**run.job.where(rank), "variable": cause.variable or None}
+        yield cause.kind.code.fail(cause.text, noticed_by=victims, evidence={"nccl": cause.words}, **where)
 
 
 def _of_rdma(causes: Mapping[int, Cause], victims: tuple[int, ...], run: Run) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def _of_rdma(causes: Mapping[int, Cause], victims: tuple[int, ...], run: Run) ->
 def _told(outcome: Outcome) -> Told:
     log = outcome.nccl_log or outcome.log_tail or ""
     own = f"{outcome.reason or ''}\n{outcome.stack or ''}"
-    last = [one[0] or f"{one[1]}: {one[2]}" for one in LAST.findall(own)]
+    last = [last_words[0] or f"{last_words[1]}: {last_words[2]}" for last_words in LAST.findall(own)]
     bus = [BUS_ERROR] if outcome.kind == "crashed" and outcome.signal == "SIGBUS" else []
     tried = [f"{text}, exceeded error retry count" for text in RETRY.findall(log)]
     return Told((*WARN.findall(log), *last, *tried[-1:], *bus, outcome.reason or ""), log)
@@ -116,13 +116,13 @@ def _gone(outcome: Outcome) -> bool:
     return stopped or left or outcome.kind in ("crashed", "lost")
 
 
-def _cause(one: Told) -> Cause | None:
+def _cause(told: Told) -> Cause | None:
     """The first in the log's order."""
-    for warning in one.warnings:
+    for warning in told.warnings:
         for kind in KINDS:
             match = kind.pattern.search(warning)
             if match:
-                value = _value(one.log, kind.variable) if kind.variable else ""
+                value = _value(told.log, kind.variable) if kind.variable else ""
                 text = kind.text.format(*(part or "" for part in match.groups() or ("",)))
                 text = f"{text}: {kind.variable}={value}" if value else text
                 return Cause(kind, text, kind.variable if value or kind.sure else "", warning[:300])
@@ -136,10 +136,10 @@ def _value(log: str, variable: str) -> str:
 
 def _versions(told: Mapping[int, Told], run: Run) -> Iterator[Finding]:
     """Each rank tells of the first pair that differs: together they tell who has what."""
-    pairs = {match.groups() for one in told.values() for text in one.warnings if (match := MISMATCH.search(text))}
+    pairs = {match.groups() for log in told.values() for text in log.warnings if (match := MISMATCH.search(text))}
     seen: dict[int, str] = {}
-    for one, its, other, others in pairs:
-        seen |= {_rank(run, one): _version(int(its)), _rank(run, other): _version(int(others))}
+    for first, its, second, others in pairs:
+        seen |= {_rank(run, first): _version(int(its)), _rank(run, second): _version(int(others))}
     votes = vote(sorted(seen.items()))
     victims = tuple(sorted(told.keys() - {rank for rank, _ in votes.odd()}))
     for rank, version in votes.odd():
@@ -162,8 +162,8 @@ def _rank(run: Run, number: str) -> int:
 def _twins(told: Mapping[int, Told], run: Run) -> Iterator[Finding]:
     found: dict[tuple[int, int], str] = {}
     unnamed = []
-    for rank, one in told.items():
-        for text in one.warnings:
+    for rank, log in told.items():
+        for text in log.warnings:
             if match := DUPLICATE.search(text):
                 first, second = sorted((_rank(run, match[1]), _rank(run, match[2])))
                 found[first, second] = match[3]
