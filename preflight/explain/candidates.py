@@ -134,7 +134,7 @@ def _from_row(evidence: Evidence, row: Signature) -> Candidate:
     return Candidate(
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
-        fix=_fill(row.fix, first), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
+        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
     )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def _sentences(matches: Sequence[Match]) -> list[str]:
     speakers: dict[str, list[Line]] = {}
     told: set[Any] = set()
     for match in matches:
-        text = fill_sentence(match)
+        text = match.fill(match.signature.says)
         pair = {match.groups.get("rank"), match.groups.get("peer_rank")} - {None}
         key = (match.signature.says, frozenset(pair)) if len(pair) == 2 else text
         if key not in told:
@@ -161,20 +161,6 @@ def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
         who = _describe_sources(lines) if _names_no_source(text) else ""
         yield text if who == before else f"{who}{text}"
         before = who
-
-
-def fill_sentence(match: Match) -> str:
-    """The sentence of its signature; a group without a value becomes "?"."""
-    return _fill(match.signature.says, match)
-
-
-def _fill(text: str, match: Match) -> str:
-    return text.format_map(_Groups(match.groups))
-
-
-class _Groups(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "?"
 
 
 def _names_no_source(text: str) -> bool:

@@ -37,7 +37,7 @@ def measure(ctx: Context) -> Facts:
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from judge_collective.judge(facts, run, operation="all_reduce")
-    arrivals = {rank: found for rank, one in facts.items() if (found := one.get("arrival"))}
+    arrivals = {rank: found for rank, reading in facts.items() if (found := reading.get("arrival"))}
     for rank, others, text in straggler.late(arrivals, run[LATE_S]):
         yield LATE_RANK.warn(text, noticed_by=others, **run.job.where(rank))
 

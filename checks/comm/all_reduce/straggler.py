@@ -92,8 +92,8 @@ def late(arrivals: Mapping[int, Arrival], late_s: float) -> Iterator[tuple[int, 
     what is usual."""
     if len(arrivals) < 2:
         return
-    usual = statistics.median_low(one["busy_s"] for one in arrivals.values())
-    slow = [rank for rank, one in arrivals.items() if _is_late(one["busy_s"], usual, late_s)]
+    usual = statistics.median_low(arrival["busy_s"] for arrival in arrivals.values())
+    slow = [rank for rank, arrival in arrivals.items() if _is_late(arrival["busy_s"], usual, late_s)]
     on_time = tuple(rank for rank in arrivals if rank not in set(slow))
     waited = statistics.median_low(arrivals[rank]["wait_s"] for rank in on_time)
     for rank in slow:

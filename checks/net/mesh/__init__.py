@@ -182,10 +182,10 @@ def _listener(ctx: Context) -> tuple[str, str, socket.socket | None, str]:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     nodes = pair_tables.of_nodes(facts)
     pairs = pair_tables.seen(nodes)
-    for rank, one in nodes.items():
-        if one["why"]:
-            text = f"{one['why']}, expected a socket that other nodes can connect to"
-            yield NO_ADDRESS.fail(text, node=run.job.node_of(rank).node, interface=one["interface"] or None)
+    for rank, reading in nodes.items():
+        if reading["why"]:
+            text = f"{reading['why']}, expected a socket that other nodes can connect to"
+            yield NO_ADDRESS.fail(text, node=run.job.node_of(rank).node, interface=reading["interface"] or None)
     for rank, why in pair_tables.own_errors(pairs).items():
         yield _own_error(rank, why, nodes, run)
     tried = pair_tables.connections(nodes, pairs)
@@ -193,8 +193,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for address, ranks in shared.items():
         yield _same_address(address, ranks, nodes, run)
     unsure = {rank for ranks in shared.values() for rank in ranks}
-    places = {rank: one["switches"] for rank, one in nodes.items()}
-    interfaces = {rank: one["interface"] for rank, one in nodes.items()}
+    places = {rank: reading["switches"] for rank, reading in nodes.items()}
+    interfaces = {rank: reading["interface"] for rank, reading in nodes.items()}
     sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
     for trouble in (_connections(sure, nodes), *_measured(pairs, nodes, run)):
         yield from trouble.findings(run, places, interfaces)
@@ -227,7 +227,8 @@ def _is_by_rdma(nodes: Nodes, run: Run) -> bool:
     """Whether NCCL takes HCAs on all nodes, so that little goes over sockets. Not known where net.rdma did not run."""
     if run.job.backend != "nccl":
         return False
-    return nodes.keys() <= {one.rank for one in port_selection.nodes(run.facts(RDMA)) if one.uses_verbs and one.taken}
+    seen = port_selection.nodes(run.facts(RDMA))
+    return nodes.keys() <= {node.rank for node in seen if node.uses_verbs and node.taken}
 
 
 def _same_address(address: str, ranks: Sequence[int], nodes: Nodes, run: Run) -> Finding:

@@ -255,9 +255,9 @@ def hold(
 
 def as_facts(tried: Mapping[int, Tried], ranks: Sequence[int]) -> dict[str, dict[str, object]]:
     """By the partner's rank; without what was not measured."""
-    rounded = {ranks[partner]: vars(one) for partner, one in sorted(tried.items())}
-    return {str(rank): {key: _rounded(value) for key, value in one.items() if value not in (None, "")}
-            for rank, one in rounded.items()}  # fmt: skip
+    rounded = {ranks[partner]: vars(result) for partner, result in sorted(tried.items())}
+    return {str(rank): {key: _rounded(value) for key, value in result.items() if value not in (None, "")}
+            for rank, result in rounded.items()}  # fmt: skip
 
 
 def _rounded(value: object) -> object:
