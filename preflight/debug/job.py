@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from preflight.debug.output import DRAIN_S, Kept, Stream, is_one
+from preflight.debug.output import DRAIN_S, KeptOutput, Stream, is_one
 from preflight.engine import child
 
 TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -34,7 +34,7 @@ class CannotStart(Exception):  # noqa: N818 -- as it is read where it is caught
         self.code = code
 
 
-class Job:
+class RunningJob:
     """Started at once, from the main thread. Raises CannotStart."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], kept: str) -> None:
@@ -71,8 +71,8 @@ class Job:
         finally:
             for end in {out_end, err_end}:
                 os.close(end)
-        streams = [Stream(out, 1, Kept(f"{kept}.out"))]
-        return process, streams if err == out else [*streams, Stream(err, 2, Kept(f"{kept}.err"))]
+        streams = [Stream(out, 1, KeptOutput(f"{kept}.out"))]
+        return process, streams if err == out else [*streams, Stream(err, 2, KeptOutput(f"{kept}.err"))]
 
     @property
     def latest_output(self) -> float:

@@ -94,14 +94,14 @@ def explain_paths(
             reader.request_lines(wanted)
     artifacts, more = _from_artifacts(inputs, known)
     unread = [*unread, *reader.unread, *more]
-    found = diagnosis.explain(evidence, artifacts, known)
+    causes = diagnosis.explain(evidence, artifacts, known)
     about = {
         "files": reader.files + sum(file.kind != "log" for file in inputs) - len(more),
         "lines": reader.lines,
         "bytes": reader.bytes,
         "unread": [{"file": skipped.shown, "why": skipped.why} for skipped in unread],
     }
-    findings = [_finding(cause) for cause in found]
+    findings = [_finding(cause) for cause in causes]
     if not about["files"] and not findings:
         findings = [_nothing_read(unread)]
     elif not any(finding["severity"] == "fail" for finding in findings):
@@ -122,15 +122,15 @@ def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidat
         kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "report", "record", "stack")
     }
     shown = {file.path: file.shown for file in inputs}
-    found, unread = dumps.find_candidates(of_kind["dump"])
+    candidates, unread = dumps.find_candidates(of_kind["dump"])
     for path in of_kind["report"]:
         try:
-            found += reports.find_candidates(path, known.causes)
+            candidates += reports.find_candidates(path, known.causes)
         except UsageError as error:
             unread.append(Unread(path, str(error).removeprefix(f"{path}: "), broken=True))
     ranks = read_processes(of_kind["record"], of_kind["stack"])
-    found += first_failure.find_candidates(ranks) or hang_stacks.find_candidates(ranks)
-    named = [replace(item, quotes=tuple((shown.get(file, file), text) for file, text in item.quotes)) for item in found]
+    candidates += first_failure.find_candidates(ranks) or hang_stacks.find_candidates(ranks)
+    named = [replace(c, quotes=tuple((shown.get(file, file), text) for file, text in c.quotes)) for c in candidates]
     return named, [replace(skipped, shown=shown.get(skipped.shown, skipped.shown)) for skipped in unread]
 
 

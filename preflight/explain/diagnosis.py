@@ -73,10 +73,10 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
     """The most probable cause first; then other candidates and slower paths (warn), then consequences (info). Nothing
     for the log of a job that did not fail. `artifacts`: candidates from files that are not logs."""
     from_logs = _from_logs(evidence, candidates.select_rows(evidence, book))
-    found = _merged([*from_logs, *_relevant(artifacts, {candidate.slug for candidate in from_logs})])
-    slower = candidates.best_first(candidate for candidate in found if candidate.role == "slower")
+    merged = _merged([*from_logs, *_relevant(artifacts, {candidate.slug for candidate in from_logs})])
+    slower = candidates.best_first(candidate for candidate in merged if candidate.role == "slower")
     warnings = [_explained(candidate, book, "medium") for candidate in slower[:OTHERS]]
-    causes = _in_order(evidence, candidates.best_first(candidate for candidate in found if candidate.role != "slower"))
+    causes = _in_order(evidence, candidates.best_first(candidate for candidate in merged if candidate.role != "slower"))
     if not causes:
         return warnings
     first, others = causes[0], causes[1:]
@@ -201,12 +201,12 @@ def _rivals(first: Candidate, others: Sequence[Candidate], sure: str) -> list[Ca
     """Candidates that may be causes themselves: about as direct, and from another line. If the first is only a guess,
     the next one is reported whatever its weight."""
     if sure == "low":
-        told = (
+        rivals = (
             candidate
             for candidate in others
             if candidate.role != "fallout" and candidate.weight >= FAINT and not _same_line(first, candidate)
         )
-        return list(told)[:1]
+        return list(rivals)[:1]
     able = [
         candidate for candidate in others
         if candidate.role in (first.role, "cause") and candidate.role != "fallout"
@@ -239,7 +239,7 @@ def _noticing(candidate: Candidate) -> set[int]:
 def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> list[Explained]:
     """One per slug, with the affected ranks."""
     culprit = {first.where.get("rank")}
-    found: list[Explained] = []
+    consequences: list[Explained] = []
     for candidate in sorted(others, key=lambda candidate: -len(candidate.ranks)):
         ranks = candidate.ranks - culprit
         if candidate.role != "fallout" and (not ranks or candidate.role == "cause"):
@@ -248,14 +248,14 @@ def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> 
             candidate.slug == first.slug and not candidate.ranks
         ):  # not worth reporting beside others
             continue
-        if candidate.slug in {each.slug for each in found if ranks <= {*each.noticed_by}} and ranks:
+        if candidate.slug in {each.slug for each in consequences if ranks <= {*each.noticed_by}} and ranks:
             continue
         if ranks or not candidate.ranks:
             after = replace(
                 candidate, message=_afterwards(candidate, ranks), ranks=ranks, where={}, quotes=(), severity="info"
             )
-            found.append(_explained(after, book, "medium"))
-    return found
+            consequences.append(_explained(after, book, "medium"))
+    return consequences
 
 
 def _afterwards(candidate: Candidate, ranks: frozenset[int]) -> str:

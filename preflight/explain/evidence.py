@@ -88,8 +88,8 @@ class Evidence:
 
     def matches(self, *names: str) -> list[Match]:
         """Kept matches of these signatures, in order of time."""
-        found = [match for name in names if name in self.seen for match in self.seen[name].matches()]
-        return sorted(found, key=lambda match: self.moment(match.line))
+        kept = (match for name in names if name in self.seen for match in self.seen[name].matches())
+        return sorted(kept, key=lambda match: self.moment(match.line))
 
     def began_between(self, line: Line, later: Line) -> bool:
         """Whether a job started between these lines of one file: all ranks joined."""
@@ -99,9 +99,9 @@ class Evidence:
     def failed_after(self, line: Line) -> bool:
         """Whether the kept lines of its file show a failure after it."""
         rows = [kept.matches() for kept in self.seen.values()]
-        told = [line.line for those in rows for line in those if line.signature.role in ("cause", "failure")]
-        told += [traceback.line for traceback in self.tracebacks.all()]
-        return any(other.file == line.file and other.number > line.number for other in told)
+        failures = [line.line for those in rows for line in those if line.signature.role in ("cause", "failure")]
+        failures += [traceback.line for traceback in self.tracebacks.all()]
+        return any(other.file == line.file and other.number > line.number for other in failures)
 
     def moment(self, line: Line) -> Moment:
         """A sort key. Within a file the order of lines counts; between files, the clock that most lines have. A line
@@ -118,9 +118,9 @@ class Evidence:
         return (float("inf"), line.number, line.file)
 
     def _index(self) -> dict[tuple[str, int], Times]:
-        told = [(match.line, times) for kept in self.seen.values() for match, times in kept.with_times()]
-        told += [(traceback.line, traceback.times) for traceback in self.tracebacks]
-        return {(line.file, line.number): times for line, times in told}
+        timed = [(match.line, times) for kept in self.seen.values() for match, times in kept.with_times()]
+        timed += [(traceback.line, traceback.times) for traceback in self.tracebacks]
+        return {(line.file, line.number): times for line, times in timed}
 
     def _clock(self, line: Line) -> None:
         times = self._times.setdefault(line.file, {})
@@ -144,12 +144,12 @@ class Evidence:
         if kept.first and (self._room < 0 or (len(kept.first) >= SOURCES and source not in kept.first)):
             return
         first = kept.first.setdefault(source, [])
-        told = (match, self._times[line.file])
+        timed = (match, self._times[line.file])
         if len(first) < EACH:
-            first.append(told)
+            first.append(timed)
             self._room -= len(line.raw) + len(line.text)
         else:
-            kept.last[source] = told
+            kept.last[source] = timed
 
 
 def _source(match: Match) -> str:

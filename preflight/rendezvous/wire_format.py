@@ -3,7 +3,7 @@
 from typing import Any
 
 from preflight.rendezvous.arguments import MOST_NODES
-from preflight.rendezvous.judge import Arrival
+from preflight.rendezvous.judge import NodeArrival
 from preflight.sdk.tcp import Connection, Reach
 
 LONGEST = 255
@@ -13,10 +13,10 @@ MOST = 64
 KINDS = ("", "refused", "filtered", "no_route", "reset")
 
 
-def arrival(entry: dict[str, Any]) -> Arrival | None:
+def arrival(entry: dict[str, Any]) -> NodeArrival | None:
     """None for what no node of this version has written."""
     try:
-        made: Arrival = {
+        made: NodeArrival = {
             "node_rank": _number(entry["node_rank"], 0), "nnodes": _number(entry["nnodes"], 1),
             "name": _text(entry["name"]), "full_name": _text(entry["full_name"]),
             "addresses": [_text(address) for address in entry["addresses"][:MOST]], "port": _number(entry["port"], 1),
@@ -46,12 +46,12 @@ def reaches(entry: dict[str, Any], of: int) -> list[Reach] | None:
 
 def findings(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """What node 0 has published. Raises KeyError, TypeError or ValueError."""
-    found = entry["findings"]
-    for finding in found:
+    listed = entry["findings"]
+    for finding in listed:
         texts = [finding[name] for name in ("severity", "code", "message", "noticed_by", "fix")]
         if not all(isinstance(text, str) for text in texts) or not isinstance(finding["where"], dict):
             raise TypeError(finding)
-    return [dict(finding) for finding in found]
+    return [dict(finding) for finding in listed]
 
 
 def reach(value: dict[str, Any]) -> Reach:

@@ -8,7 +8,7 @@ from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.exceptions import WORDS_OF_COLLECTIVES, Worker, first_words, printed_frames
-from preflight.explain.artifacts.processes import Process, as_number, format_place, own_place
+from preflight.explain.artifacts.processes import RankProcess, as_number, format_place, own_place
 from preflight.explain.candidates import Candidate, from_artifact
 from preflight.failure_book.book import Signature, book
 from preflight.failure_book.line import Line
@@ -32,25 +32,25 @@ CLOSING_S = 5.0
 
 
 @dataclass(frozen=True)
-class End:
+class RankFailure:
     """When a rank failed by itself."""
 
-    process: Process
+    process: RankProcess
     time: float
 
 
-def find_candidates(processes: Sequence[Process]) -> list[Candidate]:
+def find_candidates(processes: Sequence[RankProcess]) -> list[Candidate]:
     """At most one: the first rank that failed by itself. A rank with an unknown end counts as failed if others waited
     for it. A launcher ends the rest after one has failed."""
     raised = [
-        End(process, as_number(_exception(process).get("time")))
+        RankFailure(process, as_number(_exception(process).get("time")))
         for process in processes
         if _is_own(_exception(process))
     ]
     noticed = [process for process in processes if _exception(process) and not _is_own(_exception(process))]
     ended = [process for process in processes if _is_abrupt(process) and _is_launchers(process, noticed)]
     abrupt = [
-        End(process, as_number(process.record["gone"]))
+        RankFailure(process, as_number(process.record["gone"]))
         for process in processes
         if _is_abrupt(process) and process not in ended
     ]
@@ -67,9 +67,9 @@ def find_candidates(processes: Sequence[Process]) -> list[Candidate]:
     return [_died(first.process, alike, noticed)]
 
 
-def _exception(process: Process) -> dict[str, Any]:
-    found = process.record.get("exception")
-    return found if isinstance(found, dict) else {}
+def _exception(process: RankProcess) -> dict[str, Any]:
+    exception = process.record.get("exception")
+    return exception if isinstance(exception, dict) else {}
 
 
 def _is_own(exception: dict[str, Any]) -> bool:
@@ -82,7 +82,7 @@ def _is_own(exception: dict[str, Any]) -> bool:
     return _signature(f"{kind}: {message}") is not None or not (out_of_collective or _OF_OTHERS.search(kind))
 
 
-def _is_abrupt(process: Process) -> bool:
+def _is_abrupt(process: RankProcess) -> bool:
     """Gone without an exception, not in order, and not ended by `debug`, which takes stacks first."""
     record = process.record
     status, is_known = record.get("status"), isinstance(record.get("status"), int)
@@ -90,7 +90,7 @@ def _is_abrupt(process: Process) -> bool:
     return "gone" in record and not _exception(process) and not in_order and status != 0 and not process.samples
 
 
-def _is_launchers(process: Process, noticed: Sequence[Process]) -> bool:
+def _is_launchers(process: RankProcess, noticed: Sequence[RankProcess]) -> bool:
     """Ended by a signal, as far as is known, after a rank that had raised was gone."""
     gone = [as_number(each.record["gone"]) for each in noticed if "gone" in each.record]
     return process.record.get("status") in (-15, -9, None) and any(
@@ -98,20 +98,20 @@ def _is_launchers(process: Process, noticed: Sequence[Process]) -> bool:
     )
 
 
-def _may_be_in_order(process: Process) -> bool:
+def _may_be_in_order(process: RankProcess) -> bool:
     """It is unknown how it ended."""
     return not _exception(process) and not isinstance(process.record.get("status"), int)
 
 
-def _is_after(end: End, unknown: Sequence[End]) -> bool:
+def _is_after(end: RankFailure, unknown: Sequence[RankFailure]) -> bool:
     """SIGTERM, as a launcher sends when a rank has ended: maybe one of those with an unknown end."""
     return end.process.record.get("status") == -15 and any(ending.time < end.time + TOGETHER_S for ending in unknown)
 
 
-def _raised(process: Process, alike: Sequence[Process], noticed: Sequence[Process]) -> Candidate:
+def _raised(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> Candidate:
     exception = _exception(process)
     message, worker = str(exception.get("message", "")), Worker.of(Exception(str(exception.get("message", ""))))
-    said = (
+    raised = (
         f"{worker.said} (in {worker.name})" if worker else f"{exception.get('type')}: {first_words(Exception(message))}"
     )
     stack = str(exception.get("traceback", "")).rpartition("Traceback (most recent call last):")[2]
@@ -128,7 +128,7 @@ def _raised(process: Process, alike: Sequence[Process], noticed: Sequence[Proces
     where = {} if everywhere else {"rank": process.rank, "node": process.node}
     return from_artifact(
         slug=known.slug if known else "app_crash",
-        message=f"{who} {said}{at}; expected no exception{_others(noticed)}",
+        message=f"{who} {raised}{at}; expected no exception{_others(noticed)}",
         where={**where, **({"file": place[0], "line": place[1]} if place else {})},
         ranks=tuple(sorted(each.rank for each in noticed)),
         file=process.file,
@@ -141,15 +141,12 @@ def _raised(process: Process, alike: Sequence[Process], noticed: Sequence[Proces
 def _signature(text: str) -> Signature | None:
     """The heaviest that names a cause in the words of an exception."""
     lines = [Line(line, line, "", place, place) for place, line in enumerate(text.splitlines()[:50])]
-    found = [match.signature for line in lines for match in book().matches(line) if match.signature.role == "cause"]
-    return max(
-        (signature for signature in found if not signature.needs and not signature.unless),
-        key=lambda process: process.weight,
-        default=None,
-    )
+    rows = [match.signature for line in lines for match in book().matches(line)]
+    causes = (row for row in rows if row.role == "cause" and not row.needs and not row.unless)
+    return max(causes, key=lambda row: row.weight, default=None)
 
 
-def _died(process: Process, alike: Sequence[Process], noticed: Sequence[Process]) -> Candidate:
+def _died(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> Candidate:
     status = process.record.get("status")
     slug, how = "app_crash", "without a message: by a signal or os._exit"
     weight = UNKNOWN
@@ -179,7 +176,7 @@ def _died(process: Process, alike: Sequence[Process], noticed: Sequence[Process]
     )
 
 
-def _left_early(processes: Sequence[Process], noticed: Sequence[Process]) -> list[Candidate]:
+def _left_early(processes: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> list[Candidate]:
     """Ranks that reached the end of the script while others waited for them."""
     told_first = min((as_number(_exception(process).get("time")) for process in noticed), default=0.0)
     left = [
@@ -195,13 +192,13 @@ def _left_early(processes: Sequence[Process], noticed: Sequence[Process]) -> lis
     return [from_artifact("collective_mismatch", f"{message}{_others(noticed)}", where, ranks, left[0].file, CLEAN)]
 
 
-def _left_at(process: Process) -> float:
+def _left_at(process: RankProcess) -> float:
     """When a rank ended in order, or by os._exit(0); otherwise 0.0."""
     record = process.record
     return as_number(record.get("ended")) or (as_number(record.get("gone")) if record.get("status") == 0 else 0.0)
 
 
-def _never_came(ended: Sequence[Process], noticed: Sequence[Process]) -> list[Candidate]:
+def _never_came(ended: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> list[Candidate]:
     """Ranks that ran until their launcher ended them after the others timed out."""
     timed = [process for process in noticed if re.search("[Tt]imed? ?out", str(_exception(process).get("message", "")))]
     if not timed or not ended:
@@ -222,11 +219,11 @@ def _never_came(ended: Sequence[Process], noticed: Sequence[Process]) -> list[Ca
     ]
 
 
-def _world(process: Process) -> int:
+def _world(process: RankProcess) -> int:
     size = process.record.get("world_size")
     return size if isinstance(size, int) else 0
 
 
-def _others(noticed: Sequence[Process]) -> str:
+def _others(noticed: Sequence[RankProcess]) -> str:
     """ "; ranks 0-2 noticed it"."""
     return f"; {rank_ranges.ranks(process.rank for process in noticed)} noticed it" if noticed else ""

@@ -5,7 +5,7 @@ from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.exceptions import Frame
-from preflight.explain.artifacts.processes import Process, Sample, collective, format_place, own_place
+from preflight.explain.artifacts.processes import ProcessSample, RankProcess, collective, format_place, own_place
 from preflight.explain.candidates import Candidate, from_artifact
 from preflight.failure_book.line import RANKS
 
@@ -18,7 +18,7 @@ RanksByText = dict[str, list[int]]
 """Ranks by what they do."""
 
 
-def find_candidates(processes: Sequence[Process]) -> list[Candidate]:
+def find_candidates(processes: Sequence[RankProcess]) -> list[Candidate]:
     """The reasons for a hang, the most direct first; [] if the stacks show none."""
     seen = [process for process in processes if process.samples]
     if not seen:
@@ -27,16 +27,16 @@ def find_candidates(processes: Sequence[Process]) -> list[Candidate]:
     return halted or _late(seen, processes) or _in_different_places(seen, processes)
 
 
-def describe_places(processes: Sequence[Process]) -> list[str]:
+def describe_places(processes: Sequence[RankProcess]) -> list[str]:
     """For the screen: "rank 1 at train.py:41 in load()", a line per place."""
-    found: RanksByText = {}
+    ranks_at: RanksByText = {}
     for process in processes:
         if process.samples:
-            found.setdefault(_describe_activity(process), []).append(process.rank)
-    return [f"{rank_ranges.ranks(ranks)} {words}" for words, ranks in found.items()]
+            ranks_at.setdefault(_describe_activity(process), []).append(process.rank)
+    return [f"{rank_ranges.ranks(ranks)} {words}" for words, ranks in ranks_at.items()]
 
 
-def _describe_activity(process: Process) -> str:
+def _describe_activity(process: RankProcess) -> str:
     state, at = process.samples[0].head.get("state"), _place(process)
     where = f" at {format_place(at)}" if at else ""
     if state in ("T", "t"):
@@ -47,7 +47,7 @@ def _describe_activity(process: Process) -> str:
     return f"inside {waits}{where}" if waits else f"{where.strip() or 'in library code'}{_workers_words(process)}"
 
 
-def _waits_in(process: Process) -> str:
+def _waits_in(process: RankProcess) -> str:
     return collective(process.samples[0].frames)
 
 
@@ -56,19 +56,19 @@ def _loads(frames: Sequence[Frame]) -> bool:
     return any(function in _LOADER and path.endswith("dataloader.py") for path, _, function, _ in frames)
 
 
-def _workers(process: Process) -> list[Sample]:
+def _workers(process: RankProcess) -> list[ProcessSample]:
     return process.samples[1:] if _loads(process.samples[0].frames) else []
 
 
-def _place(process: Process) -> tuple[str, int, str] | None:
+def _place(process: RankProcess) -> tuple[str, int, str] | None:
     """The innermost line of the user's code; of a DataLoader worker's, if it waits for one."""
     for samples in (*_workers(process), process.samples[0]):
-        if found := own_place(samples.frames, process.record):
-            return found
+        if place := own_place(samples.frames, process.record):
+            return place
     return None
 
 
-def _workers_words(process: Process) -> str:
+def _workers_words(process: RankProcess) -> str:
     if not _loads(process.samples[0].frames):
         return ""
     silent = [str(samples.head.get("state")) for samples in _workers(process) if not samples.frames]
@@ -76,7 +76,7 @@ def _workers_words(process: Process) -> str:
     return f", waiting for {rank_ranges.count(len(_workers(process)), 'DataLoader worker')}{more}"
 
 
-def _halted(process: Process, seen: Sequence[Process]) -> list[Candidate]:
+def _halted(process: RankProcess, seen: Sequence[RankProcess]) -> list[Candidate]:
     head = process.samples[0].head
     state, kernel = head.get("state"), head.get("kernel")
     others = tuple(each.rank for each in seen if each is not process and _waits_in(each))
@@ -98,14 +98,14 @@ def _halted(process: Process, seen: Sequence[Process]) -> list[Candidate]:
     return [from_artifact("slow_rank_timeout", message, where, others, process.file, UNINTERRUPTIBLE, fix=fix)]
 
 
-def _late(seen: Sequence[Process], processes: Sequence[Process]) -> list[Candidate]:
+def _late(seen: Sequence[RankProcess], processes: Sequence[RankProcess]) -> list[Candidate]:
     """Ranks that do something else while others wait inside a collective; or all, at one place."""
     waiting = [process for process in seen if _waits_in(process)]
     late = [process for process in seen if not _waits_in(process) and process.samples[0].frames]
     if not late or not (waiting or len({_describe_activity(process) for process in late}) == 1):
         return []
     others = tuple(process.rank for process in waiting)
-    by_place: dict[str, list[Process]] = {}
+    by_place: dict[str, list[RankProcess]] = {}
     for process in late:
         by_place.setdefault(_describe_activity(process), []).append(process)
     return [_of_late(does, those, waiting, others, processes) for does, those in by_place.items()]
@@ -113,10 +113,10 @@ def _late(seen: Sequence[Process], processes: Sequence[Process]) -> list[Candida
 
 def _of_late(
     does: str,
-    those: Sequence[Process],
-    waiting: Sequence[Process],
+    those: Sequence[RankProcess],
+    waiting: Sequence[RankProcess],
     others: tuple[int, ...],
-    processes: Sequence[Process],
+    processes: Sequence[RankProcess],
 ) -> Candidate:
     first, place = those[0], _place(those[0])
     where: dict[str, Any] = {"rank": first.rank, "node": first.node} if len(those) == 1 else {}
@@ -137,7 +137,7 @@ _FIX_LATE = (
 )
 
 
-def _in_different_places(seen: Sequence[Process], processes: Sequence[Process]) -> list[Candidate]:
+def _in_different_places(seen: Sequence[RankProcess], processes: Sequence[RankProcess]) -> list[Candidate]:
     """All wait, but in different places."""
     names = {_waits_in(process) for process in seen} - {""}
     if len(seen) < 2 or names & POINT_TO_POINT or any(not process.samples[0].frames for process in seen):
@@ -159,25 +159,25 @@ def _in_different_places(seen: Sequence[Process], processes: Sequence[Process]) 
     ]
 
 
-def _odd(seen: Sequence[Process]) -> dict[str, Any]:
+def _odd(seen: Sequence[RankProcess]) -> dict[str, Any]:
     """The only rank in a different place, if there are at least three."""
-    found: dict[str, list[Process]] = {}
+    by_activity: dict[str, list[RankProcess]] = {}
     for process in seen:
-        found.setdefault(_describe_activity(process), []).append(process)
-    few = [those[0] for those in found.values() if len(those) == 1]
-    if len(seen) < 3 or len(found) != 2 or len(few) != 1:
+        by_activity.setdefault(_describe_activity(process), []).append(process)
+    few = [those[0] for those in by_activity.values() if len(those) == 1]
+    if len(seen) < 3 or len(by_activity) != 2 or len(few) != 1:
         return {}
     place = _place(few[0])
     where: dict[str, Any] = {"rank": few[0].rank, "node": few[0].node}
     return where | ({"file": place[0], "line": place[1]} if place else {})
 
 
-def _sides(processes: Sequence[Process]) -> str:
+def _sides(processes: Sequence[RankProcess]) -> str:
     """ "ranks 0-2 inside all_reduce at train.py:50, rank 3 inside barrier at train.py:60"."""
     return ", ".join(describe_places(processes))
 
 
-def _unseen(processes: Sequence[Process]) -> str:
+def _unseen(processes: Sequence[RankProcess]) -> str:
     """Ranks without a stack."""
     size = max((process.record.get("world_size") or 0 for process in processes), default=0)
     missing = set(range(min(size, RANKS))) - {process.rank for process in processes if process.samples}

@@ -31,7 +31,7 @@ _NO_WAIT = {"wrapper", "_coalescing_manager", "inner"}
 
 
 @dataclass(frozen=True)
-class Sample:
+class ProcessSample:
     """One process in one sample."""
 
     head: dict[str, Any]
@@ -40,7 +40,7 @@ class Sample:
 
 
 @dataclass
-class Process:
+class RankProcess:
     """A rank's process."""
 
     rank: int
@@ -48,21 +48,21 @@ class Process:
     pid: int
     file: str
     record: dict[str, Any] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[ProcessSample] = field(default_factory=list)
     """The last ones: itself, then workers of its DataLoader."""
 
 
-def read_processes(records: Sequence[str], stacks: Sequence[str]) -> list[Process]:
+def read_processes(records: Sequence[str], stacks: Sequence[str]) -> list[RankProcess]:
     """The last process of each rank: a launcher may have started it again."""
-    by_pid: dict[tuple[str, int], Process] = {}
+    by_pid: dict[tuple[str, int], RankProcess] = {}
     for path in records:
         record = _record(path)
         if record:
             key = (str(record.get("node", "")), record["pid"])
-            by_pid[key] = Process(record["rank"], key[0], key[1], path, record)
+            by_pid[key] = RankProcess(record["rank"], key[0], key[1], path, record)
     for path in stacks:
         _add_samples(by_pid, path)
-    last: dict[int, Process] = {}
+    last: dict[int, RankProcess] = {}
     for process in sorted(by_pid.values(), key=lambda process: (as_number(process.record.get("started")), process.pid)):
         last[process.rank] = process
     return [last[rank] for rank in sorted(last)]
@@ -77,13 +77,13 @@ def _record(path: str) -> dict[str, Any]:
         return {}
 
 
-def _add_samples(by_pid: dict[tuple[str, int], Process], path: str) -> None:
+def _add_samples(by_pid: dict[tuple[str, int], RankProcess], path: str) -> None:
     samples = read_stacks(_read(path))
     latest = max((sample.head["look"] for sample in samples), default=0)
     for sample in samples:
         if sample.head["look"] == latest:
             key = (str(sample.head.get("node", "")), sample.head["rank_pid"])
-            process = by_pid.setdefault(key, Process(sample.head["rank"], key[0], key[1], path))
+            process = by_pid.setdefault(key, RankProcess(sample.head["rank"], key[0], key[1], path))
             process.samples.append(sample)
             process.samples.sort(key=lambda each: each.head["pid"] != process.pid)
             if sample.head["pid"] == process.pid:
@@ -98,18 +98,18 @@ def _read(path: str) -> str:
         return ""
 
 
-def read_stacks(text: str) -> list[Sample]:
+def read_stacks(text: str) -> list[ProcessSample]:
     """From a stack file. A malformed head is skipped, with the stack after it."""
-    found = []
+    samples = []
     for part in re.split(f"^{HEAD}", text, flags=re.MULTILINE)[1:]:
         first, _, rest = part.partition("\n")
         try:
             head = json.loads(first)
             if all(isinstance(head[name], int) for name in ("rank", "pid", "rank_pid", "look")):
-                found.append(Sample(head, main_thread(rest)))
+                samples.append(ProcessSample(head, main_thread(rest)))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-    return found
+    return samples
 
 
 def main_thread(text: str) -> list[Frame]:
@@ -124,10 +124,10 @@ def main_thread(text: str) -> list[Frame]:
 
 
 def _frames(text: str) -> list[Frame]:
-    found = _FRAME.finditer(text)
+    matches = _FRAME.finditer(text)
     return [
         (match[1], int(match[2]), match[3], None) if match[1] else (match[5], int(match[6]), match[4], None)
-        for match in found
+        for match in matches
     ]
 
 

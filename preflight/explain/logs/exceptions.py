@@ -121,17 +121,13 @@ def _aftermath(evidence: Evidence, those: Sequence[Traceback], slug: str, meanin
 
 def _bare(evidence: Evidence) -> Iterator[Traceback]:
     """Lines that look like the end of a traceback, in an excerpt without the rest."""
-    told = {(traceback.line.file, traceback.line.number) for traceback in evidence.tracebacks.all()}
+    known = {(traceback.line.file, traceback.line.number) for traceback in evidence.tracebacks.all()}
     for name, kept in evidence.seen.items():
-        known = kept.matches() if name != "any.failure" else []
-        told |= {
-            (traceback.line.file, traceback.line.number)
-            for traceback in known
-            if traceback.signature.role in REPORTED_ROLES
-        }
+        matches = kept.matches() if name != "any.failure" else []
+        known |= {(m.line.file, m.line.number) for m in matches if m.signature.role in REPORTED_ROLES}
     for match in evidence.matches("any.failure"):
         raised = exception(match.line.text, indented=False)
-        if raised and (match.line.file, match.line.number) not in told:
+        if raised and (match.line.file, match.line.number) not in known:
             yield Traceback(match.line, {}, raised[0], raised[1], "", 0, known=False)
 
 
@@ -147,7 +143,7 @@ def _cut_off(evidence: Evidence) -> Iterator[Candidate]:
 
 def _times(those: Sequence[Traceback]) -> int:
     """The number of attempts, by torchrun's folders."""
-    return len({found[0] for traceback in those if (found := re.search(r"attempt_\d+", traceback.line.file))})
+    return len({match[0] for traceback in those if (match := re.search(r"attempt_\d+", traceback.line.file))})
 
 
 def _in_one_file(of_rank: Sequence[Traceback]) -> int:

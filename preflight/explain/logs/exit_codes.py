@@ -52,12 +52,12 @@ def superseded(evidence: Evidence) -> set[str]:
 
 def deaths(evidence: Evidence) -> list[Death]:
     """From torchrun's lines: its agent's, and the box at the end, which names the rank."""
-    found = [_from_agent(match) for match in evidence.matches("elastic.exit")]
+    from_agent = [_from_agent(match) for match in evidence.matches("elastic.exit")]
     boxed = list(_from_boxes(evidence))
     known = {(death.line.file, death.where.get("local_rank"), death.code) for death in boxed}
     return [
         *boxed,
-        *(death for death in found if (death.line.file, death.where["local_rank"], death.code) not in known),
+        *(death for death in from_agent if (death.line.file, death.where["local_rank"], death.code) not in known),
     ]
 
 

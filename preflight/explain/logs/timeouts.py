@@ -23,10 +23,10 @@ TINY = 1024
 """Elements."""
 
 
-def _describe(found: Sequence[Wait]) -> str:
+def _describe(waits: Sequence[Wait]) -> str:
     """Of several ranks; with a range of sizes if these differ."""
-    sizes = sorted({wait.elements for wait in found if wait.elements is not None})
-    known = next((wait for wait in found if wait.operation), found[0])
+    sizes = sorted({wait.elements for wait in waits if wait.elements is not None})
+    known = next((wait for wait in waits if wait.operation), waits[0])
     if len(sizes) < 2:
         return known.describe()
     return f"{replace(known, elements=None).describe()} of {sizes[0]:,} to {sizes[-1]:,} elements"
@@ -37,39 +37,39 @@ def find_candidates(evidence: Evidence) -> list[Candidate]:
     return [*_compare_groups(evidence, find_waits(evidence)), *_compare_heartbeats(evidence)]
 
 
-def _compare_groups(evidence: Evidence, found: Sequence[Wait]) -> Iterator[Candidate]:
+def _compare_groups(evidence: Evidence, waits: Sequence[Wait]) -> Iterator[Candidate]:
     by_group: dict[str, list[Wait]] = {}
-    for wait in found:
+    for wait in waits:
         by_group.setdefault(wait.group, []).append(wait)
-    for group, waits in by_group.items():
-        for ranked in group_hangs([wait for wait in waits if wait.rank is not None]) or [[]]:
+    for group, of_group in by_group.items():
+        for ranked in group_hangs([wait for wait in of_group if wait.rank is not None]) or [[]]:
             if len(ranked) > 1 or (ranked and not group and _behind(evidence, ranked)):
                 yield _compare(evidence, ranked, group)
             else:
-                yield _single_wait(evidence, (ranked or waits)[0])
+                yield _single_wait(evidence, (ranked or of_group)[0])
 
 
-def _compare(evidence: Evidence, found: Sequence[Wait], group: str) -> Candidate:
+def _compare(evidence: Evidence, waits: Sequence[Wait], group: str) -> Candidate:
     comparable = [
-        wait for wait in found if wait.number is not None and wait.operation and wait.operation not in PAIRWISE
+        wait for wait in waits if wait.number is not None and wait.operation and wait.operation not in PAIRWISE
     ]
     if sides := _sides(comparable):
         return _mismatch(evidence, sides, group)
-    missing = frozenset[int]() if group else _behind(evidence, found) or _missing(evidence, found)
+    missing = frozenset[int]() if group else _behind(evidence, waits) or _missing(evidence, waits)
     if missing:
-        return _absent_ranks(evidence, found, missing)
-    if _first_of_all(evidence, found):
-        return _no_first_collective(evidence, found)
-    ranks = frozenset(wait.rank for wait in found if wait.rank is not None)
-    who = f"{rank_ranges.ranks(ranks)} waited in {_describe(found)}{_limit(found[0])}"
+        return _absent_ranks(evidence, waits, missing)
+    if _first_of_all(evidence, waits):
+        return _no_first_collective(evidence, waits)
+    ranks = frozenset(wait.rank for wait in waits if wait.rank is not None)
+    who = f"{rank_ranges.ranks(ranks)} waited in {_describe(waits)}{_limit(waits[0])}"
     text = f"{who}; the missing rank is not visible in this log"
-    return _candidate(evidence, "slow_rank_timeout", 50, text, found, ranks, confidence="low")
+    return _candidate(evidence, "slow_rank_timeout", 50, text, waits, ranks, confidence="low")
 
 
-def _sides(found: Sequence[Wait]) -> dict[tuple[int | None, str, int | None], list[Wait]]:
+def _sides(waits: Sequence[Wait]) -> dict[tuple[int | None, str, int | None], list[Wait]]:
     """By what they waited in; empty if all waited in the same call."""
     sides: dict[tuple[int | None, str, int | None], list[Wait]] = {}
-    for wait in found:
+    for wait in waits:
         size = wait.elements if has_same_size(wait.operation) else None
         sides.setdefault((wait.number, wait.operation, size), []).append(wait)
     return sides if len(sides) > 1 else {}
@@ -80,33 +80,34 @@ def _mismatch(
 ) -> Candidate:
     """The minority is to blame. Between two equal sides no one is; the one that is further along comes first."""
     few = min(sides, key=lambda side: (len(sides[side]), -(side[0] or 0), side[1], side[2] or 0))
-    told = [
+    parts = [
         f"{rank_ranges.ranks(wait.rank for wait in sides[side] if wait.rank is not None)} waited in "
         f"{sides[side][0].describe()}"
         for side in sorted(sides, key=lambda side: (side[0] or 0, side[1], side[2] or 0))
     ]
-    text = f"the ranks are not in the same collective: {words.some(told)}; expected the same one on all ranks"
-    found = [*sides[few], *(wait for side in sides if side != few for wait in sides[side])]
-    ranks = frozenset(wait.rank for wait in found if wait.rank is not None)
+    text = f"the ranks are not in the same collective: {words.some(parts)}; expected the same one on all ranks"
+    waits = [*sides[few], *(wait for side in sides if side != few for wait in sides[side])]
+    ranks = frozenset(wait.rank for wait in waits if wait.rank is not None)
     if group.startswith(OWN):
-        return _candidate(evidence, "collective_mismatch", 52, text, found, ranks, confidence="low")
-    if 2 * len(sides[few]) >= len(found):
-        return _candidate(evidence, "collective_mismatch", 75, text, found, frozenset(), role="cause")
-    return _candidate(evidence, "collective_mismatch", 75, text, found, ranks, {"rank": found[0].rank}, role="cause")
+        return _candidate(evidence, "collective_mismatch", 52, text, waits, ranks, confidence="low")
+    if 2 * len(sides[few]) >= len(waits):
+        return _candidate(evidence, "collective_mismatch", 75, text, waits, frozenset(), role="cause")
+    return _candidate(evidence, "collective_mismatch", 75, text, waits, ranks, {"rank": waits[0].rank}, role="cause")
 
 
-def _behind(evidence: Evidence, found: Sequence[Wait]) -> frozenset[int]:
+def _behind(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
     """Ranks that report an earlier last call when they are asked to dump (-1: none is known)."""
-    ranks, waited = {wait.rank for wait in found}, found[0].number or 0
-    told = {match.line.rank: parse_number(match.groups["enqueued"]) for match in evidence.matches("watchdog.pg_status")}
-    late = {rank for rank, last in told.items() if rank is not None and last is not None and last < waited}
+    ranks, waited = {wait.rank for wait in waits}, waits[0].number or 0
+    statuses = evidence.matches("watchdog.pg_status")
+    last_calls = {match.line.rank: parse_number(match.groups["enqueued"]) for match in statuses}
+    late = {rank for rank, last in last_calls.items() if rank is not None and last is not None and last < waited}
     return frozenset(late - ranks)
 
 
-def _missing(evidence: Evidence, found: Sequence[Wait]) -> frozenset[int]:
+def _missing(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
     """Ranks of the world group without a watchdog line, if they are the minority."""
-    ranks = {wait.rank for wait in found if wait.rank is not None}
-    world = world_size(evidence, {wait.line.file for wait in found})
+    ranks = {wait.rank for wait in waits if wait.rank is not None}
+    world = world_size(evidence, {wait.line.file for wait in waits})
     everyone = set(range(world)) if world else set(evidence.ranks) | set(range(max(ranks) + 1))
     missing = everyone - ranks
     return frozenset(missing) if missing and len(missing) < len(ranks) else frozenset()
@@ -115,43 +116,43 @@ def _missing(evidence: Evidence, found: Sequence[Wait]) -> frozenset[int]:
 def world_size(evidence: Evidence, files: Collection[str]) -> int:
     """From the largest communicator, or the launcher: in these files, or else in any; 0 if unknown."""
     names = ("nccl.init_complete", "nccl.init_start", "members.one", "members.all", "env.world")
-    told = {True: 0, False: 0}
+    sizes = {True: 0, False: 0}
     for match in evidence.matches(*names):
         size, here = (
             parse_number(match.groups.get("nranks") or match.groups.get("world")) or 0,
             match.line.file in files,
         )
-        told[here] = max(told[here], size if size <= RANKS else 0)
-    return told[True] or told[False]
+        sizes[here] = max(sizes[here], size if size <= RANKS else 0)
+    return sizes[True] or sizes[False]
 
 
-def _absent_ranks(evidence: Evidence, found: Sequence[Wait], missing: frozenset[int]) -> Candidate:
-    waiting = frozenset(wait.rank for wait in found if wait.rank is not None)
-    first = found[0]
+def _absent_ranks(evidence: Evidence, waits: Sequence[Wait], missing: frozenset[int]) -> Candidate:
+    waiting = frozenset(wait.rank for wait in waits if wait.rank is not None)
+    first = waits[0]
     text = (
-        f"{rank_ranges.ranks(missing)} did not enter {_describe(found)}, in which {rank_ranges.ranks(waiting)} waited"
+        f"{rank_ranges.ranks(missing)} did not enter {_describe(waits)}, in which {rank_ranges.ranks(waiting)} waited"
         f"{_limit(first)}: late, or gone"
     )
     return _candidate(
-        evidence, "slow_rank_timeout", 60, text, found, waiting, {"rank": min(missing)}, confidence="medium"
+        evidence, "slow_rank_timeout", 60, text, waits, waiting, {"rank": min(missing)}, confidence="medium"
     )
 
 
-def _first_of_all(evidence: Evidence, found: Sequence[Wait]) -> bool:
+def _first_of_all(evidence: Evidence, waits: Sequence[Wait]) -> bool:
     """One of the first collectives, small, on one node, after the communicator was complete: all ranks had joined."""
-    small = all((wait.number or FIRST + 1) <= FIRST and (wait.elements or TINY + 1) <= TINY for wait in found)
+    small = all((wait.number or FIRST + 1) <= FIRST and (wait.elements or TINY + 1) <= TINY for wait in waits)
     return small and "nccl.init_complete" in evidence.seen and len(evidence.nodes) < 2
 
 
-def _no_first_collective(evidence: Evidence, found: Sequence[Wait]) -> Candidate:
-    first = found[0]
+def _no_first_collective(evidence: Evidence, waits: Sequence[Wait]) -> Candidate:
+    first = waits[0]
     text = (
         f"the communicator was complete, but {first.describe()}, small and one of the first, did not end"
         f"{_limit(first)}: the GPUs cannot reach each other (PCIe ACS, IOMMU)"
     )
-    ranks = frozenset(wait.rank for wait in found if wait.rank is not None)
+    ranks = frozenset(wait.rank for wait in waits if wait.rank is not None)
     where = {"node": first.line.node} if first.line.node else {}
-    return _candidate(evidence, "p2p_acs_iommu", 55, text, found, ranks, where, confidence="medium")
+    return _candidate(evidence, "p2p_acs_iommu", 55, text, waits, ranks, where, confidence="medium")
 
 
 def _single_wait(evidence: Evidence, wait: Wait) -> Candidate:
@@ -184,14 +185,14 @@ def _limit(wait: Wait) -> str:
 
 
 def _candidate(
-    evidence: Evidence, slug: str, weight: int, text: str, found: Sequence[Wait], ranks: frozenset[int],
+    evidence: Evidence, slug: str, weight: int, text: str, waits: Sequence[Wait], ranks: frozenset[int],
     where: Mapping[str, object] | None = None, role: str = "failure", confidence: str = "",
 ) -> Candidate:  # fmt: skip
-    lines = tuple(wait.line for wait in found)
+    lines = tuple(wait.line for wait in waits)
     first = min(evidence.moment(line) for line in lines)
     known = {key: value for key, value in (where or {}).items() if value is not None}
     return Candidate(
-        slug, role, weight, text, first, known, ranks, lines[:5], confidence=confidence, count=len(found),
+        slug, role, weight, text, first, known, ranks, lines[:5], confidence=confidence, count=len(waits),
         rows=frozenset(ROWS),
     )  # fmt: skip
 
