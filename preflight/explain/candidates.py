@@ -77,6 +77,24 @@ def from_artifact(
     )  # fmt: skip
 
 
+def from_lines(
+    evidence: Evidence, slug: str, role: str, weight: int, message: str, lines: Sequence[Line],
+    where: Mapping[str, Any] | None = None, ranks: frozenset[int] | None = None, confidence: str = "", row: str = "",
+) -> Candidate:  # fmt: skip
+    """From lines of logs, the deciding one first. `ranks`: those of the lines, unless given. `row`: the signature."""
+    known = {key: value for key, value in (where or {}).items() if value is not None}
+    return Candidate(
+        slug, role, weight, message, min(evidence.moment(line) for line in lines), known,
+        ranks_of(lines) if ranks is None else ranks, tuple(lines[:MOST_LINES]), confidence=confidence,
+        count=len(lines), rows=frozenset({row} - {""}),
+    )  # fmt: skip
+
+
+def ranks_of(lines: Iterable[Line]) -> frozenset[int]:
+    """The ranks that wrote them."""
+    return frozenset(line.rank for line in lines if line.rank is not None)
+
+
 def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
     """By role, then by weight; among about equal ones, the earliest first."""
     left, ordered = sorted(candidates, key=_by_weight), []

@@ -14,16 +14,16 @@ from typing import Any
 
 from preflight import __version__
 from preflight.core import rank_ranges, words
+from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.explain import console, diagnosis, output
 from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, reports
 from preflight.explain.artifacts.processes import read_processes
 from preflight.explain.candidates import Candidate
-from preflight.explain.diagnosis import Explained
 from preflight.explain.evidence import Evidence
-from preflight.explain.ranks_seen import RanksSeen
-from preflight.explain.read.reader import Input, Reader, Unread, find
+from preflight.explain.inputs import Input, Unread, find
+from preflight.explain.read.reader import Reader
 from preflight.failure_book.book import Book, book
 from preflight.failure_book.line import Line
 from preflight.results import progress, report, result
@@ -85,11 +85,10 @@ def explain_paths(
     """A report with one check, `preflight.explain`. Raises UsageError for a path that does not exist."""
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
-    evidence, seen = Evidence(), RanksSeen()
+    evidence = Evidence()
     reader = Reader([file for file in inputs if file.kind == "log"], known.words, on_progress, known.rarely)
     for line in _lines(reader, inputs):
         matches = known.matches(line)
-        seen.add(line, matches)
         if wanted := evidence.add(line, matches):
             reader.request_lines(wanted)
     artifacts, more = _from_artifacts(inputs, known)
@@ -106,7 +105,7 @@ def explain_paths(
         findings = [_nothing_read(unread)]
     elif not any(finding["severity"] == "fail" for finding in findings):
         findings = [*_not_all_read([skipped for skipped in unread if skipped.broken]), *findings]
-    return _report(findings, about, seen, list(paths), time.monotonic() - began)
+    return _report(findings, about, evidence.job(), list(paths), time.monotonic() - began)
 
 
 def _lines(reader: Reader, inputs: Sequence[Input]) -> Iterator[Line]:
@@ -135,7 +134,7 @@ def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidat
 
 
 def _report(
-    findings: list[dict[str, Any]], about: dict[str, Any], seen: RanksSeen, command: list[str], seconds: float
+    findings: list[dict[str, Any]], about: dict[str, Any], job: Job, command: list[str], seconds: float
 ) -> report.Report:
     summary = read_words(about) + ": nothing wrong found" * (not findings)
     results = [Result(CHECK, TITLE, findings=findings, summary=summary)]
@@ -151,8 +150,8 @@ def _report(
         "command": ["explain", *command],
         "options": {},
         "policy": {"severities": {}, "waivers": [], "strict": False},
-        "job": {**seen.job().to_json(), "missing_ranks": ""},
-        "checks": [check.to_json(seen.job()) for check in results],
+        "job": {**job.to_json(), "missing_ranks": ""},
+        "checks": [check.to_json(job) for check in results],
         "explained": about,
     }
     return _sound(report.without_secrets(made, Scrubber(os.environ)))
@@ -165,13 +164,13 @@ def _sound(made: report.Report) -> report.Report:
     return cleaned
 
 
-def _finding(cause: Explained) -> dict[str, Any]:
+def _finding(cause: Candidate) -> dict[str, Any]:
     return {
         "severity": cause.severity,
-        "code": cause.code,
+        "code": cause.slug if "." in cause.slug else f"{reports.FAMILY}{cause.slug}",
         "message": cause.message,
         "where": {key: value for key, value in cause.where.items() if value not in (None, "")},
-        "noticed_by": rank_ranges.to_text(cause.noticed_by),
+        "noticed_by": rank_ranges.to_text(cause.ranks),
         "evidence": {
             "confidence": cause.confidence,
             "lines": [_quoted(line) for line in cause.lines],

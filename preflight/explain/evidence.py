@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from preflight.core.job import Job, Node
 from preflight.explain.logs.tracebacks import Tracebacks
 from preflight.failure_book.book import Match
 from preflight.failure_book.line import RANKS, Line
@@ -19,6 +20,8 @@ REPORTED_ROLES = ("cause", "failure", "fallout")
 ALIVE = ("progress.", "epoch.end")
 """Prefixes of the names of rows that show progress."""
 
+BACKENDS = {"nccl": "nccl", "net": "nccl", "gloo": "gloo"}
+"""By the first part of a row's name."""
 STARTED = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done")
 """Rows that appear when all ranks have joined."""
 
@@ -61,9 +64,11 @@ class Evidence:
         self.seen: dict[str, Occurrences] = {}
         """By the name of the signature."""
         self.tracebacks = Tracebacks()
-        self.ranks: set[int] = set()
-        """Of all lines of interest."""
-        self.nodes: set[str] = set()
+        self.ranks: dict[int, str] = {}
+        """Of all lines of interest, with the node of each; "" where it is unknown."""
+        self.nodes: dict[str, None] = {}
+        """In the order in which they appear."""
+        self._backend, self._world = "", 0
         self._clocks: Counter[str] = Counter()
         self._began: dict[str, Times] = {}
         self._times: dict[str, Times] = {}
@@ -75,16 +80,29 @@ class Evidence:
         self._clock(line)
         self._at = None
         if line.rank is not None and 0 <= line.rank < RANKS:
-            self.ranks.add(line.rank)
+            self.ranks[line.rank] = line.node or self.ranks.get(line.rank, "")
         if line.node and len(self.nodes) < RANKS:
-            self.nodes.add(line.node)
+            self.nodes.setdefault(line.node)
         alive = next((match for match in matches if match.signature.name.startswith(ALIVE)), None)
         progress = f"{alive.signature.name} {sorted(alive.groups.items())}" if alive else ""
         slugs = {match.signature.slug for match in matches if match.signature.role in REPORTED_ROLES}
         self.tracebacks.add(line, self._times[line.file], slugs, progress)
         for match in matches:
             self._keep(match)
+            self._note_world(match)
         return max((match.signature.lines for match in matches), default=0)
+
+    def _note_world(self, match: Match) -> None:
+        self._backend = self._backend or BACKENDS.get(match.signature.name.partition(".")[0], "")
+        world = match.groups.get("nranks", "")
+        self._world = max(self._world, int(world) if world.isdecimal() and int(world) <= RANKS else 0)
+
+    def job(self) -> Job:
+        """The report's "job", as far as the logs tell; its size is at least 1."""
+        ranks_of = {name: tuple(sorted(rank for rank in self.ranks if self.ranks[rank] == name)) for name in self.nodes}
+        nodes = tuple(Node(name, place, ranks_of[name]) for place, name in enumerate(self.nodes))
+        size = max([self._world, 1, *(rank + 1 for rank in self.ranks)])
+        return Job("unknown", size, self._backend or "unknown", nodes)
 
     def matches(self, *names: str) -> list[Match]:
         """Kept matches of these signatures, in order of time."""

@@ -13,7 +13,7 @@ from preflight.explain.artifacts.desync_messages import JobDumps
 from preflight.explain.artifacts.flight_recorder import Call, Dump, Key, Recorded
 from preflight.explain.artifacts.plain_pickle import RefusedFile
 from preflight.explain.candidates import Candidate
-from preflight.explain.read.reader import Unread
+from preflight.explain.inputs import Unread
 
 Records = dict[Key, dict[int, Recorded]]
 """By process group, and by rank."""

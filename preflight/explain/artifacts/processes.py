@@ -4,12 +4,14 @@ A record (records/HOST.PID.json) is written by the rank itself, and by `debug` w
 (stacks/HOST.PID.stack) holds, for each sample of a silent job, a head and what faulthandler or py-spy wrote.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from preflight.core import rank_ranges
 from preflight.core.exceptions import Frame
 from preflight.core.own_code import is_own
 
@@ -51,6 +53,27 @@ class RankProcess:
     samples: list[ProcessSample] = field(default_factory=list)
     """The last ones: itself, then workers of its DataLoader."""
 
+    @property
+    def where(self) -> dict[str, Any]:
+        """The culprit of a finding."""
+        return {"rank": self.rank, "node": self.node}
+
+    @property
+    def name(self) -> str:
+        """For a sentence."""
+        return f"rank {self.rank} on {self.node} (pid {self.pid})"
+
+    @property
+    def world_size(self) -> int:
+        """0 if its record does not say."""
+        size = self.record.get("world_size")
+        return size if isinstance(size, int) else 0
+
+
+def ranks(processes: Iterable[RankProcess]) -> str:
+    """ "ranks 0-2", for a sentence."""
+    return rank_ranges.ranks(process.rank for process in processes)
+
 
 def read_processes(records: Sequence[str], stacks: Sequence[str]) -> list[RankProcess]:
     """The last process of each rank: a launcher may have started it again."""
@@ -85,7 +108,7 @@ def _add_samples(by_pid: dict[tuple[str, int], RankProcess], path: str) -> None:
             key = (str(sample.head.get("node", "")), sample.head["rank_pid"])
             process = by_pid.setdefault(key, RankProcess(sample.head["rank"], key[0], key[1], path))
             process.samples.append(sample)
-            process.samples.sort(key=lambda each: each.head["pid"] != process.pid)
+            process.samples.sort(key=lambda sample: sample.head["pid"] != process.pid)
             if sample.head["pid"] == process.pid:
                 process.file = path
 
@@ -120,20 +143,16 @@ def main_thread(text: str) -> list[Frame]:
         return []
     begin = next((match for match in heads if '"MainThread"' in match[0]), heads[-1])
     end = next((match.start() for match in heads if match.start() > begin.start()), len(text))
-    return _own(_frames(text[begin.end() : end]))
+    frames = _frames(text[begin.end() : end])
+    own = itertools.takewhile(lambda frame: frame[2] not in _BOTTOMS, frames)
+    return list(own) or frames
 
 
 def _frames(text: str) -> list[Frame]:
-    matches = _FRAME.finditer(text)
     return [
         (match[1], int(match[2]), match[3], None) if match[1] else (match[5], int(match[6]), match[4], None)
-        for match in matches
+        for match in _FRAME.finditer(text)
     ]
-
-
-def _own(frames: list[Frame]) -> list[Frame]:
-    end = next((place for place, frame in enumerate(frames) if frame[2] in _BOTTOMS), len(frames))
-    return frames[:end] or frames
 
 
 def collective(frames: Iterable[Frame]) -> str:
@@ -163,6 +182,11 @@ def own_place(frames: Iterable[Frame], record: Mapping[str, Any]) -> tuple[str, 
             shown = path[len(home) + 1 :] if home and path.startswith(f"{home}/") else path
             return shown, line, "" if function == "<module>" else function
     return None
+
+
+def place_where(place: tuple[str, int, str] | None) -> dict[str, Any]:
+    """The file and line of a culprit."""
+    return {"file": place[0], "line": place[1]} if place else {}
 
 
 def format_place(place: tuple[str, int, str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from preflight.core import rank_ranges
-from preflight.explain.candidates import MOST_LINES, Candidate
+from preflight.explain.candidates import Candidate, from_lines
 from preflight.explain.evidence import REPORTED_ROLES, Evidence
 
 WEIGHT = 60
@@ -30,11 +30,8 @@ def find_candidates(evidence: Evidence) -> Iterator[Candidate]:
         f"{rank_ranges.count(len(came), 'rank')} of {world} joined ({rank_ranges.to_text(came)}): {why}, or "
         "WORLD_SIZE, the number of nodes or of processes per node does not match what was started"
     )
-    yield Candidate(
-        slug, "failure", WEIGHT, text, evidence.moment(matches[0].line), {}, came,
-        tuple(match.line for match in matches[:MOST_LINES]), confidence="medium", count=len(matches),
-        rows=frozenset({"members.one"}),
-    )  # fmt: skip
+    lines = [match.line for match in matches]
+    yield from_lines(evidence, slug, "failure", WEIGHT, text, lines, ranks=came, confidence="medium", row="members.one")
 
 
 def _went_on(evidence: Evidence) -> bool:

@@ -1,11 +1,11 @@
 """Collectives that timed out: compares what each rank's watchdog said."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight.core import rank_ranges, words
-from preflight.explain.candidates import Candidate, find_source
+from preflight.explain.candidates import Candidate, find_source, from_lines
 from preflight.explain.evidence import Evidence
 from preflight.explain.logs.watchdog import OWN, Wait, find_waits, group_hangs, parse_number
 from preflight.failure_book.line import RANKS
@@ -60,10 +60,9 @@ def _compare(evidence: Evidence, waits: Sequence[Wait], group: str) -> Candidate
         return _absent_ranks(evidence, waits, missing)
     if _first_of_all(evidence, waits):
         return _no_first_collective(evidence, waits)
-    ranks = frozenset(wait.rank for wait in waits if wait.rank is not None)
-    who = f"{rank_ranges.ranks(ranks)} waited in {_describe(waits)}{_limit(waits[0])}"
+    who = f"{rank_ranges.ranks(_ranks(waits))} waited in {_describe(waits)}{_limit(waits[0])}"
     text = f"{who}; the missing rank is not visible in this log"
-    return _candidate(evidence, "slow_rank_timeout", 50, text, waits, ranks, confidence="low")
+    return _candidate(evidence, "slow_rank_timeout", 50, text, waits, {}, "low")
 
 
 def _sides(waits: Sequence[Wait]) -> dict[tuple[int | None, str, int | None], list[Wait]]:
@@ -81,18 +80,17 @@ def _mismatch(
     """The minority is to blame. Between two equal sides no one is; the one that is further along comes first."""
     few = min(sides, key=lambda side: (len(sides[side]), -(side[0] or 0), side[1], side[2] or 0))
     parts = [
-        f"{rank_ranges.ranks(wait.rank for wait in sides[side] if wait.rank is not None)} waited in "
-        f"{sides[side][0].describe()}"
+        f"{rank_ranges.ranks(_ranks(sides[side]))} waited in {sides[side][0].describe()}"
         for side in sorted(sides, key=lambda side: (side[0] or 0, side[1], side[2] or 0))
     ]
     text = f"the ranks are not in the same collective: {words.some(parts)}; expected the same one on all ranks"
     waits = [*sides[few], *(wait for side in sides if side != few for wait in sides[side])]
-    ranks = frozenset(wait.rank for wait in waits if wait.rank is not None)
     if group.startswith(OWN):
-        return _candidate(evidence, "collective_mismatch", 52, text, waits, ranks, confidence="low")
+        return _candidate(evidence, "collective_mismatch", 52, text, waits, {}, "low")
     if 2 * len(sides[few]) >= len(waits):
-        return _candidate(evidence, "collective_mismatch", 75, text, waits, frozenset(), role="cause")
-    return _candidate(evidence, "collective_mismatch", 75, text, waits, ranks, {"rank": waits[0].rank}, role="cause")
+        tied = _candidate(evidence, "collective_mismatch", 75, text, waits, {}, "", role="cause")
+        return replace(tied, ranks=frozenset())
+    return _candidate(evidence, "collective_mismatch", 75, text, waits, {"rank": waits[0].rank}, "", role="cause")
 
 
 def _behind(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
@@ -106,7 +104,7 @@ def _behind(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
 
 def _missing(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
     """Ranks of the world group without a watchdog line, if they are the minority."""
-    ranks = {wait.rank for wait in waits if wait.rank is not None}
+    ranks = _ranks(waits)
     world = world_size(evidence, {wait.line.file for wait in waits})
     everyone = set(range(world)) if world else set(evidence.ranks) | set(range(max(ranks) + 1))
     missing = everyone - ranks
@@ -127,15 +125,11 @@ def world_size(evidence: Evidence, files: Collection[str]) -> int:
 
 
 def _absent_ranks(evidence: Evidence, waits: Sequence[Wait], missing: frozenset[int]) -> Candidate:
-    waiting = frozenset(wait.rank for wait in waits if wait.rank is not None)
-    first = waits[0]
     text = (
-        f"{rank_ranges.ranks(missing)} did not enter {_describe(waits)}, in which {rank_ranges.ranks(waiting)} waited"
-        f"{_limit(first)}: late, or gone"
+        f"{rank_ranges.ranks(missing)} did not enter {_describe(waits)}, in which {rank_ranges.ranks(_ranks(waits))} "
+        f"waited{_limit(waits[0])}: late, or gone"
     )
-    return _candidate(
-        evidence, "slow_rank_timeout", 60, text, waits, waiting, {"rank": min(missing)}, confidence="medium"
-    )
+    return _candidate(evidence, "slow_rank_timeout", 60, text, waits, {"rank": min(missing)}, "medium")
 
 
 def _first_of_all(evidence: Evidence, waits: Sequence[Wait]) -> bool:
@@ -150,27 +144,22 @@ def _no_first_collective(evidence: Evidence, waits: Sequence[Wait]) -> Candidate
         f"the communicator was complete, but {first.describe()}, small and one of the first, did not end"
         f"{_limit(first)}: the GPUs cannot reach each other (PCIe ACS, IOMMU)"
     )
-    ranks = frozenset(wait.rank for wait in waits if wait.rank is not None)
-    where = {"node": first.line.node} if first.line.node else {}
-    return _candidate(evidence, "p2p_acs_iommu", 55, text, waits, ranks, where, confidence="medium")
+    return _candidate(evidence, "p2p_acs_iommu", 55, text, waits, {"node": first.line.node or None}, "medium")
 
 
 def _single_wait(evidence: Evidence, wait: Wait) -> Candidate:
     """Only one rank reports: what the others did is not known."""
-    ranks = frozenset() if wait.rank is None else frozenset({wait.rank})
     who = f"rank {wait.rank}" if wait.rank is not None else "a rank"
     if _after_the_end(evidence, wait):
         text = (
             f"{who} waited in {wait.describe()}{_limit(wait)} after the training had ended: "
             "a barrier or a checkpoint that not every rank enters"
         )
-        return _candidate(
-            evidence, "collective_mismatch", 58, text, [wait], ranks, find_source(wait.line), confidence="medium"
-        )
+        return _candidate(evidence, "collective_mismatch", 58, text, [wait], find_source(wait.line), "medium")
     if _first_of_all(evidence, [wait]) and len(evidence.ranks) < 2:
         return _no_first_collective(evidence, [wait])
     text = f"{who} waited in {wait.describe()}{_limit(wait)}; the missing rank is not visible in this log"
-    return _candidate(evidence, "slow_rank_timeout", 50, text, [wait], ranks, confidence="low")
+    return _candidate(evidence, "slow_rank_timeout", 50, text, [wait], {}, "low")
 
 
 def _after_the_end(evidence: Evidence, wait: Wait) -> bool:
@@ -185,16 +174,17 @@ def _limit(wait: Wait) -> str:
 
 
 def _candidate(
-    evidence: Evidence, slug: str, weight: int, text: str, waits: Sequence[Wait], ranks: frozenset[int],
-    where: Mapping[str, object] | None = None, role: str = "failure", confidence: str = "",
+    evidence: Evidence, slug: str, weight: int, text: str, waits: Sequence[Wait], where: Mapping[str, object],
+    confidence: str, role: str = "failure",
 ) -> Candidate:  # fmt: skip
-    lines = tuple(wait.line for wait in waits)
-    first = min(evidence.moment(line) for line in lines)
-    known = {key: value for key, value in (where or {}).items() if value is not None}
-    return Candidate(
-        slug, role, weight, text, first, known, ranks, lines[:5], confidence=confidence, count=len(waits),
-        rows=frozenset(ROWS),
-    )  # fmt: skip
+    made = from_lines(
+        evidence, slug, role, weight, text, [wait.line for wait in waits], where, _ranks(waits), confidence
+    )
+    return replace(made, rows=frozenset(ROWS))
+
+
+def _ranks(waits: Iterable[Wait]) -> frozenset[int]:
+    return frozenset(wait.rank for wait in waits if wait.rank is not None)
 
 
 def _compare_heartbeats(evidence: Evidence) -> Iterator[Candidate]:
@@ -208,8 +198,7 @@ def _compare_heartbeats(evidence: Evidence) -> Iterator[Candidate]:
     if len(set(numbers.values())) < 2:
         return
     counts = ", ".join(f"rank {rank} {number}" for rank, number in sorted(numbers.items())[:4])
-    yield Candidate(
-        "collective_mismatch", "failure", 52, f"the ranks hang with different numbers of outstanding calls: {counts}",
-        evidence.moment(lines[0]), {}, frozenset(numbers), tuple(lines[:5]), confidence="low", count=len(lines),
-        rows=frozenset({"watchdog.heartbeat"}),
-    )  # fmt: skip
+    text = f"the ranks hang with different numbers of outstanding calls: {counts}"
+    yield from_lines(
+        evidence, "collective_mismatch", "failure", 52, text, lines, confidence="low", row="watchdog.heartbeat"
+    )

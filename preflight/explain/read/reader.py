@@ -10,13 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight.errors import UsageError
-from preflight.explain.inputs import BOMS, GZIP, HEAD, STDIN, Input, Unread, find, opened, refusal
+from preflight.explain.inputs import BOMS, GZIP, HEAD, STDIN, Input, Unread, opened, refusal
 from preflight.explain.read.prefilter import Prefilter
 from preflight.explain.read.prefixes import plain
 from preflight.explain.read.sources import RanksByProcess, Sources
 from preflight.failure_book.line import LONGEST, Line
-
-__all__ = ["Input", "Reader", "Unread", "find"]
 
 CHUNK = 1 << 18
 """Bytes per read."""
