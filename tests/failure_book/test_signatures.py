@@ -10,7 +10,8 @@ import pytest
 
 from preflight.errors import UsageError
 from preflight.explain import pages
-from preflight.explain.read.reader import Input, Reader
+from preflight.explain.inputs import Input
+from preflight.explain.read.reader import Reader
 from preflight.failure_book import book as failure_book
 from preflight.failure_book.book import Book, Match, Signature, book
 
