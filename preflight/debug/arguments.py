@@ -11,7 +11,7 @@ explains it. The job's output, signals and exit code pass through (124: it hung)
 
 
 @dataclass(frozen=True)
-class Request:
+class DebugRequest:
     """What was asked."""
 
     command: tuple[str, ...]
@@ -31,7 +31,7 @@ def add_to(command: argparse.ArgumentParser, named: Callable[[str], str], second
     )
 
 
-def request(options: argparse.Namespace) -> Request:
+def request(options: argparse.Namespace) -> DebugRequest:
     """Raises UsageError."""
     words = options.job[1:] if options.job[:1] == ["--"] else options.job
     if not words or not words[0]:
@@ -39,4 +39,4 @@ def request(options: argparse.Namespace) -> Request:
         raise UsageError(f"debug: a command is expected after --, as in {example}", everywhere=False)
     if words[0].startswith("-") and options.job[:1] != ["--"]:
         raise UsageError(f"debug: {words[0]}: there is no such option; the job's own stand after --", everywhere=False)
-    return Request(tuple(words), options.report, options.hang_after)
+    return DebugRequest(tuple(words), options.report, options.hang_after)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from preflight.debug import environment
-from preflight.debug.arguments import Request
-from preflight.debug.job import CannotStart, Job
+from preflight.debug.arguments import DebugRequest
+from preflight.debug.job import CannotStart, RunningJob
 from preflight.debug.ranks import Ranks
-from preflight.debug.stall import Silence
+from preflight.debug.stall import StallDetector
 from preflight.engine import shutdown
 from preflight.errors import UsageError
 from preflight.results.destinations import Output
@@ -36,7 +36,7 @@ class TooMuch(Exception):  # noqa: N818 -- as it is read where it is caught
 
 
 @dataclass(frozen=True)
-class Place:
+class JobFolder:
     """The folder for what the job leaves."""
 
     folder: str
@@ -52,18 +52,18 @@ class Place:
         return os.path.join(self.folder, "job" if number is None else f"job.{socket.gethostname()}.{number}")
 
 
-def run(asked: Request) -> NoReturn:
+def run(asked: DebugRequest) -> NoReturn:
     """To its exit, with the job's code. Raises UsageError before the job is started."""
     place = _prepare(asked.folder)
     prepared = environment.prepared(os.environ, place.folder, asked.command)
     ranks = Ranks(place.folder)  # before them
     try:
-        job = Job(asked.command, prepared.environ, place.kept)
+        job = RunningJob(asked.command, prepared.environ, place.kept)
     except CannotStart as why:
         _remove(place, everything=place.is_ours)
         say(str(why))
         shutdown.leave(why.code)
-    hung = _wait(job, ranks, Silence(asked.hang_after_s, place.folder))
+    hung = _wait(job, ranks, StallDetector(asked.hang_after_s, place.folder))
     code = HUNG if hung else job.code or 0
     try:
         job.finish()
@@ -83,10 +83,10 @@ def say(text: str) -> None:
     Output().complain(f"debug: {text}")
 
 
-def _prepare(folder: str | None) -> Place:
+def _prepare(folder: str | None) -> JobFolder:
     """Makes the folder. Raises UsageError."""
     try:
-        place = Place(os.path.abspath(folder), False) if folder else Place(_folder_of_its_own(), True)
+        place = JobFolder(os.path.abspath(folder), False) if folder else JobFolder(_folder_of_its_own(), True)
         for name in environment.FOLDERS:
             os.makedirs(os.path.join(place.folder, name), exist_ok=True)
     except OSError as error:
@@ -110,27 +110,27 @@ def _folder_of_its_own() -> str:
 
 
 def _number(environ: Mapping[str, str]) -> str | None:
-    found = (environ[name] for name in NUMBERED if environ.get(name, "").isdecimal())
-    return next(found, None)
+    numbers = (environ[name] for name in NUMBERED if environ.get(name, "").isdecimal())
+    return next(numbers, None)
 
 
-def _wait(job: Job, ranks: Ranks, silence: Silence) -> bool:
+def _wait(job: RunningJob, ranks: Ranks, silence: StallDetector) -> bool:
     """For the job's end, or until it hangs: then it is ended, and True returned."""
     while job.code is None:
         ranks.note(job.wait(min(ranks.due_s(), max(0.0, silence.due_s(job, ranks))), ranks.descriptors))
         if ranks.due_s() == 0.0:
             ranks.look()
         if job.code is None and silence.due_s(job, ranks) <= 0.0:
-            told, hangs = silence.look(job, ranks)
-            if told:
-                say(told)
+            message, hangs = silence.look(job, ranks)
+            if message:
+                say(message)
             if hangs:
                 job.end()
                 return True
     return False
 
 
-def _tell(asked: Request, place: Place, job: Job, code: int, kept: tuple[str, ...]) -> None:
+def _tell(asked: DebugRequest, place: JobFolder, job: RunningJob, code: int, kept: tuple[str, ...]) -> None:
     """Why it failed, after its own output."""
     _remove(place, everything=place.is_ours and code == 0)
     if code == 0 and place.is_ours:
@@ -152,7 +152,7 @@ def _tell(asked: Request, place: Place, job: Job, code: int, kept: tuple[str, ..
     say(f"what every rank left is in {os.path.relpath(place.folder)}")
 
 
-def _note(place: Place, job: Job, code: int) -> None:
+def _note(place: JobFolder, job: RunningJob, code: int) -> None:
     """For `preflight explain`, now and later: a signature fits it (signatures/debug.toml)."""
     passed = " ".join(name for name in _passed(job) if not name.startswith("SIGUSR")) or "none"
     how = "hung and was ended" if job.was_ended else "ended"
@@ -160,11 +160,11 @@ def _note(place: Place, job: Job, code: int) -> None:
         file.write(f"preflight debug: job {how}, status {code}, signals passed on: {passed}\n")
 
 
-def _passed(job: Job) -> list[str]:
+def _passed(job: RunningJob) -> list[str]:
     return sorted({signal.Signals(number).name for number in job.passed} - {"SIGTSTP"})
 
 
-def _how(job: Job, code: int) -> str:
+def _how(job: RunningJob, code: int) -> str:
     passed = _passed(job)
     more = f", after {' and '.join(passed)} was passed to it" if passed else ""
     if job.was_ended:
@@ -174,12 +174,12 @@ def _how(job: Job, code: int) -> str:
     return f"the job failed with exit code {code}{more}"
 
 
-def _elsewhere(asked: Request) -> list[str]:
+def _elsewhere(asked: DebugRequest) -> list[str]:
     """What the user has put into places of his own."""
     return [path for pattern in environment.elsewhere(os.environ, asked.command) for path in glob.glob(pattern)]
 
 
-def _explained(place: Place, more: list[str], code: int) -> dict[str, Any]:
+def _explained(place: JobFolder, more: list[str], code: int) -> dict[str, Any]:
     """The report, which is written, too. Of a job that ended well only slower paths are told: an exception that its
     log holds was caught."""
     from preflight.explain import command, output
@@ -210,7 +210,7 @@ def _keep_slower_paths(made: dict[str, Any]) -> None:
     made["exit_code"] = 0
 
 
-def _show(place: Place, made: dict[str, Any]) -> None:
+def _show(place: JobFolder, made: dict[str, Any]) -> None:
     from preflight.explain import console
     from preflight.explain.artifacts import hang_stacks, processes
     from preflight.results import progress
@@ -223,7 +223,7 @@ def _show(place: Place, made: dict[str, Any]) -> None:
     progress.show([*stood, "", *console.lines(made)], sys.stderr)
 
 
-def _remove(place: Place, *, everything: bool) -> None:
+def _remove(place: JobFolder, *, everything: bool) -> None:
     """What nobody needs: all, or files without a word and the folders that are empty then."""
     if everything:
         shutil.rmtree(place.folder, ignore_errors=True)

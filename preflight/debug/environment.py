@@ -72,8 +72,8 @@ def _torchrun(environ: Mapping[str, str], folder: str, command: Sequence[str]) -
 def elsewhere(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
     """Folders and files that the user has named himself, for the same: torchrun's --log-dir, NCCL_DEBUG_FILE with
     %h and %p as a pattern of glob."""
-    found = [value for word, value in itertools.pairwise(command) if word in ("--log-dir", "--log_dir")]
-    found += [word.partition("=")[2] for word in command if re.match("--log[-_]dir=", word)]
-    found += [environ[name] for name in ("PET_LOG_DIR",) if environ.get(name)]
+    paths = [value for word, value in itertools.pairwise(command) if word in ("--log-dir", "--log_dir")]
+    paths += [word.partition("=")[2] for word in command if re.match("--log[-_]dir=", word)]
+    paths += [environ[name] for name in ("PET_LOG_DIR",) if environ.get(name)]
     file = environ.get("NCCL_DEBUG_FILE", "")
-    return [*found, *([re.sub("%[hp]", "*", file)] if file and file not in ("stdout", "stderr") else [])]
+    return [*paths, *([re.sub("%[hp]", "*", file)] if file and file not in ("stdout", "stderr") else [])]

@@ -7,16 +7,17 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import FrameType
 
-from preflight.debug.output import DRAIN_S, Kept, Stream, is_one
+from preflight.debug.output import DRAIN_S, KeptOutput, Stream, is_one
 from preflight.engine import child
 
 TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Passed to its process group, as a terminal does."""
 TO_ITSELF = (signal.SIGUSR1, signal.SIGUSR2)
 """Passed to the command alone: they end whoever does not expect them."""
+PASSED = (*TO_ALL, *TO_ITSELF, signal.SIGTSTP, signal.SIGCONT)
 GRACE_S = 10.0
 """From SIGTERM to SIGKILL, where a hung job is ended."""
 ORPHANS_S = 2.0
@@ -34,7 +35,7 @@ class CannotStart(Exception):  # noqa: N818 -- as it is read where it is caught
         self.code = code
 
 
-class Job:
+class RunningJob:
     """Started at once, from the main thread. Raises CannotStart."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], kept: str) -> None:
@@ -47,21 +48,28 @@ class Job:
         """By `end`: it hung."""
         self._terminal = _foreground_terminal()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before = {number: signal.getsignal(number) for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP)}
-        self._process, self.streams = self._start(command, environ, kept)
-        self.pid, self.started = self._process.pid, time.monotonic()
+        self._before = {number: signal.getsignal(number) for number in PASSED if number != signal.SIGCONT}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)  # until the job is there to get them
+        try:
+            self._process, self.streams = self._start(command, environ, kept, mask)
+            self.pid, self.started = self._process.pid, time.monotonic()
+            self._catch_signals()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP, signal.SIGCONT):
+        for number in PASSED:
             if self._before.get(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._pass)
 
     def _start(
-        self, command: Sequence[str], environ: Mapping[str, str], kept: str
+        self, command: Sequence[str], environ: Mapping[str, str], kept: str, mask: Collection[int]
     ) -> tuple["subprocess.Popen[bytes]", list[Stream]]:
         out, out_end = os.pipe2(os.O_CLOEXEC)
         err, err_end = (out, out_end) if is_one(1, 2) else os.pipe2(os.O_CLOEXEC)
-        begin = _Begin(os.getpid(), self._terminal)
+        begin = _Begin(os.getpid(), self._terminal, mask)
         try:
             process = subprocess.Popen(
                 list(command), env=dict(environ), stdout=out_end, stderr=err_end, process_group=0, preexec_fn=begin
@@ -71,8 +79,8 @@ class Job:
         finally:
             for end in {out_end, err_end}:
                 os.close(end)
-        streams = [Stream(out, 1, Kept(f"{kept}.out"))]
-        return process, streams if err == out else [*streams, Stream(err, 2, Kept(f"{kept}.err"))]
+        streams = [Stream(out, 1, KeptOutput(f"{kept}.out"))]
+        return process, streams if err == out else [*streams, Stream(err, 2, KeptOutput(f"{kept}.err"))]
 
     @property
     def latest_output(self) -> float:
@@ -159,12 +167,14 @@ class Job:
 
 
 class _Begin:
-    """In the child, between fork and exec: it dies with this process, and has the terminal if this one had it."""
+    """In the child, between fork and exec: it dies with this process, has the terminal if this one had it, and gets
+    signals as this one did."""
 
-    def __init__(self, parent: int, terminal: int | None) -> None:
-        self._parent, self._terminal = parent, terminal
+    def __init__(self, parent: int, terminal: int | None, mask: Collection[int]) -> None:
+        self._parent, self._terminal, self._mask = parent, terminal, mask
 
     def __call__(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != self._parent:
             os._exit(128 + signal.SIGTERM)

@@ -13,7 +13,7 @@ IDLE_S, DRAIN_S = 0.3, 30.0
 waited for a reader that is slow."""
 
 
-class Kept:
+class KeptOutput:
     """A stream's file: the first HEAD bytes in `path`, the last ones in path.before and path.last. A disk that is full
     ends the keeping, not the job."""
 
@@ -58,7 +58,7 @@ class Kept:
 class Stream:
     """A pipe of the job's, in a thread of its own: one that nobody reads may not hold up the other."""
 
-    def __init__(self, source: int, target: int, kept: Kept) -> None:
+    def __init__(self, source: int, target: int, kept: KeptOutput) -> None:
         """`source` is closed at the end, and when the reader of `target` has gone: the job is to notice that as it
         would by itself."""
         self.kept = kept

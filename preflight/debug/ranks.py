@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
-class Rank:
+class WatchedRank:
     """A process that has left a record."""
 
     path: str
@@ -38,7 +38,7 @@ class Ranks:
     def __init__(self, folder: str) -> None:
         self._folder, self._node = folder, os.uname().nodename
         self._namespace = os.readlink("/proc/self/ns/pid")
-        self._seen: dict[str, Rank | None] = {}
+        self._seen: dict[str, WatchedRank | None] = {}
         self.latest_event = self._looked = time.monotonic()
         """When a rank was last seen to come or go."""
         self._news: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -50,7 +50,7 @@ class Ranks:
         return bool(self._seen)
 
     @property
-    def living(self) -> list[Rank]:
+    def living(self) -> list[WatchedRank]:
         """In the order of ranks."""
         return sorted(
             (rank for rank in self._seen.values() if rank and rank.descriptor >= 0), key=lambda rank: rank.rank
@@ -75,12 +75,12 @@ class Ranks:
                     self._seen[name] = self._begin(os.path.join(self._folder, "records", name))
                     self.latest_event = time.monotonic()
 
-    def _begin(self, path: str) -> Rank | None:
+    def _begin(self, path: str) -> WatchedRank | None:
         record = read(path)
         if record is None or record.get("pid_namespace") != self._namespace:
             return None
         try:
-            return Rank(path, record["pid"], record["rank"], os.pidfd_open(record["pid"]))
+            return WatchedRank(path, record["pid"], record["rank"], os.pidfd_open(record["pid"]))
         except OSError:  # it was gone before it was seen
             _add(path, {"gone": time.time(), "status": None})
             return None
@@ -118,7 +118,7 @@ class Ranks:
             self.note([descriptor for descriptor, _ in poll.poll(0)])
 
 
-def recorder(folder: str, rank: Rank) -> str:
+def recorder(folder: str, rank: WatchedRank) -> str:
     """Path of its flight recorder, once it has been asked for it."""
     return os.path.join(folder, "recorded", f"{os.uname().nodename}.{rank.pid}.rank-{rank.rank}.json")
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from preflight.core.exceptions import Frame
-from preflight.debug.ranks import Rank, recorder
+from preflight.debug.ranks import WatchedRank, recorder
 from preflight.engine import child
 from preflight.explain.artifacts import processes
 
@@ -27,7 +27,7 @@ WORKERS = 8
 
 
 @dataclass
-class Look:
+class StackSample:
     """What was seen."""
 
     places: dict[int, list[Frame]] = field(default_factory=dict)
@@ -36,31 +36,31 @@ class Look:
     recorded: dict[int, str] = field(default_factory=dict)
     """By pid of a rank: its last entry in the flight recorder."""
 
-    def moved_since(self, before: "Look") -> list[int]:
+    def moved_since(self, before: "StackSample") -> list[int]:
         """Pids that stand elsewhere than before, or have come to another collective."""
         stands = [pid for pid, frames in self.places.items() if frames != before.places.get(pid, frames)]
         calls = [pid for pid, last in self.recorded.items() if last != before.recorded.get(pid, last)]
         return sorted({*stands, *calls})
 
 
-def look(ranks: list[Rank], folder: str, number: int) -> Look:
+def look(ranks: list[WatchedRank], folder: str, number: int) -> StackSample:
     """Asks all; what they answer is in stacks/ and recorded/ afterwards. `number`: which look it is, from 1."""
-    end, found = time.monotonic() + LOOK_S, Look()
+    end, sample = time.monotonic() + LOOK_S, StackSample()
     for rank in ranks:
         for pid in (rank.pid, *_workers(rank.pid)[:WORKERS]):
             if frames := _ask(pid, rank, _path(folder, pid, rank), number, end):
-                found.places[pid] = processes.outside(frames)
-    found.recorded = _recorded(_ring(ranks, folder), time.monotonic() + RECORDER_S)
-    return found
+                sample.places[pid] = processes.outside(frames)
+    sample.recorded = _recorded(_ring(ranks, folder), time.monotonic() + RECORDER_S)
+    return sample
 
 
-def _path(folder: str, pid: int, rank: Rank) -> str:
+def _path(folder: str, pid: int, rank: WatchedRank) -> str:
     """Where it answers: what was spawned into a file of its own, what was forked into its rank's."""
     own, ranks = (os.path.join(folder, "stacks", f"{os.uname().nodename}.{number}.stack") for number in (pid, rank.pid))
     return own if os.path.exists(own) else ranks
 
 
-def _ask(pid: int, rank: Rank, path: str, number: int, end: float) -> list[Frame]:
+def _ask(pid: int, rank: WatchedRank, path: str, number: int, end: float) -> list[Frame]:
     """A process's main thread. A head in the file says whose stack follows, and in which state the process was."""
     state = child.state_of(pid)
     head = {"rank": rank.rank, "pid": pid, "rank_pid": rank.pid, "node": os.uname().nodename, "look": number}
@@ -122,7 +122,7 @@ def _py_spy(pid: int) -> bytes:
     return b""
 
 
-def _ring(ranks: list[Rank], folder: str) -> dict[int, str]:
+def _ring(ranks: list[WatchedRank], folder: str) -> dict[int, str]:
     """Asks for the flight recorders: a thread of each rank listens, once torch.distributed is imported. Returns the
     files that are to come, by pid."""
     awaited = {}
@@ -140,12 +140,12 @@ def _ring(ranks: list[Rank], folder: str) -> dict[int, str]:
 def _recorded(awaited: dict[int, str], end: float) -> dict[int, str]:
     """The last entry of each, which tells whether a rank goes on: its stack is often the same in each step. Those that
     do not answer (native code holds Python's lock; there is no group) have none."""
-    found: dict[int, str] = {}
-    while awaited.keys() - found.keys() and time.monotonic() < end:
-        for pid in awaited.keys() - found.keys():
+    last_entries: dict[int, str] = {}
+    while awaited.keys() - last_entries.keys() and time.monotonic() < end:
+        for pid in awaited.keys() - last_entries.keys():
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
                 with open(awaited[pid], encoding="utf-8") as file:
                     last = json.load(file)["entries"][-1]
-                found[pid] = json.dumps([last["record_id"], last["state"], last.get("retired")])
+                last_entries[pid] = json.dumps([last["record_id"], last["state"], last.get("retired")])
         time.sleep(0.02)
-    return found
+    return last_entries

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 
 from preflight.core import rank_ranges
-from preflight.debug.job import Job
+from preflight.debug.job import RunningJob
 from preflight.debug.ranks import Ranks
-from preflight.debug.stack_sample import Look, look
+from preflight.debug.stack_sample import StackSample, look
 from preflight.engine import child
 
 APART_S = 3.0
@@ -24,22 +24,22 @@ storage (state R or D) takes less, and works too."""
 
 
 @dataclass
-class Silence:
+class StallDetector:
     """Watches one job."""
 
     after_s: float | None
     """Seconds without output and without a rank that comes or goes; None: nothing is called a hang."""
     folder: str
-    said: bool = False
+    has_explained: bool = False
     _since: float = 0.0
 
-    def due_s(self, job: Job, ranks: Ranks) -> float:
+    def due_s(self, job: RunningJob, ranks: Ranks) -> float:
         """Seconds until it is to be looked at."""
         if self.after_s is None:
             return 3600.0
         return max(_latest(job, ranks), self._since) + self.after_s - time.monotonic()
 
-    def look(self, job: Job, ranks: Ranks) -> tuple[str, bool]:
+    def look(self, job: RunningJob, ranks: Ranks) -> tuple[str, bool]:
         """What is to be told of it, and whether it hangs. Takes APART_S and as long as the ranks take to answer."""
         silent_s, before = time.monotonic() - job.latest_output, _latest(job, ranks)
         ranks.look()  # the kernel's word of one that came may be missing
@@ -62,22 +62,22 @@ class Silence:
     def _go_on(self, ranks: Ranks, why: str) -> tuple[str, bool]:
         """What was seen is no trace of a later failure. Why it goes on is told once."""
         self._since = time.monotonic()
-        told, self.said = "" if self.said else why, self.said or bool(why)
+        message, self.has_explained = "" if self.has_explained else why, self.has_explained or bool(why)
         ranks.forget_recorders()
         stacks = os.path.join(self.folder, "stacks")
         with contextlib.suppress(OSError):
             for name in os.listdir(stacks):
                 if name.startswith(f"{os.uname().nodename}."):
                     os.truncate(os.path.join(stacks, name), 0)
-        return told, False
+        return message, False
 
 
-def _latest(job: Job, ranks: Ranks) -> float:
+def _latest(job: RunningJob, ranks: Ranks) -> float:
     """When it wrote last, or a rank came or went."""
     return max(job.latest_output, ranks.latest_event)
 
 
-def _stays_silent(job: Job, ranks: Ranks, before: float, seconds: float) -> bool:
+def _stays_silent(job: RunningJob, ranks: Ranks, before: float, seconds: float) -> bool:
     """Whether it has neither ended nor told anything new after so many seconds; it returns when it has."""
     end = time.monotonic() + seconds
     while (same := job.code is None and _latest(job, ranks) == before) and time.monotonic() < end:
@@ -109,6 +109,6 @@ def _who(moved: list[int], ranks: Ranks) -> str:
     return rank_ranges.ranks(numbers) if numbers else rank_ranges.count(len(moved), "DataLoader worker")
 
 
-def _hung(silent_s: float, seen: Look) -> str:
+def _hung(silent_s: float, seen: StackSample) -> str:
     about = f"no process moved within {APART_S:.0f} s" if seen.places else "no rank told where it stands"
     return f"the job hangs: no output for {silent_s:.0f} s, and {about}; it is ended"

@@ -16,7 +16,7 @@ MOST_NODES = 10**5
 
 
 @dataclass(frozen=True)
-class Request:
+class RendezvousRequest:
     """What was asked."""
 
     host: str
@@ -50,19 +50,19 @@ def add_to(command: argparse.ArgumentParser, seconds: Callable[[str], float]) ->
     command.add_argument("--rdzv-conf", default="", metavar="CONF", help="as torchrun will be given it (is_host=1)")
 
 
-def request(options: argparse.Namespace) -> Request:
+def request(options: argparse.Namespace) -> RendezvousRequest:
     """Raises UsageError."""
-    found = ENDPOINT.fullmatch(options.endpoint)
-    if not found or not 0 < int(found["port"]) < 2**16:
+    match = ENDPOINT.fullmatch(options.endpoint)
+    if not match or not 0 < int(match["port"]) < 2**16:
         expected = "HOST:PORT is expected, as in node-0:29500 or [fd00::1]:29500"
         raise UsageError(f"--endpoint {options.endpoint}: {expected}", everywhere=False)
     elastic = "; of an elastic job (1:4) say the number that you start"
     size = _number("--nnodes", options.nnodes, 1, MOST_NODES, elastic)
     rank = _number("--node-rank", options.node_rank, 0, size - 1, f" with --nnodes {size}")
-    host, says = found["v6"] or found["host"], "is_host=" in options.rdzv_conf
+    host, says = match["v6"] or match["host"], "is_host=" in options.rdzv_conf
     if host in ANY:
         raise UsageError(f"--endpoint {options.endpoint}: a host that all nodes reach is expected", everywhere=False)
-    return Request(host, int(found["port"]), size, rank, options.timeout, options.rdzv_backend, says)
+    return RendezvousRequest(host, int(match["port"]), size, rank, options.timeout, options.rdzv_backend, says)
 
 
 def _number(option: str, text: str, least: int, most: int, more: str) -> int:

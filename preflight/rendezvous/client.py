@@ -21,7 +21,7 @@ from preflight.rendezvous.node import (
     REACHED,
     TARGETS,
     VERDICT,
-    Node,
+    RendezvousNode,
     Stopped,
 )
 from preflight.sdk import reachability, tcp
@@ -32,7 +32,7 @@ ENOUGH_S = 5.0
 WAITED = "See node 0's output: it names who came. Start all nodes within the time of --timeout, node 0 first."
 
 
-class Guest(Node):
+class ClientNode(RendezvousNode):
     """Any node but node 0."""
 
     _last: Reach = NOTHING
@@ -40,8 +40,8 @@ class Guest(Node):
 
     def run(self) -> list[Reported]:
         """The findings that node 0 has published. Raises Stopped where it does not come so far."""
-        said = f"preflight rendezvous: node {self.request.node_rank} of {self.request.nnodes} ({self.name})"
-        self.say(f"{said} to {self.request.endpoint}, at most {self.request.timeout_s:.0f} s")
+        intro = f"preflight rendezvous: node {self.request.node_rank} of {self.request.nnodes} ({self.name})"
+        self.say(f"{intro} to {self.request.endpoint}, at most {self.request.timeout_s:.0f} s")
         furthest: Stopped | None = None
         while (reach := self._await_endpoint()) is not None:
             left = self.loop.left
@@ -85,9 +85,9 @@ class Guest(Node):
             targets = self._fetch(place, TARGETS)["targets"]
             reached = self.reach_all([(str(target["name"]), int(target["port"])) for target in targets])
             self.loop.request("append", key=REACHED, value=json.dumps({"place": place, "reached": reached}))
-            found = wire_format.findings(self._fetch(place, VERDICT))
+            findings = wire_format.findings(self._fetch(place, VERDICT))
             self.loop.request("append", key=BYE, value="{}")
-            return found
+            return findings
         except StoreLost as why:
             text = f"{why}, after this node had reached it; expected node 0 to wait for all nodes"
             raise Stopped(codes.STORE_LOST.fail(text, node=self.name, evidence=self.evidence)) from None

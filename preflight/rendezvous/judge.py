@@ -15,7 +15,7 @@ LISTED = 8
 """Nodes that a sentence names."""
 
 
-class Arrival(TypedDict):
+class NodeArrival(TypedDict):
     """What a node says of itself when it has reached the endpoint."""
 
     node_rank: int
@@ -37,7 +37,7 @@ class Arrival(TypedDict):
     """By address, as torch's store looks them up; None: not within the patience."""
 
 
-class Seen(TypedDict):
+class Observations(TypedDict):
     """All that node 0 knows in the end."""
 
     host: str
@@ -45,7 +45,7 @@ class Seen(TypedDict):
     backend: str
     """torchrun's --rdzv-backend: c10d or static."""
     waited_s: float
-    arrivals: Mapping[int, Arrival]
+    arrivals: Mapping[int, NodeArrival]
     """By their number, in the order in which they came."""
     targets: Sequence[tuple[int, str]]
     """The numbers of those whose ephemeral ports were tried, and by which name."""
@@ -55,7 +55,7 @@ class Seen(TypedDict):
     """By the number of who tried, one for each target. Who did not answer any more is not there."""
 
 
-def judge(seen: Seen) -> Iterator[Finding]:
+def judge(seen: Observations) -> Iterator[Finding]:
     """What stands against a start of torchrun."""
     yield from _numbers(seen)
     yield from _unlike(seen)
@@ -64,19 +64,19 @@ def judge(seen: Seen) -> Iterator[Finding]:
     for arrival in _present(seen).values():
         yield from alone(arrival, seen["host"])
     for place, (target, name) in enumerate(seen["targets"]):
-        reached = {number: found[place] for number, found in seen["reached"].items() if number != target}
+        reached = {number: reaches[place] for number, reaches in seen["reached"].items() if number != target}
         yield from _ports(seen["arrivals"], target, name, reached)
 
 
-def _present(seen: Seen) -> dict[int, Arrival]:
+def _present(seen: Observations) -> dict[int, NodeArrival]:
     """Those that stayed to the end."""
-    return {number: one for number, one in seen["arrivals"].items() if number in seen["reached"]}
+    return {number: arrival for number, arrival in seen["arrivals"].items() if number in seen["reached"]}
 
 
-def _numbers(seen: Seen) -> Iterator[Finding]:
+def _numbers(seen: Observations) -> Iterator[Finding]:
     """Who came under which number. A node that was started again came twice, and only one of these stayed."""
     counted = _present(seen)
-    holders: dict[int, list[Arrival]] = {}
+    holders: dict[int, list[NodeArrival]] = {}
     for arrival in counted.values():
         holders.setdefault(arrival["node_rank"], []).append(arrival)
     for rank, twins in holders.items():
@@ -104,7 +104,9 @@ def _numbers(seen: Seen) -> Iterator[Finding]:
         yield _never_came(missing, votes.usual, seen, holders)
 
 
-def _never_came(missing: set[int], of: int, seen: Seen, holders: Mapping[int, Sequence[Arrival]]) -> Finding:
+def _never_came(
+    missing: set[int], of: int, seen: Observations, holders: Mapping[int, Sequence[NodeArrival]]
+) -> Finding:
     many = "s" if len(missing) > 1 else ""
     came = _some([f"{rank} ({some[0]['name']})" for rank, some in sorted(holders.items())])
     numbers = rank_ranges.to_text(missing).replace(",", ", ")
@@ -114,7 +116,7 @@ def _never_came(missing: set[int], of: int, seen: Seen, holders: Mapping[int, Se
     return codes.NEVER_CAME.fail(text)
 
 
-def _unlike(seen: Seen) -> Iterator[Finding]:
+def _unlike(seen: Observations) -> Iterator[Finding]:
     """Node 0 may know itself by others."""
     present = {number: arrival for number, arrival in _present(seen).items() if arrival["node_rank"]}
     known = {number: arrival["reach"]["connections"] for number, arrival in present.items()}
@@ -123,15 +125,15 @@ def _unlike(seen: Seen) -> Iterator[Finding]:
         yield codes.UNLIKE.warn(text, evidence={"name": seen["host"]}, **where)
 
 
-def _servers(seen: Seen) -> Iterator[Finding]:
+def _servers(seen: Observations) -> Iterator[Finding]:
     """torch decides by host names and addresses who serves the store. (A second agent on node 0's own machine tries,
     finds the port taken, and becomes a client.)"""
     evidence = {"name": seen["host"]}
     for arrival in _present(seen).values():
         if arrival["nameless"]:
             text = f"torchrun asks for the node's own name, {arrival['name']}, and fails: {arrival['nameless']}"
-            found = {"node": arrival["name"], "evidence": {"name": arrival["name"]}}
-            yield codes.NAMELESS.fail(f"{text}; expected it to resolve there", **found)
+            details = {"node": arrival["name"], "evidence": {"name": arrival["name"]}}
+            yield codes.NAMELESS.fail(f"{text}; expected it to resolve there", **details)
         here, used = arrival["node_rank"] == 0, tcp.used(arrival["reach"]["connections"])
         elsewhere = used is not None and used["address"] != used["source"]
         if here and arrival["serves"] is False:
@@ -142,7 +144,7 @@ def _servers(seen: Seen) -> Iterator[Finding]:
             yield codes.SPLIT.fail(text, node=arrival["name"], evidence=evidence)
 
 
-def alone(arrival: Arrival, host: str) -> Iterator[Finding]:
+def alone(arrival: NodeArrival, host: str) -> Iterator[Finding]:
     """What a node sees by itself, and what does not hinder it."""
     node, reach = arrival["name"], arrival["reach"]
     used = tcp.used(reach["connections"])
@@ -165,17 +167,19 @@ def alone(arrival: Arrival, host: str) -> Iterator[Finding]:
 def unreached(reach: Reach, host: str, port: int, node: str) -> Finding:
     """Why a node that is not node 0 does not reach the endpoint."""
     evidence = {"name": host, "port": port}
-    found = reach["connections"]
+    connections = reach["connections"]
     text = f"{reachability.why(reach, host, port)}, expected node 0's store at {host}:{port}"
-    if not found:
+    if not connections:
         return codes.UNRESOLVED.fail(text, node=node, evidence=evidence)
-    evidence["address"] = found[0]["address"]
-    if all(tcp.is_loopback(connection["address"]) for connection in found):
+    evidence["address"] = connections[0]["address"]
+    if all(tcp.is_loopback(connection["address"]) for connection in connections):
         return codes.LOOPBACK.fail(text, node=node, evidence=evidence)
-    return codes.BY_KIND[found[0]["kind"]].fail(text, node=node, evidence=evidence)
+    return codes.BY_KIND[connections[0]["kind"]].fail(text, node=node, evidence=evidence)
 
 
-def _ports(arrivals: Mapping[int, Arrival], target: int, name: str, reached: Mapping[int, Reach]) -> Iterator[Finding]:
+def _ports(
+    arrivals: Mapping[int, NodeArrival], target: int, name: str, reached: Mapping[int, Reach]
+) -> Iterator[Finding]:
     """Where more than half do not reach the target, it is the target's fault; each node by itself where few do not."""
     there = arrivals[target]
     by_rank = sorted(reached, key=lambda number: arrivals[number]["node_rank"])
@@ -194,7 +198,7 @@ def _ports(arrivals: Mapping[int, Arrival], target: int, name: str, reached: Map
         yield code.fail(text, evidence=evidence, **here, **where)
 
 
-def source(arrival: Arrival) -> str:
+def source(arrival: NodeArrival) -> str:
     """The address from which it came."""
     used = tcp.used(arrival["reach"]["connections"])
     return used["source"] if used else "?"

@@ -24,8 +24,8 @@ from preflight.engine.event_loop import EventLoop, Log
 from preflight.engine.process_group import TorchBroken, import_torch
 from preflight.engine.store_client import StoreClient
 from preflight.rendezvous import codes
-from preflight.rendezvous.arguments import Request
-from preflight.rendezvous.judge import Arrival
+from preflight.rendezvous.arguments import RendezvousRequest
+from preflight.rendezvous.judge import NodeArrival
 from preflight.sdk import tcp
 from preflight.sdk.tcp import Reach
 
@@ -59,10 +59,10 @@ class Stopped(Exception):  # noqa: N818 -- an event
         self.finding, self.is_final = finding, is_final
 
 
-class Node:
+class RendezvousNode:
     """What every node does."""
 
-    def __init__(self, request: Request, say: Callable[[str], None]) -> None:
+    def __init__(self, request: RendezvousRequest, say: Callable[[str], None]) -> None:
         self.request, self._say = request, say
         self.loop = EventLoop(request.timeout_s)
         self.loop.watches_launcher = False  # started in the background of a shell that ends, it goes on
@@ -101,13 +101,13 @@ class Node:
         screen, within_s = os.dup(1), max(1.0, self.loop.left)
         text = f"import torch did not end within {within_s:.0f} s, expected seconds: see the file system it lies on"
         slug = "broken_torch" if within_s >= IMPORT_S else "no_time"
-        told = f"FAIL  {self.name}  [{codes.FAMILY}.{slug}]\n      {text}\n"
-        watcher = Child(lambda channel, _: _end_parent(channel, within_s, screen, told), "watcher", keep=(screen,))
+        message = f"FAIL  {self.name}  [{codes.FAMILY}.{slug}]\n      {text}\n"
+        watcher = Child(lambda channel, _: _end_parent(channel, within_s, screen, message), "watcher", keep=(screen,))
         try:
             import_torch()
         except TorchBroken as why:
-            found = codes.BROKEN_TORCH.fail(f"{why}, expected it to work", node=self.name)
-            raise Stopped(found, is_final=True) from None
+            finding = codes.BROKEN_TORCH.fail(f"{why}, expected it to work", node=self.name)
+            raise Stopped(finding, is_final=True) from None
         finally:
             watcher.end()
             os.close(screen)
@@ -120,8 +120,8 @@ class Node:
         patience_s = min(LOOK_S, max(0.5, self.loop.left / 3))
         calls = {str(i): partial(tcp.reach, name, port, patience_s) for i, (name, port) in enumerate(targets)}
         look = self.loop.ask("look", lambda: {**tcp.in_time(calls, 2.5 * patience_s)}, 3 * patience_s)
-        found = look.value_or({})
-        return [found.get(str(i), NOTHING) for i in range(len(targets))]
+        reaches = look.value_or({})
+        return [reaches.get(str(i), NOTHING) for i in range(len(targets))]
 
     def join(self) -> str | None:
         """Becomes a client of the store at the endpoint; who serves it says so there. None: it does not say so, and
@@ -132,17 +132,17 @@ class Node:
         self.loop.store = self._store_client
         self._store_client.connected()
         end = self.loop.until(AGAIN_S * 4)
-        said: str | None = None
-        while (said := self.loop.request("fetch", keys=[HOST])[0]) is None and time.monotonic() < end:
+        nonce: str | None = None
+        while (nonce := self.loop.request("fetch", keys=[HOST])[0]) is None and time.monotonic() < end:
             self.pause(POLL_S)
-        return said
+        return nonce
 
     def drop_store_client(self) -> None:
         if self._store_client:
             self._store_client.end()
         self._store_client = self.loop.store = None
 
-    def arrival(self, reach: Reach) -> Arrival:
+    def arrival(self, reach: Reach) -> NodeArrival:
         """What this node says of itself."""
         request, used = self.request, tcp.used(reach["connections"])
         about: dict[str, Any] = {"full_name": self.name, "serves": None, "nameless": ""}
@@ -188,10 +188,10 @@ class Node:
         self.loop.end_children()
 
 
-def _end_parent(channel: Channel, after_s: float, screen: int, told: str) -> None:
+def _end_parent(channel: Channel, after_s: float, screen: int, message: str) -> None:
     """Unless the parent ends this process before."""
     if not select.select([channel.fileno()], [], [], after_s)[0]:
-        os.write(screen, told.encode())
+        os.write(screen, message.encode())
         os.kill(os.getppid(), signal.SIGKILL)
 
 
@@ -205,7 +205,7 @@ def _listen() -> socket.socket:
     return made
 
 
-def _about_this_host(request: Request) -> dict[str, Any]:
+def _about_this_host(request: RendezvousRequest) -> dict[str, Any]:
     """By torch's own rule, which is no public one: where it is gone, nobody knows."""
     serves: bool | None = None
     nameless = ""

@@ -46,5 +46,5 @@ def _module(command: list[str]) -> str:
     """What a Python runs by -m: of an agent of torchrun it is the word that tells."""
     at = command.index("-m") + 1 if "-m" in command[:4] else len(command)
     scripts = [os.path.basename(word) for word in command[1:2] if os.path.basename(word) == "torchrun"]
-    found = [*command[at : at + 1], *scripts]
-    return f" {found[0]}" if found else ""
+    programs = [*command[at : at + 1], *scripts]
+    return f" {programs[0]}" if programs else ""

@@ -11,7 +11,7 @@ from preflight.engine.child import Child
 from preflight.engine.event_loop import Log
 from preflight.engine.store_client import StoreLost, host_store
 from preflight.rendezvous import codes, port_owner, wire_format
-from preflight.rendezvous.judge import SLOW_S, Arrival, Seen, judge, source
+from preflight.rendezvous.judge import SLOW_S, NodeArrival, Observations, judge, source
 from preflight.rendezvous.node import (
     ARRIVALS,
     BYE,
@@ -23,7 +23,7 @@ from preflight.rendezvous.node import (
     STORE_S,
     TARGETS,
     VERDICT,
-    Node,
+    RendezvousNode,
     Stopped,
 )
 from preflight.sdk import reachability, tcp
@@ -44,7 +44,7 @@ FIRST_CLIENT = "::ffff:127.0.0.1"
 """The server's own, as the server knows it."""
 
 
-class Host(Node):
+class ServerNode(RendezvousNode):
     """Node 0."""
 
     _store_host: Child | None = None
@@ -54,17 +54,17 @@ class Host(Node):
     def run(self) -> list[Reported]:
         """All findings. Raises Stopped where it cannot serve, or the endpoint does not lead to it."""
         request = self.request
-        said_ = f"preflight rendezvous: node 0 of {request.nnodes} ({self.name}) serves {request.endpoint}"
-        self.say(f"{said_}, at most {request.timeout_s:.0f} s")
+        intro = f"preflight rendezvous: node 0 of {request.nnodes} ({self.name}) serves {request.endpoint}"
+        self.say(f"{intro}, at most {request.timeout_s:.0f} s")
         self._serve()
         own = self.arrival(self._reach_itself())
         self._place = self.loop.request("append", key=ARRIVALS, value=json.dumps(own))
         came, start = Log(self.loop, ARRIVALS), time.monotonic()
         arrivals = self._gather({self._place: own}, came)
         seen = self._ask_all(arrivals, came, time.monotonic() - start)
-        found = [reported(finding) for finding in judge(seen)]
-        self._publish(found, len(seen["reached"]) - 1)
-        return found
+        findings = [reported(finding) for finding in judge(seen)]
+        self._publish(findings, len(seen["reached"]) - 1)
+        return findings
 
     def _serve(self) -> None:
         request, port = self.request, self.request.port
@@ -86,8 +86,8 @@ class Host(Node):
         if message is None or "error" in message:
             why = (message or {}).get("error", "it did not start")
             text = f"torch's store cannot be served at port {request.port}: {why}; expected it to be"
-            found = codes.NOT_SERVED.fail(text, node=self.name, evidence=self.evidence)
-            raise Stopped(self._slow_names() or found)
+            finding = codes.NOT_SERVED.fail(text, node=self.name, evidence=self.evidence)
+            raise Stopped(self._slow_names() or finding)
 
     def _slow_names(self) -> Finding | None:
         """The store asks for the name of its own first client before it answers."""
@@ -122,7 +122,7 @@ class Host(Node):
             raise Stopped(code.fail(text, node=self.name, evidence=self.evidence))
         return reach
 
-    def _gather(self, arrivals: dict[int, Arrival], came: Log) -> dict[int, Arrival]:
+    def _gather(self, arrivals: dict[int, NodeArrival], came: Log) -> dict[int, NodeArrival]:
         """Until every number has come, or time is up, of which the rest needs some."""
         nnodes = self.request.nnodes
         end = self.loop.end_at - min(ANSWER_S + GOODBYE_S, 0.4 * self.request.timeout_s)
@@ -145,12 +145,12 @@ class Host(Node):
             self.pause(POLL_S)
         return arrivals
 
-    def _new(self, came: Log) -> list[tuple[int, Arrival]]:
+    def _new(self, came: Log) -> list[tuple[int, NodeArrival]]:
         """The other nodes' arrivals since. Of another version of preflight nothing may be known: it never came."""
         made = ((number, wire_format.arrival(entry)) for number, entry in self.entries(came))
         return [(number, arrival) for number, arrival in made if arrival and number != self._place]
 
-    def _ask_all(self, arrivals: dict[int, Arrival], came: Log, waited_s: float) -> Seen:
+    def _ask_all(self, arrivals: dict[int, NodeArrival], came: Log, waited_s: float) -> Observations:
         """Has all nodes connect to an ephemeral port of node 0, and of the node that c10d makes the workers' master:
         the first by its full name (torch's dynamic_rendezvous sorts the nodes)."""
         request, own = self.request, self._place
@@ -171,7 +171,7 @@ class Host(Node):
         }  # fmt: skip
 
     def _await_answers(
-        self, arrivals: dict[int, Arrival], came: Log, reached: dict[int, list[Reach]], targets: int
+        self, arrivals: dict[int, NodeArrival], came: Log, reached: dict[int, list[Reach]], targets: int
     ) -> set[int]:
         """Adds to `reached`, and to `arrivals` what was started again just now. Who had used up its own time."""
         answers, gone = Log(self.loop, REACHED), Log(self.loop, LEFT)
@@ -190,10 +190,10 @@ class Host(Node):
             self.pause(POLL_S)
         return left - set(reached)
 
-    def _publish(self, found: list[Reported], others: int) -> None:
+    def _publish(self, findings: list[Reported], others: int) -> None:
         """For all nodes, and waits a moment until they have it: the store goes with this process."""
         self.loop.begin_ending()
-        published = [finding.to_json() for finding in found[:MOST_PUBLISHED]]
+        published = [finding.to_json() for finding in findings[:MOST_PUBLISHED]]
         self.loop.request("put", key=VERDICT, value=json.dumps({"findings": published}))
         end = time.monotonic() + GOODBYE_S
         while self.loop.request("count", key=BYE) < others and time.monotonic() < end:
@@ -205,7 +205,7 @@ class Host(Node):
             self._store_host.end()
 
 
-def is_odd(arrivals: Mapping[int, Arrival]) -> bool:
+def is_odd(arrivals: Mapping[int, NodeArrival]) -> bool:
     """Whether waiting longer will not help, though a number is missing: as many came as one of them expects. A node
     that was started again counts once."""
     came = {(arrival["name"], arrival["node_rank"], source(arrival)) for arrival in arrivals.values()}

@@ -4,7 +4,7 @@ from typing import Any
 
 from preflight.core.finding import Reported
 from preflight.rendezvous.arguments import MOST_NODES
-from preflight.rendezvous.judge import Arrival
+from preflight.rendezvous.judge import NodeArrival
 from preflight.sdk.tcp import Connection, Reach
 
 LONGEST = 255
@@ -14,10 +14,10 @@ MOST = 64
 KINDS = ("", "refused", "filtered", "no_route", "reset")
 
 
-def arrival(entry: dict[str, Any]) -> Arrival | None:
+def arrival(entry: dict[str, Any]) -> NodeArrival | None:
     """None for what no node of this version has written."""
     try:
-        made: Arrival = {
+        made: NodeArrival = {
             "node_rank": _number(entry["node_rank"], 0), "nnodes": _number(entry["nnodes"], 1),
             "name": _text(entry["name"]), "full_name": _text(entry["full_name"]),
             "addresses": [_text(address) for address in entry["addresses"][:MOST]], "port": _number(entry["port"], 1),

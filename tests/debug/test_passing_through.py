@@ -27,6 +27,16 @@ time.sleep(0.3)  # a second one would come now
 print(got, flush=True)
 sys.exit(5)
 """
+STARTS_SLOWLY = """
+import os, subprocess, time
+class Slow(subprocess.Popen):
+    def __init__(self, *words, **more):
+        super().__init__(*words, **more)
+        while not os.path.exists("sent"): time.sleep(0.01)
+subprocess.Popen = Slow
+from preflight.__main__ import command
+command()
+"""
 
 
 def words(*command: str, options: tuple[str, ...] = ()) -> list[str]:
@@ -121,6 +131,19 @@ def test_a_signal_is_passed_once(number: signal.Signals, tmp_path: Path) -> None
     assert process.returncode == 5
     assert f"[{int(number)}]" in out.decode()
     assert f"after {number.name} was passed to it" in err.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_first_moment_ends_the_job(number: signal.Signals, tmp_path: Path) -> None:
+    """The job sends it to `debug`, which goes on only afterwards, as on a loaded host."""
+    job = f"echo $$ > pid; kill -{number.name.removeprefix('SIG')} $PPID; touch sent; exec sleep 300"
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS_SLOWLY, "debug", "--", "sh", "-c", job], cwd=tmp_path, env=environment(),
+        capture_output=True, timeout=PATIENCE_S, preexec_fn=_heed_signals,
+    )  # fmt: skip
+    assert done.returncode == 128 + number, done.stderr.decode()
+    assert f"after {number.name} was passed to it" in done.stderr.decode()
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_ctrl_c_on_a_terminal_arrives_once(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from preflight.checks.comm.init import failed_init
 from preflight.errors import UsageError
 from preflight.explain import pages
-from preflight.explain.read.reader import Input, Reader
+from preflight.explain.inputs import Input
+from preflight.explain.read.reader import Reader
 from preflight.failure_book import book as failure_book
 from preflight.failure_book.book import Book, Match, Signature, book
 from preflight.failure_book.line import Line

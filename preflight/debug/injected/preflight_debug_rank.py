@@ -214,14 +214,14 @@ class Rank:
                 return
             import json
 
-            said = json.loads(dump(True, False))
+            trace = json.loads(dump(True, False))
             ranks = {name: sorted(groups.pg_group_ranks[group]) for group, name in groups.pg_names.items()}
-            if not said.get("pg_config"):  # gloo writes none
-                said["pg_config"] = {name: {"name": name, "ranks": str(those)} for name, those in ranks.items()}
-            said.update(rank=self.record["rank"], node=self.node, pid=self.pid)
+            if not trace.get("pg_config"):  # gloo writes none
+                trace["pg_config"] = {name: {"name": name, "ranks": str(those)} for name, those in ranks.items()}
+            trace.update(rank=self.record["rank"], node=self.node, pid=self.pid)
             path = self.path("recorded", "rank-%d.json" % self.record["rank"])  # noqa: UP031 -- as torch's own names end
             with open(path + ".tmp", "w") as file:
-                json.dump(said, file)
+                json.dump(trace, file)
             os.replace(path + ".tmp", path)
         except Exception:  # noqa: S110 -- torch's records have no promised form
             pass

@@ -160,12 +160,12 @@ class Tracebacks:
 def exception(text: str, indented: bool) -> tuple[str, str] | None:
     """Type, without its module, and message of the exception in this line. If frames are `indented`, the first line
     that is not indented is one; otherwise its name must look like an error's."""
-    found = _EXCEPTION.match(text.rstrip() if indented else text.strip())
-    if not found or found["type"].isupper():
+    match = _EXCEPTION.match(text.rstrip() if indented else text.strip())
+    if not match or match["type"].isupper():
         return None
-    name = found["type"].rpartition(".")[2]
+    name = match["type"].rpartition(".")[2]
     if _NAMED_LIKE_ONE.search(name) or (indented and name[:1].isupper()):
-        return name, (found["text"] or "")[:LONGEST]
+        return name, (match["text"] or "")[:LONGEST]
     return None
 
 
