@@ -78,7 +78,7 @@ def assert_told(row: str, done: Finished) -> None:
     assert done.left_over == []
 
 
-@pytest.mark.parametrize("case", CASES, ids=[one.row for one in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[case.row for case in CASES])
 def test_a_job_that_fails_is_explained(case: Case, tmp_path: Path) -> None:
     if case.needs_root and (os.geteuid() or not shutil.which("unshare")):
         pytest.skip("a small /dev/shm of its own needs root and unshare")

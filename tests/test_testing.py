@@ -22,9 +22,9 @@ Judge = Callable[[Mapping[int, Any], Run], Iterator[Finding]]
 
 
 def by_free_space(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    for rank, one in facts.items():
-        if one["free_gb"] < run[LEAST_GB]:
-            yield FULL.fail(f"{one['free_gb']} GB free", device="sda", **run.job.where(rank))
+    for rank, disk in facts.items():
+        if disk["free_gb"] < run[LEAST_GB]:
+            yield FULL.fail(f"{disk['free_gb']} GB free", device="sda", **run.job.where(rank))
 
 
 def check(judge: Judge = by_free_space, **more: object) -> ModuleType:
@@ -234,7 +234,7 @@ def test_a_picture_that_takes_too_long_costs_no_finding() -> None:
             yield from ()
 
     found = testing.judge(check(draw=for_ever), {0: {"free_gb": 0}})
-    assert [one["code"] for one in found] == ["plugin.disk.full"]
+    assert [finding["code"] for finding in found] == ["plugin.disk.full"]
 
 
 def test_a_judge_may_not_yield_what_is_the_engines_own() -> None:
