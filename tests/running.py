@@ -29,11 +29,15 @@ DEADLINE_S = 60
 MARK = warm.MARK
 Process = subprocess.Popen[bytes] | warm.Child
 KERNEL = "node.kernel"
+HUNG_S = 400.0
+"""What takes longer has hung: this only ends the test, and is generous, since the machine may be loaded."""
 PATIENCE_S = 30.0
 """Beyond a run's own deadline: for imports on a loaded machine. A run that takes longer has hung."""
 _SWEEPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 _VARIANTS = {"ddp": "plain", "fsdp2": "plain", "fsdp": "full_shard"}
-ONE_VARIANT = tuple(word for name, only in _VARIANTS.items() for word in ("--set", f"train.{name}.variants={only}"))
+ONE_VARIANT = tuple(
+    word for name, variant in _VARIANTS.items() for word in ("--set", f"train.{name}.variants={variant}")
+)
 """All of them are under tests/train_smoke and in tests/checks/train/test_ddp.py."""
 SMALL = (
     *(word for name in _SWEEPS for word in ("--set", f"comm.{name}.max_mib=1")),
@@ -112,6 +116,16 @@ def plain_ranks(world: int, port: int | None = None, **more: str) -> list[dict[s
         )
         for rank in range(world)
     ]  # fmt: skip
+
+
+def run_to_end(
+    command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What a command on no rank prints, and how it ends. `env`: of the whole process."""
+    return subprocess.run(
+        command, env=environment() if env is None else env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=HUNG_S, check=False,
+    )  # fmt: skip
 
 
 def preflight(*arguments: str) -> list[str]:
