@@ -29,8 +29,8 @@ SHOWN = 3
 def findings(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     """What did not answer in this check, each once a node; what nobody can tell of is a skip (probing.complete)."""
     told: set[tuple[Any, ...]] = set()
-    for rank, one in facts.items():
-        for trouble in one["look"]["troubles"]:
+    for rank, measured in facts.items():
+        for trouble in measured["look"]["troubles"]:
             # A number of a rank that does not see all GPUs is its own.
             whose = (rank, trouble["gpu"]) if trouble["hidden"] else trouble["gpu"]
             key = run.job.node_of(rank).node, trouble["uuid"] or trouble["bus"] or whose
@@ -60,7 +60,7 @@ def _unanswered(trouble: Trouble, rank: int, run: Run) -> Finding:
 
 def _odd_answers(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     """Errors that a driver gives for most GPUs are its way."""
-    looks = [(rank, one["look"]) for rank, one in facts.items()]
+    looks = [(rank, measured["look"]) for rank, measured in facts.items()]
     total = sum(len(look["gpus"]) for _, look in looks)
     common = Counter(note for _, look in looks for notes in look["notes"].values() for note in set(notes))
     told: set[tuple[str, str]] = set()

@@ -138,8 +138,12 @@ def answers(probes: Sequence[Probe], within_s: float) -> Iterator[Probe]:
 
     end = time.monotonic() + within_s
     while busy := {probe.connection: probe for probe in probes if probe.busy}:
-        ready = [one for one in wait(list(busy), max(0.0, end - time.monotonic())) if isinstance(one, Connection)]
-        for probe in [busy[one] for one in ready] or list(busy.values()):
+        ready = [
+            connection
+            for connection in wait(list(busy), max(0.0, end - time.monotonic()))
+            if isinstance(connection, Connection)
+        ]
+        for probe in [busy[connection] for connection in ready] or list(busy.values()):
             probe.take() if ready else probe.give_up()
             if not probe.busy:
                 yield probe
