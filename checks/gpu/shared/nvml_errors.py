@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from preflight.check import Code, Finding, Run, words
-from preflight.checks.gpu.shared.nvml_process import UNKNOWN
-from preflight.checks.gpu.shared.nvml_survey import CUDA, PERMISSION, Trouble
+from preflight.checks.gpu.shared.nvml_survey import CUDA, PERMISSION, UNKNOWN, Trouble
 
 NO_ANSWER = Code(
     "A GPU, or the driver, does not answer.",
@@ -27,7 +26,7 @@ SHOWN = 3
 
 
 def findings(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    """What did not answer in this check, each once a node; what nobody can tell of is a skip (probing.complete)."""
+    """What did not answer in this check, each once a node; what nobody can tell of is a skip (nvml_survey.complete)."""
     told: set[tuple[Any, ...]] = set()
     for rank, measured in facts.items():
         for trouble in measured["look"]["troubles"]:

@@ -12,7 +12,7 @@ from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, option, ranges, words
 from preflight.checks.node.storage import mounts, one_file, sameness
-from preflight.checks.node.storage.path_probe import Hang, PathFacts, Probe
+from preflight.checks.node.storage.path_probe import Hang, PathFacts, PathProbe
 
 PLAN = Plan(Scope.WORLD, Level.QUICK, deadline_s=60.0, estimate_s=1.0)
 
@@ -106,19 +106,19 @@ def measure(ctx: Context) -> Facts:
         return {"paths": {}, "writers": writers}
     bounds = one_file.Bounds.within(ctx.deadline_s, ctx[PATIENCE_S])
     name = f".preflight-{os.urandom(8).hex()}"
-    probes = [Probe(path, f"{name}-{number}") for number, path in enumerate(paths)]
+    probes = [PathProbe(path, f"{name}-{number}") for number, path in enumerate(paths)]
     try:
         one_file.look(ctx, probes, writers, len(nodes), bounds)
     finally:
         for probe in probes:
-            probe.end()
+            probe.close()
     facts: Facts = {"paths": {probe.path: probe.facts for probe in probes}, "writers": writers}
     if why := _unsure(probes, ctx[PATIENCE_S]):
         raise Skip(why, facts)
     return facts
 
 
-def _unsure(probes: Sequence[Probe], patience_s: float) -> str:
+def _unsure(probes: Sequence[PathProbe], patience_s: float) -> str:
     """Why this cannot be held against a path; "" where it can."""
     for probe in probes:
         if probe.disturbed:
