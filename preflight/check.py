@@ -19,6 +19,8 @@ from preflight.core.outcome import Outcome
 from preflight.core.vote import Comparison, Vote, compare, vote
 from preflight.errors import NotApplicable, Skip
 from preflight.sdk import pairs
+from preflight.sdk.files import entries, read
+from preflight.sdk.probe import NoReply, NoReplyKind, Probe, Reply
 from preflight.sdk.user_code import UserCode, UserError
 
 if TYPE_CHECKING:
@@ -31,11 +33,15 @@ __all__ = [
     "Finding",
     "Job",
     "Level",
+    "NoReply",
+    "NoReplyKind",
     "Node",
     "NotApplicable",
     "Option",
     "Outcome",
     "Plan",
+    "Probe",
+    "Reply",
     "Run",
     "Scope",
     "Severity",
@@ -45,9 +51,11 @@ __all__ = [
     "Vote",
     "compare",
     "count",
+    "entries",
     "option",
     "pairs",
     "ranges",
+    "read",
     "seconds",
     "vote",
     "words",

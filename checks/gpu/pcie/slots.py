@@ -23,7 +23,7 @@ class End(TypedDict):
 
 def path_of(bus: str) -> list[End]:
     """The device, and the bridges above it up to the root port. A switch is two of them: its port down, its port up."""
-    return [_end(one) for one in (bus, *pci.above(bus))]
+    return [_end(device) for device in (bus, *pci.above(bus))]
 
 
 def _end(bus: str) -> End:
@@ -45,4 +45,4 @@ def _width(bus: str, name: str) -> int | None:
 def _generation(bus: str, name: str) -> int | None:
     """Of "16.0 GT/s PCIe"; older kernels write "8 GT/s"."""
     found = re.match(r"\d+(\.\d+)?", pci.text(bus, name))
-    return next((one for one, speed in GIGATRANSFERS.items() if found and speed == float(found[0])), None)
+    return next((generation for generation, speed in GIGATRANSFERS.items() if found and speed == float(found[0])), None)

@@ -60,34 +60,34 @@ def memory_rises(before: Health, after: Health) -> Iterator[Rise]:
         yield Rise(Severity.INFO, text, corrected, corrected=True)
 
 
-def _uncorrected(one: Health) -> Counts:
-    sram, remapped = one["sram"] or {}, one["remapped"] or {}
+def _uncorrected(health: Health) -> Counts:
+    sram, remapped = health["sram"] or {}, health["remapped"] or {}
     return {
-        "volatile": one["ecc_errors"].get("volatile_uncorrected"),
-        "aggregate": one["ecc_errors"].get("aggregate_uncorrected"),
+        "volatile": health["ecc_errors"].get("volatile_uncorrected"),
+        "aggregate": health["ecc_errors"].get("aggregate_uncorrected"),
         "SRAM volatile": sram.get("volatile_uncorrected"),
         "SRAM aggregate": sram.get("aggregate_uncorrected"),
         "SRAM threshold exceeded": sram.get("threshold_exceeded"),
         "remapped rows": remapped.get("uncorrected"),
         "failed remappings": remapped.get("failed"),
-        "retired pages": one["retired"].get("double_bit"),
+        "retired pages": health["retired"].get("double_bit"),
     }
 
 
-def _replaced(one: Health) -> Counts:
+def _replaced(health: Health) -> Counts:
     """After many corrected errors of one place."""
-    remapped = one["remapped"] or {}
+    remapped = health["remapped"] or {}
     return {
         "remapped rows": remapped.get("corrected"),
         "pending remappings": remapped.get("pending"),
-        "retired pages": one["retired"].get("single_bit"),
-        "pending retirements": one["retired"].get("pending"),
+        "retired pages": health["retired"].get("single_bit"),
+        "pending retirements": health["retired"].get("pending"),
     }
 
 
-def _corrected(one: Health) -> Counts:
+def _corrected(health: Health) -> Counts:
     names = ("volatile_corrected", "aggregate_corrected")
-    return {name.removesuffix("_corrected"): one["ecc_errors"].get(name) for name in names}
+    return {name.removesuffix("_corrected"): health["ecc_errors"].get(name) for name in names}
 
 
 # PCIe

@@ -1,14 +1,15 @@
 """What NVML tells of the GPUs, in plain typed data: the one module that knows pynvml.
 
-It runs in a process of its own that may hang (see nvml_survey.py). Every value is None where the driver, the card or a
+It runs in a Probe, since a call may hang (see nvml_survey.py). Every value is None where the driver, the card or a
 permission does not give it: that is normal. `Trouble` is raised where a GPU answers no more. New names are tried
 first, old ones after: drivers and versions of nvidia-ml-py lack one or the other.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from preflight.check import Probe
 from preflight.checks.gpu.shared.readings import Handle, Health, Identity, Mig, Process, System
 
 LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
@@ -31,19 +32,13 @@ class Trouble(Exception):  # noqa: N818 -- says what is wrong
 
 
 _about = [""]
-_announcing: list[Callable[[str], None]] = []
 _notes: list[str] = []
 """Answers that are neither a value nor normal, of the group being read."""
 
 
-def announce_to(told: Callable[[str], None]) -> None:
-    """Before every call its name goes there, so that a hang has a name."""
-    _announcing[:] = [told]
-
-
 def announce(name: str) -> None:
-    for told in _announcing:
-        told(name + _about[-1])
+    """Before every call, so that a hang has a name."""
+    Probe.doing(name + _about[-1])
 
 
 @contextlib.contextmanager

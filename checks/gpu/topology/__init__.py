@@ -91,10 +91,10 @@ def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
     wired = layouts(facts, run)
     pairs = outliers.pairs(wired, _without_p2p(run))
     wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
-    for one in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
-        wrong[one.layout.node] |= dict.fromkeys(one.cells, "")
-    for one in outliers.other_layout(wired)[0]:
-        wrong[one.layout.node] |= dict.fromkeys(one.cells, one.told)
+    for unlike in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
+        wrong[unlike.layout.node] |= dict.fromkeys(unlike.cells, "")
+    for unlike in outliers.other_layout(wired)[0]:
+        wrong[unlike.layout.node] |= dict.fromkeys(unlike.cells, unlike.told)
     for far in outliers.far_nics(wired):
         wrong[far.layout.node] |= {far.cell: ""} if far.cell else {}
     return topo_drawing.draw(wired, wrong)
@@ -107,8 +107,8 @@ def _without_p2p(run: Run) -> set[str]:
     """UUIDs of GPUs in MIG mode, which have none, and of those whose fabric is not ready, which gpu.nvlink tells."""
     known = cards(run.facts(INVENTORY), run)
     identities = looked_at(run.facts(INVENTORY), run, known)
-    sliced = {card.uuid for card, one in identities if one["mig"] and one["mig"]["current"]}
-    fabrics = ((card.uuid, one["fabric"]) for card, one in looked_at(run.facts(NVLINK), run, known))
+    sliced = {card.uuid for card, identity in identities if identity["mig"] and identity["mig"]["current"]}
+    fabrics = ((card.uuid, nvlink["fabric"]) for card, nvlink in looked_at(run.facts(NVLINK), run, known))
     return sliced | {uuid for uuid, fabric in fabrics if fabric and (fabric["state"] in (1, 2) or _failed(fabric))}
 
 
@@ -128,17 +128,17 @@ def _told(
     say: Callable[..., Finding], found: Iterable[Unlike], text: str, pairs: Iterable[Pair] = ()
 ) -> Iterator[Finding]:
     known = {(pair.layout.node, pair.cell): pair for pair in pairs} if found else {}
-    for one in found:
-        for where, between, cells in one.culprits():
+    for unlike in found:
+        for where, between, cells in unlike.culprits():
             first = cells[0]
-            pair = known.get((one.layout.node, first))
+            pair = known.get((unlike.layout.node, first))
             evidence = {
-                "pairs": len(cells), "near": one.layout.near[first[0]][first[1]],
-                "buses": [one.layout.cards[place].bus for place in first],
-                "serials": [one.layout.cards[place].serial for place in first],
+                "pairs": len(cells), "near": unlike.layout.near[first[0]][first[1]],
+                "buses": [unlike.layout.cards[place].bus for place in first],
+                "serials": [unlike.layout.cards[place].serial for place in first],
                 **({"forth": pair.forth, "back": pair.back} if pair else {}),
             }  # fmt: skip
-            message = text.format(between=between, told=one.told, expected=one.expected)
+            message = text.format(between=between, told=unlike.told, expected=unlike.expected)
             yield say(message, evidence=evidence, **where)
 
 
@@ -182,14 +182,14 @@ def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator
         for number, (card, place) in enumerate(zip(layout.cards, layout.places, strict=True))
     }
     inventory = run.facts(INVENTORY)
-    for rank, one in facts.items():
+    for rank, measured in facts.items():
         known = places.get((run.job.node_of(rank).node, device_of(inventory[rank]) if rank in inventory else None))
-        if not one["bound"] or known is None:
+        if not measured["bound"] or known is None:
             continue
         card, place, numa = known
-        if place["cpus"] and _numbers(one["cpus"]).isdisjoint(place["cpus"]):
+        if place["cpus"] and _numbers(measured["cpus"]).isdisjoint(place["cpus"]):
             near = ranges.to_text(place["cpus"])
-            text = f"bound to CPUs {one['cpus']}, expected some of {near}, which are near its GPU {card.gpu}"
+            text = f"bound to CPUs {measured['cpus']}, expected some of {near}, which are near its GPU {card.gpu}"
             where = {key: value for key, value in card.where.items() if key != "node"}
             node = {"numa": ranges.to_text(place["memory_nodes"] or [max(numa, 0)])}
             yield FAR_CPUS.warn(text, evidence={**node, "near": near}, **where, **run.job.where(rank))

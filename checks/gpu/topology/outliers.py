@@ -24,14 +24,14 @@ class Pair:
     """Two GPUs of a node that were looked at together, both ways."""
 
     layout: Layout
-    one: int
+    gpu: int
     other: int
     forth: Peer
     back: Peer
 
     @property
     def cell(self) -> Cell:
-        return self.one, self.other
+        return self.gpu, self.other
 
     @property
     def ways(self) -> tuple[int | None, int | None]:
@@ -43,13 +43,13 @@ class Pair:
 
     @property
     def linked(self) -> bool:
-        return self.layout.linked(self.one, self.other)
+        return self.layout.linked(self.gpu, self.other)
 
     @property
     def siblings(self) -> tuple[str, ...]:
         """Pairs with the same are alike."""
-        models = sorted((self.layout.cards[self.one].name, self.layout.cards[self.other].name))
-        return self.layout.near[self.one][self.other], *models
+        models = sorted((self.layout.cards[self.gpu].name, self.layout.cards[self.other].name))
+        return self.layout.near[self.gpu][self.other], *models
 
 
 def _way(peer: Peer) -> int | None:
@@ -62,11 +62,11 @@ def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[P
     """All whose P2P is known. `left_out`: UUIDs of GPUs that have none for a reason that is told elsewhere."""
     found = []
     for layout in layouts:
-        for one, other in layout.pairs:
-            forth, back = layout.peer(one, other), layout.peer(other, one)
-            uuids = layout.cards[one].uuid, layout.cards[other].uuid
+        for gpu, other in layout.pairs:
+            forth, back = layout.peer(gpu, other), layout.peer(other, gpu)
+            uuids = layout.cards[gpu].uuid, layout.cards[other].uuid
             if forth and back and left_out.isdisjoint(uuids):
-                pair = Pair(layout, one, other, forth, back)
+                pair = Pair(layout, gpu, other, forth, back)
                 found += [pair] if None not in pair.ways else []
     return found
 
@@ -89,14 +89,14 @@ class Unlike:
         shared = set.intersection(*map(set, self.cells))
         if len(self.cells) > 1 and len(shared) == 1:
             odd = min(shared)
-            others = [self._number(one if other == odd else other) for one, other in self.cells]
+            others = [self._number(gpu if other == odd else other) for gpu, other in self.cells]
             yield cards[odd].where, f"between GPU {self._number(odd)} and GPUs {ranges.to_text(others)}", self.cells
         elif 1 < len(self.cells) == self.possible:
             yield {"node": self.layout.node}, f"between any two of {len(cards)} GPUs", self.cells
         else:
-            for one, other in self.cells:
-                where = {**cards[one].where, "peer_gpu": cards[other].gpu}
-                yield where, f"between GPU {self._number(one)} and GPU {self._number(other)}", [(one, other)]
+            for gpu, other in self.cells:
+                where = {**cards[gpu].where, "peer_gpu": cards[other].gpu}
+                yield where, f"between GPU {self._number(gpu)} and GPU {self._number(other)}", [(gpu, other)]
 
     def _number(self, place: int) -> int:
         return int(self.layout.labels[place].removeprefix("GPU"))
@@ -122,7 +122,7 @@ def one_way(everyone: list[Pair]) -> list[Unlike]:
     for pair in everyone:
         forth, back = pair.ways
         if (forth == 0) != (back == 0):
-            first, last = (pair.one, pair.other) if forth == 0 else (pair.other, pair.one)
+            first, last = (pair.gpu, pair.other) if forth == 0 else (pair.other, pair.gpu)
             names = f"{pair.layout.labels[first]} to {pair.layout.labels[last]}"
             found.append((pair, f"{names}, not back: {STATUSES[(forth or 0) + (back or 0)]}", "expected both ways"))
     return _by_node(found, everyone)
@@ -157,7 +157,7 @@ def _some(alike: list[Pair], works: bool) -> str:
     first, *others = [pair for pair in alike if pair.works == works]
     labels = first.layout.labels
     more = f" and {ranges.count(len(others), 'other pair')}" if others else ""
-    return f"between {labels[first.one]} and {labels[first.other]} of {first.layout.node}{more}"
+    return f"between {labels[first.gpu]} and {labels[first.other]} of {first.layout.node}{more}"
 
 
 def past_nvlink(everyone: list[Pair]) -> list[Unlike]:
@@ -194,10 +194,10 @@ def other_layout(layouts: Iterable[Layout]) -> tuple[list[Unlike], list[str]]:
         for at, _ in votes.odd():
             found += list(_other_words(alike[at], alike[votes.ranks_of[votes.usual][0]], votes.share("node")))
         if not votes.unanimous and not votes.decided:
-            one, other = (alike[places[0]] for places in [*votes.ranks_of.values()][:2])
-            cell = next(cell for cell in one.pairs if _word(one, cell) != _word(other, cell))
-            names = " and ".join(one.labels[place] for place in cell)
-            sides = f"{_word(one, cell)} apart on {one.node}, {_word(other, cell)} on {other.node}"
+            layout, other = (alike[places[0]] for places in [*votes.ranks_of.values()][:2])
+            cell = next(cell for cell in layout.pairs if _word(layout, cell) != _word(other, cell))
+            names = " and ".join(layout.labels[place] for place in cell)
+            sides = f"{_word(layout, cell)} apart on {layout.node}, {_word(other, cell)} on {other.node}"
             ties.append(f"the nodes are wired unlike: {names} are {sides}")
     return found, ties
 

@@ -63,10 +63,10 @@ def _device(bus: str) -> Device | None:
 
 
 @lru_cache(maxsize=65536)
-def nearness(one: tuple[str, ...], other: tuple[str, ...], same_node: bool) -> str:
-    """One of NEARNESS. `one` and `other`: paths of devices; `same_node`: whether on one NUMA node. A switch is two
+def nearness(path: tuple[str, ...], other: tuple[str, ...], same_node: bool) -> str:
+    """One of NEARNESS. `path` and `other`: those of devices; `same_node`: whether on one NUMA node. A switch is two
     bridges in a path: its port up and its port down."""
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, other, strict=False)))
     if shared > 1:
-        return "PIX" if max(len(one), len(other)) - shared <= 2 else "PXB"
+        return "PIX" if max(len(path), len(other)) - shared <= 2 else "PXB"
     return "PHB" if shared else "NODE" if same_node else "SYS"

@@ -117,8 +117,8 @@ def measure(ctx: Context) -> Facts:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    for rank, one in facts.items():
-        node, log, setup = run.job.node_of(rank).node, one["log"] or NO_LOG, one["setup"]
+    for rank, measured in facts.items():
+        node, log, setup = run.job.node_of(rank).node, measured["log"] or NO_LOG, measured["setup"]
         for in_log in (_xids, _recovery, _driver, _mismatch, _tasks, _plain, _link_down):
             yield from in_log(log, node)
         yield from _aer(log, node, run[AER_A_MINUTE])
@@ -128,7 +128,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    logs = [log for one in facts.values() if (log := one["log"])]
+    logs = [log for measured in facts.values() if (log := measured["log"])]
     if not logs:
         return ""
     covered = min(min(run[WINDOW_S], log["uptime_s"], log["reaches_s"]) for log in logs)

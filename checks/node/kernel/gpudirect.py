@@ -54,22 +54,22 @@ def setup(root: str = "") -> Setup:
         "driver": _driver(root),
         "peermem": any(os.path.isdir(f"{root}/sys/module/{name}") for name in ("nvidia_peermem", "nv_peer_mem")),
         "redirecting": _redirecting(root, [*gpus, *nics]),
-        "translated": [one for one in (*gpus, *nics) if _domain(root, one).startswith("DMA")],
+        "translated": [device for device in (*gpus, *nics) if _domain(root, device).startswith("DMA")],
         "nvswitches": 0 if _links_off(root) else len(_pci(root, NVIDIA, SWITCH)),
         "fabric_manager": _runs(root, "nv-fabricmanage"),  # the kernel keeps 15 letters
     }
 
 
-def has_dmabuf(one: Setup) -> bool:
+def has_dmabuf(setup: Setup) -> bool:
     """Whether the NIC can get at GPU memory without peermem."""
-    version = re.match(r"(\d+)\.(\d+)", one["kernel"])
-    return one["driver"] != "proprietary" and (version is None or (int(version[1]), int(version[2])) >= DMABUF_KERNEL)
+    version = re.match(r"(\d+)\.(\d+)", setup["kernel"])
+    return setup["driver"] != "proprietary" and (version is None or (int(version[1]), int(version[2])) >= DMABUF_KERNEL)
 
 
 def _pci(root: str, vendor: str, kind: str) -> list[str]:
     devices = f"{root}/sys/bus/pci/devices"
-    ours = [one for one in names(devices) if text(f"{devices}/{one}/vendor").strip() == vendor]
-    return sorted(one for one in ours if text(f"{devices}/{one}/class").startswith(kind))
+    ours = [bus for bus in names(devices) if text(f"{devices}/{bus}/vendor").strip() == vendor]
+    return sorted(bus for bus in ours if text(f"{devices}/{bus}/class").startswith(kind))
 
 
 def _nics(root: str) -> list[str]:

@@ -97,7 +97,7 @@ def read(window_s: float) -> Log:
     found = list(records(chunks(PATH)))
     if not found:
         raise Unreadable(f"{PATH} holds no records")
-    recent = (one for one in found if now - one.at_s <= window_s)
+    recent = (record for record in found if now - record.at_s <= window_s)
     return {
         "reaches_s": _ago(now, found[0].at_s),
         "uptime_s": int(now),
@@ -180,7 +180,7 @@ def events(read_records: Iterable[Record], now: float) -> list[Event]:
 
 def _event(record: Record, now: float) -> Event | None:
     kind, match = next(
-        ((kind, match) for kind, one in KINDS.items() if (match := re.search(one, record.text))), ("", None)
+        ((kind, match) for kind, pattern in KINDS.items() if (match := re.search(pattern, record.text))), ("", None)
     )
     if match is None:
         return None

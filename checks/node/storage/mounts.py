@@ -47,8 +47,10 @@ def of_descriptor(descriptor: int) -> Mount | None:
 
 def of_path(path: str) -> Mount | None:
     """The same by the path's name alone: nothing is touched, and links are not followed."""
-    above = [one for _, one in table(text("/proc/self/mountinfo")) if _holds(one["point"], path)]
-    return max(reversed(above), key=lambda one: len(one["point"]), default=None)  # the last one lies over the others
+    above = [mount for _, mount in table(text("/proc/self/mountinfo")) if _holds(mount["point"], path)]
+    return max(
+        reversed(above), key=lambda mount: len(mount["point"]), default=None
+    )  # the last one lies over the others
 
 
 def _holds(point: str, path: str) -> bool:
@@ -64,7 +66,7 @@ def table(lines: str) -> list[tuple[int, Mount]]:
         if dash and len(about) >= 6 and len(file_system) >= 2 and about[0].isdecimal():
             options = {*about[5].split(","), *(file_system[2].split(",") if len(file_system) > 2 else ())}
             point, kind, source = _plain(about[4]), file_system[0], shown(_plain(file_system[1]))
-            kept = sorted(one for one in options if KEPT.fullmatch(one))
+            kept = sorted(option for option in options if KEPT.fullmatch(option))
             found.append((int(about[0]), {"point": point, "type": kind, "source": source, "options": kept}))
     return found
 

@@ -1,0 +1,25 @@
+"""Files and folders that may not be there, such as those of /proc and /sys."""
+
+import os
+
+
+def read(path: str) -> str:
+    """What stands in a file; "" where it cannot be read. Bytes that are no UTF-8 are replaced."""
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def entries(path: str) -> list[str]:
+    """The names in a folder, sorted; [] where it cannot be read."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def state_of(pid: int) -> str:
+    """The state letter of a process (proc(5)): R, S, D, T, Z ...; "" where there is no such process."""
+    return "".join(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1])
