@@ -79,10 +79,10 @@ def together(
     store = ctx.store() if others else None
     ctx.doing("sketching the samples")
     told: dict[Key, Told] = {}
-    for key, one in mine.items():
-        if one.length <= LONGEST_BLOCK * len(ctx.members) and one.dropped * len(ctx.members) <= DROPPED_IN_ALL:
+    for key, epoch in mine.items():
+        if epoch.length <= LONGEST_BLOCK * len(ctx.members) and epoch.dropped * len(ctx.members) <= DROPPED_IN_ALL:
             counts = not store or data_parallel is None or _is_first(store, key, orders[key], data_parallel, ctx)
-            told[key] = _told(key, one if counts else Whole(one.ids[:0], one.length), ctx)
+            told[key] = _told(key, epoch if counts else Whole(epoch.ids[:0], epoch.length), ctx)
     if store and ctx.rank != first:
         _tell(store, ctx.rank, list(told.values()))
         return []
@@ -105,10 +105,12 @@ def _told(key: Key, epoch: Whole, ctx: Context) -> Told:
 
 
 def _tell(store: "Store", rank: int, told: Sequence[Told]) -> None:
-    for number, one in enumerate(told):
-        raw = one.sketch.to_bytes() + to_bytes(one.dropped)
+    for number, of_epoch in enumerate(told):
+        raw = of_epoch.sketch.to_bytes() + to_bytes(of_epoch.dropped)
         store.set(f"sketch/{rank}/{number}", raw)  # type: ignore[arg-type]  # any bytes
-    store.set(f"read/{rank}", json.dumps([one.said for one in told]))  # last: then its sketches are there, too
+    store.set(
+        f"read/{rank}", json.dumps([of_epoch.said for of_epoch in told])
+    )  # last: then its sketches are there, too
 
 
 def _all(store: "Store | None", others: Sequence[int], own: Mapping[Key, Told], end_s: float) -> Iterator[Together]:
@@ -117,14 +119,16 @@ def _all(store: "Store | None", others: Sequence[int], own: Mapping[Key, Told], 
         return
     for key, mine in own.items():
         theirs = {rank: of[key] for rank, of in said.items() if key in of}
-        if len(theirs) < len(others) or any(one["length"] != mine.said["length"] for _, one in theirs.values()):
+        if len(theirs) < len(others) or any(
+            of_epoch["length"] != mine.said["length"] for _, of_epoch in theirs.values()
+        ):
             continue
         keys = [f"sketch/{rank}/{number}" for rank, (number, _) in theirs.items()]
         total = _total(store, keys, mine, end_s)
         if total is None:
             return
         listed = min(LISTED, LISTED_IN_ALL // len(own))
-        yield _together(total, [mine.said["ends"], *(one["ends"] for _, one in theirs.values())], listed)
+        yield _together(total, [mine.said["ends"], *(of_epoch["ends"] for _, of_epoch in theirs.values())], listed)
 
 
 def _said(store: "Store", others: Sequence[int], end_s: float) -> dict[int, dict[Key, tuple[int, Said]]]:
@@ -138,7 +142,7 @@ def _said(store: "Store", others: Sequence[int], end_s: float) -> dict[int, dict
         return {}
     lists: list[list[Said]] = [json.loads(text) for text in store.multi_get(keys)]
     return {
-        rank: {(one["name"], one["epoch"]): (number, one) for number, one in enumerate(said)}
+        rank: {(of_epoch["name"], of_epoch["epoch"]): (number, of_epoch) for number, of_epoch in enumerate(said)}
         for rank, said in zip(others, lists, strict=True)
     }
 
