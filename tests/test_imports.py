@@ -153,7 +153,7 @@ def test_nothing_is_imported_for_others_to_import() -> None:
 
 SHARED_NAMES = {
     "Answer", "Arrival", "Code", "Comparison", "Expected", "Identity", "Line", "Link", "Log", "Look", "Mistake",
-    "Node", "Pace", "Pair", "Place", "Probe", "Process", "Rise", "Seen", "Selection", "Setting", "Task", "Told",
+    "Node", "Pace", "Pair", "Place", "Probe", "Rise", "Seen", "Selection", "Setting", "Task", "Told",
     "Trouble", "Twice", "Unlike",
     "Unreadable", "Watch", "Wrong",
 }  # fmt: skip

@@ -48,7 +48,9 @@ class RunningJob:
         """By `end`: it hung."""
         self._terminal = _foreground_terminal()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before = {number: signal.getsignal(number) for number in PASSED if number != signal.SIGCONT}
+        self._before: dict[int, object] = {
+            number: signal.getsignal(number) for number in PASSED if number != signal.SIGCONT
+        }
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)  # until the job is there to get them
         try:
             self._process, self.streams = self._start(command, environ, kept, mask)
