@@ -53,6 +53,7 @@ def _is_right(finding: dict[str, Any], fault: Fault, told: str) -> None:
         assert "rank" not in finding["where"], f"a healthy rank is blamed: {told}"
     assert finding["noticed_by"] == fault.noticed_by, told
     assert fault.says in finding["message"], told
+    assert "\n" not in finding["message"], f"a stack belongs into the evidence: {told}"
     assert finding["fix"], told
 
 

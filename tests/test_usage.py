@@ -1,5 +1,6 @@
 """Mistakes in the command: one clear sentence, exit code 2, before anything starts."""
 
+import json
 import os
 import subprocess
 import sys
@@ -177,6 +178,27 @@ def test_describe_tells_why_a_plugin_cannot_be_loaded(more: str, says: str, tmp_
     assert told.returncode == (1 if says else 0), told
     assert told.stdout.startswith("plugin.mine") and not told.stderr, told
     assert ("cannot be loaded: " in told.stdout) == bool(says) and says in told.stdout, told
+
+
+BROKEN = "raise ValueError('odd\\nand long')"
+
+
+def test_a_plugin_that_raises_is_told_with_its_line_and_leaves_its_stack_in_the_evidence(tmp_path: Path) -> None:
+    plugin, report = tmp_path / "mine.py", tmp_path / "report.json"
+    judging = PLUGIN.format(more="").replace("return iter(())", BROKEN)
+    for text, message in (
+        (f"{PLUGIN.format(more='')}{BROKEN}\n", "cannot be loaded: ValueError: odd (mine.py line 6)"),
+        (judging, "judge() raised ValueError: odd (mine.py line 5)"),
+    ):
+        plugin.write_text(text)
+        told = preflight("--level", "quick", "--only", "plugin.mine", "--plugin", str(plugin), "--json", str(report))
+        (finding,) = json.loads(report.read_text())["checks"][0]["findings"]
+        assert told.returncode == 3 and finding["message"].endswith(message), told
+        assert finding["evidence"]["stack"].startswith("Traceback") and str(plugin) in finding["evidence"]["stack"]
+        assert message in " ".join(told.stdout.split()) and "Traceback" not in told.stdout
+    plugin.write_text(BROKEN)
+    again = preflight("show", str(report), "--judge", "--plugin", str(plugin))
+    assert again.returncode == 2 and "plugin.mine: cannot be loaded: ValueError: odd (mine.py line 1)" in again.stderr
 
 
 def test_a_report_can_be_shown_and_judged_again(tmp_path: Path) -> None:

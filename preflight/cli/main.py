@@ -14,9 +14,10 @@ from preflight import errors
 from preflight.check import Level
 from preflight.cli.arguments import COMMANDS, parser
 from preflight.core.answer import Failure
+from preflight.core.exceptions import in_one_line
 from preflight.errors import UsageError
 from preflight.planning import plan, registry
-from preflight.planning.plan import Request, Selection
+from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
 from preflight.results import console, report
@@ -142,7 +143,7 @@ def _run(options: argparse.Namespace) -> int:
     options.set += [f"{name}={value}" for name, value in short.items() if value]
     level = Level.FULL if options.all else Level(options.level or "standard")
     only = _words(options.only)
-    selection = Selection(level, only, _words(options.skip), ids=tuple(word for word in only if "." in word))
+    selection = CheckSelection(level, only, _words(options.skip), ids=tuple(word for word in only if "." in word))
     for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
         plan.expand(words, sources, option)
     texts = settings(options.set, sources)
@@ -177,7 +178,7 @@ def _has_level(source: Source, level: Level) -> bool:
     return level.includes(plan.first_level(its.level, its.given))
 
 
-def _is_quick(selection: Selection, sources: Mapping[str, Source], *, asks_plugins: bool) -> bool:
+def _is_quick(selection: CheckSelection, sources: Mapping[str, Source], *, asks_plugins: bool) -> bool:
     """Whether no torch is needed. `asks_plugins`: else a plugin that is named may need it."""
     named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
     plugins = [source for source in named if source.kind != "builtin"]
@@ -212,7 +213,7 @@ def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bo
 
     alone_s = ALONE_QUICK_S + DRIVER_S * os.path.exists("/proc/driver/nvidia")
     default = alone_s if alone else DEADLINES_S[request.selection.level]
-    task = supervisor.Task(
+    task = supervisor.RunOptions(
         request=request,
         command=options.words,
         deadline_s=options.deadline or default,
@@ -311,7 +312,7 @@ def _told(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
         raise UsageError(told["usage"])
     if "told" in told:
         return str(told["told"]), True
-    return f"{source.id:<22} cannot be loaded: {told['error'].partition(chr(10))[0]}", False
+    return f"{source.id:<22} cannot be loaded: {told['error']}", False
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -319,7 +320,7 @@ def _show(options: argparse.Namespace) -> int:
     try:
         return _show_report(options, shown, path)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
-        raise UsageError(f"{path}: is no whole report ({type(error).__name__}: {error})") from None
+        raise UsageError(f"{path}: is no whole report ({in_one_line(error)})") from None
 
 
 def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Answer:
+class Returned:
     """What the work returned, after its trip through JSON."""
 
     value: dict[str, Any]

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from preflight.core.answer import Failure
+from preflight.core.exceptions import in_one_line
 from preflight.core.job import Job
 from preflight.errors import UsageError
 from preflight.planning.plan import Baseline
@@ -22,7 +23,7 @@ def read(path: str) -> Baseline:
         try:
             _read(path)
         except (KeyError, TypeError, AttributeError, ValueError, OSError, EOFError, RecursionError) as error:
-            return {"refused": f"is no whole report ({type(error).__name__}: {error})"}
+            return {"refused": f"is no whole report ({in_one_line(error)})"}
         except UsageError as error:
             return {"refused": str(error).removeprefix(f"{path}: ")}
         return {}

@@ -12,7 +12,7 @@ from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
 from preflight.engine import loading, run_findings, store_keys
-from preflight.engine.event_loop import EventLoop, Log, Pace, poll_every
+from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every
 from preflight.engine.heartbeat import Heartbeats
 from preflight.engine.membership import STRANGERS, Membership
 from preflight.hangs import blame
@@ -205,7 +205,7 @@ class Coordinator:
             "step": self._step, "source": vars(spec.source), "members": who, "generation": self._generation,
             "deadline_s": deadline_s, "fresh": fresh, "level": self.request.selection.level,
         }  # fmt: skip
-        done = Log(self.loop, store_keys.done(self.membership.run_id, self._step))
+        done = StoreLog(self.loop, store_keys.done(self.membership.run_id, self._step))
         self._say("step", order={**order, "members": rank_ranges.to_text(who)})
         slot = self.loop.slot
         assert slot is not None
@@ -222,13 +222,13 @@ class Coordinator:
             self.book.add_text(name, slot.take_facts(name))
         return dict(sorted(outcomes.items()))
 
-    def _gather(self, spec: Spec, who: list[int], done: Log, deadline_s: float) -> dict[int, Outcome]:
+    def _gather(self, spec: Spec, who: list[int], done: StoreLog, deadline_s: float) -> dict[int, Outcome]:
         """The outcome of every rank asked; ranks that are lost get theirs from here."""
         outcomes: dict[int, Outcome] = {}
         start = time.monotonic()
         end = min(start + deadline_s + HEARING_S, self.loop.end_at - 0.6 * self.reserve_s)
         trouble_at: float | None = None
-        pace = Pace(self.job.world_size)
+        pace = PollPace(self.job.world_size)
         self._heartbeats.begin()
         while missing := set(who) - set(outcomes):
             if self.loop.slot and 0 in missing and self.loop.slot.outcome:
@@ -259,7 +259,7 @@ class Coordinator:
         missing = {rank for rank, outcome in outcomes.items() if outcome.kind == "measured"}
         if not missing:
             return
-        log = Log(self.loop, store_keys.collectives(self.membership.run_id, self._step))
+        log = StoreLog(self.loop, store_keys.collectives(self.membership.run_id, self._step))
         self._say("tell_collectives")
         end = self.loop.until(COLLECTIVES_S)
         while missing and time.monotonic() < end:

@@ -25,7 +25,7 @@ ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
 
 
 @dataclass(frozen=True)
-class Identity:
+class LaunchIdentity:
     """One process's place in the job, as its launcher gave it."""
 
     launcher: str
@@ -84,7 +84,7 @@ class _Reader:
         return int(text)
 
 
-def from_environ(environ: Mapping[str, str]) -> Identity:
+def from_environ(environ: Mapping[str, str]) -> LaunchIdentity:
     """RANK and WORLD_SIZE (torchrun, plain) first, then MPI or a Slurm step, else alone."""
     if "RANK" in environ or "WORLD_SIZE" in environ:
         return _plain(environ)
@@ -105,7 +105,7 @@ def _is_slurm_step(environ: Mapping[str, str]) -> bool:
     return ranks <= {environ.get("SLURM_PROCID")} and sizes <= {environ["SLURM_STEP_NUM_TASKS"]}
 
 
-def _plain(environ: Mapping[str, str]) -> Identity:
+def _plain(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
     launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "env"
     rank = read.number("RANK", required=True, most=MOST_RANKS)
@@ -116,7 +116,7 @@ def _plain(environ: Mapping[str, str]) -> Identity:
     return _identity(launcher, environ, read, rank=rank, world_size=world_size)
 
 
-def _mpi(environ: Mapping[str, str]) -> Identity:
+def _mpi(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
     rank = read.number("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", required=True)
     world_size = read.number(
@@ -134,7 +134,7 @@ def _mpi(environ: Mapping[str, str]) -> Identity:
     )  # fmt: skip
 
 
-def _slurm(environ: Mapping[str, str]) -> Identity:
+def _slurm(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
     rank = read.number("SLURM_PROCID", required=True)
     world_size = read.number("SLURM_STEP_NUM_TASKS", required=True, least=1)
@@ -158,13 +158,13 @@ def _identity(
     node_rank: int | None = None,
     host: str = "",
     port: int | None = None,
-) -> Identity:
+) -> LaunchIdentity:
     if launcher in ("torchrun", "env"):
         local_rank = read.number("LOCAL_RANK", required=launcher == "torchrun")
         local_world_size = read.number("LOCAL_WORLD_SIZE", required=launcher == "torchrun", least=1)
         node_rank = read.number("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
     master_port = read.number("MASTER_PORT", least=1, most=65535) if environ.get("MASTER_PORT") else port
-    return Identity(
+    return LaunchIdentity(
         launcher=launcher,
         rank=rank,
         world_size=world_size or 1,

@@ -1,6 +1,7 @@
 """Which checks there are to run: built-in ones are imported here, plugins in a child that may hang or crash."""
 
 import sys
+import traceback
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,7 @@ def load(loop: EventLoop, job: Job, request: Request) -> tuple[list[Spec], list[
         if "spec" in told:
             specs.append(Spec.from_json(told["spec"]))
         elif request.selection.names(source.id):
-            broken.append(_broken(source, told["error"]))
+            broken.append(_broken(source, told["error"], stack=told["stack"]))
     flaws = {spec.id: _needs_itself(spec, specs) for spec in specs}
     broken += [_broken(spec.source, flaws[spec.id]) for spec in specs if flaws[spec.id]]
     sound = [spec for spec in specs if not flaws[spec.id]]
@@ -73,7 +74,8 @@ def _load_plugin(source: Source, job: Job, request: Request) -> dict[str, Any]:
     except UsageError as error:
         return {"usage": str(error)}
     except Exception as error:
-        return {"error": registry.load_error(source, error)}
+        stack = "" if isinstance(error, BrokenCheck) else traceback.format_exc()
+        return {"error": registry.load_error(source, error), "stack": stack}
 
 
 def _broken(source: Source, why: str, slug: str = "raised", stack: str = "") -> Result:

@@ -12,9 +12,9 @@ from preflight.core.job import Job
 from preflight.core.outcome import LOG_TAIL, Outcome
 from preflight.engine import store_keys
 from preflight.engine.child import is_alive
-from preflight.engine.event_loop import EventLoop, Pace, beat_every, poll_every
+from preflight.engine.event_loop import EventLoop, PollPace, beat_every, poll_every
 from preflight.engine.heartbeat import SILENT_S, Silence
-from preflight.engine.identity import Identity, pid_namespace
+from preflight.engine.identity import LaunchIdentity, pid_namespace
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import Group
 
@@ -41,7 +41,7 @@ class Welcome:
     """member, or why it has no place (see membership.py)."""
 
 
-def await_welcome(loop: EventLoop, launch: Identity, nonce: str, within_s: float) -> Welcome:
+def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> Welcome:
     """Raises NoCoordinator."""
     start, end = time.monotonic(), loop.until(within_s)
     while time.monotonic() < end:
@@ -87,7 +87,7 @@ class Participant:
         self._step = 0
         self._testified = 0
         self._silence = Silence(loop.world_size)
-        self._pace = Pace(loop.world_size)
+        self._pace = PollPace(loop.world_size)
         self._last_watch = 0.0
 
     def run(self) -> dict[str, Any]:

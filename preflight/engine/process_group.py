@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from preflight.core.answer import Answer, Failure
+from preflight.core.answer import Failure, Returned
+from preflight.core.exceptions import in_one_line
 from preflight.engine.event_loop import EventLoop
 from preflight.errors import UsageError
 
@@ -126,7 +127,7 @@ def import_torch() -> None:
             warnings.simplefilter("ignore")
             import torch.distributed  # noqa: F401
     except Exception as error:
-        raise TorchBroken(f"import torch raised {type(error).__name__}: {error}") from error
+        raise TorchBroken(f"import torch raised {in_one_line(error)}") from error
     finally:
         gc.freeze()
         gc.enable()
@@ -155,7 +156,7 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
         return ("nccl" if has_gpus else "gloo"), None
     import torch
 
-    answer: Answer | Failure = Answer({"gpus": 0})
+    answer: Returned | Failure = Returned({"gpus": 0})
     if torch.version.cuda is not None:
         answer = loop.ask("backend", lambda: {"gpus": torch.cuda.device_count()}, DRIVER_S)
     if isinstance(answer, Failure):

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
-from preflight.core.exceptions import ENGINE, place_of
+from preflight.core.exceptions import ENGINE, in_one_line, place_of
 from preflight.core.finding import RUN, RUN_SLUGS, Reported
 from preflight.core.job import Job, Node
-from preflight.engine.identity import Identity
+from preflight.engine.identity import LaunchIdentity
 from preflight.engine.participant import NoCoordinator, Participant
 from preflight.engine.process_group import TorchBroken
 from preflight.engine.store_client import StoreLost
@@ -70,7 +70,7 @@ def stood_still(rank: int | None, job: Job, how: str) -> Reported:
     return run_finding("error", "stood_still", how, fix, where)
 
 
-def store_lost(why: StoreLost, here: Identity) -> Reported:
+def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
     """Which side is sick cannot be seen from here, but for a name that does not resolve and a port that is taken:
     with these the job cannot start either."""
     where = {"node": here.node_name}
@@ -97,12 +97,12 @@ def interrupted(how: str) -> Reported:
 
 def own_fault(error: Exception) -> Reported:
     """A bug: it must not cost the other ranks their verdict."""
-    text = f"a fault of preflight itself: {type(error).__name__}: {error}{place_of(error, ENGINE)}"
+    text = f"a fault of preflight itself: {in_one_line(error)}{place_of(error, ENGINE)}"
     found = run_finding("error", "fault", text, "Please report it, with this report.")
     return replace(found, evidence={"stack": traceback.format_exc()})
 
 
-def without_verdict(why: Exception, here: Identity, follower: Participant | None, still_s: float) -> Reported:
+def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant | None, still_s: float) -> Reported:
     """Why a rank ends without having heard rank 0's verdict."""
     if still_s >= STILL_S:
         how = f"this supervisor stood still for {still_s:.0f} s, and then {why}"
@@ -134,7 +134,7 @@ def without_verdict(why: Exception, here: Identity, follower: Participant | None
     return interrupted(f"rank {here.rank} {why}{and_rank_0}")
 
 
-def own_job(here: Identity, follower: Participant | None) -> Job:
+def own_job(here: LaunchIdentity, follower: Participant | None) -> Job:
     """The job as far as this rank knows it."""
     if follower is not None and follower.job is not None:
         return follower.job

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from preflight.core.exceptions import in_one_line
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
@@ -50,17 +51,12 @@ def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
             if key:
                 store.set(key, value)
         except Exception as error:
-            channel.send_all({"error": f"{type(error).__name__}: {first_line(error)}"})
+            channel.send_all({"error": in_one_line(error)})
             return
         channel.send_all({"port": store.port})
         channel.wait()
 
     return serve
-
-
-def first_line(error: BaseException) -> str:
-    """An exception's text without the C++ backtrace that torch appends."""
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 def carry(host: str, port: int, connect_s: float, lifeline: int) -> Serve:
@@ -73,7 +69,7 @@ def carry(host: str, port: int, connect_s: float, lifeline: int) -> Serve:
         try:
             store = connect(host, port, connect_s)
         except Exception as error:
-            channel.send_all({"id": 0, "error": f"{type(error).__name__}: {first_line(error)}"})
+            channel.send_all({"id": 0, "error": in_one_line(error)})
             return
         channel.send_all({"id": 0, "ok": True})
         while True:
@@ -104,7 +100,7 @@ def _answer(store: "TCPStore", request: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"value": _OPERATIONS[request["do"]](store, request)}
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {first_line(error)}"}
+        return {"error": in_one_line(error)}
 
 
 def _put(store: "TCPStore", request: dict[str, Any]) -> None:

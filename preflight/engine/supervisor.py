@@ -20,7 +20,7 @@ from preflight.engine import identity, shutdown, store, store_keys, worker
 from preflight.engine.child import Child, adopt_orphans
 from preflight.engine.child import children as own_children
 from preflight.engine.event_loop import EventLoop, Interrupted
-from preflight.engine.identity import Identity
+from preflight.engine.identity import LaunchIdentity
 from preflight.engine.leader import Leader
 from preflight.engine.membership import Membership, hello
 from preflight.engine.memory_store import MemoryStore
@@ -44,7 +44,7 @@ WRITE_S = 20.0
 
 
 @dataclass(frozen=True)
-class Task:
+class RunOptions:
     """What the command line asked for."""
 
     request: Request
@@ -58,7 +58,7 @@ class Task:
 class Supervisor:
     """One rank's whole run."""
 
-    def __init__(self, task: Task, here: Identity, environ: Mapping[str, str]) -> None:
+    def __init__(self, task: RunOptions, here: LaunchIdentity, environ: Mapping[str, str]) -> None:
         self.task, self.here = task, here
         self.environ = dict(environ)
         self.scrub = Scrubber({**environ, **task.request.settings})
@@ -225,6 +225,6 @@ class Supervisor:
         return int(made["exit_code"])
 
 
-def run(task: Task) -> NoReturn:
+def run(task: RunOptions) -> NoReturn:
     """The rank that this process's environment names, to its exit. Raises UsageError."""
     Supervisor(task, identity.from_environ(os.environ), os.environ).run()

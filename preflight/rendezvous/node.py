@@ -20,7 +20,7 @@ from preflight.check import Finding
 from preflight.engine import identity
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
-from preflight.engine.event_loop import EventLoop, Log
+from preflight.engine.event_loop import EventLoop, StoreLog
 from preflight.engine.process_group import TorchBroken, import_torch
 from preflight.engine.store_client import StoreClient
 from preflight.rendezvous import codes
@@ -160,7 +160,7 @@ class RendezvousNode:
         seconds = self.loop.ask("look-ups", lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2).value_or({})
         return {address: seconds.get(address) for address in addresses}
 
-    def entries(self, log: Log) -> list[tuple[int, dict[str, Any]]]:
+    def entries(self, log: StoreLog) -> list[tuple[int, dict[str, Any]]]:
         """What has come since, for node 0. Anybody may write into a store of torch. Raises Stopped where that is not
         what preflight writes."""
         try:

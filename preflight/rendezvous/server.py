@@ -8,7 +8,7 @@ from preflight.check import Finding
 from preflight.core import rank_ranges
 from preflight.core.finding import Reported
 from preflight.engine.child import Child
-from preflight.engine.event_loop import Log
+from preflight.engine.event_loop import StoreLog
 from preflight.engine.store_client import StoreLost, host_store
 from preflight.rendezvous import codes, port_owner, wire_format
 from preflight.rendezvous.judge import SLOW_S, NodeArrival, Observations, judge, source
@@ -59,7 +59,7 @@ class ServerNode(RendezvousNode):
         self._serve()
         own = self.arrival(self._reach_itself())
         self._place = self.loop.request("append", key=ARRIVALS, value=json.dumps(own))
-        came, start = Log(self.loop, ARRIVALS), time.monotonic()
+        came, start = StoreLog(self.loop, ARRIVALS), time.monotonic()
         arrivals = self._gather({self._place: own}, came)
         seen = self._ask_all(arrivals, came, time.monotonic() - start)
         findings = [reported(finding) for finding in judge(seen)]
@@ -122,7 +122,7 @@ class ServerNode(RendezvousNode):
             raise Stopped(code.fail(text, node=self.name, evidence=self.evidence))
         return reach
 
-    def _gather(self, arrivals: dict[int, NodeArrival], came: Log) -> dict[int, NodeArrival]:
+    def _gather(self, arrivals: dict[int, NodeArrival], came: StoreLog) -> dict[int, NodeArrival]:
         """Until every number has come, or time is up, of which the rest needs some."""
         nnodes = self.request.nnodes
         end = self.loop.end_at - min(ANSWER_S + GOODBYE_S, 0.4 * self.request.timeout_s)
@@ -145,12 +145,12 @@ class ServerNode(RendezvousNode):
             self.pause(POLL_S)
         return arrivals
 
-    def _new(self, came: Log) -> list[tuple[int, NodeArrival]]:
+    def _new(self, came: StoreLog) -> list[tuple[int, NodeArrival]]:
         """The other nodes' arrivals since. Of another version of preflight nothing may be known: it never came."""
         made = ((number, wire_format.arrival(entry)) for number, entry in self.entries(came))
         return [(number, arrival) for number, arrival in made if arrival and number != self._place]
 
-    def _ask_all(self, arrivals: dict[int, NodeArrival], came: Log, waited_s: float) -> Observations:
+    def _ask_all(self, arrivals: dict[int, NodeArrival], came: StoreLog, waited_s: float) -> Observations:
         """Has all nodes connect to an ephemeral port of node 0, and of the node that c10d makes the workers' master:
         the first by its full name (torch's dynamic_rendezvous sorts the nodes)."""
         request, own = self.request, self._place
@@ -171,10 +171,10 @@ class ServerNode(RendezvousNode):
         }  # fmt: skip
 
     def _await_answers(
-        self, arrivals: dict[int, NodeArrival], came: Log, reached: dict[int, list[Reach]], targets: int
+        self, arrivals: dict[int, NodeArrival], came: StoreLog, reached: dict[int, list[Reach]], targets: int
     ) -> set[int]:
         """Adds to `reached`, and to `arrivals` what was started again just now. Who had used up its own time."""
-        answers, gone = Log(self.loop, REACHED), Log(self.loop, LEFT)
+        answers, gone = StoreLog(self.loop, REACHED), StoreLog(self.loop, LEFT)
         left: set[int] = set()
         end = self.loop.until(ANSWER_S)
         while len(reached) + len(left) < len(arrivals) and (now := time.monotonic()) < end:

@@ -14,8 +14,8 @@ from typing import Any
 from preflight import errors
 from preflight.check import BASELINE, Finding, Job, Run, Severity
 from preflight.core import rank_ranges
-from preflight.core.answer import Answer, Failure
-from preflight.core.exceptions import innermost_line, place_of
+from preflight.core.answer import Failure, Returned
+from preflight.core.exceptions import in_one_line, innermost_line, place_of
 from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
 from preflight.core.outcome import Outcome
@@ -65,11 +65,11 @@ def judge(
         return {"findings": found, "summary": _summary(check, run, facts), "picture": _picture(check, run, facts)}
     except Exception as error:
         where = str(error) if isinstance(error, _AtYield) else place_of(error, registry.own_path(source))
-        cause = error.__cause__ if isinstance(error, _AtYield) else error
-        return {"error": f"{type(cause).__name__}: {cause}{where}", "stack": traceback.format_exc()}
+        cause = error.__cause__ or error if isinstance(error, _AtYield) else error
+        return {"error": f"{in_one_line(cause)}{where}", "stack": traceback.format_exc()}
 
 
-def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Answer | Failure, policy: Policy) -> Result:
+def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Returned | Failure, policy: Policy) -> Result:
     """What the engine and a check's judge() say together. `answer`: what came of `judge`, in this process or in
     another."""
     told = answer.value_or({})
@@ -197,7 +197,7 @@ def _summary(check: Check, run: Run, facts: dict[int, Any]) -> str:
         with _ended_after(EXTRA * deadline_s(len(facts))):
             return str(summarize(facts, run))[:TEXT_LIMIT] if summarize and facts else ""
     except Exception as error:  # a line for the screen is not worth the findings
-        return f"{BROKEN_SUMMARY} {type(error).__name__}: {error}{_place(error, check)}"
+        return f"{BROKEN_SUMMARY} {in_one_line(error)}{_place(error, check)}"
 
 
 def _picture(check: Check, run: Run, facts: dict[int, Any]) -> list[str]:
@@ -208,7 +208,7 @@ def _picture(check: Check, run: Run, facts: dict[int, Any]) -> list[str]:
             lines = itertools.islice(draw(facts, run), PICTURE_LINES) if draw and facts else ()
             return [str(line)[:PICTURE_WIDTH] for line in lines]
     except Exception as error:  # as for the summary
-        return [f"draw() raised {type(error).__name__}: {error}{_place(error, check)}"[:PICTURE_WIDTH]]
+        return [f"draw() raised {in_one_line(error)}{_place(error, check)}"[:PICTURE_WIDTH]]
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from preflight.core import rank_ranges
-from preflight.core.answer import Answer
+from preflight.core.answer import Returned
 from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN
 from preflight.core.job import Job
@@ -62,8 +62,11 @@ def _again(
         return Result(id_, old["title"], findings=policy.applied(findings_of(old), job), skipped=old["skipped"])
     if id_ not in sources:
         raise UsageError(f"{id_}: this report's check is not here; name its plugin with --plugin")
-    check = registry.load(sources[id_])
-    answer = Answer(judging.judge(check.source, job, outcomes, book, settings))
+    try:
+        check = registry.load(sources[id_])
+    except Exception as error:
+        raise UsageError(f"{id_}: cannot be loaded: {registry.load_error(sources[id_], error)}") from None
+    answer = Returned(judging.judge(check.source, job, outcomes, book, settings))
     return judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
 
 

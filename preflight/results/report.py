@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import json
+import math
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO
 
 from preflight import __version__
 from preflight.core import rank_ranges
+from preflight.core.exceptions import in_one_line
 from preflight.core.facts import LIMIT, FactsStore
 from preflight.core.finding import Reported
 from preflight.core.job import Job
@@ -205,7 +207,7 @@ def read_facts(path: str) -> FactsStore:
                 for rank in rank_ranges.from_text(entry["ranks"]):
                     book.note(entry["check"], rank, content_hash(text))
     except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
-        raise UsageError(f"{path}: cannot be read ({type(error).__name__}: {error})") from None
+        raise UsageError(f"{path}: cannot be read ({in_one_line(error)})") from None
     return book
 
 
@@ -283,15 +285,27 @@ def load(path: str) -> tuple[Report, str]:
         raise UsageError(f"{path}: is no regular file")
     try:
         with open(file_path, encoding="utf-8") as file:
-            report = json.load(file)
+            report = json.load(file, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UsageError(f"{path}: is no JSON ({error})") from None
+        raise UsageError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(report, dict) or report.get("schema") != SCHEMA or "checks" not in report:
         found = report.get("schema") if isinstance(report, dict) else None
         raise UsageError(f"{path}: is no preflight report of schema {SCHEMA} (schema: {found!r})")
     return report, file_path
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:12]}{'...' * (len(text) > 12)} is a number that no float holds")
+    return value
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def facts_beside(path: str) -> FactsStore:

@@ -145,7 +145,9 @@ def test_a_log_in_a_folder_that_nobody_may_read_leaves_nothing_healthy(monkeypat
     assert finding.message.endswith("could not be read: failed.log cannot be read (Permission denied)")
 
 
-@pytest.mark.parametrize("text", ['{"schema": 99, "checks": []}', '{"schema": 1, "checks": 5}'])
+@pytest.mark.parametrize(
+    "text", ['{"schema": 99, "checks": []}', '{"schema": 1, "checks": 5}', f'{{"schema": 1, "checks": {"9" * 5000}}}']
+)
 def test_a_strange_report_beside_a_log_does_not_keep_it_from_being_read(text: str) -> None:
     Path("logs").mkdir()
     Path("logs/other.json").write_text(text)

@@ -3,7 +3,7 @@
 import pytest
 
 from preflight.check import Level, Outcome, Plan, Scope
-from preflight.core.answer import Answer
+from preflight.core.answer import Returned
 from preflight.planning.policy import Policy
 from preflight.planning.registry import Source, Spec
 from preflight.results import judging
@@ -23,7 +23,7 @@ TO_ITS_AUTHOR = "report it to its author with this report's facts."
     ],
 )
 def test_a_judge_that_raised_is_for_whoever_can_fix_it(source: Source, to_do: str) -> None:
-    answer = Answer({"error": "KeyError: 'free' (disk.py line 9)", "stack": ""})
+    answer = Returned({"error": "KeyError: 'free' (disk.py line 9)", "stack": ""})
     ended = {0: Outcome("measured")}
     spec = Spec(source, "", Plan(Scope.NODE, Level.QUICK))
     (found,) = judging.judged(spec, ended, made.job(1), answer, Policy()).findings

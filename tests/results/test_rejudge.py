@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from preflight.core.answer import Answer
+from preflight.core.answer import Returned
 from preflight.core.facts import FactsStore, content_hash, to_text
 from preflight.core.finding import RUN
 from preflight.core.outcome import Outcome
@@ -36,7 +36,7 @@ def live(
         book.note("comm.init", rank, content_hash(text))
     ended = {**{rank: Outcome("measured", 1.0) for rank in by_rank}, **(outcomes or {})}
     check = registry.load(SOURCES["comm.init"])
-    answer = Answer(judging.judge(check.source, JOB, ended, book, options(slow_s)))
+    answer = Returned(judging.judge(check.source, JOB, ended, book, options(slow_s)))
     judged = judging.judged(Spec(check.source, check.title, check.plan), ended, JOB, answer, Policy())
     return made.made_report(judged, on=JOB, options=options(slow_s)), book
 
