@@ -48,9 +48,7 @@ class RunningJob:
         """By `end`: it hung."""
         self._terminal = _foreground_terminal()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before: dict[int, object] = {
-            number: signal.getsignal(number) for number in PASSED if number != signal.SIGCONT
-        }
+        self._before = {number: signal.getsignal(number) for number in PASSED}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)  # until the job is there to get them
         try:
             self._process, self.streams = self._start(command, environ, kept, mask)
@@ -63,7 +61,7 @@ class RunningJob:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in PASSED:
-            if self._before.get(number) != signal.SIG_IGN:  # nohup
+            if self._before[number] != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._pass)
 
     def _start(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from preflight.core import rank_ranges, words
 from preflight.explain.candidates import MOST_NAMED, Candidate, find_source, from_lines, ranks_of
 from preflight.explain.evidence import REPORTED_ROLES, Evidence
-from preflight.explain.logs.tracebacks import Traceback, exception
+from preflight.explain.logs.tracebacks import Traceback, exception, prefixed_exception
 
 RAISED, BARE, PASSED, CUT = 40, 15, 8, 5
 """Weights: of a traceback; of an exception's line without one; of an exception that reports another's failure; of a
@@ -121,7 +121,7 @@ def _bare(evidence: Evidence) -> Iterator[Traceback]:
         matches = kept.matches() if name != "any.failure" else []
         known |= {(m.line.file, m.line.number) for m in matches if m.signature.role in REPORTED_ROLES}
     for match in evidence.matches("any.failure"):
-        raised = exception(match.line.text, indented=False)
+        raised = exception(match.line.text, indented=False) or prefixed_exception(match.line.text)
         if raised and (match.line.file, match.line.number) not in known:
             yield Traceback(match.line, {}, raised[0], raised[1], "", 0, known=False)
 
