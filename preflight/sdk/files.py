@@ -4,10 +4,11 @@ import os
 
 
 def read(path: str) -> str:
-    """What stands in a file; "" where it cannot be read. Bytes that are no UTF-8 are replaced."""
+    """What stands in a file, without the space around it; "" where it cannot be read, as the speed of an interface that
+    is down. Bytes that are no UTF-8 are replaced."""
     try:
         with open(path, errors="replace") as file:
-            return file.read()
+            return file.read().strip()
     except OSError:
         return ""
 

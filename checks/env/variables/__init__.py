@@ -5,11 +5,10 @@ what NCCL adds from its files. What is known of each variable, with its source, 
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, ranges, vote
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, entries, ranges, vote
 from preflight.checks.env.variables import knowledge
 from preflight.checks.env.variables.knowledge import Variable
 from preflight.nccl import config_files
@@ -64,7 +63,7 @@ def measure(ctx: Context) -> Facts:
         "origin": {name: setting["origin"] for name, setting in added.items()},
         "conf_lines": conf["odd_lines"],
         "conf_missing": conf["missing"],
-        "hcas": _listed("/sys/class/infiniband"),
+        "hcas": entries("/sys/class/infiniband"),
     }
 
 
@@ -75,13 +74,6 @@ def _cut(value: str) -> str:
 
 def _hash(value: str) -> str:
     return hashlib.sha256(value.encode(errors="replace")).hexdigest()[:12]
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from preflight.checks.gpu.compute.workload_facts import Kind
-from preflight.checks.gpu.shared import files
+from preflight.sdk import files
 
 SETTINGS = (
     "ATEN_CPU_CAPABILITY", "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY",
@@ -54,7 +54,7 @@ def uuid_of(device: torch.device) -> str | None:
 
 def _kind_of_cpu(settings: list[str]) -> Kind:
     """The flags, since a virtual machine may hide some of its CPU's, and libraries then choose other code."""
-    lines = re.findall(r"^(model name|flags|Features)\s*: (.+)$", files.text("/proc/cpuinfo"), re.MULTILINE)
+    lines = re.findall(r"^(model name|flags|Features)\s*: (.+)$", files.read("/proc/cpuinfo"), re.MULTILINE)
     told: dict[str, str] = dict(lines)
     flags = hashlib.sha256((told.get("flags") or told.get("Features", "")).encode()).hexdigest()[:8]
     name = told.get("model name", platform.machine())
@@ -64,12 +64,12 @@ def _kind_of_cpu(settings: list[str]) -> Kind:
 
 def _driver() -> str | None:
     """NVIDIA's or AMD's kernel module."""
-    return (files.text("/sys/module/nvidia/version") or files.text("/sys/module/amdgpu/version")).strip() or None
+    return files.read("/sys/module/nvidia/version") or files.read("/sys/module/amdgpu/version") or None
 
 
 def _cublas() -> str | None:
     """ "12.4.5": torch does not tell; the library that it has loaded does. None where that is another one."""
-    loaded = re.search(r"/\S*/libcublas\.so\S*", files.text("/proc/self/maps"))
+    loaded = re.search(r"/\S*/libcublas\.so\S*", files.read("/proc/self/maps"))
     if not loaded:
         return None
     value, parts = ctypes.c_int(), []

@@ -15,11 +15,12 @@ from typing import TypedDict
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote, words
 from preflight.checks.gpu.nvlink import catalog, fabric, imex, nvlink_map
 from preflight.checks.gpu.nvlink.nvlink_map import Short, Wired
-from preflight.checks.gpu.shared import files, nvml_errors, nvml_survey, pci
+from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, looked_at
 from preflight.checks.gpu.shared.nvml_survey import Look
 from preflight.checks.gpu.shared.readings import Link, NvLink
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
+from preflight.sdk import files
 
 PARTS = (nvml_errors,)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
@@ -108,7 +109,7 @@ def measure(ctx: Context) -> Facts:
         "counters": counters,
         "switches": pci.switches(),
         "imex": service,
-        "disabled": "NvLinkDisable: 1" in files.text("/proc/driver/nvidia/params"),
+        "disabled": "NvLinkDisable: 1" in files.read("/proc/driver/nvidia/params"),
     }
     if unread := [look["numbers"][uuid] for uuid, gpu in look["gpus"].items() if gpu["links"] is None]:
         raise Skip(f"the NVLinks of GPU {ranges.to_text(unread)} cannot be read", facts)

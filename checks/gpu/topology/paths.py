@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TypedDict
 
+from preflight.check import entries
 from preflight.checks.gpu.shared import pci
 
 RDMA = "/sys/class/infiniband"
@@ -32,19 +33,12 @@ def nics() -> dict[str, Device]:
     """The RDMA devices by name, "mlx5_0", in their order. Virtual functions only where they are all there is, as in a
     virtual machine: elsewhere they stand where their card does."""
     found: dict[str, Device] = {}
-    for name in sorted(_names(), key=_in_order):
+    for name in sorted(entries(RDMA), key=_in_order):
         bus = os.path.basename(os.path.realpath(os.path.join(RDMA, name, "device")))
         device = _device(bus)
         if device and not os.path.exists(os.path.join(pci.ROOT, bus, "physfn")) and len(found) < MOST_NICS:
             found[name] = device
     return found
-
-
-def _names() -> list[str]:
-    try:
-        return os.listdir(RDMA)
-    except OSError:
-        return []
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

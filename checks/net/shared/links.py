@@ -8,8 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import TypedDict
 
-from preflight.checks.net.shared import files
-from preflight.sdk import addresses
+from preflight.sdk import addresses, files
 from preflight.sdk.addresses import Address
 
 CLASS, RDMA = "/sys/class/net", "/sys/class/infiniband"
@@ -58,8 +57,8 @@ def _is_an_end(link: Interface) -> bool:
 def _interface(name: str, flags: int, folder: str) -> Interface:
     state = "down" if not flags & addresses.UP else "up" if flags & addresses.RUNNING else "no carrier"
     place = os.path.join(folder, name)
-    is_shown = files.text(f"{place}/ifindex") == str(_index(name))
-    speed = files.text(f"{place}/speed") if is_shown else ""
+    is_shown = files.read(f"{place}/ifindex") == str(_index(name))
+    speed = files.read(f"{place}/speed") if is_shown else ""
     return {
         "addresses": [],
         "state": state,
@@ -87,10 +86,10 @@ def mtu(name: str) -> int | None:
 
 
 def _kind(place: str) -> str:
-    type_ = files.text(f"{place}/type")
+    type_ = files.read(f"{place}/type")
     if type_ in (str(INFINIBAND), str(LOOPBACK)):
         return "infiniband" if type_ == str(INFINIBAND) else "loopback"
-    told = [line.partition("=") for line in files.text(f"{place}/uevent").splitlines()]
+    told = [line.partition("=") for line in files.read(f"{place}/uevent").splitlines()]
     words = {name: value for name, _, value in told}
     return words.get("DEVTYPE") or ("ethernet" if os.path.exists(os.path.join(place, "device")) else "virtual")
 
@@ -115,10 +114,10 @@ def host(entries: Sequence[Address]) -> str:
     except OSError:
         namespace = ""
     listed = sorted(f"{entry.interface} {entry.text}" for entry in entries)
-    told = "\n".join([files.text("/proc/sys/kernel/random/boot_id"), namespace, *listed])
+    told = "\n".join([files.read("/proc/sys/kernel/random/boot_id"), namespace, *listed])
     return hashlib.sha256(told.encode(errors="replace")).hexdigest()[:16]
 
 
 def has_rdma(folder: str = RDMA) -> bool:
     """Whether there is any InfiniBand, RoCE or EFA device."""
-    return bool(files.listed(folder))
+    return bool(files.entries(folder))

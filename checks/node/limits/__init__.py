@@ -11,7 +11,7 @@ import resource
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Node, Plan, Run, Scope, option, ranges
+from preflight.check import Code, Context, Finding, Level, Node, Plan, Run, Scope, entries, option, ranges, read
 from preflight.checks.node.limits import cgroups
 from preflight.checks.node.limits.surroundings import FIXES, surroundings
 from preflight.checks.node.shared import disks, process
@@ -101,7 +101,7 @@ def measure(ctx: Context) -> Facts:
     shm, shm_free, _ = disks.space(disks.SHM)
     return {
         "surroundings": surroundings(ctx.environ),
-        "rdma": len(process.names("/sys/class/infiniband")),
+        "rdma": len(entries("/sys/class/infiniband")),
         "memlock": process.memlock(),
         "nofile": process.limit(resource.RLIMIT_NOFILE),
         "nofile_hard": process.limit(resource.RLIMIT_NOFILE, hard=True),
@@ -119,7 +119,7 @@ def measure(ctx: Context) -> Facts:
 
 def _available() -> Room | None:
     """Bytes of memory that the node has left."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", process.text("/proc/meminfo"), re.MULTILINE)
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", read("/proc/meminfo"), re.MULTILINE)
     return Room(None, int(found[1]) * 1024) if found else None
 
 

@@ -7,7 +7,7 @@ the others hold addresses, which differ between sound nodes, and may hold secret
 import re
 from typing import TypedDict
 
-from preflight.checks.node.shared.process import text
+from preflight.check import read
 
 LOCAL = {
     "aufs", "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuse.fuse-overlayfs",
@@ -41,13 +41,13 @@ class Mount(TypedDict):
 
 def of_descriptor(descriptor: int) -> Mount | None:
     """The mount of an open file: also where another one lies over it, or the way to it went over a link."""
-    found = re.search(r"^mnt_id:\s*(\d+)$", text(f"/proc/self/fdinfo/{descriptor}"), re.MULTILINE)
-    return dict(table(text("/proc/self/mountinfo"))).get(int(found[1])) if found else None
+    found = re.search(r"^mnt_id:\s*(\d+)$", read(f"/proc/self/fdinfo/{descriptor}"), re.MULTILINE)
+    return dict(table(read("/proc/self/mountinfo"))).get(int(found[1])) if found else None
 
 
 def of_path(path: str) -> Mount | None:
     """The same by the path's name alone: nothing is touched, and links are not followed."""
-    above = [mount for _, mount in table(text("/proc/self/mountinfo")) if _holds(mount["point"], path)]
+    above = [mount for _, mount in table(read("/proc/self/mountinfo")) if _holds(mount["point"], path)]
     return max(
         reversed(above), key=lambda mount: len(mount["point"]), default=None
     )  # the last one lies over the others

@@ -397,13 +397,13 @@ def test_the_summary_is_the_record_of_the_run() -> None:
 def test_the_driver_is_read_from_proc_where_sys_lacks_it(
     text: str, version: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "_text", lambda path: text if path == "/proc/driver/nvidia/version" else "")
+    monkeypatch.setattr(installed, "read", lambda path: text if path == "/proc/driver/nvidia/version" else "")
     assert installed.versions({})[0]["driver"] == version
 
 
 def test_podman_tells_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"/run/.containerenv": 'engine="podman-4"\nimage="site/train:1"\n', "/etc/os-release": "PRETTY_NAME=Arch\n"}
-    monkeypatch.setattr(installed, "_text", lambda path: files.get(path, ""))
+    monkeypatch.setattr(installed, "read", lambda path: files.get(path, ""))
     assert str(installed.versions({})[0]["image"]).startswith("Arch with ")
     assert str(installed.versions({})[0]["image"]).endswith(" in site/train:1")
 
