@@ -7,6 +7,7 @@ together are held against the dataset's length; else by their content. See docs/
 DistributedSampler is read on this world, and nothing is said of your own loader.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 
 from preflight.check import (
@@ -39,8 +40,9 @@ from preflight.checks.data.sampler import (
 from preflight.checks.data.sampler.one_loader import Loader
 from preflight.checks.data.shared.readings import Facts
 
-PART = 0.4
-"""Of the check's time: the most that reading, or a single wait, may take of it."""
+PART, MEET = 0.4, 0.7
+"""Of the check's time: the most that reading, or a single wait, may take of it; and when no rank waits for others that
+still read."""
 
 
 def _deadline(job: Job) -> float:
@@ -57,6 +59,7 @@ PLAN = Plan(
     uses=("comm.init",),
     unless=("comm.init",),
     fresh_with=("data",),
+    facts_version=2,
 )
 
 
@@ -84,8 +87,9 @@ def measure(ctx: Context) -> Facts:
     from preflight.checks.data.sampler.loaders import Budget
     from preflight.checks.data.shared.user_function import called
 
+    end_s = time.monotonic() + MEET * ctx.deadline_s
     reading_s, patience_s = (min(ctx[limit], PART * ctx.deadline_s) for limit in (SECONDS, PATIENCE_S))
-    budget = Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), ctx[KEY] or None)
+    budget = Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), end_s, ctx[KEY] or None)
     code = ctx[DATA]
     if code is None:
         return every_loader.torchs_own(ctx, budget)

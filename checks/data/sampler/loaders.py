@@ -33,6 +33,8 @@ class Budget:
     patience_s: float
     """How long a single batch may take."""
     world: int
+    end_s: float
+    """By time.monotonic(): until when ranks may wait for each other's readings."""
     key: str | None = None
     """The field that tells samples apart where they are known by content."""
     loaders: int = 1

@@ -24,7 +24,7 @@ class Loader:
     readings: Mapping[int, Reading]
     """By rank, ascending."""
     together: Mapping[int, Together]
-    """By epoch, where every difference to the dataset is known."""
+    """By epoch, where all ranks' samples were counted."""
     world: int
     """Ranks that were asked."""
     sharers: int
@@ -144,16 +144,11 @@ def loaders(facts: Mapping[int, Facts], run: Run, data_parallel: int | None) -> 
     world = len(run.members)
     sharers = world // data_parallel if data_parallel and world % data_parallel == 0 else 1
     for name in next(iter(by_rank.values())) if by_rank else ():
-        known = [
-            compared
-            for of in facts.values()
-            for compared in of["together"]
-            if compared["name"] == name and compared["exact"]
-        ]
+        known = [counted for own in facts.values() for counted in own["together"] if counted["name"] == name]
         yield Loader(
             name=name,
             readings={rank: of[name] for rank, of in by_rank.items()},
-            together={compared["epoch"]: compared for compared in known},
+            together={counted["epoch"]: counted for counted in known},
             world=world,
             sharers=sharers,
             given=any(own["given"] for own in facts.values()),

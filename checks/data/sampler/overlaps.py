@@ -1,7 +1,7 @@
 """Which ranks see the same samples, as far as they show them.
 
 Each rank shows the samples with the lowest hashes, so what two ranks show alike they both have, and the share of it
-among what they show is the share among all (bottom-k sampling: see sketch.py).
+among what they show is the share among all (bottom-k sampling: see lowest_hashes.py).
 """
 
 import bisect
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from preflight.checks.data.sampler.lowest_hashes import mixed
 from preflight.checks.data.sampler.one_loader import Loader
-from preflight.checks.data.sampler.sketch import mixed
 from preflight.checks.data.shared.readings import EPOCHS, Epoch, Shown
 
 EVERYTHING = 1 << 64

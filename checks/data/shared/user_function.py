@@ -5,11 +5,14 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preflight.check import Context, UserCode, UserError
 from preflight.checks.data.shared.readings import Mistake
 from preflight.checks.data.shared.timeouts import Stuck, patience
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def called(ctx: Context, code: UserCode, patience_s: float) -> Called:
     collective has raised, and what making the process group raises."""
     name = str(code)
     if name not in _calls:
-        _bound(ctx.process_group(), ctx, patience_s)
+        bounded_group(ctx, patience_s + 1.0)
         _set_rank(ctx)
         ctx.doing(f"calling {name}")
         _calls[name] = _called(code, patience_s, len(ctx.job.nodes))
@@ -51,13 +54,16 @@ def called_before(code: UserCode) -> Called | None:
     return _calls.get(str(code))
 
 
-def _bound(group: Any, ctx: Context, patience_s: float) -> None:
-    """A barrier of his, at which another rank never comes, is one call of C: on gloo it ends soon after our patience
-    does. (With NCCL a time-out would end the worker.) The next check sets its own again."""
+def bounded_group(ctx: Context, seconds: float) -> "torch.distributed.ProcessGroup":
+    """The world group, whose collectives last at most so long on gloo: a barrier of the user's, at which another rank
+    never comes, is one call of C, and is to end soon after our patience does. (With NCCL a time-out would end the
+    worker.) The next check sets its own again."""
     from torch.distributed import distributed_c10d
 
+    group = ctx.process_group()
     if ctx.job.backend == "gloo":
-        distributed_c10d._set_pg_timeout(timedelta(seconds=patience_s + 1.0), group)
+        distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+    return group
 
 
 def _set_rank(ctx: Context) -> None:

@@ -5,11 +5,11 @@ be apart is measured: 8 times as far as this hardware's own roundings take the t
 middle rank; in float32 at least 2e-5.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Code, Context, Finding, Level, Run, Skip, ranges
+from preflight.check import Code, Context, Finding, Level, Option, Plan, Run, Scope, Skip, option, ranges
 from preflight.checks.train.shared import diagnosis, divergence, expected
 from preflight.checks.train.shared.divergence import Pair
 from preflight.checks.train.shared.variant import Case, Meaning
@@ -81,9 +81,23 @@ LIKE_ALONE: tuple[compare.Quantity, ...] = ("losses", "norms")
 # What runs
 
 
-def names_of(strategy: str) -> Callable[[str], tuple[str, ...]]:
-    """The type of the option `variants`: names with commas between them, or "all"."""
-    known = VARIANTS[strategy]
+def plan(level: Level, *, deadline_s: float, estimate_s: float) -> Plan:
+    """Of a strategy's check. `deadline_s`: for all variants of many ranks on few cores; it grows by a second for every
+    64 ranks."""
+    return Plan(
+        Scope.WORLD,
+        level,
+        deadline_s=lambda job: deadline_s + job.world_size / 64,
+        estimate_s=estimate_s,
+        needs=("comm.init", "train.alone"),
+        aside=True,
+    )
+
+
+def variants_of(strategy: str) -> Option[tuple[str, ...]]:
+    """The option that names variants, with commas between them, or all."""
+    known, unset = VARIANTS[strategy], tuple[str, ...]()
+    without = ", or all; unset: plain, at level full all" if PLAIN in known else "; unset or all: all"
 
     def parse(text: str) -> tuple[str, ...]:
         if text.strip() == ALL:
@@ -94,16 +108,16 @@ def names_of(strategy: str) -> Callable[[str], tuple[str, ...]]:
                 raise ValueError(f"{name!r} is no variant of {strategy}; known are {', '.join(known)}, or {ALL}")
         return names
 
-    return parse
+    return option(parse, unset, f"which, with commas between them{without}")
 
 
-def measure(ctx: Context, strategy: str, variants: tuple[str, ...]) -> "Facts":
-    """The variants of this strategy; where none is named, the plain one, at level full all."""
+def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "Facts":
+    """The variants that the option names; where none is named, the plain one, at level full all."""
     from preflight.train_smoke import strategies, task
     from preflight.train_smoke.wrapped import Setting
 
     known = VARIANTS[strategy]
-    names = variants or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else tuple(known))
+    names = ctx[variants] or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else tuple(known))
     group = ctx.process_group()
     ctx.doing("importing torch._dynamo")
     task.import_dynamo()
