@@ -20,7 +20,7 @@ import psutil
 
 from preflight.engine import local_launch
 from preflight.results.report import schema
-from tests import warm
+from tests import entering, warm
 from tests.hosts import Host
 
 ROOT = Path(__file__).parent.parent
@@ -139,14 +139,17 @@ def torchrun(world: int, *arguments: str, options: Sequence[str] = ("--standalon
 
 def start_on(
     host: Host | None, rank: int, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, *,
-    cold: bool = False,
+    cold: bool = False, before: str = "", wrap: Sequence[str] = (),
 ) -> Process:  # fmt: skip
     """`preflight` with these words, on a host or on this machine; forked from a process that has imported torch, unless
-    it is to be `cold` or its environment does not allow it."""
+    it is to be `cold`, its environment does not allow it, or words `wrap` its command. `before`: lines of a shell, done
+    first (entering.prepare)."""
     usual = environment()
-    if not cold and warm.fits(env, usual):
-        return warm.start(rank, words, {MARK: uuid.uuid4().hex, **env}, usual, folder, log, host)
-    command = preflight(*words)
+    if not cold and not wrap and warm.fits(env, usual):
+        return warm.start(rank, words, {MARK: uuid.uuid4().hex, **env}, usual, folder, log, host, before)
+    command = [*wrap, *preflight(*words)]
+    if before:
+        command = entering.prepared(before, str(folder), command)
     return subprocess.Popen(
         host.command(command) if host else command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log,
         stderr=subprocess.STDOUT, start_new_session=True,
@@ -177,11 +180,11 @@ class Run:
 
     def start_rank(
         self, rank: int, words: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None,
-        host: Host | None = None,
+        host: Host | None = None, before: str = "", wrap: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`preflight` with these words, forked from a process that has imported torch where its environment allows."""
-        marked = {**env, MARK: self._mark}
-        self.processes.append(start_on(host, rank, words, marked, cwd or self.folder, self._log.fileno()))
+        """`preflight` with these words, as `start_on` starts it."""
+        marked, log = {**env, MARK: self._mark}, self._log.fileno()
+        self.processes.append(start_on(host, rank, words, marked, cwd or self.folder, log, before=before, wrap=wrap))
 
     def marked(self) -> list[psutil.Process]:
         """All living processes of this run, whoever their parent is now."""

@@ -38,7 +38,9 @@ MARK = "PREFLIGHT_TEST_MARK"
 BLANK = "0" * 32
 MESSAGE = 2**17
 """Bytes; what does not fit one is not asked for."""
-FOLDERS = {str(TESTS.parent), *(str(TESTS / name) for name in ("plugins", "sick", "sick_comm", "clocks", "late_links"))}
+FOLDERS = {
+    str(path) for path in (TESTS.parent, TESTS / "plugins", *(file.parent for file in TESTS.glob("*/sitecustomize.py")))
+}
 """On PYTHONPATH. Their sitecustomize waits for a module of preflight, and changes nothing of torch's import."""
 EARLY = ("PYTHON", "TORCH_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "LD_", "MALLOC_")
 """Names that Python, torch or a library reads once: with others than here a rank starts cold."""
@@ -95,12 +97,15 @@ class Forker:
         )  # fmt: skip
         theirs.close()
 
-    def fork(self, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, host: "Host | None") -> Child:
+    def fork(
+        self, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, host: "Host | None", before: str
+    ) -> Child:
         order = {
             "words": words,
             "env": env,
             "folder": str(folder),
             "host": host and [host.namespace, host.name, str(host.folder)],
+            "before": before,
         }
         socket.send_fds(self.channel, [json.dumps(order).encode()], [log])
         child = None
@@ -128,15 +133,15 @@ _forkers: list[Forker] = []
 
 def start(
     rank: int, words: Sequence[str], env: Mapping[str, str], usual: Mapping[str, str], folder: Path, log: int,
-    host: "Host | None" = None,
+    host: "Host | None" = None, before: str = "",
 ) -> Child:  # fmt: skip
     """`python -m preflight` with these words. `env`: its own environment, which fits the `usual` one. `host`: of
-    tests/hosts.py, where it runs."""
+    tests/hosts.py, where it runs. `before`: lines of a shell, done first (entering.prepare)."""
     if not _forkers:
         _forkers.extend(Forker(usual) for _ in range(2))
         for forker in _forkers:
             atexit.register(forker.close)
-    return _forkers[rank % 2].fork(words, env, folder, log, host)
+    return _forkers[rank % 2].fork(words, env, folder, log, host, before)
 
 
 # In the process that forks
@@ -201,6 +206,8 @@ def _become(order: dict[str, Any], log: int, place: int) -> NoReturn:
         os.environ.update(order["env"])
         if order["host"]:
             entering.enter(*order["host"])
+        if order["before"]:
+            entering.prepare(order["before"])
         os.chdir(order["folder"])
         sys.argv = ["", *order["words"]]
         folders = order["env"]["PYTHONPATH"].split(os.pathsep)

@@ -301,20 +301,17 @@ needs_mounts = pytest.mark.skipif(
 )
 
 
-def mounting(script: str) -> Sequence[str]:
-    return ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh"]
-
-
-def logging(folder: Path, name: str, *lines: str, then: str = "true") -> Sequence[str]:
-    """What a rank's command begins with to have these lines in its kernel log."""
+def logging(folder: Path, name: str, *lines: str, then: str = "true") -> str:
+    """What a rank begins with to have these lines in its kernel log."""
     (folder / name).write_bytes(records("Linux version 6.8.0", *lines, last_s=30, boot=time.monotonic()))
-    return mounting(f"mount --bind {folder / name} /dev/kmsg && {then}")
+    return f"mount --bind {folder / name} /dev/kmsg && {then}"
 
 
 def nodes(folder: Path, *lines: str, then: str = "true") -> Finished:
     """Three, of which the second has these lines."""
-    wrap = {rank: logging(folder, f"kmsg-{rank}", *QUIET) for rank in (0, 2)}
-    return run_nodes(folder, 3, *ONLY, wrap={**wrap, 1: logging(folder, "kmsg-1", *QUIET, *lines, then=then)})
+    before = {rank: logging(folder, f"kmsg-{rank}", *QUIET) for rank in (0, 2)}
+    before[1] = logging(folder, "kmsg-1", *QUIET, *lines, then=then)
+    return run_nodes(folder, 3, *ONLY, before=before)
 
 
 def is_told(name: str, finished: Finished) -> None:
@@ -389,7 +386,7 @@ def test_no_permission_is_a_skip(unprivileged: Sequence[str], tmp_path: Path) ->
 
 @needs_mounts
 def test_without_a_log_the_rest_is_told(tmp_path: Path) -> None:
-    no_log = mounting(f"mount --bind /dev/null /dev/kmsg && {places(tree(tmp_path / 'root', driver='Kernel Module'))}")
-    finished = run_nodes(tmp_path, 2, *ONLY, wrap={1: no_log})
+    no_log = f"mount --bind /dev/null /dev/kmsg && {places(tree(tmp_path / 'root', driver='Kernel Module'))}"
+    finished = run_nodes(tmp_path, 2, *ONLY, before={1: no_log})
     assert ELSEWHERE["kernel_apart"].is_told_by(finished.findings()), finished.told()
     assert "rank 1: the kernel log" in str(finished.check("node.kernel")["skipped"]), finished.told()
