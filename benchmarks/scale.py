@@ -53,7 +53,7 @@ def arrivals(here: identity.LaunchIdentity) -> dict[int, Newcomer]:
     about = {
         **here.to_json(),
         "pid": os.getpid(),
-        "pids": identity.pid_namespace(),
+        "pids": identity.namespace("pid"),
         "nonce": NONCE,
         "addresses": ["10.0.0.1"],
     }

@@ -27,39 +27,10 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Code",
-    "Comparison",
-    "Context",
-    "Finding",
-    "Job",
-    "Level",
-    "NoReply",
-    "NoReplyKind",
-    "Node",
-    "NotApplicable",
-    "Option",
-    "Outcome",
-    "Plan",
-    "Probe",
-    "Reply",
-    "Run",
-    "Scope",
-    "Severity",
-    "Skip",
-    "UserCode",
-    "UserError",
-    "Vote",
-    "compare",
-    "count",
-    "entries",
-    "option",
-    "pairs",
-    "ranges",
-    "read",
-    "seconds",
-    "vote",
-    "words",
-]
+    "Code", "Comparison", "Context", "Finding", "Job", "Level", "NoReply", "NoReplyKind", "Node", "NotApplicable",
+    "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote",
+    "compare", "count", "entries", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
+]  # fmt: skip
 
 T = TypeVar("T")
 BASELINE = "baseline:"
@@ -275,7 +246,6 @@ class Context:
     given."""
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option of this check."""
         value: T = self.options.get(option, option.default)
         return value
 
@@ -355,6 +325,5 @@ class Run:
         return self.facts_of(f"{BASELINE}{check}")
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option of this check."""
         value: T = self.options.get(option, option.default)
         return value

@@ -1,5 +1,6 @@
 """Made-up jobs, findings, outcomes and reports for tests of several rooms."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from preflight.core.outcome import Outcome
 from preflight.results import report
 from preflight.results.report import Report
 from preflight.results.result import Result
+from tests.sizes import ROOT
+
+SCHEMA = json.loads((ROOT / "preflight" / "results" / "report.schema.json").read_text())
 
 
 def job(*sizes: int, backend: str = "gloo", world_size: int | None = None) -> Job:
@@ -61,5 +65,5 @@ def made_report(
         results=list(results),
         strict=strict,
     )
-    jsonschema.validate(built, report.schema())
+    jsonschema.validate(built, SCHEMA)
     return built

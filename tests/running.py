@@ -1,7 +1,6 @@
 """Starts real runs of preflight on real ranks, and holds what they leave against what every run must leave."""
 
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -19,9 +18,9 @@ import jsonschema
 import psutil
 
 from preflight.engine import local_launch
-from preflight.results.report import schema
 from tests import entering, warm
 from tests.hosts import Host
+from tests.made import SCHEMA
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "tests" / "plugins"
@@ -64,7 +63,7 @@ class Finished:
 
     def report_named(self, name: str) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.folder / name).read_text())
-        jsonschema.validate(loaded, _schema())
+        jsonschema.validate(loaded, SCHEMA)
         return loaded
 
     def check(self, id_: str) -> dict[str, Any]:
@@ -82,11 +81,6 @@ class Finished:
     def told(self) -> str:
         """For the message of a failed assertion."""
         return f"exit codes {self.exit_codes}, {self.seconds:.1f} s\n{self.output}"
-
-
-@functools.cache
-def _schema() -> dict[str, Any]:
-    return schema()
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -14,7 +14,8 @@ from preflight.checks.comm import init
 from preflight.checks.env import launch
 from preflight.core.facts import BadFacts
 from preflight.errors import UsageError
-from preflight.results import judging, report
+from preflight.results import judging
+from tests.made import SCHEMA
 
 FULL = Code("A disk is full.", fix="Empty {device}.")
 LEAST_GB = option(int, 10, "least free space")
@@ -199,7 +200,7 @@ def judge(facts, run): return iter(())
 '''
     )
     made = testing.measure(str(path), world=2, settings={"name": "world"}, level="full")
-    jsonschema.validate(made, report.schema())
+    jsonschema.validate(made, SCHEMA)
     assert (made["exit_code"], made["job"]["world_size"]) == (0, 2)
     launch_, own = made["checks"]
     assert (launch_["check"], launch_["status"]) == ("env.launch", "pass")

@@ -25,7 +25,6 @@ from preflight.results import console, report
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
 ALONE_QUICK_S, DRIVER_S = 5.0, 60.0
 """Without a launcher; and for the start of a GPU driver, which takes seconds a GPU without persistence mode."""
-PLUGIN_S = 20.0
 
 
 def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = list) -> NoReturn:
@@ -290,29 +289,16 @@ def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:
 
 
 def _told(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
-    """(what a check's module says of it, True), or (why it cannot be loaded, False). A plugin is imported in a child:
-    it may hang."""
+    """(what a check's module says of it, True), or (why it cannot be loaded, False)."""
     if source.kind == "builtin":
         return tell(registry.load(source)), True
-    from preflight.engine.event_loop import EventLoop
+    from preflight.engine import event_loop, loading
 
-    def work() -> dict[str, str]:
-        try:
-            return {"told": tell(registry.load(source))}
-        except UsageError as error:
-            return {"usage": str(error)}
-        except Exception as error:
-            return {"error": registry.load_error(source, error)}
-
-    answer = EventLoop(PLUGIN_S).ask("plugin", work, PLUGIN_S)
+    loop = event_loop.EventLoop(loading.PLUGIN_S)
+    answer = loading.ask_plugin(loop, source, lambda check: {"text": tell(check)})
     if isinstance(answer, Failure):
-        return f"{source.id:<22} cannot be loaded: its import {answer.text}", False
-    told = answer.value
-    if "usage" in told:
-        raise UsageError(told["usage"])
-    if "told" in told:
-        return str(told["told"]), True
-    return f"{source.id:<22} cannot be loaded: {told['error']}", False
+        return f"{source.id:<22} cannot be loaded: {answer.text}", False
+    return str(answer.value["text"]), True
 
 
 def _show(options: argparse.Namespace) -> int:

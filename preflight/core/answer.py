@@ -21,6 +21,7 @@ class FailureKind(StrEnum):
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
     """Also where it could not be started."""
+    RAISED = "raised"
 
 
 @dataclass(frozen=True)

@@ -75,13 +75,9 @@ class Job:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Job":
-        """The reverse of `to_json`."""
         nodes = tuple(
             Node(
-                item["node"],
-                item["node_rank"],
-                rank_ranges.from_text(item["ranks"]),
-                tuple(item.get("addresses", ())),
+                item["node"], item["node_rank"], rank_ranges.from_text(item["ranks"]), tuple(item.get("addresses", ()))
             )
             for item in data["nodes"]
         )

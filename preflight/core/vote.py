@@ -59,7 +59,6 @@ class Vote(Generic[T]):
 
 
 def vote(values: Mapping[int, T] | Iterable[tuple[int, T]]) -> Vote[T]:
-    """Counts the values by rank."""
     ranks_of: dict[T, list[int]] = {}
     for rank, value in values.items() if isinstance(values, Mapping) else values:
         ranks_of.setdefault(value, []).append(rank)

@@ -7,7 +7,7 @@ from typing import Any
 
 from preflight.check import BASELINE, Scope
 from preflight.core import rank_ranges
-from preflight.core.facts import FactsStore, content_hash
+from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
@@ -91,9 +91,7 @@ class Coordinator:
         for spec in specs:
             comparable = spec.plan.baseline and baseline.facts_versions.get(spec.id) == spec.plan.facts_version
             for ranks, text in baseline.facts.groups(spec.id) if comparable else ():
-                self.book.add_text(content_hash(text), text)
-                for rank in ranks:
-                    self.book.note(f"{BASELINE}{spec.id}", rank, content_hash(text))
+                self.book.add(f"{BASELINE}{spec.id}", ranks, text)
 
     def _add_if_it_applies(self, result: Result) -> None:
         if result.applies or result.check in self.request.selection.ids:
@@ -107,7 +105,6 @@ class Coordinator:
         self._screen.ended(result)
 
     def _why_not(self, spec: Spec) -> str | None:
-        """The reason to skip a check."""
         missing = plan.not_given(spec.id, spec.plan.given, self.request.settings)
         if missing:
             return f"give {' and '.join(registry.how_to_set(name) for name in missing)}"
@@ -240,8 +237,7 @@ class Coordinator:
             self._heartbeats.look(set(self.members))
             if time.monotonic() >= end:
                 self._heartbeats.lose(
-                    missing - set(outcomes),
-                    f"its supervisor did not answer within {end - start:.0f} s",
+                    missing - set(outcomes), f"its supervisor did not answer within {end - start:.0f} s"
                 )
             for rank in missing & set(self._heartbeats.lost) - set(outcomes):
                 outcomes[rank] = self._heartbeats.outcome_of(rank)

@@ -196,7 +196,6 @@ class EventLoop:
         yield from self._errands
 
     def _descriptors(self) -> dict[int, int]:
-        """What to wait for, by descriptor."""
         found = {self._woken.fileno(): select.POLLIN}
         for child in self._children():
             if not child.channel.closed:
@@ -258,7 +257,6 @@ class StoreLog:
         self._holes: set[int] = set()
 
     def count(self) -> int:
-        """How many entries there are."""
         return int(self._loop.request("count", key=self._name))
 
     def new(self) -> list[tuple[int, dict[str, Any]]]:

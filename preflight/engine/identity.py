@@ -4,9 +4,12 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from preflight.sdk import addresses
+from preflight.sdk.addresses import Address
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torch's env:// rendezvous and its launcher's scripts rely on."""
@@ -188,20 +191,13 @@ def _node_key(node_rank: int | None) -> str:
     """What tells machines and containers apart, and the launcher's number of the node: alone it may be stale, as
     where a batch script's environment is carried to another host."""
     number = "" if node_rank is None else f"node {node_rank}"
-    return "|".join((number, socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id"), _network()))
+    return "|".join((number, socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id"), namespace("net")))
 
 
-def _network() -> str:
+def namespace(kind: str) -> str:
+    """Process numbers (pid) mean the same only within one, and names of hosts (net) may: containers have their own."""
     try:
-        return os.readlink("/proc/self/ns/net")
-    except OSError:
-        return ""
-
-
-def pid_namespace() -> str:
-    """Process numbers mean the same only within one: ranks in containers of their own have others."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
+        return os.readlink(f"/proc/self/ns/{kind}")
     except OSError:
         return ""
 
@@ -224,15 +220,7 @@ def first_host(nodelist: str) -> str:
     return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first.group()) if first else ""
 
 
-def addresses(hosts: Callable[[], dict[str, Any]] | None = None) -> tuple[str, ...]:
-    """This node's IPv4 and global IPv6 addresses without loopback, as psutil lists them."""
-    import psutil
-
-    found = (hosts or psutil.net_if_addrs)()
-    listed = [
-        entry.address
-        for entries in found.values()
-        for entry in entries
-        if entry.family in (socket.AF_INET, socket.AF_INET6)
-    ]
-    return tuple(a for a in listed if not a.startswith(("127.", "::1", "fe80")))[:16]
+def host_addresses(listed: Callable[[], Iterable[Address]] = addresses.listed) -> tuple[str, ...]:
+    """This node's IPv4 and global IPv6 addresses without loopback."""
+    texts = (address.text for address in listed() if address.family in (socket.AF_INET, socket.AF_INET6))
+    return tuple(text for text in texts if not text.startswith(("127.", "::1", "fe80")))[:16]

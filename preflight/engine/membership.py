@@ -15,7 +15,7 @@ from preflight.core.job import Job, Node
 from preflight.engine import store_keys
 from preflight.engine.child import is_alive
 from preflight.engine.event_loop import EventLoop, StoreLog
-from preflight.engine.identity import LaunchIdentity, addresses, pid_namespace
+from preflight.engine.identity import LaunchIdentity, host_addresses, namespace
 
 STRANGERS = "preflight.strangers"
 """What a check names in `PLAN.reads` to judge the processes that came and have no place in the run."""
@@ -25,7 +25,8 @@ RIVAL_S = 2.0
 
 def hello(loop: EventLoop, launch: LaunchIdentity, nonce: str) -> int:
     """Says who came, and returns as which of all that came to this store."""
-    about = {"nonce": nonce, "pid": os.getpid(), "pids": pid_namespace(), "addresses": addresses(), **launch.to_json()}
+    process = {"nonce": nonce, "pid": os.getpid(), "pids": namespace("pid")}
+    about = {**process, "addresses": host_addresses(), **launch.to_json()}
     index: int = loop.request("append", key=store_keys.arrivals(launch.call), value=json.dumps(about))
     return index
 
@@ -112,12 +113,9 @@ class Membership:
     def note_strangers(self, book: facts.FactsStore) -> None:
         """As facts, so that a check can judge them, and judge them again offline."""
         for index, stranger in self.strangers.items():
-            text = facts.to_text(stranger)
-            book.add_text(facts.content_hash(text), text)
-            book.note(STRANGERS, index, facts.content_hash(text))
+            book.add(STRANGERS, [index], facts.to_text(stranger))
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        """JSON on the store."""
         self.loop.request("put", key=key, value=json.dumps(value))
 
     def is_rival(self) -> bool:
@@ -157,7 +155,7 @@ class Membership:
 
     def dead_beside_me(self, ranks: set[int]) -> set[int]:
         """Of these ranks those on this node whose supervisors are known to be dead."""
-        here = (self._identity.node_key, pid_namespace())
+        here = (self._identity.node_key, namespace("pid"))
         known = {rank: self.present[rank].about for rank in ranks & set(self.present)}
         beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == here}
         return {rank for rank in beside if not is_alive(self.present[rank].about["pid"])}

@@ -14,7 +14,7 @@ from preflight.engine import store_keys
 from preflight.engine.child import is_alive
 from preflight.engine.event_loop import EventLoop, PollPace, beat_every, poll_every
 from preflight.engine.heartbeat import SILENT_S, Silence
-from preflight.engine.identity import LaunchIdentity, pid_namespace
+from preflight.engine.identity import LaunchIdentity, namespace
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import Group
 
@@ -75,17 +75,17 @@ class Participant:
         rank: int | None,
         nonce: str,
         run_id: str,
-        new_seat: Callable[[Job, Mapping[str, str]], WorkerSlot],
+        new_slot: Callable[[Job, Mapping[str, str]], WorkerSlot],
     ) -> None:
         """A process without a place in the run (`rank` is None) only waits for the verdict."""
         self.loop, self.rank, self.run_id = loop, rank, run_id
         self.job: Job | None = None
         self.verdict: dict[str, Any] | None = None
         self._nonce = nonce
-        self._new_slot = new_seat
+        self._new_slot = new_slot
         self._pids: dict[int, int] = {}
         self._step = 0
-        self._testified = 0
+        self._told_step = 0
         self._silence = Silence(loop.world_size)
         self._pace = PollPace(loop.world_size)
         self._last_watch = 0.0
@@ -112,7 +112,7 @@ class Participant:
             self.verdict = event
         elif event["event"] == "abort" and event["step"] == self._step and self.loop.slot:
             self.loop.slot.abort(event["reason"])
-        elif event["event"] == "tell_collectives" and event["step"] == self._step > self._testified:
+        elif event["event"] == "tell_collectives" and event["step"] == self._step > self._told_step:
             self._tell_collectives()
         elif event["event"] == "step" and event["step"] > self._step:
             self._pace.restart()
@@ -134,7 +134,7 @@ class Participant:
         text = self.loop.request("fetch", keys=[store_keys.job(self.run_id)])[0]
         about = json.loads(text)
         self.job = Job.from_json(about["job"])
-        mine = pid_namespace()
+        mine = namespace("pid")
         self._pids = {int(rank): pid for rank, (pid, _, its) in about["processes"].items() if its == mine}
         if self.rank is not None and about["processes"][str(self.rank)][1] != self._nonce:
             self.rank = None  # another process with this rank was quicker
@@ -143,7 +143,7 @@ class Participant:
 
     def _tell_collectives(self) -> None:
         """What the collectives of a rank that has measured were: others wait in one, or failed in it."""
-        self._testified = self._step
+        self._told_step = self._step
         recorded = self.loop.slot.write_dump() if self.loop.slot else None
         entry = {"rank": self.rank, "recorded": within_share(recorded, self.loop.world_size)}
         self.loop.request("append", key=store_keys.collectives(self.run_id, self._step), value=json.dumps(entry))
@@ -190,7 +190,6 @@ class Participant:
         return self.verdict
 
     def dead_beside_me(self) -> list[int]:
-        """Ranks of this node whose supervisors are dead."""
         mine = self.job.node_of(self.rank).ranks if self.job and self.rank is not None else ()
         return [rank for rank in mine if rank in self._pids and not is_alive(self._pids[rank])]
 

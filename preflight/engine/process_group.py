@@ -38,7 +38,6 @@ class GroupMaker:
 
     @property
     def endpoint(self) -> tuple[str, int] | None:
-        """Where the store is."""
         return (self._host, self._port) if self._host and self._port else None
 
     @property
@@ -71,14 +70,11 @@ class GroupMaker:
         """The group of some members, by their numbers in the world group. With a GPU that the world group is bound to,
         torch makes it by ncclCommSplit, in which each part is a colour; else its members meet over the store."""
         from torch import distributed as dist
-        from torch.distributed import distributed_c10d
 
-        timeout = _timeout(deadline_s)
         if group_ranks not in self._parts:
-            ranks = list(group_ranks)
-            self._parts[group_ranks] = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
-        distributed_c10d._set_pg_timeout(timeout, self._parts[group_ranks])
-        return cast("torch.distributed.ProcessGroup", self._parts[group_ranks])
+            timeout = _timeout(deadline_s)
+            self._parts[group_ranks] = dist.new_group([*group_ranks], timeout=timeout, use_local_synchronization=True)
+        return self.again(deadline_s, self._parts[group_ranks])
 
     def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":
         """A client of its own for one measurement, which stands in nobody's way. Raises Skip and DistError."""
@@ -96,12 +92,13 @@ class GroupMaker:
         client = connect(self._host, self._port, timeout.total_seconds())
         return dist.PrefixStore(prefix, client)  # type: ignore[attr-defined]  # not in __all__
 
-    def again(self, deadline_s: float) -> "torch.distributed.ProcessGroup":
+    def again(self, deadline_s: float, part: Any = None) -> "torch.distributed.ProcessGroup":
         """The group that was made, with the timeout of the check that asks."""
         from torch.distributed import distributed_c10d
 
-        distributed_c10d._set_pg_timeout(_timeout(deadline_s), self._group)
-        return cast("torch.distributed.ProcessGroup", self._group)
+        group = self._group if part is None else part
+        distributed_c10d._set_pg_timeout(_timeout(deadline_s), group)
+        return cast("torch.distributed.ProcessGroup", group)
 
     def close(self) -> None:
         """Before the worker leaves by itself."""

@@ -90,7 +90,6 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
 
 
 def interrupted(how: str) -> Reported:
-    """By a signal, or by the launcher's end."""
     fix = "See who ended it (scancel, a time limit, Ctrl-C); run it again."
     return run_finding("error", "interrupted", f"the run was interrupted: {how}", fix)
 

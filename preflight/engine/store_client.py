@@ -170,7 +170,6 @@ class StoreClient:
         self.lost: str | None = None
 
     def connected(self) -> None:
-        """Waits for the connection."""
         self._await(0, self._connect_s + 1.0, "could not be reached")
 
     def request(self, do: str, **arguments: Any) -> Any:
@@ -211,6 +210,5 @@ class StoreClient:
         raise StoreLost(self.lost)
 
     def end(self) -> None:
-        """Ends the child."""
         self.child.end()
         os.close(self._hold)

@@ -26,11 +26,7 @@ from preflight.engine.membership import Membership, hello
 from preflight.engine.memory_store import MemoryStore
 from preflight.engine.participant import NoCoordinator, Participant, await_welcome
 from preflight.engine.process_group import GroupMaker, TorchBroken, import_torch
-from preflight.engine.run_findings import (
-    own_job,
-    run_result,
-    without_verdict,
-)
+from preflight.engine.run_findings import own_job, run_result, without_verdict
 from preflight.engine.store_client import StoreLost
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
@@ -81,7 +77,6 @@ class Supervisor:
     # From here to the end of the process
 
     def run(self) -> NoReturn:
-        """Never returns."""
         exit_code = 3
         try:
             exit_code = self._run()

@@ -107,7 +107,6 @@ class WorkerSlot:
         return self._order["deadline_s"] - self._seconds() if self.busy else float("inf")
 
     def take_facts(self, name: str) -> str:
-        """The text of the facts of the last outcome."""
         return self._facts.pop(name)
 
     def doing(self) -> str | None:

@@ -90,7 +90,6 @@ class DumpFile:
     # In the supervisor
 
     def forget(self) -> None:
-        """Before a new check."""
         self._read_from = self._size()
 
     def ask(self, within_s: float = ANSWER_S) -> None:
@@ -267,7 +266,6 @@ def _came_of(error: BaseException) -> str:
 
 
 def _unfinished() -> int:
-    """Calls that are not marked as over."""
     return sum(not _is_over(entry) for entry in _dump())
 
 

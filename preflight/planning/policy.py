@@ -39,7 +39,6 @@ class Policy:
 
     @property
     def codes(self) -> list[str]:
-        """All that it speaks of."""
         return [*self.severities, *(waiver.code for waiver in self.waivers)]
 
     def applied(self, findings: Iterable[Reported], job: Job) -> list[Reported]:

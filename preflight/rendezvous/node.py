@@ -150,7 +150,7 @@ class RendezvousNode:
         about |= self.loop.ask("about", lambda: _about_this_host(request), LOOK_S * 2).value_or({})
         return {
             "node_rank": request.node_rank, "nnodes": request.nnodes, "name": self.name,
-            "addresses": list(identity.addresses()), "full_name": about["full_name"], "serves": about["serves"],
+            "addresses": list(identity.host_addresses()), "full_name": about["full_name"], "serves": about["serves"],
             "nameless": about["nameless"],
             "port": self._ephemeral.getsockname()[1], "reach": reach, "looked_up_s": self.look_up(asked),
         }  # fmt: skip

@@ -75,8 +75,7 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
     if finding.noticed_by:
         noticed = rank_ranges.from_text(finding.noticed_by)
         lines += _indented(
-            f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame",
-            width,
+            f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame", width
         )
     return [*lines, *_indented(f"fix: {finding.fix}", width)]
 

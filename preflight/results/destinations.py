@@ -33,11 +33,9 @@ class Output:
         _print(2 if self.json_path == "-" else 1, text)
 
     def complain(self, text: str) -> None:
-        """To stderr."""
         _print(2, f"preflight: {text}\n")
 
     def print_json(self, made: report.Report, book: FactsStore) -> None:
-        """For `--json -`."""
         if self.json_path == "-":
             _print(1, report.as_text(report.with_facts(made, book) if self.with_facts else made))
 
@@ -50,7 +48,6 @@ class Output:
         return ""
 
     def names(self) -> str:
-        """The paths as the user gave them."""
         return " and ".join(f"{option} {path}" for option, path in self._given())
 
     def _given(self) -> list[tuple[str, str]]:
@@ -110,7 +107,6 @@ def _print(descriptor: int, text: str) -> None:
 
 
 def readers() -> dict[str, Callable[[report.Report], str]]:
-    """The files that people and other tools read, by name."""
     from preflight.results import formats as own
 
     return {"report.md": own.markdown, "report.html": own.html, "junit.xml": own.junit}

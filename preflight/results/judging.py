@@ -62,7 +62,9 @@ def judge(
         )
         found = _findings(check, run, facts)
         json.dumps(found, allow_nan=False)
-        return {"findings": found, "summary": _summary(check, run, facts), "picture": _picture(check, run, facts)}
+        summary = "".join(_optional(check, "summarize", run, facts))[:TEXT_LIMIT]
+        picture = [line[:PICTURE_WIDTH] for line in _optional(check, "draw", run, facts)]
+        return {"findings": found, "summary": summary, "picture": picture}
     except Exception as error:
         where = str(error) if isinstance(error, _AtYield) else place_of(error, registry.own_path(source))
         cause = error.__cause__ or error if isinstance(error, _AtYield) else error
@@ -191,24 +193,18 @@ def _evidence(evidence: dict[str, Any]) -> dict[str, Any]:
     return evidence if size <= EVIDENCE_LIMIT else {"left_out": f"{size:,} bytes of evidence"}
 
 
-def _summary(check: Check, run: Run, facts: dict[int, Any]) -> str:
-    summarize = getattr(check.module, "summarize", None)
+def _optional(check: Check, name: str, run: Run, facts: dict[int, Any]) -> list[str]:
+    """The lines that summarize() or draw() gives, cut to what a screen takes; instead of them its error: they are not
+    worth the findings."""
+    function = getattr(check.module, name, None)
+    if function is None or not facts:
+        return []
     try:
         with _ended_after(EXTRA * deadline_s(len(facts))):
-            return str(summarize(facts, run))[:TEXT_LIMIT] if summarize and facts else ""
-    except Exception as error:  # a line for the screen is not worth the findings
-        return f"{BROKEN_SUMMARY} {in_one_line(error)}{_place(error, check)}"
-
-
-def _picture(check: Check, run: Run, facts: dict[int, Any]) -> list[str]:
-    """What draw() gives, cut to what a screen takes."""
-    draw = getattr(check.module, "draw", None)
-    try:
-        with _ended_after(EXTRA * deadline_s(len(facts))):
-            lines = itertools.islice(draw(facts, run), PICTURE_LINES) if draw and facts else ()
-            return [str(line)[:PICTURE_WIDTH] for line in lines]
-    except Exception as error:  # as for the summary
-        return [f"draw() raised {in_one_line(error)}{_place(error, check)}"[:PICTURE_WIDTH]]
+            told = function(facts, run)
+            return [str(told)] if name == "summarize" else list(map(str, itertools.islice(told, PICTURE_LINES)))
+    except Exception as error:
+        return [f"{name}() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"]
 
 
 @contextlib.contextmanager
@@ -228,10 +224,6 @@ def _ended_after(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _place(error: BaseException, check: Check) -> str:
-    return place_of(error, registry.own_path(check.source))
 
 
 def _yielded_at(found: object, own: str) -> str:

@@ -37,7 +37,6 @@ class Plain:
 
     @property
     def width(self) -> int:
-        """For wrapped text."""
         return min(self._width or console.WIDTH, WIDEST)
 
     def planned(self, checks: Sequence[str]) -> None:
@@ -139,7 +138,6 @@ class Live(Plain):
         return Text("\n").join(styled(line) for line in self.lines())
 
     def lines(self) -> list[str]:
-        """What stands on the screen now."""
         width = self._console.width
         lines: list[str] = []
         for family in dict.fromkeys(check.partition(".")[0] for check in self._plan):

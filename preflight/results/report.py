@@ -9,13 +9,12 @@ import re
 import secrets
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from importlib import resources
 from typing import Any, BinaryIO
 
 from preflight import __version__
 from preflight.core import rank_ranges
 from preflight.core.exceptions import in_one_line
-from preflight.core.facts import LIMIT, FactsStore
+from preflight.core.facts import LIMIT, FactsStore, to_text
 from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
@@ -31,14 +30,8 @@ LONGEST_LINE = 2 * LIMIT
 Report = dict[str, Any]
 """See report.schema.json."""
 NAMES = (
-    "report.json",
-    "facts.jsonl.gz",
-    "report.md",
-    "report.html",
-    "junit.xml",
-    "good_nodes.txt",
-    "bad_nodes.txt",
-)
+    "report.json", "facts.jsonl.gz", "report.md", "report.html", "junit.xml", "good_nodes.txt", "bad_nodes.txt"
+)  # fmt: skip
 
 
 def build(
@@ -53,7 +46,6 @@ def build(
     strict: bool = False,
     policy: Policy | None = None,
 ) -> Report:
-    """The whole report but the facts."""
     word = result.verdict(results)
     return {
         "schema": SCHEMA,
@@ -92,13 +84,6 @@ def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
     where = {key: value if key == "node" else scrub.value(value) for key, value in finding["where"].items()}
     texts = {key: scrub.text(finding[key]) for key in ("message", "fix")}
     return {**finding, **texts, "where": where, "evidence": scrub.value(finding["evidence"])}
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a report."""
-    text = resources.files(__package__).joinpath("report.schema.json").read_text()
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
 
 
 def bad_nodes(report: Report) -> list[str]:
@@ -170,7 +155,6 @@ def _logs(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def as_text(report: Report) -> str:
-    """report.json."""
     return json.dumps(report, indent=1, allow_nan=False) + "\n"
 
 
@@ -195,24 +179,18 @@ def with_facts(report: Report, book: FactsStore) -> Report:
 
 def read_facts(path: str) -> FactsStore:
     """The facts beside a report. Raises UsageError."""
-    from preflight.core.facts import content_hash, to_text
-
     book = FactsStore()
     try:
         with gzip.open(path, "rt") as file:
             while line := file.readline(LONGEST_LINE):
                 entry = json.loads(line)
-                text = to_text(entry["facts"])
-                book.add_text(content_hash(text), text)
-                for rank in rank_ranges.from_text(entry["ranks"]):
-                    book.note(entry["check"], rank, content_hash(text))
+                book.add(entry["check"], rank_ranges.from_text(entry["ranks"]), to_text(entry["facts"]))
     except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
         raise UsageError(f"{path}: cannot be read ({in_one_line(error)})") from None
     return book
 
 
 def write(path: str, text: str) -> None:
-    """See `replacing`."""
     with replacing(path) as file:
         file.write(text.encode(errors="replace"))
 

@@ -15,6 +15,8 @@ WORST_FIRST = ("fail", "error", "warn", "skip", "pass")
 SEVERITIES = ("fail", "error", "warn", "info")
 EXIT_CODES = {"pass": 0, "warn": 0, "fail": 1, "error": 3}
 USAGE = 2
+_NOT_REPORTED = {"facts", "measures_no_more"}
+_OF_ONE_RANK = {"seconds", "stack", "log_tail", "nccl_log", "ras", *_NOT_REPORTED}
 EQUAL_FINDINGS = 100
 """More equal findings of one check than this are written as one, with their ranks as a range."""
 
@@ -135,51 +137,21 @@ def _of_nodes(group: list[Reported]) -> list[Reported]:
 def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
     """All but `measured` (of these only those that were asked for their collectives, as others had failed); equal
     ones (but for seconds, stack and logs, which are the first one's) as one."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(outcomes):
-        outcome = outcomes[rank]
-        if outcome.kind != "measured" or outcome.recorded:
-            key = (
-                outcome.kind,
-                outcome.reason,
-                outcome.signal,
-                outcome.state,
-                outcome.doing,
-                outcome.aborted,
-                outcome.slug,
-                json.dumps(outcome.collective),
-                json.dumps(outcome.recorded),
-                outcome.in_collective,
-                job.node_of(rank).node,
-            )
-            groups.setdefault(key, []).append(rank)
-    listed = []
-    for ranks in groups.values():
-        first = outcomes[ranks[0]]
-        listed.append(
-            {
-                "ranks": rank_ranges.to_text(ranks),
-                "kind": first.kind,
-                "node": job.node_of(ranks[0]).node,
-                "seconds": round(max(outcomes[rank].seconds for rank in ranks), 4),
-                "reason": first.reason,
-                "signal": first.signal,
-                "state": first.state,
-                "doing": first.doing,
-                "collective": first.collective,
-                "slug": first.slug,
-                "in_collective": first.in_collective,
-                "aborted": first.aborted,
-                "cut_short": first.cut_short,
-                "own_fault": first.own_fault,
-                "stack": first.stack,
-                "log_tail": first.log_tail,
-                "recorded": first.recorded,
-                "nccl_log": first.nccl_log,
-                "ras": next((outcomes[rank].ras for rank in ranks if outcomes[rank].ras), None),
-            }
-        )
-    return listed
+        if outcomes[rank].kind != "measured" or outcomes[rank].recorded:
+            what = {name: value for name, value in vars(outcomes[rank]).items() if name not in _OF_ONE_RANK}
+            groups.setdefault((job.node_of(rank).node, json.dumps(what)), []).append(rank)
+    return [
+        {
+            **{name: value for name, value in vars(outcomes[ranks[0]]).items() if name not in _NOT_REPORTED},
+            "ranks": rank_ranges.to_text(ranks),
+            "node": node,
+            "seconds": round(max(outcomes[rank].seconds for rank in ranks), 4),
+            "ras": next((outcomes[rank].ras for rank in ranks if outcomes[rank].ras), None),
+        }
+        for (node, _), ranks in groups.items()
+    ]
 
 
 def verdict(results: Iterable[Result]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from preflight.core.answer import Returned
-from preflight.core.facts import FactsStore, content_hash, to_text
+from preflight.core.facts import FactsStore, to_text
 from preflight.core.finding import RUN
 from preflight.core.outcome import Outcome
 from preflight.errors import UsageError
@@ -31,9 +31,7 @@ def live(
     """The report and the facts of a run in which ranks measured this for comm.init."""
     book = FactsStore()
     for rank, value in by_rank.items():
-        text = to_text(value)
-        book.add_text(content_hash(text), text)
-        book.note("comm.init", rank, content_hash(text))
+        book.add("comm.init", [rank], to_text(value))
     ended = {**{rank: Outcome("measured", 1.0) for rank in by_rank}, **(outcomes or {})}
     check = registry.load(SOURCES["comm.init"])
     answer = Returned(judging.judge(check.source, JOB, ended, book, options(slow_s)))

@@ -26,9 +26,7 @@ def book_of(
 ) -> FactsStore:
     filled = book or FactsStore()
     for rank, value in by_rank.items():
-        text = facts.to_text(value)
-        filled.add_text(facts.content_hash(text), text)
-        filled.note(check, rank, facts.content_hash(text))
+        filled.add(check, [rank], facts.to_text(value))
     return filled
 
 
