@@ -150,7 +150,7 @@ class RunningJob:
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
     def end(self) -> None:
-        """Ends a job that hangs, with everything that it started. A stopped process gets SIGCONT: it ignores SIGTERM."""
+        """Ends a job that hangs, with everything that it started. A stopped process first needs SIGCONT."""
         self.was_ended = True
         child.adopt_orphans()  # torchrun's ranks have sessions of their own
         for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):

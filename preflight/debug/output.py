@@ -14,8 +14,8 @@ slow reader."""
 
 
 class KeptOutput:
-    """A stream's file: the first HEAD bytes in `path`, the last ones in path.before and path.last. When the disk is full
-    the rest is dropped; the job goes on."""
+    """A stream's file: the first HEAD bytes in `path`, the last ones in path.before and path.last. If the disk is full,
+    the rest is dropped and the job goes on."""
 
     def __init__(self, path: str, head: int = HEAD, tail: int = TAIL) -> None:
         self._path, self._head, self._tail = path, head, tail

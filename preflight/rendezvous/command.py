@@ -1,4 +1,4 @@
-"""`preflight rendezvous`: before torchrun, do the nodes find each other?"""
+"""`preflight rendezvous`: do the nodes find each other, before torchrun?"""
 
 import sys
 import time
@@ -20,7 +20,6 @@ from preflight.results.destinations import Output
 
 
 def run(asked: RendezvousRequest) -> NoReturn:
-    """To its exit."""
     started, output = time.monotonic(), Output()
     adopt_orphans()
     node = (ClientNode if asked.node_rank else ServerNode)(asked, output.say)
@@ -46,12 +45,12 @@ def _found(node: ClientNode | ServerNode) -> list[dict[str, Any]]:
     except Stopped as stopped:
         return [as_json(stopped.finding)]
     except StoreLost as why:
-        text = f"{why}, which this node had served; expected it to last until all had come"
+        text = f"{why}, which this node had served; expected it to last until all had joined"
         return [as_json(codes.STORE_LOST.fail(text, node=node.name))]
 
 
 def _of(name: str, findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a node shows of what node 0 has found: what names it, or nobody."""
+    """The findings that name this node, or none."""
     return [finding for finding in findings if finding["where"].get("node", name) == name]
 
 
