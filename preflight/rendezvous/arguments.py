@@ -1,4 +1,4 @@
-"""What `preflight rendezvous` is asked on the command line."""
+"""Arguments of `preflight rendezvous`."""
 
 import argparse
 import re
@@ -7,18 +7,16 @@ from dataclasses import dataclass
 
 from preflight.errors import UsageError
 
-DESCRIPTION = """Started on every node before torchrun, it tells whether they meet at the endpoint, and if not, why.
+DESCRIPTION = """Start it on every node before torchrun: it says whether they meet at the endpoint, and if not, why.
 Node 0 serves torch's own store there. Exit codes: 0 they meet, 1 they do not, 2 usage, 3 it could not finish."""
 ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[\w.-]+)):(?P<port>[0-9]{1,5})")
-"""The characters that torch's own parser takes: no link-local scope."""
+"""The characters that torch's own parser accepts: no link-local scope."""
 ANY = ("0.0.0.0", "::")  # noqa: S104 -- refused
 MOST_NODES = 10**5
 
 
 @dataclass(frozen=True)
 class RendezvousRequest:
-    """What was asked."""
-
     host: str
     port: int
     nnodes: int
@@ -27,7 +25,7 @@ class RendezvousRequest:
     backend: str
     """torchrun's --rdzv-backend: c10d or static."""
     says_who_serves: bool = False
-    """torchrun's --rdzv-conf has is_host: it need not find out."""
+    """torchrun's --rdzv-conf has is_host: torchrun does not have to find out who serves."""
 
     @property
     def endpoint(self) -> str:

@@ -1,4 +1,4 @@
-"""`preflight rendezvous`: before torchrun, do the nodes find each other?"""
+"""`preflight rendezvous`: do the nodes find each other, before torchrun?"""
 
 import sys
 import time
@@ -21,7 +21,6 @@ from preflight.results.destinations import Output
 
 
 def run(asked: RendezvousRequest) -> NoReturn:
-    """To its exit."""
     started, output = time.monotonic(), Output()
     adopt_orphans()
     node = (ClientNode if asked.node_rank else ServerNode)(asked, output.say)
@@ -47,12 +46,12 @@ def _found(node: ClientNode | ServerNode) -> list[Reported]:
     except Stopped as stopped:
         return [reported(stopped.finding)]
     except StoreLost as why:
-        text = f"{why}, which this node had served; expected it to last until all had come"
+        text = f"{why}, which this node had served; expected it to last until all had joined"
         return [reported(codes.STORE_LOST.fail(text, node=node.name))]
 
 
 def _of(name: str, findings: list[Reported]) -> list[Reported]:
-    """What a node shows of what node 0 has found: what names it, or nobody."""
+    """The findings that name this node, or none."""
     return [finding for finding in findings if finding.where.get("node", name) == name]
 
 

@@ -91,7 +91,7 @@ def test_many_nodes_that_never_came_are_one_finding() -> None:
     about = seen([arrival(i, nnodes=1024) for i in range(1024) if not 100 <= i < 107 and i != 9])
     (finding,) = found(about)
     assert finding["message"].startswith(
-        "nodes 9, 100-106 never came within 40 s, expected all of 1,024 nodes; came: 0 (no"
+        "nodes 9, 100-106 did not join within 40 s, expected all of 1,024 nodes; joined: 0 (no"
     )
     assert finding["message"].endswith("and 1,008 more") and len(finding["message"]) < 250
 
@@ -175,11 +175,9 @@ def test_an_address_means_the_same_everywhere_or_is_left_out() -> None:
 def test_two_that_stayed_with_one_number_are_both_told() -> None:
     about = seen([arrival(0, nnodes=3), arrival(1, nnodes=3), arrival(1, nnodes=3, name="node-7")])
     finding, missing = found(about)
-    assert (
-        finding["message"]
-        == "node-1 (10.0.0.2) and node-7 (10.0.0.2) were started with one --node-rank, 1, expected a number for each"
-    )
-    assert finding["where"] == {"variable": "--node-rank"} and missing["message"].startswith("node 2 never came")
+    who = "node-1 (10.0.0.2) and node-7 (10.0.0.2)"
+    assert finding["message"] == f"{who} were started with one --node-rank, 1, expected a different one for each"
+    assert finding["where"] == {"variable": "--node-rank"} and missing["message"].startswith("node 2 did not join")
 
 
 def test_while_the_number_of_nodes_is_not_known_nobody_is_missed() -> None:
@@ -255,7 +253,11 @@ def test_a_second_address_that_refuses_harms_nobody_and_a_silent_one_does() -> N
             "resolving node-0 took 2.0 s",
         ),
         ({"looked_up_s": {"::ffff:10.0.0.1": 5.0}}, "slow_reverse", "the name of 10.0.0.1 took 5.0 s"),
-        ({"looked_up_s": {"::ffff:10.0.0.1": None, "::ffff:10.0.0.2": 1.0}}, "slow_reverse", "so for 2 of 2 addresses"),
+        (
+            {"looked_up_s": {"::ffff:10.0.0.1": None, "::ffff:10.0.0.2": 1.0}},
+            "slow_reverse",
+            "the same for 2 of 2 addresses",
+        ),
     ],
 )
 def test_what_is_slow_is_told_of_the_node_that_waits(more: dict[str, Any], slug: str, words: str) -> None:
@@ -314,7 +316,8 @@ def test_a_node_whose_own_time_was_up_is_not_blamed() -> None:
     reached = {1: about["reached"][1]}
     (finding,) = found({**about, "reached": reached, "left": [2]})
     assert (
-        finding["message"] == "node 2 never came within 40 s, expected all of 3 nodes; came: 0 (node-0) and 1 (node-1)"
+        finding["message"]
+        == "node 2 did not join within 40 s, expected all of 3 nodes; joined: 0 (node-0) and 1 (node-1)"
     )
 
 
