@@ -1,8 +1,9 @@
-"""Mesh: every node reaches every other one on the ports that NCCL and gloo use, large messages too, and alike fast.
+"""Mesh: every node reaches every other one on the ports that NCCL and gloo use, large messages too, and as fast.
 
-One rank a node listens on the address that the backend will choose, on a port that the kernel gives it. All nodes
-connect to all others; then in rounds in which each node has one partner they time round trips, 1 MiB each way and one
-stream. Above 64 nodes each has some partners, spread over all. Only who knows a word from the job's store is let in.
+One rank per node listens on the address that the backend will choose, on a port that the kernel gives it. All nodes
+connect to all others; then in rounds in which each node has one partner they time round trips, 1 MiB each way and two
+streams. Pairs that seem slow are timed again after all rounds: busy cores look like a slow link for a moment. Above 64
+nodes each has some partners, spread over all. Only a node that knows a word from the job's store is let in.
 """
 
 import math
@@ -47,7 +48,7 @@ PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, r
 
 MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is so many times slower than is usual")
 """A bad link is slower by far: one that fell back to 1/10 of its rate, a wrong duplex, lost packets. Streams that share
-a link with others, or a busy core, halve a rate, and the best of three or more counts."""
+a link with others, or a busy core, halve a rate; the best of two streams counts, or of eight where they are slow."""
 FAR_S = option(float, 0.01, "warn where a round trip takes so many seconds, and ten times as long as is usual")
 """Within a site a round trip takes a few milliseconds at most; see net.rendezvous."""
 MUCH_FARTHER = 10
