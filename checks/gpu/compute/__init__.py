@@ -31,7 +31,7 @@ from preflight.check import (
     ranges,
     vote,
 )
-from preflight.checks.gpu.compute.workload_facts import Facts, Wrong
+from preflight.checks.gpu.compute.workload_facts import Facts, WrongResult
 from preflight.checks.gpu.shared.cards import INVENTORY, cards
 
 PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, reads=("gpu.inventory",))
@@ -159,7 +159,7 @@ def _bits_kind(rank: int, measured: Facts, run: Run) -> str:
 
 
 def _wrong(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    by_what: dict[str, dict[int, Wrong]] = {}
+    by_what: dict[str, dict[int, WrongResult]] = {}
     for rank, measured in facts.items():
         for wrong in measured["wrong"]:
             by_what.setdefault(wrong["what"], {})[rank] = wrong
@@ -176,7 +176,7 @@ def _wrong(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield code.fail(text, noticed_by=tuple(of_rank), evidence=first)
 
 
-def _told(wrong: Wrong) -> str:
+def _told(wrong: WrongResult) -> str:
     values = (wrong["got"], wrong["expected"])
     got, expected = (value if isinstance(value, str) else f"{value:,.0f}" for value in values)
     first = f"the first at {wrong['index']:,}: {got}, expected {expected}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from preflight.checks.gpu.compute.workload_facts import Kind
+from preflight.checks.gpu.compute.workload_facts import DeviceKind
 from preflight.sdk import files
 
 SETTINGS = (
@@ -20,7 +20,7 @@ SETTINGS = (
 """Variables that make torch or its libraries choose other arithmetic."""
 
 
-def kind_of(device: torch.device, environ: Mapping[str, str]) -> Kind:
+def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:
     settings = [f"{name}={environ[name]}" for name in SETTINGS if name in environ]
     if device.type == "cpu":
         return _kind_of_cpu(settings)
@@ -38,7 +38,7 @@ def kind_of(device: torch.device, environ: Mapping[str, str]) -> Kind:
     }
 
 
-def unknown(device: torch.device) -> Kind:
+def unknown(device: torch.device) -> DeviceKind:
     """Of a device that does not say."""
     return {"type": device.type, "name": "unknown", "capability": "", "units": 0, "driver": None,
             "torch": str(torch.__version__), "cuda": None, "blas": None, "settings": []}  # fmt: skip
@@ -52,7 +52,7 @@ def uuid_of(device: torch.device) -> str | None:
     return f"{'MIG' if ' MIG ' in torch.cuda.get_device_properties(device).name else 'GPU'}-{uuid}"
 
 
-def _kind_of_cpu(settings: list[str]) -> Kind:
+def _kind_of_cpu(settings: list[str]) -> DeviceKind:
     """The flags, since a virtual machine may hide some of its CPU's, and libraries then choose other code."""
     lines = re.findall(r"^(model name|flags|Features)\s*: (.+)$", files.read("/proc/cpuinfo"), re.MULTILINE)
     told: dict[str, str] = dict(lines)

@@ -11,10 +11,10 @@ from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option, ranges, words
 from preflight.checks.gpu.health import settings
-from preflight.checks.gpu.health.settings import Setting
+from preflight.checks.gpu.health.settings import GpuSetting
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, processes
 from preflight.checks.gpu.shared.cards import Card, looked_at
-from preflight.checks.gpu.shared.nvml_survey import Look
+from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.processes import Holder
 from preflight.checks.gpu.shared.readings import Health
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
@@ -67,14 +67,14 @@ POWER_LIMIT = Code(
 BAR1 = Code("A GPU's BAR1 differs from its siblings'.", fix="Compare Above 4G Decoding and Resizable BAR in the BIOS.")
 
 SETTINGS = (
-    Setting(PERSISTENCE, "persistence mode", settings.persistence, settings.on_where_ecc_is),
-    Setting(ECC_MODE, "the ECC mode", settings.ecc, settings.ecc_that_turns),
-    Setting(BAR1, "the size of BAR1", settings.bar1),
-    Setting(POWER_LIMIT, "the power limit", settings.power_limit, settings.power_default),
-    Setting(CLOCK, "the highest SM clock", settings.clock("sm_max")),
-    Setting(CLOCK, "the highest memory clock", settings.clock("memory_max")),
-    Setting(CLOCK, "the memory clock in P0", settings.memory_clock),
-    Setting(CLOCK, "the SM application clock", settings.clock("sm_application"),
+    GpuSetting(PERSISTENCE, "persistence mode", settings.persistence, settings.on_where_ecc_is),
+    GpuSetting(ECC_MODE, "the ECC mode", settings.ecc, settings.ecc_that_turns),
+    GpuSetting(BAR1, "the size of BAR1", settings.bar1),
+    GpuSetting(POWER_LIMIT, "the power limit", settings.power_limit, settings.power_default),
+    GpuSetting(CLOCK, "the highest SM clock", settings.clock("sm_max")),
+    GpuSetting(CLOCK, "the highest memory clock", settings.clock("memory_max")),
+    GpuSetting(CLOCK, "the memory clock in P0", settings.memory_clock),
+    GpuSetting(CLOCK, "the SM application clock", settings.clock("sm_application"),
             settings.clock("sm_application_default")),
 )  # fmt: skip
 
@@ -112,7 +112,7 @@ Told = tuple[Callable[..., Finding], str]
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     """Health by UUID."""
     holders: dict[str, Holder]
     """By pid: the processes of all GPUs."""

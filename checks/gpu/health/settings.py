@@ -13,7 +13,7 @@ Read = Callable[[Health], str | None]
 
 
 @dataclass(frozen=True)
-class Setting:
+class GpuSetting:
     """One thing in which the GPUs of a model should be alike."""
 
     code: Code
@@ -23,7 +23,7 @@ class Setting:
     """The GPU's own, or what it should be anyway; whoever has it is not the odd one."""
 
 
-def unlike(setting: Setting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
+def unlike(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
     """Unlike its siblings is a warning; all alike, but not as they are by default, is worth knowing."""
     known = [
         (card, value, setting.default(health))

@@ -12,7 +12,7 @@ from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, 
 from preflight.checks.gpu.inventory.visible import chosen
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, compare_cards, device_of, looked_at
-from preflight.checks.gpu.shared.nvml_survey import PERMISSION, Look, Seen
+from preflight.checks.gpu.shared.nvml_survey import PERMISSION, GpuLook, SeenGpus
 from preflight.checks.gpu.shared.unused_gpus import SILENT, milder_elsewhere, silent
 
 PARTS = (nvml_errors,)
@@ -66,8 +66,8 @@ PROHIBITED, ONE_PROCESS = 2, 3
 
 
 class Facts(TypedDict):
-    seen: Seen
-    look: Look
+    seen: SeenGpus
+    look: GpuLook
     """Identities by UUID, of the GPUs that this rank looks at."""
     visible: list[str]
     """UUIDs that CUDA shows this rank, in CUDA's order; MIG instances have UUIDs of their own."""
@@ -89,7 +89,7 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     session = nvml_survey.session()
     wanted = ctx.environ.get("CUDA_VISIBLE_DEVICES")
-    look: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
+    look: GpuLook = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
     try:
         seen = session.seen(ctx)
         look = session.look(ctx, "identity") if seen["system"] else look

@@ -17,8 +17,8 @@ from preflight.checks.gpu.nvlink import catalog, fabric, imex, nvlink_map
 from preflight.checks.gpu.nvlink.nvlink_map import Short, Wired
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, looked_at
-from preflight.checks.gpu.shared.nvml_survey import Look
-from preflight.checks.gpu.shared.readings import Link, NvLink
+from preflight.checks.gpu.shared.nvml_survey import GpuLook
+from preflight.checks.gpu.shared.readings import NvLink, NvLinkPort
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.sdk import files
 
@@ -84,7 +84,7 @@ SLOWER = 0.9
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     """NvLink by UUID; of the error counters those that are not zero."""
     counters: list[str]
     """Names of the error counters that the driver gives."""
@@ -116,7 +116,7 @@ def measure(ctx: Context) -> Facts:
     return nvml_survey.complete(ctx, facts)
 
 
-def _settled(ctx: Context) -> Look:
+def _settled(ctx: Context) -> GpuLook:
     """Links train, and GPUs join their fabric, for some minutes after a node has booted."""
     end = time.monotonic() + min(ctx[TRAINING_S], 0.5 * ctx.deadline_s)
     while True:
@@ -305,7 +305,7 @@ def _slow(gpus: Sequence[Wired]) -> Iterator[Finding]:
 
 
 def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
-    by_node: dict[str, list[Link]] = {}
+    by_node: dict[str, list[NvLinkPort]] = {}
     for gpu in gpus:
         by_node.setdefault(gpu.card.node, []).extend(link for link in gpu.links if link["active"])
     for gpu in gpus:
@@ -323,7 +323,7 @@ def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
             yield ERRORS.warn(f"{text}the node's other links", link=link_number, evidence=evidence, **gpu.card.where)
 
 
-def _usual(name: str, links: Sequence[Link]) -> float:
+def _usual(name: str, links: Sequence[NvLinkPort]) -> float:
     return statistics.median(link["errors"].get(name, 0) for link in links)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from preflight.checks.gpu.nvlink import catalog
 from preflight.checks.gpu.shared.cards import Card, ComparedCards, compare_cards
-from preflight.checks.gpu.shared.readings import Link
+from preflight.checks.gpu.shared.readings import NvLinkPort
 
 NOWHERE = "0000:00:00.0"
 """What NVML gives as the other end where that is no PCI device of this host."""
@@ -27,7 +27,7 @@ class Wired:
     """A GPU and its NVLinks."""
 
     card: Card
-    links: Sequence[Link]
+    links: Sequence[NvLinkPort]
     up: int
     """Also those whose state could not be read: they are not known to be down."""
     ends: Mapping[str, int]
@@ -55,7 +55,7 @@ class Short:
         return self.expected - self.wired.up
 
 
-def wired(card: Card, links: Sequence[Link]) -> Wired:
+def wired(card: Card, links: Sequence[NvLinkPort]) -> Wired:
     active = [link for link in links if link["active"]]
     up = len([link for link in links if link["active"] is not False])
     ends = Counter(link["remote"] for link in active if link["remote"] and link["remote"] != NOWHERE)
@@ -124,7 +124,7 @@ def _with_numbers(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Short]:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ShortPair:
     """Two GPUs with fewer links between them than there should be."""
 
     short: Short
@@ -139,7 +139,7 @@ def hub(found: Sequence[Short]) -> Short | None:
     return alone[0] if len(found) > 2 and len(alone) == 1 else None
 
 
-def pairs(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Pair]:
+def pairs(found: Sequence[Short], gpus: Sequence[Wired]) -> list[ShortPair]:
     """The pairs that explain all that the GPUs of one node lack; nothing where several sets of pairs would."""
     by_bus = {gpu.card.bus: gpu for gpu in gpus}
     lacking = {short.wired.card.bus: short for short in found}
@@ -155,7 +155,7 @@ def pairs(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Pair]:
     fitting = [way for way in ways if _fits(way, gpus, sound)] or ways
     if not fitting or any(way != fitting[0] for way in fitting):
         return []
-    return [Pair(lacking[bus], by_bus[other], count) for (bus, other), count in (fitting[0] + one_sided).items()]
+    return [ShortPair(lacking[bus], by_bus[other], count) for (bus, other), count in (fitting[0] + one_sided).items()]
 
 
 def _matched(ends: Sequence[str]) -> Iterator[list[tuple[str, str]]]:

@@ -13,10 +13,10 @@ from typing import Any, Literal, TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges
 from preflight.checks.gpu.pcie import slots
-from preflight.checks.gpu.pcie.slots import End
+from preflight.checks.gpu.pcie.slots import PcieEnd
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, OddCard, compare_cards, looked_at
-from preflight.checks.gpu.shared.nvml_survey import Look
+from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.readings import Pcie
 from preflight.checks.gpu.shared.replays import most_a_minute
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
@@ -51,9 +51,9 @@ DISPLAY = "0x0300"
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     """Pcie by UUID."""
-    paths: dict[str, list[End]]
+    paths: dict[str, list[PcieEnd]]
     """By UUID: the GPU, and the bridges above it up to the root port."""
     up_s: float
     """Since the node booted."""
@@ -76,7 +76,7 @@ def _is_slow(pcie: Pcie) -> bool:
 
 
 @dataclass(frozen=True)
-class Link:
+class PcieLink:
     """A GPU's link in one respect: its lanes, or its generation."""
 
     card: Card
@@ -118,7 +118,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return ", ".join([ranges.count(len(known), "link"), *told]) if known else "no GPU was looked at"
 
 
-def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[End]]:
+def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[PcieEnd]]:
     return {
         (run.job.node_of(rank).node, uuid): path
         for rank, measured in facts.items()
@@ -126,12 +126,12 @@ def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[End]]:
     }
 
 
-def _lanes(card: Card, pcie: Pcie, path: Sequence[End]) -> Link:
+def _lanes(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
     slot = path[1]["width_max"] if len(path) > 1 else None
     return _link(card, pcie, pcie["width"] or 0, (pcie["width_max"], path[0]["width_max"]), slot, path)
 
 
-def _speed(card: Card, pcie: Pcie, path: Sequence[End]) -> Link:
+def _speed(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
     """NVML's maximum is that of card and slot together. A GPU that does not tell its state may save power."""
     if pcie["pstate"] is None:
         return _link(card, pcie, pcie["generation"] or 0, (), None, path)
@@ -140,23 +140,25 @@ def _speed(card: Card, pcie: Pcie, path: Sequence[End]) -> Link:
     return _link(card, pcie, pcie["generation"] or 0, (pcie["generation_gpu_max"], ends[0]), slot, path)
 
 
-def _link(card: Card, pcie: Pcie, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[End]) -> Link:
+def _link(
+    card: Card, pcie: Pcie, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[PcieEnd]
+) -> PcieLink:
     """Where the slot is said to be less able than the link is, a virtual machine has made it up."""
     told = [number for number in own if number] or [value]
     able = min([*told, slot] if slot is not None and slot >= value else told)
     evidence = {"bus": card.bus, "slot": path[1]["bus"] if len(path) > 1 else None, "slot_able": slot, **card.paper}
     may_be_less = path[0]["kind"].startswith(DISPLAY) or bool(pcie["virtual"]) or len(path) < 2
-    return Link(card, value, able, max(told), may_be_less, evidence)
+    return PcieLink(card, value, able, max(told), may_be_less, evidence)
 
 
-def _below(code: Code, unit: str, links: Sequence[Link]) -> Iterator[Finding]:
+def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding]:
     """What is less than both ends can do, or than most siblings have."""
     unlike = compare_cards((link.card, link.value) for link in links).odd
     odd = {odd_card.card: odd_card for odd_card in unlike if odd_card.value < odd_card.usual}
     best: dict[Key, int] = {}
     for link in links:
         best[link.model] = max(link.value, best.get(link.model, 0))
-    told, narrow = set(), list[Link]()
+    told, narrow = set(), list[PcieLink]()
     for link in links:
         odd_card = odd.get(link.card)
         text = f"the PCIe link runs at {unit.format(link.value)}, expected "
@@ -183,9 +185,9 @@ def _whole_nodes(code: Code, unit: str, odd: Iterable[OddCard[int]]) -> Iterator
             )
 
 
-def _by_design(narrow: Iterable[Link]) -> Iterator[Finding]:
+def _by_design(narrow: Iterable[PcieLink]) -> Iterator[Finding]:
     """Slots with fewer lanes than the cards have, once a node and model."""
-    by_model: dict[Key, list[Link]] = {}
+    by_model: dict[Key, list[PcieLink]] = {}
     for link in narrow:
         by_model.setdefault(link.model, []).append(link)
     for links in by_model.values():
@@ -200,9 +202,9 @@ def _gpus(numbers: Iterable[int]) -> str:
     return f"GPU{'' if len(listed) == 1 else 's'} {ranges.to_text(listed)}"
 
 
-def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[End]]]) -> Iterator[Finding]:
+def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[PcieEnd]]]) -> Iterator[Finding]:
     """Above a GPU, a switch is two bridges: its port down, and its port up. Then comes the port that it hangs on."""
-    found: dict[Key, tuple[End, End, list[int]]] = {}
+    found: dict[Key, tuple[PcieEnd, PcieEnd, list[int]]] = {}
     for card, _, path in ends:
         for up, over in zip(path[2::2], path[3::2], strict=True) if len(path) % 2 == 0 else ():
             found.setdefault((card.node, up["bus"]), (up, over, []))[2].append(card.gpu)
@@ -211,7 +213,7 @@ def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[End]]]) -> Iterator[Findi
 
 
 def _slow_uplinks(
-    respect: Literal["width", "generation"], unit: str, found: Mapping[Key, tuple[End, End, list[int]]]
+    respect: Literal["width", "generation"], unit: str, found: Mapping[Key, tuple[PcieEnd, PcieEnd, list[int]]]
 ) -> Iterator[Finding]:
     """A fault only where another such link is better: nobody knows what the board was made for."""
     most: Literal["width_max", "generation_max"] = f"{respect}_max"  # type: ignore[assignment]

@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
 from preflight.checks.gpu.released import leftovers
 from preflight.checks.gpu.released.counter_deltas import (
+    CounterRise,
     LinkErrors,
-    Rise,
     link_errors,
     memory_rises,
     nvlink_rises,
@@ -22,7 +22,7 @@ from preflight.checks.gpu.released.leftovers import Leftover
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, processes
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, cards, looked_at
 from preflight.checks.gpu.shared.nvml_errors import NO_ANSWER
-from preflight.checks.gpu.shared.nvml_survey import NO_NVML, Look
+from preflight.checks.gpu.shared.nvml_survey import NO_NVML, GpuLook
 from preflight.checks.gpu.shared.processes import Holder
 from preflight.checks.gpu.shared.readings import Health, Pcie
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
@@ -92,7 +92,7 @@ class After(TypedDict):
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     """After by UUID."""
     left: list[Leftover]
     up_s: float
@@ -113,7 +113,7 @@ def measure(ctx: Context) -> Facts:
     return {"look": {**nvlink, "gpus": look["gpus"]}, "left": left, "up_s": up_s}
 
 
-def _settled(ctx: Context) -> tuple[Look, list[Leftover]]:
+def _settled(ctx: Context) -> tuple[GpuLook, list[Leftover]]:
     """What is in use when nothing of this run is any more, or after WAIT_S."""
     began, end = leftovers.run_began(), time.monotonic() + ctx[WAIT_S]
     looks_at_shm = ctx.rank in ctx.job.one_per_node(ctx.members)
@@ -264,6 +264,6 @@ def _recovery(card: Card, before: Health, after: Health) -> Iterator[Finding]:
         yield RECOVERY.fail(text, evidence={"bus": card.bus}, **card.where)
 
 
-def _risen(code: Code, card: Card, rise: Rise) -> Finding:
+def _risen(code: Code, card: Card, rise: CounterRise) -> Finding:
     evidence = {"bus": card.bus, "counters": rise.counters}
     return code.finding(rise.severity, rise.text, evidence=evidence, link=rise.link, **card.where)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from preflight.check import Code, Finding, Run, words
-from preflight.checks.gpu.shared.nvml_survey import CUDA, PERMISSION, UNKNOWN, Trouble
+from preflight.checks.gpu.shared.nvml_survey import CUDA, PERMISSION, UNKNOWN, GpuTrouble
 
 NO_ANSWER = Code(
     "A GPU, or the driver, does not answer.",
@@ -39,7 +39,7 @@ def findings(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding
     yield from _odd_answers(facts, run)
 
 
-def _unanswered(trouble: Trouble, rank: int, run: Run) -> Finding:
+def _unanswered(trouble: GpuTrouble, rank: int, run: Run) -> Finding:
     node, gpu, what = run.job.node_of(rank).node, trouble["gpu"], f"{trouble['call']}: {trouble['text']}"
     if trouble["kind"] == CUDA:
         fix = "On {node}: dmesg | grep -i xid. Reset the GPU that it names, or reboot; else drain the node."

@@ -35,7 +35,7 @@ SHARE = 0.3
 """Of a check's deadline, for one question; twice as much for the driver's start."""
 
 
-class Trouble(TypedDict):
+class GpuTrouble(TypedDict):
     """A GPU that does not answer as it should."""
 
     gpu: int | None
@@ -54,7 +54,7 @@ class Trouble(TypedDict):
     """The check in which it was met, and which tells of it."""
 
 
-class Seen(TypedDict):
+class SeenGpus(TypedDict):
     """What this process may see of the node's GPUs."""
 
     system: System | None
@@ -66,13 +66,13 @@ class Seen(TypedDict):
     """Some of these are not listed to this process, or it may not read them. (One that is lost is listed.)"""
 
 
-class Look(TypedDict):
+class GpuLook(TypedDict):
     """What a check got of the GPUs that this rank looks at: {uuid: values}, and what did not answer."""
 
     gpus: dict[str, Any]
     numbers: dict[str, int]
     """NVML's, by UUID."""
-    troubles: list[Trouble]
+    troubles: list[GpuTrouble]
     notes: dict[str, list[str]]
     """Calls that ended with an odd error, by UUID: "nvmlDeviceGetSerial: Unknown Error"."""
 
@@ -94,7 +94,7 @@ def _torch_count() -> int:
     try:
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
     except Exception as error:
-        raise nvml.Trouble(nvml.ERROR, "torch.cuda.device_count", f"{type(error).__name__}: {error}") from None
+        raise nvml.NvmlTrouble(nvml.ERROR, "torch.cuda.device_count", f"{type(error).__name__}: {error}") from None
 
 
 def _noting(group: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
@@ -104,7 +104,7 @@ def _noting(group: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
         nvml.take_notes()
         try:
             return {"values": group(*arguments), "notes": nvml.take_notes()}
-        except nvml.Trouble as trouble:
+        except nvml.NvmlTrouble as trouble:
             return {"trouble": [trouble.kind, trouble.call, trouble.text]}
 
     return answer
@@ -123,18 +123,18 @@ class Session:
         self._probe = Probe({name: _noting(group) for name, group in _GROUPS.items()})
         self._started: int | None = None
         """The pid of the process in which NVML has been opened."""
-        self._silent: dict[int | str | None, Trouble] = {}
+        self._silent: dict[int | str | None, GpuTrouble] = {}
         """GPUs that are asked no more, and why. None is the driver, CUDA the part of it that torch uses."""
-        self._seen: Seen | None = None
+        self._seen: SeenGpus | None = None
         self._notes: list[str] = []
 
-    def seen(self, ctx: Context) -> Seen:
+    def seen(self, ctx: Context) -> SeenGpus:
         """Raises NotApplicable where there is no NVIDIA GPU. Where NVML does not work, `system` is None."""
         if self._seen is None:
             self._seen = self._look_around(ctx)
         return self._seen
 
-    def _look_around(self, ctx: Context) -> Seen:
+    def _look_around(self, ctx: Context) -> SeenGpus:
         cards = pci.gpus()
         system = self.ask(ctx, "system", None) if self._start(ctx) else None
         fails = None in self._silent and self._silent[None]["kind"] == NO_DRIVER
@@ -195,7 +195,7 @@ class Session:
             return Unanswered(kind, call, text, time.monotonic() - start)
         return answer
 
-    def _meet(self, ctx: Context, who: int | str | None, why: Unanswered) -> Trouble:
+    def _meet(self, ctx: Context, who: int | str | None, why: Unanswered) -> GpuTrouble:
         handle = self._seen["gpus"].get(str(who)) if self._seen else None
         self._silent[who] = {
             "gpu": who if isinstance(who, int) else None,
@@ -212,17 +212,17 @@ class Session:
         return self._silent[who]
 
     @property
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[GpuTrouble]:
         """All that were met so far."""
         return list(self._silent.values())
 
-    def look(self, ctx: Context, group: str) -> Look:
+    def look(self, ctx: Context, group: str) -> GpuLook:
         """The values of a group for every GPU that this rank looks at. Raises NotApplicable without a GPU, and Skip
         where NVML does not work and another check has told of it."""
         seen = self.seen(ctx)
         if None in self._silent and self._silent[None]["met_in"] != ctx.check:
             raise Skip(f"{NO_NVML}: {self._silent[None]['text']}")
-        found: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
+        found: GpuLook = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
         numbers = [int(number) for number in seen["gpus"]]
         for number in numbers if looks(ctx, seen) else ():
             values = self._place(ctx, number, numbers) if group == "place" else self.ask(ctx, group, number)
@@ -277,7 +277,7 @@ def _why(group: str, reply: NoReply, within_s: float) -> Unanswered:
 def complete(ctx: Context, facts: T) -> T:
     """The facts of a check. Raises Skip with them where a GPU was not looked at in it: it had fallen silent before, or
     nobody can tell whether it will answer."""
-    troubles: list[Trouble] = cast("dict[str, Any]", facts)["look"]["troubles"]
+    troubles: list[GpuTrouble] = cast("dict[str, Any]", facts)["look"]["troubles"]
     unsure = [trouble for trouble in troubles if trouble["kind"] == UNKNOWN]
     if unsure:
         gpu = f"GPU {unsure[0]['gpu']}: " if unsure[0]["gpu"] is not None else ""
@@ -293,7 +293,7 @@ def complete(ctx: Context, facts: T) -> T:
     return facts
 
 
-def looks(ctx: Context, seen: Seen) -> bool:
+def looks(ctx: Context, seen: SeenGpus) -> bool:
     """Whether this rank looks at the GPUs that it sees. Where it sees all of the node's, one rank a node does; where a
     cgroup or a container hides some (srun --gpus-per-task), each rank looks at what it sees."""
     return seen["partial"] or ctx.rank in ctx.job.one_per_node(ctx.members)

@@ -13,10 +13,10 @@ from functools import lru_cache
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
-from preflight.checks.gpu.shared.readings import Fabric, Place
+from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.checks.gpu.topology import outliers, paths, topo_drawing
-from preflight.checks.gpu.topology.outliers import Cell, FarNic, Pair, Unlike
+from preflight.checks.gpu.topology.outliers import Cell, FarNic, GpuPair, UnlikePairs
 from preflight.checks.gpu.topology.topo_facts import NVLINK, Facts, Layout, kind, layouts
 
 PARTS = (nvml_errors,)
@@ -116,7 +116,7 @@ def _failed(fabric: Fabric) -> bool:
     return fabric["state"] == 3 and fabric["status"] != 0
 
 
-def _p2p(pairs: list[Pair]) -> Iterator[Finding]:
+def _p2p(pairs: list[GpuPair]) -> Iterator[Finding]:
     missing, ties = outliers.no_p2p(pairs)
     yield from _told(NO_P2P.warn, missing, "no P2P {between}: {told}; {expected}", pairs)
     yield from (NO_P2P.warn(f"{tie}; expected alike", node=node) for node, tie in ties)
@@ -125,7 +125,7 @@ def _p2p(pairs: list[Pair]) -> Iterator[Finding]:
 
 
 def _told(
-    say: Callable[..., Finding], found: Iterable[Unlike], text: str, pairs: Iterable[Pair] = ()
+    say: Callable[..., Finding], found: Iterable[UnlikePairs], text: str, pairs: Iterable[GpuPair] = ()
 ) -> Iterator[Finding]:
     known = {(pair.layout.node, pair.cell): pair for pair in pairs} if found else {}
     for unlike in found:
@@ -176,7 +176,7 @@ def _numbers(text: str) -> frozenset[int]:
 
 
 def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator[Finding]:
-    places: dict[tuple[str, str | None], tuple[Card, Place, int]] = {
+    places: dict[tuple[str, str | None], tuple[Card, GpuPlace, int]] = {
         (layout.node, card.uuid): (card, place, layout.numa[number])
         for layout in wired
         for number, (card, place) in enumerate(zip(layout.cards, layout.places, strict=True))

@@ -20,7 +20,7 @@ Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Pair:
+class GpuPair:
     """Two GPUs of a node that were looked at together, both ways."""
 
     layout: Layout
@@ -58,7 +58,7 @@ def _way(peer: Peer) -> int | None:
     return max(known) if len(known) == 2 else None
 
 
-def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[Pair]:
+def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[GpuPair]:
     """All whose P2P is known. `left_out`: UUIDs of GPUs that have none for a reason that is told elsewhere."""
     found = []
     for layout in layouts:
@@ -66,13 +66,13 @@ def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[P
             forth, back = layout.peer(gpu, other), layout.peer(other, gpu)
             uuids = layout.cards[gpu].uuid, layout.cards[other].uuid
             if forth and back and left_out.isdisjoint(uuids):
-                pair = Pair(layout, gpu, other, forth, back)
+                pair = GpuPair(layout, gpu, other, forth, back)
                 found += [pair] if None not in pair.ways else []
     return found
 
 
 @dataclass(frozen=True)
-class Unlike:
+class UnlikePairs:
     """Pairs of one node with one thing wrong."""
 
     layout: Layout
@@ -102,21 +102,21 @@ class Unlike:
         return int(self.layout.labels[place].removeprefix("GPU"))
 
 
-def _by_node(found: Iterable[tuple[Pair, str, str]], everyone: Iterable[Pair]) -> list[Unlike]:
+def _by_node(found: Iterable[tuple[GpuPair, str, str]], everyone: Iterable[GpuPair]) -> list[UnlikePairs]:
     """`found`: pairs, what is told of them, and what was expected."""
     possible: dict[str, int] = {}
     for pair in everyone:
         possible[pair.layout.node] = possible.get(pair.layout.node, 0) + 1
-    groups: dict[tuple[str, str, str], list[Pair]] = {}
+    groups: dict[tuple[str, str, str], list[GpuPair]] = {}
     for pair, told, expected in found:
         groups.setdefault((pair.layout.node, told, expected), []).append(pair)
     return [
-        Unlike(alike[0].layout, [pair.cell for pair in alike], told, expected, possible[node])
+        UnlikePairs(alike[0].layout, [pair.cell for pair in alike], told, expected, possible[node])
         for (node, told, expected), alike in groups.items()
     ]
 
 
-def one_way(everyone: list[Pair]) -> list[Unlike]:
+def one_way(everyone: list[GpuPair]) -> list[UnlikePairs]:
     """Pairs whose P2P works in one direction only."""
     found = []
     for pair in everyone:
@@ -128,11 +128,11 @@ def one_way(everyone: list[Pair]) -> list[Unlike]:
     return _by_node(found, everyone)
 
 
-def no_p2p(everyone: list[Pair]) -> tuple[list[Unlike], list[tuple[str | None, str]]]:
+def no_p2p(everyone: list[GpuPair]) -> tuple[list[UnlikePairs], list[tuple[str | None, str]]]:
     """Pairs with NVLinks must have it; others if most pairs of such GPUs, so near to each other, do. And
     the ties, with the node where it is one."""
-    found: list[tuple[Pair, str, str]] = []
-    unlinked: dict[tuple[str, ...], list[Pair]] = {}
+    found: list[tuple[GpuPair, str, str]] = []
+    unlinked: dict[tuple[str, ...], list[GpuPair]] = {}
     for pair in everyone:
         if 0 in pair.ways and not pair.works:
             continue  # one way
@@ -153,14 +153,14 @@ def no_p2p(everyone: list[Pair]) -> tuple[list[Unlike], list[tuple[str | None, s
     return _by_node(found, everyone), ties
 
 
-def _some(alike: list[Pair], works: bool) -> str:
+def _some(alike: list[GpuPair], works: bool) -> str:
     first, *others = [pair for pair in alike if pair.works == works]
     labels = first.layout.labels
     more = f" and {ranges.count(len(others), 'other pair')}" if others else ""
     return f"between {labels[first.gpu]} and {labels[first.other]} of {first.layout.node}{more}"
 
 
-def past_nvlink(everyone: list[Pair]) -> list[Unlike]:
+def past_nvlink(everyone: list[GpuPair]) -> list[UnlikePairs]:
     """Pairs with NVLinks whose P2P takes another way, where most such pairs use theirs."""
     linked = [
         pair
@@ -186,7 +186,7 @@ def _comparable(layouts: Iterable[Layout]) -> Iterator[list[Layout]]:
     yield from groups.values()
 
 
-def other_layout(layouts: Iterable[Layout]) -> tuple[list[Unlike], list[str]]:
+def other_layout(layouts: Iterable[Layout]) -> tuple[list[UnlikePairs], list[str]]:
     """Nodes whose GPUs are farther from each other than on most nodes; and the ties."""
     found, ties = [], []
     for alike in _comparable(layouts):
@@ -202,13 +202,13 @@ def other_layout(layouts: Iterable[Layout]) -> tuple[list[Unlike], list[str]]:
     return found, ties
 
 
-def _other_words(odd: Layout, usual: Layout, share: str) -> Iterator[Unlike]:
+def _other_words(odd: Layout, usual: Layout, share: str) -> Iterator[UnlikePairs]:
     words: dict[tuple[str, str], list[Cell]] = {}
     for cell in odd.pairs:
         if farther(_word(odd, cell), _word(usual, cell)):
             words.setdefault((_word(odd, cell), _word(usual, cell)), []).append(cell)
     for (got, expected), cells in words.items():
-        yield Unlike(odd, cells, got, f"expected {expected} as on {share}", len([*odd.pairs]))
+        yield UnlikePairs(odd, cells, got, f"expected {expected} as on {share}", len([*odd.pairs]))
 
 
 def _word(layout: Layout, cell: Cell) -> str:

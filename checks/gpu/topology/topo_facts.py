@@ -6,8 +6,8 @@ from typing import TypedDict
 
 from preflight.check import Run
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, looked_at
-from preflight.checks.gpu.shared.nvml_survey import Look
-from preflight.checks.gpu.shared.readings import NvLink, Peer, Place
+from preflight.checks.gpu.shared.nvml_survey import GpuLook
+from preflight.checks.gpu.shared.readings import GpuPlace, NvLink, Peer
 from preflight.checks.gpu.topology.paths import NEARNESS, Device, nearness
 
 NVLINK = "gpu.nvlink"
@@ -17,7 +17,7 @@ UNKNOWN = "?"
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     gpus: dict[str, Device]
     """By bus id, all of the node; empty where this rank looks at none."""
     nics: dict[str, Device]
@@ -34,7 +34,7 @@ class Layout:
 
     node: str
     cards: tuple[Card, ...]
-    places: tuple[Place, ...]
+    places: tuple[GpuPlace, ...]
     nics: tuple[str, ...]
     near: tuple[tuple[str, ...], ...]
     """How near each GPU is over PCIe: a row a GPU, a column for each GPU and then each NIC; "X" is itself."""
@@ -77,7 +77,7 @@ class Layout:
 
 def layouts(facts: Mapping[int, Facts], run: Run) -> list[Layout]:
     """One a node that has GPUs that answer."""
-    of_node: dict[str, list[tuple[Card, Place]]] = {}
+    of_node: dict[str, list[tuple[Card, GpuPlace]]] = {}
     known = cards(run.facts(INVENTORY), run)
     for card, place in looked_at(facts, run, known):
         if card.bus:  # without it nobody knows where it stands
@@ -93,7 +93,9 @@ def layouts(facts: Mapping[int, Facts], run: Run) -> list[Layout]:
     return [_layout(node, found, links.get(node, nothing), devices.get(node)) for node, found in of_node.items()]
 
 
-def _layout(node: str, known: list[tuple[Card, Place]], links: Mapping[str, NvLink], devices: Facts | None) -> Layout:
+def _layout(
+    node: str, known: list[tuple[Card, GpuPlace]], links: Mapping[str, NvLink], devices: Facts | None
+) -> Layout:
     if len({card.gpu for card, _ in known}) < len(known):
         known = sorted(known, key=lambda pair: pair[0].bus)
     gpus, nics = (devices["gpus"], devices["nics"]) if devices else ({}, {})
@@ -130,7 +132,7 @@ def _near(spot: _Spot, other: _Spot) -> str:
     return nearness(spot[0], other[0], spot[1] == other[1]) if spot[0] and other[0] else UNKNOWN
 
 
-def _to_gpus(known: list[tuple[Card, Place]], spots: list[_Spot], number: int) -> Iterator[str]:
+def _to_gpus(known: list[tuple[Card, GpuPlace]], spots: list[_Spot], number: int) -> Iterator[str]:
     """As NVML says; sysfs for GPUs of a node that no rank sees together."""
     peers = known[number][1]["peers"]
     for other, (card, _) in enumerate(known):
@@ -143,7 +145,7 @@ def _to_gpus(known: list[tuple[Card, Place]], spots: list[_Spot], number: int) -
 # NVLink
 
 
-def _links(known: list[tuple[Card, Place]], links: Mapping[str, NvLink]) -> tuple[tuple[tuple[int, ...], ...], bool]:
+def _links(known: list[tuple[Card, GpuPlace]], links: Mapping[str, NvLink]) -> tuple[tuple[tuple[int, ...], ...], bool]:
     buses = [card.bus for card, _ in known]
     ends = [_ends(links[card.uuid], buses) if card.uuid in links else {} for card, _ in known]
     count = range(len(known))

@@ -14,7 +14,7 @@ from preflight.check import Run
 from preflight.checks.node import kernel
 from preflight.checks.node.kernel import Facts, kernel_log, xids
 from preflight.checks.node.kernel.gpudirect import Setup
-from preflight.checks.node.kernel.kernel_log import Unreadable
+from preflight.checks.node.kernel.kernel_log import KernelLogUnreadable
 from tests import made
 from tests.checks.node.test_gpudirect import GPU, SWITCH, tree
 from tests.faults import ELSEWHERE
@@ -239,7 +239,7 @@ def test_overwritten_records_are_stepped_over(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(("path", "why"), [("/no/kmsg", "No such file"), ("/dev/null", "is not the kernel's")])
 def test_what_is_no_log_is_unreadable(path: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=why):
+    with pytest.raises(KernelLogUnreadable, match=why):
         list(kernel_log.chunks(path))
 
 
