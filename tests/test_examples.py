@@ -77,7 +77,7 @@ def gated(bin_folder: Path, *words: str, limits: str = "", **more: str) -> Done:
     return bash(EXAMPLES / "gate.sh", *words, cwd=bin_folder.parent, env=env, limits=limits)
 
 
-QUICK = ("preflight", "--level", "quick")
+QUICK = ("preflight", "--level", "quick", "--deadline", "60")
 
 
 def test_the_gate_opens_for_a_sound_machine(bin_folder: Path) -> None:
