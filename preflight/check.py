@@ -19,15 +19,17 @@ from preflight.core.outcome import Outcome
 from preflight.core.vote import Comparison, Vote, compare, vote
 from preflight.errors import NotApplicable, Skip
 from preflight.sdk import pairs
+from preflight.sdk.files import entries, read
+from preflight.sdk.probe import NoReply, NoReplyKind, Probe, Reply
 from preflight.sdk.user_code import UserCode, UserError
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Code", "Comparison", "Context", "Finding", "Job", "Level", "Node", "NotApplicable", "Option", "Outcome", "Plan",
-    "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote", "compare", "count", "option", "pairs",
-    "ranges", "seconds", "vote", "words",
+    "Code", "Comparison", "Context", "Finding", "Job", "Level", "NoReply", "NoReplyKind", "Node", "NotApplicable",
+    "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote",
+    "compare", "count", "entries", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
 ]  # fmt: skip
 
 T = TypeVar("T")

@@ -113,11 +113,7 @@ def found_each_as(finished: Finished, *names: str, beside: Sequence[dict[str, An
     assert all("rank" not in finding["where"] for finding in left), finished.told()
     for name in names:
         row = ELSEWHERE[name]
-        own = [
-            finding
-            for finding in left
-            if row.says in finding["message"] and row.culprit.items() <= finding["where"].items()
-        ]
+        own = [each for each in left if row.says in each["message"] and row.culprit.items() <= each["where"].items()]
         assert len(own) == 1 and row.is_told_by(own), finished.told()
         left.remove(own[0])
     assert left == [], finished.told()

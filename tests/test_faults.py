@@ -13,20 +13,21 @@ from tests.running import Finished
 
 @pytest.mark.parametrize("rows", row.params(row.runs(faults.ALL)))
 def test_fault_is_found_and_named(rows: tuple[Fault, ...], tmp_path: Path) -> None:
-    fault = row.as_one(rows)
-    finished = _run(fault, tmp_path)
-    found = finished.findings()
+    run = row.as_one(rows)
+    finished = _run(run, tmp_path)
+    found = finished.findings(finds=run.finds)
     told = finished.told()
-    assert len(found) == len(fault.finds), told
-    for expected in rows:
-        _is_told_by(found if len(rows) == 1 else _about(expected, found), expected, told)
-    assert finished.report["exit_code"] == fault.exit_code, told
+    assert len(found) == len(run.finds), told
+    for fault in rows:
+        own = found if len(rows) == 1 else _about(fault, found)
+        _is_told_by(own, fault, told)
+    assert finished.report["exit_code"] == run.exit_code, told
     assert finished.left_over == [], told
-    assert finished.seconds < fault.deadline_s + running.PATIENCE_S
-    if fault.after is not None:
-        assert finished.check("plugin.after")["summary"] == f"{fault.after} members, sum {fault.after}", told
-    if fault.launcher == "plain" and fault.after == fault.world:
-        assert finished.exit_codes == [fault.exit_code] * fault.world, told
+    assert finished.seconds < run.deadline_s + running.PATIENCE_S
+    if run.after is not None:
+        assert finished.check("plugin.after")["summary"] == f"{run.after} members, sum {run.after}", told
+    if run.launcher == "plain" and run.after == run.world:
+        assert finished.exit_codes == [run.exit_code] * run.world, told
 
 
 def _about(fault: Fault, found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -119,9 +119,7 @@ def test_numbers_that_do_not_go_together(tmp_path: Path) -> None:
     found = finished.findings()
     for name in ("world_size_differs", "local_rank_taken", "local_world_size"):
         row = ELSEWHERE[name]
-        assert row.is_told_by(
-            [finding for finding in found if f"{finding['severity']} {finding['code']}" in row.finds]
-        ), name
+        assert row.is_told_by([each for each in found if f"{each['severity']} {each['code']}" in row.finds]), name
     assert len(found) == 3, finished.told()
 
 

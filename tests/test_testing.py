@@ -23,9 +23,9 @@ Judge = Callable[[Mapping[int, Any], Run], Iterator[Finding]]
 
 
 def by_free_space(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    for rank, measured in facts.items():
-        if measured["free_gb"] < run[LEAST_GB]:
-            yield FULL.fail(f"{measured['free_gb']} GB free", device="sda", **run.job.where(rank))
+    for rank, disk in facts.items():
+        if disk["free_gb"] < run[LEAST_GB]:
+            yield FULL.fail(f"{disk['free_gb']} GB free", device="sda", **run.job.where(rank))
 
 
 def check(judge: Judge = by_free_space, **more: object) -> ModuleType:

@@ -15,10 +15,7 @@ from tests import processes, running
 
 
 def preflight(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        running.preflight(*arguments), env=running.environment(), cwd=cwd, capture_output=True, text=True, timeout=60,
-        check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return running.run_to_end(running.preflight(*arguments), cwd=cwd)
 
 
 _MEET, _OF_4 = ["rendezvous"], ["--nnodes", "4", "--node-rank", "1"]
@@ -225,7 +222,7 @@ def test_a_quick_check_alone_is_quick(names: str, tmp_path: Path) -> None:
     env = running.environment()
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
     command = running.preflight("--level", "quick", "--only", names, "--plugin", str(tmp_path / "mine.py"))
-    finished = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    finished = running.run_to_end(command, env)
     assert finished.returncode == 0, finished
     expected = {"env.variables", "node.limits", "gpu.inventory"} if "node" in names else {names}
     assert "1 rank on 1 node" in finished.stdout and expected <= set(finished.stdout.split()), finished
@@ -244,10 +241,7 @@ def test_the_report_on_stdout_is_json_alone(tmp_path: Path) -> None:
     import json
 
     (env,) = running.plain_ranks(1)
-    finished = subprocess.run(
-        running.preflight("--only", "env", "--json", "-", "--facts"), env=env, capture_output=True, text=True,
-        timeout=90, check=True,
-    )  # fmt: skip
+    finished = running.run_to_end(running.preflight("--only", "env", "--json", "-", "--facts"), env)
     report = json.loads(finished.stdout)
     assert report["checks"][0]["facts"][0]["ranks"] == "0"
     assert "verdict: PASS" in finished.stderr
@@ -267,7 +261,7 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     command = ["sh", "-c", f'rmdir {gone} && exec "$@"', "sh", *running.preflight("--level", "quick")]
-    finished = subprocess.run(command, env=running.environment(), cwd=gone, capture_output=True, text=True, timeout=60)
+    finished = running.run_to_end(command, cwd=gone)
     assert (finished.returncode, finished.stderr.count("\n")) == (2, 1), finished
     assert "the current folder is gone" in finished.stderr, finished
 
@@ -277,7 +271,7 @@ def test_what_a_broken_installation_left_is_named(tmp_path: Path) -> None:
     env = running.environment()
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
     command = running.preflight("--level", "quick")
-    finished = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    finished = running.run_to_end(command, env)
     assert finished.returncode in (0, 2), finished
     assert "Traceback" not in finished.stderr, finished
 
@@ -289,5 +283,5 @@ def test_a_fault_of_its_own_is_no_failure_of_the_machine() -> None:
     )
     code += "main.main(['list'])"
     command = [sys.executable, "-c", code]
-    finished = subprocess.run(command, env=running.environment(), capture_output=True, text=True, timeout=60)
+    finished = running.run_to_end(command)
     assert finished.returncode == 3 and "a fault of preflight itself" in finished.stderr, finished

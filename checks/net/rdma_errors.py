@@ -104,7 +104,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def _before(facts: Mapping[int, Facts], run: Run) -> list[Node]:
-    return [Node(rank, one) for rank, one in run.facts(RDMA).items() if rank in facts]
+    return [Node(rank, reading) for rank, reading in run.facts(RDMA).items() if rank in facts]
 
 
 def _of_port(

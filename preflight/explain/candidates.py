@@ -77,9 +77,27 @@ def from_artifact(
     )  # fmt: skip
 
 
+def from_lines(
+    evidence: Evidence, slug: str, role: str, weight: int, message: str, lines: Sequence[Line],
+    where: Mapping[str, Any] | None = None, ranks: frozenset[int] | None = None, confidence: str = "", row: str = "",
+) -> Candidate:  # fmt: skip
+    """From lines of logs, the deciding one first. `ranks`: those of the lines, unless given. `row`: the signature."""
+    known = {key: value for key, value in (where or {}).items() if value is not None}
+    return Candidate(
+        slug, role, weight, message, min(evidence.moment(line) for line in lines), known,
+        ranks_of(lines) if ranks is None else ranks, tuple(lines[:MOST_LINES]), confidence=confidence,
+        count=len(lines), rows=frozenset({row} - {""}),
+    )  # fmt: skip
+
+
+def ranks_of(lines: Iterable[Line]) -> frozenset[int]:
+    """The ranks that wrote them."""
+    return frozenset(line.rank for line in lines if line.rank is not None)
+
+
 def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
     """By role, then by weight; among about equal ones, the earliest first."""
-    left, found = sorted(candidates, key=_by_weight), []
+    left, ordered = sorted(candidates, key=_by_weight), []
     while left:
         equal = [
             candidate
@@ -89,9 +107,9 @@ def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
         first = min(
             equal, key=lambda candidate: (candidate.moment, -candidate.weight, candidate.slug, candidate.message)
         )
-        found.append(first)
+        ordered.append(first)
         left.remove(first)
-    return found
+    return ordered
 
 
 def _by_weight(candidate: Candidate) -> tuple[Any, ...]:
@@ -126,28 +144,28 @@ def from_rows(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
 
 def _from_row(evidence: Evidence, row: Signature) -> Candidate:
     matches, kept = evidence.matches(row.name), evidence.seen[row.name]
-    said = _sentences(matches)
-    message = words.some(said, MOST_NAMED, "; ", "; ")
+    sentences = _sentences(matches)
+    message = words.some(sentences, MOST_NAMED, "; ", "; ")
     first = matches[0]
     to_all = row.slug == "external_signal" and len(kept.ranks) > 1
     where = {} if to_all else _common_culprit(matches)
     return Candidate(
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
-        fix=_fill(row.fix, first), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
+        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
     )  # fmt: skip
 
 
 def _sentences(matches: Sequence[Match]) -> list[str]:
     """The distinct sentences, each with the ranks that say it unless the sentence names a rank."""
     speakers: dict[str, list[Line]] = {}
-    told: set[Any] = set()
+    known: set[Any] = set()
     for match in matches:
-        text = fill_sentence(match)
+        text = match.fill(match.signature.says)
         pair = {match.groups.get("rank"), match.groups.get("peer_rank")} - {None}
         key = (match.signature.says, frozenset(pair)) if len(pair) == 2 else text
-        if key not in told:
-            told.add(key)
+        if key not in known:
+            known.add(key)
             speakers[text] = []
         if text in speakers:
             speakers[text].append(match.line)
@@ -163,29 +181,15 @@ def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
         before = who
 
 
-def fill_sentence(match: Match) -> str:
-    """The sentence of its signature; a group without a value becomes "?"."""
-    return _fill(match.signature.says, match)
-
-
-def _fill(text: str, match: Match) -> str:
-    return text.format_map(_Groups(match.groups))
-
-
-class _Groups(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-
 def _names_no_source(text: str) -> bool:
     return not any(word in text.split() for word in ("rank", "ranks", "node"))
 
 
 def _describe_sources(lines: Sequence[Line]) -> str:
     """ "rank 3 on node-a: ", or what is known of it."""
-    told = {line.rank for line in lines if line.rank is not None}
+    ranks = {line.rank for line in lines if line.rank is not None}
     nodes = sorted({line.node for line in lines if line.node})
-    parts = [rank_ranges.ranks(told)] if told else []
+    parts = [rank_ranges.ranks(ranks)] if ranks else []
     parts += [f"on {words.some(nodes, MOST_NAMED)}"] if nodes else []
     return f"{' '.join(parts)}: " if parts else ""
 
@@ -215,8 +219,8 @@ def find_culprit(match: Match) -> dict[str, Any]:
 
 def find_source(line: Line) -> dict[str, Any]:
     """Who wrote a line, as far as its prefixes say."""
-    told = {"node": line.node or None, "rank": line.rank, "local_rank": line.local_rank, "gpu": line.gpu}
-    return {key: value for key, value in told.items() if value is not None}
+    source = {"node": line.node or None, "rank": line.rank, "local_rank": line.local_rank, "gpu": line.gpu}
+    return {key: value for key, value in source.items() if value is not None}
 
 
 def _value(key: str, text: str) -> str | int | None:

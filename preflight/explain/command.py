@@ -15,16 +15,16 @@ from typing import Any
 from preflight import __version__
 from preflight.core import rank_ranges, words
 from preflight.core.finding import Reported
+from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.explain import console, diagnosis, output
 from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, reports
 from preflight.explain.artifacts.processes import read_processes
 from preflight.explain.candidates import Candidate
-from preflight.explain.diagnosis import Explained
 from preflight.explain.evidence import Evidence
-from preflight.explain.ranks_seen import RanksSeen
-from preflight.explain.read.reader import Input, Reader, Unread, find
+from preflight.explain.inputs import Input, Unread, find
+from preflight.explain.read.reader import Reader
 from preflight.failure_book.book import Book, book
 from preflight.failure_book.line import Line
 from preflight.results import progress, report, result
@@ -86,28 +86,27 @@ def explain_paths(
     """A report with one check, `preflight.explain`. Raises UsageError for a path that does not exist."""
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
-    evidence, seen = Evidence(), RanksSeen()
+    evidence = Evidence()
     reader = Reader([file for file in inputs if file.kind == "log"], known.words, on_progress, known.rarely)
     for line in _lines(reader, inputs):
         matches = known.matches(line)
-        seen.add(line, matches)
         if wanted := evidence.add(line, matches):
             reader.request_lines(wanted)
     artifacts, more = _from_artifacts(inputs, known)
     unread = [*unread, *reader.unread, *more]
-    found = diagnosis.explain(evidence, artifacts, known)
+    causes = diagnosis.explain(evidence, artifacts, known)
     about = {
         "files": reader.files + sum(file.kind != "log" for file in inputs) - len(more),
         "lines": reader.lines,
         "bytes": reader.bytes,
         "unread": [{"file": skipped.shown, "why": skipped.why} for skipped in unread],
     }
-    findings = [_finding(cause) for cause in found]
+    findings = [_finding(cause) for cause in causes]
     if not about["files"] and not findings:
         findings = [_nothing_read(unread)]
     elif not any(finding.severity == "fail" for finding in findings):
         findings = [*_not_all_read([skipped for skipped in unread if skipped.broken]), *findings]
-    return _report(findings, about, seen, list(paths), time.monotonic() - began)
+    return _report(findings, about, evidence.job(), list(paths), time.monotonic() - began)
 
 
 def _lines(reader: Reader, inputs: Sequence[Input]) -> Iterator[Line]:
@@ -123,20 +122,20 @@ def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidat
         kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "report", "record", "stack")
     }
     shown = {file.path: file.shown for file in inputs}
-    found, unread = dumps.find_candidates(of_kind["dump"])
+    candidates, unread = dumps.find_candidates(of_kind["dump"])
     for path in of_kind["report"]:
         try:
-            found += reports.find_candidates(path, known.causes)
+            candidates += reports.find_candidates(path, known.causes)
         except UsageError as error:
             unread.append(Unread(path, str(error).removeprefix(f"{path}: "), broken=True))
     ranks = read_processes(of_kind["record"], of_kind["stack"])
-    found += first_failure.find_candidates(ranks) or hang_stacks.find_candidates(ranks)
-    named = [replace(item, quotes=tuple((shown.get(file, file), text) for file, text in item.quotes)) for item in found]
+    candidates += first_failure.find_candidates(ranks) or hang_stacks.find_candidates(ranks)
+    named = [replace(c, quotes=tuple((shown.get(file, file), text) for file, text in c.quotes)) for c in candidates]
     return named, [replace(skipped, shown=shown.get(skipped.shown, skipped.shown)) for skipped in unread]
 
 
 def _report(
-    findings: list[Reported], about: dict[str, Any], seen: RanksSeen, command: list[str], seconds: float
+    findings: list[Reported], about: dict[str, Any], job: Job, command: list[str], seconds: float
 ) -> report.Report:
     summary = read_words(about) + ": nothing wrong found" * (not findings)
     results = [Result(CHECK, TITLE, findings=findings, summary=summary)]
@@ -152,8 +151,8 @@ def _report(
         "command": ["explain", *command],
         "options": {},
         "policy": {"severities": {}, "waivers": [], "strict": False},
-        "job": {**seen.job().to_json(), "missing_ranks": ""},
-        "checks": [check.to_json(seen.job()) for check in results],
+        "job": {**job.to_json(), "missing_ranks": ""},
+        "checks": [check.to_json(job) for check in results],
         "explained": about,
     }
     return _sound(report.without_secrets(made, Scrubber(os.environ)))
@@ -166,13 +165,13 @@ def _sound(made: report.Report) -> report.Report:
     return cleaned
 
 
-def _finding(cause: Explained) -> Reported:
+def _finding(cause: Candidate) -> Reported:
     return Reported(
         severity=cause.severity,
-        code=cause.code,
+        code=cause.slug if "." in cause.slug else f"{reports.FAMILY}{cause.slug}",
         message=cause.message,
         where={key: value for key, value in cause.where.items() if value not in (None, "")},
-        noticed_by=rank_ranges.to_text(cause.noticed_by),
+        noticed_by=rank_ranges.to_text(cause.ranks),
         evidence={
             "confidence": cause.confidence,
             "lines": [_quoted(line) for line in cause.lines],

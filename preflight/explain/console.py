@@ -62,10 +62,10 @@ def _unread(report: Report) -> list[str]:
 
 
 def _verdict(report: Report) -> str:
-    found = next(findings(report), None)
+    first = next(findings(report), None)
     meaning = {
-        "fail": f"most probably {found.code}, confidence {found.evidence['confidence']}" if found else "",
-        "warn": _of_warning(found.code) if found else "",
+        "fail": f"most probably {first.code}, confidence {first.evidence['confidence']}" if first else "",
+        "warn": _of_warning(first.code) if first else "",
         "pass": "nothing wrong found in these logs",
         "error": "it is unknown whether something failed",
     }[report["verdict"]]

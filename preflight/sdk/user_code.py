@@ -40,7 +40,7 @@ class UserError(Exception):
         return {"file": self.file, "line": self.line, "text": self.text}
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """A line of the user's."""
 
     file: str
@@ -111,15 +111,15 @@ class UserCode:
                 return _shown(path), int(line)
         return None
 
-    def innermost(self, frames: Iterable[Frame]) -> Place | None:
+    def innermost(self, frames: Iterable[Frame]) -> CodePlace | None:
         """The first line of his. `frames`: path, line, function and module's name, or None where only its file is
         known; the most recent call first."""
         for path, line, function, module in frames:
             if self.is_own(path, _module_at(path) if module is None else module):
-                return Place(_shown(path), line, _function_name(function))
+                return CodePlace(_shown(path), line, _function_name(function))
         return None
 
-    def innermost_printed(self, stack: str) -> Place | None:
+    def innermost_printed(self, stack: str) -> CodePlace | None:
         """As `innermost`, of a stack that faulthandler has printed."""
         return self.innermost(printed_frames(stack))
 
@@ -262,11 +262,11 @@ class _Blame:
         if self._always:
             raise UserError(f"{self._code}: {said}") from error
 
-    def _told(self, error: BaseException, own: FrameType | None) -> tuple[Place | None, str]:
+    def _told(self, error: BaseException, own: FrameType | None) -> tuple[CodePlace | None, str]:
         """The innermost line of the user's, of the exception or of one that it came of; and what was raised. `own`: the
         frame that holds the `with`, which is the check's."""
         if isinstance(error, SyntaxError) and error.filename and self._code.is_own(error.filename, ""):
-            return Place(_shown(error.filename), error.lineno or 1, ""), _said(error)  # it has no frame yet
+            return CodePlace(_shown(error.filename), error.lineno or 1, ""), _said(error)  # it has no frame yet
         raised: BaseException | None = error
         for _ in range(10):  # exceptions may name each other in a ring
             worker = Worker.of(raised)

@@ -35,11 +35,11 @@ def describe_way(way: str) -> str:
 
 
 def split(all_: Sequence[Node]) -> dict[str, str]:
-    counted = {one: one.local_ranks for one in all_}
+    counted = {node: node.local_ranks for node in all_}
     return {
-        one.name: f"NCCL sees {ranges.count(count, 'rank')} on this node, expected its {len(one.ranks)}"
-        for one, count in counted.items()
-        if count is not None and count < len(one.ranks)
+        node.name: f"NCCL sees {ranges.count(count, 'rank')} on this node, expected its {len(node.ranks)}"
+        for node, count in counted.items()
+        if count is not None and count < len(node.ranks)
     }
 
 
@@ -69,8 +69,8 @@ def socket_instead(node: Node) -> str:
 def _kinds(all_: Sequence[Node]) -> list[list[Node]]:
     """Nodes that should choose alike: with as many ranks, on the same models of GPUs."""
     found: dict[object, list[Node]] = {}
-    for one in all_:
-        found.setdefault((len(one.ranks), one.models), []).append(one)
+    for node in all_:
+        found.setdefault((len(node.ranks), node.models), []).append(node)
     return list(found.values())
 
 
@@ -80,16 +80,16 @@ def without_gdr(all_: Sequence[Node]) -> dict[str, str]:
 
 
 def _without_gdr(all_: Sequence[Node]) -> dict[str, str]:
-    uses = {one.name: use for one in all_ if (use := _gdr(one))}
+    uses = {node.name: use for node in all_ if (use := _gdr(node))}
     votes = vote(enumerate(uses.values()))
     usual = votes.decided and votes.usual == "all"
     expected = f"all as on {votes.share('node')}" if usual else "all"
     found = {}
-    for one in all_:
-        use = uses.get(one.name, "all")
-        if use != "all" and (usual or (use == "none" and _could(one))):
+    for node in all_:
+        use = uses.get(node.name, "all")
+        if use != "all" and (usual or (use == "none" and _could(node))):
             had = "no connection to another node uses" if use == "none" else "some connections to other nodes lack"
-            found[one.name] = f"{had} GPUDirect RDMA, expected {expected}"
+            found[node.name] = f"{had} GPUDirect RDMA, expected {expected}"
     return found
 
 
@@ -104,7 +104,7 @@ def _could(node: Node) -> bool:
     """Whether the cards are known to be able to, and NCCL or a variable says why they do not."""
     able = bool(node.models) and all(DATA_CENTRE.search(name) for name in node.models)
     virtual = any(hca["virtual"] for hca in (node.rdma or {"hcas": []})["hcas"])
-    said = [on for one in node.lines for on in one["gdr"].values()]
+    said = [on for line in node.lines for on in line["gdr"].values()]
     own = node.network.startswith("IB")  # or HPC-X's plugin, which works as NCCL's own: IBext
     missing = bool(said) and not any(said) and not virtual and own
     return able and (missing or _turns_off(node, "NCCL_NET_GDR_LEVEL"))
@@ -146,14 +146,14 @@ def network_instead(node: Node) -> str:
 def without_nvls(all_: Sequence[Node]) -> dict[str, str]:
     """Unlike the others, or where NCCL itself says that it should work."""
     found = {name: text for alike in _kinds(all_) for name, text in _without_nvls(alike).items()}
-    for one in all_:
-        if any(text.startswith(NVLS_REFUSED) for lines in one.lines for text in lines["warnings"]):
-            found[one.name] = "the NVSwitches refuse memory for NVLS, which they say they have; expected NVLS to work"
+    for node in all_:
+        if any(text.startswith(NVLS_REFUSED) for lines in node.lines for text in lines["warnings"]):
+            found[node.name] = "the NVSwitches refuse memory for NVLS, which they say they have; expected NVLS to work"
     return found
 
 
 def _without_nvls(all_: Sequence[Node]) -> dict[str, str]:
-    votes = vote((number, can) for number, one in enumerate(all_) if (can := _nvls(one)) is not None)
+    votes = vote((number, can) for number, node in enumerate(all_) if (can := _nvls(node)) is not None)
     if not (votes.decided and votes.usual):
         return {}
     return {
@@ -168,7 +168,7 @@ def _nvls(node: Node) -> bool | None:
 
 
 def other_plugin(all_: Sequence[Node]) -> dict[str, str]:
-    return _compared(all_, "the network plugin is {}", lambda one: one.plugin or "none" if one.network else None)
+    return _compared(all_, "the network plugin is {}", lambda node: node.plugin or "none" if node.network else None)
 
 
 def unlike(all_: Sequence[Node]) -> dict[str, str]:
@@ -177,7 +177,7 @@ def unlike(all_: Sequence[Node]) -> dict[str, str]:
     for alike in _kinds(all_):
         found |= _compared(alike, "connections in the node are {}", _inside)
         found |= _compared(alike, "NCCL takes {} HCAs", _hcas)
-    found |= _compared(all_, "the network is {}", lambda one: one.network or None)
+    found |= _compared(all_, "the network is {}", lambda node: node.network or None)
     return found
 
 
@@ -192,7 +192,7 @@ def _inside(node: Node) -> str | None:
 
 def _compared(all_: Sequence[Node], text: str, value: Callable[[Node], Any]) -> dict[str, str]:
     """By node; under "" what is said where no value has more than half."""
-    votes = vote((number, known) for number, one in enumerate(all_) if (known := value(one)) is not None)
+    votes = vote((number, known) for number, node in enumerate(all_) if (known := value(node)) is not None)
     if not votes.unanimous and not votes.decided:
         sides = [f"{had} on {words.some((all_[at].name for at in of), 2)}" for had, of in votes.ranks_of.items()]
         return {"": f"{text.format(words.some(sides, last=', '))}, expected alike"}
@@ -243,12 +243,12 @@ def _why_no_efa(node: Node) -> Why:
 
 
 def why_no_gdr(node: Node) -> Why | None:
-    said = [on for one in node.lines for on in one["gdr"].values()]
+    said = [on for line in node.lines for on in line["gdr"].values()]
     if _turns_off(node, "NCCL_NET_GDR_LEVEL"):
         return _variable(node, "NCCL_NET_GDR_LEVEL")
     if said and not any(said):
         if _turns_off(node, "NCCL_DMABUF_ENABLE"):
             return _variable(node, "NCCL_DMABUF_ENABLE")
         return Why(": its HCAs have neither nvidia_peermem nor DMA-BUF", None, None)
-    off = sorted({name for one in node.lines for name, on in one["gdr"].items() if not on})
+    off = sorted({name for line in node.lines for name, on in line["gdr"].items() if not on})
     return Why(f": not by {', '.join(off[:4])}", None, None) if off else None

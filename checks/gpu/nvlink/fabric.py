@@ -76,9 +76,9 @@ Fabrics = Sequence[tuple[Card, Fabric]]
 
 def _by_node(fabrics: Fabrics) -> dict[str, list[tuple[Card, Fabric]]]:
     found: dict[str, list[tuple[Card, Fabric]]] = {}
-    for card, one in fabrics:
-        if one["state"] in (*STATES, COMPLETED):
-            found.setdefault(card.node, []).append((card, one))
+    for card, fabric in fabrics:
+        if fabric["state"] in (*STATES, COMPLETED):
+            found.setdefault(card.node, []).append((card, fabric))
     return found
 
 
@@ -86,7 +86,7 @@ def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[st
     """Returns the nodes on which no GPU has joined: their links need not be looked at."""
     told = set()
     for node, gpus in _by_node(fabrics).items():
-        reasons = {_unset(one) for _, one in gpus}
+        reasons = {_unset(fabric) for _, fabric in gpus}
         if len(gpus) > 1 and "" not in reasons:
             text = f"none of {len(gpus)} GPUs has joined the NVSwitch fabric: {' or '.join(sorted(reasons))}"
             yield code.fail(f"{text}, expected state completed, status success", node=node)
@@ -96,8 +96,8 @@ def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[st
 
 def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -> Iterator[Finding]:
     """A GPU with dead links is told of already: it cannot join."""
-    for card, one in fabrics:
-        reason = _unset(one)
+    for card, fabric in fabrics:
+        reason = _unset(fabric)
         if reason and card.node not in told and card not in short:
             text = f"the GPU has not joined the NVSwitch fabric: {reason}, expected state completed, status success"
             yield code.fail(text, evidence={"bus": card.bus}, **card.where)
@@ -107,9 +107,9 @@ def unhealthy(code: Code, fabrics: Fabrics, short: set[Card]) -> Iterator[Findin
     """Once a node where all its GPUs say the same."""
     for node, gpus in _by_node(fabrics).items():
         sick: dict[tuple[str, Severity], list[Card]] = {}
-        for card, one in gpus:
-            if is_part(one):
-                for ill in _ills(one, card in short):
+        for card, fabric in gpus:
+            if is_part(fabric):
+                for ill in _ills(fabric, card in short):
                     sick.setdefault(ill, []).append(card)
         for (words, severity), of_cards in sick.items():
             whole = 1 < len(of_cards) == len(gpus)
@@ -123,7 +123,7 @@ def unhealthy(code: Code, fabrics: Fabrics, short: set[Card]) -> Iterator[Findin
 def cliques(code: Code, several: Code, fabrics: Fabrics) -> Iterator[Finding]:
     usual: dict[str, tuple[str, int]] = {}
     for node, gpus in _by_node(fabrics).items():
-        parts = [(card, (one["cluster"], one["clique"])) for card, one in gpus if is_part(one)]
+        parts = [(card, (fabric["cluster"], fabric["clique"])) for card, fabric in gpus if is_part(fabric)]
         votes = vote(enumerate(value for _, value in parts))
         for place, value in votes.odd():
             card, share = parts[place][0], f"{votes.share('GPU')} of the node"
@@ -155,7 +155,7 @@ def _domains(code: Code, several: Code, usual: Mapping[str, tuple[str, int]]) ->
         if cluster != NO_CLUSTER:
             domains.setdefault(cluster, []).append(node)
     if len(domains) > 1:
-        sizes = ", ".join(f"{ranges.count(len(of), 'node')} in {_named(one)}" for one, of in domains.items())
+        sizes = ", ".join(f"{ranges.count(len(of), 'node')} in {_named(cluster)}" for cluster, of in domains.items())
         yield several.info(f"the job is in {len(domains)} NVLink domains: {sizes}; expected one for NVLink all over")
     for cluster, of_one in domains.items():
         cliques = vote(enumerate(usual[node][1] for node in of_one))

@@ -50,12 +50,12 @@ def cards(inventory: Mapping[int, Any], run: Run) -> dict[Key, Card]:
     found: dict[Key, Card] = {}
     identities = {
         (run.job.node_of(rank).node, uuid): identity
-        for rank, one in inventory.items()
-        for uuid, identity in one["look"]["gpus"].items()
+        for rank, measured in inventory.items()
+        for uuid, identity in measured["look"]["gpus"].items()
     }
-    for rank, one in inventory.items():
+    for rank, measured in inventory.items():
         node = run.job.node_of(rank).node
-        for number, handle in one["seen"]["gpus"].items():
+        for number, handle in measured["seen"]["gpus"].items():
             key = node, handle["uuid"]
             if key not in found:  # all ranks of a node may see the same
                 found[key] = _card(node, int(number), handle, identities.get(key))
@@ -72,11 +72,11 @@ def _card(node: str, gpu: int, handle: Mapping[str, Any], identity: Mapping[str,
     return Card(*named, mig, identity["numa"] is not None, make, paper)
 
 
-def device_of(one: Mapping[str, Any]) -> str | None:
-    """The UUID of the GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees. `one`: its facts of
+def device_of(measured: Mapping[str, Any]) -> str | None:
+    """The UUID of the GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees. `measured`: its facts of
     gpu.inventory."""
-    visible: list[str] = one["visible"]
-    index = 0 if len(visible) == 1 else one["local_rank"]
+    visible: list[str] = measured["visible"]
+    index = 0 if len(visible) == 1 else measured["local_rank"]
     return visible[index] if index < len(visible) else None
 
 
@@ -85,10 +85,12 @@ def looked_at(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card] | No
     the GPUs of the job, else those of gpu.inventory, where a rank may have had no chance to tell of its own."""
     known = cards(run.facts(INVENTORY), run) if known is None else known
     found: dict[Key, tuple[Card, Any]] = {}
-    for rank, one in facts.items():
+    for rank, measured in facts.items():
         node = run.job.node_of(rank).node
-        for uuid, values in one["look"]["gpus"].items():
-            card = known.get((node, uuid)) or Card(node, one["look"]["numbers"][uuid], uuid, "unknown GPU", None, "")
+        for uuid, values in measured["look"]["gpus"].items():
+            card = known.get((node, uuid)) or Card(
+                node, measured["look"]["numbers"][uuid], uuid, "unknown GPU", None, ""
+            )
             found.setdefault((node, uuid), (card, values))
     return sorted(found.values(), key=lambda pair: (pair[0].node, pair[0].gpu))
 

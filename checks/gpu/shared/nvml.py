@@ -1,15 +1,16 @@
 """What NVML tells of the GPUs, in plain typed data: the one module that knows pynvml.
 
-It runs in a process of its own that may hang (see nvml_survey.py). Every value is None where the driver, the card or a
-permission does not give it: that is normal. `Trouble` is raised where a GPU answers no more. New names are tried
+It runs in a Probe, since a call may hang (see nvml_survey.py). Every value is None where the driver, the card or a
+permission does not give it: that is normal. `NvmlTrouble` is raised where a GPU answers no more. New names are tried
 first, old ones after: drivers and versions of nvidia-ml-py lack one or the other.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from preflight.checks.gpu.shared.readings import Handle, Health, Identity, Mig, Process, System
+from preflight.check import Probe
+from preflight.checks.gpu.shared.readings import GpuIdentity, GpuProcess, Handle, Health, Mig, System
 
 LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
 FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
@@ -22,7 +23,7 @@ NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
 """Codes that say no more than that this driver or card does not give a value."""
 
 
-class Trouble(Exception):  # noqa: N818 -- says what is wrong
+class NvmlTrouble(Exception):  # noqa: N818 -- says what is wrong
     """A GPU, or the driver, that does not answer as it should."""
 
     def __init__(self, kind: str, call: str, text: str, number: int = 0) -> None:
@@ -31,19 +32,13 @@ class Trouble(Exception):  # noqa: N818 -- says what is wrong
 
 
 _about = [""]
-_announcing: list[Callable[[str], None]] = []
 _notes: list[str] = []
 """Answers that are neither a value nor normal, of the group being read."""
 
 
-def announce_to(told: Callable[[str], None]) -> None:
-    """Before every call its name goes there, so that a hang has a name."""
-    _announcing[:] = [told]
-
-
 def announce(name: str) -> None:
-    for told in _announcing:
-        told(name + _about[-1])
+    """Before every call, so that a hang has a name."""
+    Probe.doing(name + _about[-1])
 
 
 @contextlib.contextmanager
@@ -70,18 +65,18 @@ def take_notes() -> list[str]:
 
 
 def start() -> None:
-    """Opens the driver: seconds without persistence mode. Raises Trouble, its `number` NVML's code."""
+    """Opens the driver: seconds without persistence mode. Raises NvmlTrouble, its `number` NVML's code."""
     import pynvml
 
     announce("nvmlInit")
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise Trouble(ERROR, "nvmlInit", _words(error), error.value) from None
+        raise NvmlTrouble(ERROR, "nvmlInit", _words(error), error.value) from None
 
 
 def call(name: str, *arguments: Any, strict: bool = False) -> Any:
-    """The answer of one function, or None. `strict`: any error is a Trouble."""
+    """The answer of one function, or None. `strict`: any error is a NvmlTrouble."""
     import pynvml
 
     function = getattr(pynvml, name, None)
@@ -95,12 +90,12 @@ def call(name: str, *arguments: Any, strict: bool = False) -> Any:
         number = error.value
         if strict or number in FATAL:
             kind = NO_PERMISSION if number == _NO_PERMISSION else FATAL.get(number, ERROR)
-            raise Trouble(kind, name, _words(error), number) from None
+            raise NvmlTrouble(kind, name, _words(error), number) from None
         if number not in NORMAL:
             note(f"{name}: {_words(error)}")
     except Exception as error:  # pynvml's own: ArgumentError, TypeError, NVMLLibraryMismatchError
         if strict:
-            raise Trouble(ERROR, name, f"{type(error).__name__}: {error}") from None
+            raise NvmlTrouble(ERROR, name, f"{type(error).__name__}: {error}") from None
     return None
 
 
@@ -147,7 +142,7 @@ def handle_of(index: int) -> Any:
 
 
 def handle(index: int) -> Handle:
-    """Raises Trouble also for a look-up that is refused."""
+    """Raises NvmlTrouble also for a look-up that is refused."""
     gpu = handle_of(index)
     pci = call("nvmlDeviceGetPciInfo", gpu)
     return {
@@ -159,7 +154,7 @@ def handle(index: int) -> Handle:
     }
 
 
-def identity(index: int) -> Identity:
+def identity(index: int) -> GpuIdentity:
     import pynvml
 
     gpu = handle_of(index)
@@ -312,14 +307,14 @@ def _clocks(gpu: Any) -> dict[str, int | None]:
     }
 
 
-def _processes(gpu: Any) -> list[Process] | None:
+def _processes(gpu: Any) -> list[GpuProcess] | None:
     kinds = ("Compute", "Graphics", "MPSCompute")
     lists = [
         first([f"nvmlDeviceGet{kind}RunningProcesses{version}" for version in ("_v3", "_v2")], gpu) for kind in kinds
     ]
     if lists[0] is None:
         return None
-    found: dict[int, Process] = {}
+    found: dict[int, GpuProcess] = {}
     for process in (process for listed in lists for process in listed or ()):
         memory = process.usedGpuMemory
         found[int(process.pid)] = {"pid": int(process.pid), "memory": int(memory) if memory is not None else None}
@@ -330,7 +325,7 @@ def _inforom_valid(gpu: Any) -> bool | None:
     """False only for the code that says so: 14, corrupted."""
     try:
         call("nvmlDeviceValidateInforom", gpu, strict=True)
-    except Trouble as trouble:
+    except NvmlTrouble as trouble:
         if trouble.number in FATAL:
             raise
         return False if trouble.number == 14 else None

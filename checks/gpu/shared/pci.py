@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from preflight.checks.gpu.shared import files
+from preflight.sdk import files
 
 ROOT = "/sys/bus/pci/devices"
 NVIDIA = 0x10DE
@@ -16,23 +16,12 @@ _OTHER_BRIDGE = 0x0680
 
 def gpus() -> list[str]:
     """Bus ids ("0000:1b:00.0") of the node's NVIDIA GPUs, in order; also of those that a container hides."""
-    return sorted(bus for bus in _devices() if number(bus, "vendor") == NVIDIA and _is_display(bus))
+    return [bus for bus in files.entries(ROOT) if number(bus, "vendor") == NVIDIA and _class(bus) >> 8 == _DISPLAY]
 
 
 def switches() -> list[str]:
     """Bus ids of the node's NVSwitches, in order; those of NVLink 5 are no PCI devices of the host."""
-    return sorted(bus for bus in _devices() if number(bus, "vendor") == NVIDIA and _class(bus) == _OTHER_BRIDGE)
-
-
-def _devices() -> list[str]:
-    try:
-        return os.listdir(ROOT)
-    except OSError:
-        return []
-
-
-def _is_display(bus: str) -> bool:
-    return _class(bus) >> 8 == _DISPLAY
+    return [bus for bus in files.entries(ROOT) if number(bus, "vendor") == NVIDIA and _class(bus) == _OTHER_BRIDGE]
 
 
 def _class(bus: str) -> int:
@@ -41,7 +30,7 @@ def _class(bus: str) -> int:
 
 def text(bus: str, name: str) -> str:
     """A file of a device, or ""."""
-    return files.text(os.path.join(ROOT, bus, name)).strip()
+    return files.read(os.path.join(ROOT, bus, name))
 
 
 def driver(bus: str) -> str:

@@ -32,7 +32,7 @@ class Mig(TypedDict):
     """UUIDs of the instances that this process can see."""
 
 
-class Identity(TypedDict):
+class GpuIdentity(TypedDict):
     vbios: str | None
     board: str | None
     inforom: str | None
@@ -53,7 +53,7 @@ class Identity(TypedDict):
     mig: Mig | None
 
 
-class Process(TypedDict):
+class GpuProcess(TypedDict):
     pid: int
     memory: int | None
     """Bytes."""
@@ -100,7 +100,7 @@ class Health(TypedDict):
     """Without the driver's own reserve, where the driver tells them apart."""
     memory_reserved: int | None
     """None: it is part of what is used, 0.3 to 0.9 GiB."""
-    processes: list[Process] | None
+    processes: list[GpuProcess] | None
     """Compute, graphics and MPS; None where they cannot be listed. Pids are those of this process's namespace, or
     the host's."""
     inforom_valid: bool | None
@@ -125,7 +125,7 @@ class Pcie(TypedDict):
     """Counters since the driver was loaded: correctable, non_fatal, fatal, lane_error, ...; only those it gives."""
 
 
-class Link(TypedDict):
+class NvLinkPort(TypedDict):
     link: int
     active: bool | None
     version: int | None
@@ -155,7 +155,7 @@ class Fabric(TypedDict):
 
 
 class NvLink(TypedDict):
-    links: list[Link] | None
+    links: list[NvLinkPort] | None
     """Empty where the card has none; None where that cannot be read."""
     fabric: Fabric | None
 
@@ -173,7 +173,7 @@ class Peer(TypedDict):
     atomics: int | None
 
 
-class Place(TypedDict):
+class GpuPlace(TypedDict):
     peers: dict[str, Peer]
     """By the other GPU's UUID."""
     cpus: list[int] | None

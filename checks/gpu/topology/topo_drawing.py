@@ -132,7 +132,7 @@ def _p2p(layout: Layout) -> Iterator[str]:
     """How many pairs of each distance reach each other's memory: "P2P: NV2 8 of 8 pairs, SYS 0 of 12"."""
     works: dict[str, list[bool]] = {}
     for pair in pairs([layout]):
-        works.setdefault(_cell(layout, pair.one, pair.other, {}).rstrip("!"), []).append(pair.works)
+        works.setdefault(_cell(layout, pair.gpu, pair.other, {}).rstrip("!"), []).append(pair.works)
     if works:
         yield f"P2P works: {', '.join(f'{word} {sum(each)} of {len(each)}' for word, each in works.items())} pairs"
 

@@ -1,8 +1,9 @@
-"""Mesh: every node reaches every other one on the ports that NCCL and gloo use, large messages too, and alike fast.
+"""Mesh: every node reaches every other one on the ports that NCCL and gloo use, large messages too, and as fast.
 
-One rank a node listens on the address that the backend will choose, on a port that the kernel gives it. All nodes
-connect to all others; then in rounds in which each node has one partner they time round trips, 1 MiB each way and one
-stream. Above 64 nodes each has some partners, spread over all. Only who knows a word from the job's store is let in.
+One rank per node listens on the address that the backend will choose, on a port that the kernel gives it. All nodes
+connect to all others; then in rounds in which each node has one partner they time round trips, 1 MiB each way and two
+streams. Pairs that seem slow are timed again after all rounds: busy cores look like a slow link for a moment. Above 64
+nodes each has some partners, spread over all. Only a node that knows a word from the job's store is let in.
 """
 
 import math
@@ -47,7 +48,7 @@ PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, r
 
 MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is so many times slower than is usual")
 """A bad link is slower by far: one that fell back to 1/10 of its rate, a wrong duplex, lost packets. Streams that share
-a link with others, or a busy core, halve a rate, and the best of three or more counts."""
+a link with others, or a busy core, halve a rate; the best of two streams counts, or of eight where they are slow."""
 FAR_S = option(float, 0.01, "warn where a round trip takes so many seconds, and ten times as long as is usual")
 """Within a site a round trip takes a few milliseconds at most; see net.rendezvous."""
 MUCH_FARTHER = 10
@@ -182,10 +183,10 @@ def _listener(ctx: Context) -> tuple[str, str, socket.socket | None, str]:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     nodes = pair_tables.of_nodes(facts)
     pairs = pair_tables.seen(nodes)
-    for rank, one in nodes.items():
-        if one["why"]:
-            text = f"{one['why']}, expected a socket that other nodes can connect to"
-            yield NO_ADDRESS.fail(text, node=run.job.node_of(rank).node, interface=one["interface"] or None)
+    for rank, reading in nodes.items():
+        if reading["why"]:
+            text = f"{reading['why']}, expected a socket that other nodes can connect to"
+            yield NO_ADDRESS.fail(text, node=run.job.node_of(rank).node, interface=reading["interface"] or None)
     for rank, why in pair_tables.own_errors(pairs).items():
         yield _own_error(rank, why, nodes, run)
     tried = pair_tables.connections(nodes, pairs)
@@ -193,8 +194,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for address, ranks in shared.items():
         yield _same_address(address, ranks, nodes, run)
     unsure = {rank for ranks in shared.values() for rank in ranks}
-    places = {rank: one["switches"] for rank, one in nodes.items()}
-    interfaces = {rank: one["interface"] for rank, one in nodes.items()}
+    places = {rank: reading["switches"] for rank, reading in nodes.items()}
+    interfaces = {rank: reading["interface"] for rank, reading in nodes.items()}
     sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
     for trouble in (_connections(sure, nodes), *_measured(pairs, nodes, run)):
         yield from trouble.findings(run, places, interfaces)
@@ -227,7 +228,8 @@ def _is_by_rdma(nodes: Nodes, run: Run) -> bool:
     """Whether NCCL takes HCAs on all nodes, so that little goes over sockets. Not known where net.rdma did not run."""
     if run.job.backend != "nccl":
         return False
-    return nodes.keys() <= {one.rank for one in port_selection.nodes(run.facts(RDMA)) if one.uses_verbs and one.taken}
+    seen = port_selection.nodes(run.facts(RDMA))
+    return nodes.keys() <= {node.rank for node in seen if node.uses_verbs and node.taken}
 
 
 def _same_address(address: str, ranks: Sequence[int], nodes: Nodes, run: Run) -> Finding:

@@ -22,10 +22,13 @@ from preflight.checks.net.mesh.timeouts import (
 
 ROUND_TRIPS = 8
 STREAM_S, STREAM_MOST_S = 0.03, 2.0
-STREAMS, MORE_STREAMS = 2, 4
-"""The best of them counts; more where one is much slower than what this node has seen, before it is called slow."""
-MUCH, PAUSE_S = 4, 0.02
-"""Between those the pause grows, so that a busy moment passes."""
+STREAMS, MORE_STREAMS = 2, 6
+"""The best of them counts; more, after all rounds, where it is much slower than is usual."""
+MUCH, PAUSE_S = 3, 0.02
+"""Less than what the check warns of. The pause before each grows, so that a busy moment passes: a process that has
+slept gets a core next."""
+MORE_S = 8.0
+"""Of more streams for each node: one behind a slow link needs no more to be sure."""
 
 
 @dataclass
@@ -54,8 +57,8 @@ class Own:
 
     stalls: int = 0
     """Partners with which large messages have stalled."""
-    best: float = 0.0
-    """Bytes a second, of all."""
+    more_s: float = 0.0
+    """Spent on more streams."""
 
 
 @dataclass
@@ -92,7 +95,25 @@ async def ask(line: Line, tried: Tried, exchange: Exchange, own: Own) -> None:
     if exchange.may("back") and not await _get(line, tried, exchange):
         return
     if tried.rate:
-        await _streams(line, tried, exchange, own)
+        for _ in range(STREAMS):
+            if not await _stream(line, tried, exchange):
+                return
+    await line.say(protocol.BYE)
+
+
+async def ask_again(line: Line, tried: Tried, usual: float, own: Own) -> None:
+    """When all rounds are over: whether what seems slow, against what is `usual` (bytes a second), is. Busy cores on
+    either end look like a slow link for as long as a process gets none. Raises Refused."""
+    exchange = Exchange()
+    await _meet(line, exchange, own)
+    for number in range(1, MORE_STREAMS + 1):
+        if tried.rate is None or MUCH * tried.rate >= usual or own.more_s > MORE_S:
+            break
+        start = time.monotonic()
+        await asyncio.sleep(PAUSE_S * number)
+        if not await _stream(line, tried, exchange):
+            return
+        own.more_s += time.monotonic() - start
     await line.say(protocol.BYE)
 
 
@@ -150,16 +171,10 @@ async def _get(line: Line, tried: Tried, exchange: Exchange) -> bool:
     return kind == protocol.ARRIVED
 
 
-async def _streams(line: Line, tried: Tried, exchange: Exchange, own: Own) -> None:
-    done, wanted = 0, STREAMS
-    while done < wanted and tried.rate:
-        size = min(max(int(tried.rate * STREAM_S), LARGE + 1), protocol.LONGEST)
-        if not await _put(line, size, STREAM_MOST_S, tried, exchange):
-            return
-        done += 1
-        await asyncio.sleep(PAUSE_S * max(0, done - STREAMS))
-        own.best = max(own.best, tried.rate or 0.0, tried.rate_back or 0.0)
-        wanted = STREAMS + (MORE_STREAMS if MUCH * tried.rate < own.best else 0)
+async def _stream(line: Line, tried: Tried, exchange: Exchange) -> bool:
+    """Whether the connection is of use after it."""
+    size = min(max(int((tried.rate or 0.0) * STREAM_S), LARGE + 1), protocol.LONGEST)
+    return await _put(line, size, STREAM_MOST_S, tried, exchange)
 
 
 async def _push(line: Line, word: int, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from preflight.explain.candidates import Candidate, find_source
+from preflight.explain.candidates import Candidate, find_source, from_lines, ranks_of
 from preflight.explain.evidence import Evidence
 from preflight.explain.logs.watchdog import parse_number
 from preflight.failure_book.book import Match
@@ -24,10 +24,9 @@ def find_candidates(evidence: Evidence) -> Iterator[Candidate]:
                 f"a rank was still working, {late.groups['percent']} % done after {late.groups['elapsed']}, "
                 f"when the time-out of {limit / 1000:g} s ended the others' wait: slow preparation, not the network"
             )
-            yield Candidate(
-                "slow_rank_timeout", "cause", 70, text, evidence.moment(match.line), _culprit(late.line, match.line),
-                frozenset() if match.line.rank is None else frozenset({match.line.rank}), (late.line, match.line),
-                confidence="medium", rows=frozenset({"progress.bar"}),
+            yield from_lines(
+                evidence, "slow_rank_timeout", "cause", 70, text, (late.line, match.line),
+                _culprit(late.line, match.line), ranks_of([match.line]), confidence="medium", row="progress.bar",
             )  # fmt: skip
             return
 

@@ -129,18 +129,48 @@ def test_a_hello_that_is_said_again_is_a_strangers() -> None:
     assert (first, second) == (expected, b"")
 
 
-@pytest.mark.parametrize(("best", "tries"), [(0.0, probe.STREAMS), (1e12, probe.STREAMS + probe.MORE_STREAMS)])
-def test_what_seems_slow_is_tried_again(best: float, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("usual", "spent_s", "tries"),
+    [(probe.MUCH * 1e9, 0.0, 0), (1e12, 0.0, probe.MORE_STREAMS), (1e12, probe.MORE_S + 1, 0)],
+)
+def test_only_what_seems_slow_is_tried_again(
+    usual: float, spent_s: float, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = []
 
     async def put(*_: Any) -> bool:
         done.append(1)
         return True
 
+    class Answering:
+        async def say(self, *_: int) -> None: ...
+
+        async def hear(self, *_: int) -> tuple[int, int]:
+            return protocol.READY, 0
+
     monkeypatch.setattr(probe, "_put", put)
-    line: Any = None
-    asyncio.run(probe._streams(line, Tried(rate=1e9), Exchange(), Own(best=best)))
+    monkeypatch.setattr(probe, "PAUSE_S", 0.0)
+    line: Any = Answering()
+    asyncio.run(probe.ask_again(line, Tried(rate=1e9), usual, Own(more_s=spent_s)))
     assert len(done) == tries
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_what_a_busy_core_made_slow_is_right_after_the_last_rounds(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 1 had no core while it sent to node 0, for the first time."""
+    ask = probe.ask
+
+    async def ask_busy(line: Line, tried: Tried, exchange: Exchange, own: Own) -> None:
+        await ask(line, tried, exchange, own)
+        if not slow:
+            slow.append(tried)
+            tried.rate = 1000.0
+
+    slow: list[Tried] = []
+    monkeypatch.setattr(probe, "STREAM_S", 0.001)
+    monkeypatch.setattr(probe, "ask", ask_busy)
+    assert is_complete(asyncio.run(all_of(nodes, "127.0.0.1")))
+    assert slow[0].rate and slow[0].rate > 1e6
 
 
 def test_only_who_knows_the_token_is_admitted() -> None:
