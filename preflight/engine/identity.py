@@ -10,6 +10,7 @@ from typing import Any
 
 from preflight.sdk import addresses
 from preflight.sdk.addresses import Address
+from preflight.sdk.files import read as read_file
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torch's env:// rendezvous and its launcher's scripts rely on."""
@@ -191,21 +192,13 @@ def _node_key(node_rank: int | None) -> str:
     """What tells machines and containers apart, and the launcher's number of the node: alone it may be stale, as
     where a batch script's environment is carried to another host."""
     number = "" if node_rank is None else f"node {node_rank}"
-    return "|".join((number, socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id"), namespace("net")))
+    return "|".join((number, socket.gethostname(), read_file("/proc/sys/kernel/random/boot_id"), namespace("net")))
 
 
 def namespace(kind: str) -> str:
     """Process numbers (pid) mean the same only within one, and names of hosts (net) may: containers have their own."""
     try:
         return os.readlink(f"/proc/self/ns/{kind}")
-    except OSError:
-        return ""
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
     except OSError:
         return ""
 
