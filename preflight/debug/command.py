@@ -173,9 +173,9 @@ def _explain(folder: JobFolder, asked: DebugRequest, code: int) -> dict[str, Any
     if code == 0:
         _keep_slower_paths(made)
     try:
-        output.write_folder(folder.path, made)
-    except OSError as error:
-        say(f"the report could not be written ({error.strerror})")
+        output.write(made, folder=folder.path)
+    except UsageError as error:
+        say(f"the report could not be written ({error})")
     return made
 
 

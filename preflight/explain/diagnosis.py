@@ -10,7 +10,7 @@ from preflight.explain import candidates
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, Candidate
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs import exceptions, exit_codes, membership, progress, timeouts
+from preflight.explain.logs import exceptions, exit_codes, membership, timeouts
 from preflight.failure_book.book import Book, Signature
 
 OTHERS = 3
@@ -86,7 +86,7 @@ def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -
 def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
     superseded = SUPERSEDED | exit_codes.superseded(evidence)
     plain = candidates.from_rows(evidence, (row for row in rows if row.name not in superseded))
-    reasoned = (timeouts, progress, exit_codes, exceptions, membership)
+    reasoned = (timeouts, exit_codes, exceptions, membership)
     return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
 
 
