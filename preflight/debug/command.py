@@ -124,7 +124,6 @@ def _wait(job: RunningJob, ranks: Ranks, stall: StallDetector) -> bool:
 
 
 def _report(asked: DebugRequest, folder: JobFolder, job: RunningJob, code: int, kept: tuple[str, ...]) -> None:
-    """Why it failed, after its own output."""
     _remove(folder, everything=folder.is_ours and code == 0)
     if code == 0 and folder.is_ours:
         return

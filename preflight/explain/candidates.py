@@ -91,7 +91,6 @@ def from_lines(
 
 
 def ranks_of(lines: Iterable[Line]) -> frozenset[int]:
-    """The ranks that wrote them."""
     return frozenset(line.rank for line in lines if line.rank is not None)
 
 
@@ -138,7 +137,6 @@ def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
 
 
 def from_rows(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
-    """A candidate per signature."""
     return [_from_row(evidence, row) for row in rows if row.slug]
 
 

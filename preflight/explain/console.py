@@ -78,7 +78,6 @@ def _of_warning(code: str) -> str:
 
 
 def markdown(report: Report) -> str:
-    """For a ticket or a chat."""
     text_lines = [
         f"# preflight explain: {report['verdict'].upper()}",
         "",

@@ -58,8 +58,6 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Dump:
-    """One rank's dump."""
-
     rank: int
     file: str
     last_s: float
@@ -210,7 +208,6 @@ def _call(entries: Sequence[Entry], waits_since: float, timed: bool) -> Call:
 
 
 def innermost_place(frames: Sequence[Any]) -> dict[str, Any]:
-    """The user's innermost frame."""
     for frame in _mappings(frames):
         file, line = str(frame.get("filename", ""))[:4096], frame.get("line", 0)
         if isinstance(line, int) and 0 < line < 1 << 31 and is_own(file):
