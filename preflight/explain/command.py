@@ -161,15 +161,14 @@ def _finding(cause: Candidate) -> dict[str, Any]:
         "noticed_by": rank_ranges.to_text(cause.ranks),
         "evidence": {
             "confidence": cause.confidence,
-            "lines": [_quoted(line) for line in cause.lines],
+            "lines": [
+                {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
+                for line in cause.lines
+            ],
             "also": [{"file": file, "text": text} for file, text in cause.quotes],
         },
         "fix": cause.fix,
     }
-
-
-def _quoted(line: Line) -> dict[str, Any]:
-    return {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
 
 
 def _unreadable(text: str, unread: Sequence[Unread], fix: str) -> dict[str, Any]:
