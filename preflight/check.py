@@ -16,7 +16,7 @@ from preflight.core import rank_ranges as ranges
 from preflight.core import words
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
-from preflight.core.vote import Comparison, Vote, compare, vote
+from preflight.core.vote import Comparison, Vote, compare, grouped, vote
 from preflight.errors import NotApplicable, Skip
 from preflight.sdk import pairs
 from preflight.sdk.files import entries, read
@@ -52,6 +52,7 @@ __all__ = [
     "compare",
     "count",
     "entries",
+    "grouped",
     "option",
     "pairs",
     "ranges",

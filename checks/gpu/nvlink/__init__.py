@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote, words
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, grouped, option, ranges, vote, words
 from preflight.checks.gpu.nvlink import catalog, fabric, imex, nvlink_map
 from preflight.checks.gpu.nvlink.nvlink_map import Short, Wired
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, looked_at
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.readings import NvLink, NvLinkPort
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
@@ -149,7 +149,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     told = yield from fabric.none_set_up(FABRIC, fabrics)
     read = [(card, nvlink["links"]) for card, nvlink in known if card.node not in told and nvlink["links"] is not None]
     gpus = [nvlink_map.wired(card, links) for card, links in read]
-    short = yield from _missing(gpus, _switches(facts, run))
+    short = yield from _missing(gpus, {node: measured["switches"] for node, measured in by_node(facts, run).items()})
     yield from fabric.not_set_up(FABRIC, fabrics, told, short)
     yield from fabric.unhealthy(FABRIC_HEALTH, fabrics, short)
     yield from fabric.cliques(CLIQUE, DOMAINS, fabrics)
@@ -172,10 +172,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return f"{'; '.join(told)}{at}" + (", NVSwitch" if "switch" in kinds else ", GPU to GPU" if "gpu" in kinds else "")
 
 
-def _switches(facts: Mapping[int, Facts], run: Run) -> dict[str, list[str]]:
-    return {run.job.node_of(rank).node: measured["switches"] for rank, measured in facts.items()}
-
-
 # Links that are down
 
 
@@ -187,13 +183,8 @@ def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Genera
         yield INACTIVE.warn(f"unlike numbers of NVLinks are up: {tie}; expected one number", fix=fix)
     for tie in bridged:
         yield NO_BRIDGE.info(f"some GPUs have a bridge and some have none, NVLinks: {tie}; expected one number")
-    by_node: dict[str, list[Wired]] = {}
-    for gpu in gpus:
-        by_node.setdefault(gpu.card.node, []).append(gpu)
-    lacking: dict[str, list[Short]] = {}
-    for short in found:
-        lacking.setdefault(short.wired.card.node, []).append(short)
-    for node, of_node in lacking.items():
+    by_node = grouped(gpus, lambda gpu: gpu.card.node)
+    for node, of_node in grouped(found, lambda short: short.wired.card.node).items():
         yield from _of_node(of_node, by_node[node], switches.get(node, []))
     for of_one in by_node.values():
         yield from _no_bridge(of_one)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from preflight.check import grouped
 from preflight.checks.gpu.nvlink import catalog
 from preflight.checks.gpu.shared.cards import Card, ComparedCards, compare_cards
 from preflight.checks.gpu.shared.readings import NvLinkPort
@@ -68,10 +69,7 @@ def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
     left: list[tuple[Card, int]] = []
     part: list[tuple[Card, int]] = []
     bridged: list[tuple[Card, int]] = []
-    models: dict[tuple[str, str], list[Wired]] = {}
-    for gpu in gpus:
-        models.setdefault((gpu.card.node, gpu.card.name), []).append(gpu)
-    for (_, name), alike in models.items():
+    for (_, name), alike in grouped(gpus, lambda gpu: (gpu.card.node, gpu.card.name)).items():
         product, meshed = catalog.known(name), any(gpu.at_gpus for gpu in alike)
         full, bridge = (product.links, product.bridge) if product else (None, False)
         if full is None or not (bridge or _must_be_full(alike, full, meshed)):
@@ -201,11 +199,9 @@ def bad_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence
     """
     if len(found) < MANY or 2 * len(found) <= len(gpus):
         return {}
-    at: dict[str, list[Short]] = {}
-    for short in found:
-        for bus in lost_to(short.wired, gpus):
-            at.setdefault(bus, []).append(short)
-    blamed = {bus: lost for bus, lost in at.items() if len(lost) >= MANY and 2 * len(lost) > len(gpus)}
+    at = [(bus, short) for short in found for bus in lost_to(short.wired, gpus)]
+    lost_at = {bus: [short for _, short in pairs] for bus, pairs in grouped(at, lambda pair: pair[0]).items()}
+    blamed = {bus: lost for bus, lost in lost_at.items() if len(lost) >= MANY and 2 * len(lost) > len(gpus)}
     if not at and len(found) == len(gpus) and len({short.missing for short in found}) == 1:
         silent = [bus for bus in listed if not any(bus in gpu.ends for gpu in gpus)]
         return {silent[0] if len(silent) == 1 else "": list(found)}
