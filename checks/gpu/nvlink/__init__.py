@@ -137,14 +137,12 @@ def _may_be_training(gpu: NvLink) -> bool:
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from nvml_errors.findings("gpu.nvlink", facts, run)
-    off = {
-        run.job.node_of(rank).node
-        for rank, measured in facts.items()
-        if measured["disabled"] and measured["look"]["gpus"]
-    }
+    looked = looked_at(facts, run)
+    disabled = {node for node, measured in by_node(facts, run).items() if measured["disabled"]}
+    off = sorted(disabled & {card.node for card, _ in looked})
     for node in off:
         yield INACTIVE.info("NVLink is turned off by the driver, expected NvLinkDisable: 0", node=node, fix=_OFF_FIX)
-    known = [(card, nvlink) for card, nvlink in looked_at(facts, run) if not card.mig and card.node not in off]
+    known = [(card, nvlink) for card, nvlink in looked if not card.mig and card.node not in off]
     fabrics = [(card, nvlink["fabric"]) for card, nvlink in known if nvlink["fabric"]]
     told = yield from fabric.none_set_up(FABRIC, fabrics)
     read = [(card, nvlink["links"]) for card, nvlink in known if card.node not in told and nvlink["links"] is not None]
@@ -211,15 +209,9 @@ def _between_gpus(found: Sequence[Short], gpus: Sequence[Wired]) -> Iterator[Fin
         return
     pairs = nvlink_map.pairs(found, gpus)
     for pair in pairs:
-        short, peer = pair.short, pair.other.card
-        link = short.down[0] if len(short.down) == 1 else None
-        name = f"NVLink {link}" if link is not None else ranges.count(pair.missing, "NVLink")
-        verb = "is" if pair.missing == 1 else "are"
-        text = f"{name} between GPU {short.wired.card.gpu} and GPU {peer.gpu} {verb} down: {short.wired.up} of GPU "
-        text += f"{short.wired.card.gpu} are up, expected {short.as_on}"
-        evidence = {"links": list(short.down), "peer": peer.bus, "peer_uuid": peer.uuid, **short.wired.card.evidence}
-        say = INACTIVE.fail if short.sure else INACTIVE.warn
-        yield say(text, evidence=evidence, link=link, peer_gpu=peer.gpu, **short.wired.card.where)
+        peer = pair.other.card
+        between = f" between GPU {pair.short.wired.card.gpu} and GPU {peer.gpu}"
+        yield _lone(pair.short, between, pair.missing, peer)
     if not pairs:
         yield from (_lone(short, "") for short in found)
 
@@ -250,24 +242,23 @@ _ALL_FIX = (
 )
 
 
-def _lone(short: Short, to: str) -> Finding:
-    """Of one GPU. `to`: where the links lead, or ""."""
-    link = short.down[0] if len(short.down) == 1 else None
-    name = f"NVLink {link}" if link is not None else ranges.count(short.missing, "NVLink")
-    verb = "is" if short.missing == 1 else "are"
-    text = f"{name}{to} {verb} down: {short.wired.up} are up, expected {short.as_on}"
-    evidence = {"links": list(short.down), **short.wired.card.evidence}
+def _lone(short: Short, to: str, missing: int | None = None, peer: Card | None = None) -> Finding:
+    """Of one GPU. `to`: where the links lead, or ""; `peer`: the GPU at their other end; `missing`: to that one."""
+    card, link = short.wired.card, short.down[0] if len(short.down) == 1 else None
+    missing = short.missing if missing is None else missing
+    name = f"NVLink {link}" if link is not None else ranges.count(missing, "NVLink")
+    whose = f" of GPU {card.gpu}" if peer else ""
+    text = f"{name}{to} {'is' if missing == 1 else 'are'} down: {short.wired.up}{whose} are up, expected {short.as_on}"
+    ends = {"peer": peer.bus, "peer_uuid": peer.uuid} if peer else {}
+    evidence = {"links": list(short.down), **ends, **card.evidence}
     say = INACTIVE.fail if short.sure else INACTIVE.warn
-    return say(text, evidence=evidence, link=link, **short.wired.card.where)
+    return say(text, evidence=evidence, link=link, peer_gpu=peer.gpu if peer else None, **card.where)
 
 
 def _no_bridge(gpus: Sequence[Wired]) -> Iterator[Finding]:
     products = [product for gpu in gpus if (product := catalog.known(gpu.card.name))]
-    if (
-        1 < len(products) == len(gpus)
-        and all(product.bridge for product in products)
-        and not any(gpu.up for gpu in gpus)
-    ):
+    may_have_bridges = 1 < len(products) == len(gpus) and all(product.bridge for product in products)
+    if may_have_bridges and not any(gpu.up for gpu in gpus):
         text = f"no NVLink is up between {len(gpus)} x {products[0].name}, expected {products[0].links} with bridges"
         yield NO_BRIDGE.info(text, node=gpus[0].card.node)
 

@@ -65,7 +65,6 @@ def _ills(fabric: Fabric, links_are_down: bool) -> Iterator[tuple[str, Severity]
 
 
 def _named(cluster: str) -> str:
-    """A cluster's UUID, short."""
     return f"{cluster[:8]}..." if cluster != NO_CLUSTER else "none"
 
 

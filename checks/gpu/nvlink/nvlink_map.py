@@ -25,8 +25,6 @@ MOST_ENDS = 8
 
 @dataclass(frozen=True)
 class Wired:
-    """A GPU and its NVLinks."""
-
     card: Card
     links: Sequence[NvLinkPort]
     up: int

@@ -17,8 +17,8 @@ from preflight.checks.gpu.pcie.slots import PcieEnd
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, OddCard, by_node, compare_cards, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
+from preflight.checks.gpu.shared.pci import most_a_minute
 from preflight.checks.gpu.shared.readings import Pcie
-from preflight.checks.gpu.shared.replays import most_a_minute
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 
 PARTS = (nvml_errors,)
@@ -119,11 +119,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[PcieEnd]]:
-    return {
-        (run.job.node_of(rank).node, uuid): path
-        for rank, measured in facts.items()
-        for uuid, path in measured["paths"].items()
-    }
+    by_rank = ((run.job.node_of(rank).node, measured["paths"]) for rank, measured in facts.items())
+    return {(node, uuid): path for node, paths in by_rank for uuid, path in paths.items()}
 
 
 def _lanes(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
@@ -176,13 +173,11 @@ def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding
     yield from _by_design(narrow)
 
 
-def _whole_nodes(code: Code, unit: str, odd: Iterable[OddCard[int]]) -> Iterator[Finding]:
-    for odd_card in odd:
-        if odd_card.whole_node:
-            text = f"the GPUs' PCIe links run at {unit.format(odd_card.value)}, expected {unit.format(odd_card.usual)}"
-            yield code.warn(
-                f"{text} as on {odd_card.share}", evidence={"bus": odd_card.card.bus}, node=odd_card.card.node
-            )
+def _whole_nodes(code: Code, unit: str, found: Iterable[OddCard[int]]) -> Iterator[Finding]:
+    for odd in found:
+        if odd.whole_node:
+            text = f"the GPUs' PCIe links run at {unit.format(odd.value)}, expected {unit.format(odd.usual)}"
+            yield code.warn(f"{text} as on {odd.share}", evidence={"bus": odd.card.bus}, node=odd.card.node)
 
 
 def _by_design(narrow: Iterable[PcieLink]) -> Iterator[Finding]:

@@ -15,8 +15,6 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of one node."""
-
     node: str
     gpu: int
     """NVML's number, as nvidia-smi shows it."""
@@ -36,12 +34,10 @@ class Card:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """For a finding about its hardware."""
         return {"bus": self.bus, **self.paper}
 
     @property
     def where(self) -> dict[str, Any]:
-        """The culprit's address for a finding."""
         return {"node": self.node, "gpu": self.gpu, "uuid": self.uuid, "serial": self.serial}
 
 

@@ -24,8 +24,6 @@ NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
 
 
 class NvmlTrouble(Exception):  # noqa: N818 -- says what is wrong
-    """A GPU, or the driver, that does not answer as it should."""
-
     def __init__(self, kind: str, call: str, text: str, number: int = 0) -> None:
         super().__init__(text)
         self.kind, self.call, self.text, self.number = kind, call, text, number
@@ -100,7 +98,6 @@ def call(name: str, *arguments: Any, strict: bool = False) -> Any:
 
 
 def first(names: Sequence[str], *arguments: Any) -> Any:
-    """The answer of the first function that gives one."""
     return next((answer for name in names if (answer := call(name, *arguments)) is not None), None)
 
 

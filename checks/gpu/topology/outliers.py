@@ -74,8 +74,6 @@ def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[G
 
 @dataclass(frozen=True)
 class UnlikePairs:
-    """Pairs of one node with one thing wrong."""
-
     layout: Layout
     cells: list[Cell]
     told: str
@@ -216,7 +214,6 @@ class FarNic:
 
     @property
     def cell(self) -> Cell | None:
-        """Of the nearest."""
         return (self.gpu, self.layout.near[self.gpu].index(self.word, len(self.layout.cards))) if self.word else None
 
 

@@ -118,7 +118,6 @@ def _aligned(rows: list[list[str]]) -> Iterator[str]:
 
 
 def _names(layout: Layout, shown: list[int]) -> list[str]:
-    """Which NIC is which."""
     names = [f"NIC{number}: {layout.nics[number]}" for number in shown]
     hidden = len(layout.nics) - len(shown)
     names += [f"({hidden} farther from the GPUs not shown)"] if hidden else []
@@ -135,7 +134,6 @@ def _p2p(layout: Layout) -> Iterator[str]:
 
 
 def _legend(words: set[str]) -> Iterator[str]:
-    """Only of what is drawn."""
     drawn = {"NV#" if word.startswith("NV") else word.rstrip("!") for word in words if not word.startswith("NIC")}
     drawn |= {"!"} if any(word.endswith("!") for word in words) else set()
     told = [f"{word} {meaning}" for word, meaning in LEGEND.items() if word in drawn]

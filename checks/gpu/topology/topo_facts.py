@@ -105,9 +105,7 @@ def _layout(node: str, known: Placed, links: Mapping[Card, NvLink], devices: Fac
         links=counted,
         switched=switched,
         numa=tuple(numa for _, numa in (*spots, *nic_spots)),
-        nic_near=tuple(
-            tuple("X" if spot is other else _near(spot, other) for other in nic_spots) for spot in nic_spots
-        ),
+        nic_near=tuple(tuple("X" if nic is other else _near(nic, other) for other in nic_spots) for nic in nic_spots),
         whole=len(known) >= len(gpus),
     )
 
