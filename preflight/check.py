@@ -127,7 +127,7 @@ class Plan:
     fresh: bool = False
     """All workers of the run are replaced before it: nothing that a check before it took is still held."""
     fresh_with: tuple[str, ...] = ()
-    """Names of options of its own: it is as `fresh` where the user has set one of them, since it then runs his code."""
+    """Names of options of its own: it is as `fresh` where one of them is set, since it then runs the user's code."""
     last: bool = False
     """It runs after all others, also after plugins."""
     judges_failures: bool = False
@@ -139,8 +139,8 @@ class Plan:
     """What it draws stands in the reports; on the screen only where it did not pass, or was asked for by its id."""
     given: tuple[str, ...] = ()
     """Names of options of its own (the constants in lower case) without which there is nothing to check. Where the user
-    has not set them all the check is left out, unless he has asked for it by its id: then it is a skip that says which
-    to set. Where he has, it runs from level standard on, also if its own is full."""
+    has not set them all the check is left out, unless it was asked for by its id: then it is a skip that says which
+    to set. Where they are set, it runs from level standard on, also if its own is full."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -178,7 +178,7 @@ def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Genera
     found, ties, bridged = nvlink_map.short(gpus)
     for tie in ties:
         fix = "There: nvidia-smi nvlink -s; dmesg | grep -i xid. Reset the GPUs that have fewer: nvidia-smi -r"
-        yield INACTIVE.warn(f"unlike numbers of NVLinks are up: {tie}; expected one number", fix=fix)
+        yield INACTIVE.warn(f"different numbers of NVLinks are up: {tie}; expected one number", fix=fix)
     for tie in bridged:
         yield NO_BRIDGE.info(f"some GPUs have a bridge and some have none, NVLinks: {tie}; expected one number")
     by_node = grouped(gpus, lambda gpu: gpu.card.node)

@@ -124,7 +124,7 @@ def cliques(code: Code, several: Code, fabrics: Fabrics) -> Iterator[Finding]:
             yield code.fail(text, evidence={"bus": card.bus}, **card.where)
         if not votes.unanimous and not votes.decided:
             sides = ", ".join(f"{len(places)} in {_clique(value)}" for value, places in votes.ranks_of.items())
-            yield code.fail(f"the node's GPUs are in unlike cliques: {sides}; expected one", node=node)
+            yield code.fail(f"the node's GPUs are in different cliques: {sides}; expected one", node=node)
         elif parts:
             usual[node] = votes.usual
     yield from _domains(code, several, usual)

@@ -62,7 +62,7 @@ def wired(card: Card, links: Sequence[NvLinkPort]) -> Wired:
 
 
 def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
-    """(GPUs with too few links, unlike ones of which none is odd, the same of cards that may have bridges)."""
+    """(GPUs with too few links, ties between different ones, the same of cards that may have bridges)."""
     found: list[Short] = []
     left: list[tuple[Card, int]] = []
     part: list[tuple[Card, int]] = []
@@ -85,7 +85,7 @@ def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
 
 def _must_be_full(alike: Sequence[Wired], full: int, meshed: bool) -> bool:
     """On NVSwitches all links are up, and where GPUs are linked directly if those of one are: a virtual machine may
-    have a part of such a board, whose GPUs have unlike numbers by design. A single GPU needs no links."""
+    have a part of such a board, whose GPUs have different numbers by design. A single GPU needs no links."""
     if meshed:
         return any(gpu.up >= full for gpu in alike)
     return len(alike) > 1 or alike[0].up > 0

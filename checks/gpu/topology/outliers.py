@@ -1,4 +1,4 @@
-"""Which pairs of GPUs, and which of their network cards, are unlike their siblings."""
+"""Which pairs of GPUs, and which of their network cards, differ from their siblings."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -185,7 +185,7 @@ def other_layout(layouts: Iterable[Layout]) -> tuple[list[UnlikePairs], list[str
             cell = next(cell for cell in layout.pairs if _word(layout, cell) != _word(other, cell))
             names = " and ".join(layout.labels[place] for place in cell)
             sides = f"{_word(layout, cell)} apart on {layout.node}, {_word(other, cell)} on {other.node}"
-            ties.append(f"the nodes are wired unlike: {names} are {sides}")
+            ties.append(f"the nodes are wired differently: {names} are {sides}")
     return found, ties
 
 
