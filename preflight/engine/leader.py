@@ -44,7 +44,7 @@ class Leader:
         if earlier is not None:
             return self._say_again(earlier)
         self.supervisor.screen = self.screen = progress.choose(
-            self.task.output.say, self.task.output.width, self.supervisor.environ
+            self.supervisor.say, self.task.output.width, self.supervisor.environ
         )
         self._await_members()
         try:

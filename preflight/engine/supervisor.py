@@ -61,7 +61,7 @@ class Supervisor:
         self.nonce = uuid.uuid4().hex
         self.started_at = time.time()
         self.loop = EventLoop(task.deadline_s, here.parent)
-        self.screen = progress.Plain(task.output.say, task.output.width)
+        self.screen = progress.Plain(self.say, task.output.width)
         self.run_folder = ""
         """A private one, where NCCL's log is to be read."""
         self._store_host: Child | None = None
@@ -119,6 +119,10 @@ class Supervisor:
             import_torch()
         self._store_host = store.serve(self.loop, self.here, self.window_s)
         store.connect(self.loop, self.here, self.window_s)
+
+    def say(self, text: str) -> None:
+        """To the screen: a check's line is shown before the report is made, and cleaned."""
+        self.task.output.say(self.scrub.text(text))
 
     def new_slot(self, run_id: str, job: Job, settings: Mapping[str, str]) -> WorkerSlot:
         """This rank's worker of the run, not started yet. `settings`: rank 0's."""
