@@ -16,7 +16,7 @@ from preflight.core import rank_ranges as ranges
 from preflight.core import words
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
-from preflight.core.vote import Comparison, Vote, compare, vote
+from preflight.core.vote import Comparison, Vote, compare, grouped, vote
 from preflight.errors import NotApplicable, Skip
 from preflight.sdk import pairs
 from preflight.sdk.files import entries, read
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Code", "Comparison", "Context", "Finding", "Job", "Level", "NoReply", "NoReplyKind", "Node", "NotApplicable",
     "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote",
-    "compare", "count", "entries", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
+    "compare", "count", "entries", "grouped", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
 ]  # fmt: skip
 
 T = TypeVar("T")

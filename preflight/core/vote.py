@@ -9,6 +9,7 @@ from preflight.core import rank_ranges
 
 T = TypeVar("T")
 Thing = TypeVar("Thing")
+Group = TypeVar("Group", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,16 @@ def compare(
     values: Iterable[tuple[Thing, T]], groups: Callable[[Thing], Hashable] = lambda _: None
 ) -> dict[Any, Comparison[Thing, T]]:
     """Each thing with those of its group, by the group: `groups` tells to which one a thing belongs."""
-    found: dict[Hashable, list[tuple[Thing, T]]] = {}
-    for thing, value in values:
-        found.setdefault(groups(thing), []).append((thing, value))
+    found = grouped(values, lambda pair: groups(pair[0]))
     return {group: Comparison(tuple(members)) for group, members in found.items()}
+
+
+def grouped(things: Iterable[Thing], key: Callable[[Thing], Group]) -> dict[Group, list[Thing]]:
+    """The things by what `key` says of each, in their order."""
+    found: dict[Group, list[Thing]] = {}
+    for thing in things:
+        found.setdefault(key(thing), []).append(thing)
+    return found
 
 
 def _shown(value: object) -> str:

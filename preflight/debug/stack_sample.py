@@ -29,8 +29,6 @@ WORKERS = 8
 
 @dataclass
 class StackSample:
-    """What was seen."""
-
     places: dict[int, list[Frame]] = field(default_factory=dict)
     """By pid: the main thread's frames, the innermost first, without those inside a collective or a DataLoader, which
     loop while they wait. A process that did not answer is missing."""

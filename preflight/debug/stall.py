@@ -25,8 +25,6 @@ for storage (state R or D) takes less, and works, too."""
 
 @dataclass
 class StallDetector:
-    """Watches one job."""
-
     after_s: float | None
     """Seconds without output and without a rank that starts or ends; None: nothing is called a hang."""
     folder: str

@@ -14,7 +14,7 @@ READS = ("net.rdma", "gpu.nvlink", "gpu.topology", "gpu.inventory")
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class NodeLog:
     """What the ranks of one node have in their logs."""
 
     name: str
@@ -78,7 +78,7 @@ class Node:
         return {**seen, **({"nccl_warned": warnings[:3]} if warnings else {})}
 
 
-def nodes(facts: Mapping[int, Lines], run: Run) -> list[Node]:
+def nodes(facts: Mapping[int, Lines], run: Run) -> list[NodeLog]:
     by_node: dict[str, list[int]] = {}
     for rank in sorted(facts):
         by_node.setdefault(run.job.node_of(rank).node, []).append(rank)
@@ -90,7 +90,7 @@ def nodes(facts: Mapping[int, Lines], run: Run) -> list[Node]:
         names = (handle["name"] for handle in reading["seen"]["gpus"].values())
         models.setdefault(run.job.node_of(rank).node, set()).update(names)
     return [
-        Node(name, ranks_, [facts[rank] for rank in ranks_], rdma.get(name), links.get(name, {}),
+        NodeLog(name, ranks_, [facts[rank] for rank in ranks_], rdma.get(name), links.get(name, {}),
              _reach(places.get(name, {})), frozenset(models.get(name, ())))
         for name, ranks_ in by_node.items()
     ]  # fmt: skip
@@ -118,7 +118,7 @@ def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return total
 
 
-def switched(node: Node) -> bool:
+def switched(node: NodeLog) -> bool:
     """Whether NVSwitches join all its GPUs (a GPU in MIG mode has no links)."""
     ends = [[link["remote_type"] for link in gpu["links"] or () if link["active"]] for gpu in node.links.values()]
     return len(ends) > 1 and all("switch" in kinds for kinds in ends)

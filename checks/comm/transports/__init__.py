@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, vote
 from preflight.checks.comm.shared import node_lines
-from preflight.checks.comm.shared.node_lines import Node
+from preflight.checks.comm.shared.node_lines import NodeLog
 from preflight.checks.comm.shared.readings import MIB
 from preflight.checks.comm.transports import transport_choice
 from preflight.checks.comm.transports.transport_choice import Why
@@ -173,13 +173,13 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _told(
-    code: Code, found: Mapping[str, str], nodes: Sequence[Node], why: Callable[[Node], Why | None]
+    code: Code, found: Mapping[str, str], nodes: Sequence[NodeLog], why: Callable[[NodeLog], Why | None]
 ) -> Iterator[Finding]:
     """A finding for each node and cause; one for all where every node is so. `found`: what is so, by node; the name
     "" is of no single node."""
     if "" in found:
         yield code.warn(found[""])
-    alike: dict[tuple[str, Why | None], list[Node]] = {}
+    alike: dict[tuple[str, Why | None], list[NodeLog]] = {}
     for node in nodes:
         if node.name in found:
             alike.setdefault((found[node.name], why(node)), []).append(node)

@@ -55,7 +55,7 @@ class Facts(TypedDict):
     """None where it is not known, or not there."""
     packages: list[str]
     """ "numpy 2.1.0" of each. (In a dict the scrubber would hide the version of a google-auth.)"""
-    code: code.Code
+    code: code.SourceCode
     paths: dict[str, str | None]
 
 
@@ -205,13 +205,13 @@ def _unlike_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield say(text, node=_node(rank, run))
 
 
-def _called(its: code.Code) -> str:
+def _called(its: code.SourceCode) -> str:
     """ "commit 8af7772e2e with edits, digest 18cddcd29cbb" """
     commit = [f"commit {its['commit'][:10]}{' with edits' if its['edited'] else ''}"] if its["commit"] else []
     return ", ".join([*commit, f"digest {its['digest']}"] if its["digest"] else commit)
 
 
-def _weighed(own: code.Code, usual: code.Code) -> tuple[Callable[..., Finding], str]:
+def _weighed(own: code.SourceCode, usual: code.SourceCode) -> tuple[Callable[..., Finding], str]:
     """Other sources compute something else. Other settings may be meant so, and another folder may be no code at all
     that the job runs."""
     names = sorted({file.split(" ", 1)[1] for file in _differing([own["files"], usual["files"]])})

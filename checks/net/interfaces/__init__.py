@@ -15,7 +15,7 @@ from preflight.checks.net.interfaces.interface_table import (
     VARIABLES,
     Choice,
     Facts,
-    Trouble,
+    InterfaceTrouble,
     World,
     owners,
     rate,
@@ -214,7 +214,7 @@ def _loopback(world: World) -> Iterator[Finding]:
     lost = [rank for rank, choice in world.left.items() if tcp.is_loopback(choice.address)]
     asked = {rank: world.left[rank] for rank in lost if world.backend == "nccl" or world.is_set(rank)}
     text = f"{world.called} takes {{}}, expected an interface that other hosts reach"
-    troubles = {rank: Trouble(text.format(choice), choice.name) for rank, choice in asked.items()}
+    troubles = {rank: InterfaceTrouble(text.format(choice), choice.name) for rank, choice in asked.items()}
     yield from world.told(LOOPBACK.fail, troubles)
     world.leave_out(lost)
 
@@ -230,7 +230,7 @@ def _shared(world: World) -> Iterator[Finding]:
         whose = owners(len(world.hosts_of[address]), hosts)
         text = f"{world.called} takes {name} ({address}) on {world.nodes(ranks_)}, an address that {whose} have; "
         text += "expected one that no other host has"
-        yield SHARED.fail(text, **world.details(ranks_, Trouble("", name)))
+        yield SHARED.fail(text, **world.details(ranks_, InterfaceTrouble("", name)))
     world.leave_out([rank for ranks_ in takers.values() for rank in ranks_])
 
 
@@ -330,7 +330,7 @@ def _other_route(world: World) -> Iterator[Finding]:
     for (name, route), ranks_ in found.items():
         text = f"{world.called} takes {name} on {world.nodes(ranks_)}, and MASTER_ADDR is reached over {route}"
         yield ROUTE.info(
-            f"{text}; expected one interface for both", **world.details(ranks_, Trouble("", name), use=route)
+            f"{text}; expected one interface for both", **world.details(ranks_, InterfaceTrouble("", name), use=route)
         )
 
 
@@ -345,5 +345,5 @@ def _also(world: World) -> Iterator[Finding]:
     for (name, address), ranks_ in found.items():
         text = f"NCCL also takes {name} ({address}) on {world.nodes(ranks_)}, an address that another host has"
         yield ALSO.info(
-            f"{text}; expected only interfaces that join the nodes", **world.details(ranks_, Trouble("", name))
+            f"{text}; expected only interfaces that join the nodes", **world.details(ranks_, InterfaceTrouble("", name))
         )

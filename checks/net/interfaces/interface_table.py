@@ -72,7 +72,7 @@ class Choice:
         return _network(found[0]) if found else self.address
 
 
-class Trouble(NamedTuple):
+class InterfaceTrouble(NamedTuple):
     """What is wrong on one node."""
 
     text: str
@@ -135,9 +135,11 @@ class World:
     def nodes(self, ranks_: Sequence[int], most: int = 3) -> str:
         return words.some((self.run.job.node_of(rank).node for rank in ranks_), most)
 
-    def details(self, ranks_: Sequence[int], trouble: Trouble | None = None, **evidence: Any) -> dict[str, Any]:
+    def details(
+        self, ranks_: Sequence[int], trouble: InterfaceTrouble | None = None, **evidence: Any
+    ) -> dict[str, Any]:
         """Of a finding about these nodes: a single one is named, and so is the variable where all have it."""
-        trouble = trouble or Trouble("")
+        trouble = trouble or InterfaceTrouble("")
         asked = self.variable if ranks_ and all(map(self.is_set, ranks_)) else ""
         variable = (asked if trouble.variable is None else trouble.variable) or None
         files = {self.facts[rank]["files"].get(variable or "") for rank in ranks_}
@@ -151,7 +153,7 @@ class World:
             "evidence": {**proof, **({"interface": trouble.interface} if trouble.interface else {})},
         }
 
-    def told(self, found: Callable[..., Finding], troubles: Mapping[int, Trouble]) -> Iterator[Finding]:
+    def told(self, found: Callable[..., Finding], troubles: Mapping[int, InterfaceTrouble]) -> Iterator[Finding]:
         """A finding for each node; one for all if all have the trouble. They are judged no further."""
         if len(troubles) == len(self.facts) > 1:
             first = next(iter(troubles.values()))
@@ -164,14 +166,14 @@ class World:
 
     def each(self, found: Callable[..., Finding], why: Callable[[int, Choice], str]) -> Iterator[Finding]:
         """Where there is a `why`."""
-        reasons = {rank: Trouble(why(rank, choice), choice.name) for rank, choice in self.left.items()}
+        reasons = {rank: InterfaceTrouble(why(rank, choice), choice.name) for rank, choice in self.left.items()}
         yield from self.told(found, {rank: reason for rank, reason in reasons.items() if reason.text})
 
-    def at(self, rank: int) -> Trouble:
+    def at(self, rank: int) -> InterfaceTrouble:
         """Only the interface that this node takes."""
-        return Trouble("", self.left[rank].name)
+        return InterfaceTrouble("", self.left[rank].name)
 
-    def mended(self, rank: int, other: str) -> Trouble:
+    def mended(self, rank: int, other: str) -> InterfaceTrouble:
         """The same, with the fix for another interface of it that should be taken, if that is down."""
         is_down = bool(other) and self.facts[rank]["interfaces"][other]["state"] != "up"
         fix = f"On that node: ip link set {other} up; see its cable and switch port (ethtool {other})."
@@ -226,7 +228,7 @@ def rate(mbps: int) -> str:
 # Nothing to listen on
 
 
-def why_none(reading: Facts, backend: str) -> Trouble | None:
+def why_none(reading: Facts, backend: str) -> InterfaceTrouble | None:
     """Why the backend gives up on this node; None where it does not, or that is not known."""
     some, settings = reading["chosen"][backend], reading["settings"]
     if some is None:
@@ -237,7 +239,7 @@ def why_none(reading: Facts, backend: str) -> Trouble | None:
         return None
     if "NCCL_COMM_ID" in settings:
         text = f"NCCL_COMM_ID is {settings['NCCL_COMM_ID']!r}, expected an address in a subnet of {_all(reading)}"
-        return Trouble(
+        return InterfaceTrouble(
             text, None, "NCCL_COMM_ID", "Unset NCCL_COMM_ID: torch hands rank 0's address over by its store."
         )
     names = settings.get("NCCL_SOCKET_IFNAME", "")
@@ -246,36 +248,36 @@ def why_none(reading: Facts, backend: str) -> Trouble | None:
     family = {"AF_INET": "IPv4 ", "AF_INET6": "IPv6 "}.get(settings.get("NCCL_SOCKET_FAMILY", ""), "")
     text = f"NCCL can use none of {_all(reading)}, expected an interface that is up and has an {family}address"
     if family:
-        return Trouble(
+        return InterfaceTrouble(
             text, None, "NCCL_SOCKET_FAMILY", "Unset NCCL_SOCKET_FAMILY, or give an interface such an address."
         )
-    return Trouble(text, fix="On that node: ip -br addr; bring an interface up, and give it an address.")
+    return InterfaceTrouble(text, fix="On that node: ip -br addr; bring an interface up, and give it an address.")
 
 
-def _takes_none(reading: Facts, names: str, family: str) -> Trouble:
+def _takes_none(reading: Facts, names: str, family: str) -> InterfaceTrouble:
     taken = {name: link for name, link in reading["interfaces"].items() if interface_rules.takes(names, name)}
     said = f"NCCL_SOCKET_IFNAME is {names!r}, which takes"
     if not taken:
         meant = "" if names.startswith("^") else _meant(names.removeprefix("="), reading)
-        return Trouble(f"{said} no interface of this node, expected one of {_all(reading)}{meant}", None)
+        return InterfaceTrouble(f"{said} no interface of this node, expected one of {_all(reading)}{meant}", None)
     states = words.some(f"{name} ({_state(link, family)})" for name, link in taken.items())
-    return Trouble(f"{said} only {states}; expected one that is up and has an address", next(iter(taken)))
+    return InterfaceTrouble(f"{said} only {states}; expected one that is up and has an address", next(iter(taken)))
 
 
-def _gloo_gives_up(reading: Facts, some: Sequence[Chosen]) -> Trouble | None:
+def _gloo_gives_up(reading: Facts, some: Sequence[Chosen]) -> InterfaceTrouble | None:
     names = reading["settings"].get("GLOO_SOCKET_IFNAME", "")
     if len(names) < 2:
         nowhere = [first["address"] for first in some if not first["interface"]]
         text = "by the host's own name gloo listens on {}, which no interface has; expected one of {}"
         fix = "Give the host's name its real address in its /etc/hosts, or set GLOO_SOCKET_IFNAME."
-        return Trouble(text.format(nowhere[0], _all(reading)), fix=fix) if nowhere else None
+        return InterfaceTrouble(text.format(nowhere[0], _all(reading)), fix=fix) if nowhere else None
     found = {first["interface"] for first in some}
     for name in names.removesuffix(",").split(","):  # std::getline gives no empty word at the end
         if name not in found:
             said = f"GLOO_SOCKET_IFNAME is {names!r}, and {name or 'an empty word'}"
             if name in reading["interfaces"]:
-                return Trouble(f"{said} has no address; expected one of {_all(reading)}", name)
-            return Trouble(
+                return InterfaceTrouble(f"{said} has no address; expected one of {_all(reading)}", name)
+            return InterfaceTrouble(
                 f"{said} is no interface of this node; expected one of {_all(reading)}{_meant(name, reading)}", None
             )
     return None

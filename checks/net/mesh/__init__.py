@@ -30,7 +30,7 @@ from preflight.check import (
     words,
 )  # fmt: skip
 from preflight.checks.net.mesh import pair_tables, switches, timeouts
-from preflight.checks.net.mesh.messages import Trouble
+from preflight.checks.net.mesh.messages import PairTrouble
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.shared import links, port_selection
 from preflight.nccl import interface_rules
@@ -203,7 +203,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield _untried(left, pairs, run)
 
 
-def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[Trouble, Trouble, Trouble]:
+def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[PairTrouble, PairTrouble, PairTrouble]:
     """Of pairs that have a connection. A link is full where round trips are slow, and large packets pass all the same:
     what stalls there is slow."""
     trips, arrived = pair_tables.round_trips(pairs), pair_tables.arrived(pairs)
@@ -267,7 +267,7 @@ KINDS = {
 """What says most comes first: of two nodes without a route one way, the other one hears nothing."""
 
 
-def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> Trouble:
+def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> PairTrouble:
     def kinds(bad: Sequence[Pair]) -> list[str]:
         """The commonest first; of as many what KINDS has first."""
         listed = [tried[pair] for pair in bad]
@@ -278,7 +278,7 @@ def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> Trouble:
         at = f" at {addresses.pop()}" if len(addresses) == 1 else ""
         return f"{', or '.join(KINDS[kind][1] for kind in kinds(bad))}{at}"
 
-    return Trouble(
+    return PairTrouble(
         list(tried), [pair for pair, error in tried.items() if error], Severity.FAIL,
         code=lambda bad: KINDS[kinds(bad)[0]][0], how=how,
         expected=lambda _: "connections on ephemeral ports, as the backend makes them",
@@ -291,7 +291,7 @@ def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> Trouble:
     )  # fmt: skip
 
 
-def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
+def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
     """`far`: round trips that are slow."""
 
     def how(bad: Sequence[Pair]) -> str:
@@ -306,7 +306,7 @@ def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes:
     def expected(bad: Sequence[Pair]) -> str:
         return f"all; {_mtus(sorted({node for pair in bad for node in pair}), nodes, run)}"
 
-    return Trouble(
+    return PairTrouble(
         list(arrived), [pair for pair, count in arrived.items() if count is not None], Severity.FAIL,
         code=lambda _: MTU, how=how, expected=expected,
         wording=Wording(
@@ -329,7 +329,7 @@ def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
     return f"MTU {words.some(told, 3, '; ', '; ')}"
 
 
-def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
+def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
     """Against what is usual; of two nodes one way against the other."""
     factor, by_rdma = run[MUCH_SLOWER], _is_by_rdma(nodes, run)
     usual = pair_tables.usual(rates, statistics.median_high)
@@ -344,7 +344,7 @@ def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
         about = f"about {words.rate(usual)} as is usual{', or ' * bool(back)}{other}" if usual else f"about {other}"
         return about + " (NCCL's data goes by RDMA)" * by_rdma
 
-    return Trouble(
+    return PairTrouble(
         list(rates), bad, Severity.INFO if by_rdma else Severity.WARN,
         code=lambda _: SLOW if usual else ASYMMETRIC, how=how, expected=expected,
         wording=Wording(
@@ -362,14 +362,14 @@ def _far_limit(trips: Mapping[Pair, float], run: Run) -> float:
     return math.inf if usual is None else max(run[FAR_S], MUCH_FARTHER * usual)
 
 
-def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> Trouble:
+def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> PairTrouble:
     usual = statistics.median_low(trips.values()) if trips else 0.0
 
     def how(bad: Sequence[Pair]) -> str:
         return f"{words.duration(min(trips[pair] for pair in bad))}{' at least' * (len(bad) > 1)}"
 
     slow = "has slow round trips with"
-    return Trouble(
+    return PairTrouble(
         list(trips), [pair for pair, trip in trips.items() if trip >= limit], Severity.WARN,
         code=lambda _: FAR, how=how, expected=lambda _: f"about {words.duration(usual)} as in the middle of all pairs",
         wording=Wording(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypedDict
 from preflight.checks.net.mesh import probe, protocol
 from preflight.checks.net.mesh.pair_tables import OWN
 from preflight.checks.net.mesh.probe import Exchange, Own, Tried
-from preflight.checks.net.mesh.protocol import Line, Refused
+from preflight.checks.net.mesh.protocol import PeerConnection, Refused
 from preflight.checks.net.mesh.timeouts import ALL_PAIRS, AUTH_S, CONNECT_S, HEART_S, MEET_S, REACHED_S, SILENT_S
 from preflight.sdk import pairs, tcp
 
@@ -85,8 +85,8 @@ class Meeting:
     """No time was left for all partners."""
     _own: Own = field(default_factory=Own)
     _token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
-    _out: dict[int, Line] = field(default_factory=dict)
-    _back: dict[int, Line] = field(default_factory=dict)
+    _out: dict[int, PeerConnection] = field(default_factory=dict)
+    _back: dict[int, PeerConnection] = field(default_factory=dict)
     """Connections by the partner: that this node has opened, that the partner has."""
     _strangers: dict[socket.socket, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -173,7 +173,7 @@ class Meeting:
                     await asyncio.get_running_loop().sock_connect(sock, target)
                 tried.error = await _introduced(sock, bytes.fromhex(place["token"]), self.number, partner)
                 if not tried.error:
-                    self._out[partner] = Line(sock)
+                    self._out[partner] = PeerConnection(sock)
                     closing.pop_all()
         except OSError as error:  # TimeoutError is one
             tried.error = "reset" if isinstance(error, BrokenPipeError) else tcp.kind(error)
@@ -232,7 +232,7 @@ class Meeting:
                 )
                 if known and known[0] in self.rounds and known[0] not in self._back:
                     sock.send(known[1])
-                    self._back[known[0]], is_partner = Line(sock), True
+                    self._back[known[0]], is_partner = PeerConnection(sock), True
         finally:
             del self._strangers[sock]
             if not is_partner:

@@ -12,7 +12,7 @@ from functools import partial
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity
 from preflight.checks.net.rdma import hca_gids, hca_links, hca_numbers, hca_selected, hca_states
 from preflight.checks.net.shared import hca
-from preflight.checks.net.shared.port_selection import Facts, Node, Trouble, findings, nodes, weighed
+from preflight.checks.net.shared.port_selection import Facts, NodePorts, PortTrouble, findings, nodes, weighed
 from preflight.nccl import config_files
 from preflight.sdk import tcp
 
@@ -91,14 +91,14 @@ def _range(numbers: Sequence[int]) -> str:
     return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def _silent(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
+def _silent(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
     what = f"silent: reading what /sys tells of it did not end within {PATIENCE_S:g} s"
     for node in all_:
         for name, vendor in node.facts["silent"].items():
-            yield Trouble(SILENT, weighed(FAIL, node, vendor, run), node.rank, name, what, "milliseconds")
+            yield PortTrouble(SILENT, weighed(FAIL, node, vendor, run), node.rank, name, what, "milliseconds")
 
 
-def _closed(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
+def _closed(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
     """Who can open the same device on another node has shown that it should be so."""
     ports = [use for node in of.values() for use in node.wanted if use.is_active]
     open_ = {use.label for use in ports if use.hca["opens"]}
@@ -108,10 +108,12 @@ def _closed(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
             severity = weighed(worst, of[use.rank], use.vendor, run, alone=INFO)
             expected = "open to it as on other nodes" if use.label in open_ else "open to it"
             expected += "" if of[use.rank].taken else ", without which NCCL goes over sockets"
-            yield Trouble(CLOSED, severity, use.rank, use.label, "closed to this process (/dev/infiniband)", expected)
+            yield PortTrouble(
+                CLOSED, severity, use.rank, use.label, "closed to this process (/dev/infiniband)", expected
+            )
 
 
-def _unused(all_: Sequence[Node], run: Run) -> Iterator[Finding]:
+def _unused(all_: Sequence[NodePorts], run: Run) -> Iterator[Finding]:
     wanted = [use for node in all_ for use in node.wanted if node.uses_verbs]
     if wanted and run.job.backend == "nccl" and not any(use.is_active for use in wanted):
         text = f"none of {len(wanted):,} ports is ACTIVE, expected some if NCCL should use them: it goes over sockets"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from preflight.check import Code, Run, Severity
 from preflight.checks.net.shared.hca import ETHERNET, MELLANOX, Gid
 from preflight.checks.net.shared.hca_peers import OddPort, compare_ports
-from preflight.checks.net.shared.port_selection import Node, Trouble, Use, weighed
+from preflight.checks.net.shared.port_selection import NodePorts, PortTrouble, Use, weighed
 from preflight.nccl.hca_names import integer
 
 NO_GID = Code(
@@ -69,7 +69,7 @@ def _family(gid: Gid | None) -> str:
     return "AF_INET" if gid is not None and gid["kind"] == "ipv4" else "AF_INET6"
 
 
-def unfit(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
+def unfit(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
     """A table that cannot be read tells nothing; NCCL_IB_ADDR_RANGE asks for addresses, which are not kept."""
     by_index: dict[int | None, list[Use]] = {}
     for node in of.values():
@@ -91,17 +91,17 @@ def unfit(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
                 yield _trouble(use, index, flaw, expected.rstrip(), severity)
 
 
-def _everywhere(index: int | None, node: Node, flaws: Mapping[Use, str]) -> Severity:
+def _everywhere(index: int | None, node: NodePorts, flaws: Mapping[Use, str]) -> Severity:
     """Of a port that is so on all nodes: without an address it may be meant for something else, if others are fit."""
     others = any(not flaws.get(use) for use in node.taken)
     return Severity.INFO if index is None and others else Severity.WARN
 
 
-def _trouble(use: Use, index: int | None, flaw: str, expected: str, severity: Severity) -> Trouble:
+def _trouble(use: Use, index: int | None, flaw: str, expected: str, severity: Severity) -> PortTrouble:
     if index is None:
-        return Trouble(NO_GID, severity, use.rank, use.label, f"without a fit GID (NCCL takes {flaw})", expected)
+        return PortTrouble(NO_GID, severity, use.rank, use.label, f"without a fit GID (NCCL takes {flaw})", expected)
     what, more = f"without a fit GID at index {index}, which {INDEX} names (it is {flaw})", (("variable", INDEX),)
-    return Trouble(GID_INDEX, severity, use.rank, use.label, what, expected, more=more)
+    return PortTrouble(GID_INDEX, severity, use.rank, use.label, what, expected, more=more)
 
 
 def _flaw(use: Use, settings: Mapping[str, str]) -> str:

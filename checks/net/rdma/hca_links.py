@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from preflight.check import Code, Finding, Run, Severity, Vote, vote, words
 from preflight.checks.net.shared.hca import MELLANOX
 from preflight.checks.net.shared.hca_peers import Tie, compare_ports, differs_from_siblings, numbered_otherwise
-from preflight.checks.net.shared.port_selection import SHOWN, Node, Trouble, Use, findings, tied, weighed
+from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTrouble, Use, findings, tied, weighed
 
 LINK_LAYER = Code(
     "A port is InfiniBand where the others' is Ethernet, or the other way round.",
@@ -29,7 +29,7 @@ FIRMWARE = Code(
 FIX_EVERYWHERE = "If it should be as fast as they are: see its switch, and on one node mlxlink -d {device}."
 
 
-def unlike(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+def unlike(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
     """Of NVIDIA's cards. Ports that NCCL does not take may be as they like."""
     wanted = [use for node in of.values() for use in node.wanted if use.vendor == MELLANOX]
     taken = [use for node in of.values() for use in node.taken if use.vendor == MELLANOX]
@@ -44,7 +44,7 @@ def unlike(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
 
 
 def _found(
-    code: Code, worst: Severity, noun: str, values: Iterable[tuple[Use, str]], of: Mapping[int, Node], run: Run
+    code: Code, worst: Severity, noun: str, values: Iterable[tuple[Use, str]], of: Mapping[int, NodePorts], run: Run
 ) -> Iterator[Finding]:
     """A node's cards may be of two link layers; but where one is faster than most, that is no fault of it."""
     layers = code is LINK_LAYER
@@ -62,18 +62,18 @@ def _found(
             of_host = code is SLOW and use.hca["virtual"] and of[use.rank].is_aside(use)
             severity = weighed(Severity.INFO if of_host else worst, of[use.rank], use.vendor, run)
             told.append(
-                Trouble(code, severity, use.rank, use.label, f"at {item.port.value}", f"{item.usual} {item.as_on}")
+                PortTrouble(code, severity, use.rank, use.label, f"at {item.port.value}", f"{item.usual} {item.as_on}")
             )
     yield from findings(told, run, len(of))
     yield from tied(code, worst, ties, noun, of, run)
 
 
-def _slow_everywhere(rates: Iterable[tuple[Use, str]], of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+def _slow_everywhere(rates: Iterable[tuple[Use, str]], of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
     """Slower than its siblings on all nodes: mostly meant so, as for storage; but not behind a wrong switch."""
     used = (use.has(rate) for use, rate in rates if run.job.backend == "nccl" and of[use.rank].uses_verbs)
     slow = [item for item in differs_from_siblings(used) if speed(item.port.value) < speed(item.usual)]
     told = (
-        Trouble(SLOW, Severity.INFO, item.port.rank, item.port.label, f"at {item.port.value}",
+        PortTrouble(SLOW, Severity.INFO, item.port.rank, item.port.label, f"at {item.port.value}",
                 f"{item.usual} as most siblings of its board", FIX_EVERYWHERE)
         for item in slow
     )  # fmt: skip
@@ -86,10 +86,10 @@ def speed(text: str) -> float:
     return numbers[0] * (numbers[1] if len(numbers) > 1 else 1)
 
 
-def _firmware(nodes: Sequence[Node], run: Run) -> Iterator[Finding]:
+def _firmware(nodes: Sequence[NodePorts], run: Run) -> Iterator[Finding]:
     """All of a board's in the job are compared with each other. That of virtual functions is their host's, and that of
     ports that NCCL does not take hardly matters: these are worth knowing, and compared apart."""
-    boards: dict[tuple[str, str, bool], list[tuple[Node, str, str]]] = {}
+    boards: dict[tuple[str, str, bool], list[tuple[NodePorts, str, str]]] = {}
     for node in nodes:
         taken = {use.hca["name"] for use in node.taken}
         for card in node.facts["hcas"]:
@@ -98,7 +98,7 @@ def _firmware(nodes: Sequence[Node], run: Run) -> Iterator[Finding]:
                 layer = card["ports"][0]["layer"] if card["ports"] else ""
                 cards = boards.setdefault((card["kind"], layer, matters), [])
                 cards.append((node, card["name"], card["firmware"]))
-    told: list[Trouble] = []
+    told: list[PortTrouble] = []
     for (board, _, matters), cards in boards.items():
         worst = Severity.WARN if matters else Severity.INFO
         votes = vote((at, version) for at, (_, _, version) in enumerate(cards))
@@ -109,17 +109,17 @@ def _firmware(nodes: Sequence[Node], run: Run) -> Iterator[Finding]:
 
 
 def _odd_firmware(
-    board: str, cards: Sequence[tuple[Node, str, str]], votes: Vote[str], worst: Severity, run: Run
-) -> Iterator[Trouble]:
+    board: str, cards: Sequence[tuple[NodePorts, str, str]], votes: Vote[str], worst: Severity, run: Run
+) -> Iterator[PortTrouble]:
     for at, version in votes.odd():
         node, name, _ = cards[at]
         expected = f"{votes.usual} as on {votes.share('HCA')} of its board ({board})"
         severity = weighed(worst, node, MELLANOX, run)
-        yield Trouble(FIRMWARE, severity, node.rank, name, f"on firmware {version}", expected)
+        yield PortTrouble(FIRMWARE, severity, node.rank, name, f"on firmware {version}", expected)
 
 
 def _two_firmwares(
-    board: str, cards: Sequence[tuple[Node, str, str]], votes: Vote[str], worst: Severity, run: Run
+    board: str, cards: Sequence[tuple[NodePorts, str, str]], votes: Vote[str], worst: Severity, run: Run
 ) -> Finding:
     whom = {
         version: words.some(dict.fromkeys(run.job.node_of(cards[at][0].rank).node for at in places), SHOWN)

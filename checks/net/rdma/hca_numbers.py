@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.check import Code, Finding, Run, Severity, ranges, vote, words
-from preflight.checks.net.shared.port_selection import SHOWN, Node, Use, sides, weighed
+from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, Use, sides, weighed
 from preflight.nccl import hca_names
 
 MISSING = Code(
@@ -23,11 +23,11 @@ HCAS = "NCCL_IB_HCA"
 FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
 
 
-def takes(node: Node) -> int:
+def takes(node: NodePorts) -> int:
     return min(len(node.taken), hca_names.MOST) if node.uses_verbs else 0
 
 
-def missing(of: Mapping[int, Node], run: Run) -> tuple[list[Finding], set[int]]:
+def missing(of: Mapping[int, NodePorts], run: Run) -> tuple[list[Finding], set[int]]:
     """(findings, of which nodes). More than usual may be the fault of nobody: it is told where NCCL takes them. So are
     cards that nobody uses; but EFA's are a plugin's. Where most have none, those need not be the healthy ones."""
     votes = vote((rank, len(node.devices)) for rank, node in of.items())
@@ -45,7 +45,7 @@ def missing(of: Mapping[int, Node], run: Run) -> tuple[list[Finding], set[int]]:
     return [_fewer(of[rank], usual, severity, expected, run) for rank in fewer], set(fewer)
 
 
-def _fewer(node: Node, usual: Sequence[str], severity: Severity, expected: str, run: Run) -> Finding:
+def _fewer(node: NodePorts, usual: Sequence[str], severity: Severity, expected: str, run: Run) -> Finding:
     here = set(node.devices)
     gone = [name for name in usual if name not in here]
     known = here and len(gone) == len(usual) - len(here)
@@ -55,7 +55,7 @@ def _fewer(node: Node, usual: Sequence[str], severity: Severity, expected: str, 
     return MISSING.finding(severity, text, node=run.job.node_of(node.rank).node, device=device)
 
 
-def unequal(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+def unequal(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
     """`of`: the nodes of which no device says why. One that takes fewer than most is named; one that takes more need
     not be at fault, so that both sides are told."""
     votes = vote((rank, takes(node)) for rank, node in of.items())
@@ -71,7 +71,7 @@ def unequal(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
         yield _both_sides(of, rest, run)
 
 
-def _takes_fewer(node: Node, usual: Node, expected: str, run: Run) -> Finding:
+def _takes_fewer(node: NodePorts, usual: NodePorts, expected: str, run: Run) -> Finding:
     variable, differ = _cause(node, usual), _differ(node, usual)
     why = f" (they differ in {words.some((port.label for port in differ), SHOWN)})" if differ else ""
     if variable:
@@ -81,7 +81,7 @@ def _takes_fewer(node: Node, usual: Node, expected: str, run: Run) -> Finding:
     return _finding(text, node, usual, variable, run, run.job.node_of(node.rank).node)
 
 
-def _both_sides(of: Mapping[int, Node], ranks_of: Mapping[int, Sequence[int]], run: Run) -> Finding:
+def _both_sides(of: Mapping[int, NodePorts], ranks_of: Mapping[int, Sequence[int]], run: Run) -> Finding:
     some, others = (of[ranks[0]] for ranks in list(ranks_of.values())[:2])
     variable, differ = _cause(some, others), _differ(some, others)
     why = f" (they differ in {words.some((port.label for port in differ), SHOWN)})" if differ else ""
@@ -94,7 +94,9 @@ def _both_sides(of: Mapping[int, Node], ranks_of: Mapping[int, Sequence[int]], r
     return _finding(text, some, others, variable, run)
 
 
-def _finding(text: str, first: Node, other: Node, variable: str | None, run: Run, node: str | None = None) -> Finding:
+def _finding(
+    text: str, first: NodePorts, other: NodePorts, variable: str | None, run: Run, node: str | None = None
+) -> Finding:
     """Milder where the two differ only in ports that stand aside."""
     differ = _differ(first, other)
     using = max(first, other, key=takes)
@@ -105,19 +107,19 @@ def _finding(text: str, first: Node, other: Node, variable: str | None, run: Run
     return UNEQUAL.finding(severity, text, fix=fix, node=node, device=device, variable=variable)
 
 
-def _differ(node: Node, other: Node) -> list[Use]:
+def _differ(node: NodePorts, other: NodePorts) -> list[Use]:
     """Ports that NCCL takes on one of them."""
     labels = {port.label for port in node.taken} ^ {port.label for port in other.taken}
     return sorted((port for port in (*node.taken, *other.taken) if port.label in labels), key=lambda port: port.label)
 
 
-def _cause(node: Node, other: Node) -> str | None:
+def _cause(node: NodePorts, other: NodePorts) -> str | None:
     """The variable by which they differ."""
     names = (HCAS,) if node.uses_verbs == other.uses_verbs else SWITCHES
     own, others = node.facts["settings"], other.facts["settings"]
     return next((name for name in names if own.get(name) != others.get(name)), None)
 
 
-def _setting(node: Node, variable: str) -> str:
+def _setting(node: NodePorts, variable: str) -> str:
     value = node.facts["settings"].get(variable)
     return "not set" if value is None else repr(value)

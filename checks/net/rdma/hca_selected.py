@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from preflight.check import Code, Run, Severity
 from preflight.checks.net.shared.hca import MELLANOX
-from preflight.checks.net.shared.port_selection import Node, Trouble, weighed
+from preflight.checks.net.shared.port_selection import NodePorts, PortTrouble, weighed
 from preflight.nccl import hca_names
 from preflight.nccl.hca_names import Entry
 
@@ -21,7 +21,7 @@ TOO_MANY = Code(
 )
 
 
-def selects_nothing(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
+def selects_nothing(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
     worst = Severity.FAIL if any(node.wanted for node in all_) else Severity.WARN
     for node in all_:
         if node.suited and not node.wanted:
@@ -29,13 +29,13 @@ def selects_nothing(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
             what, more = f"left out by NCCL_IB_HCA={value!r}", (("variable", "NCCL_IB_HCA"),)
             for port in node.suited:
                 severity = weighed(worst, node, port.vendor, run)
-                yield Trouble(NOTHING, severity, node.rank, port.label, what, "some of them taken", more=more)
+                yield PortTrouble(NOTHING, severity, node.rank, port.label, what, "some of them taken", more=more)
 
 
-def unmatched(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
+def unmatched(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
     """Only names that end in a number, as of one device: `mlx5,irdma` may be meant for several machines."""
     matched: dict[str, set[str]] = {}
-    asked: dict[str, list[Node]] = {}
+    asked: dict[str, list[NodePorts]] = {}
     for node in all_:
         if node.wanted and not node.selection.exclude:
             value = node.facts["settings"].get("NCCL_IB_HCA", "")
@@ -51,12 +51,12 @@ def unmatched(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
                 worst = Severity.INFO if _longer(entry, node) else Severity.WARN
                 severity = weighed(worst, node, MELLANOX, run, alone=Severity.INFO)
                 what, more = "not there, but named by NCCL_IB_HCA", (("variable", "NCCL_IB_HCA"),)
-                yield Trouble(
+                yield PortTrouble(
                     UNMATCHED, severity, node.rank, entry.text, what, "only names that match a device", more=more
                 )
 
 
-def _longer(entry: Entry, node: Node) -> bool:
+def _longer(entry: Entry, node: NodePorts) -> bool:
     """A list for larger machines: its number is beyond those that are there, and no port that is like those taken is
     left out in its place."""
     kinds = {use.hca["kind"] for use in node.wanted}
@@ -71,8 +71,8 @@ def _numbered(name: str) -> tuple[str, int]:
     return stem, int(name[len(stem) :] or -1)
 
 
-def too_many(all_: Sequence[Node]) -> Iterator[Trouble]:
+def too_many(all_: Sequence[NodePorts]) -> Iterator[PortTrouble]:
     for node in all_:
         for use in node.taken[hca_names.MOST :]:
             what = f"beyond the {hca_names.MOST} ports that NCCL takes"
-            yield Trouble(TOO_MANY, Severity.INFO, node.rank, use.label, what, f"at most {hca_names.MOST}")
+            yield PortTrouble(TOO_MANY, Severity.INFO, node.rank, use.label, what, f"at most {hca_names.MOST}")

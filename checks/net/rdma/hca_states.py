@@ -6,7 +6,7 @@ from preflight.check import Code, Finding, Run, Severity
 from preflight.checks.net.shared.hca import INFINIBAND
 from preflight.checks.net.shared.hca_counters import WENT_DOWN
 from preflight.checks.net.shared.hca_peers import Tie, compare_ports, differs_from_siblings
-from preflight.checks.net.shared.port_selection import Node, Trouble, Use, tied, weighed
+from preflight.checks.net.shared.port_selection import NodePorts, PortTrouble, Use, tied, weighed
 
 DOWN = Code(
     "A port that NCCL would use is not ACTIVE.",
@@ -26,12 +26,12 @@ ACTIVE, POLLING = "ACTIVE", "Polling"
 FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
 
 
-def not_active(of: Mapping[int, Node], run: Run) -> tuple[list[Trouble], list[Tie[str]]]:
+def not_active(of: Mapping[int, NodePorts], run: Run) -> tuple[list[PortTrouble], list[Tie[str]]]:
     """(what is down, of what nobody knows whether it should be up). What is down on all nodes is meant so, but for a
     port that waits for its subnet manager, and one that NCCL_IB_HCA asks for. What is down on most nodes may be meant
     so there: of these only those are named that were up before."""
     known = [use for node in of.values() for use in node.wanted if use.port["state"]]
-    down: dict[Use, Trouble] = {}
+    down: dict[Use, PortTrouble] = {}
     undecided: list[Tie[str]] = []
     for item in compare_ports((use.has(use.port["state"]) for use in known), good=ACTIVE):
         if isinstance(item, Tie):
@@ -47,7 +47,7 @@ def not_active(of: Mapping[int, Node], run: Run) -> tuple[list[Trouble], list[Ti
     return list(down.values()), [item for item in undecided if item.port.label not in told]
 
 
-def _why(use: Use, node: Node, unlike: set[str]) -> str:
+def _why(use: Use, node: NodePorts, unlike: set[str]) -> str:
     """Why it should be up; "" where nothing says so."""
     if _waits(use):
         return "by its subnet manager"
@@ -65,10 +65,10 @@ def _fell(use: Use) -> bool:
     return use.port["physical"] == POLLING and use.port["counters"].get(WENT_DOWN, 0) > 0
 
 
-def _down(use: Use, of: Mapping[int, Node], run: Run, why: str, worst: Severity) -> Trouble:
+def _down(use: Use, of: Mapping[int, NodePorts], run: Run, why: str, worst: Severity) -> PortTrouble:
     node = of[use.rank]
     severity = weighed(WARN if node.is_aside(use) else worst, node, use.vendor, run)
-    return Trouble(
+    return PortTrouble(
         DOWN, severity, use.rank, use.label, _state(use), f"ACTIVE {why}", FIX_WAITS if _waits(use) else None
     )
 
@@ -78,13 +78,13 @@ def _state(use: Use) -> str:
     return f"{state} ({physical})" if physical else state
 
 
-def both_sides(undecided: Sequence[Tie[str]], of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+def both_sides(undecided: Sequence[Tie[str]], of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
     for worst, aside in ((FAIL, False), (WARN, True)):
         ties = [item for item in undecided if of[item.port.rank].is_aside(item.port.about) is aside]
         yield from tied(DOWN, worst, ties, "state", of, run, FIX_TIED)
 
 
-def down_everywhere(of: Mapping[int, Node], told: Sequence[Trouble], run: Run) -> Iterator[Trouble]:
+def down_everywhere(of: Mapping[int, NodePorts], told: Sequence[PortTrouble], run: Run) -> Iterator[PortTrouble]:
     """Down on all nodes, while most of its siblings are up: a dead rail, or a spare port. Only one that was up before
     is surely no spare one; a card's second port is mostly without a cable."""
     known = {(use.label, use.rank) for use in told}
@@ -96,4 +96,4 @@ def down_everywhere(of: Mapping[int, Node], told: Sequence[Trouble], run: Run) -
         if use.port["physical"] == POLLING and (use.label, use.rank) not in known:
             severity = weighed(WARN if use.label in fell else INFO, of[use.rank], use.vendor, run)
             expected = f"ACTIVE as most siblings of its board{', and as before' if use.label in fell else ''}"
-            yield Trouble(DOWN, severity, use.rank, use.label, _state(use), expected, FIX_EVERYWHERE)
+            yield PortTrouble(DOWN, severity, use.rank, use.label, _state(use), expected, FIX_EVERYWHERE)

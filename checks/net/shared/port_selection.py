@@ -60,7 +60,7 @@ class Use:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class NodePorts:
     """A node, by the rank that has measured."""
 
     rank: int
@@ -115,11 +115,11 @@ class Node:
         return not self.selection.exclude and any(entry.name == name for entry in self.selection.entries)
 
 
-def nodes(facts: Mapping[int, Facts]) -> list[Node]:
-    return [Node(rank, reading) for rank, reading in facts.items()]
+def nodes(facts: Mapping[int, Facts]) -> list[NodePorts]:
+    return [NodePorts(rank, reading) for rank, reading in facts.items()]
 
 
-def weighed(severity: Severity, node: Node, vendor: str, run: Run, alone: Severity = Severity.WARN) -> Severity:
+def weighed(severity: Severity, node: NodePorts, vendor: str, run: Run, alone: Severity = Severity.WARN) -> Severity:
     """gloo uses no RDMA; on one node nothing crosses the network, so that it is `alone` there; cards of another vendor
     fail nothing."""
     if run.job.backend != "nccl" or not node.uses_verbs:
@@ -133,7 +133,7 @@ def weighed(severity: Severity, node: Node, vendor: str, run: Run, alone: Severi
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PortTrouble:
     """Of one device: "mlx5_3 is DOWN, expected ACTIVE"."""
 
     code: Code
@@ -147,7 +147,7 @@ class Trouble:
     """Further keys of `where`."""
 
 
-def findings(troubles: Iterable[Trouble], run: Run, of: int) -> Iterator[Finding]:
+def findings(troubles: Iterable[PortTrouble], run: Run, of: int) -> Iterator[Finding]:
     """One for all devices of a node with the same trouble; one for all `of` nodes, which then names none of them."""
     by_node: dict[tuple[Any, ...], list[str]] = {}
     for trouble in troubles:
@@ -177,7 +177,7 @@ def tied(
     worst: Severity,
     ties: Sequence[Tie[str]],
     noun: str,
-    of: Mapping[int, Node],
+    of: Mapping[int, NodePorts],
     run: Run,
     fix: str | None = None,
 ) -> Iterator[Finding]:

@@ -303,9 +303,9 @@ def test_what_the_baseline_has_not_measured_is_not_compared() -> None:
 def test_slower_than_the_links_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def busbw(operation: str, size: int, _run: Run) -> expected.Expected:
+    def busbw(operation: str, size: int, _run: Run) -> expected.ExpectedBusbw:
         asked.append((operation, size))
-        return expected.Expected(0.1, (0.12, 0.2), "made up")
+        return expected.ExpectedBusbw(0.1, (0.12, 0.2), "made up")
 
     monkeypatch.setattr(expected, "busbw", busbw)
     (found,) = all_gather.judge(sound(4), run_of(4, {}))

@@ -211,7 +211,9 @@ def test_a_folder_without_code_is_a_warning_on_each_node(tmp_path: Path) -> None
 # Made-up facts
 
 
-def known(commit: str = "a", *files: str, folder: str = "/job", unknown: str = "", edited: bool = False) -> code.Code:
+def known(
+    commit: str = "a", *files: str, folder: str = "/job", unknown: str = "", edited: bool = False
+) -> code.SourceCode:
     return {
         "folder": folder, "commit": commit * 40 or None, "digest": "-".join(files) or None, "files": list(files),
         "edited": ["train.py"] if edited else [], "unknown": unknown,
@@ -225,7 +227,7 @@ VERSIONS: dict[str, str | None] = {
 PACKAGES = ["numpy 2.1.0", "pip 24.0", "torch 2.6.0"]
 
 
-def node(*, packages: Sequence[str] = PACKAGES, code: code.Code | None = None, path: str = "/env/torch",
+def node(*, packages: Sequence[str] = PACKAGES, code: code.SourceCode | None = None, path: str = "/env/torch",
          **versions: str | None) -> Facts:  # fmt: skip
     return {
         "versions": {**VERSIONS, **versions}, "packages": list(packages), "paths": {"torch": path},
