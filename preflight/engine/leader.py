@@ -84,7 +84,7 @@ class Leader:
         output = self.task.output
         if not output.names():
             return
-        answer = self.loop.ask("output", lambda: {"refused": output.refusal(self.supervisor.started_at)}, 10.0)
+        answer = self.loop.ask(lambda: {"refused": output.refusal(self.supervisor.started_at)}, 10.0)
         if isinstance(answer, Failure):
             raise UsageError(f"{output.names()}: cannot be written (the file system {answer.text})")
         if answer.value["refused"]:

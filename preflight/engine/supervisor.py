@@ -143,7 +143,7 @@ class Supervisor:
         orders = worker.Orders(
             job, rank, local_rank, self.environ, settings, group, self.scrub, self.run_folder, dump_file
         )
-        child = Child(worker.serve(orders), "worker", dump_file=dump_file)
+        child = Child(worker.serve(orders), dump_file=dump_file)
         if self.loop.store:
             self.loop.store.tell("ward", pid=child.pid, folder=self.run_folder)
         return child
@@ -190,7 +190,7 @@ class Supervisor:
         output = self.task.output
         places = output.places(name)
         if places:
-            answer = self.loop.ask("write", lambda: output.write(made, book, name), WRITE_S + book.size / 5e6)
+            answer = self.loop.ask(lambda: output.write(made, book, name), WRITE_S + book.size / 5e6)
             failed = answer.text if isinstance(answer, Failure) else answer.value["failed"]
             places = [f"the report could not be written: {failed}"] if failed else places
         output.print_json(made, book)
