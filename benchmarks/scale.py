@@ -72,7 +72,7 @@ def arrivals(here: identity.LaunchIdentity) -> dict[int, Newcomer]:
 def main(folder: str) -> None:
     import_torch()
     adopt_orphans()
-    server = Child(host_store("127.0.0.1", 0), "store", output=False)
+    server = Child(host_store("127.0.0.1", 0), output=False)
     port = server.channel.wait()["port"]
     loop = EventLoop(600.0)
     loop.store = store_client = StoreClient("127.0.0.1", port, loop.pump, 30.0, 120.0)
@@ -87,10 +87,8 @@ def main(folder: str) -> None:
     source = plugin_source(str(Path(__file__).parent / "big_facts.py"))
     group = GroupMaker("127.0.0.1", port, "none", "gloo")
     orders = worker.Orders(job, 0, 0, dict(os.environ), {}, group, secrets.Scrubber({}), "", DumpFile())
-    loop.slot = WorkerSlot(
-        lambda _: Child(worker.serve(orders), "worker"), lambda: {server.pid, store_client.child.pid}, str
-    )
-    others = Child(lambda *_: play_the_others(port, membership.run_id), "others", output=False)
+    loop.slot = WorkerSlot(lambda _: Child(worker.serve(orders)), lambda: {server.pid, store_client.child.pid}, str)
+    others = Child(lambda *_: play_the_others(port, membership.run_id), output=False)
     leader = Coordinator(loop, membership, job, Request(CheckSelection(), {}, {source.id: source}), lambda _: None)
     start = time.monotonic()
     leader.run()

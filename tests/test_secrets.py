@@ -37,3 +37,11 @@ def test_no_secret_leaves_a_run(tmp_path: Path) -> None:
         assert f"'apiKey': '{CAMEL}'".encode() not in data, path
     (log,) = tmp_path.rglob("logs/plugin.spills_secrets.rank-1.log")
     assert f"the {ORDINARY} goes on" in log.read_text()
+
+
+def test_none_is_shown_with_a_check_that_passes(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(1, TEST_API_KEY=SENTINEL, CAMEL=CAMEL, LINK="")
+    token = ("--plugin", "spills_secrets", "--set", f"plugin.spills_secrets.token={OF_A_PLUGIN}")
+    finished = running.run_ranks(tmp_path, ranks, "--only", "plugin.spills_secrets", *token)
+    assert "used [removed] and [removed]" in finished.output, finished.told()
+    assert SENTINEL not in finished.output and OF_A_PLUGIN not in finished.output, finished.told()

@@ -149,7 +149,7 @@ def test_list_and_describe() -> None:
     assert [line.split()[0] for line in listed.stdout.splitlines()] == list(BUILT_IN)
     page = preflight("describe", "comm.all_reduce").stdout
     assert "--set comm.all_reduce.max_mib=" in page and "comm.all_reduce.wrong_result" in page
-    assert "node 0 another process has the port" in preflight("describe", "preflight.rendezvous.port_taken").stdout
+    assert "Another process has the port on node 0" in preflight("describe", "preflight.rendezvous.port_taken").stdout
     assert "wrong sums" in preflight("describe", "comm.all_reduce.wrong_result").stdout
     assert "did not end within its deadline" in preflight("describe", "timed_out").stdout
 

@@ -153,14 +153,16 @@ def _run(options: argparse.Namespace) -> int:
     earlier = baseline.read(options.baseline) if options.baseline and not here.rank else None
     request = Request(selection, texts, sources, options.backend or "auto", policy or Policy(), earlier)
     alone = here.launcher == "local"
-    quick = level is Level.QUICK and _is_quick(selection, sources, asks_plugins=alone)
+    named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
+    plugins = [source for source in named if source.kind != "builtin"]
+    quick = level is Level.QUICK and all(_has_level(source, level) for source in named)
+    quick = quick and all(alone and _is_quick_plugin(plugin, sources) for plugin in plugins)  # else it may need torch
     if alone and not quick:
         refused = Output(options.json, options.report).refusal(time.time())
         if refused:
             raise UsageError(refused)
         return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
-    has_plugins = any(sources[id_].kind != "builtin" for id_ in plan.expand(selection.only, sources, "--only"))
-    return _supervise(options, request, needs_torch=not quick, alone=alone and not has_plugins)
+    return _supervise(options, request, needs_torch=not quick, alone=alone and not plugins)
 
 
 def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]) -> tuple[str, ...]:
@@ -176,15 +178,6 @@ def _has_level(source: Source, level: Level) -> bool:
         return True
     its = registry.load(source).plan
     return level.includes(plan.first_level(its.level, its.given))
-
-
-def _is_quick(selection: CheckSelection, sources: Mapping[str, Source], *, asks_plugins: bool) -> bool:
-    """Whether no torch is needed. `asks_plugins`: else a plugin that is named may need it."""
-    named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
-    plugins = [source for source in named if source.kind != "builtin"]
-    if not all(_has_level(source, Level.QUICK) for source in named):
-        return False
-    return not plugins or (asks_plugins and all(_is_quick_plugin(plugin, sources) for plugin in plugins))
 
 
 def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:

@@ -24,7 +24,7 @@ def read(path: str) -> Baseline:
             return {"refused": str(error).removeprefix(f"{path}: ")}
         return {}
 
-    answer = EventLoop(READ_S).ask("baseline", refusal, READ_S)
+    answer = EventLoop(READ_S).ask(refusal, READ_S)
     refused = f"reading it {answer.text}" if isinstance(answer, Failure) else answer.value.get("refused")
     if refused:
         raise UsageError(f"--baseline {path}: {refused}", everywhere=False)

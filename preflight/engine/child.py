@@ -48,7 +48,6 @@ class Child:
     def __init__(
         self,
         target: Callable[[Channel, Breadcrumb], None],
-        name: str,
         *,
         output: bool = True,
         keep: tuple[int, ...] = (),
@@ -59,12 +58,11 @@ class Child:
 
         With `output` the child's stdout and stderr are kept (`log_tail`), else they go to /dev/null.
         Of the supervisor's descriptors the child has only those in `keep`. It is killed when the supervisor
-        dies, unless it `outlives` it (and then sees to its own end). `witness`: where a worker tells of its
+        dies, unless it `outlives` it (and then sees to its own end). `dump_file`: where a worker tells of its
         collectives.
         """
         self.dump_file = dump_file
         keep = (*keep, *(dump_file.descriptors if dump_file else ()))
-        self.name = name
         self._born = time.time() - 1.0
         self.page = Breadcrumb()
         self._stack = os.memfd_create("stack")

@@ -182,7 +182,6 @@ class Coordinator:
             self._strangers_judged = len(self.membership.strangers)
         self.membership.note_strangers(self.book)
         answer = self.loop.ask(
-            "judge",
             lambda: judging.judge(spec.source, self.job, outcomes, self.book, self.request.settings),
             judging.deadline_s(len(outcomes)),
         )

@@ -207,10 +207,10 @@ class EventLoop:
             doing = self.slot.doing() if self.slot and self.slot.busy else None
             self.store.tell("put", key=self.beat_key, value=json.dumps({"beat": self._beats, "doing": doing}))
 
-    def ask(self, name: str, work: Callable[[], dict[str, Any]], deadline_s: float) -> Returned | Failure:
+    def ask(self, work: Callable[[], dict[str, Any]], deadline_s: float) -> Returned | Failure:
         """Runs `work` in a child of its own, which has LEAST_S also where the run's deadline is near or past."""
         try:
-            child = Child(lambda channel, _page: channel.send_all({"value": work()}), name)
+            child = Child(lambda channel, _page: channel.send_all({"value": work()}))
         except OSError as error:
             return Failure(FailureKind.CRASHED, f"could not be forked: {error.strerror}")
         self._errands.append(child)

@@ -44,7 +44,7 @@ class Leader:
         if earlier is not None:
             return self._say_again(earlier)
         self.supervisor.screen = self.screen = progress.choose(
-            self.task.output.say, self.task.output.width, self.supervisor.environ
+            self.supervisor.say, self.task.output.width, self.supervisor.environ
         )
         self._await_members()
         try:
@@ -84,7 +84,7 @@ class Leader:
         output = self.task.output
         if not output.names():
             return
-        answer = self.loop.ask("output", lambda: {"refused": output.refusal(self.supervisor.started_at)}, 10.0)
+        answer = self.loop.ask(lambda: {"refused": output.refusal(self.supervisor.started_at)}, 10.0)
         if isinstance(answer, Failure):
             raise UsageError(f"{output.names()}: cannot be written (the file system {answer.text})")
         if answer.value["refused"]:

@@ -70,7 +70,7 @@ def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str
             stack = "" if isinstance(error, BrokenCheck) else traceback.format_exc()
             return {"error": registry.load_error(source, error), "stack": stack}
 
-    answer = loop.ask("plugin", work, PLUGIN_S)
+    answer = loop.ask(work, PLUGIN_S)
     if isinstance(answer, Failure):
         return replace(answer, text=f"its import {answer.text}")
     if "usage" in answer.value:

@@ -146,7 +146,7 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
 
     answer: Returned | Failure = Returned({"gpus": 0})
     if torch.version.cuda is not None:
-        answer = loop.ask("backend", lambda: {"gpus": torch.cuda.device_count()}, DRIVER_S)
+        answer = loop.ask(lambda: {"gpus": torch.cuda.device_count()}, DRIVER_S)
     if isinstance(answer, Failure):
         text = f"torch.cuda.device_count() {answer.text}, so the plan runs on gloo; expected an answer"
         fix = "The GPU driver does not answer: see nvidia-smi and dmesg; reset or drain the node."

@@ -21,7 +21,7 @@ def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | Non
         raise StoreLost(f"there is no store to go to: MASTER_ADDR is {host!r} and MASTER_PORT {port}")
     if here.agent_store or here.rank != 0:
         return None
-    child = Child(host_store(host, port), "store host", output=False)
+    child = Child(host_store(host, port), output=False)
     try:
         _await_start(loop, child, port, window_s)
     except BaseException:
@@ -55,6 +55,6 @@ def connect(loop: EventLoop, here: LaunchIdentity, window_s: float) -> None:
 
 def _cause(loop: EventLoop, host: str, port: int) -> str:
     """Torch does not say why it does not reach the store."""
-    found = loop.ask("look", lambda: {**tcp.reach(host, port, CAUSE_S)}, 3 * CAUSE_S).value_or({})
+    found = loop.ask(lambda: {**tcp.reach(host, port, CAUSE_S)}, 3 * CAUSE_S).value_or({})
     why = reachability.why(found, host, port) if found else ""  # type: ignore[arg-type]  # a Reach, through JSON
     return f" ({why})" if why else ""

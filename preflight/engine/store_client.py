@@ -154,7 +154,7 @@ class StoreClient:
         self.patience_s = patience_s
         self._connect_s = connect_s
         serve = carry(host, port, connect_s, lifeline)
-        self.child = Child(serve, "store client", output=False, keep=(lifeline,), outlives=True)
+        self.child = Child(serve, output=False, keep=(lifeline,), outlives=True)
         os.close(lifeline)
         self._pump = pump
         self._next = 0

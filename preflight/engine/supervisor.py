@@ -61,7 +61,7 @@ class Supervisor:
         self.nonce = uuid.uuid4().hex
         self.started_at = time.time()
         self.loop = EventLoop(task.deadline_s, here.parent)
-        self.screen = progress.Plain(task.output.say, task.output.width)
+        self.screen = progress.Plain(self.say, task.output.width)
         self.run_folder = ""
         """A private one, where NCCL's log is to be read."""
         self._store_host: Child | None = None
@@ -120,6 +120,10 @@ class Supervisor:
         self._store_host = store.serve(self.loop, self.here, self.window_s)
         store.connect(self.loop, self.here, self.window_s)
 
+    def say(self, text: str) -> None:
+        """To the screen: a check's line is shown before the report is made, and cleaned."""
+        self.task.output.say(self.scrub.text(text))
+
     def new_slot(self, run_id: str, job: Job, settings: Mapping[str, str]) -> WorkerSlot:
         """This rank's worker of the run, not started yet. `settings`: rank 0's."""
         self.scrub = Scrubber({**self.environ, **settings})
@@ -139,7 +143,7 @@ class Supervisor:
         orders = worker.Orders(
             job, rank, local_rank, self.environ, settings, group, self.scrub, self.run_folder, dump_file
         )
-        child = Child(worker.serve(orders), "worker", dump_file=dump_file)
+        child = Child(worker.serve(orders), dump_file=dump_file)
         if self.loop.store:
             self.loop.store.tell("ward", pid=child.pid, folder=self.run_folder)
         return child
@@ -186,7 +190,7 @@ class Supervisor:
         output = self.task.output
         places = output.places(name)
         if places:
-            answer = self.loop.ask("write", lambda: output.write(made, book, name), WRITE_S + book.size / 5e6)
+            answer = self.loop.ask(lambda: output.write(made, book, name), WRITE_S + book.size / 5e6)
             failed = answer.text if isinstance(answer, Failure) else answer.value["failed"]
             places = [f"the report could not be written: {failed}"] if failed else places
         output.print_json(made, book)

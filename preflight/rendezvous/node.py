@@ -98,7 +98,7 @@ class RendezvousNode:
         )
         slug = "broken_torch" if within_s >= IMPORT_S else "no_time"
         message = f"FAIL  {self.name}  [{codes.FAMILY}.{slug}]\n      {text}\n"
-        watcher = Child(lambda channel, _: _end_parent(channel, within_s, screen, message), "watcher", keep=(screen,))
+        watcher = Child(lambda channel, _: _end_parent(channel, within_s, screen, message), keep=(screen,))
         try:
             import_torch()
         except TorchBroken as why:
@@ -114,7 +114,7 @@ class RendezvousNode:
         """All at once. NOTHING for those that do not answer in time."""
         patience_s = min(LOOK_S, max(0.5, self.loop.left / 3))
         calls = {str(i): partial(tcp.reach, name, port, patience_s) for i, (name, port) in enumerate(targets)}
-        look = self.loop.ask("look", lambda: {**tcp.in_time(calls, 2.5 * patience_s)}, 3 * patience_s)
+        look = self.loop.ask(lambda: {**tcp.in_time(calls, 2.5 * patience_s)}, 3 * patience_s)
         reaches = look.value_or({})
         return [reaches.get(str(i), NOTHING) for i in range(len(targets))]
 
@@ -141,7 +141,7 @@ class RendezvousNode:
         request, used = self.request, tcp.used(reach["connections"])
         about: dict[str, Any] = {"full_name": self.name, "serves": None, "nameless": ""}
         asked = [tcp.mapped(used["address"])] if used else []
-        about |= self.loop.ask("about", lambda: _about_this_host(request), LOOK_S * 2).value_or({})
+        about |= self.loop.ask(lambda: _about_this_host(request), LOOK_S * 2).value_or({})
         return {
             "node_rank": request.node_rank, "nnodes": request.nnodes, "name": self.name,
             "addresses": list(identity.host_addresses()), "full_name": about["full_name"], "serves": about["serves"],
@@ -151,7 +151,7 @@ class RendezvousNode:
 
     def look_up(self, addresses: Sequence[str]) -> dict[str, float | None]:
         calls = {address: (lambda address=address: tcp.look_up(address)) for address in addresses}
-        seconds = self.loop.ask("look-ups", lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2).value_or({})
+        seconds = self.loop.ask(lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2).value_or({})
         return {address: seconds.get(address) for address in addresses}
 
     def entries(self, log: StoreLog) -> list[tuple[int, dict[str, Any]]]:

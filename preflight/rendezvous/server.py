@@ -57,7 +57,7 @@ class ServerNode(RendezvousNode):
         request, port = self.request, self.request.port
         kind, why = port_owner.problem(port)
         if kind == "taken":
-            holder = self.loop.ask("holder", lambda: {"is": port_owner.holder(port)}, LOOK_S)
+            holder = self.loop.ask(lambda: {"is": port_owner.holder(port)}, LOOK_S)
             who = holder.value_or({"is": "?"})["is"]
             text = f"port {port} of this node is taken by {who}, expected it to be free for the store"
             raise self.stopped(codes.PORT_TAKEN, text)
@@ -65,9 +65,7 @@ class ServerNode(RendezvousNode):
             text = f"this node may not listen at port {port} ({why}), expected to serve the store there"
             raise self.stopped(codes.PORT_REFUSED, text)
         self.import_torch()
-        self._store_host = Child(
-            host_store("127.0.0.1", port, wire_format.HOST, self.nonce), "store host", output=False
-        )
+        self._store_host = Child(host_store("127.0.0.1", port, wire_format.HOST, self.nonce), output=False)
         end, message = self.loop.until(max(1.0, min(STORE_S, self.loop.left - 2 * LOOK_S))), None
         while message is None and time.monotonic() < end and not self._store_host.channel.closed:
             self.loop.pump(POLL_S)

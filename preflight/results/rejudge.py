@@ -17,6 +17,8 @@ from preflight.results import judging, result
 from preflight.results.report import Report, findings_of
 from preflight.results.result import Result
 
+JUDGED = ("status", "findings", "summary", "picture")
+
 
 def judge_again(
     report: Report,
@@ -31,13 +33,11 @@ def judge_again(
     kept = report.get("policy", {**Policy().to_json(), "strict": "--strict" in report["command"]})
     policy, strict = policy or Policy.from_json(kept), kept["strict"]
     settings = {**report["options"], **settings}
-    results: list[Result] = []
-    checks = []
-    for old in report["checks"]:
-        again = _again(old, job, book, sources, settings, policy)
-        results.append(again)
-        fresh = again.to_json(job)
-        checks.append({**old, **{key: fresh[key] for key in ("status", "findings", "summary")}})
+    results = [_again(old, job, book, sources, settings, policy) for old in report["checks"]]
+    checks = [
+        {**old, **{key: value for key, value in again.to_json(job).items() if key in JUDGED}}
+        for old, again in zip(report["checks"], results, strict=True)
+    ]
     word = result.verdict(results)
     return {
         **report,

@@ -50,9 +50,9 @@ from preflight.engine.event_loop import LEAST_S, EventLoop
 
 loop = EventLoop(0.01)
 time.sleep(0.02)  # the run's deadline has passed
-quick = loop.ask("judge", lambda: {"judged": True}, 10.0)
+quick = loop.ask(lambda: {"judged": True}, 10.0)
 start = time.monotonic()
-slow = loop.ask("judge", lambda: time.sleep(60.0) or {}, 10.0)
+slow = loop.ask(lambda: time.sleep(60.0) or {}, 10.0)
 took = time.monotonic() - start
 print(json.dumps([isinstance(quick, Returned) and quick.value, str(slow.kind), took >= LEAST_S, took]))
 """

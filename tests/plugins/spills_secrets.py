@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, option
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=10)
 HINT = option(str, "", "goes into the report's options")
@@ -25,6 +25,11 @@ def measure(ctx: Context) -> Any:
     return {"text": f"password={secret}", "nested": [{"token": secret}], secret: 1, "environ": dict(os.environ)}
 
 
+def summarize(facts: Mapping[int, Any], run: Run) -> str:
+    return f"used {os.environ['TEST_API_KEY']} and {run[TOKEN]}"
+
+
 def judge(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     secret = os.environ["TEST_API_KEY"]
-    yield SPILLED.warn(f"found {secret}", evidence={"secret": secret}, device=secret)
+    severity = Severity.WARN if len(run.members) > 1 else Severity.INFO
+    yield SPILLED.finding(severity, f"found {secret}", evidence={"secret": secret}, device=secret)

@@ -130,6 +130,28 @@ def test_another_policy_drops_the_waivers_and_severities_of_the_runs_own() -> No
     assert (again["verdict"], again["exit_code"], again["policy"]["waivers"]) == ("fail", 1, [])
 
 
+DRAWN = """from preflight.check import Level, Plan, Scope, option
+
+PLAN = Plan(Scope.NODE, Level.QUICK)
+LEAST = option(int, 1, "what is enough")
+def measure(ctx): return {}
+def judge(facts, run): return iter(())
+def draw(facts, run): return [f"expected {run[LEAST]}"]
+"""
+
+
+def test_the_picture_is_drawn_anew(tmp_path: Path) -> None:
+    (tmp_path / "drawn.py").write_text(DRAWN)
+    source = registry.plugin_source(str(tmp_path / "drawn.py"))
+    book = FactsStore()
+    book.add("plugin.drawn", [0], "{}")
+    saved = made.made_report(
+        made.result(check="plugin.drawn", outcomes=made.measured(0), picture=["expected 1"]), on=JOB
+    )
+    again = rejudge.judge_again(saved, book, {source.id: source}, {"plugin.drawn.least": "2"})
+    assert again["checks"][0]["picture"] == ["expected 2"]
+
+
 def test_strict_stays_strict(tmp_path: Path) -> None:
     saved, book = live(SLOW)
     saved = {**saved, "policy": {**saved["policy"], "strict": True}}
