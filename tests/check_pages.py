@@ -1,11 +1,13 @@
 """docs/checks/: a page a check, out of its code. `python -m tests.check_pages` writes them."""
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from preflight.core.finding import OWN_SLUGS
 from preflight.explain import pages as explained
+from preflight.failure_book.book import book
 from preflight.planning import describe, registry
 from preflight.rendezvous import codes
 
@@ -25,9 +27,28 @@ def pages() -> Iterator[tuple[str, str]]:
         yield f"{check.id}.md", _page(check)
         row = (check.plan.level, describe.WHO[check.plan.scope], check.title, _findings(check))
         lines.append(f"| [{check.id}]({check.id}.md) | {' | '.join(row)} |")
-    yield f"{codes.FAMILY}.md", codes.markdown()
-    yield f"{explained.FAMILY}.md", explained.markdown()
+    yield f"{codes.FAMILY}.md", _page_of_rendezvous()
+    yield f"{explained.FAMILY}.md", _page_of_explain()
     yield "README.md", "\n".join(lines) + "\n"
+
+
+def _page_of_rendezvous() -> str:
+    about = "What the command `preflight rendezvous` finds before a launch ([how](../rendezvous.md))."
+    lines = [f"# {codes.FAMILY}", "", about, "", "| code | meaning | what to do |", "|---|---|---|"]
+    rows = [(slug, code.meaning, code.fix.replace("|", "\\|")) for slug, code in codes.by_slug().items()]
+    return "\n".join([*lines, *(f"| `{slug}` | {meaning} | {fix} |" for slug, meaning, fix in rows)]) + "\n"
+
+
+def _page_of_explain() -> str:
+    about = "What the command `preflight explain` finds ([how](../explain.md))."
+    lines = [f"# {explained.FAMILY}", "", about, ""]
+    lines += ["| code | meaning | what to do | signatures |", "|---|---|---|---|"]
+    counts = Counter(signature.slug for signature in book().signatures)
+    for slug, cause in book().causes.items():
+        fix = cause.fix.replace("|", "\\|")
+        lines.append(f"| `{slug}` | {cause.meaning} | {fix} | {counts[slug]} |")
+    lines += [f"| `{slug}` | {meaning} | see the evidence | |" for slug, meaning in explained.OWN.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _findings(check: registry.Check) -> str:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from preflight.explain.artifacts.processes import read_record
 from preflight.results import report
 
-LONGEST = 1 << 20
-"""Bytes of a record that are read."""
 SELDOM_S = 5.0
 """Between two listings of the records, besides the kernel's events: a folder on shared storage may hold a thousand."""
 _MOVED_TO = 0x80
@@ -71,8 +70,8 @@ class Ranks:
                     self.latest_event = time.monotonic()
 
     def _begin(self, path: str) -> WatchedRank | None:
-        record = read(path)
-        if record is None or record.get("pid_namespace") != self._namespace:
+        record = read_record(path)
+        if not record or record.get("pid_namespace") != self._namespace:
             return None
         try:
             return WatchedRank(path, record["pid"], record["rank"], os.pidfd_open(record["pid"]))
@@ -97,7 +96,7 @@ class Ranks:
     def forget_recorders(self) -> None:
         """Removes the flight recorders that were asked for. A rank that has raised has written its own."""
         for rank in filter(None, self._seen.values()):
-            record = read(rank.path)
+            record = read_record(rank.path)
             if record and not {"exception", "thread_exception"} & record.keys():
                 with contextlib.suppress(OSError):
                     os.unlink(recorder_path(self._folder, rank))
@@ -115,20 +114,9 @@ def recorder_path(folder: str, rank: WatchedRank) -> str:
     return os.path.join(folder, "recorded", f"{os.uname().nodename}.{rank.pid}.rank-{rank.rank}.json")
 
 
-def read(path: str) -> dict[str, Any] | None:
-    """A record; None for anything else."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            record = json.loads(file.read(LONGEST))
-        return record if isinstance(record["pid"], int) and isinstance(record["rank"], int) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
 def _add(path: str, more: dict[str, Any]) -> None:
     """Its writer has ended."""
-    record = read(path)
-    if record is not None:
+    if record := read_record(path):
         with contextlib.suppress(OSError):
             report.write(path, json.dumps({**record, **more}))
 

@@ -156,18 +156,16 @@ def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
     """The sources are named once if they say several things."""
     before = ""
     for text, lines in speakers.items():
-        who = "" if {"rank", "ranks", "node"} & {*text.split()} else _describe_sources(lines)
-        yield text if who == before else f"{who}{text}"
+        who = "" if {"rank", "ranks", "node"} & {*text.split()} else describe_sources(lines)
+        yield text if who in ("", before) else f"{who}: {text}"
         before = who
 
 
-def _describe_sources(lines: Sequence[Line]) -> str:
-    """ "rank 3 on node-a: ", or what is known of it."""
-    ranks = {line.rank for line in lines if line.rank is not None}
-    nodes = sorted({line.node for line in lines if line.node})
-    parts = [rank_ranges.ranks(ranks)] if ranks else []
-    parts += [f"on {words.some(nodes, MOST_NAMED)}"] if nodes else []
-    return f"{' '.join(parts)}: " if parts else ""
+def describe_sources(lines: Sequence[Line], unknown: str = "") -> str:
+    """ "rank 3 on node-a", or what is known of it. `unknown`: instead of the rank."""
+    ranks, nodes = ranks_of(lines), sorted({line.node for line in lines if line.node})
+    on = f"on {words.some(nodes, MOST_NAMED)}" if nodes else ""
+    return " ".join(filter(None, (rank_ranges.ranks(ranks) if ranks else unknown, on)))
 
 
 def _common_culprit(matches: Sequence[Match]) -> dict[str, Any]:

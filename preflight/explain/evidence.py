@@ -40,7 +40,6 @@ class Occurrences:
     """By source: see `_source`."""
     last: dict[str, tuple[Match, Times]] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)
-    nodes: set[str] = field(default_factory=set)
 
     def matches(self) -> list[Match]:
         """All kept matches, each once."""
@@ -139,13 +138,10 @@ class Evidence:
 
     def _clock(self, line: Line) -> None:
         times = self._times.setdefault(line.file, {})
-        if line.time is None:
-            return
-        self._clocks[line.clock] += 1
-        self._times[line.file] = {**times, line.clock: line.time}
-        began = self._began.setdefault(line.file, {})
-        if line.clock not in began:
-            self._began[line.file] = {**began, line.clock: line.time}
+        if line.time is not None:
+            self._clocks[line.clock] += 1
+            self._times[line.file] = {**times, line.clock: line.time}
+            self._began[line.file] = {line.clock: line.time, **self._began.get(line.file, {})}
 
     def _keep(self, match: Match) -> None:
         line = match.line
@@ -153,8 +149,6 @@ class Evidence:
         kept.count += 1
         if line.rank is not None and 0 <= line.rank < RANKS:
             kept.ranks.add(line.rank)
-        if line.node and len(kept.nodes) < RANKS:
-            kept.nodes.add(line.node)
         source = _source(match)
         if kept.first and (self._room < 0 or (len(kept.first) >= SOURCES and source not in kept.first)):
             return

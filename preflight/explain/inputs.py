@@ -38,6 +38,10 @@ _PACKED = {
     b"BZh": "compressed by bzip2",
     b"\x1f\x8b\x08": "compressed twice",
 }
+_OTHER = {
+    "pickle": "is a pickle, but not a flight-recorder dump",
+    "other": "is JSON, but not a report, dump, record or error file",
+}
 _NOT_TEXT = bytes([*range(7), *range(14, 27), *range(28, 32), 127])
 _STEP = 1 << 9
 GZIP = b"\x1f\x8b\x08"
@@ -55,7 +59,7 @@ class Input:
     path: str
     """Stdin is "-"."""
     shown: str
-    """As the user named it, or its path in the folder that he named."""
+    """As the user named it, or its path in the folder that the user named."""
     kind: str
     """log, report (ours), dump (of the flight recorder), error_file (torchrun's), record or stack (of `preflight
     debug`)."""
@@ -65,7 +69,7 @@ class Input:
 class Unread:
     shown: str
     why: str
-    """"is empty": a clause that goes on after the name."""
+    """The rest of a sentence that begins with the name: "is empty"."""
     broken: bool = False
     """It may hold what matters, but could not be read completely."""
 
@@ -122,10 +126,8 @@ def _walk(folder: str, unread: list[Unread]) -> Iterator[str]:
         kind = _entry_kind(entry)
         files += kind == "file"
         if files > MOST_FILES or entries > MOST_ENTRIES:
-            why = (
-                f"holds more than {MOST_FILES:,} files: the rest is not read; name the folders of the ranks that failed"
-            )
-            unread.append(Unread(folder, why, broken=True))
+            why = f"holds more than {MOST_FILES:,} files: the rest is not read"
+            unread.append(Unread(folder, f"{why}; name the folders of the ranks that failed", broken=True))
             return
         if kind == "folder":
             open_folders.append(_listed(entry.path, unread))
@@ -181,24 +183,19 @@ def _classify(path: str, shown: str, named: bool) -> Input | Unread | None:
             if not head:
                 return Unread(shown, "is empty") if named else None
             if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
-                return _pickle(path, shown, head, named)
-            if refused := refusal(head):
+                kind = "dump" if any(key in head for key in (b"pg_config", b"entries", b"nccl_version")) else "pickle"
+            elif refused := refusal(head):
                 return Unread(shown, refused)
-            kind = _kind_of_text(file, head)
+            else:
+                kind = _kind_of_text(file, head)
         except OSError as error:
             return Unread(shown, f"cannot be read ({error.strerror})", broken=True)
     if kind == "explanation" and not named:
         return None  # an earlier conclusion proves nothing
-    if kind == "other":
-        return Unread(shown, "is JSON, but not a report, dump, record or error file") if named else None
+    if kind in _OTHER:
+        return Unread(shown, _OTHER[kind]) if named else None
     kind = "report" if kind == "explanation" else kind
     return Input(path, shown, "stack" if kind == "log" and path.endswith(".stack") else kind)
-
-
-def _pickle(path: str, shown: str, head: bytes, named: bool) -> Input | Unread | None:
-    if any(key in head for key in (b"pg_config", b"entries", b"nccl_version")):
-        return Input(path, shown, "dump")
-    return Unread(shown, "is a pickle, but not a flight-recorder dump") if named else None
 
 
 def refusal(head: bytes) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from preflight.errors import UsageError, near_misses
-from preflight.failure_book.book import Book, Cause, Signature, book
+from preflight.failure_book.book import Book, Cause, book
 
 FAMILY = "explain"
 OWN = {
@@ -32,21 +32,6 @@ def _cause_lines(cause: Cause, known: Book) -> Iterator[str]:
     if cause.seen_by:
         yield f"  live checks that find it: {', '.join(cause.seen_by)}"
     yield "  recognized by:"
-    for row in sorted(_signatures(cause, known), key=lambda row: row.name):
+    rows = [row for row in known.signatures if row.slug == cause.slug]
+    for row in sorted(rows, key=lambda row: row.name):
         yield from (f"    {row.name} ({row.role}; {row.versions}; {row.source})", f"      {row.says}")
-
-
-def _signatures(cause: Cause, known: Book) -> list[Signature]:
-    return [row for row in known.signatures if row.slug == cause.slug]
-
-
-def markdown() -> str:
-    """Its page in docs/checks."""
-    known = book()
-    lines = [f"# {FAMILY}", "", "What the command `preflight explain` finds ([how](../explain.md)).", ""]
-    lines += ["| code | meaning | what to do | signatures |", "|---|---|---|---|"]
-    for slug, cause in known.causes.items():
-        fix, count = cause.fix.replace("|", "\\|"), len(_signatures(cause, known))
-        lines.append(f"| `{slug}` | {cause.meaning} | {fix} | {count} |")
-    lines += [f"| `{slug}` | {meaning} | see the evidence | |" for slug, meaning in OWN.items()]
-    return "\n".join(lines) + "\n"

@@ -119,16 +119,3 @@ def page(what: str) -> str:
         if what in (name, FAMILY):
             lines += [name, f"  {code.meaning}", f"  fix: {code.fix}"]
     return "\n".join(lines)
-
-
-def markdown() -> str:
-    """Its page in docs/checks."""
-    lines = [
-        f"# {FAMILY}",
-        "",
-        "What the command `preflight rendezvous` finds before a launch ([how](../rendezvous.md)).",
-        "",
-    ]
-    lines += ["| code | meaning | what to do |", "|---|---|---|"]
-    rows = [(slug, code.meaning, code.fix.replace("|", "\\|")) for slug, code in by_slug().items()]
-    return "\n".join([*lines, *(f"| `{slug}` | {meaning} | {fix} |" for slug, meaning, fix in rows)]) + "\n"

@@ -196,7 +196,7 @@ def test_a_rank_that_the_kernel_did_not_tell_of_is_no_missing_one(tmp_path: Path
     """Its record is there, and did not come by rename while it was watched for: as on a folder of another machine."""
     (tmp_path / "records").mkdir()
     ranks = Ranks(str(tmp_path))
-    record = {"rank": 3, "pid": os.getpid(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
+    record = {"preflight_record": 1, "rank": 3, "pid": os.getpid(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
     (tmp_path / "records" / f"{os.uname().nodename}.1.json").write_text(json.dumps(record))
     silent = SimpleNamespace(code=None, latest_output=time.monotonic(), pid=os.getpid(), wait=lambda *_: [])
     assert StallDetector(3.0, str(tmp_path)).check(cast(RunningJob, silent), ranks) == ("", False)
@@ -211,7 +211,7 @@ def test_what_was_asked_of_a_job_that_goes_on_is_no_trace_of_a_later_failure(tmp
     ranks, own = Ranks(str(tmp_path)), {"pid": os.getpid(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
     for rank, more in enumerate(raised):
         (tmp_path / "records" / f"{os.uname().nodename}.{rank}.json").write_text(
-            json.dumps({"rank": rank, **own, **more})
+            json.dumps({"preflight_record": 1, "rank": rank, **own, **more})
         )
     ranks.list_records()
     for watched in ranks.living:

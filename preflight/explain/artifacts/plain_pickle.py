@@ -1,8 +1,8 @@
 """Pickles of plain data (dict, list, tuple, str, int, float, bool, None) from files that anybody may have written.
 
 torch's flight recorder writes such ones (torch/csrc/jit/serialization/pickler.cpp, protocol 2). Before Python's own
-unpickler sees a file, every opcode of it is looked at: a file with any other than those of plain data is refused, so
-that nothing is imported, called or built; and so is one that would take far more memory than its size.
+unpickler sees a file, all its opcodes are checked: a file with any opcode that plain data does not need is refused, so
+that nothing is imported, called or built; and so is a file that would take far more memory than its size.
 """
 
 import io
@@ -22,7 +22,7 @@ _FIXED = {0: b"(}])tldaesuN\x85\x86\x87\x88\x89\x94", 1: b"\x80Kqh", 2: b"M", 4:
 _PUT = rb"r..[\x00-\x1f]\x00"
 """LONG_BINPUT below two million: C's memo is an array."""
 _SIZED = {ord("X"): 4, 0x8C: 1, 0x8D: 8, 0x8A: 1}
-"""BINUNICODE, SHORT_BINUNICODE, BINUNICODE8, LONG1: in so many bytes they say how many follow."""
+"""BINUNICODE, SHORT_BINUNICODE, BINUNICODE8, LONG1: the length of the length that follows them."""
 _RUN = re.compile(
     b"(?:%s){1,65536}+"
     % b"|".join([_PUT, *(b"[%s].{%d}" % (re.escape(opcodes), size) for size, opcodes in _FIXED.items())]),
@@ -72,7 +72,7 @@ def _why(data: bytes, at: int) -> str:
 
 
 class _Plain(pickle.Unpickler):
-    """The second lock of the door."""
+    """Refuses what the opcodes should have shown."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise RefusedFile(f"names {module_name}.{global_name}")

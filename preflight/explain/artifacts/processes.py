@@ -75,19 +75,19 @@ def read_processes(records: Sequence[str], stacks: Sequence[str]) -> list[RankPr
     """The last process of each rank: a launcher may have started it again."""
     by_pid: dict[tuple[str, int], RankProcess] = {}
     for path in records:
-        record = _record(path)
+        record = read_record(path)
         if record:
             key = (str(record.get("node", "")), record["pid"])
             by_pid[key] = RankProcess(record["rank"], key[0], key[1], path, record)
     for path in stacks:
         _add_samples(by_pid, path)
-    last: dict[int, RankProcess] = {}
-    for process in sorted(by_pid.values(), key=lambda process: (as_number(process.record.get("started")), process.pid)):
-        last[process.rank] = process
+    started = sorted(by_pid.values(), key=lambda process: (as_number(process.record.get("started")), process.pid))
+    last = {process.rank: process for process in started}
     return [last[rank] for rank in sorted(last)]
 
 
-def _record(path: str) -> dict[str, Any]:
+def read_record(path: str) -> dict[str, Any]:
+    """{} if it is not a record."""
     try:
         record = json.loads(_read(path))
         has_form = isinstance(record["rank"], int) and isinstance(record["pid"], int) and "preflight_record" in record
@@ -139,16 +139,12 @@ def main_thread(text: str) -> list[Frame]:
         return []
     begin = next((match for match in heads if '"MainThread"' in match[0]), heads[-1])
     end = next((match.start() for match in heads if match.start() > begin.start()), len(text))
-    frames = _frames(text[begin.end() : end])
+    frames: list[Frame] = [
+        (match[1], int(match[2]), match[3], None) if match[1] else (match[5], int(match[6]), match[4], None)
+        for match in _FRAME.finditer(text, begin.end(), end)
+    ]
     own = itertools.takewhile(lambda frame: frame[2] not in _BOTTOMS, frames)
     return list(own) or frames
-
-
-def _frames(text: str) -> list[Frame]:
-    return [
-        (match[1], int(match[2]), match[3], None) if match[1] else (match[5], int(match[6]), match[4], None)
-        for match in _FRAME.finditer(text)
-    ]
 
 
 def collective(frames: Iterable[Frame]) -> str:

@@ -4,10 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from preflight.core import rank_ranges, words
-from preflight.explain.candidates import MOST_NAMED, Candidate, find_source, from_lines, ranks_of
+from preflight.explain.candidates import Candidate, describe_sources, find_source, from_lines, ranks_of
 from preflight.explain.evidence import REPORTED_ROLES, Evidence
 from preflight.explain.logs.tracebacks import Traceback, exception, prefixed_exception
+from preflight.failure_book.line import Line
 
 RAISED, BARE, PASSED, CUT = 40, 15, 8, 5
 """Weights: of a traceback; of an exception's line without one; of an exception that reports another's failure; of a
@@ -78,39 +78,37 @@ def _by_kind(evidence: Evidence, all_of_them: Iterable[Traceback], weight: int) 
 
 
 def _crash(evidence: Evidence, those: Sequence[Traceback], weight: int) -> Candidate:
-    first, ranks = those[0], ranks_of(traceback.line for traceback in those)
-    everywhere = len(ranks) > 1 and ranks == evidence.ranks.keys()
-    many = not ranks and _processes(those) > 1
-    who = (
-        f"all {len(ranks)} ranks"
-        if everywhere
-        else f"{_processes(those)} processes"
-        if many
-        else _describe_sources(those, ranks)
-    )
-    again = _times(those) if len(ranks) < 2 or everywhere else 1
-    if RESTARTED in evidence.seen:
-        again = max(
-            [
-                again,
-                *(_in_one_file([traceback for traceback in those if traceback.line.rank == rank]) for rank in ranks),
-            ]
-        )
+    first, lines = those[0], [traceback.line for traceback in those]
+    ranks = ranks_of(lines)
+    processes = {(line.node, line.local_rank, line.pid) for line in lines} - {("", None, None)}
+    everywhere, many = len(ranks) > 1 and ranks == evidence.ranks.keys(), not ranks and len(processes) > 1
+    who = f"{len(processes)} processes" if many else describe_sources(lines, "a process")
+    who = f"all {len(ranks)} ranks" if everywhere else who
+    again = _attempts(lines) if len(ranks) < 2 or everywhere else 1
+    if RESTARTED in evidence.seen:  # a second file may be a copy
+        by_file = Counter((line.rank, line.file) for line in lines if line.rank is not None)
+        again = max([again, *by_file.values()])
     more = f", {again} times: torchrun started it again" if again > 1 else ""
-    at = f" ({first.file}:{first.number})" if first.file else ""
-    where = {**({} if everywhere or many else find_source(first.line)), **_place(first)}
+    at, place = (f" ({first.file}:{first.number})", {"file": first.file, "line": first.number})
+    where = {**({} if everywhere or many else find_source(first.line)), **(place if first.file else {})}
     sure = "high" if len(ranks) == 1 or everywhere else "medium"
+    own = f"{'its' if len(ranks) < 2 and not many else 'their'} own code"
     return from_lines(
         evidence, "app_crash", "cause" if weight == RAISED else "failure", weight,
-        f"{who} failed in {'its' if len(ranks) < 2 and not many else 'their'} own code: {_raised(first)}{at}{more}",
-        [traceback.line for traceback in those], where, confidence=sure if weight == RAISED else "low", row=ROW,
+        f"{who} failed in {own}: {first.raised}{at if first.file else ''}{more}", lines, where,
+        confidence=sure if weight == RAISED else "low", row=ROW,
     )  # fmt: skip
 
 
+def _attempts(lines: Sequence[Line]) -> int:
+    """By torchrun's folders."""
+    return len({match[0] for line in lines if (match := re.search(r"attempt_\d+", line.file))})
+
+
 def _aftermath(evidence: Evidence, those: Sequence[Traceback], slug: str, meaning: str) -> Candidate:
-    ranks = ranks_of(traceback.line for traceback in those)
-    text = f"{_describe_sources(those, ranks)} raised {_raised(those[0])}: {meaning}"
-    return from_lines(evidence, slug, "fallout", PASSED, text, [traceback.line for traceback in those], row=ROW)
+    lines = [traceback.line for traceback in those]
+    text = f"{describe_sources(lines, 'a process')} raised {those[0].raised}: {meaning}"
+    return from_lines(evidence, slug, "fallout", PASSED, text, lines, row=ROW)
 
 
 def _bare(evidence: Evidence) -> Iterator[Traceback]:
@@ -132,35 +130,3 @@ def _cut_off(evidence: Evidence) -> Iterator[Candidate]:
         yield from_lines(
             evidence, "app_crash", "failure", CUT, text, [line], find_source(line), confidence="low", row=ROW
         )
-
-
-def _times(those: Sequence[Traceback]) -> int:
-    """The number of attempts, by torchrun's folders."""
-    return len({match[0] for traceback in those if (match := re.search(r"attempt_\d+", traceback.line.file))})
-
-
-def _in_one_file(of_rank: Sequence[Traceback]) -> int:
-    """A second file may be a copy."""
-    return max(Counter(traceback.line.file for traceback in of_rank).values(), default=0)
-
-
-def _processes(those: Sequence[Traceback]) -> int:
-    """As far as the lines distinguish them; a file may be a copy of others."""
-    return len(
-        {(traceback.line.node, traceback.line.local_rank, traceback.line.pid) for traceback in those}
-        - {("", None, None)}
-    )
-
-
-def _place(traceback: Traceback) -> dict[str, str | int]:
-    return {"file": traceback.file, "line": traceback.number} if traceback.file else {}
-
-
-def _raised(traceback: Traceback) -> str:
-    return f"{traceback.type}: {traceback.text}" if traceback.text else traceback.type
-
-
-def _describe_sources(those: Sequence[Traceback], ranks: frozenset[int]) -> str:
-    nodes = sorted({traceback.line.node for traceback in those if traceback.line.node})
-    on = f" on {words.some(nodes, MOST_NAMED)}" if nodes else ""
-    return f"{rank_ranges.ranks(ranks) if ranks else 'a process'}{on}"

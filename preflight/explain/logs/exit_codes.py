@@ -52,18 +52,14 @@ def superseded(evidence: Evidence) -> set[str]:
 
 def deaths(evidence: Evidence) -> list[Death]:
     """From torchrun's lines: its agent's, and the box at the end, which names the rank."""
-    from_agent = [_from_agent(match) for match in evidence.matches("elastic.exit")]
-    boxed = list(_from_boxes(evidence))
-    known = {(death.line.file, death.where.get("local_rank"), death.code) for death in boxed}
-    return [
-        *boxed,
-        *(death for death in from_agent if (death.line.file, death.where["local_rank"], death.code) not in known),
-    ]
-
-
-def _from_agent(match: Match) -> Death:
-    where = {"node": match.line.node or None, "local_rank": int(match.groups["local_rank"])}
-    return Death(int(match.groups["exitcode"]), match.line, {k: v for k, v in where.items() if v is not None}, True)
+    dead = list(_from_boxes(evidence))
+    known = {(death.line.file, death.where.get("local_rank"), death.code) for death in dead}
+    for match in evidence.matches("elastic.exit"):
+        local_rank, code = int(match.groups["local_rank"]), int(match.groups["exitcode"])
+        if (match.line.file, local_rank, code) not in known:
+            where = {"node": match.line.node} if match.line.node else {}
+            dead.append(Death(code, match.line, {**where, "local_rank": local_rank}, True))
+    return dead
 
 
 def _from_boxes(evidence: Evidence) -> Iterator[Death]:

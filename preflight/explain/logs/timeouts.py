@@ -26,6 +26,10 @@ NEAR = (0.85, 1.1)
 """A progress bar with an elapsed time in this range, relative to the time-out, started when the wait started."""
 
 
+Sides = dict[tuple[int | None, str, int | None], list[Wait]]
+"""By number, operation and size."""
+
+
 def _describe(waits: Sequence[Wait]) -> str:
     """Of several ranks; with a range of sizes if these differ."""
     sizes = sorted({wait.elements for wait in waits if wait.elements is not None})
@@ -64,23 +68,19 @@ def _compare(evidence: Evidence, waits: Sequence[Wait], group: str) -> Candidate
         return _absent_ranks(evidence, waits, missing)
     if _first_of_all(evidence, waits):
         return _no_first_collective(evidence, waits)
-    who = f"{rank_ranges.ranks(_ranks(waits))} waited in {_describe(waits)}{_limit(waits[0])}"
-    text = f"{who}; the missing rank is not visible in this log"
-    return _candidate(evidence, "slow_rank_timeout", 50, text, waits, {}, "low")
+    return _unseen_rank(evidence, waits)
 
 
-def _sides(waits: Sequence[Wait]) -> dict[tuple[int | None, str, int | None], list[Wait]]:
+def _sides(waits: Sequence[Wait]) -> Sides:
     """By what they waited in; empty if all waited in the same call."""
-    sides: dict[tuple[int | None, str, int | None], list[Wait]] = {}
+    sides: Sides = {}
     for wait in waits:
         size = wait.elements if has_same_size(wait.operation) else None
         sides.setdefault((wait.number, wait.operation, size), []).append(wait)
     return sides if len(sides) > 1 else {}
 
 
-def _mismatch(
-    evidence: Evidence, sides: Mapping[tuple[int | None, str, int | None], list[Wait]], group: str
-) -> Candidate:
+def _mismatch(evidence: Evidence, sides: Sides, group: str) -> Candidate:
     """The minority is to blame. Between two equal sides no one is; the one that is further along comes first."""
     few = min(sides, key=lambda side: (len(sides[side]), -(side[0] or 0), side[1], side[2] or 0))
     parts = [
@@ -118,14 +118,14 @@ def _missing(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
 def world_size(evidence: Evidence, files: Collection[str]) -> int:
     """From the largest communicator, or the launcher: in these files, or else in any; 0 if unknown."""
     names = ("nccl.init_complete", "nccl.init_start", "members.one", "members.all", "env.world")
-    sizes = {True: 0, False: 0}
+    sizes: dict[bool, int] = {}
     for match in evidence.matches(*names):
         size, here = (
             parse_number(match.groups.get("nranks") or match.groups.get("world")) or 0,
             match.line.file in files,
         )
-        sizes[here] = max(sizes[here], size if size <= RANKS else 0)
-    return sizes[True] or sizes[False]
+        sizes[here] = max(sizes.get(here, 0), size if size <= RANKS else 0)
+    return sizes.get(True) or sizes.get(False, 0)
 
 
 def _absent_ranks(evidence: Evidence, waits: Sequence[Wait], missing: frozenset[int]) -> Candidate:
@@ -153,17 +153,22 @@ def _no_first_collective(evidence: Evidence, waits: Sequence[Wait]) -> Candidate
 
 def _single_wait(evidence: Evidence, wait: Wait) -> Candidate:
     """Only one rank reports: what the others did is not known."""
-    who = f"rank {wait.rank}" if wait.rank is not None else "a rank"
     if _after_the_end(evidence, wait):
-        text = (
-            f"{who} waited in {wait.describe()}{_limit(wait)} after the training had ended: "
-            "a barrier or a checkpoint that not every rank enters"
-        )
+        text = f"{_who([wait])} after the training had ended: a barrier or a checkpoint that not every rank enters"
         return _candidate(evidence, "collective_mismatch", 58, text, [wait], find_source(wait.line), "medium")
     if _first_of_all(evidence, [wait]) and len(evidence.ranks) < 2:
         return _no_first_collective(evidence, [wait])
-    text = f"{who} waited in {wait.describe()}{_limit(wait)}; the missing rank is not visible in this log"
-    return _candidate(evidence, "slow_rank_timeout", 50, text, [wait], {}, "low")
+    return _unseen_rank(evidence, [wait])
+
+
+def _unseen_rank(evidence: Evidence, waits: Sequence[Wait]) -> Candidate:
+    text = f"{_who(waits)}; the missing rank is not visible in this log"
+    return _candidate(evidence, "slow_rank_timeout", 50, text, waits, {}, "low")
+
+
+def _who(waits: Sequence[Wait]) -> str:
+    ranks = _ranks(waits)
+    return f"{rank_ranges.ranks(ranks) if ranks else 'a rank'} waited in {_describe(waits)}{_limit(waits[0])}"
 
 
 def _after_the_end(evidence: Evidence, wait: Wait) -> bool:

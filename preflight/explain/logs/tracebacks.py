@@ -69,6 +69,10 @@ class Traceback:
     """Progress that its source reported afterwards (a few distinct steps)."""
 
     @property
+    def raised(self) -> str:
+        return f"{self.type}: {self.text}" if self.text else self.type
+
+    @property
     def survived(self) -> bool:
         """Its process went on: at least two steps, since a progress bar is redrawn once at its end."""
         return len(self.later) > 1

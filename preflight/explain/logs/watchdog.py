@@ -52,8 +52,13 @@ def find_waits(evidence: Evidence) -> list[Wait]:
         groups = {**parts.get((match.line.file, match.line.rank), {}), **match.groups}
         rank = match.line.rank if match.line.rank is not None else parse_number(groups.get("rank"))
         group = _group(groups if "pg" in groups or "pg_guid" in groups else named.get((match.line.file, rank), {}))
-        wait = _wait(rank, group, groups, match.line, ends)
-        waits.setdefault((rank, group, match.line.file if rank is None else wait.part), wait)
+        file, folder = match.line.file, ATTEMPT.search(match.line.file)
+        part = (folder[0] if folder else file, sum(at < match.line.number for at in ends.get(file, ())))
+        wait = Wait(
+            rank, group, parse_number(groups.get("seq")), groups.get("op", ""), parse_number(groups.get("numel_in")),
+            parse_number(groups.get("timeout_ms")), match.line, part, groups.get("ran_ms", ""),
+        )  # fmt: skip
+        waits.setdefault((rank, group, file if rank is None else part), wait)
     return list(waits.values())
 
 
@@ -104,8 +109,7 @@ def _group_names(evidence: Evidence) -> dict[tuple[str, int | None], dict[str, s
     does not name it.)"""
     names: dict[tuple[str, int | None], dict[str, str]] = {}
     for match in evidence.matches("watchdog.pg_status"):
-        group = GROUP.search(match.line.raw)
-        if group:
+        if group := GROUP.search(match.line.raw):
             names.setdefault((match.line.file, match.line.rank), {k: v for k, v in group.groupdict().items() if v})
     return names
 
@@ -124,17 +128,6 @@ def _parts(evidence: Evidence) -> dict[tuple[str, int | None], Mapping[str, str]
         for name, value in match.groups.items():
             of_source.setdefault(name, value)
     return {key: value for key, value in parts.items() if key[1] is not None or len(evidence.ranks) < 2}
-
-
-def _wait(
-    rank: int | None, group: str, groups: Mapping[str, str], line: Line, ends: Mapping[str, Sequence[int]]
-) -> Wait:
-    folder = ATTEMPT.search(line.file)
-    part = (folder[0] if folder else line.file, sum(at < line.number for at in ends.get(line.file, ())))
-    return Wait(
-        rank, group, parse_number(groups.get("seq")), groups.get("op", ""), parse_number(groups.get("numel_in")),
-        parse_number(groups.get("timeout_ms")), line, part, groups.get("ran_ms", ""),
-    )  # fmt: skip
 
 
 def parse_number(text: str | None) -> int | None:

@@ -61,9 +61,7 @@ class Prefilter:
         held_by = {shape: tuple(words) for shape, words in held.items()}
         if len(self._without_words) + len(self._with_words) + len(fresh) > SHAPES:
             self._without_words, self._with_words = set(), {}
-        kept = (
-            {shape for shape in fresh if len(shape) <= LONGEST_SHAPE} if max(map(len, fresh)) > LONGEST_SHAPE else fresh
-        )
+        kept = {shape for shape in fresh if len(shape) <= LONGEST_SHAPE}
         self._with_words |= {shape: words for shape, words in held_by.items() if shape in kept}
         self._without_words |= kept - held_by.keys()
         return held_by
