@@ -10,7 +10,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Context, NotApplicable, Skip, option
+from preflight.check import Context, Level, NotApplicable, Plan, Scope, Skip, option
+from preflight.checks.comm.shared import expected
 from preflight.checks.comm.shared.operations import OPERATIONS, Message, Operation, finish
 from preflight.checks.comm.shared.readings import (
     BF16_FIRST,
@@ -55,6 +56,14 @@ SHARE_OF_MEMORY = 8
 UNSUPPORTED = ("not support", "not implemented", "calar type", "no backend type")
 """Words of torch where gloo lacks an operation or a type for it. NCCL has them all: a driver that lacks something says
 "operation not supported", and that is a fault."""
+
+
+def plan(level: Level, facts_version: int = 1) -> Plan:
+    """Of every check of a collective."""
+    return Plan(
+        Scope.WORLD, level, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS, baseline=True,
+        facts_version=facts_version,
+    )  # fmt: skip
 
 
 def run(ctx: Context, *, operation: str) -> Facts:
