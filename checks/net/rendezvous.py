@@ -16,10 +16,10 @@ from preflight.sdk import reachability, tcp
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 
-SLOW_LOOK_UP_S = option(float, 0.5, "warn where looking up a name takes so many seconds")
+SLOW_LOOK_UP_S = option(float, 0.5, "warn where looking up a name takes this many seconds")
 """An answer takes milliseconds; one that is lost costs 5 s (resolv.conf(5), `timeout`). A process of torch 2.13 looks
 up no more names after the first that fails, but after a slow one it does."""
-FAR_S = option(float, 0.01, "warn where connecting takes so many seconds, and ten times as long as on most nodes")
+FAR_S = option(float, 0.01, "warn where connecting takes this many seconds, and ten times as long as on most nodes")
 """Within a site a round trip takes a few milliseconds at most."""
 
 UNRESOLVED = Code(
@@ -35,7 +35,7 @@ SILENT_ADDRESS = Code(
 )
 UNLIKE = Code(
     "MASTER_ADDR stands for other addresses than on the other nodes.",
-    fix="On each node: getent ahosts {name}; mend DNS or /etc/hosts where it differs.",
+    fix="On each node: getent ahosts {name}; fix DNS or /etc/hosts where it differs.",
 )
 LOOPBACK = Code(
     "A host's own name is a loopback address, where gloo cannot be reached.",
@@ -48,11 +48,11 @@ FAR = Code(
 )
 SLOW_NAME = Code(
     "MASTER_ADDR takes long to resolve.",
-    fix="On that node: time getent ahosts {name}; mend /etc/resolv.conf, or set MASTER_ADDR to an address.",
+    fix="On that node: time getent ahosts {name}; fix /etc/resolv.conf, or set MASTER_ADDR to an address.",
 )
 SLOW_REVERSE = Code(
     "The name of an address takes long to look up; torch's store waits for it.",
-    fix="On that node: time getent hosts {address}; mend /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
+    fix="On that node: time getent hosts {address}; fix /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
 )
 
 MOST_CLIENTS = 16

@@ -18,7 +18,9 @@ from preflight.checks.comm.shared.timing import LATENCIES
 if TYPE_CHECKING:
     import torch
 
-LATE_S = option(float, 0.03, "warn of a rank that computes so many seconds a step longer than the others, and twice")
+LATE_S = option(
+    float, 0.03, "warn of a rank that computes this many seconds per step longer than the others, and twice"
+)
 """Five ranks and three busy loops on two cores: the medians of the ranks differ by 10 ms."""
 TIMES = 2.0
 """As long as the others' median: there 1.4 at most."""

@@ -156,7 +156,7 @@ def _unknown(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> Fin
         return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_PAIR)
     decoded = [size for sizes in wrong.values() for size in sizes if size["wrong"] and size["wrong"]["whose"]]
     why = "not all for the same reason" if decoded else "one of the ranks alters values, or the library does"
-    text = f"{told}; {ranges.ranks(wrong)} of {len(facts):,} see wrong results, and nobody can be named: {why}"
+    text = f"{told}; {ranges.ranks(wrong)} of {len(facts):,} see wrong results, and no rank can be named: {why}"
     return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_NOBODY)
 
 

@@ -3,10 +3,11 @@ for each pair of nodes."""
 
 import itertools
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from preflight.check import Code, Finding, Run, ranges, words
+from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.localize import Blame, Link
 from preflight.checks.comm.shared.readings import rate
 from preflight.sdk.pairs import Wording
@@ -206,8 +207,10 @@ class LinkMessages:
         return f"expected about {rate(self._usual())}, as {which}"
 
 
-def slower_than(baseline: Mapping[Link, float], now: Mapping[Link, float], factor: float) -> Iterator[Finding]:
+def slower_than_baseline(check: str, blame: Blame, run: Run) -> Iterator[Finding]:
     """Of the links that both runs have timed: most of them are so many times slower."""
+    baseline, now = localize.link_rates(run.baseline(check)), blame.rates
+    factor = run[localize.SLOWER] if run.job.backend == "nccl" else run[localize.MUCH_SLOWER]
     shares = [now[link] / baseline[link] for link in now if link in baseline]
     if shares and statistics.median(shares) * factor < 1:
         usual, before = statistics.median(now.values()), statistics.median(baseline.values())

@@ -69,7 +69,7 @@ def plan(level: Level, facts_version: int = 1) -> Plan:
 def run(ctx: Context, *, operation: str) -> Facts:
     """`measure` of a check of this operation. Raises Skip where the backend does not have it."""
     if len(ctx.members) < OPERATIONS[operation].from_ranks:
-        raise NotApplicable("1 rank has nobody to send to")
+        raise NotApplicable("1 rank has no other to send to")
     sweep = Sweep(ctx, OPERATIONS[operation])
     top = sweep.top()
     owed = top if ctx[MAX_MIB] else min(top, max(size for size in SIZES if size <= OWED[ctx.job.backend]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
-from preflight.check import Finding, Run, ranges, words
+from preflight.check import Finding, Run, words
 from preflight.checks.net.shared.links import Interface
 from preflight.nccl import hca_names, interface_rules
 from preflight.nccl.interface_rules import Chosen
@@ -302,7 +302,3 @@ def _all(reading: Facts, most: int = 6) -> str:
         if address and not tcp.is_loopback(address):
             shown.append(f"{name} ({address})" if link["state"] == "up" else f"{name} ({address}, {link['state']})")
     return words.some(shown, most) or "only loopback"
-
-
-def owners(count: int, of: int) -> str:
-    return f"all {of:,} hosts" if count == of else ranges.count(count, "host")

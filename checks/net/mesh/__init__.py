@@ -46,10 +46,10 @@ def _deadline(job: Job) -> float:
 RDMA = "net.rdma"
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
 
-MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is so many times slower than is usual")
+MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is this many times slower than is usual")
 """A bad link is slower by far: one that fell back to 1/10 of its rate, a wrong duplex, lost packets. Streams that share
 a link with others, or a busy core, halve a rate; the best of two streams counts, or of eight where they are slow."""
-FAR_S = option(float, 0.01, "warn where a round trip takes so many seconds, and ten times as long as is usual")
+FAR_S = option(float, 0.01, "warn where a round trip takes this many seconds, and ten times as long as is usual")
 """Within a site a round trip takes a few milliseconds at most; see net.rendezvous."""
 MUCH_FARTHER = 10
 
@@ -81,7 +81,7 @@ RESET = Code(
     "(conntrack -S; nf_conntrack: table full in dmesg), load balancers, service meshes (sidecars).",
 )
 NO_ROUTE = Code(
-    "There is no route to a node, or nobody has its address.",
+    "There is no route to a node, or no host has its address.",
     fix="On {from}: ip route get {address}; ip neigh show {address}. On {to}: ip -br address. A firewall that rejects "
     "with icmp-host-prohibited looks the same (iptables -S).",
 )

@@ -101,7 +101,7 @@ def test_what_is_told_of_a_rank() -> None:
 def test_where_most_are_wrong_and_nothing_explains_it_nobody_is_named(module: ModuleType, ranks: range) -> None:
     (found,) = judged(module, wrong_on(sound(), ranks))
     assert found["where"] == {} and found["noticed_by"] == ""
-    assert f"ranks 0-{len(ranks) - 1} of 8 see wrong results, and nobody can be named" in found["message"]
+    assert f"ranks 0-{len(ranks) - 1} of 8 see wrong results, and no rank can be named" in found["message"]
     assert "this rank" not in found["fix"]
 
 
