@@ -96,7 +96,7 @@ class LinkMessages:
 
     def on_node(self, node: int, roles: Collection[int]) -> Finding:
         name = self.run.job.nodes[node].node
-        mine = [link for role in roles for link in self._of_node(node, role)]
+        mine = [link for role in roles for link in self.blame.rates if self.blame.places[link[role]].node == node]
         slow = [link for link in mine if link in self.blame.bad]
         others = {self.blame.places[rank].node for link in slow for rank in link} - {node}
         tried = {self.blame.places[rank].node for link in mine for rank in link} - {node}
@@ -171,9 +171,6 @@ class LinkMessages:
 
     def _node(self, rank: int) -> str:
         return self.run.job.nodes[self.blame.places[rank].node].node
-
-    def _of_node(self, node: int, role: int) -> list[Link]:
-        return [link for link in self.blame.rates if self.blame.places[link[role]].node == node]
 
     def _rails(self, links: Iterable[Link]) -> str:
         """ " on local rank 3", where nodes have several."""

@@ -203,18 +203,13 @@ class World:
 
     def all_have_ipv6(self) -> bool:
         """Beside link-local addresses."""
-        return all(
-            any(":" in text and not text.startswith(("fe80:", "::1/")) for text in _addresses(self.facts[rank]))
-            for rank in self.left
-        )
+        links = [self.facts[rank]["interfaces"].values() for rank in self.left]
+        own = ([text for link in its for text in link["addresses"]] for its in links)
+        return all(any(":" in text and not text.startswith(("fe80:", "::1/")) for text in texts) for texts in own)
 
 
 def _link(reading: Facts, name: str) -> Interface:
     return reading["interfaces"].get(name.partition(":")[0], UNKNOWN)  # without an address's label
-
-
-def _addresses(reading: Facts) -> Iterator[str]:
-    return (text for link in reading["interfaces"].values() for text in link["addresses"])
 
 
 def _network(text: str) -> str:

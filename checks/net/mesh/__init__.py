@@ -29,7 +29,7 @@ from preflight.check import (
     ranges,
     words,
 )  # fmt: skip
-from preflight.checks.net.mesh import pair_tables, switches, timeouts
+from preflight.checks.net.mesh import messages, pair_tables, timeouts
 from preflight.checks.net.mesh.messages import PairTrouble
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.shared import links, port_selection
@@ -148,7 +148,7 @@ def measure(ctx: Context) -> Facts:
             return _facts(True, interface=interface, address=address, why=why)
         names = [ctx.job.node_of(rank).node for rank in ranks]
         met = connections.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
-    above = switches.read_switches(
+    above = messages.read_switches(
         ctx.environ.get("SLURM_TOPOLOGY_ADDR", ""), ctx.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
     )
     seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut}
