@@ -112,9 +112,9 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     if not used:
         return f"{first['name']}:{first['port']} was not reached"
     interfaces = ", ".join(sorted({reading["interface"] for reading in facts.values()} - {""}))
-    slowest_ms = max(connection["seconds"] for connection in used) * 1000
+    slowest = words.duration(max(connection["seconds"] for connection in used))
     of = ranges.count(len(used), "node")
-    return f"{of} reached {first['name']}:{first['port']} in at most {slowest_ms:.2g} ms over {interfaces or '?'}"
+    return f"{of} reached {first['name']}:{first['port']} in at most {slowest} over {interfaces or '?'}"
 
 
 def _is_masters(reading: Facts) -> bool:
@@ -139,7 +139,8 @@ def _look_ups(reading: Facts, node: str, run: Run) -> Iterator[Finding]:
 
 
 def _took(seconds: float | None, reading: Facts) -> str:
-    return f"did not end within {reading['patience_s']:.1f} s" if seconds is None else f"took {seconds:.1f} s"
+    within = words.duration(reading["patience_s"] if seconds is None else seconds)
+    return f"did not end within {within}" if seconds is None else f"took {within}"
 
 
 def _loopback(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -190,7 +191,7 @@ def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         for askers, where in _named(list(failed), len(facts), run):
             reading, first = facts[askers[0]], failed[askers[0]]
             evidence = {"name": reading["name"], "address": address, "port": reading["port"]}
-            why = f"{first['error']} after {first['seconds']:.1f} s"
+            why = f"{first['error']} after {words.duration(first['seconds'])}"
             at = f"{reading['name']} at {address}, port {reading['port']}"
             text = f"{_nodes(askers, run)} cannot connect to {at} ({why})"
             if used := tcp.used(reading["connections"]):
@@ -230,7 +231,7 @@ def _far(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     usual = sorted(connection["seconds"] for connection in used.values())[(len(used) - 1) // 2]
     for rank, connection in used.items():
         if connection["seconds"] >= max(run[FAR_S], 10 * usual):
-            took = f"connecting to {connection['address']} takes {connection['seconds'] * 1000:.1f} ms"
-            text = f"{took}, expected about {usual * 1000:.2g} ms as on most nodes"
+            took = f"connecting to {connection['address']} takes {words.duration(connection['seconds'])}"
+            text = f"{took}, expected about {words.duration(usual)} as on most nodes"
             evidence = {"address": connection["address"]}
             yield FAR.warn(text, node=run.job.node_of(rank).node, evidence=evidence)

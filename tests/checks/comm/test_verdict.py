@@ -403,7 +403,7 @@ def test_a_late_rank_is_named_and_the_others_noticed() -> None:
     assert (found["severity"], found["code"]) == ("warn", "comm.all_reduce.late_rank")
     assert found["where"] == {"node": "node-1", "rank": 5} and found["noticed_by"] == "0-4,6-7"
     assert found["message"] == (
-        "computes 52 ms a step, the others 2.0 ms, expected about the same: "
+        "computes 52 ms per step, the others 2 ms, expected about the same: "
         "the others wait 50 ms for it, and not for the network"
     )
     assert found["evidence"]["starved"] is False
