@@ -16,7 +16,7 @@ from preflight.core import rank_ranges as ranges
 from preflight.core import words
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
-from preflight.core.vote import Comparison, Vote, compare, vote
+from preflight.core.vote import Comparison, Vote, compare, grouped, vote
 from preflight.errors import NotApplicable, Skip
 from preflight.sdk import pairs
 from preflight.sdk.files import entries, read
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Code", "Comparison", "Context", "Finding", "Job", "Level", "NoReply", "NoReplyKind", "Node", "NotApplicable",
     "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote",
-    "compare", "count", "entries", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
+    "compare", "count", "entries", "grouped", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Plan:
     fresh: bool = False
     """All workers of the run are replaced before it: nothing that a check before it took is still held."""
     fresh_with: tuple[str, ...] = ()
-    """Names of options of its own: it is as `fresh` where the user has set one of them, since it then runs his code."""
+    """Names of options of its own: it is as `fresh` where one of them is set, since it then runs the user's code."""
     last: bool = False
     """It runs after all others, also after plugins."""
     judges_failures: bool = False
@@ -109,8 +109,8 @@ class Plan:
     """What it draws stands in the reports; on the screen only where it did not pass, or was asked for by its id."""
     given: tuple[str, ...] = ()
     """Names of options of its own (the constants in lower case) without which there is nothing to check. Where the user
-    has not set them all the check is left out, unless he has asked for it by its id: then it is a skip that says which
-    to set. Where he has, it runs from level standard on, also if its own is full."""
+    has not set them all the check is left out, unless it was asked for by its id: then it is a skip that says which
+    to set. Where all are set, it runs from level standard on, also if its own is full."""
 
 
 @dataclass(frozen=True, eq=False)

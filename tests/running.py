@@ -133,15 +133,15 @@ def torchrun(world: int, *arguments: str, options: Sequence[str] = ("--standalon
 
 def start_on(
     host: Host | None, rank: int, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, *,
-    cold: bool = False, before: str = "", wrap: Sequence[str] = (),
+    cold: bool = False, before: str = "", wrap: Sequence[str] = (), module: str = "preflight",
 ) -> Process:  # fmt: skip
-    """`preflight` with these words, on a host or on this machine; forked from a process that has imported torch, unless
-    it is to be `cold`, its environment does not allow it, or words `wrap` its command. `before`: lines of a shell, done
-    first (entering.prepare)."""
+    """`python -m` this module with these words, on a host or on this machine; forked from a process that has imported
+    torch, unless it is to be `cold`, its environment does not allow it, or words `wrap` its command. `before`: lines of
+    a shell, done first (entering.prepare)."""
     usual = environment()
     if not cold and not wrap and warm.fits(env, usual):
-        return warm.start(rank, words, {MARK: uuid.uuid4().hex, **env}, usual, folder, log, host, before)
-    command = [*wrap, *preflight(*words)]
+        return warm.start(rank, words, {MARK: uuid.uuid4().hex, **env}, usual, folder, log, host, before, module)
+    command = [*wrap, sys.executable, "-m", module, *words]
     if before:
         command = entering.prepared(before, str(folder), command)
     return subprocess.Popen(
@@ -174,11 +174,11 @@ class Run:
 
     def start_rank(
         self, rank: int, words: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None,
-        host: Host | None = None, before: str = "", wrap: Sequence[str] = (),
+        host: Host | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        """`preflight` with these words, as `start_on` starts it."""
+        """`preflight` with these words, as `start_on` starts it. `more`: its other arguments."""
         marked, log = {**env, MARK: self._mark}, self._log.fileno()
-        self.processes.append(start_on(host, rank, words, marked, cwd or self.folder, log, before=before, wrap=wrap))
+        self.processes.append(start_on(host, rank, words, marked, cwd or self.folder, log, **more))
 
     def marked(self) -> list[psutil.Process]:
         """All living processes of this run, whoever their parent is now."""
@@ -256,6 +256,16 @@ def _inode(path: Path) -> int | None:
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_ino
     return None
+
+
+def output_of(module: str, *words: str, limit_s: float, **more: str) -> str:
+    """What a module of the tests prints that starts ranks itself, without preflight's engine. `more`: its variables
+    over the usual ones."""
+    run = Run(ROOT, limit_s)
+    run.start_rank(0, words, environment(**{"PYTHONPATH": str(ROOT), **more}), module=module)
+    finished = run.finish()
+    assert finished.exit_codes == [0], finished.told()
+    return finished.output
 
 
 def run_ranks(

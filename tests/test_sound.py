@@ -88,7 +88,8 @@ def _pmi(rank: int, world: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("launch", "launcher"), [(_srun, "slurm"), (_mpirun, "mpi"), pytest.param(_pmi, "mpi", marks=pytest.mark.more)]
+    ("launch", "launcher"),
+    [(_srun, "slurm"), *(pytest.param(launch, "mpi", marks=pytest.mark.more) for launch in (_mpirun, _pmi))],
 )
 def test_cluster_launchers_are_sound(
     launch: Callable[[int, int], dict[str, str]], launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

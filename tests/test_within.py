@@ -42,6 +42,7 @@ def test_with_plain_variables_the_jobs_store_takes_the_port_after_ours(world: in
     holds(told_by(tmp_path, run, world))
 
 
+@pytest.mark.more
 def test_under_torchrun_nothing_of_it_reaches_the_launcher(tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT]

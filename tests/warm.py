@@ -102,9 +102,11 @@ class Forker:
                 _serve_at(place, self.channel, env)
 
     def fork(
-        self, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, host: "Host | None", before: str
-    ) -> Child:
+        self, module: str, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, host: "Host | None",
+        before: str,
+    ) -> Child:  # fmt: skip
         order = {
+            "module": module,
             "words": words,
             "env": env,
             "folder": str(folder),
@@ -162,13 +164,13 @@ _forkers: list[Forker] = []
 
 def start(
     rank: int, words: Sequence[str], env: Mapping[str, str], usual: Mapping[str, str], folder: Path, log: int,
-    host: "Host | None" = None, before: str = "",
+    host: "Host | None" = None, before: str = "", module: str = "preflight",
 ) -> Child:  # fmt: skip
-    """`python -m preflight` with these words. `env`: its own environment, which fits the `usual` one. `host`: of
+    """`python -m` this module with these words. `env`: its own environment, which fits the `usual` one. `host`: of
     tests/hosts.py, where it runs. `before`: lines of a shell, done first (entering.prepare)."""
     if not _forkers:
         _forkers.extend(Forker(number, usual) for number in range(2))
-    return _forkers[rank % 2].fork(words, env, folder, log, host, before)
+    return _forkers[rank % 2].fork(module, words, env, folder, log, host, before)
 
 
 # In the process that forks
@@ -272,7 +274,7 @@ def _become(order: dict[str, Any], log: int, place: int) -> NoReturn:
             _forget_preflight()
         with contextlib.suppress(ImportError):
             importlib.import_module("sitecustomize")
-        runpy.run_module("preflight", run_name="__main__", alter_sys=True)
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         if isinstance(end.code, str):

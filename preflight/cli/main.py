@@ -21,6 +21,7 @@ from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
 from preflight.results import console, report
+from preflight.results.destinations import Output
 
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
 ALONE_QUICK_S, DRIVER_S = 5.0, 60.0
@@ -154,7 +155,7 @@ def _run(options: argparse.Namespace) -> int:
     alone = here.launcher == "local"
     quick = level is Level.QUICK and _is_quick(selection, sources, asks_plugins=alone)
     if alone and not quick:
-        refused = report_refusal(options)
+        refused = Output(options.json, options.report).refusal(time.time())
         if refused:
             raise UsageError(refused)
         return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
@@ -199,16 +200,8 @@ def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
     return not is_sound or told == "quick"
 
 
-def report_refusal(options: argparse.Namespace) -> str:
-    """Before ranks are started: why the report could not be written, or ""."""
-    from preflight.results.destinations import Output
-
-    return Output(options.json, options.report).refusal(time.time())
-
-
 def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bool, alone: bool) -> NoReturn:
     from preflight.engine import supervisor
-    from preflight.results.destinations import Output
 
     alone_s = ALONE_QUICK_S + DRIVER_S * os.path.exists("/proc/driver/nvidia")
     default = alone_s if alone else DEADLINES_S[request.selection.level]
@@ -321,8 +314,6 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
     elif texts or policy:
         raise UsageError("--set and --config change nothing without --judge")
     if options.json:
-        from preflight.results.destinations import Output
-
         output = Output(options.json)
         output.print_json(shown, FactsStore())
         failed = output.write(shown, FactsStore(), "report.json")["failed"]

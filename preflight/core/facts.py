@@ -72,7 +72,7 @@ class FactsStore:
             self.note(check, rank, name)
 
     def add_text(self, name: str, text: str) -> None:
-        """Under its content hash, before it is known whose it is."""
+        """Under its content hash; `note` says which ranks have measured it."""
         self._texts[name] = zlib.compress(text.encode(), 1)
 
     def note(self, check: str, rank: int, name: str) -> None:

@@ -62,12 +62,7 @@ class Job:
             "world_size": self.world_size,
             "backend": self.backend,
             "nodes": [
-                {
-                    "node": node.node,
-                    "node_rank": node.node_rank,
-                    "ranks": rank_ranges.to_text(node.ranks),
-                    "addresses": list(node.addresses),
-                }
+                {**vars(node), "ranks": rank_ranges.to_text(node.ranks), "addresses": list(node.addresses)}
                 for node in self.nodes
             ],
             "missing_ranks": rank_ranges.to_text(self.missing),

@@ -124,7 +124,6 @@ def _wait(job: RunningJob, ranks: Ranks, stall: StallDetector) -> bool:
 
 
 def _report(asked: DebugRequest, folder: JobFolder, job: RunningJob, code: int, kept: tuple[str, ...]) -> None:
-    """Why it failed, after its own output."""
     _remove(folder, everything=folder.is_ours and code == 0)
     if code == 0 and folder.is_ours:
         return
@@ -173,9 +172,9 @@ def _explain(folder: JobFolder, asked: DebugRequest, code: int) -> dict[str, Any
     if code == 0:
         _keep_slower_paths(made)
     try:
-        output.write_folder(folder.path, made)
-    except OSError as error:
-        say(f"the report could not be written ({error.strerror})")
+        output.write(made, folder=folder.path)
+    except UsageError as error:
+        say(f"the report could not be written ({error})")
     return made
 
 

@@ -34,8 +34,6 @@ class WatchedRank:
 
 
 class Ranks:
-    """Of this host."""
-
     def __init__(self, folder: str) -> None:
         self._folder, self._node = folder, os.uname().nodename
         self._records = os.path.join(folder, "records")
@@ -65,7 +63,6 @@ class Ranks:
         return max(0.0, self._listed + SELDOM_S - time.monotonic())
 
     def list_records(self) -> None:
-        """Finds new ranks."""
         self._listed = time.monotonic()
         with contextlib.suppress(OSError):
             for name in os.listdir(self._records):
@@ -106,7 +103,6 @@ class Ranks:
                     os.unlink(recorder_path(self._folder, rank))
 
     def finish(self) -> None:
-        """After the job's end."""
         self.list_records()
         poll = select.poll()
         for descriptor in self.descriptors:

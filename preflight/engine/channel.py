@@ -9,7 +9,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("!I")
 MESSAGE_LIMIT = 64 * 1024 * 1024
-"""Bytes. A longer announcement means that somebody else wrote into the socket."""
+"""Bytes. A longer announcement means that something else wrote into the socket."""
 
 
 class Closed(Exception):  # noqa: N818 -- an event

@@ -74,7 +74,12 @@ class Coordinator:
             if why_not is not None:
                 self._add(Result(spec.id, spec.title, spec.plan.facts_version, skipped=why_not))
             elif self._is_called_for(spec):
-                self._add_if_it_applies(self._check(spec))
+                result = self._check(spec)
+                if result.applies or spec.id in self.request.selection.ids:
+                    self._add(result)
+                else:
+                    self._left_out.append(result)
+                    self._screen.left_out(spec.id)
         self._judge_late_strangers()
         if self._no_time_for:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.loop.deadline_s))
@@ -84,21 +89,14 @@ class Coordinator:
         baseline = self.request.baseline
         if baseline is None:
             return
-        unlike = run_findings.unlike_baseline(baseline, self.job)
-        if unlike is not None:
-            self.add_run_finding(unlike)
+        incomparable = run_findings.incomparable_baseline(baseline, self.job)
+        if incomparable is not None:
+            self.add_run_finding(incomparable)
             return
         for spec in specs:
             comparable = spec.plan.baseline and baseline.facts_versions.get(spec.id) == spec.plan.facts_version
             for ranks, text in baseline.facts.groups(spec.id) if comparable else ():
                 self.book.add(f"{BASELINE}{spec.id}", ranks, text)
-
-    def _add_if_it_applies(self, result: Result) -> None:
-        if result.applies or result.check in self.request.selection.ids:
-            self._add(result)
-        else:
-            self._left_out.append(result)
-            self._screen.left_out(result.check)
 
     def _add(self, result: Result) -> None:
         self.results.append(result)
@@ -138,10 +136,8 @@ class Coordinator:
 
     def _is_called_for(self, spec: Spec) -> bool:
         found = {result.check for result in self.results if result.status in ("fail", "warn")}
-        return not spec.plan.when or self._is_asked_for(spec.id) or bool(found & set(spec.plan.when))
-
-    def _is_asked_for(self, check: str) -> bool:
-        return bool(self.request.selection.only) and self.request.selection.names(check)
+        is_asked_for = bool(self.request.selection.only) and self.request.selection.names(spec.id)
+        return not spec.plan.when or is_asked_for or bool(found & set(spec.plan.when))
 
     # One check
 

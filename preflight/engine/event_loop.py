@@ -142,10 +142,6 @@ class EventLoop:
         for start in range(0, len(keys), at_once):
             yield from self.request("fetch", keys=keys[start : start + at_once])
 
-    def errand_pids(self) -> set[int]:
-        """Children that work for the supervisor at this moment."""
-        return {child.pid for child in self._errands}
-
     def begin_ending(self) -> None:
         """From here on signals are ignored, and what is left to do gets time for it."""
         self.ending = True
@@ -173,7 +169,7 @@ class EventLoop:
             poll.poll(max(0.0, bound) * 1000)
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(4096)
-        for child in self._children():
+        for child in self.children():
             child.channel.flush()
         if self.slot:
             self.slot.tick()
@@ -188,7 +184,7 @@ class EventLoop:
         if self.watches_launcher and os.getppid() != self._parent:
             raise Interrupted(f"its launcher (process {self._parent}) has died")
 
-    def _children(self) -> Iterator[Child]:
+    def children(self) -> Iterator[Child]:
         if self.store and self.store.child:
             yield self.store.child
         if self.slot and self.slot.worker:
@@ -197,7 +193,7 @@ class EventLoop:
 
     def _descriptors(self) -> dict[int, int]:
         found = {self._woken.fileno(): select.POLLIN}
-        for child in self._children():
+        for child in self.children():
             if not child.channel.closed:
                 found[child.channel.fileno()] = select.POLLIN | (select.POLLOUT if child.channel.wants_to_write else 0)
             if child.fileno() >= 0 and not child.silent:

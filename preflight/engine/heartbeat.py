@@ -16,7 +16,7 @@ BEATS_AT_ONCE = 512
 
 
 class StoodStill(Exception):  # noqa: N818 -- an event
-    """Another rank gave up on this one, which was stopped or starved: it can blame nobody now."""
+    """Another rank gave up on this one, which was stopped or starved: it cannot blame others now."""
 
 
 class Silence:

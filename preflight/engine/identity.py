@@ -10,6 +10,7 @@ from typing import Any
 
 from preflight.sdk import addresses
 from preflight.sdk.addresses import Address
+from preflight.sdk.files import read as read_file
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torch's env:// rendezvous and its launcher's scripts rely on."""
@@ -21,7 +22,7 @@ CALL = "PREFLIGHT_CALL"
 PARENT = "PREFLIGHT_PARENT"
 """The training process that started this one."""
 MOST_RANKS = 10**6
-"""A larger number is no world size: somebody took a job's id."""
+"""A larger number is no world size, but a job's id."""
 STEP_PORTS = 20000
 """First of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
 ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
@@ -127,7 +128,7 @@ def _mpi(environ: Mapping[str, str]) -> LaunchIdentity:
     )
     local_rank = read.number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
     local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-    # All ranks of one node are children of one mpirun or daemon; over nodes somebody must name a host.
+    # All ranks of one node are children of one mpirun or daemon; over several nodes a host must be named.
     one_node = local_size is not None and local_size == world_size
     name = environ.get("PMIX_NAMESPACE") or (str(os.getppid()) if one_node else None)
     return _identity(
@@ -191,21 +192,13 @@ def _node_key(node_rank: int | None) -> str:
     """What tells machines and containers apart, and the launcher's number of the node: alone it may be stale, as
     where a batch script's environment is carried to another host."""
     number = "" if node_rank is None else f"node {node_rank}"
-    return "|".join((number, socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id"), namespace("net")))
+    return "|".join((number, socket.gethostname(), read_file("/proc/sys/kernel/random/boot_id"), namespace("net")))
 
 
 def namespace(kind: str) -> str:
     """Process numbers (pid) mean the same only within one, and names of hosts (net) may: containers have their own."""
     try:
         return os.readlink(f"/proc/self/ns/{kind}")
-    except OSError:
-        return ""
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
     except OSError:
         return ""
 

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
@@ -32,17 +32,8 @@ class NoCoordinator(Exception):  # noqa: N818 -- an event
     """Rank 0 does not answer, or answers no more. Its text says which."""
 
 
-@dataclass(frozen=True)
-class Welcome:
-    """Rank 0's answer to a process."""
-
-    run_id: str
-    place: str
-    """member, or why it has no place (see membership.py)."""
-
-
-def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> Welcome:
-    """Raises NoCoordinator."""
+def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> tuple[str, str]:
+    """(the run's id; "member", or why this process has no place: see membership.py). Raises NoCoordinator."""
     start, end = time.monotonic(), loop.until(within_s)
     while time.monotonic() < end:
         answer = loop.request("fetch", keys=[store_keys.welcome(nonce)])[0]
@@ -50,7 +41,7 @@ def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s:
             welcome = json.loads(answer)
             entry = json.dumps({"nonce": nonce, "rank": launch.rank})
             loop.request("append", key=store_keys.here(welcome["run"]), value=entry)
-            return Welcome(welcome["run"], welcome["place"])
+            return welcome["run"], welcome["place"]
         loop.pump(max(0.02, poll_every(launch.world_size)))
     raise NoCoordinator(
         f"rank 0 did not answer within {time.monotonic() - start:.0f} s: it never started, or cannot reach the store"

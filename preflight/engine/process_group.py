@@ -4,12 +4,12 @@ import contextlib
 import gc
 import os
 import warnings
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from preflight.core.answer import Failure, Returned
 from preflight.core.exceptions import in_one_line
+from preflight.core.finding import RUN, Reported
 from preflight.engine.event_loop import EventLoop
 from preflight.errors import UsageError
 
@@ -77,7 +77,7 @@ class GroupMaker:
         return self.again(deadline_s, self._parts[group_ranks])
 
     def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":
-        """A client of its own for one measurement, which stands in nobody's way. Raises Skip and DistError."""
+        """A client of its own for one measurement, which blocks no other. Raises Skip and DistError."""
         from preflight.check import Skip
 
         if self.endpoint is None:
@@ -134,18 +134,9 @@ def import_torch() -> None:
             os.environ["OPENBLAS_NUM_THREADS"] = threads
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """Why the backend that was chosen may not be the one the job will use."""
-
-    severity: str
-    text: str
-    fix: str
-
-
-def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[str, Doubt | None]:
-    """nccl where torch can use a GPU, else gloo; asked in a child, since the driver may hang. Raises UsageError
-    where nccl is wished and no GPU is there."""
+def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[str, Reported | None]:
+    """nccl where torch can use a GPU, else gloo; asked in a child, since the driver may hang. With it why the job may
+    use another one. Raises UsageError where nccl is wished and no GPU is there."""
     has_gpus = os.path.exists("/dev/nvidiactl") and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
     if wish == "gloo":
         return wish, None
@@ -158,9 +149,8 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
         answer = loop.ask("backend", lambda: {"gpus": torch.cuda.device_count()}, DRIVER_S)
     if isinstance(answer, Failure):
         text = f"torch.cuda.device_count() {answer.text}, so the plan runs on gloo; expected an answer"
-        return "gloo", Doubt(
-            "fail", text, "The GPU driver does not answer: see nvidia-smi and dmesg; reset or drain the node."
-        )
+        fix = "The GPU driver does not answer: see nvidia-smi and dmesg; reset or drain the node."
+        return "gloo", Reported(severity="fail", code=f"{RUN}.backend", message=text, fix=fix)
     if answer.value["gpus"] and torch.distributed.is_nccl_available():
         return "nccl", None
     if wish == "nccl":
@@ -168,6 +158,5 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
     if not has_gpus:
         return "gloo", None
     text = f"GPUs are here, but torch {torch.__version__} cannot use them: the plan runs on gloo, and no GPU is tested"
-    return "gloo", Doubt(
-        "warn", text, "Install a CUDA build of torch that fits the driver (nvidia-smi names its version)."
-    )
+    fix = "Install a CUDA build of torch that fits the driver (nvidia-smi names its version)."
+    return "gloo", Reported(severity="warn", code=f"{RUN}.backend", message=text, fix=fix)

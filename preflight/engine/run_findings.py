@@ -32,7 +32,7 @@ def run_finding(severity: str, slug: str, message: str, fix: str, where: Mapping
     return Reported(severity=severity, code=f"{RUN}.{slug}", message=message, where=dict(where or {}), fix=fix)
 
 
-def unlike_baseline(baseline: Baseline, job: Job) -> Reported | None:
+def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:
     """Where its figures say nothing of this job."""
     theirs, ours = (f"{compared.world_size} ranks on {compared.backend}" for compared in (baseline.job, job))
     if theirs == ours:
@@ -80,7 +80,7 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
             "fail", "rendezvous", f"{why}, expected an address", fix, {**where, "variable": "MASTER_ADDR"}
         )
     if "EADDRINUSE" in str(why):
-        fix = f"See who has it: ss -ltnp 'sport = :{here.master_port}'; end that, or take another MASTER_PORT."
+        fix = f"See which process has it: ss -ltnp 'sport = :{here.master_port}'; end it, or set another MASTER_PORT."
         text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected it free"
         return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
     who = "torchrun's agent" if here.agent_store else "rank 0"
@@ -90,7 +90,7 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
 
 
 def interrupted(how: str) -> Reported:
-    fix = "See who ended it (scancel, a time limit, Ctrl-C); run it again."
+    fix = "Find out what ended it (scancel, a time limit, Ctrl-C), then run it again."
     return run_finding("error", "interrupted", f"the run was interrupted: {how}", fix)
 
 
@@ -114,13 +114,13 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding("fail", "lost", text, fix, own_job(here, follower).where(0))
     if here.problems:
         every = "; ".join(f"{name} {what}" for name, what in here.problems)
-        fix = "Mend the launcher's line or script, or use torchrun, which sets them all."
+        fix = "Fix the launcher's command line or script, or use torchrun, which sets them all."
         where = {"node": here.node_name, "variable": here.problems[0][0]}
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
         )
     if isinstance(why, TorchBroken):
-        fix = "Mend it until this works on the node: python -c 'import torch.distributed'"
+        fix = "Repair the installation until this works on the node: python -c 'import torch.distributed'"
         return run_finding(
             "fail", "torch", f"{why}, expected it to work", fix, own_job(here, follower).where(here.rank or 0)
         )

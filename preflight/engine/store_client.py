@@ -29,7 +29,7 @@ SERVE_S = 30.0
 
 
 def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":
-    """A client, or with `is_master` the server, that waits for nobody. Raises torch's DistError."""
+    """A client, or with `is_master` the server, that waits for no worker. Raises torch's DistError."""
     from torch import distributed as dist
 
     try:  # torch would try for the whole timeout, and then not say why
@@ -103,10 +103,6 @@ def _answer(store: "TCPStore", request: dict[str, Any]) -> dict[str, Any]:
         return {"error": in_one_line(error)}
 
 
-def _put(store: "TCPStore", request: dict[str, Any]) -> None:
-    store.set(request["key"], request["value"])
-
-
 def _put_once(store: "TCPStore", request: dict[str, Any]) -> None:
     if not store.check([request["key"]]):
         store.set(request["key"], request["value"])
@@ -116,10 +112,6 @@ def _append(store: "TCPStore", request: dict[str, Any]) -> int:
     index = store.add(request["key"], 1)
     store.set(f"{request['key']}/{index}", request["value"])
     return int(index)
-
-
-def _count(store: "TCPStore", request: dict[str, Any]) -> int:
-    return int(store.add(request["key"], 0))
 
 
 def _fetch(store: "TCPStore", request: dict[str, Any]) -> list[str | None]:
@@ -136,10 +128,10 @@ def _delete(store: "TCPStore", request: dict[str, Any]) -> None:
 
 
 _OPERATIONS: dict[str, Callable[["TCPStore", dict[str, Any]], Any]] = {
-    "put": _put,
+    "put": lambda store, request: store.set(request["key"], request["value"]),
     "put_once": _put_once,
     "append": _append,
-    "count": _count,
+    "count": lambda store, request: int(store.add(request["key"], 0)),
     "fetch": _fetch,
     "delete": _delete,
 }
@@ -181,7 +173,7 @@ class StoreClient:
         return self._await(self._next, self.patience_s, "did not answer").get("value")
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """A request whose answer nobody waits for."""
+        """A request without an answer."""
         if not self.lost:
             self.child.channel.send({"id": 0, "do": do, **arguments})
 

@@ -145,19 +145,19 @@ class Supervisor:
         return child
 
     def _spared(self) -> set[int]:
-        children = [self._store_host, self.loop.store.child if self.loop.store else None]
-        return {child.pid for child in children if child is not None} | self.loop.errand_pids() | self._not_ours
+        hosts = [self._store_host] if self._store_host else []
+        return {child.pid for child in (*hosts, *self.loop.children())} | self._not_ours
 
     # Every rank but 0
 
     def _follow(self) -> int:
         wait_s = self.window_s + 10.0
-        welcome = await_welcome(self.loop, self.here, self.nonce, wait_s)
+        run_id, place = await_welcome(self.loop, self.here, self.nonce, wait_s)
         self.loop.world_size = self.here.world_size
-        rank = self.here.rank if welcome.place == "member" else None
+        rank = self.here.rank if place == "member" else None
         if rank is not None:
-            self.loop.beat_key = store_keys.beat(welcome.run_id, rank)
-        self.follower = Participant(self.loop, rank, self.nonce, welcome.run_id, partial(self.new_slot, welcome.run_id))
+            self.loop.beat_key = store_keys.beat(run_id, rank)
+        self.follower = Participant(self.loop, rank, self.nonce, run_id, partial(self.new_slot, run_id))
         verdict = self.follower.run()
         return self.part(verdict, self.follower.rank)
 

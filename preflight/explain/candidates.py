@@ -91,40 +91,25 @@ def from_lines(
 
 
 def ranks_of(lines: Iterable[Line]) -> frozenset[int]:
-    """The ranks that wrote them."""
     return frozenset(line.rank for line in lines if line.rank is not None)
 
 
 def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
     """By role, then by weight; among about equal ones, the earliest first."""
-    left, ordered = sorted(candidates, key=_by_weight), []
+    left = sorted(candidates, key=lambda c: (ROLES.index(c.role), -c.weight, c.moment, c.slug, c.message))
+    ordered = []
     while left:
-        equal = [
-            candidate
-            for candidate in left
-            if candidate.role == left[0].role and candidate.weight >= left[0].weight - AS_GOOD
-        ]
-        first = min(
-            equal, key=lambda candidate: (candidate.moment, -candidate.weight, candidate.slug, candidate.message)
-        )
-        ordered.append(first)
-        left.remove(first)
+        equal = [c for c in left if c.role == left[0].role and c.weight >= left[0].weight - AS_GOOD]
+        ordered.append(min(equal, key=lambda c: (c.moment, -c.weight, c.slug, c.message)))
+        left.remove(ordered[-1])
     return ordered
-
-
-def _by_weight(candidate: Candidate) -> tuple[Any, ...]:
-    return (ROLES.index(candidate.role), -candidate.weight, candidate.moment, candidate.slug, candidate.message)
 
 
 def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
     """The signatures that were seen and meet their conditions."""
-    seen = [book.by_name[name] for name in evidence.seen if name in book.by_name]
-    met = [row for row in seen if {*row.needs} <= evidence.seen.keys()]
-    return [
-        row
-        for row in met
-        if not any(_contradicts(evidence, name, row) for name in evidence.seen.keys() & {*row.unless})
-    ]
+    names = evidence.seen.keys()
+    met = [row for name in names if (row := book.by_name.get(name)) and {*row.needs} <= names]
+    return [row for row in met if not any(_contradicts(evidence, name, row) for name in names & {*row.unless})]
 
 
 def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
@@ -137,15 +122,10 @@ def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
     return not (over and evidence.failed_after(last))
 
 
-def from_rows(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
-    """A candidate per signature."""
-    return [_from_row(evidence, row) for row in rows if row.slug]
-
-
-def _from_row(evidence: Evidence, row: Signature) -> Candidate:
+def from_row(evidence: Evidence, row: Signature) -> Candidate:
+    """From a signature that has a slug and was seen."""
     matches, kept = evidence.matches(row.name), evidence.seen[row.name]
-    sentences = _sentences(matches)
-    message = words.some(sentences, MOST_NAMED, "; ", "; ")
+    message = words.some(_sentences(matches), MOST_NAMED, "; ", "; ")
     first = matches[0]
     to_all = row.slug == "external_signal" and len(kept.ranks) > 1
     where = {} if to_all else _common_culprit(matches)
@@ -176,13 +156,11 @@ def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
     """The sources are named once if they say several things."""
     before = ""
     for text, lines in speakers.items():
-        who = _describe_sources(lines) if _names_no_source(text) else ""
+        who = "" if {"rank", "ranks", "node"} & {*text.split()} else _describe_sources(lines)
         yield text if who == before else f"{who}{text}"
         before = who
 
 
-def _names_no_source(text: str) -> bool:
-    return not any(word in text.split() for word in ("rank", "ranks", "node"))
 
 
 def _describe_sources(lines: Sequence[Line]) -> str:

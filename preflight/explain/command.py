@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from preflight import __version__
 from preflight.core import rank_ranges, words
 from preflight.core.finding import Reported
 from preflight.core.job import Job
@@ -27,13 +26,15 @@ from preflight.explain.inputs import Input, Unread, find
 from preflight.explain.read.reader import Reader
 from preflight.failure_book.book import Book, book
 from preflight.failure_book.line import Line
-from preflight.results import progress, report, result
+from preflight.results import progress, report
 from preflight.results.console import read_words
 from preflight.results.destinations import Output
 from preflight.results.result import Result
 
 CHECK = "preflight.explain"
 TITLE = "The job did not fail"
+FIX_NOTHING_READ = "Give the job's own output (stdout and stderr of all ranks), or the folder that holds it."
+FIX_NOT_ALL_READ = "Check that they are complete and readable, and run explain again; or name the files that matter."
 OnProgress = Callable[[int, int], None]
 """Bytes read, and bytes in all."""
 INTERRUPTED = 130
@@ -102,10 +103,12 @@ def explain_paths(
         "unread": [{"file": skipped.shown, "why": skipped.why} for skipped in unread],
     }
     findings = [_finding(cause) for cause in causes]
+    broken = [skipped for skipped in unread if skipped.broken]
     if not about["files"] and not findings:
-        findings = [_nothing_read(unread)]
-    elif not any(finding.severity == "fail" for finding in findings):
-        findings = [*_not_all_read([skipped for skipped in unread if skipped.broken]), *findings]
+        findings = [_unreadable("nothing could be read, expected a log, a dump or a report", unread, FIX_NOTHING_READ)]
+    elif broken and not any(finding.severity == "fail" for finding in findings):  # the cause may be there
+        text = "no failure was found, but files that may show one could not be read"
+        findings = [_unreadable(text, broken, FIX_NOT_ALL_READ), *findings]
     return _report(findings, about, evidence.job(), list(paths), time.monotonic() - began)
 
 
@@ -138,29 +141,14 @@ def _report(
     findings: list[Reported], about: dict[str, Any], job: Job, command: list[str], seconds: float
 ) -> report.Report:
     summary = read_words(about) + ": nothing wrong found" * (not findings)
-    results = [Result(CHECK, TITLE, findings=findings, summary=summary)]
-    word = result.verdict(results)
-    made = {
-        "schema": report.SCHEMA,
-        "preflight": __version__,
-        "run": str(uuid.uuid4()),
-        "started": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "seconds": round(seconds, 2),
-        "verdict": word,
-        "exit_code": result.exit_code(word, results, strict=False),
-        "command": ["explain", *command],
-        "options": {},
-        "policy": {"severities": {}, "waivers": [], "strict": False},
-        "job": {**job.to_json(), "missing_ranks": ""},
-        "checks": [check.to_json(job) for check in results],
-        "explained": about,
-    }
-    return _sound(report.without_secrets(made, Scrubber(os.environ)))
-
-
-def _sound(made: report.Report) -> report.Report:
-    """Without lone surrogates, which file names and others' JSON may hold, and strict readers refuse."""
-    text = json.dumps(made, ensure_ascii=False, allow_nan=False)
+    started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    made = report.build(
+        run_id=str(uuid.uuid4()), started=started, seconds=seconds, command=["explain", *command], options={}, job=job,
+        results=[Result(CHECK, TITLE, findings=findings, summary=summary)],
+    )  # fmt: skip
+    made |= {"job": {**made["job"], "missing_ranks": ""}, "explained": about}
+    text = json.dumps(report.without_secrets(made, Scrubber(os.environ)), ensure_ascii=False, allow_nan=False)
+    # without lone surrogates, which file names and others' JSON may hold, and strict readers refuse
     cleaned: report.Report = json.loads(text.encode("utf-8", "replace"))
     return cleaned
 
@@ -174,35 +162,18 @@ def _finding(cause: Candidate) -> Reported:
         noticed_by=rank_ranges.to_text(cause.ranks),
         evidence={
             "confidence": cause.confidence,
-            "lines": [_quoted(line) for line in cause.lines],
+            "lines": [
+                {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
+                for line in cause.lines
+            ],
             "also": [{"file": file, "text": text} for file, text in cause.quotes],
         },
         fix=cause.fix,
     )
 
 
-def _quoted(line: Line) -> dict[str, Any]:
-    return {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
-
-
-def _nothing_read(unread: Sequence[Unread]) -> Reported:
-    why = _named(unread) or "the folders hold no log"
-    text = f"nothing could be read, expected a log, a dump or a report: {why}"
-    fix = "Give the job's own output (stdout and stderr of all ranks), or the folder that holds it."
-    return _unreadable(text, fix)
-
-
-def _not_all_read(broken: Sequence[Unread]) -> list[Reported]:
-    """What was not read may hold the cause: the job is not called healthy because of the rest."""
-    text = f"no failure was found, but files that may show one could not be read: {_named(broken)}"
-    fix = "Check that they are complete and readable, and run explain again; or name the files that matter."
-    return [_unreadable(text, fix)] if broken else []
-
-
-def _named(unread: Sequence[Unread]) -> str:
-    return words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
-
-
-def _unreadable(text: str, fix: str) -> Reported:
+def _unreadable(text: str, unread: Sequence[Unread], fix: str) -> Reported:
+    files = words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
+    message = f"{text}: {files or 'the folders hold no log'}"
     evidence = {"confidence": "high", "lines": [], "also": []}
-    return Reported(severity="error", code=reports.UNREADABLE, message=text, evidence=evidence, fix=fix)
+    return Reported(severity="error", code=reports.UNREADABLE, message=message, evidence=evidence, fix=fix)

@@ -63,9 +63,12 @@ def _unread(report: Report) -> list[str]:
 
 def _verdict(report: Report) -> str:
     first = next(findings(report), None)
+    slow = first is not None and first.code == "explain.degraded_path"
     meaning = {
         "fail": f"most probably {first.code}, confidence {first.evidence['confidence']}" if first else "",
-        "warn": _of_warning(first.code) if first else "",
+        "warn": "nothing failed, but it runs slower than it could"
+        if slow
+        else "something is wrong; no failure was found",
         "pass": "nothing wrong found in these logs",
         "error": "it is unknown whether something failed",
     }[report["verdict"]]
@@ -73,13 +76,7 @@ def _verdict(report: Report) -> str:
     return f"verdict: {word} ({meaning}), exit code {report['exit_code']}, {report['seconds']:.1f} s"
 
 
-def _of_warning(code: str) -> str:
-    slow = code == "explain.degraded_path"
-    return "nothing failed, but it runs slower than it could" if slow else "something is wrong; no failure was found"
-
-
 def markdown(report: Report) -> str:
-    """For a ticket or a chat."""
     text_lines = [
         f"# preflight explain: {report['verdict'].upper()}",
         "",

@@ -10,7 +10,7 @@ from preflight.explain import candidates
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, Candidate
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs import exceptions, exit_codes, membership, progress, timeouts
+from preflight.explain.logs import exceptions, exit_codes, membership, timeouts
 from preflight.failure_book.book import Book, Signature
 
 OTHERS = 3
@@ -60,7 +60,10 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
     victims = _noticing(first).union(*(consequence.ranks for consequence in after))
     return [
         replace(_concluded(_with_log_to_read(first), book, sure), ranks=victims - {first.where.get("rank")}),
-        *(replace(_concluded(_possible(candidate), book, "low"), severity="warn") for candidate in rivals),
+        *(
+            replace(_concluded(rival, book, "low"), severity="warn", message=f"also possible: {rival.message}")
+            for rival in rivals
+        ),
         *warnings,
         *after,
     ]
@@ -85,8 +88,8 @@ def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -
 
 def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
     superseded = SUPERSEDED | exit_codes.superseded(evidence)
-    plain = candidates.from_rows(evidence, (row for row in rows if row.name not in superseded))
-    reasoned = (timeouts, progress, exit_codes, exceptions, membership)
+    plain = [candidates.from_row(evidence, row) for row in rows if row.slug and row.name not in superseded]
+    reasoned = (timeouts, exit_codes, exceptions, membership)
     return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
 
 
@@ -158,12 +161,10 @@ def _confidence(first: Candidate, others: Sequence[Candidate]) -> str:
 
 
 def _contradicted(first: Candidate, others: Sequence[Candidate]) -> bool:
-    near = [
-        candidate
-        for candidate in others
-        if candidate.role == first.role == "cause" and candidate.weight >= first.weight - AS_GOOD
-    ]
-    return any(not _same_line(first, candidate) for candidate in near)
+    return any(
+        other.role == first.role == "cause" and other.weight >= first.weight - AS_GOOD and not _same_line(first, other)
+        for other in others
+    )
 
 
 def _same_line(candidate: Candidate, other: Candidate) -> bool:
@@ -173,23 +174,11 @@ def _same_line(candidate: Candidate, other: Candidate) -> bool:
 def _rivals(first: Candidate, others: Sequence[Candidate], sure: str) -> list[Candidate]:
     """Candidates that may be causes themselves: about as direct, and from another line. If the first is only a guess,
     the next one is reported whatever its weight."""
+    apart = [other for other in others if other.role != "fallout" and not _same_line(first, other)]
     if sure == "low":
-        rivals = (
-            candidate
-            for candidate in others
-            if candidate.role != "fallout" and candidate.weight >= FAINT and not _same_line(first, candidate)
-        )
-        return list(rivals)[:1]
-    able = [
-        candidate for candidate in others
-        if candidate.role in (first.role, "cause") and candidate.role != "fallout"
-        and candidate.weight >= max(first.weight - CONTENDER, MEDIUM) and not _same_line(first, candidate)
-    ]  # fmt: skip
-    return able[:OTHERS]
-
-
-def _possible(candidate: Candidate) -> Candidate:
-    return replace(candidate, message=f"also possible: {candidate.message}")
+        return [other for other in apart if other.weight >= FAINT][:1]
+    least = max(first.weight - CONTENDER, MEDIUM)
+    return [other for other in apart if other.role in (first.role, "cause") and other.weight >= least][:OTHERS]
 
 
 def _with_log_to_read(first: Candidate) -> Candidate:

@@ -35,8 +35,6 @@ Times = Mapping[str, float]
 
 @dataclass
 class Occurrences:
-    """The matches of one signature."""
-
     count: int = 0
     first: dict[str, list[tuple[Match, Times]]] = field(default_factory=dict)
     """By source: see `_source`."""
@@ -53,7 +51,6 @@ class Occurrences:
         return any(group in match.groups for match, _ in next(iter(self.first.values()), []))
 
     def with_times(self) -> list[tuple[Match, Times]]:
-        """The same, with the times."""
         return [*(timed for of_source in self.first.values() for timed in of_source), *self.last.values()]
 
 

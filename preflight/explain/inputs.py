@@ -242,7 +242,6 @@ def _kind_of_json(read: dict[str, Any]) -> str:
 
 
 def _parsed(text: bytes) -> Any:
-    """None: it is not JSON."""
     try:
         return json.loads(text, parse_int=float)  # int() refuses 5,000 digits
     except (ValueError, RecursionError):

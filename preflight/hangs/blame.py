@@ -23,16 +23,16 @@ FIXES = {
     "lost": "Look at that rank's own output and at its node (ssh, dmesg); leave the node out if it is gone.",
     "crashed": "See its stack and log (--report DIR, in DIR/logs), or run it alone: --only {check}.",
     "raised": "See its stack (--report DIR, in DIR/logs), or run it alone: --only {check}.",
-    "bad_facts": "Mend the check: facts are JSON's types, at most 1 MiB, without NaN.",
+    "bad_facts": "Fix the check: facts are JSON's types, at most 1 MiB, without NaN.",
     "timed_out": "See its stack for where it waits (--report DIR, in DIR/logs).",
     "cut_short": "Give the run more time (--deadline), or fewer checks (--only).",
     "links": "Look at the links between these ranks (network, firewall, NVLink), then at the stacks (--report DIR).",
     "slow": "Nothing hangs: compare its speed with an earlier run of this job, and see what else runs on the nodes.",
     "own_fault": "A fault of preflight, not of the machine: please report it with that rank's output.",
-    "stopped": "Somebody stopped this process (SIGSTOP, a debugger, a job suspension): find out who, then run again.",
+    "stopped": "Something stopped this process (SIGSTOP, a debugger, a suspended job): find out what, then run again.",
     "out_of_step": (
-        "Find where this rank takes another way than the others (a condition on the rank, uneven data, other code or "
-        "settings on its node): its stack and last collectives are in DIR/logs (--report DIR)."
+        "Find where this rank goes a different way (a condition on the rank, uneven data, different code or settings "
+        "on its node): its stack and last collectives are in DIR/logs (--report DIR)."
     ),
     "uninterruptible": "It waits in the kernel for a device or a file system: see dmesg on the node; reboot it.",
 }
@@ -54,7 +54,7 @@ def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job
         dragged = {rank for rank, outcome in bad.items() if outcome.kind == "lost" and outcome.aborted}
         told = {rank: message(bad[rank]) for rank in set(bad) - dragged}
     victims = set(bad) - set(told)
-    if not told:  # nobody explains them: they stand for themselves
+    if not told:  # no rank explains them: they stand for themselves
         if parted:
             return [_parted(check, bad, outcomes, parted[0])]
         if _all_wait(bad):
@@ -144,7 +144,7 @@ def _left_the_others_waiting(outcome: Outcome) -> bool:
 
 def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
     """The few ranks in an earlier collective than the others, or in another operation or shape. Where few are ahead,
-    they may have left one out, or rightly be done with it (who broadcasts is): nobody is named."""
+    they may have left one out, or rightly be done with it (the root of a broadcast is): no rank is named."""
     seen = {rank: outcome.collective for rank, outcome in bad.items() if outcome.collective and _is_inside(outcome)}
     numbers = {collective["number"] for collective in seen.values()}
     if len(numbers) > 1:
@@ -192,7 +192,7 @@ def _all_at_work(outcomes: Mapping[int, Outcome]) -> bool:
 
 
 def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> Reported:
-    """One finding, in which nobody is to blame."""
+    """One finding without a culprit."""
     first = next(iter(outcomes.values()))
     entered = [group["entered"] for outcome in outcomes.values() for group in outcome.recorded or () if group["world"]]
     message = (
@@ -219,13 +219,13 @@ def _parted(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outco
     )
     fix = (
         "Compare both sides' stacks and last collectives (--report DIR, in DIR/logs): a condition on the rank, uneven "
-        "data, other code or settings on one node."
+        "data, different code or settings on one node."
     )
     return _reported(check, Severity.FAIL, "out_of_step", message, set(bad), fix)
 
 
 def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> Reported:
-    """One finding without a culprit: honest where nothing tells who it is."""
+    """One finding without a culprit: nothing tells which rank it is."""
     first = next(iter(bad.values()))
     why = f" ({first.reason})" if first.reason else ""
     kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"

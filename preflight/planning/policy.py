@@ -11,7 +11,7 @@ from preflight.core.job import Job
 
 @dataclass(frozen=True)
 class Waiver:
-    """A finding that may be for a while: it is shown and counted, and stands in nobody's way."""
+    """A finding that is accepted for a while: it is shown and counted, and blocks nothing."""
 
     code: str
     until: str

@@ -196,7 +196,7 @@ def import_module(source: Source) -> ModuleType:
         spec.loader.exec_module(module)
         return module
     if source.kind == "module" and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # the user's own code: only in a child that is his alone
+        sys.path.insert(0, os.getcwd())  # the user's own code: only in a child of its own
     return importlib.import_module(source.target.partition(":")[0])
 
 

@@ -19,8 +19,6 @@ WAITED = "See node 0's output: it names who joined. Start all nodes within the t
 
 
 class ClientNode(RendezvousNode):
-    """Any node except node 0."""
-
     _last: Reach = NOTHING
     """What it last saw of the endpoint."""
 

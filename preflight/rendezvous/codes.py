@@ -106,7 +106,6 @@ BROKEN_TORCH = Code("torch cannot be imported on a node.", fix="There: python -c
 
 
 def by_slug() -> dict[str, Code]:
-    """All codes."""
     return {name.lower(): value for name, value in globals().items() if isinstance(value, Code)}
 
 

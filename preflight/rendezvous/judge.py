@@ -69,7 +69,6 @@ def judge(seen: Observations) -> Iterator[Finding]:
 
 
 def _present(seen: Observations) -> dict[int, NodeArrival]:
-    """Nodes that stayed to the end."""
     return {number: arrival for number, arrival in seen["arrivals"].items() if number in seen["reached"]}
 
 
@@ -160,7 +159,6 @@ def alone(arrival: NodeArrival, host: str) -> Iterator[Finding]:
 
 
 def unreached(reach: Reach, host: str, port: int, node: str) -> Finding:
-    """Why a node that is not node 0 does not reach the endpoint."""
     evidence = {"name": host, "port": port}
     connections = reach["connections"]
     text = f"{reachability.why(reach, host, port)}, expected node 0's store at {host}:{port}"

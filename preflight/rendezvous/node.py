@@ -138,7 +138,6 @@ class RendezvousNode:
         self._store_client = self.loop.store = None
 
     def arrival(self, reach: Reach) -> NodeArrival:
-        """What this node reports of itself."""
         request, used = self.request, tcp.used(reach["connections"])
         about: dict[str, Any] = {"full_name": self.name, "serves": None, "nameless": ""}
         asked = [tcp.mapped(used["address"])] if used else []
@@ -170,7 +169,6 @@ class RendezvousNode:
         return Stopped(codes.FOREIGN.fail(f"{text}; expected only its own", evidence=self.evidence), is_final=True)
 
     def failure(self, code: Code, text: str, **evidence: Any) -> Finding:
-        """A finding about this node."""
         return code.fail(text, node=self.name, evidence={**self.evidence, **evidence})
 
     def stopped(self, code: Code, text: str, *, is_final: bool = False) -> Stopped:

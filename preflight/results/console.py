@@ -47,7 +47,7 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
 
 
 def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> str:
-    """A family of which all passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`, the last one's."""
+    """All checks passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`, the last one's."""
     names = ", ".join(check["check"].partition(".")[2] for check in checks)
     names += f"; {checks[-1]['summary']}" if checks[-1]["summary"] else ""
     seconds = sum(check["seconds"]["max"] for check in checks)

@@ -174,7 +174,7 @@ def _as_json(check: Check, finding: object) -> dict[str, Any]:
 
 def _text(text: object, name: str) -> str:
     if not isinstance(text, str) or not text:
-        raise errors.BrokenCheck(f"judge() yielded a finding whose {name} is {text!r}, not a sentence")
+        raise errors.BrokenCheck(f"judge() yielded a finding with {name} {text!r}, expected a sentence")
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text):,} characters)"
 
 
@@ -210,7 +210,7 @@ def _optional(check: Check, name: str, run: Run, facts: dict[int, Any]) -> list[
 @contextlib.contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
     """Raises TimeoutError in Python code that takes longer: summary and picture must not cost the findings."""
-    if threading.current_thread() is not threading.main_thread():  # in a test of somebody's: no signals there
+    if threading.current_thread() is not threading.main_thread():  # in a plugin author's test: no signals there
         yield
         return
 

@@ -208,7 +208,7 @@ class _File(io.TextIOBase):
 
 
 def choose(write: Callable[[str], None], width: int | None, environ: Mapping[str, str]) -> Plain:
-    """Live where somebody looks at a terminal (`width`: its columns) that can draw."""
+    """Live on a terminal (`width`: its columns) that can draw."""
     is_plain = width is None or environ.get("NO_COLOR") or environ.get("CI") or environ.get("TERM", "dumb") == "dumb"
     return Plain(write, width) if is_plain else Live(write)
 

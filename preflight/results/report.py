@@ -26,7 +26,7 @@ from preflight.results.result import Result
 
 SCHEMA = 1
 LONGEST_LINE = 2 * LIMIT
-"""Of a facts file: a longer one is none of ours."""
+"""Of a facts file: a longer one was not written by preflight."""
 Report = dict[str, Any]
 """See report.schema.json."""
 NAMES = (
@@ -197,7 +197,7 @@ def write(path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
-    """A file that appears whole or not at all, without following a link that somebody laid, and private until
+    """A file that appears whole or not at all, without following a link, and private until
     it is whole."""
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -40,7 +40,7 @@ class Result:
     @property
     def status(self) -> str:
         """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, also
-        where others passed: nobody looked at them."""
+        where others passed: they were not measured."""
         severities = {finding.severity for finding in self.findings if finding.counts}
         severity = next((word for word in WORST_FIRST if word in severities), None)
         return severity or ("skip" if self.skipped is not None else "pass")

@@ -196,7 +196,7 @@ def test_a_jobs_logs_in_the_reports_folder_stay() -> None:
     for _ in range(2):  # an earlier explanation is written over
         assert explain("logs", "--report", ".") == 0
     assert Path("logs/rank0.log").read_text() == "step 1\n"
-    assert {path.name for path in Path().iterdir()} == {"failed.log", "logs", "ok.log", *output.NAMES}
+    assert {path.name for path in Path().iterdir()} == {"failed.log", "logs", "ok.log", *output.TEXTS}
 
 
 def test_no_device_and_no_link_is_written_over() -> None:

@@ -77,7 +77,7 @@ ELSEWHERE: tuple[Fault, ...] = (
          "its own name stands for node 0's address in its /etc/hosts", "fail split", culprit=_B,
          says="torchrun would take this node for 10.77.0.1"),
     _row("nameless", "A host does not know its own name, and torchrun ends there at once.", "its /etc/hosts",
-         "fail nameless", culprit=_B, says="torchrun asks for the node's own name, host-b, and fails: "),
+         "fail nameless", culprit=_B, says="torchrun looks up the node's own name, host-b, and fails: "),
     _row("store_garbage", "Somebody else writes into node 0's store.", "an entry that is no JSON, from another host",
          "fail foreign", culprit={}, says="node 0's store at host-a:29600 has an entry that is not preflight's: "),
     _row("dead_dns", "Node 0's DNS server does not answer, by default for 10 s.", "its resolv.conf",

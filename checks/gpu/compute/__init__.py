@@ -27,6 +27,7 @@ from preflight.check import (
     Scope,
     Skip,
     Vote,
+    grouped,
     option,
     ranges,
     vote,
@@ -140,10 +141,7 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
 
 
 def _by(facts: Mapping[int, Facts], key: Callable[[int, Facts], str]) -> list[dict[int, Facts]]:
-    groups: dict[str, dict[int, Facts]] = {}
-    for rank, measured in facts.items():
-        groups.setdefault(key(rank, measured), {})[rank] = measured
-    return [*groups.values()]
+    return [dict(alike) for alike in grouped(facts.items(), lambda pair: key(*pair)).values()]
 
 
 def _kind(measured: Facts) -> str:
@@ -209,12 +207,9 @@ def _unstable(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _other_bits(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    for name in dict.fromkeys(name for measured in alike.values() for name in measured["repeats"]):
-        votes = vote(
-            (rank, measured["repeats"][name]["digest"])
-            for rank, measured in alike.items()
-            if name in measured["repeats"]
-        )
+    repeats = {rank: measured["repeats"] for rank, measured in alike.items()}
+    for name in dict.fromkeys(name for of_rank in repeats.values() for name in of_rank):
+        votes = vote((rank, of_rank[name]["digest"]) for rank, of_rank in repeats.items() if name in of_rank)
         if votes.unanimous:
             continue
         if not votes.decided:
@@ -271,10 +266,8 @@ def _figures(what: str, names: Iterable[str], unit: str, facts: Mapping[int, Fac
     """ "GEMM bf16 640-655, fp32 49.5-51 TFLOP/s" """
     told = []
     for name in names:
-        start = f"{name} {what}"
-        if speeds := [
-            v for measured in facts.values() for own, v in measured["speeds"].items() if own.startswith(start)
-        ]:
+        known = [pair for measured in facts.values() for pair in measured["speeds"].items()]
+        if speeds := [speed for own, speed in known if own.startswith(f"{name} {what}")]:
             least, most = _number(min(speeds)), _number(max(speeds))
             told.append(f"{name} {least if least == most else f'{least}-{most}'}")
     return f"{what} {', '.join(told)} {unit}" if told else ""

@@ -39,7 +39,6 @@ def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:
 
 
 def unknown(device: torch.device) -> DeviceKind:
-    """Of a device that does not say."""
     return {"type": device.type, "name": "unknown", "capability": "", "units": 0, "driver": None,
             "torch": str(torch.__version__), "cuda": None, "blas": None, "settings": []}  # fmt: skip
 

@@ -67,15 +67,20 @@ POWER_LIMIT = Code(
 BAR1 = Code("A GPU's BAR1 differs from its siblings'.", fix="Compare Above 4G Decoding and Resizable BAR in the BIOS.")
 
 SETTINGS = (
-    GpuSetting(PERSISTENCE, "persistence mode", settings.persistence, settings.on_where_ecc_is),
+    # Servers' GPUs keep the driver loaded; a desktop's screen does so by itself.
+    GpuSetting(PERSISTENCE, "persistence mode", lambda health: settings.switch(health["persistence"]),
+               lambda health: "on" if health["ecc"] else None),
     GpuSetting(ECC_MODE, "the ECC mode", settings.ecc, settings.ecc_that_turns),
-    GpuSetting(BAR1, "the size of BAR1", settings.bar1),
-    GpuSetting(POWER_LIMIT, "the power limit", settings.power_limit, settings.power_default),
-    GpuSetting(CLOCK, "the highest SM clock", settings.clock("sm_max")),
-    GpuSetting(CLOCK, "the highest memory clock", settings.clock("memory_max")),
-    GpuSetting(CLOCK, "the memory clock in P0", settings.memory_clock),
-    GpuSetting(CLOCK, "the SM application clock", settings.clock("sm_application"),
-            settings.clock("sm_application_default")),
+    GpuSetting(BAR1, "the size of BAR1", lambda health: settings.mib(health["bar1"])),
+    GpuSetting(POWER_LIMIT, "the power limit", lambda health: settings.watts(health["power_limit_mw"]),
+               lambda health: settings.watts(health["power_default_mw"])),
+    GpuSetting(CLOCK, "the highest SM clock", lambda health: settings.mhz(health["clocks"]["sm_max"])),
+    GpuSetting(CLOCK, "the highest memory clock", lambda health: settings.mhz(health["clocks"]["memory_max"])),
+    # Out of power saving memory runs at one speed.
+    GpuSetting(CLOCK, "the memory clock in P0",
+               lambda health: settings.mhz(health["clocks"]["memory"]) if health["pstate"] == 0 else None),
+    GpuSetting(CLOCK, "the SM application clock", lambda health: settings.mhz(health["clocks"]["sm_application"]),
+               lambda health: settings.mhz(health["clocks"]["sm_application_default"])),
 )  # fmt: skip
 
 MOST_ROWS = 512
@@ -183,10 +188,8 @@ def _signs(health: Health, repair: str) -> Iterator[Told]:
     rows, pages = (health["remapped"] or {}).get("uncorrected", 0), health["retired"] or {}
     double = pages.get("double_bit") or 0
     retired = double + (pages.get("single_bit") or 0)
-    lived, sram = (
-        health["ecc_errors"]["aggregate_uncorrected"] or 0,
-        (health["sram"] or {}).get("aggregate_uncorrected", 0),
-    )
+    lived = health["ecc_errors"]["aggregate_uncorrected"] or 0
+    sram = (health["sram"] or {}).get("aggregate_uncorrected", 0)
     if rows >= MOST_ROWS:
         yield REMAPPED.warn, f"{ranges.count(rows, 'memory row')} are remapped, expected fewer than {MOST_ROWS}"
     elif retired >= MOST_PAGES or double > MANY_DOUBLE:

@@ -25,11 +25,8 @@ class GpuSetting:
 
 def unlike(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
     """Unlike its siblings is a warning; all alike, but not as they are by default, is worth knowing."""
-    known = [
-        (card, value, setting.default(health))
-        for card, health in looked
-        if (value := setting.value(health)) is not None
-    ]
+    read = [(card, setting.value(health), setting.default(health)) for card, health in looked]
+    known = [(card, value, default) for card, value, default in read if value is not None]
     found = compare_cards(((card, value) for card, value, _ in known), alike=lambda card: card.make)
     sound = {(card.node, card.uuid) for card, value, default in known if value == default} if found.odd else set()
     for odd in found.odd:
@@ -49,54 +46,27 @@ def unlike(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterat
         yield setting.code.info(text)
 
 
-def persistence(health: Health) -> str | None:
-    return _switch(health["persistence"])
-
-
-def on_where_ecc_is(health: Health) -> str | None:
-    """Servers' GPUs keep the driver loaded; a desktop's screen does so by itself."""
-    return "on" if health["ecc"] else None
-
-
 def ecc(health: Health) -> str | None:
     now = ecc_that_turns(health)
-    return f"{now} ({_switch(health['ecc_pending'])} after the next reset)" if now else _switch(health["ecc"])
+    return f"{now} ({switch(health['ecc_pending'])} after the next reset)" if now else switch(health["ecc"])
 
 
 def ecc_that_turns(health: Health) -> str | None:
     """The mode, where it is about to change."""
-    return _switch(health["ecc"]) if health["ecc_pending"] not in (None, health["ecc"]) else None
+    return switch(health["ecc"]) if health["ecc_pending"] not in (None, health["ecc"]) else None
 
 
-def _switch(value: bool | None) -> str | None:
+def switch(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
 
 
-def bar1(health: Health) -> str | None:
-    return f"{health['bar1'] >> 20:,} MiB" if health["bar1"] is not None else None
-
-
-def power_limit(health: Health) -> str | None:
-    return _watts(health["power_limit_mw"])
-
-
-def power_default(health: Health) -> str | None:
-    return _watts(health["power_default_mw"])
-
-
-def _watts(milliwatts: int | None) -> str | None:
+def watts(milliwatts: int | None) -> str | None:
     return f"{milliwatts / 1000:.0f} W" if milliwatts is not None else None
 
 
-def clock(name: str) -> Read:
-    """One of the clocks that are set, not of those that run."""
-    return lambda health: _mhz(health["clocks"][name])
+def mib(size: int | None) -> str | None:
+    return f"{size >> 20:,} MiB" if size is not None else None
 
 
-def memory_clock(health: Health) -> str | None:
-    """Out of power saving memory runs at one speed."""
-    return _mhz(health["clocks"]["memory"]) if health["pstate"] == 0 else None
-
-
-def _mhz(value: int | None) -> str | None:
+def mhz(value: int | None) -> str | None:
     return f"{value:,} MHz" if value is not None else None

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, option, ranges, vote
 from preflight.checks.gpu.inventory.visible import chosen
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, compare_cards, device_of, looked_at
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, compare_cards, device_of, looked_at
 from preflight.checks.gpu.shared.nvml_survey import PERMISSION, GpuLook, SeenGpus
 from preflight.checks.gpu.shared.unused_gpus import SILENT, milder_elsewhere, silent
 
@@ -138,25 +138,16 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     models = vote(enumerate(card.name for card in everyone)).ranks_of
     told = ", ".join(f"{len(places)} x {name}" for name, places in models.items())
     drivers = sorted({system["driver"] or "?" for measured in facts.values() if (system := measured["seen"]["system"])})
-    nodes = _one_a_node(facts, run).values()
-    there = sum(
-        len(measured["seen"]["pci"] if measured["confined"] else measured["seen"]["gpus"]) for measured in nodes
-    )
+    nodes = by_node(facts, run).values()
+    there = sum(len(node["seen"]["pci"] if node["confined"] else node["seen"]["gpus"]) for node in nodes)
     of = f", the job's, of {there} on its nodes" if there > len(everyone) else ""
     return f"{told}{of}; driver {', '.join(drivers)}"
-
-
-def _one_a_node(facts: Mapping[int, Facts], run: Run) -> dict[str, Facts]:
-    found: dict[str, Facts] = {}
-    for rank, measured in facts.items():
-        found.setdefault(run.job.node_of(rank).node, measured)
-    return found
 
 
 def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Finding]:
     """GPUs that all ranks of a node see together; a GPU that does not answer is there, and told of otherwise. `told`:
     nodes whose missing GPUs have been named."""
-    of_node: dict[str, set[str]] = {node: set() for node in _one_a_node(facts, run)}
+    of_node: dict[str, set[str]] = {node: set() for node in by_node(facts, run)}
     for rank, measured in facts.items():
         troubles = [trouble for trouble in measured["look"]["troubles"] if trouble["kind"] != PERMISSION]
         unknown = {silent(trouble["gpu"]) for trouble in troubles if trouble["gpu"] is not None}
@@ -177,23 +168,21 @@ def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Fi
 
 def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Only where nothing can have hidden the GPU on purpose."""
-    for node, measured in _one_a_node(facts, run).items():
+    for node, measured in by_node(facts, run).items():
         if measured["confined"] or measured["seen"]["system"] is None:
             continue
         here = {handle["bus"] for handle in measured["seen"]["gpus"].values()}
-        excluded = set(measured["seen"]["system"]["excluded"])
+        excluded, all_of = set(measured["seen"]["system"]["excluded"]), len(measured["seen"]["pci"])
         gone = [bus for bus in measured["seen"]["pci"] if bus not in here | excluded]
         for bus in excluded:
             yield EXCLUDED.info(f"the GPU at {bus} is excluded, expected all GPUs to be used", node=node, device=bus)
         unplaced = _unplaced(measured)
         if unplaced and len(gone) > unplaced:
             text = f"NVML lists {ranges.count(len(gone) - unplaced, 'GPU')} too few: of those at {', '.join(gone)}"
-            yield MISSING.fail(f"{text}, expected all {len(measured['seen']['pci'])}", node=node, fix=_GONE_FIX)
+            yield MISSING.fail(f"{text}, expected all {all_of}", node=node, fix=_GONE_FIX)
         for bus in () if unplaced else gone:
             driver = measured["unbound"].get(bus)
-            text = (
-                f"the PCI bus has a GPU at {bus} that NVML does not list, expected all {len(measured['seen']['pci'])}"
-            )
+            text = f"the PCI bus has a GPU at {bus} that NVML does not list, expected all {all_of}"
             say = MISSING.info if driver else MISSING.fail  # vfio-pci and the like hold it on purpose
             yield say(f"{text} (its driver is {driver})" if driver else text, node=node, device=bus)
 

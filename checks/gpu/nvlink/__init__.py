@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote, words
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, grouped, option, ranges, vote, words
 from preflight.checks.gpu.nvlink import catalog, fabric, imex, nvlink_map
 from preflight.checks.gpu.nvlink.nvlink_map import Short, Wired
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, looked_at
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.readings import NvLink, NvLinkPort
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
@@ -137,19 +137,17 @@ def _may_be_training(gpu: NvLink) -> bool:
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from nvml_errors.findings("gpu.nvlink", facts, run)
-    off = {
-        run.job.node_of(rank).node
-        for rank, measured in facts.items()
-        if measured["disabled"] and measured["look"]["gpus"]
-    }
+    looked = looked_at(facts, run)
+    disabled = {node for node, measured in by_node(facts, run).items() if measured["disabled"]}
+    off = sorted(disabled & {card.node for card, _ in looked})
     for node in off:
         yield INACTIVE.info("NVLink is turned off by the driver, expected NvLinkDisable: 0", node=node, fix=_OFF_FIX)
-    known = [(card, nvlink) for card, nvlink in looked_at(facts, run) if not card.mig and card.node not in off]
+    known = [(card, nvlink) for card, nvlink in looked if not card.mig and card.node not in off]
     fabrics = [(card, nvlink["fabric"]) for card, nvlink in known if nvlink["fabric"]]
     told = yield from fabric.none_set_up(FABRIC, fabrics)
     read = [(card, nvlink["links"]) for card, nvlink in known if card.node not in told and nvlink["links"] is not None]
     gpus = [nvlink_map.wired(card, links) for card, links in read]
-    short = yield from _missing(gpus, _switches(facts, run))
+    short = yield from _missing(gpus, {node: measured["switches"] for node, measured in by_node(facts, run).items()})
     yield from fabric.not_set_up(FABRIC, fabrics, told, short)
     yield from fabric.unhealthy(FABRIC_HEALTH, fabrics, short)
     yield from fabric.cliques(CLIQUE, DOMAINS, fabrics)
@@ -172,10 +170,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return f"{'; '.join(told)}{at}" + (", NVSwitch" if "switch" in kinds else ", GPU to GPU" if "gpu" in kinds else "")
 
 
-def _switches(facts: Mapping[int, Facts], run: Run) -> dict[str, list[str]]:
-    return {run.job.node_of(rank).node: measured["switches"] for rank, measured in facts.items()}
-
-
 # Links that are down
 
 
@@ -184,16 +178,11 @@ def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Genera
     found, ties, bridged = nvlink_map.short(gpus)
     for tie in ties:
         fix = "There: nvidia-smi nvlink -s; dmesg | grep -i xid. Reset the GPUs that have fewer: nvidia-smi -r"
-        yield INACTIVE.warn(f"unlike numbers of NVLinks are up: {tie}; expected one number", fix=fix)
+        yield INACTIVE.warn(f"different numbers of NVLinks are up: {tie}; expected one number", fix=fix)
     for tie in bridged:
         yield NO_BRIDGE.info(f"some GPUs have a bridge and some have none, NVLinks: {tie}; expected one number")
-    by_node: dict[str, list[Wired]] = {}
-    for gpu in gpus:
-        by_node.setdefault(gpu.card.node, []).append(gpu)
-    lacking: dict[str, list[Short]] = {}
-    for short in found:
-        lacking.setdefault(short.wired.card.node, []).append(short)
-    for node, of_node in lacking.items():
+    by_node = grouped(gpus, lambda gpu: gpu.card.node)
+    for node, of_node in grouped(found, lambda short: short.wired.card.node).items():
         yield from _of_node(of_node, by_node[node], switches.get(node, []))
     for of_one in by_node.values():
         yield from _no_bridge(of_one)
@@ -220,15 +209,9 @@ def _between_gpus(found: Sequence[Short], gpus: Sequence[Wired]) -> Iterator[Fin
         return
     pairs = nvlink_map.pairs(found, gpus)
     for pair in pairs:
-        short, peer = pair.short, pair.other.card
-        link = short.down[0] if len(short.down) == 1 else None
-        name = f"NVLink {link}" if link is not None else ranges.count(pair.missing, "NVLink")
-        verb = "is" if pair.missing == 1 else "are"
-        text = f"{name} between GPU {short.wired.card.gpu} and GPU {peer.gpu} {verb} down: {short.wired.up} of GPU "
-        text += f"{short.wired.card.gpu} are up, expected {short.as_on}"
-        evidence = {"links": list(short.down), "peer": peer.bus, "peer_uuid": peer.uuid, **short.wired.card.evidence}
-        say = INACTIVE.fail if short.sure else INACTIVE.warn
-        yield say(text, evidence=evidence, link=link, peer_gpu=peer.gpu, **short.wired.card.where)
+        peer = pair.other.card
+        between = f" between GPU {pair.short.wired.card.gpu} and GPU {peer.gpu}"
+        yield _lone(pair.short, between, pair.missing, peer)
     if not pairs:
         yield from (_lone(short, "") for short in found)
 
@@ -259,24 +242,23 @@ _ALL_FIX = (
 )
 
 
-def _lone(short: Short, to: str) -> Finding:
-    """Of one GPU. `to`: where the links lead, or ""."""
-    link = short.down[0] if len(short.down) == 1 else None
-    name = f"NVLink {link}" if link is not None else ranges.count(short.missing, "NVLink")
-    verb = "is" if short.missing == 1 else "are"
-    text = f"{name}{to} {verb} down: {short.wired.up} are up, expected {short.as_on}"
-    evidence = {"links": list(short.down), **short.wired.card.evidence}
+def _lone(short: Short, to: str, missing: int | None = None, peer: Card | None = None) -> Finding:
+    """Of one GPU. `to`: where the links lead, or ""; `peer`: the GPU at their other end; `missing`: to that one."""
+    card, link = short.wired.card, short.down[0] if len(short.down) == 1 else None
+    missing = short.missing if missing is None else missing
+    name = f"NVLink {link}" if link is not None else ranges.count(missing, "NVLink")
+    whose = f" of GPU {card.gpu}" if peer else ""
+    text = f"{name}{to} {'is' if missing == 1 else 'are'} down: {short.wired.up}{whose} are up, expected {short.as_on}"
+    ends = {"peer": peer.bus, "peer_uuid": peer.uuid} if peer else {}
+    evidence = {"links": list(short.down), **ends, **card.evidence}
     say = INACTIVE.fail if short.sure else INACTIVE.warn
-    return say(text, evidence=evidence, link=link, **short.wired.card.where)
+    return say(text, evidence=evidence, link=link, peer_gpu=peer.gpu if peer else None, **card.where)
 
 
 def _no_bridge(gpus: Sequence[Wired]) -> Iterator[Finding]:
     products = [product for gpu in gpus if (product := catalog.known(gpu.card.name))]
-    if (
-        1 < len(products) == len(gpus)
-        and all(product.bridge for product in products)
-        and not any(gpu.up for gpu in gpus)
-    ):
+    may_have_bridges = 1 < len(products) == len(gpus) and all(product.bridge for product in products)
+    if may_have_bridges and not any(gpu.up for gpu in gpus):
         text = f"no NVLink is up between {len(gpus)} x {products[0].name}, expected {products[0].links} with bridges"
         yield NO_BRIDGE.info(text, node=gpus[0].card.node)
 

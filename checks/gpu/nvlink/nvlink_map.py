@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from preflight.check import grouped
 from preflight.checks.gpu.nvlink import catalog
 from preflight.checks.gpu.shared.cards import Card, ComparedCards, compare_cards
 from preflight.checks.gpu.shared.readings import NvLinkPort
@@ -24,8 +25,6 @@ MOST_ENDS = 8
 
 @dataclass(frozen=True)
 class Wired:
-    """A GPU and its NVLinks."""
-
     card: Card
     links: Sequence[NvLinkPort]
     up: int
@@ -63,15 +62,12 @@ def wired(card: Card, links: Sequence[NvLinkPort]) -> Wired:
 
 
 def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
-    """(GPUs with too few links, unlike ones of which none is odd, the same of cards that may have bridges)."""
+    """(GPUs with too few links, ties between different ones, the same of cards that may have bridges)."""
     found: list[Short] = []
     left: list[tuple[Card, int]] = []
     part: list[tuple[Card, int]] = []
     bridged: list[tuple[Card, int]] = []
-    models: dict[tuple[str, str], list[Wired]] = {}
-    for gpu in gpus:
-        models.setdefault((gpu.card.node, gpu.card.name), []).append(gpu)
-    for (_, name), alike in models.items():
+    for (_, name), alike in grouped(gpus, lambda gpu: (gpu.card.node, gpu.card.name)).items():
         product, meshed = catalog.known(name), any(gpu.at_gpus for gpu in alike)
         full, bridge = (product.links, product.bridge) if product else (None, False)
         if full is None or not (bridge or _must_be_full(alike, full, meshed)):
@@ -89,7 +85,7 @@ def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
 
 def _must_be_full(alike: Sequence[Wired], full: int, meshed: bool) -> bool:
     """On NVSwitches all links are up, and where GPUs are linked directly if those of one are: a virtual machine may
-    have a part of such a board, whose GPUs have unlike numbers by design. A single GPU needs no links."""
+    have a part of such a board, whose GPUs have different numbers by design. A single GPU needs no links."""
     if meshed:
         return any(gpu.up >= full for gpu in alike)
     return len(alike) > 1 or alike[0].up > 0
@@ -201,11 +197,9 @@ def bad_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence
     """
     if len(found) < MANY or 2 * len(found) <= len(gpus):
         return {}
-    at: dict[str, list[Short]] = {}
-    for short in found:
-        for bus in lost_to(short.wired, gpus):
-            at.setdefault(bus, []).append(short)
-    blamed = {bus: lost for bus, lost in at.items() if len(lost) >= MANY and 2 * len(lost) > len(gpus)}
+    at = [(bus, short) for short in found for bus in lost_to(short.wired, gpus)]
+    lost_at = {bus: [short for _, short in pairs] for bus, pairs in grouped(at, lambda pair: pair[0]).items()}
+    blamed = {bus: lost for bus, lost in lost_at.items() if len(lost) >= MANY and 2 * len(lost) > len(gpus)}
     if not at and len(found) == len(gpus) and len({short.missing for short in found}) == 1:
         silent = [bus for bus in listed if not any(bus in gpu.ends for gpu in gpus)]
         return {silent[0] if len(silent) == 1 else "": list(found)}

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, grouped, ranges
 from preflight.checks.gpu.pcie import slots
 from preflight.checks.gpu.pcie.slots import PcieEnd
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, OddCard, compare_cards, looked_at
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, OddCard, by_node, compare_cards, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
+from preflight.checks.gpu.shared.pci import most_a_minute
 from preflight.checks.gpu.shared.readings import Pcie
-from preflight.checks.gpu.shared.replays import most_a_minute
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 
 PARTS = (nvml_errors,)
@@ -104,7 +104,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         awake = [row for row in ends if row[1]["generation"] and row[1]["pstate"] == pstate]
         yield from _below(GENERATION, "generation {}", [_speed(*row) for row in awake])
     yield from _uplinks(ends)
-    yield from _replays(known, _minutes(facts, run))
+    yield from _replays(known, {node: measured["up_s"] / 60 for node, measured in by_node(facts, run).items()})
     yield from _errors(known)
 
 
@@ -119,11 +119,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[PcieEnd]]:
-    return {
-        (run.job.node_of(rank).node, uuid): path
-        for rank, measured in facts.items()
-        for uuid, path in measured["paths"].items()
-    }
+    by_rank = ((run.job.node_of(rank).node, measured["paths"]) for rank, measured in facts.items())
+    return {(node, uuid): path for node, paths in by_rank for uuid, path in paths.items()}
 
 
 def _lanes(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
@@ -176,21 +173,16 @@ def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding
     yield from _by_design(narrow)
 
 
-def _whole_nodes(code: Code, unit: str, odd: Iterable[OddCard[int]]) -> Iterator[Finding]:
-    for odd_card in odd:
-        if odd_card.whole_node:
-            text = f"the GPUs' PCIe links run at {unit.format(odd_card.value)}, expected {unit.format(odd_card.usual)}"
-            yield code.warn(
-                f"{text} as on {odd_card.share}", evidence={"bus": odd_card.card.bus}, node=odd_card.card.node
-            )
+def _whole_nodes(code: Code, unit: str, found: Iterable[OddCard[int]]) -> Iterator[Finding]:
+    for odd in found:
+        if odd.whole_node:
+            text = f"the GPUs' PCIe links run at {unit.format(odd.value)}, expected {unit.format(odd.usual)}"
+            yield code.warn(f"{text} as on {odd.share}", evidence={"bus": odd.card.bus}, node=odd.card.node)
 
 
 def _by_design(narrow: Iterable[PcieLink]) -> Iterator[Finding]:
     """Slots with fewer lanes than the cards have, once a node and model."""
-    by_model: dict[Key, list[PcieLink]] = {}
-    for link in narrow:
-        by_model.setdefault(link.model, []).append(link)
-    for links in by_model.values():
+    for links in grouped(narrow, lambda link: link.model).values():
         lanes = sorted({link.value for link in links})
         of = f"the slots of {_gpus(link.card.gpu for link in links)} have {' or '.join(map(str, lanes))} lanes"
         text = f"{of}, expected {links[0].card_able} for the cards' full speed"
@@ -232,11 +224,6 @@ def _slow_uplinks(
 # Counters
 
 
-def _minutes(facts: Mapping[int, Facts], run: Run) -> dict[str, float]:
-    """Since each node booted."""
-    return {run.job.node_of(rank).node: measured["up_s"] / 60 for rank, measured in facts.items()}
-
-
 def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -> Iterator[Finding]:
     """The driver was loaded after the boot, so the true rate is rather higher."""
     for (card, pcie), others in _with_siblings([(card, pcie, pcie["replays"]) for card, pcie in known]):
@@ -266,13 +253,8 @@ def _errors(known: Sequence[tuple[Card, Pcie]]) -> Iterator[Finding]:
                 yield say(f"{count} since the driver was loaded, expected none", evidence=evidence, **card.where)
 
 
-def _with_siblings(
-    counts: Sequence[tuple[Card, Pcie, int | None]],
-) -> Iterator[tuple[tuple[Card, Pcie], list[int]]]:
+def _with_siblings(counts: Sequence[tuple[Card, Pcie, int | None]]) -> Iterator[tuple[tuple[Card, Pcie], list[int]]]:
     """Each GPU, and the counts of the others of its model in its node."""
-    nodes: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    for card, _, count in counts:
-        if count is not None:
-            nodes.setdefault((card.node, card.name), []).append((card.uuid, count))
-    for card, pcie, _ in counts:
-        yield (card, pcie), [count for uuid, count in nodes.get((card.node, card.name), ()) if uuid != card.uuid]
+    for alike in grouped(counts, lambda row: (row[0].node, row[0].name)).values():
+        for card, pcie, _ in alike:
+            yield (card, pcie), [count for other, _, count in alike if count is not None and other is not card]

@@ -4,7 +4,7 @@ import re
 from typing import TypedDict
 
 from preflight.checks.gpu.shared import pci
-from preflight.checks.gpu.shared.replays import GIGATRANSFERS
+from preflight.checks.gpu.shared.pci import GIGATRANSFERS
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 

@@ -9,18 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
-from preflight.checks.gpu.released import leftovers
-from preflight.checks.gpu.released.counter_deltas import (
-    CounterRise,
-    LinkErrors,
-    link_errors,
-    memory_rises,
-    nvlink_rises,
-    pcie_rises,
-)
+from preflight.checks.gpu.released import counter_deltas, leftovers
+from preflight.checks.gpu.released.counter_deltas import CounterRise, LinkErrors
 from preflight.checks.gpu.released.leftovers import Leftover
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, processes
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, cards, looked_at
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, by_node, cards, looked_at
 from preflight.checks.gpu.shared.nvml_errors import NO_ANSWER
 from preflight.checks.gpu.shared.nvml_survey import NO_NVML, GpuLook
 from preflight.checks.gpu.shared.processes import Holder
@@ -108,7 +101,7 @@ def measure(ctx: Context) -> Facts:
     for uuid, after in look["gpus"].items():
         after["pcie"] = pcie["gpus"].get(uuid)
         if uuid in nvlink["gpus"]:
-            after["links"] = [link_errors(link) for link in nvlink["gpus"][uuid]["links"] or ()]
+            after["links"] = [counter_deltas.link_errors(link) for link in nvlink["gpus"][uuid]["links"] or ()]
     up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     return {"look": {**nvlink, "gpus": look["gpus"]}, "left": left, "up_s": up_s}
 
@@ -153,17 +146,17 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     health, pcie, nvlink = (_values(before[check], run, known) for check in (HEALTH, PCIE, NVLINK))
     seconds = _seconds(facts, before[PCIE], run)
     for card, after in looked_at(facts, run, known):
-        key = card.node, card.uuid
+        key, between_s = (card.node, card.uuid), seconds.get(card.node, 0.0)
         if key in health:
             yield from _held(card, health[key], after, run)
             yield from _recovery(card, health[key], after["health"])
-            for rise in memory_rises(health[key], after["health"]):
+            for rise in counter_deltas.memory_rises(health[key], after["health"]):
                 yield _risen(CORRECTED if rise.corrected else UNCORRECTED, card, rise)
         if key in pcie and after["pcie"]:
-            for rise in pcie_rises(pcie[key], after["pcie"], seconds.get(card.node, 0.0)):
+            for rise in counter_deltas.pcie_rises(pcie[key], after["pcie"], between_s):
                 yield _risen(PCIE_ERRORS, card, rise)
         if key in nvlink and after["links"]:
-            for rise in nvlink_rises(nvlink[key]["links"] or [], after["links"], seconds.get(card.node, 0.0)):
+            for rise in counter_deltas.nvlink_rises(nvlink[key]["links"] or [], after["links"], between_s):
                 yield _risen(NVLINK_ERRORS, card, rise)
     yield from _left(facts, run)
 
@@ -182,9 +175,8 @@ def _values(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card]) -> di
 
 def _seconds(facts: Mapping[int, Facts], before: Mapping[int, Any], run: Run) -> dict[str, float]:
     """Between the two looks at the counters of each node."""
-    began = {run.job.node_of(rank).node: measured["up_s"] for rank, measured in before.items()}
-    ended = {run.job.node_of(rank).node: measured["up_s"] for rank, measured in facts.items()}
-    return {node: ended[node] - began[node] for node in ended.keys() & began.keys()}
+    began, ended = by_node(before, run), by_node(facts, run)
+    return {node: ended[node]["up_s"] - began[node]["up_s"] for node in ended.keys() & began.keys()}
 
 
 # What does not answer any more

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from preflight.check import Severity, ranges
+from preflight.checks.gpu.shared.pci import most_a_minute
 from preflight.checks.gpu.shared.readings import Health, NvLinkPort, Pcie
-from preflight.checks.gpu.shared.replays import most_a_minute
 
 Counts = Mapping[str, int | None]
 

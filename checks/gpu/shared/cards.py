@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from preflight.check import Comparison, Run, Vote, compare, ranges
+from preflight.check import Comparison, Run, Vote, compare, grouped, ranges
 
 T = TypeVar("T")
 
@@ -15,8 +15,6 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of one node."""
-
     node: str
     gpu: int
     """NVML's number, as nvidia-smi shows it."""
@@ -36,12 +34,10 @@ class Card:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """For a finding about its hardware."""
         return {"bus": self.bus, **self.paper}
 
     @property
     def where(self) -> dict[str, Any]:
-        """The culprit's address for a finding."""
         return {"node": self.node, "gpu": self.gpu, "uuid": self.uuid, "serial": self.serial}
 
 
@@ -72,6 +68,14 @@ def _card(node: str, gpu: int, handle: Mapping[str, Any], identity: Mapping[str,
     return Card(*named, mig, identity["numa"] is not None, make, paper)
 
 
+def by_node(facts: Mapping[int, T], run: Run) -> dict[str, T]:
+    """Those of the first rank of each node that has some."""
+    found: dict[str, T] = {}
+    for rank, measured in facts.items():
+        found.setdefault(run.job.node_of(rank).node, measured)
+    return found
+
+
 def device_of(measured: Mapping[str, Any]) -> str | None:
     """The UUID of the GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees. `measured`: its facts of
     gpu.inventory."""
@@ -87,10 +91,9 @@ def looked_at(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card] | No
     found: dict[Key, tuple[Card, Any]] = {}
     for rank, measured in facts.items():
         node = run.job.node_of(rank).node
-        for uuid, values in measured["look"]["gpus"].items():
-            card = known.get((node, uuid)) or Card(
-                node, measured["look"]["numbers"][uuid], uuid, "unknown GPU", None, ""
-            )
+        look = measured["look"]
+        for uuid, values in look["gpus"].items():
+            card = known.get((node, uuid)) or Card(node, look["numbers"][uuid], uuid, "unknown GPU", None, "")
             found.setdefault((node, uuid), (card, values))
     return sorted(found.values(), key=lambda pair: (pair[0].node, pair[0].gpu))
 
@@ -126,13 +129,12 @@ def compare_cards(
     """Each with the GPUs that should be `alike`, those of its model: first within its node, then what is usual on a
     node with the other nodes. Only against a majority is anything odd."""
     known = list(values)
-    nodes_of: dict[str, list[Comparison[Card, T]]] = {}
-    for (model, _), node in compare(known, lambda card: (alike(card), card.node)).items():
-        nodes_of.setdefault(model, []).append(node)
+    on_nodes = compare(known, lambda card: (alike(card), card.node)).items()
+    nodes_of = grouped(on_nodes, lambda pair: pair[0][0])
     found: ComparedCards[T] = ComparedCards([], [])
     for model, overall in compare(known, alike).items():
         if not overall.votes.unanimous:
-            _compare_nodes(nodes_of[model], overall.votes, found)
+            _compare_nodes((node for _, node in nodes_of[model]), overall.votes, found)
     return found
 
 

@@ -5,17 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from preflight.checks.gpu.shared import nvml
-from preflight.checks.gpu.shared.nvml import (
-    NvmlTrouble,
-    bus_id,
-    call,
-    field_values,
-    first,
-    flag,
-    handle_of,
-    pstate,
-    text_of,
-)
+from preflight.checks.gpu.shared.nvml import NvmlTrouble, bus_id, call, field_values, first, flag, handle_of, pstate
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace, NvLink, NvLinkPort, Pcie, Peer
 
 _PCIE_FIELDS = {
@@ -176,7 +166,7 @@ def _peer(gpu: Any, other: int) -> tuple[str, Peer] | None:
     statuses = ("read", "write", "nvlink", "atomics")  # in the order of nvmlGpuP2PCapsIndex_t
     try:
         peer = handle_of(other)
-        uuid = text_of(call("nvmlDeviceGetUUID", peer, strict=True))
+        uuid = nvml.text_of(call("nvmlDeviceGetUUID", peer, strict=True))
         with nvml.about(f" with GPU {other}"):
             read, write, link, atomics = (
                 call("nvmlDeviceGetP2PStatus", gpu, peer, number) for number in range(len(statuses))

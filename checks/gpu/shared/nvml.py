@@ -24,8 +24,6 @@ NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
 
 
 class NvmlTrouble(Exception):  # noqa: N818 -- says what is wrong
-    """A GPU, or the driver, that does not answer as it should."""
-
     def __init__(self, kind: str, call: str, text: str, number: int = 0) -> None:
         super().__init__(text)
         self.kind, self.call, self.text, self.number = kind, call, text, number
@@ -100,7 +98,6 @@ def call(name: str, *arguments: Any, strict: bool = False) -> Any:
 
 
 def first(names: Sequence[str], *arguments: Any) -> Any:
-    """The answer of the first function that gives one."""
     return next((answer for name in names if (answer := call(name, *arguments)) is not None), None)
 
 
@@ -131,7 +128,6 @@ def system() -> System:
     return {
         "driver": text_of(call("nvmlSystemGetDriverVersion")),
         "cuda": first(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion")),
-        "nvml": text_of(call("nvmlSystemGetNVMLVersion")),
         "count": int(call("nvmlDeviceGetCount", strict=True)),
         "excluded": excluded,
     }
@@ -160,16 +156,13 @@ def identity(index: int) -> GpuIdentity:
     gpu = handle_of(index)
     pci = call("nvmlDeviceGetPciInfo", gpu)
     total, _used, reserved, free = _memory(gpu)
-    capability = call("nvmlDeviceGetCudaComputeCapability", gpu)
     module = call("nvmlDeviceGetModuleId", gpu, pynvml.c_uint())
     return {
         "vbios": text_of(call("nvmlDeviceGetVbiosVersion", gpu)),
         "board": text_of(call("nvmlDeviceGetBoardPartNumber", gpu)),
         "inforom": text_of(call("nvmlDeviceGetInforomImageVersion", gpu)),
         "module": module,
-        "device_id": int(pci.pciDeviceId) if pci is not None else 0,
         "subsystem": int(pci.pciSubSystemId) if pci is not None else 0,
-        "capability": ".".join(map(str, capability)) if capability else None,
         "numa": call("nvmlDeviceGetNumaNodeId", gpu),
         "memory_total": total,
         "memory_free": free,
@@ -207,7 +200,6 @@ def health(index: int) -> Health:
     gpu = handle_of(index)
     mode = call("nvmlDeviceGetEccMode", gpu)
     total, used, reserved, _ = _memory(gpu)
-    limits = call("nvmlDeviceGetPowerManagementLimitConstraints", gpu) or (None, None)
     bar1 = call("nvmlDeviceGetBAR1MemoryInfo", gpu)
     fields = field_values(gpu, [("NVML_FI_DEV_MEMORY_TEMP", 0), ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 0)])
     return {
@@ -228,11 +220,8 @@ def health(index: int) -> Health:
         "memory_temperature": fields[0],
         "persistence": flag(call("nvmlDeviceGetPersistenceMode", gpu)),
         "pstate": pstate(gpu),
-        "power_mw": call("nvmlDeviceGetPowerUsage", gpu),
         "power_limit_mw": call("nvmlDeviceGetEnforcedPowerLimit", gpu),
         "power_default_mw": call("nvmlDeviceGetPowerManagementDefaultLimit", gpu),
-        "power_least_mw": limits[0],
-        "power_most_mw": limits[1],
         "clocks": _clocks(gpu),
         "bar1": int(bar1.bar1Total) if bar1 is not None else None,
         "memory_total": total,

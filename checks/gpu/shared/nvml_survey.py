@@ -213,7 +213,6 @@ class Session:
 
     @property
     def troubles(self) -> list[GpuTrouble]:
-        """All that were met so far."""
         return list(self._silent.values())
 
     def look(self, ctx: Context, group: str) -> GpuLook:
@@ -303,7 +302,6 @@ _session = Session()
 
 
 def session() -> Session:
-    """That of this worker."""
     return _session
 
 

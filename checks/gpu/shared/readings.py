@@ -7,7 +7,6 @@ class System(TypedDict):
     driver: str | None
     cuda: int | None
     """12040 is CUDA 12.4: the newest that the driver supports."""
-    nvml: str | None
     count: int
     excluded: list[str]
     """Bus ids of GPUs that an administrator has excluded (NVreg_ExcludedGpus)."""
@@ -38,10 +37,8 @@ class GpuIdentity(TypedDict):
     inforom: str | None
     module: int | None
     """The number of the slot on the baseboard."""
-    device_id: int
-    """PCI device and vendor: 0x233010de."""
     subsystem: int
-    capability: str | None
+    """PCI device and vendor of the board: 0x16c110de."""
     numa: int | None
     """The GPU's memory is this NUMA node of the kernel's (Grace), which keeps files in it, too."""
     memory_total: int | None
@@ -85,12 +82,9 @@ class Health(TypedDict):
     persistence: bool | None
     pstate: int | None
     """0 is the fastest."""
-    power_mw: int | None
     power_limit_mw: int | None
     """That is enforced."""
     power_default_mw: int | None
-    power_least_mw: int | None
-    power_most_mw: int | None
     clocks: dict[str, int | None]
     """MHz: sm, memory, sm_max, memory_max, sm_application, sm_application_default."""
     bar1: int | None

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, grouped, ranges, vote
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
@@ -153,10 +153,7 @@ def _layouts(wired: list[Layout]) -> Iterator[Finding]:
 
 def _nics(found: list[FarNic]) -> Iterator[Finding]:
     """One finding for a node all of whose GPUs are far from a NIC."""
-    of_node: dict[str, list[FarNic]] = {}
-    for far in found:
-        of_node.setdefault(far.layout.node, []).append(far)
-    for node, fars in of_node.items():
+    for node, fars in grouped(found, lambda far: far.layout.node).items():
         gpus = fars[0].layout.cards
         whole = 1 < len(fars) == len(gpus)
         for far in fars[:1] if whole else fars:

@@ -1,10 +1,11 @@
-"""Which pairs of GPUs, and which of their network cards, are unlike their siblings."""
+"""Which pairs of GPUs, and which of their network cards, differ from their siblings."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from preflight.check import ranges, vote
+from preflight.check import grouped, ranges, vote
 from preflight.checks.gpu.shared.readings import Peer
 from preflight.checks.gpu.topology.topo_facts import UNKNOWN, Layout, farther
 
@@ -73,8 +74,6 @@ def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[G
 
 @dataclass(frozen=True)
 class UnlikePairs:
-    """Pairs of one node with one thing wrong."""
-
     layout: Layout
     cells: list[Cell]
     told: str
@@ -104,14 +103,10 @@ class UnlikePairs:
 
 def _by_node(found: Iterable[tuple[GpuPair, str, str]], everyone: Iterable[GpuPair]) -> list[UnlikePairs]:
     """`found`: pairs, what is told of them, and what was expected."""
-    possible: dict[str, int] = {}
-    for pair in everyone:
-        possible[pair.layout.node] = possible.get(pair.layout.node, 0) + 1
-    groups: dict[tuple[str, str, str], list[GpuPair]] = {}
-    for pair, told, expected in found:
-        groups.setdefault((pair.layout.node, told, expected), []).append(pair)
+    possible = Counter(pair.layout.node for pair in everyone)
+    groups = grouped(found, lambda row: (row[0].layout.node, *row[1:]))
     return [
-        UnlikePairs(alike[0].layout, [pair.cell for pair in alike], told, expected, possible[node])
+        UnlikePairs(alike[0][0].layout, [pair.cell for pair, _, _ in alike], told, expected, possible[node])
         for (node, told, expected), alike in groups.items()
     ]
 
@@ -131,17 +126,12 @@ def one_way(everyone: list[GpuPair]) -> list[UnlikePairs]:
 def no_p2p(everyone: list[GpuPair]) -> tuple[list[UnlikePairs], list[tuple[str | None, str]]]:
     """Pairs with NVLinks must have it; others if most pairs of such GPUs, so near to each other, do. And
     the ties, with the node where it is one."""
-    found: list[tuple[GpuPair, str, str]] = []
-    unlinked: dict[tuple[str, ...], list[GpuPair]] = {}
-    for pair in everyone:
-        if 0 in pair.ways and not pair.works:
-            continue  # one way
-        if not pair.linked:
-            unlinked.setdefault(pair.siblings, []).append(pair)
-        elif not pair.works:
-            found.append((pair, STATUSES[pair.ways[0] or 0], "expected it: NVLinks join them"))
+    alike_both_ways = [pair for pair in everyone if pair.works or 0 not in pair.ways]
+    lacking = [pair for pair in alike_both_ways if pair.linked and not pair.works]
+    found = [(pair, STATUSES[pair.ways[0] or 0], "expected it: NVLinks join them") for pair in lacking]
+    unlinked = (pair for pair in alike_both_ways if not pair.linked)
     ties = []
-    for (word, *_), alike in unlinked.items():
+    for (word, *_), alike in grouped(unlinked, lambda pair: pair.siblings).items():
         votes = vote(enumerate(pair.works for pair in alike))
         if votes.decided and votes.usual:
             expected = f"expected it as between {votes.share('pair')} that are {word} apart"
@@ -179,11 +169,8 @@ def past_nvlink(everyone: list[GpuPair]) -> list[UnlikePairs]:
 
 def _comparable(layouts: Iterable[Layout]) -> Iterator[list[Layout]]:
     """Nodes of as many GPUs of the same models, none hidden."""
-    groups: dict[tuple[str, ...], list[Layout]] = {}
-    for layout in layouts:
-        if layout.whole and not any(UNKNOWN in row for row in layout.near):
-            groups.setdefault(tuple(card.name for card in layout.cards), []).append(layout)
-    yield from groups.values()
+    known = (layout for layout in layouts if layout.whole and not any(UNKNOWN in row for row in layout.near))
+    yield from grouped(known, lambda layout: tuple(card.name for card in layout.cards)).values()
 
 
 def other_layout(layouts: Iterable[Layout]) -> tuple[list[UnlikePairs], list[str]]:
@@ -198,16 +185,13 @@ def other_layout(layouts: Iterable[Layout]) -> tuple[list[UnlikePairs], list[str
             cell = next(cell for cell in layout.pairs if _word(layout, cell) != _word(other, cell))
             names = " and ".join(layout.labels[place] for place in cell)
             sides = f"{_word(layout, cell)} apart on {layout.node}, {_word(other, cell)} on {other.node}"
-            ties.append(f"the nodes are wired unlike: {names} are {sides}")
+            ties.append(f"the nodes are wired differently: {names} are {sides}")
     return found, ties
 
 
 def _other_words(odd: Layout, usual: Layout, share: str) -> Iterator[UnlikePairs]:
-    words: dict[tuple[str, str], list[Cell]] = {}
-    for cell in odd.pairs:
-        if farther(_word(odd, cell), _word(usual, cell)):
-            words.setdefault((_word(odd, cell), _word(usual, cell)), []).append(cell)
-    for (got, expected), cells in words.items():
+    far = (cell for cell in odd.pairs if farther(_word(odd, cell), _word(usual, cell)))
+    for (got, expected), cells in grouped(far, lambda cell: (_word(odd, cell), _word(usual, cell))).items():
         yield UnlikePairs(odd, cells, got, f"expected {expected} as on {share}", len([*odd.pairs]))
 
 
@@ -230,7 +214,6 @@ class FarNic:
 
     @property
     def cell(self) -> Cell | None:
-        """Of the nearest."""
         return (self.gpu, self.layout.near[self.gpu].index(self.word, len(self.layout.cards))) if self.word else None
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
-from preflight.check import Run
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, looked_at
+from preflight.check import Run, grouped
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.readings import GpuPlace, NvLink, Peer
 from preflight.checks.gpu.topology.paths import NEARNESS, Device, nearness
@@ -14,6 +14,7 @@ NVLINK = "gpu.nvlink"
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML's levels (nvml.h, nvmlGpuTopologyLevel_t) as nvidia-smi writes them; GPUs of one board meet at its switch."""
 UNKNOWN = "?"
+Placed = list[tuple[Card, GpuPlace]]
 
 
 class Facts(TypedDict):
@@ -77,25 +78,15 @@ class Layout:
 
 def layouts(facts: Mapping[int, Facts], run: Run) -> list[Layout]:
     """One a node that has GPUs that answer."""
-    of_node: dict[str, list[tuple[Card, GpuPlace]]] = {}
     known = cards(run.facts(INVENTORY), run)
-    for card, place in looked_at(facts, run, known):
-        if card.bus:  # without it nobody knows where it stands
-            of_node.setdefault(card.node, []).append((card, place))
-    links: dict[str, dict[str, NvLink]] = {}
-    for card, values in looked_at(run.facts(NVLINK), run, known):
-        links.setdefault(card.node, {})[card.uuid] = values
-    devices: dict[str, Facts] = {}
-    for rank, measured in facts.items():
-        if measured["gpus"] or measured["nics"]:
-            devices.setdefault(run.job.node_of(rank).node, measured)
-    nothing: dict[str, NvLink] = {}
-    return [_layout(node, found, links.get(node, nothing), devices.get(node)) for node, found in of_node.items()]
+    placed = [(card, place) for card, place in looked_at(facts, run, known) if card.bus]  # else nobody knows where
+    links = dict(looked_at(run.facts(NVLINK), run, known))
+    devices = by_node({rank: measured for rank, measured in facts.items() if measured["gpus"] or measured["nics"]}, run)
+    of_node = grouped(placed, lambda pair: pair[0].node)
+    return [_layout(node, found, links, devices.get(node)) for node, found in of_node.items()]
 
 
-def _layout(
-    node: str, known: list[tuple[Card, GpuPlace]], links: Mapping[str, NvLink], devices: Facts | None
-) -> Layout:
+def _layout(node: str, known: Placed, links: Mapping[Card, NvLink], devices: Facts | None) -> Layout:
     if len({card.gpu for card, _ in known}) < len(known):
         known = sorted(known, key=lambda pair: pair[0].bus)
     gpus, nics = (devices["gpus"], devices["nics"]) if devices else ({}, {})
@@ -114,9 +105,7 @@ def _layout(
         links=counted,
         switched=switched,
         numa=tuple(numa for _, numa in (*spots, *nic_spots)),
-        nic_near=tuple(
-            tuple("X" if spot is other else _near(spot, other) for other in nic_spots) for spot in nic_spots
-        ),
+        nic_near=tuple(tuple("X" if nic is other else _near(nic, other) for other in nic_spots) for nic in nic_spots),
         whole=len(known) >= len(gpus),
     )
 
@@ -132,7 +121,7 @@ def _near(spot: _Spot, other: _Spot) -> str:
     return nearness(spot[0], other[0], spot[1] == other[1]) if spot[0] and other[0] else UNKNOWN
 
 
-def _to_gpus(known: list[tuple[Card, GpuPlace]], spots: list[_Spot], number: int) -> Iterator[str]:
+def _to_gpus(known: Placed, spots: list[_Spot], number: int) -> Iterator[str]:
     """As NVML says; sysfs for GPUs of a node that no rank sees together."""
     peers = known[number][1]["peers"]
     for other, (card, _) in enumerate(known):
@@ -145,9 +134,9 @@ def _to_gpus(known: list[tuple[Card, GpuPlace]], spots: list[_Spot], number: int
 # NVLink
 
 
-def _links(known: list[tuple[Card, GpuPlace]], links: Mapping[str, NvLink]) -> tuple[tuple[tuple[int, ...], ...], bool]:
+def _links(known: Placed, links: Mapping[Card, NvLink]) -> tuple[tuple[tuple[int, ...], ...], bool]:
     buses = [card.bus for card, _ in known]
-    ends = [_ends(links[card.uuid], buses) if card.uuid in links else {} for card, _ in known]
+    ends = [_ends(links[card], buses) if card in links else {} for card, _ in known]
     count = range(len(known))
     rows = []
     for gpu in count:

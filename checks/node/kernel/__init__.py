@@ -29,7 +29,7 @@ SXID = Code(
 RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=xids.ACTIONS["reset"])
 DRIVER = Code("The driver cannot reach or initialise a GPU.", fix=xids.ACTIONS["reboot"])
 MISMATCH = Code(
-    "A program's libraries and the GPU driver have unlike versions.",
+    "A program's libraries and the GPU driver have different versions.",
     fix="After an upgrade of the driver: reboot. In a container: start it with the NVIDIA container toolkit, and "
     "without a driver of its own (cat /proc/driver/nvidia/version).",
 )

@@ -118,7 +118,6 @@ def _redirecting(root: str, devices: Iterable[str]) -> list[str] | None:
 
 
 def _above(root: str, device: str) -> list[str]:
-    """The bridges that stand in the path to the device."""
     path = os.path.realpath(f"{root}/sys/bus/pci/devices/{device}")
     return [part for part in path.split("/") if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", part)][:-1]
 

@@ -118,7 +118,6 @@ def measure(ctx: Context) -> Facts:
 
 
 def _available() -> Room | None:
-    """Bytes of memory that the node has left."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", read("/proc/meminfo"), re.MULTILINE)
     return Room(None, int(found[1]) * 1024) if found else None
 

@@ -292,7 +292,6 @@ def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterat
 
 
 def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, *, must: bool) -> Iterator[Finding]:
-    """`groups`: ranks that see one file, the largest first."""
     most, nodes = groups[0], sum(map(len, groups))
     within = f"within {one_file.RETRIES_S:g} s"
     if 2 * len(most) > nodes:

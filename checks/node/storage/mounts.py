@@ -48,9 +48,8 @@ def of_descriptor(descriptor: int) -> Mount | None:
 def of_path(path: str) -> Mount | None:
     """The same by the path's name alone: nothing is touched, and links are not followed."""
     above = [mount for _, mount in table(read("/proc/self/mountinfo")) if _holds(mount["point"], path)]
-    return max(
-        reversed(above), key=lambda mount: len(mount["point"]), default=None
-    )  # the last one lies over the others
+    # Of equal ones the last lies over the others.
+    return max(reversed(above), key=lambda mount: len(mount["point"]), default=None)
 
 
 def _holds(point: str, path: str) -> bool:

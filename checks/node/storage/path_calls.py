@@ -181,7 +181,6 @@ def _where_there_is_one() -> Iterator[None]:
 
 
 def _timed(call: Callable[[], object]) -> float:
-    """Milliseconds."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1000

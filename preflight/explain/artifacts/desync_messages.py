@@ -28,8 +28,6 @@ _SEND = re.compile(r"(send|recv) (\d{1,6})(?:->|<-)(\d{1,6})")
 
 @dataclass(frozen=True)
 class JobDumps:
-    """The contents of all dumps."""
-
     outcomes: Mapping[int, Outcome]
     """By rank, of those with a dump. `recorded` has more than in a live check: a group's name and sends, and calls as
     in flight_recorder."""
@@ -39,6 +37,12 @@ class JobDumps:
     @property
     def missing(self) -> set[int]:
         return set(range(self.world)) - set(self.outcomes)
+
+    def records(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+        """Rank, group as in a Desync, and the record, of each rank and group."""
+        for rank, outcome in self.outcomes.items():
+            for record in outcome.recorded or ():
+                yield rank, "" if record["world"] else record["ranks"], record
 
     def ranks_of(self, group: str) -> set[int]:
         """`group`: its ranks, or "" for the world, as in a Desync."""
@@ -103,13 +107,11 @@ def _two_sides(desync: Desync, job: JobDumps) -> Candidate:
 
 def _wait_for(desync: Desync, ranks: Sequence[int], job: JobDumps) -> set[int]:
     """The ranks of the other groups in which these ranks wait."""
-    groups = [
-        "" if group["world"] else group["ranks"]
-        for rank in ranks
-        for group in job.outcomes[rank].recorded or ()
-        if any(not call["over"] for call in group["calls"])
-    ]
-    return {member for group in set(groups) - {desync.group} for member in job.ranks_of(group)}
+    groups = {
+        group for rank, group, record in job.records()
+        if rank in ranks and any(not call["over"] for call in record["calls"])
+    }  # fmt: skip
+    return {member for group in groups - {desync.group} for member in job.ranks_of(group)}
 
 
 def _rank(ranks: Sequence[int]) -> dict[str, Any]:
@@ -128,26 +130,25 @@ def _places(desync: Desync, ranks: Sequence[int], job: JobDumps) -> str:
     for rank, call in desync.calls.items():
         if call and call["at"]:
             at.setdefault(f"at {call['at']}", []).append(rank)
-        elif not call and rank in ranks and (last := _last(desync.group, job.outcomes[rank])):
+        elif not call and rank in ranks and (last := _last(rank, desync.group, job)):
             at.setdefault(f"last in {describe_call(last)} #{last['seq']} at {last['at']}", []).append(rank)
     listed = sorted(at.items(), key=lambda place: (set(place[1]).isdisjoint(ranks), -len(place[1])))[:PLACES]
     return f"; {', '.join(f'{rank_ranges.ranks(of)} {text}' for text, of in listed)}" if listed else ""
 
 
-def _last(group: str, outcome: Outcome) -> Call | None:
+def _last(rank: int, group: str, job: JobDumps) -> Call | None:
     """The last call of a rank in a group, if its line is known."""
-    of_group = [record for record in outcome.recorded or () if ("" if record["world"] else record["ranks"]) == group]
-    calls = [call for group in of_group for call in group["calls"] if call["at"]]
+    records = [record for of, name, record in job.records() if (of, name) == (rank, group)]
+    calls = [call for record in records for call in record["calls"] if call["at"]]
     return calls[-1] if calls else None
 
 
 def _first_waits(job: JobDumps) -> Iterator[tuple[str, dict[int, Call]]]:
     """By group: the first stuck call of each rank."""
     waits: dict[tuple[str, str], dict[int, Call]] = {}
-    for rank, outcome in job.outcomes.items():
-        for record in outcome.recorded or ():
-            if call := next((call for call in record["calls"] if call["stuck"]), None):
-                waits.setdefault((record["name"], "" if record["world"] else record["ranks"]), {})[rank] = call
+    for rank, group, record in job.records():
+        if call := next((call for call in record["calls"] if call["stuck"]), None):
+            waits.setdefault((record["name"], group), {})[rank] = call
     yield from ((group, calls) for (_, group), calls in waits.items())
 
 
@@ -158,7 +159,6 @@ def _describe_waits(calls: Mapping[int, Call], group: str) -> str:
 
 
 def _missing_dumps(job: JobDumps) -> Iterator[Candidate]:
-    """Ranks without a dump, if others wait for them."""
     for group, calls in _first_waits(job):
         missing = sorted(job.missing & job.ranks_of(group))
         if not missing:
@@ -199,13 +199,11 @@ def _all_in_step(job: JobDumps) -> Iterator[Candidate]:
 
 
 def _unknown_waits(job: JobDumps) -> Iterator[Candidate]:
-    """Ranks wait long, and it is unknown for which."""
     waits: dict[int, str] = {}
-    for rank, outcome in job.outcomes.items():
-        for group in outcome.recorded or ():
-            for call in (*group["calls"], *group["sends"]):
-                if call["stuck"]:
-                    waits.setdefault(rank, f"{describe_call(call)} #{call['seq']}")
+    for rank, _, record in job.records():
+        for call in (*record["calls"], *record["sends"]):
+            if call["stuck"]:
+                waits.setdefault(rank, f"{describe_call(call)} #{call['seq']}")
     if waits:
         stuck = describe_by_rank({text: [r for r in waits if waits[r] == text] for text in waits.values()})
         text = f"ranks wait long, and the dumps do not show for which rank: {stuck}"
@@ -215,13 +213,12 @@ def _unknown_waits(job: JobDumps) -> Iterator[Candidate]:
 def _unmatched_sends(job: JobDumps) -> Iterator[Candidate]:
     """A rank that waits in a send or a receive for a rank that has no matching call and waits for none."""
     wants: dict[tuple[int, int, str], Call] = {}
-    for rank, outcome in job.outcomes.items():
-        for group in outcome.recorded or ():
-            group_ranks = sorted(job.ranks_of("" if group["world"] else group["ranks"]))
-            for call in group["sends"]:
-                match = _SEND.match(call["operation"])
-                if match and int(match[3]) < len(group_ranks) and call["stuck"]:
-                    wants[rank, group_ranks[int(match[3])], match[1]] = call
+    for rank, group, record in job.records():
+        members = sorted(job.ranks_of(group))
+        for call in record["sends"]:
+            match = _SEND.match(call["operation"])
+            if match and int(match[3]) < len(members) and call["stuck"]:
+                wants[rank, members[int(match[3])], match[1]] = call
     back = {"send": "recv", "recv": "send"}
     alone = {key: call for key, call in wants.items() if (key[1], key[0], back[key[2]]) not in wants}
     held = {rank for rank, *_ in alone}

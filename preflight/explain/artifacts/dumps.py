@@ -27,7 +27,8 @@ def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]
     world = max(*dumps, *(dump.world - 1 for dump in dumps.values()), 0) + 1
     records = _with_unused(_records(dumps, world), dumps)
     files = {rank: dump.file for rank, dump in dumps.items()}
-    return list(desync_messages.find_candidates(JobDumps(_outcomes(records, dumps), files, world))), unread
+    outcomes = {rank: Outcome("timed_out", recorded=list(_groups(records, rank))) for rank in sorted(dumps)}
+    return list(desync_messages.find_candidates(JobDumps(outcomes, files, world))), unread  # as if a check had hung
 
 
 def _read(paths: Sequence[str]) -> tuple[dict[int, Dump], list[Unread]]:
@@ -73,11 +74,6 @@ def _with_unused(records: Records, dumps: Mapping[int, Dump]) -> Records:
             if rank in dumps and dumps[rank].whole:
                 by_rank.setdefault(rank, Recorded(0, [], []))
     return records
-
-
-def _outcomes(records: Records, dumps: Mapping[int, Dump]) -> dict[int, Outcome]:
-    """As if a check had hung on each rank."""
-    return {rank: Outcome("timed_out", recorded=list(_groups(records, rank))) for rank in sorted(dumps)}
 
 
 def _groups(records: Records, rank: int) -> Iterator[dict[str, object]]:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,6 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Dump:
-    """One rank's dump."""
-
     rank: int
     file: str
     last_s: float
@@ -210,16 +208,11 @@ def _call(entries: Sequence[Entry], waits_since: float, timed: bool) -> Call:
 
 
 def innermost_place(frames: Sequence[Any]) -> dict[str, Any]:
-    """The user's innermost frame."""
-    for frame in _mappings(frames):
+    for frame in (frame for frame in frames[:FRAMES] if isinstance(frame, dict)):
         file, line = str(frame.get("filename", ""))[:4096], frame.get("line", 0)
         if isinstance(line, int) and 0 < line < 1 << 31 and is_own(file):
             return {"at": f"{word(os.path.basename(file))}:{line}", "file": file, "line": line}
     return {"at": "", "file": "", "line": 0}
-
-
-def _mappings(frames: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
-    yield from (frame for frame in frames[:FRAMES] if isinstance(frame, dict))
 
 
 def _number(entry: Entry) -> int:

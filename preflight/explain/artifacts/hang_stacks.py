@@ -129,7 +129,6 @@ def _late(sampled: Sequence[RankProcess], processes: Sequence[RankProcess]) -> l
 
 
 def _in_different_places(sampled: Sequence[RankProcess], processes: Sequence[RankProcess]) -> list[Candidate]:
-    """All wait, but in different places."""
     names = {_waits_in(process) for process in sampled} - {""}
     if len(sampled) < 2 or names & POINT_TO_POINT or any(not process.samples[0].frames for process in sampled):
         return []
@@ -157,7 +156,6 @@ def _sides(processes: Sequence[RankProcess]) -> str:
 
 
 def _unseen(processes: Sequence[RankProcess]) -> str:
-    """Ranks without a stack."""
     size = max((process.world_size for process in processes), default=0)
     missing = set(range(min(size, RANKS))) - {process.rank for process in processes if process.samples}
     return f"; no stack of {rank_ranges.ranks(missing)}" if missing else ""

@@ -49,7 +49,6 @@ def loads(data: bytes) -> Any:
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Goes over all opcodes up to the end (STOP)."""
     at = 0
     while at < len(data):
         if data[at] == ord("."):

@@ -34,8 +34,6 @@ _NO_WAIT = {"wrapper", "_coalescing_manager", "inner"}
 
 @dataclass(frozen=True)
 class ProcessSample:
-    """One process in one sample."""
-
     head: dict[str, Any]
     frames: list[Frame]
     """Of its main thread, the innermost first; [] if it did not answer."""
@@ -43,8 +41,6 @@ class ProcessSample:
 
 @dataclass
 class RankProcess:
-    """A rank's process."""
-
     rank: int
     node: str
     pid: int
@@ -185,7 +181,6 @@ def own_place(frames: Iterable[Frame], record: Mapping[str, Any]) -> tuple[str, 
 
 
 def place_where(place: tuple[str, int, str] | None) -> dict[str, Any]:
-    """The file and line of a culprit."""
     return {"file": place[0], "line": place[1]} if place else {}
 
 

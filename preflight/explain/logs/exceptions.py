@@ -68,7 +68,6 @@ def second_hand(traceback: Traceback) -> tuple[str, str]:
 
 
 def _by_kind(evidence: Evidence, all_of_them: Iterable[Traceback], weight: int) -> Iterator[Candidate]:
-    """One candidate per kind of exception."""
     kinds: dict[tuple[str, str], list[Traceback]] = {}
     for traceback in all_of_them:
         kinds.setdefault((traceback.type, re.sub(r"\d+", "#", traceback.text)), []).append(traceback)

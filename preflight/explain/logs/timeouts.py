@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight.core import rank_ranges, words
-from preflight.explain.candidates import Candidate, find_source, from_lines
+from preflight.explain.candidates import Candidate, find_source, from_lines, ranks_of
 from preflight.explain.evidence import Evidence
 from preflight.explain.logs.watchdog import OWN, Wait, find_waits, group_hangs, parse_number
-from preflight.failure_book.line import RANKS
+from preflight.failure_book.book import Match
+from preflight.failure_book.line import RANKS, Line
 from preflight.hangs.desync import has_same_size
 
 ROWS = ("watchdog.timeout", "watchdog.work")
@@ -21,6 +22,8 @@ FIRST = 3
 """Up to this number a collective is one of the first."""
 TINY = 1024
 """Elements."""
+NEAR = (0.85, 1.1)
+"""A progress bar with an elapsed time in this range, relative to the time-out, started when the wait started."""
 
 
 def _describe(waits: Sequence[Wait]) -> str:
@@ -33,8 +36,9 @@ def _describe(waits: Sequence[Wait]) -> str:
 
 
 def find_candidates(evidence: Evidence) -> list[Candidate]:
-    """From the waits of all ranks together, and from their heartbeats."""
-    return [*_compare_groups(evidence, find_waits(evidence)), *_compare_heartbeats(evidence)]
+    """From the waits of all ranks together, from their heartbeats, and from work that one of them was still doing."""
+    waits = _compare_groups(evidence, find_waits(evidence))
+    return [*waits, *_compare_heartbeats(evidence), *_busy_rank(evidence)]
 
 
 def _compare_groups(evidence: Evidence, waits: Sequence[Wait]) -> Iterator[Candidate]:
@@ -202,3 +206,42 @@ def _compare_heartbeats(evidence: Evidence) -> Iterator[Candidate]:
     yield from_lines(
         evidence, "collective_mismatch", "failure", 52, text, lines, confidence="low", row="watchdog.heartbeat"
     )
+
+
+def _busy_rank(evidence: Evidence) -> Iterator[Candidate]:
+    """A rank that still worked when the others timed out: its bar is near the time-out, and not complete."""
+    bars = evidence.matches("progress.bar")
+    for match in evidence.matches(*(name for name, kept in evidence.seen.items() if kept.has_group("timeout_ms"))):
+        limit = parse_number(match.groups.get("timeout_ms"))
+        late = next((bar for bar in reversed(bars) if limit and _beside(bar, limit / 1000)), None)
+        if late and limit:
+            text = (
+                f"a rank was still working, {late.groups['percent']} % done after {late.groups['elapsed']}, "
+                f"when the time-out of {limit / 1000:g} s ended the others' wait: slow preparation, not the network"
+            )
+            yield from_lines(
+                evidence, "slow_rank_timeout", "cause", 70, text, (late.line, match.line),
+                _culprit(late.line, match.line), ranks_of([match.line]), confidence="medium", row="progress.bar",
+            )  # fmt: skip
+            return
+
+
+def _culprit(bar: Line, wait: Line) -> dict[str, object]:
+    """Empty if the bar and another rank's text share a line."""
+    return {} if bar == wait or bar.rank == wait.rank else find_source(bar)
+
+
+def _beside(bar: Match, limit: float) -> bool:
+    percent = parse_number(bar.groups.get("percent"))
+    near = NEAR[0] <= _seconds(bar.groups.get("elapsed", "")) / limit <= NEAR[1]
+    return percent is not None and percent < 100 and near
+
+
+def _seconds(clock: str) -> int:
+    """Of "29:58" or "1:02:03"; 0 for anything else."""
+    if not re.fullmatch(r"\d{1,5}(?::\d\d){1,2}", clock):
+        return 0
+    total = 0
+    for part in clock.split(":"):
+        total = 60 * total + int(part)
+    return total

@@ -71,7 +71,7 @@ def handle(arguments: list[Any]) -> Answer:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
-    system = {"values": {"driver": "1", "cuda": 1, "nvml": "1", "count": 3, "excluded": []}, "notes": []}
+    system = {"values": {"driver": "1", "cuda": 1, "count": 3, "excluded": []}, "notes": []}
     monkeypatch.setattr(Scripted, "answers", {"system": system, "handle": handle, **answers})
 
 
