@@ -6,14 +6,11 @@ doc/PERFORMANCE.md). What is sent, and how a wrong element tells whose it is: pa
 
 from functools import partial
 
-from preflight.check import Level, Plan, Scope
-from preflight.checks.comm.shared import expected, judge_collective, sweep
+from preflight.check import Level
+from preflight.checks.comm.shared import judge_collective, sweep
 
 PARTS = (sweep, judge_collective)
-PLAN = Plan(
-    Scope.WORLD, Level.FULL, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS,
-    baseline=True,
-)  # fmt: skip
+PLAN = sweep.plan(Level.FULL)
 
 measure = partial(sweep.run, operation="all_to_all")
 judge = partial(judge_collective.judge, operation="all_to_all")

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges
 from preflight.checks.comm.shared import heatmap, localize, meetings, messages, transfers
-from preflight.checks.comm.shared.localize import MUCH_SLOWER, SLOWER
 from preflight.checks.comm.shared.readings import nominal, rate
 from preflight.checks.comm.shared.transfers import Facts
 
@@ -42,8 +41,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     blame = localize.find_blame(facts, run)
     if blame is not None:
         yield from messages.findings(blame, run)
-        factor = run[SLOWER] if run.job.backend == "nccl" else run[MUCH_SLOWER]
-        yield from messages.slower_than(localize.link_rates(run.baseline("comm.pairs")), blame.rates, factor)
+        yield from messages.slower_than_baseline("comm.pairs", blame, run)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, ranges
 from preflight.checks.comm.shared import heatmap, localize, meetings, messages, transfers
-from preflight.checks.comm.shared.localize import MUCH_SLOWER, SLOWER
 from preflight.checks.comm.shared.readings import nominal, rate
 from preflight.checks.comm.shared.transfers import Facts
 
@@ -51,8 +50,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from messages.findings(blame, run)
     touched = {blame.places[a].rail for a, _ in blame.bad}
     yield from _together(facts, touched, run)
-    factor = run[SLOWER] if run.job.backend == "nccl" else run[MUCH_SLOWER]
-    yield from messages.slower_than(localize.link_rates(run.baseline("comm.rails")), blame.rates, factor)
+    yield from messages.slower_than_baseline("comm.rails", blame, run)
 
 
 def _together(facts: Mapping[int, Facts], touched: set[int], run: Run) -> Iterator[Finding]:

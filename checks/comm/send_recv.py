@@ -7,14 +7,11 @@ payload_copy.py.
 
 from functools import partial
 
-from preflight.check import Level, Plan, Scope
-from preflight.checks.comm.shared import expected, judge_collective, sweep
+from preflight.check import Level
+from preflight.checks.comm.shared import judge_collective, sweep
 
 PARTS = (sweep, judge_collective)
-PLAN = Plan(
-    Scope.WORLD, Level.FULL, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS,
-    baseline=True,
-)  # fmt: skip
+PLAN = sweep.plan(Level.FULL)
 
 measure = partial(sweep.run, operation="send_recv")
 judge = partial(judge_collective.judge, operation="send_recv")

@@ -51,11 +51,7 @@ class Facts(TypedDict):
     """Since this rank was started: at least as long ago as net.rdma."""
 
 
-def measure(ctx: Context) -> Facts:
-    return look(ctx)
-
-
-def look(ctx: Context, root: str = "") -> Facts:
+def measure(ctx: Context, root: str = "") -> Facts:
     """`root`: of a tree, in tests."""
     names = hca.names(root)
     ctx.doing("reading sysfs")

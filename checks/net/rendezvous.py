@@ -16,10 +16,10 @@ from preflight.sdk import reachability, tcp
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 
-SLOW_LOOK_UP_S = option(float, 0.5, "warn where looking up a name takes so many seconds")
+SLOW_LOOK_UP_S = option(float, 0.5, "warn where looking up a name takes this many seconds")
 """An answer takes milliseconds; one that is lost costs 5 s (resolv.conf(5), `timeout`). A process of torch 2.13 looks
 up no more names after the first that fails, but after a slow one it does."""
-FAR_S = option(float, 0.01, "warn where connecting takes so many seconds, and ten times as long as on most nodes")
+FAR_S = option(float, 0.01, "warn where connecting takes this many seconds, and ten times as long as on most nodes")
 """Within a site a round trip takes a few milliseconds at most."""
 
 UNRESOLVED = Code(
@@ -35,7 +35,7 @@ SILENT_ADDRESS = Code(
 )
 UNLIKE = Code(
     "MASTER_ADDR stands for other addresses than on the other nodes.",
-    fix="On each node: getent ahosts {name}; mend DNS or /etc/hosts where it differs.",
+    fix="On each node: getent ahosts {name}; fix DNS or /etc/hosts where it differs.",
 )
 LOOPBACK = Code(
     "A host's own name is a loopback address, where gloo cannot be reached.",
@@ -48,11 +48,11 @@ FAR = Code(
 )
 SLOW_NAME = Code(
     "MASTER_ADDR takes long to resolve.",
-    fix="On that node: time getent ahosts {name}; mend /etc/resolv.conf, or set MASTER_ADDR to an address.",
+    fix="On that node: time getent ahosts {name}; fix /etc/resolv.conf, or set MASTER_ADDR to an address.",
 )
 SLOW_REVERSE = Code(
     "The name of an address takes long to look up; torch's store waits for it.",
-    fix="On that node: time getent hosts {address}; mend /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
+    fix="On that node: time getent hosts {address}; fix /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
 )
 
 MOST_CLIENTS = 16
@@ -112,9 +112,9 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     if not used:
         return f"{first['name']}:{first['port']} was not reached"
     interfaces = ", ".join(sorted({reading["interface"] for reading in facts.values()} - {""}))
-    slowest_ms = max(connection["seconds"] for connection in used) * 1000
+    slowest = words.duration(max(connection["seconds"] for connection in used))
     of = ranges.count(len(used), "node")
-    return f"{of} reached {first['name']}:{first['port']} in at most {slowest_ms:.2g} ms over {interfaces or '?'}"
+    return f"{of} reached {first['name']}:{first['port']} in at most {slowest} over {interfaces or '?'}"
 
 
 def _is_masters(reading: Facts) -> bool:
@@ -139,7 +139,8 @@ def _look_ups(reading: Facts, node: str, run: Run) -> Iterator[Finding]:
 
 
 def _took(seconds: float | None, reading: Facts) -> str:
-    return f"did not end within {reading['patience_s']:.1f} s" if seconds is None else f"took {seconds:.1f} s"
+    within = words.duration(reading["patience_s"] if seconds is None else seconds)
+    return f"did not end within {within}" if seconds is None else f"took {within}"
 
 
 def _loopback(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -190,7 +191,7 @@ def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         for askers, where in _named(list(failed), len(facts), run):
             reading, first = facts[askers[0]], failed[askers[0]]
             evidence = {"name": reading["name"], "address": address, "port": reading["port"]}
-            why = f"{first['error']} after {first['seconds']:.1f} s"
+            why = f"{first['error']} after {words.duration(first['seconds'])}"
             at = f"{reading['name']} at {address}, port {reading['port']}"
             text = f"{_nodes(askers, run)} cannot connect to {at} ({why})"
             if used := tcp.used(reading["connections"]):
@@ -230,7 +231,7 @@ def _far(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     usual = sorted(connection["seconds"] for connection in used.values())[(len(used) - 1) // 2]
     for rank, connection in used.items():
         if connection["seconds"] >= max(run[FAR_S], 10 * usual):
-            took = f"connecting to {connection['address']} takes {connection['seconds'] * 1000:.1f} ms"
-            text = f"{took}, expected about {usual * 1000:.2g} ms as on most nodes"
+            took = f"connecting to {connection['address']} takes {words.duration(connection['seconds'])}"
+            text = f"{took}, expected about {words.duration(usual)} as on most nodes"
             evidence = {"address": connection["address"]}
             yield FAR.warn(text, node=run.job.node_of(rank).node, evidence=evidence)

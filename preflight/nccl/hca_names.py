@@ -56,16 +56,21 @@ def _entry(word: str) -> Entry:
     return Entry(word, name[:LONGEST], integer(port) if port else None)
 
 
+def strtoll(text: str, base: int = 10) -> tuple[int, bool]:
+    """(the number that the text begins with, as C reads it, else 0; whether it is all of the text). With base 0 it may
+    be hexadecimal or octal."""
+    match = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|\d+)" if base == 0 else r"\s*([+-]?)(\d+)", text)
+    if match is None:
+        return 0, False
+    digits = match[2]
+    if base == 0:
+        base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
+    return int(f"{match[1]}{digits}", base), match.end() == len(text)
+
+
 def integer(text: str, base: int = 10) -> int:
-    """As atoi reads it, and with base 0 as strtoll: the number that the text begins with, else 0."""
-    digits = r"0[xX][0-9a-fA-F]+|0[0-7]*|\d+" if base == 0 else r"\d+"
-    found = re.match(rf"\s*([+-]?)({digits})", text)
-    if not found:
-        return 0
-    number = found[2].lower()
-    octal = base == 0 and number.startswith("0") and "x" not in number
-    value = int(number, 8 if octal else 16 if "x" in number else 10)
-    return -value if found[1] == "-" else value
+    """The same, without a look at what follows."""
+    return strtoll(text, base)[0]
 
 
 def uses_verbs(settings: Mapping[str, str]) -> bool:

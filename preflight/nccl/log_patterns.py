@@ -1,4 +1,4 @@
-"""The wordings of NCCL's log that nccl_lines reads. Every pattern starts at the message's first letter and has no two
+"""The wordings of NCCL's log that log_lines reads. Every pattern starts at the message's first letter and has no two
 parts that can take the same text: a line of garbage costs no more than its length."""
 
 import re
@@ -56,34 +56,26 @@ def way_of(message: str) -> Way | None:
     return Way(rank, peer_rank, "SHM", None) if rest.startswith("SHM") else None
 
 
+Note = Callable[[re.Match[str], Any], None]
+
+
+def _kept(key: str, value: Callable[[re.Match[str]], object]) -> Note:
+    """The last line counts."""
+
+    def note(match: re.Match[str], found: Any) -> None:
+        found[key] = value(match)
+
+    return note
+
+
 def _version(match: re.Match[str], found: Any) -> None:
     found["version"] = found["version"] or match[1]
-
-
-def _driver(match: re.Match[str], found: Any) -> None:
-    found["cuda_driver"] = int(match[1])
-
-
-def _bootstrap(match: re.Match[str], found: Any) -> None:
-    found["bootstrap"] = match[1]
-
-
-def _network(match: re.Match[str], found: Any) -> None:
-    found["network"] = match[1].strip()
 
 
 def _hcas(match: re.Match[str], found: Any) -> None:
     """2.20 to 2.23 make one of a card's two ports: "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}"."""
     devices = re.findall(r"\[\d+\](?:=\{([^}]{1,200})\}|([\w.+-]+:\d+[\d:]*/\w+))", match[1])[:MOST]
     found["hcas"] = ["+".join(re.findall(r"\] ([^,]+)", merged)) or device for merged, device in devices]
-
-
-def _sockets(match: re.Match[str], found: Any) -> None:
-    found["sockets"] = re.findall(r"\[\d+\]([\w.-]+):", match[1])[:MOST]
-
-
-def _plugin(match: re.Match[str], found: Any) -> None:
-    found["plugin"] = match[1].strip()
 
 
 def _setting(match: re.Match[str], found: Any) -> None:
@@ -104,10 +96,6 @@ def _channels(match: re.Match[str], found: Any) -> None:
         found["channels"] = {"coll": coll, "collnet": collnet, "nvls": nvls, "p2p": p2p, "per_peer": per_peer}
 
 
-def _nvls(match: re.Match[str], found: Any) -> None:
-    found["nvls"] = match[1] is None
-
-
 def _nvls_refused(match: re.Match[str], found: Any) -> None:
     found["nvls"] = False
     if len(found["warnings"]) < WARNINGS and match[0] not in found["warnings"]:
@@ -119,29 +107,28 @@ def _gdr(match: re.Match[str], found: Any) -> None:
         found["gdr"][match[3]] = match[2] == "Enabled"
 
 
-def _dmabuf(match: re.Match[str], found: Any) -> None:
-    found["dmabuf"] = bool(match[1])
-
-
-RULES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], Any], None]], ...] = tuple(
+RULES: tuple[tuple[str, re.Pattern[str], Note], ...] = tuple(
     (start, re.compile(pattern), note)
     for start, pattern, note in (
         ("NCCL version ", r"NCCL version (\d+\.\d+\.\d+)", _version),
-        ("cudaDriverVersion ", r"cudaDriverVersion (\d+)", _driver),
-        ("Bootstrap", r"Bootstrap ?: Using (?:\[\d+\])?([\w.-]+):", _bootstrap),
-        ("Using network ", r"Using network ([^\n]{1,60})", _network),
+        ("cudaDriverVersion ", r"cudaDriverVersion (\d+)", _kept("cuda_driver", lambda match: int(match[1]))),
+        ("Bootstrap", r"Bootstrap ?: Using (?:\[\d+\])?([\w.-]+):", _kept("bootstrap", lambda match: match[1])),
+        ("Using network ", r"Using network ([^\n]{1,60})", _kept("network", lambda match: match[1].strip())),
         ("NET/IB", r"NET/IB ?: Using( \[\d+\][^;]*);", _hcas),
-        ("NET/Socket", r"NET/Socket ?: Using( \[\d+\].*)", _sockets),
-        ("NET/Plugin", r"NET/Plugin ?: Loaded net plugin ([^(]{1,60})", _plugin),
+        ("NET/Socket", r"NET/Socket ?: Using( \[\d+\].*)",
+         _kept("sockets", lambda match: re.findall(r"\[\d+\]([\w.-]+):", match[1])[:MOST])),
+        ("NET/Plugin", r"NET/Plugin ?: Loaded net plugin ([^(]{1,60})",
+         _kept("plugin", lambda match: match[1].strip())),
         ("NET/", r"NET/([^:]{1,60}?) : GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']{1,60})'", _gdr),
         ("NCCL_", r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to ([^\n]+)", _setting),
         ("comm 0x", r"comm 0x[0-9a-f]+ rank \d+ nRanks \d+ nNodes (\d+) localRanks (\d+) localRank \d+ MNNVL (\d)",
          _nodes),
         ("", r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, (\d+) ",
          _channels),
-        ("NVLS multicast ", r"NVLS multicast support is (not )?available", _nvls),
+        ("NVLS multicast ", r"NVLS multicast support is (not )?available",
+         _kept("nvls", lambda match: match[1] is None)),
         (NVLS_REFUSED, rf"{NVLS_REFUSED}[^\n]{{1,140}}", _nvls_refused),
-        ("DMA-BUF is available", r"(DMA-BUF) is available", _dmabuf),
+        ("DMA-BUF is available", r"DMA-BUF is available", _kept("dmabuf", lambda _: True)),
     )
 )  # fmt: skip
 """(what the message begins with, its form, what is noted)."""

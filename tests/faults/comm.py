@@ -58,7 +58,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
     ),
     (
         _one("sum_sent_off", "One element is altered before it is summed: all see it, and nobody knows whose it was.",
-             "all_reduce", culprit={}, says="ranks 0-2 of 3 see wrong results, and nobody can be named"),
+             "all_reduce", culprit={}, says="ranks 0-2 of 3 see wrong results, and no rank can be named"),
     ),
     (
         _one("sum_off", "Of two ranks one has a wrong sum: either of them, or their link.", "all_reduce",

@@ -8,16 +8,13 @@ as in training steps, so that a rank that computes slowly is told from a slow li
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope
+from preflight.check import Code, Context, Finding, Level, Run
 from preflight.checks.comm.all_reduce import straggler
 from preflight.checks.comm.all_reduce.straggler import LATE_S
-from preflight.checks.comm.shared import expected, judge_collective, readings, sweep
+from preflight.checks.comm.shared import judge_collective, readings, sweep
 
 PARTS = (straggler, sweep, judge_collective)
-PLAN = Plan(
-    Scope.WORLD, Level.STANDARD, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS,
-    baseline=True, facts_version=3,
-)  # fmt: skip
+PLAN = sweep.plan(Level.STANDARD, facts_version=2)
 
 LATE_RANK = Code(
     "A rank computes much longer than the others, which wait for it.",

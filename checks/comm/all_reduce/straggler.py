@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypedDict
 
-from preflight.check import Context, option
+from preflight.check import Context, option, words
 from preflight.checks.comm.shared.operations import finish
 from preflight.checks.comm.shared.readings import Latency
 from preflight.checks.comm.shared.timing import LATENCIES
@@ -18,7 +18,9 @@ from preflight.checks.comm.shared.timing import LATENCIES
 if TYPE_CHECKING:
     import torch
 
-LATE_S = option(float, 0.03, "warn of a rank that computes so many seconds a step longer than the others, and twice")
+LATE_S = option(
+    float, 0.03, "warn of a rank that computes this many seconds per step longer than the others, and twice"
+)
 """Five ranks and three busy loops on two cores: the medians of the ranks differ by 10 ms."""
 TIMES = 2.0
 """As long as the others' median: there 1.4 at most."""
@@ -122,13 +124,12 @@ def late(arrivals: Mapping[int, Arrival], late_s: float) -> Iterator[tuple[int, 
 
 
 def _message(arrival: Arrival, usual_s: float, waited_s: float, starved: bool) -> str:
-    times = f"computes {_ms(arrival['busy_s'])} a step, the others {usual_s * 1000:,.1f} ms, expected about the same"
-    core = f"it waits {_ms(arrival['core_wait_s'])} of that for a CPU core that other processes use; " * starved
-    return f"{times}: {core}the others wait {_ms(waited_s)} for it, and not for the network"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:,.0f} ms"
+    busy, core, usual, waited = (
+        words.duration(seconds) for seconds in (arrival["busy_s"], arrival["core_wait_s"], usual_s, waited_s)
+    )
+    times = f"computes {busy} per step, the others {usual}, expected about the same"
+    why = f"it waits {core} of that for a CPU core that other processes use; " * starved
+    return f"{times}: {why}the others wait {waited} for it, and not for the network"
 
 
 def _is_late(busy_s: float, usual_s: float, late_s: float) -> bool:

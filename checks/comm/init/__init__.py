@@ -26,7 +26,7 @@ PLAN = Plan(
 )  # fmt: skip
 """Fresh: an error of CUDA stays in the process that met it, and memory that gpu.compute held is free."""
 
-SLOW_S = option(float, 30.0, "warn where the last rank came so many seconds after the first")
+SLOW_S = option(float, 30.0, "warn where the last rank came this many seconds after the first")
 
 LATE_RANK = Code(
     "A rank came much later than the others.",

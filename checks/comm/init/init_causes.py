@@ -49,7 +49,7 @@ RDMA = Code(
 IMEX = Code(
     "NVLinks join the nodes (MNNVL), but IMEX does not work.",
     fix="There: nvidia-imex-ctl -N; ls /dev/nvidia-caps-imex-channels; systemctl status nvidia-imex. "
-    "NCCL_MNNVL_ENABLE=0 goes round it, over the slower network.",
+    "NCCL_MNNVL_ENABLE=0 works around it, over the slower network.",
 )
 OPEN_FILES = Code(
     "NCCL may open no more files.",

@@ -109,7 +109,7 @@ def _unlike(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> Ite
         two = len(nodes) == ALIKE - 1 and not nodes.keys() & set(finer)
         if two and min(nodes.values()) * run[MUCH_SLOWER] < max(nodes.values()):
             sides = [f"{rate(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
-            yield UNLIKE.warn(f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected alike")
+            yield UNLIKE.warn(f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected the same")
 
 
 def _gpus(node: int, inside: Inside, run: Run) -> Iterator[Finding]:

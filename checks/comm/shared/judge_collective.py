@@ -88,7 +88,8 @@ def _wrong_results(operation: Operation, facts: Mapping[int, Facts], run: Run) -
 def _sender(source: int, wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run: Run) -> Finding:
     others = tuple(rank for rank in wrong if rank != source)
     sizes = wrong[min(others)]
-    text = f"{_told(_clearest(sizes))}; {_share(wrong, facts)}, all in what comes from rank {source}"
+    share = f"{len(wrong):,} of {ranges.count(len(facts), 'rank')} see wrong results"
+    text = f"{_told(_clearest(sizes))}; {share}, all in what comes from rank {source}"
     return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
 
 
@@ -156,12 +157,8 @@ def _unknown(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> Fin
         return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_PAIR)
     decoded = [size for sizes in wrong.values() for size in sizes if size["wrong"] and size["wrong"]["whose"]]
     why = "not all for the same reason" if decoded else "one of the ranks alters values, or the library does"
-    text = f"{told}; {ranges.ranks(wrong)} of {len(facts):,} see wrong results, and nobody can be named: {why}"
+    text = f"{told}; {ranges.ranks(wrong)} of {len(facts):,} see wrong results, and no rank can be named: {why}"
     return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_NOBODY)
-
-
-def _share(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> str:
-    return f"{len(wrong):,} of {ranges.count(len(facts), 'rank')} see wrong results"
 
 
 def _common_source(operation: Operation, wrong: Mapping[int, list[Size]], asked: int) -> int | None:

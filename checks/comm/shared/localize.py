@@ -24,7 +24,7 @@ ENOUGH = 8
 SPREADS = 6
 """Medians of the distances from the median (MAD): 4 standard deviations of a normal distribution."""
 
-MUCH_SLOWER = option(float, 4.0, "warn where a link is so many times slower than is usual in this run")
+MUCH_SLOWER = option(float, 4.0, "warn where a link is this many times slower than is usual in this run")
 """As net.mesh: a busy core, or a link that several streams share, halves a rate, and the best of three or more counts;
 a bad link is slower by far."""
 SLOWER = option(float, 1.6, "on nccl: the same, where all other links differ little")

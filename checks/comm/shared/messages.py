@@ -3,10 +3,11 @@ for each pair of nodes."""
 
 import itertools
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from preflight.check import Code, Finding, Run, ranges, words
+from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.localize import Blame, Link
 from preflight.checks.comm.shared.readings import rate
 from preflight.sdk.pairs import Wording
@@ -95,7 +96,7 @@ class LinkMessages:
 
     def on_node(self, node: int, roles: Collection[int]) -> Finding:
         name = self.run.job.nodes[node].node
-        mine = [link for role in roles for link in self._of_node(node, role)]
+        mine = [link for role in roles for link in self.blame.rates if self.blame.places[link[role]].node == node]
         slow = [link for link in mine if link in self.blame.bad]
         others = {self.blame.places[rank].node for link in slow for rank in link} - {node}
         tried = {self.blame.places[rank].node for link in mine for rank in link} - {node}
@@ -171,9 +172,6 @@ class LinkMessages:
     def _node(self, rank: int) -> str:
         return self.run.job.nodes[self.blame.places[rank].node].node
 
-    def _of_node(self, node: int, role: int) -> list[Link]:
-        return [link for link in self.blame.rates if self.blame.places[link[role]].node == node]
-
     def _rails(self, links: Iterable[Link]) -> str:
         """ " on local rank 3", where nodes have several."""
         found = {self.blame.places[a].rail for a, _ in links}
@@ -206,8 +204,10 @@ class LinkMessages:
         return f"expected about {rate(self._usual())}, as {which}"
 
 
-def slower_than(baseline: Mapping[Link, float], now: Mapping[Link, float], factor: float) -> Iterator[Finding]:
+def slower_than_baseline(check: str, blame: Blame, run: Run) -> Iterator[Finding]:
     """Of the links that both runs have timed: most of them are so many times slower."""
+    baseline, now = localize.link_rates(run.baseline(check)), blame.rates
+    factor = run[localize.SLOWER] if run.job.backend == "nccl" else run[localize.MUCH_SLOWER]
     shares = [now[link] / baseline[link] for link in now if link in baseline]
     if shares and statistics.median(shares) * factor < 1:
         usual, before = statistics.median(now.values()), statistics.median(baseline.values())

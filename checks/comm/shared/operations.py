@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from preflight.checks.comm.shared import payload_copy, payload_sum
@@ -20,8 +21,9 @@ ALIGNED = 16
 ROOTS, MANY_ROOTS_UP_TO = 8, 64 * KIB
 """Of a broadcast, whose results are compared, and up to which size: more would take a slow network too long."""
 
-Call = Callable[["torch.Tensor", "torch.Tensor", Any, int], Callable[[], None]]
-"""(what is sent, what arrives, group, root): does it once, and returns when it is done or enqueued on the device."""
+Call = Callable[[Any, "torch.Tensor", "torch.Tensor", Any, int], Callable[[], None]]
+"""(torch.distributed, what is sent, what arrives, group, root): the call alone, so that nothing else is timed. It
+returns when the operation is done or enqueued on the device."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ class Message:
 
     def ready(self, group: Any, root: int = 0) -> Callable[[], None]:
         """The operation alone: each call does it once."""
-        return self.operation.call(self.sent, self.received, group, root)
+        from torch import distributed as dist
+
+        return self.operation.call(dist, self.sent, self.received, group, root)
 
     def clear(self) -> None:
         """Zeros: repeated sums of anything else would grow to infinity."""
@@ -114,42 +118,10 @@ def finish(device: "torch.device") -> None:
         torch.cuda.synchronize(device)
 
 
-# Calls: looked up in torch.distributed when they are made ready, and then nothing but themselves
-
-
-def _all_reduce(_sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int) -> Callable[[], None]:
-    from torch import distributed as dist
-
-    return lambda: dist.all_reduce(received, group=group)
-
-
-def _all_gather(sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int) -> Callable[[], None]:
-    from torch import distributed as dist
-
-    return lambda: dist.all_gather_into_tensor(received, sent, group=group)
-
-
-def _reduce_scatter(sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int) -> Callable[[], None]:
-    from torch import distributed as dist
-
-    return lambda: dist.reduce_scatter_tensor(received, sent, group=group)
-
-
-def _all_to_all(sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int) -> Callable[[], None]:
-    from torch import distributed as dist
-
-    return lambda: dist.all_to_all_single(received, sent, group=group)
-
-
-def _broadcast(_sent: "torch.Tensor", received: "torch.Tensor", group: Any, root: int) -> Callable[[], None]:
-    from torch import distributed as dist
-
-    return lambda: dist.broadcast(received, root, group=group)
-
-
-def _send_recv(sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int) -> Callable[[], None]:
-    from torch import distributed as dist
-
+def _exchange(
+    dist: Any, sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int
+) -> Callable[[], None]:  # fmt: skip
+    """With both neighbors in the ring."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     both = [
         dist.P2POp(dist.isend, sent, (rank + 1) % ranks, group),
@@ -163,45 +135,6 @@ def _send_recv(sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root
     return exchange
 
 
-# What is sent, and what must arrive
-
-
-def _to_all(rank: int, _ranks: int, _root: int) -> list[Tag]:
-    return [(rank, 0)]
-
-
-def _of_all(_rank: int, ranks: int, _root: int) -> list[Tag]:
-    return [(other, 0) for other in range(ranks)]
-
-
-def _to_each(rank: int, ranks: int, _root: int) -> list[Tag]:
-    return [(rank, other) for other in range(ranks)]
-
-
-def _of_each(rank: int, ranks: int, _root: int) -> list[Tag]:
-    return [(other, rank) for other in range(ranks)]
-
-
-def _by_root(rank: int, _ranks: int, root: int) -> list[Tag]:
-    return [(root, 0)] if rank == root else []
-
-
-def _of_root(_rank: int, _ranks: int, root: int) -> list[Tag]:
-    return [(root, 0)]
-
-
-def _to_next(rank: int, ranks: int, _root: int) -> list[Tag]:
-    return [(rank, (rank + 1) % ranks)]
-
-
-def _of_previous(rank: int, ranks: int, _root: int) -> list[Tag]:
-    return [((rank - 1) % ranks, rank)]
-
-
-def _once(_ranks: int) -> float:
-    return 1.0
-
-
 def _others(ranks: int) -> float:
     return (ranks - 1) / ranks
 
@@ -209,17 +142,34 @@ def _others(ranks: int) -> float:
 OPERATIONS = {
     operation.name: operation
     for operation in (
-        Operation("all_reduce", lambda n: 2 * (n - 1) / n, _all_reduce, in_parts=False, in_place=True),
-        Operation("all_gather", _others, _all_gather, part_sent=True, sent=_to_all, received=_of_all),
-        Operation("reduce_scatter", _others, _reduce_scatter, part_received=True),
-        Operation("all_to_all", _others, _all_to_all, sent=_to_each, received=_of_each, addressed=True),
         Operation(
-            "broadcast", _once, _broadcast, in_parts=False, in_place=True, sent=_by_root, received=_of_root,
-            many_roots=True,
+            "all_reduce", lambda n: 2 * (n - 1) / n, in_parts=False, in_place=True,
+            call=lambda dist, _sent, received, group, _root: partial(dist.all_reduce, received, group=group),
         ),
         Operation(
-            "send_recv", _once, _send_recv, in_parts=False, sent=_to_next, received=_of_previous, addressed=True,
-            from_ranks=2,
+            "all_gather", _others, part_sent=True,
+            call=lambda dist, sent, got, group, _root: partial(dist.all_gather_into_tensor, got, sent, group=group),
+            sent=lambda rank, _n, _root: [(rank, 0)], received=lambda _, n, _root: [(other, 0) for other in range(n)],
+        ),
+        Operation(
+            "reduce_scatter", _others, part_received=True,
+            call=lambda dist, sent, got, group, _root: partial(dist.reduce_scatter_tensor, got, sent, group=group),
+        ),
+        Operation(
+            "all_to_all", _others, addressed=True,
+            call=lambda dist, sent, got, group, _root: partial(dist.all_to_all_single, got, sent, group=group),
+            sent=lambda rank, n, _root: [(rank, other) for other in range(n)],
+            received=lambda rank, n, _root: [(other, rank) for other in range(n)],
+        ),
+        Operation(
+            "broadcast", lambda _: 1.0, in_parts=False, in_place=True, many_roots=True,
+            call=lambda dist, _sent, received, group, root: partial(dist.broadcast, received, root, group=group),
+            sent=lambda rank, _n, root: [(root, 0)] if rank == root else [], received=lambda _, _n, root: [(root, 0)],
+        ),
+        Operation(
+            "send_recv", lambda _: 1.0, _exchange, in_parts=False, addressed=True, from_ranks=2,
+            sent=lambda rank, n, _root: [(rank, (rank + 1) % n)],
+            received=lambda rank, n, _root: [((rank - 1) % n, rank)],
         ),
     )
 }  # fmt: skip

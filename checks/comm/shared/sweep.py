@@ -10,7 +10,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Context, NotApplicable, Skip, option
+from preflight.check import Context, Level, NotApplicable, Plan, Scope, Skip, option
+from preflight.checks.comm.shared import expected
 from preflight.checks.comm.shared.operations import OPERATIONS, Message, Operation, finish
 from preflight.checks.comm.shared.readings import (
     BF16_FIRST,
@@ -57,10 +58,18 @@ UNSUPPORTED = ("not support", "not implemented", "calar type", "no backend type"
 "operation not supported", and that is a fault."""
 
 
+def plan(level: Level, facts_version: int = 1) -> Plan:
+    """Of every check of a collective."""
+    return Plan(
+        Scope.WORLD, level, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS, baseline=True,
+        facts_version=facts_version,
+    )  # fmt: skip
+
+
 def run(ctx: Context, *, operation: str) -> Facts:
     """`measure` of a check of this operation. Raises Skip where the backend does not have it."""
     if len(ctx.members) < OPERATIONS[operation].from_ranks:
-        raise NotApplicable("1 rank has nobody to send to")
+        raise NotApplicable("1 rank has no other to send to")
     sweep = Sweep(ctx, OPERATIONS[operation])
     top = sweep.top()
     owed = top if ctx[MAX_MIB] else min(top, max(size for size in SIZES if size <= OWED[ctx.job.backend]))

@@ -209,8 +209,9 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     told = [" and ".join(versions.ranks_of)] if versions.ranks_of else []
     inside = sorted({way for node in nodes for way in node.inside})
     between = sorted({way.removeprefix("NET/") for node in nodes for way in node.between})
+    between = [way.replace("/GDRDMA", " with GPUDirect") for way in between]
     parts = [f"{' and '.join(inside)} in the node"] if inside else []
-    parts += [f"{' and '.join(map(transport_choice.describe_way, between))} between nodes"] if between else []
+    parts += [f"{' and '.join(between)} between nodes"] if between else []
     parts += ["NVLS"] if any(node.nvls and node.nvls_channels for node in nodes) else []
     channels = vote(enumerate(node.channels for node in nodes if node.channels))
     parts += [ranges.count(channels.usual, "channel")] if channels.ranks_of else []

@@ -26,11 +26,6 @@ class Why(NamedTuple):
     """None: the code's own."""
 
 
-def describe_way(way: str) -> str:
-    """ "IB with GPUDirect"."""
-    return way.replace("/GDRDMA", " with GPUDirect")
-
-
 # What is not as it could be: a sentence by node
 
 
@@ -195,7 +190,7 @@ def _compared(all_: Sequence[NodeLog], text: str, value: Callable[[NodeLog], Any
     votes = vote((number, known) for number, node in enumerate(all_) if (known := value(node)) is not None)
     if not votes.unanimous and not votes.decided:
         sides = [f"{had} on {words.some((all_[at].name for at in of), 2)}" for had, of in votes.ranks_of.items()]
-        return {"": f"{text.format(words.some(sides, last=', '))}, expected alike"}
+        return {"": f"{text.format(words.some(sides, last=', '))}, expected the same on all"}
     return {
         all_[number].name: f"{text.format(had)}, expected {votes.usual} as on {votes.share('node')}"
         for number, had in votes.odd()

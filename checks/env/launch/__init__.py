@@ -41,7 +41,7 @@ LOCAL_WORLD_SIZE = Code(
     fix="Set LOCAL_WORLD_SIZE to the node's number of ranks.",
 )
 UNEVEN = Code(
-    "Nodes have unlike numbers of ranks.",
+    "Nodes have different numbers of ranks.",
     fix="Start the same number on each (--nproc-per-node), unless meant so.",
 )
 NOT_GROUPED = Code(

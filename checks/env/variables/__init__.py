@@ -69,11 +69,10 @@ def measure(ctx: Context) -> Facts:
 
 def _cut(value: str) -> str:
     """Of a value that no library can mean there is enough to tell it from another."""
-    return value if len(value) <= LONGEST else f"{value[:60]}... ({len(value):,} characters, hash {_hash(value)})"
-
-
-def _hash(value: str) -> str:
-    return hashlib.sha256(value.encode(errors="replace")).hexdigest()[:12]
+    if len(value) <= LONGEST:
+        return value
+    digest = hashlib.sha256(value.encode(errors="replace")).hexdigest()[:12]
+    return f"{value[:60]}... ({len(value):,} characters, hash {digest})"
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

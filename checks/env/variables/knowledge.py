@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 
+from preflight.nccl.hca_names import strtoll
+
 NCCL_VERSION = "2.30.7"
 """The newest whose variables the table holds."""
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_")
@@ -100,22 +102,12 @@ def problem(row: Variable, value: str) -> Problem | None:
 
 def _nccl_integer(row: Variable, value: str) -> Problem | None:
     """strtoll(value, NULL, 0): what is no number ends it, and text is 0."""
-    number, whole = strtoll(value)
+    number, whole = strtoll(value, 0)
     if not whole or re.match(r"\s*[+-]?0[0-7]+$", value):
         return Problem("warn", f"NCCL reads it as {number}", _allowed(row))
     if row.values and number not in UNSET and not _is_in(number, row.values):
         return Problem("warn", "NCCL takes it as it is", _allowed(row))
     return None
-
-
-def strtoll(text: str) -> tuple[int, bool]:
-    """(the number that C makes of it with base 0, whether all of the text is that number)."""
-    match = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", text)
-    if match is None:
-        return 0, False
-    digits = match[2]
-    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
-    return int(f"{match[1]}{digits}", base), match.end() == len(text)
 
 
 def _torch_integer(row: Variable, value: str) -> Problem | None:

@@ -17,7 +17,6 @@ from preflight.checks.net.interfaces.interface_table import (
     Facts,
     InterfaceTrouble,
     World,
-    owners,
     rate,
     why_none,
 )
@@ -49,7 +48,7 @@ SHARED = Code(
 )
 FAMILY = Code(
     "Nodes listen on addresses of different families, IPv4 and IPv6.",
-    fix="On each node: ip -br addr show {interface}; mend the address that is missing (DHCP, static configuration).",
+    fix="On each node: ip -br addr show {interface}; fix the address that is missing (DHCP, static configuration).",
 )
 INTERNAL = Code(
     "The backend listens on a bridge of the host's own containers or virtual machines.",
@@ -227,8 +226,9 @@ def _shared(world: World) -> Iterator[Finding]:
             takers.setdefault((choice.name, choice.address), []).append(rank)
     hosts = len({reading["host"] for reading in world.facts.values()})
     for (name, address), ranks_ in takers.items():
-        whose = owners(len(world.hosts_of[address]), hosts)
-        text = f"{world.called} takes {name} ({address}) on {world.nodes(ranks_)}, an address that {whose} have; "
+        having = len(world.hosts_of[address])
+        owners = f"all {hosts:,} hosts" if having == hosts else ranges.count(having, "host")
+        text = f"{world.called} takes {name} ({address}) on {world.nodes(ranks_)}, an address that {owners} have; "
         text += "expected one that no other host has"
         yield SHARED.fail(text, **world.details(ranks_, InterfaceTrouble("", name)))
     world.leave_out([rank for ranks_ in takers.values() for rank in ranks_])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
-from preflight.check import Finding, Run, ranges, words
+from preflight.check import Finding, Run, words
 from preflight.checks.net.shared.links import Interface
 from preflight.nccl import hca_names, interface_rules
 from preflight.nccl.interface_rules import Chosen
@@ -203,18 +203,13 @@ class World:
 
     def all_have_ipv6(self) -> bool:
         """Beside link-local addresses."""
-        return all(
-            any(":" in text and not text.startswith(("fe80:", "::1/")) for text in _addresses(self.facts[rank]))
-            for rank in self.left
-        )
+        links = [self.facts[rank]["interfaces"].values() for rank in self.left]
+        own = ([text for link in its for text in link["addresses"]] for its in links)
+        return all(any(":" in text and not text.startswith(("fe80:", "::1/")) for text in texts) for texts in own)
 
 
 def _link(reading: Facts, name: str) -> Interface:
     return reading["interfaces"].get(name.partition(":")[0], UNKNOWN)  # without an address's label
-
-
-def _addresses(reading: Facts) -> Iterator[str]:
-    return (text for link in reading["interfaces"].values() for text in link["addresses"])
 
 
 def _network(text: str) -> str:
@@ -302,7 +297,3 @@ def _all(reading: Facts, most: int = 6) -> str:
         if address and not tcp.is_loopback(address):
             shown.append(f"{name} ({address})" if link["state"] == "up" else f"{name} ({address}, {link['state']})")
     return words.some(shown, most) or "only loopback"
-
-
-def owners(count: int, of: int) -> str:
-    return f"all {of:,} hosts" if count == of else ranges.count(count, "host")

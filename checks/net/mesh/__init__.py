@@ -29,7 +29,7 @@ from preflight.check import (
     ranges,
     words,
 )  # fmt: skip
-from preflight.checks.net.mesh import pair_tables, switches, timeouts
+from preflight.checks.net.mesh import messages, pair_tables, timeouts
 from preflight.checks.net.mesh.messages import PairTrouble
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.shared import links, port_selection
@@ -46,10 +46,10 @@ def _deadline(job: Job) -> float:
 RDMA = "net.rdma"
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
 
-MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is so many times slower than is usual")
+MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is this many times slower than is usual")
 """A bad link is slower by far: one that fell back to 1/10 of its rate, a wrong duplex, lost packets. Streams that share
 a link with others, or a busy core, halve a rate; the best of two streams counts, or of eight where they are slow."""
-FAR_S = option(float, 0.01, "warn where a round trip takes so many seconds, and ten times as long as is usual")
+FAR_S = option(float, 0.01, "warn where a round trip takes this many seconds, and ten times as long as is usual")
 """Within a site a round trip takes a few milliseconds at most; see net.rendezvous."""
 MUCH_FARTHER = 10
 
@@ -81,7 +81,7 @@ RESET = Code(
     "(conntrack -S; nf_conntrack: table full in dmesg), load balancers, service meshes (sidecars).",
 )
 NO_ROUTE = Code(
-    "There is no route to a node, or nobody has its address.",
+    "There is no route to a node, or no host has its address.",
     fix="On {from}: ip route get {address}; ip neigh show {address}. On {to}: ip -br address. A firewall that rejects "
     "with icmp-host-prohibited looks the same (iptables -S).",
 )
@@ -148,7 +148,7 @@ def measure(ctx: Context) -> Facts:
             return _facts(True, interface=interface, address=address, why=why)
         names = [ctx.job.node_of(rank).node for rank in ranks]
         met = connections.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
-    above = switches.read_switches(
+    above = messages.read_switches(
         ctx.environ.get("SLURM_TOPOLOGY_ADDR", ""), ctx.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
     )
     seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut}

@@ -38,11 +38,7 @@ MOST_GIDS = 2048
 FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
 
 
-def measure(ctx: Context) -> Facts:
-    return look(ctx)
-
-
-def look(ctx: Context, root: str = "") -> Facts:
+def measure(ctx: Context, root: str = "") -> Facts:
     """A sick card may block who asks it: each is asked in a thread of its own. `root`: of a tree, in tests."""
     settings = {name: value for name, value in config_files.with_files(ctx.environ).items() if name in READ}
     names, verbs = hca.names(root), hca.verbs_devices(root)

@@ -16,7 +16,9 @@ UNEQUAL = Code(
     fix="Have NCCL_IB_HCA name ports that all nodes have, such as '=mlx5_0,mlx5_1'. NCCL 2.30 ignores the mismatch by "
     "default and may hang (nccl issue 2428); with NCCL_IGNORE_NET_MISMATCH=0 it fails at the start.",
 )
-FIX_SETTING = "Set {variable} alike on all nodes, also in nccl.conf: where RDMA is off, NCCL goes over sockets."
+FIX_SETTING = (
+    "Set {variable} to the same value on all nodes, also in nccl.conf: where RDMA is off, NCCL goes over sockets."
+)
 SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET", hca_names.EXTERNAL_OFF)
 """Those that switch the transport as a whole."""
 HCAS = "NCCL_IB_HCA"

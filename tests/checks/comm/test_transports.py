@@ -227,7 +227,7 @@ def test_a_plugin_on_some_nodes() -> None:
     assert told(with_plugin, {2: Machine()}) == [("warn", "plugin", "node-2", None)]
     (one,) = found(replace(with_plugin, nodes=2), {1: Machine()})
     assert one["where"] == {} and one["message"] == (
-        "the network plugin is IBext on node-0, none on node-1, expected alike"
+        "the network plugin is IBext on node-0, none on node-1, expected the same on all"
     )
 
 

@@ -101,7 +101,7 @@ def test_what_is_told_of_a_rank() -> None:
 def test_where_most_are_wrong_and_nothing_explains_it_nobody_is_named(module: ModuleType, ranks: range) -> None:
     (found,) = judged(module, wrong_on(sound(), ranks))
     assert found["where"] == {} and found["noticed_by"] == ""
-    assert f"ranks 0-{len(ranks) - 1} of 8 see wrong results, and nobody can be named" in found["message"]
+    assert f"ranks 0-{len(ranks) - 1} of 8 see wrong results, and no rank can be named" in found["message"]
     assert "this rank" not in found["fix"]
 
 
@@ -403,7 +403,7 @@ def test_a_late_rank_is_named_and_the_others_noticed() -> None:
     assert (found["severity"], found["code"]) == ("warn", "comm.all_reduce.late_rank")
     assert found["where"] == {"node": "node-1", "rank": 5} and found["noticed_by"] == "0-4,6-7"
     assert found["message"] == (
-        "computes 52 ms a step, the others 2.0 ms, expected about the same: "
+        "computes 52 ms per step, the others 2 ms, expected about the same: "
         "the others wait 50 ms for it, and not for the network"
     )
     assert found["evidence"]["starved"] is False

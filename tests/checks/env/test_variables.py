@@ -11,6 +11,7 @@ from preflight.checks.env import variables
 from preflight.checks.env.variables import knowledge
 from preflight.nccl import config_files
 from preflight.nccl import version as nccl_version
+from preflight.nccl.hca_names import strtoll
 from tests import running
 from tests.faults import ELSEWHERE
 
@@ -50,7 +51,7 @@ def test_the_table_has_no_name_twice() -> None:
                          ("08", (0, False))],
 )  # fmt: skip
 def test_numbers_are_read_as_c_reads_them(text: str, number: tuple[int, bool]) -> None:
-    assert knowledge.strtoll(text) == number
+    assert strtoll(text, 0) == number
 
 
 # One variable

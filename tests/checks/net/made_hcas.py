@@ -123,7 +123,7 @@ def write(root: Path, made_: Sequence[Card]) -> Path:
 def read(root: Path, **environ: str) -> Any:
     """The facts of net.rdma, as judge gets them."""
     try:
-        facts: object = rdma.look(context("net.rdma", environ), str(root))
+        facts: object = rdma.measure(context("net.rdma", environ), str(root))
     except NotApplicable as nothing:
         facts = nothing.facts
     return json.loads(json.dumps(facts))
@@ -139,7 +139,7 @@ def fleet(folder: Path, *nodes: Sequence[Card], environ: Mapping[int, Mapping[st
 def read_again(root: Path) -> Any:
     """Those of net.rdma_errors."""
     try:
-        facts: object = rdma_errors.look(context("net.rdma_errors"), str(root))
+        facts: object = rdma_errors.measure(context("net.rdma_errors"), str(root))
     except NotApplicable as nothing:
         facts = nothing.facts
     return json.loads(json.dumps(facts))

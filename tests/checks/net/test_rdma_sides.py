@@ -93,7 +93,7 @@ def test_a_switched_off_transport_is_told_with_its_values(tmp_path: Path) -> Non
     (one,) = judged([facts[1], facts[0], facts[1]])
     assert told([one]) == ["fail unequal node-1 NCCL_IB_DISABLE"]
     assert one["message"].endswith("expected 8 as on 2 of 3 nodes (NCCL_IB_DISABLE is '1' there, not set on node-0)")
-    assert one["fix"].startswith("Set NCCL_IB_DISABLE alike on all nodes")
+    assert one["fix"].startswith("Set NCCL_IB_DISABLE to the same value on all nodes")
 
 
 def test_a_switch_that_changes_nothing_is_not_the_cause(tmp_path: Path) -> None:

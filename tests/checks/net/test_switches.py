@@ -1,4 +1,4 @@
-from preflight.checks.net.mesh.switches import nodes_behind, read_switches
+from preflight.checks.net.mesh.messages import nodes_behind, read_switches
 
 
 def test_switches_are_read_as_slurm_writes_them() -> None:
