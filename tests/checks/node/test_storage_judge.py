@@ -366,6 +366,7 @@ def test_lines_of_mountinfo() -> None:
 
 
 def test_the_mount_of_a_path_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "text", lambda _: LINES)
-    found = {name: one["type"] for name in ("/data/x", "/database", "/my data", "/") if (one := mounts.of_path(name))}
+    monkeypatch.setattr(mounts, "read", lambda _: LINES)
+    paths = ("/data/x", "/database", "/my data", "/")
+    found = {path: mount["type"] for path in paths if (mount := mounts.of_path(path))}
     assert found == {"/data/x": "tmpfs", "/database": "ext4", "/my data": "fuse.sshfs", "/": "ext4"}
