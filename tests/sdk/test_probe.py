@@ -27,8 +27,8 @@ class Functions:
     def __init__(self) -> None:
         self.count = 0
 
-    def add(self, one: int, other: int) -> int:
-        return one + other
+    def add(self, number: int, other: int) -> int:
+        return number + other
 
     def counted(self) -> int:
         self.count += 1
@@ -112,7 +112,7 @@ def test_a_large_answer(probe: Probe) -> None:
     assert ask(probe, "many", 300_000)[-1] == 299_999
 
 
-@pytest.mark.parametrize("functions", [{"add": lambda one, other: one + other}, sys.modules["operator"]])
+@pytest.mark.parametrize("functions", [{"add": lambda number, other: number + other}, sys.modules["operator"]])
 def test_a_mapping_and_a_module(functions: object) -> None:
     with Probe(functions) as probe:
         assert ask(probe, "add", 1, 2) == 3

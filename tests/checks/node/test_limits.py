@@ -73,9 +73,9 @@ def cgroups() -> Iterator[Callable[..., Sequence[str]]]:
     """Makes cgroups with one limit, of version 1 or 2: what a rank's command begins with to run in it."""
     made: list[Path] = []
 
-    def make(controller: str, one: tuple[str, str], two: tuple[str, str]) -> Sequence[str]:
+    def make(controller: str, first: tuple[str, str], two: tuple[str, str]) -> Sequence[str]:
         top = Path("/sys/fs/cgroup")
-        name, value = one if (top / controller).is_dir() else two
+        name, value = first if (top / controller).is_dir() else two
         group = (top / controller if (top / controller).is_dir() else top) / f"preflight-test-{os.getpid()}-{len(made)}"
         try:
             group.mkdir()
@@ -160,7 +160,7 @@ def test_what_is_too_little_for_any_job(cgroups: Callable[..., Sequence[str]], t
     made = [
         temporary(tmp_path / "small", "size=20m", 3), temporary(tmp_path / "few", "nr_inodes=50", 4), full(tmp_path, 5)
     ]  # fmt: skip
-    wrap, own = ({node: what for one in made for node, what in one[part].items()} for part in (0, 1))
+    wrap, own = ({node: what for wrapped in made for node, what in wrapped[part].items()} for part in (0, 1))
     # Who may read our files, which lie below folders of root's.
     user = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
     wrap |= {
@@ -186,7 +186,7 @@ def test_little_locked_memory_for_rdma(tmp_path: Path) -> None:
     assert finished.check("node.limits")["findings"] == [], finished.told()
     facts = {rank: facts_of(tmp_path, rank) for rank in range(2)}
     assert (facts[1]["memlock"], facts[1]["rdma"]) == (65536, 1)
-    roomy = {rank: {**one, "shm_free_mib": 2048, "memory_left_mib": 2048} for rank, one in facts.items()}
+    roomy = {rank: {**measured, "shm_free_mib": 2048, "memory_left_mib": 2048} for rank, measured in facts.items()}
     found = testing.judge(limits, roomy, nodes={f"node-{rank}": [rank] for rank in range(2)}, backend="nccl")
     assert ELSEWHERE["limits_memlock"].is_told_by(found) and len(found) == 1
     assert ELSEWHERE["limits_memlock"].says in found[0]["message"]
@@ -230,7 +230,7 @@ def judged(
     settings: Mapping[str, object] | None = None,
 ) -> Any:
     nodes = {f"node-{n}": range(n * ranks_a_node, (n + 1) * ranks_a_node) for n in range(len(facts))}
-    by_rank = {n * ranks_a_node: one for n, one in facts.items()}
+    by_rank = {n * ranks_a_node: measured for n, measured in facts.items()}
     return testing.judge(limits, by_rank, nodes=nodes, backend=backend, settings=settings)
 
 
