@@ -27,40 +27,10 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Code",
-    "Comparison",
-    "Context",
-    "Finding",
-    "Job",
-    "Level",
-    "NoReply",
-    "NoReplyKind",
-    "Node",
-    "NotApplicable",
-    "Option",
-    "Outcome",
-    "Plan",
-    "Probe",
-    "Reply",
-    "Run",
-    "Scope",
-    "Severity",
-    "Skip",
-    "UserCode",
-    "UserError",
-    "Vote",
-    "compare",
-    "count",
-    "entries",
-    "grouped",
-    "option",
-    "pairs",
-    "ranges",
-    "read",
-    "seconds",
-    "vote",
-    "words",
-]
+    "Code", "Comparison", "Context", "Finding", "Job", "Level", "NoReply", "NoReplyKind", "Node", "NotApplicable",
+    "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote",
+    "compare", "count", "entries", "grouped", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
+]  # fmt: skip
 
 T = TypeVar("T")
 BASELINE = "baseline:"
@@ -140,7 +110,7 @@ class Plan:
     given: tuple[str, ...] = ()
     """Names of options of its own (the constants in lower case) without which there is nothing to check. Where the user
     has not set them all the check is left out, unless it was asked for by its id: then it is a skip that says which
-    to set. Where they are set, it runs from level standard on, also if its own is full."""
+    to set. Where all are set, it runs from level standard on, also if its own is full."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +246,6 @@ class Context:
     given."""
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option of this check."""
         value: T = self.options.get(option, option.default)
         return value
 
@@ -356,6 +325,5 @@ class Run:
         return self.facts_of(f"{BASELINE}{check}")
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option of this check."""
         value: T = self.options.get(option, option.default)
         return value

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from preflight.explain.candidates import Candidate
-from preflight.explain.diagnosis import Explained, explain
+from preflight.explain.diagnosis import explain
 from preflight.explain.evidence import Evidence
 from preflight.failure_book.book import Book, Cause, Signature, signature
 from preflight.failure_book.line import Line
@@ -81,7 +81,7 @@ def lines(
     return found
 
 
-def conclude(*all_lines: Sequence[Line], artifacts: Sequence[Candidate] = (), book: Book = BOOK) -> list[Explained]:
+def conclude(*all_lines: Sequence[Line], artifacts: Sequence[Candidate] = (), book: Book = BOOK) -> list[Candidate]:
     """What explain concludes."""
     evidence = Evidence()
     for line in (text_line for of_file in all_lines for text_line in of_file):

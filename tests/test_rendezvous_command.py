@@ -286,7 +286,7 @@ def test_a_node_that_is_killed_is_named(three: list[Host]) -> None:
     meeting = Meeting(three)
     for rank in (0, 1):
         meeting.start(three[rank], rank)
-    meeting.await_words("host-a", "node 1 came")
+    meeting.await_words("host-a", "node 1 joined")
     meeting.processes["host-b"].kill()
     meeting.start(three[2], 2)
     held_against("node_went", meeting, meeting.finish(), "host-a")
@@ -297,7 +297,7 @@ def test_a_node_that_was_started_again_is_no_second_one(three: list[Host]) -> No
     meeting = Meeting(three)
     meeting.start(three[0], 0)
     meeting.start(three[1], 1)
-    meeting.await_words("host-a", "node 1 came")
+    meeting.await_words("host-a", "node 1 joined")
     meeting.processes["host-b"].send_signal(signal.SIGINT)
     meeting.processes["host-b"].wait(running.PATIENCE_S)
     assert "this process was sent SIGINT" in meeting.output("host-b"), meeting.told()

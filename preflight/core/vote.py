@@ -30,12 +30,12 @@ class Vote(Generic[T]):
     @property
     def decided(self) -> bool:
         """Whether one value has more than half of the ranks, so that the others can be called odd. With one rank
-        against one nobody can tell who is wrong."""
+        against one it cannot be told which is wrong."""
         return bool(self.ranks_of) and 2 * len(next(iter(self.ranks_of.values()))) > self.voters
 
     @property
     def usual(self) -> T:
-        """The commonest value. Raises StopIteration where nobody voted."""
+        """The commonest value. Raises StopIteration where there are no votes."""
         return next(iter(self.ranks_of))
 
     def odd(self) -> Iterator[tuple[int, T]]:
@@ -45,7 +45,7 @@ class Vote(Generic[T]):
                 yield from ((rank, value) for rank in self.ranks_of[value])
 
     def sides(self, most: int = 4) -> str:
-        """ "'a' on ranks 0-3, 'b' on ranks 4-7": for a sentence where nobody can be called odd."""
+        """ "'a' on ranks 0-3, 'b' on ranks 4-7": for a sentence where no rank can be called odd."""
         told = [f"{_shown(value)} on {rank_ranges.ranks(ranks)}" for value, ranks in self.ranks_of.items()]
         more = [f"{len(told) - most} other values"] if len(told) > most else []
         return ", ".join([*told[:most], *more])
@@ -60,7 +60,6 @@ class Vote(Generic[T]):
 
 
 def vote(values: Mapping[int, T] | Iterable[tuple[int, T]]) -> Vote[T]:
-    """Counts the values by rank."""
     ranks_of: dict[T, list[int]] = {}
     for rank, value in values.items() if isinstance(values, Mapping) else values:
         ranks_of.setdefault(value, []).append(rank)

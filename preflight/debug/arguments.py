@@ -1,4 +1,4 @@
-"""What `preflight debug` is asked on the command line."""
+"""Arguments of `preflight debug`."""
 
 import argparse
 from collections.abc import Callable
@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 from preflight.errors import UsageError
 
-DESCRIPTION = """Runs a job with the right logging on; when it fails or hangs, gathers what every rank left, and
+DESCRIPTION = """Runs a job with the right logging on; when it fails or hangs, collects what every rank left, and
 explains it. The job's output, signals and exit code pass through (124: it hung)."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked."""
-
+class DebugRequest:
     command: tuple[str, ...]
     folder: str | None
     hang_after_s: float | None
@@ -24,19 +22,19 @@ def add_to(command: argparse.ArgumentParser, named: Callable[[str], str], second
     command.description = DESCRIPTION
     command.add_argument("--report", type=named, metavar="DIR", help="write the report and what every rank left")
     command.add_argument(
-        "--hang-after", type=seconds, metavar="S", help="a job without output for so long is looked at"
+        "--hang-after", type=seconds, metavar="S", help="sample a job that has printed nothing for this long"
     )
     command.add_argument(
         "job", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the job, as you would start it"
     )
 
 
-def request(options: argparse.Namespace) -> Request:
+def request(options: argparse.Namespace) -> DebugRequest:
     """Raises UsageError."""
     words = options.job[1:] if options.job[:1] == ["--"] else options.job
     if not words or not words[0]:
         example = "preflight debug -- torchrun --nproc-per-node 8 train.py"
         raise UsageError(f"debug: a command is expected after --, as in {example}", everywhere=False)
     if words[0].startswith("-") and options.job[:1] != ["--"]:
-        raise UsageError(f"debug: {words[0]}: there is no such option; the job's own stand after --", everywhere=False)
-    return Request(tuple(words), options.report, options.hang_after)
+        raise UsageError(f"debug: {words[0]}: there is no such option; the job's own come after --", everywhere=False)
+    return DebugRequest(tuple(words), options.report, options.hang_after)

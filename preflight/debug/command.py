@@ -1,4 +1,4 @@
-"""`preflight debug`: runs a job with the right logging on; when it fails or hangs, tells why."""
+"""`preflight debug`: runs a job with the right logging on; when it fails or hangs, explains why."""
 
 import contextlib
 import glob
@@ -10,69 +10,69 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from preflight.debug import environment
-from preflight.debug.arguments import Request
-from preflight.debug.job import CannotStart, Job
+from preflight.debug.arguments import DebugRequest
+from preflight.debug.job import CannotStart, RunningJob
 from preflight.debug.ranks import Ranks
-from preflight.debug.stall import Silence
+from preflight.debug.stall import StallDetector
 from preflight.engine import shutdown
 from preflight.errors import UsageError
 from preflight.results.destinations import Output
 
 EXPLAIN_S = 300.0
-"""For reading what the job has left: at 200 MB/s and more that is 60 GB. A scheduler waits for this process."""
+"""For reading what the job left, 60 GB at 200 MB/s: a scheduler waits for this process."""
 HUNG = 124
-"""As timeout(1) ends."""
+"""The exit code of timeout(1)."""
 NUMBERED = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "NODE_RANK", "GROUP_RANK")
-"""Where one of them is set, a launcher has started several of this command, maybe with one folder."""
+"""If one of them is set, a launcher has started several of this command, maybe with one folder."""
 
 
-class TooMuch(Exception):  # noqa: N818 -- as it is read where it is caught
-    """The job has left more than can be read in EXPLAIN_S."""
+class TooMuch(Exception):  # noqa: N818 -- as it reads where it is caught
+    """The job left more than can be read in EXPLAIN_S."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """The folder for what the job leaves."""
+class JobFolder:
+    """Where the job's traces are written."""
 
-    folder: str
+    path: str
     """Absolute."""
     is_ours: bool
-    """Nobody has asked for it: it goes where the job did not fail."""
+    """The user did not ask for it: it is removed if the job does not fail."""
 
     @property
     def kept(self) -> str:
-        """Path of what is kept of the job's output, without its end: "job", or with host and number where several of
-        this command may write into one folder."""
-        number = _number(os.environ)
-        return os.path.join(self.folder, "job" if number is None else f"job.{socket.gethostname()}.{number}")
+        """Path of the kept output, without its ending; with host and number if several of this command may write
+        here."""
+        number = next((os.environ[name] for name in NUMBERED if os.environ.get(name, "").isdecimal()), None)
+        return os.path.join(self.path, "job" if number is None else f"job.{socket.gethostname()}.{number}")
 
 
-def run(asked: Request) -> NoReturn:
-    """To its exit, with the job's code. Raises UsageError before the job is started."""
-    place = _prepare(asked.folder)
-    prepared = environment.prepared(os.environ, place.folder, asked.command)
-    ranks = Ranks(place.folder)  # before them
+def run(asked: DebugRequest) -> NoReturn:
+    """Exits with the job's code. Raises UsageError before the job is started."""
+    folder = _prepare(asked.folder)
+    prepared = environment.prepared(os.environ, folder.path, asked.command)
+    ranks = Ranks(folder.path)  # before the ranks start
     try:
-        job = Job(asked.command, prepared.environ, place.kept)
+        job = RunningJob(asked.command, prepared.environ, folder.kept)
     except CannotStart as why:
-        _remove(place, everything=place.is_ours)
+        _remove(folder, everything=folder.is_ours)
         say(str(why))
         shutdown.leave(why.code)
-    hung = _wait(job, ranks, Silence(asked.hang_after_s, place.folder))
+    hung = _wait(job, ranks, StallDetector(asked.hang_after_s, folder.path))
     code = HUNG if hung else job.code or 0
     try:
         job.finish()
         ranks.finish()
-        _tell(asked, place, job, code, prepared.kept)
+        _report(asked, folder, job, code, prepared.kept)
     except KeyboardInterrupt:
         say("interrupted: the job is not explained")
     except TooMuch as why:
-        say(f"{why}: not explained; run preflight explain {os.path.relpath(place.folder)}, which has no limit")
+        say(f"{why}: not explained; run preflight explain {os.path.relpath(folder.path)}, which has no limit")
     except Exception:
         sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
     shutdown.leave(code)
@@ -83,25 +83,23 @@ def say(text: str) -> None:
     Output().complain(f"debug: {text}")
 
 
-def _prepare(folder: str | None) -> Place:
-    """Makes the folder. Raises UsageError."""
+def _prepare(asked: str | None) -> JobFolder:
     try:
-        place = Place(os.path.abspath(folder), False) if folder else Place(_folder_of_its_own(), True)
+        folder = JobFolder(os.path.abspath(asked) if asked else _make_own_folder(), not asked)
         for name in environment.FOLDERS:
-            os.makedirs(os.path.join(place.folder, name), exist_ok=True)
+            os.makedirs(os.path.join(folder.path, name), exist_ok=True)
     except OSError as error:
-        named = f"--report {folder}" if folder else "a folder for what the job leaves"
+        named = f"--report {asked}" if asked else "a folder for the job's traces"
         raise UsageError(f"{named}: cannot be written ({error.strerror})", everywhere=False) from None
-    earlier = os.path.basename(f"{place.kept}.out")
-    if os.path.exists(f"{place.kept}.out"):
-        raise UsageError(
-            f"--report {folder}: holds an earlier job's traces ({earlier}): name another", everywhere=False
-        )
-    return place
+    earlier = f"{folder.kept}.out"
+    if os.path.exists(earlier):
+        text = f"--report {asked}: holds an earlier job's traces ({os.path.basename(earlier)}): name another folder"
+        raise UsageError(text, everywhere=False)
+    return folder
 
 
-def _folder_of_its_own() -> str:
-    """In the current folder, or where that cannot be written, in that for temporary files."""
+def _make_own_folder() -> str:
+    """In the current folder, or in the one for temporary files."""
     prefix = time.strftime("preflight-debug-%Y%m%d-%H%M%S-")
     try:
         return tempfile.mkdtemp(prefix=prefix, dir=os.getcwd())
@@ -109,63 +107,53 @@ def _folder_of_its_own() -> str:
         return tempfile.mkdtemp(prefix=prefix)
 
 
-def _number(environ: Mapping[str, str]) -> str | None:
-    found = (environ[name] for name in NUMBERED if environ.get(name, "").isdecimal())
-    return next(found, None)
-
-
-def _wait(job: Job, ranks: Ranks, silence: Silence) -> bool:
-    """For the job's end, or until it hangs: then it is ended, and True returned."""
+def _wait(job: RunningJob, ranks: Ranks, stall: StallDetector) -> bool:
+    """Until the job ends, or hangs: then it is ended, and True returned."""
     while job.code is None:
-        ranks.note(job.wait(min(ranks.due_s(), max(0.0, silence.due_s(job, ranks))), ranks.descriptors))
+        ranks.note(job.wait(min(ranks.due_s(), max(0.0, stall.due_s(job, ranks))), ranks.descriptors))
         if ranks.due_s() == 0.0:
-            ranks.look()
-        if job.code is None and silence.due_s(job, ranks) <= 0.0:
-            told, hangs = silence.look(job, ranks)
-            if told:
-                say(told)
+            ranks.list_records()
+        if job.code is None and stall.due_s(job, ranks) <= 0.0:
+            message, hangs = stall.check(job, ranks)
+            if message:
+                say(message)
             if hangs:
                 job.end()
                 return True
     return False
 
 
-def _tell(asked: Request, place: Place, job: Job, code: int, kept: tuple[str, ...]) -> None:
-    """Why it failed, after its own output."""
-    _remove(place, everything=place.is_ours and code == 0)
-    if code == 0 and place.is_ours:
+def _report(asked: DebugRequest, folder: JobFolder, job: RunningJob, code: int, kept: tuple[str, ...]) -> None:
+    _remove(folder, everything=folder.is_ours and code == 0)
+    if code == 0 and folder.is_ours:
         return
-    _note(place, job, code)
-    made = _explained(place, _elsewhere(asked), code)
+    passed = sorted({signal.Signals(number).name for number in job.passed} - {"SIGTSTP"})
+    _write_end(folder, job, code, passed)
+    made = _explain(folder, asked, code)
     if code == 0:
         return
-    say(_how(job, code))
-    if not os.path.isdir(os.path.join(place.folder, "records")):  # an empty one is removed
-        say("no rank of it has left a record: no Python on this host had RANK set, or joined a process group;")
-        say("or it ignores PYTHONPATH (-I, -E, -S)")
+    say(_describe_end(job, code, passed))
+    if not os.path.isdir(os.path.join(folder.path, "records")):  # an empty one is removed
+        say("no rank left a record: no Python process on this host had RANK set or joined a process group, or Python")
+        say("ignored PYTHONPATH (-I, -E, -S)")
     for stream in job.streams:
         if stream.kept.failed:
-            say(f"its output was not kept as a whole ({stream.kept.failed})")
+            say(f"its output was not kept completely ({stream.kept.failed})")
     if kept:
-        say(f"kept as you had set them: {', '.join(kept)}")
-    _show(place, made)
-    say(f"what every rank left is in {os.path.relpath(place.folder)}")
+        say(f"left as you set them: {', '.join(kept)}")
+    _show(folder, made)
+    say(f"what every rank left is in {os.path.relpath(folder.path)}")
 
 
-def _note(place: Place, job: Job, code: int) -> None:
-    """For `preflight explain`, now and later: a signature fits it (signatures/debug.toml)."""
-    passed = " ".join(name for name in _passed(job) if not name.startswith("SIGUSR")) or "none"
+def _write_end(folder: JobFolder, job: RunningJob, code: int, passed: list[str]) -> None:
+    """For `preflight explain`: a signature fits it (signatures/debug.toml)."""
+    names = " ".join(name for name in passed if not name.startswith("SIGUSR")) or "none"
     how = "hung and was ended" if job.was_ended else "ended"
-    with contextlib.suppress(OSError), open(f"{place.kept}.end", "w") as file:
-        file.write(f"preflight debug: job {how}, status {code}, signals passed on: {passed}\n")
+    with contextlib.suppress(OSError), open(f"{folder.kept}.end", "w") as file:
+        file.write(f"preflight debug: job {how}, status {code}, signals passed on: {names}\n")
 
 
-def _passed(job: Job) -> list[str]:
-    return sorted({signal.Signals(number).name for number in job.passed} - {"SIGTSTP"})
-
-
-def _how(job: Job, code: int) -> str:
-    passed = _passed(job)
+def _describe_end(job: RunningJob, code: int, passed: list[str]) -> str:
     more = f", after {' and '.join(passed)} was passed to it" if passed else ""
     if job.was_ended:
         return f"the job hung{more}, exit code {code}"
@@ -174,27 +162,23 @@ def _how(job: Job, code: int) -> str:
     return f"the job failed with exit code {code}{more}"
 
 
-def _elsewhere(asked: Request) -> list[str]:
-    """What the user has put into places of his own."""
-    return [path for pattern in environment.elsewhere(os.environ, asked.command) for path in glob.glob(pattern)]
-
-
-def _explained(place: Place, more: list[str], code: int) -> dict[str, Any]:
-    """The report, which is written, too. Of a job that ended well only slower paths are told: an exception that its
-    log holds was caught."""
+def _explain(folder: JobFolder, asked: DebugRequest, code: int) -> dict[str, Any]:
+    """The report, which is also written. For a job that succeeded it holds only slower paths: an exception in its log
+    was caught."""
     from preflight.explain import command, output
 
-    made = command.explain_paths([place.folder, *more], _until(time.monotonic() + EXPLAIN_S))
+    elsewhere = [path for pattern in environment.elsewhere(os.environ, asked.command) for path in glob.glob(pattern)]
+    made = command.explain_paths([folder.path, *elsewhere], _stop_at(time.monotonic() + EXPLAIN_S))
     if code == 0:
         _keep_slower_paths(made)
     try:
-        output.write_folder(place.folder, made)
-    except OSError as error:
-        say(f"the report could not be written ({error.strerror})")
+        output.write(made, folder=folder.path)
+    except UsageError as error:
+        say(f"the report could not be written ({error})")
     return made
 
 
-def _until(end: float) -> Callable[[int, int], None]:
+def _stop_at(end: float) -> Callable[[int, int], None]:
     def read(done: int, whole: int) -> None:
         if time.monotonic() > end:
             raise TooMuch(f"{done >> 20} of {whole >> 20} MiB of traces were read in {EXPLAIN_S:.0f} s")
@@ -210,28 +194,26 @@ def _keep_slower_paths(made: dict[str, Any]) -> None:
     made["exit_code"] = 0
 
 
-def _show(place: Place, made: dict[str, Any]) -> None:
+def _show(folder: JobFolder, made: dict[str, Any]) -> None:
     from preflight.explain import console
     from preflight.explain.artifacts import hang_stacks, processes
     from preflight.results import progress
 
-    def paths(name: str) -> list[str]:
-        return sorted(glob.glob(os.path.join(glob.escape(place.folder), name)))
-
-    seen = hang_stacks.describe_places(processes.read_processes(paths("records/*.json"), paths("stacks/*.stack")))
-    stood = ["", "where the ranks stood:", *(f"      {line}" for line in seen)] if seen else []
+    patterns = ("records/*.json", "stacks/*.stack")
+    paths = [sorted(glob.glob(os.path.join(glob.escape(folder.path), name))) for name in patterns]
+    places = hang_stacks.describe_places(processes.read_processes(*paths))
+    stood = ["", "where the ranks stood:", *(f"      {place}" for place in places)] if places else []
     progress.show([*stood, "", *console.lines(made)], sys.stderr)
 
 
-def _remove(place: Place, *, everything: bool) -> None:
-    """What nobody needs: all, or files without a word and the folders that are empty then."""
+def _remove(folder: JobFolder, *, everything: bool) -> None:
+    """All of it, or empty files and folders."""
     if everything:
-        shutil.rmtree(place.folder, ignore_errors=True)
+        shutil.rmtree(folder.path, ignore_errors=True)
         return
-    for folder, _, names in os.walk(place.folder, topdown=False):
-        for name in names:
-            path = os.path.join(folder, name)
-            if name.endswith((".stack", ".tmp")) and os.path.isfile(path) and not os.path.getsize(path):
+    for parent, _, names in os.walk(folder.path, topdown=False):
+        for path in (os.path.join(parent, name) for name in names if name.endswith((".stack", ".tmp"))):
+            if os.path.isfile(path) and not os.path.getsize(path):
                 os.unlink(path)
-        if folder != place.folder and not os.listdir(folder):
-            os.rmdir(folder)
+        if parent != folder.path and not os.listdir(parent):
+            os.rmdir(parent)

@@ -1,4 +1,4 @@
-"""The job as a child: its process group, its terminal, the signals that are passed to it, its end."""
+"""The job as a child process: its process group, its terminal, the signals that are passed to it, its end."""
 
 import contextlib
 import ctypes
@@ -7,26 +7,27 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import FrameType
 
-from preflight.debug.output import DRAIN_S, Kept, Stream, is_one
+from preflight.debug.output import DRAIN_S, KeptOutput, Stream, is_one
 from preflight.engine import child
 
 TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Passed to its process group, as a terminal does."""
+"""Passed to its process group, as by a terminal."""
 TO_ITSELF = (signal.SIGUSR1, signal.SIGUSR2)
-"""Passed to the command alone: they end whoever does not expect them."""
+"""Passed to the command alone: they end a process that has no handler."""
+PASSED = (*TO_ALL, *TO_ITSELF, signal.SIGTSTP, signal.SIGCONT)
 GRACE_S = 10.0
-"""From SIGTERM to SIGKILL, where a hung job is ended."""
+"""From SIGTERM to SIGKILL, when a hung job is ended."""
 ORPHANS_S = 2.0
-"""For what a job that was ended has left behind to go by itself: Python's resource tracker heeds no SIGTERM, and
-removes what ranks of mp.spawn leave in /dev/shm."""
+"""For orphans of a hung job to end by themselves: Python's resource tracker ignores SIGTERM, and removes what ranks of
+mp.spawn leave in /dev/shm."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class CannotStart(Exception):  # noqa: N818 -- as it is read where it is caught
+class CannotStart(Exception):  # noqa: N818 -- as it reads where it is caught
     """The command cannot be run. `code` is the shell's: 127 not found, 126 not executable."""
 
     def __init__(self, sentence: str, code: int) -> None:
@@ -34,34 +35,40 @@ class CannotStart(Exception):  # noqa: N818 -- as it is read where it is caught
         self.code = code
 
 
-class Job:
-    """Started at once, from the main thread. Raises CannotStart."""
+class RunningJob:
+    """Starts at once, from the main thread. Raises CannotStart."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], kept: str) -> None:
-        """`kept`: path of what is kept of its output, without ".out" and ".err"."""
+        """`kept`: path of the kept output, without ".out" and ".err"."""
         self.code: int | None = None
-        """As a shell gives it, once it has ended: 128 and the signal's number."""
+        """As in a shell, once it has ended: 128 plus the signal's number."""
         self.passed: list[int] = []
-        """Signals that were passed on."""
         self.was_ended = False
-        """By `end`: it hung."""
+        """By `end`, because it hung."""
         self._terminal = _foreground_terminal()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before = {number: signal.getsignal(number) for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP)}
-        self._process, self.streams = self._start(command, environ, kept)
-        self.pid, self.started = self._process.pid, time.monotonic()
+        self._before = {number: signal.getsignal(number) for number in PASSED}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)  # until the job is there to get them
+        try:
+            self._process, self.streams = self._start(command, environ, kept, mask)
+            self.pid, self.started = self._process.pid, time.monotonic()
+            self._catch_signals()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (*TO_ALL, *TO_ITSELF, signal.SIGTSTP, signal.SIGCONT):
-            if self._before.get(number) != signal.SIG_IGN:  # nohup
+        for number in PASSED:
+            if self._before[number] != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._pass)
 
     def _start(
-        self, command: Sequence[str], environ: Mapping[str, str], kept: str
+        self, command: Sequence[str], environ: Mapping[str, str], kept: str, mask: Collection[int]
     ) -> tuple["subprocess.Popen[bytes]", list[Stream]]:
         out, out_end = os.pipe2(os.O_CLOEXEC)
         err, err_end = (out, out_end) if is_one(1, 2) else os.pipe2(os.O_CLOEXEC)
-        begin = _Begin(os.getpid(), self._terminal)
+        begin = _Begin(os.getpid(), self._terminal, mask)
         try:
             process = subprocess.Popen(
                 list(command), env=dict(environ), stdout=out_end, stderr=err_end, process_group=0, preexec_fn=begin
@@ -71,17 +78,16 @@ class Job:
         finally:
             for end in {out_end, err_end}:
                 os.close(end)
-        streams = [Stream(out, 1, Kept(f"{kept}.out"))]
-        return process, streams if err == out else [*streams, Stream(err, 2, Kept(f"{kept}.err"))]
+        streams = [Stream(out, 1, KeptOutput(f"{kept}.out"))]
+        return process, streams if err == out else [*streams, Stream(err, 2, KeptOutput(f"{kept}.err"))]
 
     @property
     def latest_output(self) -> float:
-        """time.monotonic() of what it wrote last."""
+        """When it last wrote (monotonic)."""
         return max(stream.latest for stream in self.streams)
 
     def wait(self, seconds: float, others: Sequence[int] = ()) -> list[int]:
-        """At most so long for its end, a signal or any of these descriptors, which are returned where they are
-        readable."""
+        """At most this long, for its end, a signal, or one of these descriptors; returns the readable ones."""
         ready: list[int] = []
         self._reap()  # it may have ended before SIGCHLD was caught
         if self.code is None:
@@ -111,7 +117,7 @@ class Job:
             self._take_terminal()
 
     def _stop_too(self) -> None:
-        """It was stopped at the terminal (Ctrl-Z): so is this, or the shell would go on waiting."""
+        """It was stopped at the terminal (Ctrl-Z): so this process stops, or the shell would go on waiting."""
         if self._terminal is not None:
             self._take_terminal()
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -131,13 +137,12 @@ class Job:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def signal(self, number: int) -> None:
-        """To its group, or the command alone (TO_ITSELF)."""
         if self.code is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 (os.kill if number in TO_ITSELF else os.killpg)(self.pid, number)
 
     def finish(self) -> None:
-        """Its last output is passed on; signals are as they were before it."""
+        """Passes on its last output, and restores the signal handlers."""
         end = time.monotonic() + DRAIN_S
         for stream in self.streams:
             stream.finish(end)
@@ -145,7 +150,7 @@ class Job:
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
     def end(self) -> None:
-        """Ends a job that hangs, with all that it has started; what is stopped cannot heed a SIGTERM."""
+        """Ends a job that hangs, with everything that it started. A stopped process first needs SIGCONT."""
         self.was_ended = True
         child.adopt_orphans()  # torchrun's ranks have sessions of their own
         for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):
@@ -159,12 +164,14 @@ class Job:
 
 
 class _Begin:
-    """In the child, between fork and exec: it dies with this process, and has the terminal if this one had it."""
+    """In the child, between fork and exec: it dies with this process, has the terminal if this one had it, and gets
+    signals as this one did."""
 
-    def __init__(self, parent: int, terminal: int | None) -> None:
-        self._parent, self._terminal = parent, terminal
+    def __init__(self, parent: int, terminal: int | None, mask: Collection[int]) -> None:
+        self._parent, self._terminal, self._mask = parent, terminal, mask
 
     def __call__(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != self._parent:
             os._exit(128 + signal.SIGTERM)
@@ -172,7 +179,7 @@ class _Begin:
 
 
 def _foreground_terminal() -> int | None:
-    """Stdin, where it is a terminal in whose foreground this process is."""
+    """Stdin, if it is a terminal and this process is in its foreground."""
     return 0 if os.isatty(0) and _foreground(0) == os.getpgrp() else None
 
 
@@ -184,7 +191,7 @@ def _foreground(terminal: int) -> int:
 
 
 def _make_foreground(terminal: int | None, group: int) -> None:
-    """Who is in the background is stopped for asking, unless it ignores that."""
+    """A background process that does this is stopped, unless it ignores SIGTTOU."""
     if terminal is None:
         return
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The job's output: passed on byte for byte, and kept, its beginning and its end."""
+"""The job's output: passed on byte for byte; its beginning and its end are kept."""
 
 import contextlib
 import os
@@ -7,15 +7,15 @@ import threading
 import time
 
 HEAD, TAIL = 32 << 20, 16 << 20
-"""Bytes that are kept of the beginning, and at least of the end: the cause may stand in either."""
+"""Bytes that are kept of the beginning, and at least of the end: the cause may be in either."""
 IDLE_S, DRAIN_S = 0.3, 30.0
-"""After the job's end: a pipe that is silent for so long is held by something in the background; and so long at most is
-waited for a reader that is slow."""
+"""After the job's end: a pipe that is silent for this long is held by a background process; and the longest wait for a
+slow reader."""
 
 
-class Kept:
-    """A stream's file: the first HEAD bytes in `path`, the last ones in path.before and path.last. A disk that is full
-    ends the keeping, not the job."""
+class KeptOutput:
+    """A stream's file: the first HEAD bytes in `path`, the last ones in path.before and path.last. If the disk is full,
+    the rest is dropped and the job goes on."""
 
     def __init__(self, path: str, head: int = HEAD, tail: int = TAIL) -> None:
         self._path, self._head, self._tail = path, head, tail
@@ -23,7 +23,6 @@ class Kept:
         self._begin(path, head)
 
     def write(self, data: bytes) -> None:
-        """The data, or nothing where the disk takes none."""
         while data and not self.failed:
             if not self._room:
                 self._rotate()
@@ -56,14 +55,12 @@ class Kept:
 
 
 class Stream:
-    """A pipe of the job's, in a thread of its own: one that nobody reads may not hold up the other."""
+    """One of the job's pipes, in its own thread: a stdout that nobody reads must not block stderr."""
 
-    def __init__(self, source: int, target: int, kept: Kept) -> None:
-        """`source` is closed at the end, and when the reader of `target` has gone: the job is to notice that as it
-        would by itself."""
+    def __init__(self, source: int, target: int, kept: KeptOutput) -> None:
+        """`source` is closed at the end, and when the reader of `target` has gone, so that the job gets its SIGPIPE."""
         self.kept = kept
         self.latest = time.monotonic()
-        """When the job last wrote."""
         self._source, self._target = source, target
         self._reads = True
         self._thread = threading.Thread(target=self._pass_on, name="preflight-output", daemon=True)
@@ -79,7 +76,7 @@ class Stream:
         os.close(self._source)
 
     def finish(self, end: float) -> None:
-        """After the job's end: until all is passed on, or nothing more comes, or `end` (time.monotonic)."""
+        """After the job's end: waits until everything is passed on, or nothing more comes, or `end` (monotonic)."""
         while self._thread.is_alive() and time.monotonic() < end:
             if self._reads and time.monotonic() - self.latest > IDLE_S and not _has_data(self._source):
                 return
@@ -91,7 +88,7 @@ def _write(target: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(target, data) :]
-        except BlockingIOError:  # somebody else has made the terminal non-blocking
+        except BlockingIOError:  # another process made the terminal non-blocking
             select.select([], [target], [], 1.0)
 
 
@@ -103,7 +100,7 @@ def _has_data(source: int) -> bool:
 
 
 def is_one(first: int, second: int) -> bool:
-    """Whether two descriptors lead to one file, pipe or terminal: then the order of what is written stays."""
+    """Whether two descriptors lead to one file, pipe or terminal: then one pipe keeps the order of the output."""
     try:
         this, other = os.fstat(first), os.fstat(second)
     except OSError:

@@ -1,4 +1,4 @@
-"""The job's Python ranks on this host, as their records tell: which live, and when and how each was gone."""
+"""The job's Python ranks on this host, by their records: which are alive, and when and how each one ended."""
 
 import contextlib
 import ctypes
@@ -15,15 +15,16 @@ from preflight.results import report
 LONGEST = 1 << 20
 """Bytes of a record that are read."""
 SELDOM_S = 5.0
-"""Between two listings of the records, beside the kernel's word: a folder on shared storage may hold a thousand."""
+"""Between two listings of the records, besides the kernel's events: a folder on shared storage may hold a thousand."""
 _MOVED_TO = 0x80
-"""inotify(7): records appear by rename."""
+"""inotify(7): records appear by rename. Polling would be too late for a short-lived rank: how it ended is known only
+until its parent asks."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
-class Rank:
-    """A process that has left a record."""
+class WatchedRank:
+    """A process that has written a record."""
 
     path: str
     pid: int
@@ -33,98 +34,89 @@ class Rank:
 
 
 class Ranks:
-    """Of this host."""
-
     def __init__(self, folder: str) -> None:
         self._folder, self._node = folder, os.uname().nodename
+        self._records = os.path.join(folder, "records")
         self._namespace = os.readlink("/proc/self/ns/pid")
-        self._seen: dict[str, Rank | None] = {}
-        self.latest_event = self._looked = time.monotonic()
-        """When a rank was last seen to come or go."""
-        self._news: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        _libc.inotify_add_watch(self._news, os.fsencode(os.path.join(folder, "records")), _MOVED_TO)
+        self._seen: dict[str, WatchedRank | None] = {}
+        self.latest_event = self._listed = time.monotonic()
+        """When a rank last started or ended."""
+        self._events: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        _libc.inotify_add_watch(self._events, os.fsencode(self._records), _MOVED_TO)
 
     @property
-    def came(self) -> bool:
-        """Whether one of them was ever seen."""
+    def any_seen(self) -> bool:
         return bool(self._seen)
 
     @property
-    def living(self) -> list[Rank]:
+    def living(self) -> list[WatchedRank]:
         """In the order of ranks."""
-        return sorted(
-            (rank for rank in self._seen.values() if rank and rank.descriptor >= 0), key=lambda rank: rank.rank
-        )
+        return sorted((rank for rank in self._seen.values() if rank and rank.descriptor >= 0), key=lambda r: r.rank)
 
     @property
     def descriptors(self) -> list[int]:
-        """To be waited for, and handed to `note`."""
-        own = [self._news] if self._news >= 0 else []
-        return [*own, *(rank.descriptor for rank in self.living)]
+        """To wait for; those that are readable are passed to `note`."""
+        return [*[self._events] * (self._events >= 0), *(rank.descriptor for rank in self.living)]
 
     def due_s(self) -> float:
-        """Seconds until `look` wants to be called."""
-        return max(0.0, self._looked + SELDOM_S - time.monotonic())
+        """Seconds until the next listing."""
+        return max(0.0, self._listed + SELDOM_S - time.monotonic())
 
-    def look(self) -> None:
-        """For ranks that have come."""
-        self._looked = time.monotonic()
+    def list_records(self) -> None:
+        self._listed = time.monotonic()
         with contextlib.suppress(OSError):
-            for name in os.listdir(os.path.join(self._folder, "records")):
+            for name in os.listdir(self._records):
                 if name.startswith(f"{self._node}.") and name.endswith(".json") and name not in self._seen:
-                    self._seen[name] = self._begin(os.path.join(self._folder, "records", name))
+                    self._seen[name] = self._begin(os.path.join(self._records, name))
                     self.latest_event = time.monotonic()
 
-    def _begin(self, path: str) -> Rank | None:
+    def _begin(self, path: str) -> WatchedRank | None:
         record = read(path)
         if record is None or record.get("pid_namespace") != self._namespace:
             return None
         try:
-            return Rank(path, record["pid"], record["rank"], os.pidfd_open(record["pid"]))
-        except OSError:  # it was gone before it was seen
+            return WatchedRank(path, record["pid"], record["rank"], os.pidfd_open(record["pid"]))
+        except OSError:  # it ended before it was seen
             _add(path, {"gone": time.time(), "status": None})
             return None
 
-    def note(self, ready: Sequence[int]) -> None:
-        """`ready`: descriptors that have become readable. When a rank was gone is noted, and how, where the kernel
-        still knows: the first one matters."""
+    def note(self, readable: Sequence[int]) -> None:
+        """Adds to the records of ended ranks when they ended, and how, if the kernel still knows."""
         now = time.time()
-        if self._news in ready:
+        if self._events in readable:
             with contextlib.suppress(BlockingIOError):
-                os.read(self._news, 1 << 16)
-            self.look()
+                os.read(self._events, 1 << 16)
+            self.list_records()
         for rank in self.living:
-            if rank.descriptor in ready:
+            if rank.descriptor in readable:
                 ended = {"gone": now, "status": _status(rank.pid)}
                 os.close(rank.descriptor)
                 rank.descriptor, self.latest_event = -1, time.monotonic()
                 _add(rank.path, ended)
 
     def forget_recorders(self) -> None:
-        """What they were asked for. A rank that has raised has written its own."""
+        """Removes the flight recorders that were asked for. A rank that has raised has written its own."""
         for rank in filter(None, self._seen.values()):
             record = read(rank.path)
             if record and not {"exception", "thread_exception"} & record.keys():
                 with contextlib.suppress(OSError):
-                    os.unlink(recorder(self._folder, rank))
+                    os.unlink(recorder_path(self._folder, rank))
 
     def finish(self) -> None:
-        """After the job's end."""
-        self.look()
-        if descriptors := self.descriptors:
-            poll = select.poll()
-            for descriptor in descriptors:
-                poll.register(descriptor, select.POLLIN)
-            self.note([descriptor for descriptor, _ in poll.poll(0)])
+        self.list_records()
+        poll = select.poll()
+        for descriptor in self.descriptors:
+            poll.register(descriptor, select.POLLIN)
+        self.note([descriptor for descriptor, _ in poll.poll(0)])
 
 
-def recorder(folder: str, rank: Rank) -> str:
-    """Path of its flight recorder, once it has been asked for it."""
+def recorder_path(folder: str, rank: WatchedRank) -> str:
+    """Of its flight recorder, once it was asked for it."""
     return os.path.join(folder, "recorded", f"{os.uname().nodename}.{rank.pid}.rank-{rank.rank}.json")
 
 
 def read(path: str) -> dict[str, Any] | None:
-    """A record, or None where it is none."""
+    """A record; None for anything else."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             record = json.loads(file.read(LONGEST))
@@ -142,7 +134,7 @@ def _add(path: str, more: dict[str, Any]) -> None:
 
 
 def _status(pid: int) -> int | None:
-    """Its exit code, or minus its signal, as long as its parent has not asked for it (proc(5), field 52)."""
+    """Its exit code, or minus its signal; None once its parent has asked for it (proc(5), field 52)."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""A look at a job that is silent: where each rank of this host stands, and whether that changes."""
+"""Samples the stacks and flight recorders of a silent job's ranks on this host, to see whether they change."""
 
 import contextlib
 import json
@@ -11,58 +11,56 @@ import time
 from dataclasses import dataclass, field
 
 from preflight.core.exceptions import Frame
-from preflight.debug.ranks import Rank, recorder
+from preflight.debug.ranks import WatchedRank, recorder_path
 from preflight.engine import child
 from preflight.explain.artifacts import processes
+from preflight.sdk import files
 
 TELL = signal.SIGRTMAX - 7
-"""injected/sitecustomize.py answers it by all stacks."""
-ANSWER_S, RECORDER_S, PY_SPY_S, LOOK_S = 1.0, 1.0, 5.0, 30.0
-"""For a process to write its stacks (C does it, also while Python's lock is held), for the flight recorders, for
-py-spy, and for all of a look."""
+"""injected/preflight_debug_rank.py answers it with all stacks."""
+ANSWER_S, RECORDER_S, PY_SPY_S, SAMPLE_S = 1.0, 1.0, 5.0, 30.0
+"""For a process to write its stacks (in C, also while Python's lock is held), for the flight recorders, for py-spy, and
+for a whole sample."""
 QUIET_S = 0.05
-"""What has not grown for so long is whole."""
+"""An answer that has not grown for this long is complete."""
 WORKERS = 8
 """Children of a rank (workers of its DataLoader) that are asked, too."""
 
 
 @dataclass
-class Look:
-    """What was seen."""
-
+class StackSample:
     places: dict[int, list[Frame]] = field(default_factory=dict)
-    """By pid: the main thread's frames, the innermost first, without those inside a collective or a DataLoader:
-    they go round while they wait. Who did not answer is not in it."""
+    """By pid: the main thread's frames, the innermost first, without those inside a collective or a DataLoader, which
+    loop while they wait. A process that did not answer is missing."""
     recorded: dict[int, str] = field(default_factory=dict)
     """By pid of a rank: its last entry in the flight recorder."""
 
-    def moved_since(self, before: "Look") -> list[int]:
-        """Pids that stand elsewhere than before, or have come to another collective."""
-        stands = [pid for pid, frames in self.places.items() if frames != before.places.get(pid, frames)]
-        calls = [pid for pid, last in self.recorded.items() if last != before.recorded.get(pid, last)]
-        return sorted({*stands, *calls})
+    def moved_since(self, before: "StackSample") -> list[int]:
+        """Pids that are at another place than before, or in another collective."""
+        moved = {pid for pid, frames in self.places.items() if frames != before.places.get(pid, frames)}
+        return sorted(moved | {pid for pid, last in self.recorded.items() if last != before.recorded.get(pid, last)})
 
 
-def look(ranks: list[Rank], folder: str, number: int) -> Look:
-    """Asks all; what they answer is in stacks/ and recorded/ afterwards. `number`: which look it is, from 1."""
-    end, found = time.monotonic() + LOOK_S, Look()
+def sample_stacks(ranks: list[WatchedRank], folder: str, number: int) -> StackSample:
+    """Asks all; their answers are in stacks/ and recorded/ afterwards. `number`: of the sample, from 1."""
+    end, sample = time.monotonic() + SAMPLE_S, StackSample()
     for rank in ranks:
         for pid in (rank.pid, *_workers(rank.pid)[:WORKERS]):
             if frames := _ask(pid, rank, _path(folder, pid, rank), number, end):
-                found.places[pid] = processes.outside(frames)
-    found.recorded = _recorded(_ring(ranks, folder), time.monotonic() + RECORDER_S)
-    return found
+                sample.places[pid] = processes.outside(frames)
+    sample.recorded = _read_recorders(_ask_recorders(ranks, folder), time.monotonic() + RECORDER_S)
+    return sample
 
 
-def _path(folder: str, pid: int, rank: Rank) -> str:
-    """Where it answers: what was spawned into a file of its own, what was forked into its rank's."""
+def _path(folder: str, pid: int, rank: WatchedRank) -> str:
+    """Where it answers: a spawned process in its own file, a forked one in its rank's."""
     own, ranks = (os.path.join(folder, "stacks", f"{os.uname().nodename}.{number}.stack") for number in (pid, rank.pid))
     return own if os.path.exists(own) else ranks
 
 
-def _ask(pid: int, rank: Rank, path: str, number: int, end: float) -> list[Frame]:
-    """A process's main thread. A head in the file says whose stack follows, and in which state the process was."""
-    state = child.state_of(pid)
+def _ask(pid: int, rank: WatchedRank, path: str, number: int, end: float) -> list[Frame]:
+    """A process's main thread. A head in the file says whose stack follows, and which state the process was in."""
+    state = files.state_of(pid) or None
     head = {"rank": rank.rank, "pid": pid, "rank_pid": rank.pid, "node": os.uname().nodename, "look": number}
     more = {"time": time.time(), "state": state, "kernel": child.wait_channel_of(pid)}
     try:
@@ -71,7 +69,7 @@ def _ask(pid: int, rank: Rank, path: str, number: int, end: float) -> list[Frame
             file.flush()
             start = file.tell()
             if state in ("R", "S") and time.monotonic() < end:
-                answered = _catches(pid) and _wait_for_answer(pid, path, start)
+                answered = _has_handler(pid) and _wait_for_answer(pid, path, start)
                 if not answered:
                     file.write(_py_spy(pid))
         with open(path, "rb") as file:
@@ -94,8 +92,8 @@ def _wait_for_answer(pid: int, path: str, start: int) -> bool:
     return size > start
 
 
-def _catches(pid: int) -> bool:
-    """TELL would end a process that has no handler for it."""
+def _has_handler(pid: int) -> bool:
+    """TELL would kill a process without one."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status") as file:
         caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
         return bool(int(caught, 16) >> (TELL - 1) & 1)
@@ -103,32 +101,27 @@ def _catches(pid: int) -> bool:
 
 
 def _workers(pid: int) -> list[int]:
-    """Its children that have a handler."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [number for number in map(int, file.read().split()) if _catches(number)]
+        return [number for number in map(int, file.read().split()) if _has_handler(number)]
     return []
 
 
 def _py_spy(pid: int) -> bytes:
-    """What py-spy tells, where it is installed and may look."""
+    """Its output, if it is installed and permitted."""
     tool = shutil.which("py-spy")
-    if tool is None:
-        return b""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            [tool, "dump", "--full-filenames", "--pid", str(pid)], capture_output=True, timeout=PY_SPY_S
-        )
-        return done.stdout
+        if tool:
+            command = [tool, "dump", "--full-filenames", "--pid", str(pid)]
+            return subprocess.run(command, capture_output=True, timeout=PY_SPY_S).stdout
     return b""
 
 
-def _ring(ranks: list[Rank], folder: str) -> dict[int, str]:
-    """Asks for the flight recorders: a thread of each rank listens, once torch.distributed is imported. Returns the
-    files that are to come, by pid."""
+def _ask_recorders(ranks: list[WatchedRank], folder: str) -> dict[int, str]:
+    """A thread of each rank listens, once torch.distributed is imported. Returns the files to come, by pid."""
     awaited = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell:
         for rank in ranks:
-            path = recorder(folder, rank)
+            path = recorder_path(folder, rank)
             with contextlib.suppress(OSError):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
@@ -137,15 +130,15 @@ def _ring(ranks: list[Rank], folder: str) -> dict[int, str]:
     return awaited
 
 
-def _recorded(awaited: dict[int, str], end: float) -> dict[int, str]:
-    """The last entry of each, which tells whether a rank goes on: its stack is often the same in each step. Those that
+def _read_recorders(awaited: dict[int, str], end: float) -> dict[int, str]:
+    """The last entry of each, which shows whether a rank goes on: its stack is often the same in each step. Those that
     do not answer (native code holds Python's lock; there is no group) have none."""
-    found: dict[int, str] = {}
-    while awaited.keys() - found.keys() and time.monotonic() < end:
-        for pid in awaited.keys() - found.keys():
+    last_entries: dict[int, str] = {}
+    while awaited.keys() - last_entries.keys() and time.monotonic() < end:
+        for pid in awaited.keys() - last_entries.keys():
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
                 with open(awaited[pid], encoding="utf-8") as file:
                     last = json.load(file)["entries"][-1]
-                found[pid] = json.dumps([last["record_id"], last["state"], last.get("retired")])
+                last_entries[pid] = json.dumps([last["record_id"], last["state"], last.get("retired")])
         time.sleep(0.02)
-    return found
+    return last_entries

@@ -2,6 +2,5 @@
 
 inputs finds the files; read/ turns logs into lines (failure_book.line.Line); evidence keeps those that fit a signature
 (book.Match); candidates, logs/ and artifacts/ draw candidate causes from them and from other files
-(candidates.Candidate); diagnosis picks the most probable one (diagnosis.Explained); console, pages and output write the
-report.
+(candidates.Candidate); diagnosis picks the most probable one; console, pages and output write the report.
 """

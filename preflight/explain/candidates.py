@@ -77,36 +77,39 @@ def from_artifact(
     )  # fmt: skip
 
 
+def from_lines(
+    evidence: Evidence, slug: str, role: str, weight: int, message: str, lines: Sequence[Line],
+    where: Mapping[str, Any] | None = None, ranks: frozenset[int] | None = None, confidence: str = "", row: str = "",
+) -> Candidate:  # fmt: skip
+    """From lines of logs, the deciding one first. `ranks`: those of the lines, unless given. `row`: the signature."""
+    known = {key: value for key, value in (where or {}).items() if value is not None}
+    return Candidate(
+        slug, role, weight, message, min(evidence.moment(line) for line in lines), known,
+        ranks_of(lines) if ranks is None else ranks, tuple(lines[:MOST_LINES]), confidence=confidence,
+        count=len(lines), rows=frozenset({row} - {""}),
+    )  # fmt: skip
+
+
+def ranks_of(lines: Iterable[Line]) -> frozenset[int]:
+    return frozenset(line.rank for line in lines if line.rank is not None)
+
+
 def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
     """By role, then by weight; among about equal ones, the earliest first."""
-    left, found = sorted(candidates, key=_by_weight), []
+    left = sorted(candidates, key=lambda c: (ROLES.index(c.role), -c.weight, c.moment, c.slug, c.message))
+    ordered = []
     while left:
-        equal = [
-            candidate
-            for candidate in left
-            if candidate.role == left[0].role and candidate.weight >= left[0].weight - AS_GOOD
-        ]
-        first = min(
-            equal, key=lambda candidate: (candidate.moment, -candidate.weight, candidate.slug, candidate.message)
-        )
-        found.append(first)
-        left.remove(first)
-    return found
-
-
-def _by_weight(candidate: Candidate) -> tuple[Any, ...]:
-    return (ROLES.index(candidate.role), -candidate.weight, candidate.moment, candidate.slug, candidate.message)
+        equal = [c for c in left if c.role == left[0].role and c.weight >= left[0].weight - AS_GOOD]
+        ordered.append(min(equal, key=lambda c: (c.moment, -c.weight, c.slug, c.message)))
+        left.remove(ordered[-1])
+    return ordered
 
 
 def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
     """The signatures that were seen and meet their conditions."""
-    seen = [book.by_name[name] for name in evidence.seen if name in book.by_name]
-    met = [row for row in seen if {*row.needs} <= evidence.seen.keys()]
-    return [
-        row
-        for row in met
-        if not any(_contradicts(evidence, name, row) for name in evidence.seen.keys() & {*row.unless})
-    ]
+    names = evidence.seen.keys()
+    met = [row for name in names if (row := book.by_name.get(name)) and {*row.needs} <= names]
+    return [row for row in met if not any(_contradicts(evidence, name, row) for name in names & {*row.unless})]
 
 
 def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
@@ -119,35 +122,30 @@ def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
     return not (over and evidence.failed_after(last))
 
 
-def from_rows(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
-    """A candidate per signature."""
-    return [_from_row(evidence, row) for row in rows if row.slug]
-
-
-def _from_row(evidence: Evidence, row: Signature) -> Candidate:
+def from_row(evidence: Evidence, row: Signature) -> Candidate:
+    """From a signature that has a slug and was seen."""
     matches, kept = evidence.matches(row.name), evidence.seen[row.name]
-    said = _sentences(matches)
-    message = words.some(said, MOST_NAMED, "; ", "; ")
+    message = words.some(_sentences(matches), MOST_NAMED, "; ", "; ")
     first = matches[0]
     to_all = row.slug == "external_signal" and len(kept.ranks) > 1
     where = {} if to_all else _common_culprit(matches)
     return Candidate(
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
-        fix=_fill(row.fix, first), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
+        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
     )  # fmt: skip
 
 
 def _sentences(matches: Sequence[Match]) -> list[str]:
     """The distinct sentences, each with the ranks that say it unless the sentence names a rank."""
     speakers: dict[str, list[Line]] = {}
-    told: set[Any] = set()
+    known: set[Any] = set()
     for match in matches:
-        text = fill_sentence(match)
+        text = match.fill(match.signature.says)
         pair = {match.groups.get("rank"), match.groups.get("peer_rank")} - {None}
         key = (match.signature.says, frozenset(pair)) if len(pair) == 2 else text
-        if key not in told:
-            told.add(key)
+        if key not in known:
+            known.add(key)
             speakers[text] = []
         if text in speakers:
             speakers[text].append(match.line)
@@ -158,34 +156,16 @@ def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
     """The sources are named once if they say several things."""
     before = ""
     for text, lines in speakers.items():
-        who = _describe_sources(lines) if _names_no_source(text) else ""
+        who = "" if {"rank", "ranks", "node"} & {*text.split()} else _describe_sources(lines)
         yield text if who == before else f"{who}{text}"
         before = who
 
 
-def fill_sentence(match: Match) -> str:
-    """The sentence of its signature; a group without a value becomes "?"."""
-    return _fill(match.signature.says, match)
-
-
-def _fill(text: str, match: Match) -> str:
-    return text.format_map(_Groups(match.groups))
-
-
-class _Groups(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-
-def _names_no_source(text: str) -> bool:
-    return not any(word in text.split() for word in ("rank", "ranks", "node"))
-
-
 def _describe_sources(lines: Sequence[Line]) -> str:
     """ "rank 3 on node-a: ", or what is known of it."""
-    told = {line.rank for line in lines if line.rank is not None}
+    ranks = {line.rank for line in lines if line.rank is not None}
     nodes = sorted({line.node for line in lines if line.node})
-    parts = [rank_ranges.ranks(told)] if told else []
+    parts = [rank_ranges.ranks(ranks)] if ranks else []
     parts += [f"on {words.some(nodes, MOST_NAMED)}"] if nodes else []
     return f"{' '.join(parts)}: " if parts else ""
 
@@ -215,8 +195,8 @@ def find_culprit(match: Match) -> dict[str, Any]:
 
 def find_source(line: Line) -> dict[str, Any]:
     """Who wrote a line, as far as its prefixes say."""
-    told = {"node": line.node or None, "rank": line.rank, "local_rank": line.local_rank, "gpu": line.gpu}
-    return {key: value for key, value in told.items() if value is not None}
+    source = {"node": line.node or None, "rank": line.rank, "local_rank": line.local_rank, "gpu": line.gpu}
+    return {key: value for key, value in source.items() if value is not None}
 
 
 def _value(key: str, text: str) -> str | int | None:

@@ -12,27 +12,29 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from preflight import __version__
 from preflight.core import rank_ranges, words
+from preflight.core.finding import Reported
+from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.explain import console, diagnosis, output
 from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, reports
 from preflight.explain.artifacts.processes import read_processes
 from preflight.explain.candidates import Candidate
-from preflight.explain.diagnosis import Explained
 from preflight.explain.evidence import Evidence
-from preflight.explain.ranks_seen import RanksSeen
-from preflight.explain.read.reader import Input, Reader, Unread, find
+from preflight.explain.inputs import Input, Unread, find
+from preflight.explain.read.reader import Reader
 from preflight.failure_book.book import Book, book
 from preflight.failure_book.line import Line
-from preflight.results import progress, report, result
+from preflight.results import progress, report
 from preflight.results.console import read_words
 from preflight.results.destinations import Output
 from preflight.results.result import Result
 
 CHECK = "preflight.explain"
 TITLE = "The job did not fail"
+FIX_NOTHING_READ = "Give the job's own output (stdout and stderr of all ranks), or the folder that holds it."
+FIX_NOT_ALL_READ = "Check that they are complete and readable, and run explain again; or name the files that matter."
 OnProgress = Callable[[int, int], None]
 """Bytes read, and bytes in all."""
 INTERRUPTED = 130
@@ -85,28 +87,29 @@ def explain_paths(
     """A report with one check, `preflight.explain`. Raises UsageError for a path that does not exist."""
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
-    evidence, seen = Evidence(), RanksSeen()
+    evidence = Evidence()
     reader = Reader([file for file in inputs if file.kind == "log"], known.words, on_progress, known.rarely)
     for line in _lines(reader, inputs):
         matches = known.matches(line)
-        seen.add(line, matches)
         if wanted := evidence.add(line, matches):
             reader.request_lines(wanted)
     artifacts, more = _from_artifacts(inputs, known)
     unread = [*unread, *reader.unread, *more]
-    found = diagnosis.explain(evidence, artifacts, known)
+    causes = diagnosis.explain(evidence, artifacts, known)
     about = {
         "files": reader.files + sum(file.kind != "log" for file in inputs) - len(more),
         "lines": reader.lines,
         "bytes": reader.bytes,
         "unread": [{"file": skipped.shown, "why": skipped.why} for skipped in unread],
     }
-    findings = [_finding(cause) for cause in found]
+    findings = [_finding(cause) for cause in causes]
+    broken = [skipped for skipped in unread if skipped.broken]
     if not about["files"] and not findings:
-        findings = [_nothing_read(unread)]
-    elif not any(finding["severity"] == "fail" for finding in findings):
-        findings = [*_not_all_read([skipped for skipped in unread if skipped.broken]), *findings]
-    return _report(findings, about, seen, list(paths), time.monotonic() - began)
+        findings = [_unreadable("nothing could be read, expected a log, a dump or a report", unread, FIX_NOTHING_READ)]
+    elif broken and not any(finding.severity == "fail" for finding in findings):  # the cause may be there
+        text = "no failure was found, but files that may show one could not be read"
+        findings = [_unreadable(text, broken, FIX_NOT_ALL_READ), *findings]
+    return _report(findings, about, evidence.job(), list(paths), time.monotonic() - began)
 
 
 def _lines(reader: Reader, inputs: Sequence[Input]) -> Iterator[Line]:
@@ -122,89 +125,55 @@ def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidat
         kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "report", "record", "stack")
     }
     shown = {file.path: file.shown for file in inputs}
-    found, unread = dumps.find_candidates(of_kind["dump"])
+    candidates, unread = dumps.find_candidates(of_kind["dump"])
     for path in of_kind["report"]:
         try:
-            found += reports.find_candidates(path, known.causes)
+            candidates += reports.find_candidates(path, known.causes)
         except UsageError as error:
             unread.append(Unread(path, str(error).removeprefix(f"{path}: "), broken=True))
     ranks = read_processes(of_kind["record"], of_kind["stack"])
-    found += first_failure.find_candidates(ranks) or hang_stacks.find_candidates(ranks)
-    named = [replace(item, quotes=tuple((shown.get(file, file), text) for file, text in item.quotes)) for item in found]
+    candidates += first_failure.find_candidates(ranks) or hang_stacks.find_candidates(ranks)
+    named = [replace(c, quotes=tuple((shown.get(file, file), text) for file, text in c.quotes)) for c in candidates]
     return named, [replace(skipped, shown=shown.get(skipped.shown, skipped.shown)) for skipped in unread]
 
 
 def _report(
-    findings: list[dict[str, Any]], about: dict[str, Any], seen: RanksSeen, command: list[str], seconds: float
+    findings: list[Reported], about: dict[str, Any], job: Job, command: list[str], seconds: float
 ) -> report.Report:
     summary = read_words(about) + ": nothing wrong found" * (not findings)
-    results = [Result(CHECK, TITLE, findings=findings, summary=summary)]
-    word = result.verdict(results)
-    made = {
-        "schema": report.SCHEMA,
-        "preflight": __version__,
-        "run": str(uuid.uuid4()),
-        "started": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "seconds": round(seconds, 2),
-        "verdict": word,
-        "exit_code": result.exit_code(word, results, strict=False),
-        "command": ["explain", *command],
-        "options": {},
-        "policy": {"severities": {}, "waivers": [], "strict": False},
-        "job": {**seen.job().to_json(), "missing_ranks": ""},
-        "checks": [check.to_json(seen.job()) for check in results],
-        "explained": about,
-    }
-    return _sound(report.without_secrets(made, Scrubber(os.environ)))
-
-
-def _sound(made: report.Report) -> report.Report:
-    """Without lone surrogates, which file names and others' JSON may hold, and strict readers refuse."""
-    text = json.dumps(made, ensure_ascii=False, allow_nan=False)
+    started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    made = report.build(
+        run_id=str(uuid.uuid4()), started=started, seconds=seconds, command=["explain", *command], options={}, job=job,
+        results=[Result(CHECK, TITLE, findings=findings, summary=summary)],
+    )  # fmt: skip
+    made |= {"job": {**made["job"], "missing_ranks": ""}, "explained": about}
+    text = json.dumps(report.without_secrets(made, Scrubber(os.environ)), ensure_ascii=False, allow_nan=False)
+    # without lone surrogates, which file names and others' JSON may hold, and strict readers refuse
     cleaned: report.Report = json.loads(text.encode("utf-8", "replace"))
     return cleaned
 
 
-def _finding(cause: Explained) -> dict[str, Any]:
-    return {
-        "severity": cause.severity,
-        "code": cause.code,
-        "message": cause.message,
-        "where": {key: value for key, value in cause.where.items() if value not in (None, "")},
-        "noticed_by": rank_ranges.to_text(cause.noticed_by),
-        "evidence": {
+def _finding(cause: Candidate) -> Reported:
+    return Reported(
+        severity=cause.severity,
+        code=cause.slug if "." in cause.slug else f"{reports.FAMILY}{cause.slug}",
+        message=cause.message,
+        where={key: value for key, value in cause.where.items() if value not in (None, "")},
+        noticed_by=rank_ranges.to_text(cause.ranks),
+        evidence={
             "confidence": cause.confidence,
-            "lines": [_quoted(line) for line in cause.lines],
+            "lines": [
+                {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
+                for line in cause.lines
+            ],
             "also": [{"file": file, "text": text} for file, text in cause.quotes],
         },
-        "fix": cause.fix,
-    }
+        fix=cause.fix,
+    )
 
 
-def _quoted(line: Line) -> dict[str, Any]:
-    return {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
-
-
-def _nothing_read(unread: Sequence[Unread]) -> dict[str, Any]:
-    why = _named(unread) or "the folders hold no log"
-    text = f"nothing could be read, expected a log, a dump or a report: {why}"
-    fix = "Give the job's own output (stdout and stderr of all ranks), or the folder that holds it."
-    return _unreadable(text, fix)
-
-
-def _not_all_read(broken: Sequence[Unread]) -> list[dict[str, Any]]:
-    """What was not read may hold the cause: the job is not called healthy because of the rest."""
-    text = f"no failure was found, but files that may show one could not be read: {_named(broken)}"
-    fix = "Check that they are complete and readable, and run explain again; or name the files that matter."
-    return [_unreadable(text, fix)] if broken else []
-
-
-def _named(unread: Sequence[Unread]) -> str:
-    return words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
-
-
-def _unreadable(text: str, fix: str) -> dict[str, Any]:
-    return {
-        "severity": "error", "code": reports.UNREADABLE, "message": text, "where": {}, "noticed_by": "",
-        "evidence": {"confidence": "high", "lines": [], "also": []}, "fix": fix,
-    }  # fmt: skip
+def _unreadable(text: str, unread: Sequence[Unread], fix: str) -> Reported:
+    files = words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
+    message = f"{text}: {files or 'the folders hold no log'}"
+    evidence = {"confidence": "high", "lines": [], "also": []}
+    return Reported(severity="error", code=reports.UNREADABLE, message=message, evidence=evidence, fix=fix)

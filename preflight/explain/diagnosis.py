@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
@@ -10,9 +10,8 @@ from preflight.explain import candidates
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, Candidate
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs import exceptions, exit_codes, membership, progress, timeouts
+from preflight.explain.logs import exceptions, exit_codes, membership, timeouts
 from preflight.failure_book.book import Book, Signature
-from preflight.failure_book.line import Line
 
 OTHERS = 3
 """At most this many further candidates are reported, and this many slower paths."""
@@ -38,56 +37,33 @@ AFTERWARDS = {
 }
 """How a consequence is described."""
 
-
 LOOPBACK = re.compile(r"127\.|\[?::1\b|localhost\b")
 """A peer's address that identifies no host."""
 
 
-@dataclass(frozen=True)
-class Explained:
-    """A cause, a slower path or a consequence, as it is reported."""
-
-    slug: str
-    """Of the cause, or a whole code, as a candidate's."""
-    severity: str
-    """fail, warn or info."""
-    message: str
-    where: Mapping[str, Any]
-    """The culprit."""
-    noticed_by: tuple[int, ...]
-    lines: tuple[Line, ...]
-    """The deciding line first."""
-    confidence: str
-    """high, medium or low."""
-    fix: str
-    quotes: tuple[tuple[str, str], ...] = ()
-    """As a candidate's."""
-
-    @property
-    def code(self) -> str:
-        """The finding's."""
-        return self.slug if "." in self.slug else f"explain.{self.slug}"
-
-
-def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> list[Explained]:
+def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> list[Candidate]:
     """The most probable cause first; then other candidates and slower paths (warn), then consequences (info). Nothing
-    for the log of a job that did not fail. `artifacts`: candidates from files that are not logs."""
+    for the log of a job that did not fail. `artifacts`: candidates from files that are not logs.
+
+    Those returned have severity, confidence and fix, and `ranks` are the ones that are not to blame."""
     from_logs = _from_logs(evidence, candidates.select_rows(evidence, book))
-    found = _merged([*from_logs, *_relevant(artifacts, {candidate.slug for candidate in from_logs})])
-    slower = candidates.best_first(candidate for candidate in found if candidate.role == "slower")
-    warnings = [_explained(candidate, book, "medium") for candidate in slower[:OTHERS]]
-    causes = _in_order(evidence, candidates.best_first(candidate for candidate in found if candidate.role != "slower"))
+    merged = _merged([*from_logs, *_relevant(artifacts, {candidate.slug for candidate in from_logs})])
+    slower = candidates.best_first(candidate for candidate in merged if candidate.role == "slower")
+    warnings = [_concluded(candidate, book, "medium") for candidate in slower[:OTHERS]]
+    causes = _in_order(evidence, candidates.best_first(candidate for candidate in merged if candidate.role != "slower"))
     if not causes:
         return warnings
     first, others = causes[0], causes[1:]
     sure = _confidence(first, others)
     rivals = _rivals(first, others, sure)
     after = _consequences(first, [candidate for candidate in others if candidate not in rivals], book)
-    victims = {rank for consequence in after for rank in consequence.noticed_by} | _noticing(first)
-    cause = _explained(_with_log_to_read(first), book, sure)
+    victims = _noticing(first).union(*(consequence.ranks for consequence in after))
     return [
-        replace(cause, noticed_by=tuple(sorted(victims - {first.where.get("rank")}))),
-        *(replace(_explained(_possible(candidate), book, "low"), severity="warn") for candidate in rivals),
+        replace(_concluded(_with_log_to_read(first), book, sure), ranks=victims - {first.where.get("rank")}),
+        *(
+            replace(_concluded(rival, book, "low"), severity="warn", message=f"also possible: {rival.message}")
+            for rival in rivals
+        ),
         *warnings,
         *after,
     ]
@@ -112,8 +88,8 @@ def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -
 
 def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
     superseded = SUPERSEDED | exit_codes.superseded(evidence)
-    plain = candidates.from_rows(evidence, (row for row in rows if row.name not in superseded))
-    reasoned = (timeouts, progress, exit_codes, exceptions, membership)
+    plain = [candidates.from_row(evidence, row) for row in rows if row.slug and row.name not in superseded]
+    reasoned = (timeouts, exit_codes, exceptions, membership)
     return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
 
 
@@ -185,12 +161,10 @@ def _confidence(first: Candidate, others: Sequence[Candidate]) -> str:
 
 
 def _contradicted(first: Candidate, others: Sequence[Candidate]) -> bool:
-    near = [
-        candidate
-        for candidate in others
-        if candidate.role == first.role == "cause" and candidate.weight >= first.weight - AS_GOOD
-    ]
-    return any(not _same_line(first, candidate) for candidate in near)
+    return any(
+        other.role == first.role == "cause" and other.weight >= first.weight - AS_GOOD and not _same_line(first, other)
+        for other in others
+    )
 
 
 def _same_line(candidate: Candidate, other: Candidate) -> bool:
@@ -200,23 +174,11 @@ def _same_line(candidate: Candidate, other: Candidate) -> bool:
 def _rivals(first: Candidate, others: Sequence[Candidate], sure: str) -> list[Candidate]:
     """Candidates that may be causes themselves: about as direct, and from another line. If the first is only a guess,
     the next one is reported whatever its weight."""
+    apart = [other for other in others if other.role != "fallout" and not _same_line(first, other)]
     if sure == "low":
-        told = (
-            candidate
-            for candidate in others
-            if candidate.role != "fallout" and candidate.weight >= FAINT and not _same_line(first, candidate)
-        )
-        return list(told)[:1]
-    able = [
-        candidate for candidate in others
-        if candidate.role in (first.role, "cause") and candidate.role != "fallout"
-        and candidate.weight >= max(first.weight - CONTENDER, MEDIUM) and not _same_line(first, candidate)
-    ]  # fmt: skip
-    return able[:OTHERS]
-
-
-def _possible(candidate: Candidate) -> Candidate:
-    return replace(candidate, message=f"also possible: {candidate.message}")
+        return [other for other in apart if other.weight >= FAINT][:1]
+    least = max(first.weight - CONTENDER, MEDIUM)
+    return [other for other in apart if other.role in (first.role, "cause") and other.weight >= least][:OTHERS]
 
 
 def _with_log_to_read(first: Candidate) -> Candidate:
@@ -231,31 +193,30 @@ def _with_log_to_read(first: Candidate) -> Candidate:
     return replace(first, where=where, message=f"{first.message}; {unseen}")
 
 
-def _noticing(candidate: Candidate) -> set[int]:
+def _noticing(candidate: Candidate) -> frozenset[int]:
     """Ranks that report it and are not to blame. None if their own lines name the cause."""
-    return set() if candidate.role == "cause" and not candidate.rows & set(timeouts.ROWS) else set(candidate.ranks)
+    is_own = candidate.role == "cause" and candidate.rows.isdisjoint(timeouts.ROWS)
+    return frozenset() if is_own else candidate.ranks
 
 
-def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> list[Explained]:
+def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> list[Candidate]:
     """One per slug, with the affected ranks."""
     culprit = {first.where.get("rank")}
-    found: list[Explained] = []
+    consequences: list[Candidate] = []
     for candidate in sorted(others, key=lambda candidate: -len(candidate.ranks)):
         ranks = candidate.ranks - culprit
         if candidate.role != "fallout" and (not ranks or candidate.role == "cause"):
             continue
-        if not candidate.weight or (
-            candidate.slug == first.slug and not candidate.ranks
-        ):  # not worth reporting beside others
-            continue
-        if candidate.slug in {each.slug for each in found if ranks <= {*each.noticed_by}} and ranks:
+        if not candidate.weight or (candidate.slug == first.slug and not candidate.ranks):
+            continue  # not worth reporting beside others
+        if ranks and any(other.slug == candidate.slug and ranks <= other.ranks for other in consequences):
             continue
         if ranks or not candidate.ranks:
             after = replace(
                 candidate, message=_afterwards(candidate, ranks), ranks=ranks, where={}, quotes=(), severity="info"
             )
-            found.append(_explained(after, book, "medium"))
-    return found
+            consequences.append(_concluded(after, book, "medium"))
+    return consequences
 
 
 def _afterwards(candidate: Candidate, ranks: frozenset[int]) -> str:
@@ -269,11 +230,8 @@ def _afterwards(candidate: Candidate, ranks: frozenset[int]) -> str:
     return f"{rank_ranges.count(len(ranks), 'rank')} {words} ({rank_ranges.to_text(ranks)})"
 
 
-def _explained(candidate: Candidate, book: Book, confidence: str) -> Explained:
+def _concluded(candidate: Candidate, book: Book, confidence: str) -> Candidate:
     cause = book.causes.get(candidate.slug)
     fix = candidate.fix or (cause.fix if cause else "Read the quoted line, and the lines before it.")
-    return Explained(
-        slug=candidate.slug, severity=candidate.severity or (cause.severity if cause else "fail"),
-        message=candidate.message, where=candidate.where, noticed_by=tuple(sorted(candidate.ranks)),
-        lines=candidate.lines, confidence=confidence, fix=fix, quotes=candidate.quotes,
-    )  # fmt: skip
+    severity = candidate.severity or (cause.severity if cause else "fail")
+    return replace(candidate, severity=severity, fix=fix, confidence=confidence)

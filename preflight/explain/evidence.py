@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from preflight.core.job import Job, Node
 from preflight.explain.logs.tracebacks import Tracebacks
 from preflight.failure_book.book import Match
 from preflight.failure_book.line import RANKS, Line
@@ -19,6 +20,8 @@ REPORTED_ROLES = ("cause", "failure", "fallout")
 ALIVE = ("progress.", "epoch.end")
 """Prefixes of the names of rows that show progress."""
 
+BACKENDS = {"nccl": "nccl", "net": "nccl", "gloo": "gloo"}
+"""By the first part of a row's name."""
 STARTED = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done")
 """Rows that appear when all ranks have joined."""
 
@@ -32,8 +35,6 @@ Times = Mapping[str, float]
 
 @dataclass
 class Occurrences:
-    """The matches of one signature."""
-
     count: int = 0
     first: dict[str, list[tuple[Match, Times]]] = field(default_factory=dict)
     """By source: see `_source`."""
@@ -50,7 +51,6 @@ class Occurrences:
         return any(group in match.groups for match, _ in next(iter(self.first.values()), []))
 
     def with_times(self) -> list[tuple[Match, Times]]:
-        """The same, with the times."""
         return [*(timed for of_source in self.first.values() for timed in of_source), *self.last.values()]
 
 
@@ -61,9 +61,11 @@ class Evidence:
         self.seen: dict[str, Occurrences] = {}
         """By the name of the signature."""
         self.tracebacks = Tracebacks()
-        self.ranks: set[int] = set()
-        """Of all lines of interest."""
-        self.nodes: set[str] = set()
+        self.ranks: dict[int, str] = {}
+        """Of all lines of interest, with the node of each; "" where it is unknown."""
+        self.nodes: dict[str, None] = {}
+        """In the order in which they appear."""
+        self._backend, self._world = "", 0
         self._clocks: Counter[str] = Counter()
         self._began: dict[str, Times] = {}
         self._times: dict[str, Times] = {}
@@ -75,21 +77,34 @@ class Evidence:
         self._clock(line)
         self._at = None
         if line.rank is not None and 0 <= line.rank < RANKS:
-            self.ranks.add(line.rank)
+            self.ranks[line.rank] = line.node or self.ranks.get(line.rank, "")
         if line.node and len(self.nodes) < RANKS:
-            self.nodes.add(line.node)
+            self.nodes.setdefault(line.node)
         alive = next((match for match in matches if match.signature.name.startswith(ALIVE)), None)
         progress = f"{alive.signature.name} {sorted(alive.groups.items())}" if alive else ""
         slugs = {match.signature.slug for match in matches if match.signature.role in REPORTED_ROLES}
         self.tracebacks.add(line, self._times[line.file], slugs, progress)
         for match in matches:
             self._keep(match)
+            self._note_world(match)
         return max((match.signature.lines for match in matches), default=0)
+
+    def _note_world(self, match: Match) -> None:
+        self._backend = self._backend or BACKENDS.get(match.signature.name.partition(".")[0], "")
+        world = match.groups.get("nranks", "")
+        self._world = max(self._world, int(world) if world.isdecimal() and int(world) <= RANKS else 0)
+
+    def job(self) -> Job:
+        """The report's "job", as far as the logs tell; its size is at least 1."""
+        ranks_of = {name: tuple(sorted(rank for rank in self.ranks if self.ranks[rank] == name)) for name in self.nodes}
+        nodes = tuple(Node(name, place, ranks_of[name]) for place, name in enumerate(self.nodes))
+        size = max([self._world, 1, *(rank + 1 for rank in self.ranks)])
+        return Job("unknown", size, self._backend or "unknown", nodes)
 
     def matches(self, *names: str) -> list[Match]:
         """Kept matches of these signatures, in order of time."""
-        found = [match for name in names if name in self.seen for match in self.seen[name].matches()]
-        return sorted(found, key=lambda match: self.moment(match.line))
+        kept = (match for name in names if name in self.seen for match in self.seen[name].matches())
+        return sorted(kept, key=lambda match: self.moment(match.line))
 
     def began_between(self, line: Line, later: Line) -> bool:
         """Whether a job started between these lines of one file: all ranks joined."""
@@ -99,9 +114,9 @@ class Evidence:
     def failed_after(self, line: Line) -> bool:
         """Whether the kept lines of its file show a failure after it."""
         rows = [kept.matches() for kept in self.seen.values()]
-        told = [line.line for those in rows for line in those if line.signature.role in ("cause", "failure")]
-        told += [traceback.line for traceback in self.tracebacks.all()]
-        return any(other.file == line.file and other.number > line.number for other in told)
+        failures = [line.line for those in rows for line in those if line.signature.role in ("cause", "failure")]
+        failures += [traceback.line for traceback in self.tracebacks.all()]
+        return any(other.file == line.file and other.number > line.number for other in failures)
 
     def moment(self, line: Line) -> Moment:
         """A sort key. Within a file the order of lines counts; between files, the clock that most lines have. A line
@@ -118,9 +133,9 @@ class Evidence:
         return (float("inf"), line.number, line.file)
 
     def _index(self) -> dict[tuple[str, int], Times]:
-        told = [(match.line, times) for kept in self.seen.values() for match, times in kept.with_times()]
-        told += [(traceback.line, traceback.times) for traceback in self.tracebacks]
-        return {(line.file, line.number): times for line, times in told}
+        timed = [(match.line, times) for kept in self.seen.values() for match, times in kept.with_times()]
+        timed += [(traceback.line, traceback.times) for traceback in self.tracebacks]
+        return {(line.file, line.number): times for line, times in timed}
 
     def _clock(self, line: Line) -> None:
         times = self._times.setdefault(line.file, {})
@@ -144,12 +159,12 @@ class Evidence:
         if kept.first and (self._room < 0 or (len(kept.first) >= SOURCES and source not in kept.first)):
             return
         first = kept.first.setdefault(source, [])
-        told = (match, self._times[line.file])
+        timed = (match, self._times[line.file])
         if len(first) < EACH:
-            first.append(told)
+            first.append(timed)
             self._room -= len(line.raw) + len(line.text)
         else:
-            kept.last[source] = told
+            kept.last[source] = timed
 
 
 def _source(match: Match) -> str:

@@ -90,9 +90,9 @@ def find(paths: Sequence[str]) -> tuple[list[Input], list[Unread]]:
         for file in _walk(path, unread) if is_folder else [path]:
             if _is_new(file, seen):
                 shown = os.path.relpath(file, path) if is_folder and len(paths) == 1 else file
-                found = _classify(file, shown, named=not is_folder)
-                inputs += [found] if isinstance(found, Input) else []
-                unread += [found] if isinstance(found, Unread) else []
+                file_input = _classify(file, shown, named=not is_folder)
+                inputs += [file_input] if isinstance(file_input, Input) else []
+                unread += [file_input] if isinstance(file_input, Unread) else []
     return inputs, unread
 
 
@@ -145,8 +145,8 @@ def _entry_kind(entry: os.DirEntry[str]) -> str:
 
 def _listed(folder: str, unread: list[Unread]) -> Iterator[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return iter(sorted(found, key=lambda entry: _natural(entry.name)))
+        with os.scandir(folder) as entries:
+            return iter(sorted(entries, key=lambda entry: _natural(entry.name)))
     except OSError as error:
         unread.append(Unread(folder, f"cannot be listed ({error.strerror})", broken=True))
         return iter(())
@@ -242,9 +242,8 @@ def _kind_of_json(read: dict[str, Any]) -> str:
 
 
 def _parsed(text: bytes) -> Any:
-    """None: it is not JSON."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=float)  # int() refuses 5,000 digits
     except (ValueError, RecursionError):
         return None
 

@@ -3,14 +3,18 @@ that shows why a job failed would be lost."""
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from preflight.errors import UsageError
 from preflight.explain import console
 from preflight.results import formats, report
 
-NAMES = ("report.json", "report.md", "report.html")
-"""Files in `--report DIR`."""
+TEXTS: dict[str, Callable[[report.Report], str]] = {
+    "report.json": report.as_text,
+    "report.md": console.markdown,
+    "report.html": formats.html,
+}
+"""Files in `--report DIR`. Lists of nodes and a JUnit file make no sense for a job that is over."""
 _FIRST = (b'{\n "schema"', b"# preflight explain", b"<!doctype html>")
 LARGEST = 1 << 26
 """Bytes: no report is longer."""
@@ -20,29 +24,28 @@ def prepare(json_path: str | None, markdown_path: str | None, folder: str | None
     """Before the logs are read: can all this be written? Raises UsageError."""
     if json_path and json_path == markdown_path:
         raise UsageError(f"--json {json_path} and --markdown {json_path}: both cannot go to one place")
-    for option, path, target in _targets(json_path, markdown_path, folder):
+    for option, path, target, _ in _targets(json_path, markdown_path, folder):
         try:
             if option == "--report":
                 os.makedirs(path, exist_ok=True)
             if not _is_free(target):
-                raise UsageError(
-                    f"{option} {path}: {target} exists and is not a report of explain: choose another place"
-                )
+                text = f"{target} exists and is not a report of explain: choose another place"
+                raise UsageError(f"{option} {path}: {text}")
             report.write(f"{target}.probe", "")
             os.unlink(f"{target}.probe")
         except OSError as error:
             raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 
-def _targets(*given: str | None) -> Iterator[tuple[str, str, str]]:
-    """Option, its value, and a file that will be written."""
-    for option, path in zip(("--json", "--markdown", "--report"), given, strict=True):
+def _targets(
+    json_path: str | None, markdown_path: str | None, folder: str | None
+) -> Iterator[tuple[str, str, str, str]]:
+    """Option, its value, a file that will be written, and which of TEXTS; stdout ("-") is the caller's."""
+    for option, path, name in (("--json", json_path, "report.json"), ("--markdown", markdown_path, "report.md")):
         if path and path != "-":
-            yield from ((option, path, file) for file in ([path] if option != "--report" else _in(path)))
-
-
-def _in(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in NAMES]
+            yield option, path, path, name
+    if folder:
+        yield from (("--report", folder, os.path.join(folder, name), name) for name in TEXTS)
 
 
 def _is_free(path: str) -> bool:
@@ -62,24 +65,12 @@ def _is_free(path: str) -> bool:
     return not head or head.lower().startswith(_FIRST[1:])
 
 
-def write(made: report.Report, json_path: str | None, markdown_path: str | None, folder: str | None) -> None:
-    """To all requested files; stdout ("-") is the caller's. Raises UsageError."""
-    for option, path in (("--json", json_path), ("--markdown", markdown_path), ("--report", folder)):
-        if not path or path == "-":
-            continue
+def write(
+    made: report.Report, json_path: str | None = None, markdown_path: str | None = None, folder: str | None = None
+) -> None:
+    """To all requested files. Raises UsageError."""
+    for option, path, target, name in _targets(json_path, markdown_path, folder):
         try:
-            if option == "--report":
-                write_folder(path, made)
-            else:
-                report.write(path, report.as_text(made) if option == "--json" else console.markdown(made))
+            report.write(target, TEXTS[name](made))
         except OSError as error:
             raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
-
-
-def write_folder(folder: str, made: report.Report) -> None:
-    """report.json, and its forms for people. Lists of nodes and a JUnit file make no sense for a job that is over.
-    Raises OSError."""
-    texts = (report.as_text(made), console.markdown(made), formats.html(made))
-    os.makedirs(folder, exist_ok=True)
-    for path, text in zip(_in(folder), texts, strict=True):
-        report.write(path, text)

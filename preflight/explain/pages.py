@@ -16,39 +16,28 @@ OWN = {
 def page(what: str) -> str:
     """Of all causes, or of one: "explain.shm_exhausted". Raises UsageError."""
     known = book()
-    codes = {f"{FAMILY}.{slug}": cause for slug, cause in known.causes.items()}
-    own = {f"{FAMILY}.{slug}": meaning for slug, meaning in OWN.items()}
+    meanings = {slug: cause.meaning for slug, cause in known.causes.items()} | OWN
+    codes = {f"{FAMILY}.{slug}": meaning for slug, meaning in meanings.items()}
     if what == FAMILY:
         lines = [FAMILY, "", "What `preflight explain` finds in a failed job's logs.", ""]
-        return "\n".join(
-            [*lines, *(f"  {code}: {cause.meaning}" for code, cause in codes.items()), *map(_own_line, own.items())]
-        )
-    if what in own:
-        return f"{what}\n  {own[what]}"
+        return "\n".join([*lines, *(f"  {code}: {meaning}" for code, meaning in codes.items())])
     if what not in codes:
         raise UsageError(f"{what}: there is no such code{near_misses(what, codes)}")
-    return "\n".join(_cause_lines(what, codes[what], known))
+    cause = known.causes.get(what.partition(".")[2])
+    return "\n".join([what, f"  {codes[what]}", *(_cause_lines(cause, known) if cause else ())])
 
 
-def _own_line(item: tuple[str, str]) -> str:
-    return f"  {item[0]}: {item[1]}"
-
-
-def _cause_lines(code: str, cause: Cause, known: Book) -> Iterator[str]:
-    yield from (code, f"  {cause.meaning}", f"  fix: {cause.fix}")
+def _cause_lines(cause: Cause, known: Book) -> Iterator[str]:
+    yield f"  fix: {cause.fix}"
     if cause.seen_by:
         yield f"  live checks that find it: {', '.join(cause.seen_by)}"
     yield "  recognized by:"
-    for signature in _signatures(cause, known):
-        yield f"    {signature.name} ({signature.role}; {signature.versions}; {signature.source})"
-        yield f"      {signature.says}"
+    for row in sorted(_signatures(cause, known), key=lambda row: row.name):
+        yield from (f"    {row.name} ({row.role}; {row.versions}; {row.source})", f"      {row.says}")
 
 
 def _signatures(cause: Cause, known: Book) -> list[Signature]:
-    return sorted(
-        (signature for signature in known.signatures if signature.slug == cause.slug),
-        key=lambda signature: signature.name,
-    )
+    return [row for row in known.signatures if row.slug == cause.slug]
 
 
 def markdown() -> str:

@@ -1,4 +1,4 @@
-"""What `preflight rendezvous` is asked on the command line."""
+"""Arguments of `preflight rendezvous`."""
 
 import argparse
 import re
@@ -7,18 +7,16 @@ from dataclasses import dataclass
 
 from preflight.errors import UsageError
 
-DESCRIPTION = """Started on every node before torchrun, it tells whether they meet at the endpoint, and if not, why.
+DESCRIPTION = """Start it on every node before torchrun: it says whether they meet at the endpoint, and if not, why.
 Node 0 serves torch's own store there. Exit codes: 0 they meet, 1 they do not, 2 usage, 3 it could not finish."""
 ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[\w.-]+)):(?P<port>[0-9]{1,5})")
-"""The characters that torch's own parser takes: no link-local scope."""
+"""The characters that torch's own parser accepts: no link-local scope."""
 ANY = ("0.0.0.0", "::")  # noqa: S104 -- refused
 MOST_NODES = 10**5
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked."""
-
+class RendezvousRequest:
     host: str
     port: int
     nnodes: int
@@ -27,7 +25,7 @@ class Request:
     backend: str
     """torchrun's --rdzv-backend: c10d or static."""
     says_who_serves: bool = False
-    """torchrun's --rdzv-conf has is_host: it need not find out."""
+    """torchrun's --rdzv-conf has is_host: torchrun does not have to find out who serves."""
 
     @property
     def endpoint(self) -> str:
@@ -50,19 +48,19 @@ def add_to(command: argparse.ArgumentParser, seconds: Callable[[str], float]) ->
     command.add_argument("--rdzv-conf", default="", metavar="CONF", help="as torchrun will be given it (is_host=1)")
 
 
-def request(options: argparse.Namespace) -> Request:
+def request(options: argparse.Namespace) -> RendezvousRequest:
     """Raises UsageError."""
-    found = ENDPOINT.fullmatch(options.endpoint)
-    if not found or not 0 < int(found["port"]) < 2**16:
+    match = ENDPOINT.fullmatch(options.endpoint)
+    if not match or not 0 < int(match["port"]) < 2**16:
         expected = "HOST:PORT is expected, as in node-0:29500 or [fd00::1]:29500"
         raise UsageError(f"--endpoint {options.endpoint}: {expected}", everywhere=False)
     elastic = "; of an elastic job (1:4) say the number that you start"
     size = _number("--nnodes", options.nnodes, 1, MOST_NODES, elastic)
     rank = _number("--node-rank", options.node_rank, 0, size - 1, f" with --nnodes {size}")
-    host, says = found["v6"] or found["host"], "is_host=" in options.rdzv_conf
+    host, says = match["v6"] or match["host"], "is_host=" in options.rdzv_conf
     if host in ANY:
         raise UsageError(f"--endpoint {options.endpoint}: a host that all nodes reach is expected", everywhere=False)
-    return Request(host, int(found["port"]), size, rank, options.timeout, options.rdzv_backend, says)
+    return RendezvousRequest(host, int(match["port"]), size, rank, options.timeout, options.rdzv_backend, says)
 
 
 def _number(option: str, text: str, least: int, most: int, more: str) -> int:

@@ -1,4 +1,4 @@
-"""The codes of `preflight rendezvous`: each cause with its cure."""
+"""The codes of `preflight rendezvous`: each cause with its fix."""
 
 from preflight.check import Code
 from preflight.errors import UsageError, near_misses
@@ -15,34 +15,36 @@ LOOPBACK = Code(
     fix="There: getent ahosts {name}; take it off the 127. line of /etc/hosts, or give the endpoint as an address.",
 )
 UNLIKE = Code(
-    "The endpoint's name stands for other addresses on some nodes.",
-    fix="On each node: getent ahosts {name}; mend DNS or /etc/hosts where it differs.",
+    "The endpoint's name resolves to different addresses on some nodes.",
+    fix="On each node: getent ahosts {name}; fix DNS or /etc/hosts where it differs.",
 )
 REFUSED = Code("A connection to the endpoint is refused: nobody listens there.", fix=CURES["refused"])
 FILTERED = Code("Nothing comes back from the endpoint: it is filtered, or down.", fix=CURES["filtered"])
 NO_ROUTE = Code("There is no route to the endpoint.", fix=CURES["no_route"])
 RESET = Code("A connection to the endpoint is reset.", fix=CURES["reset"])
-UNREACHABLE = Code("A connection to the endpoint fails otherwise.", fix=CURES["other"])
+UNREACHABLE = Code("A connection to the endpoint fails in another way.", fix=CURES["other"])
 BY_KIND = {"refused": REFUSED, "filtered": FILTERED, "no_route": NO_ROUTE, "reset": RESET, "other": UNREACHABLE}
 SILENT_ADDRESS = Code(
-    "The endpoint's name has an address that does not answer, beside one that does.",
-    fix="Give the endpoint as {usable}, or take {address} away from {name} (DNS, /etc/hosts).",
+    "The endpoint's name has an address that does not answer, and one that does.",
+    fix="Give {usable} as the endpoint, or remove {address} from {name} (DNS, /etc/hosts).",
 )
 SLOW_NAME = Code(
-    "The endpoint's name takes long to resolve.",
-    fix="There: time getent ahosts {name}; mend /etc/resolv.conf, or give the endpoint as an address.",
+    "The endpoint's name takes a long time to resolve.",
+    fix="There: time getent ahosts {name}; fix /etc/resolv.conf, or give the endpoint as an address.",
 )
 SLOW_REVERSE = Code(
-    "The name of an address takes long to look up; torch's store waits for it.",
-    fix="There: time getent hosts {address}; mend /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
+    "Looking up the name of an address takes a long time; torch's store waits for it.",
+    fix="There: time getent hosts {address}; fix /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
 )
 PORT_TAKEN = Code(
-    "On node 0 another process has the port.",
-    fix="End it if it is a left-over (of an earlier torchrun: pkill -f torch.distributed.run), or take another port on "
+    "Another process has the port on node 0.",
+    fix="End it if it is left over (from an earlier torchrun: pkill -f torch.distributed.run), or take another port on "
     "all nodes. There, as root: ss -ltnp 'sport = :{port}'.",
 )
-PORT_REFUSED = Code("Node 0 may not serve the port.", fix="Take another port on all nodes, above 1023 (29500, say).")
-NOT_SERVED = Code("torch's store cannot be served on node 0.", fix="Take another port; see torch's own words above.")
+PORT_REFUSED = Code(
+    "Node 0 may not listen at the port.", fix="Take another port on all nodes, above 1023 (such as 29500)."
+)
+NOT_SERVED = Code("torch's store cannot be served on node 0.", fix="Take another port; torch's own message is above.")
 NOT_HERE = Code(
     "The endpoint does not lead to node 0.",
     fix="Give node 0's own name or address in --endpoint (there: hostname -f; ip addr), or start --node-rank 0 on "
@@ -50,32 +52,34 @@ NOT_HERE = Code(
 )
 OTHER_LISTENER = Code(
     "What listens at the endpoint does not answer as torch's store does.",
-    fix="See node 0's output, if it was started. On {name}: ss -ltnp 'sport = :{port}'; end what is not node 0's, or "
-    "take another port on all nodes.",
+    fix="See node 0's output, if it was started. On {name}: ss -ltnp 'sport = :{port}'; end that process if it is not "
+    "node 0's, or take another port on all nodes.",
 )
 OTHER_STORE = Code(
     "A store of torch answers at the endpoint, but not node 0's of this command.",
     fix="Does another job run on {name}? There: ss -ltnp 'sport = :{port}'; end it, or take another port on all nodes. "
-    "Else start preflight rendezvous there, with --node-rank 0.",
+    "Otherwise start preflight rendezvous there, with --node-rank 0.",
 )
 NO_TIME = Code(
     "No time was left for the store to answer.", fix="Give all nodes more time: --timeout; start node 0 first."
 )
-STORE_LOST = Code("Node 0's store went away.", fix="See node 0's own output; start it again on all nodes.")
+STORE_LOST = Code("Node 0's store is gone.", fix="See node 0's own output; start it again on all nodes.")
 NEVER_CAME = Code(
-    "A node never came.",
+    "A node did not join.",
     fix="See that node's own output: it says why it does not reach the endpoint. Was it started with this --node-rank?",
 )
-WENT = Code("A node came, and answered no more.", fix="See that node's own output: was it ended, or cut off?")
-TWICE = Code("Two nodes have one rank.", fix="Give each node its own --node-rank, from 0 to one less than --nnodes.")
-NNODES = Code("Nodes were started with unlike --nnodes.", fix="Give all nodes the same --nnodes.")
+WENT = Code("A node joined, then stopped responding.", fix="See that node's own output: was it ended, or cut off?")
+TWICE = Code(
+    "Two nodes have the same --node-rank.", fix="Give each node its own --node-rank, from 0 to one less than --nnodes."
+)
+NNODES = Code("Nodes were started with different --nnodes.", fix="Give all nodes the same --nnodes.")
 FOREIGN = Code(
-    "Something in node 0's store is not what preflight's nodes write there.",
-    fix="Start the same version of preflight on all nodes. If it is the same, somebody else writes into this store: "
-    "see who reaches it (ss -tn 'sport = :{port}'), or take another port.",
+    "Node 0's store has an entry that is not preflight's.",
+    fix="Start the same version of preflight on all nodes. If it is the same, another program writes into this "
+    "store: see who connects to it (ss -tn 'sport = :{port}'), or take another port.",
 )
 NAMELESS = Code(
-    "A node's own host name does not resolve there: torchrun ends at once.",
+    "A node's own host name does not resolve there: torchrun fails at once.",
     fix="There: getent ahosts {name}; add a line 'ADDRESS {name}' to its /etc/hosts.",
 )
 SPLIT = Code(
@@ -84,17 +88,17 @@ SPLIT = Code(
     "is_host=1 on node 0 and is_host=0 on the others.",
 )
 NOT_HOST = Code(
-    "Node 0 does not know itself by the endpoint's name: no torchrun would serve the store, and all would wait.",
+    "Node 0 does not recognize the endpoint's name as its own: no torchrun would serve the store, and all would wait.",
     fix="Give its host name or address as the endpoint (there: hostname -f; ip addr), or torchrun --rdzv-conf "
     "is_host=1 on node 0.",
 )
 WORKERS_NAME = Code(
     "A node's full host name does not lead to it; c10d rendezvous makes it the workers' MASTER_ADDR.",
-    fix="On each node: getent ahosts {name}; mend DNS or /etc/hosts, or give torchrun --local-addr ADDRESS on each "
-    "node. If you start torchrun with --master-addr, say --rdzv-backend static here.",
+    fix="On each node: getent ahosts {name}; fix DNS or /etc/hosts, or give torchrun --local-addr ADDRESS on each "
+    "node. If you start torchrun with --master-addr, give --rdzv-backend static here.",
 )
 WORKERS_PORT = Code(
-    "A node's ephemeral ports are not reached; workers, gloo and NCCL connect there.",
+    "A node's ephemeral ports cannot be reached; workers, gloo and NCCL connect there.",
     fix="Open all TCP ports between the nodes (sysctl net.ipv4.ip_local_port_range), not only the endpoint's: on both "
     "hosts iptables -S, nft list ruleset; in a cloud, see the security groups.",
 )
@@ -102,7 +106,6 @@ BROKEN_TORCH = Code("torch cannot be imported on a node.", fix="There: python -c
 
 
 def by_slug() -> dict[str, Code]:
-    """All of them."""
     return {name.lower(): value for name, value in globals().items() if isinstance(value, Code)}
 
 

@@ -1,36 +1,36 @@
-"""`preflight rendezvous`: before torchrun, do the nodes find each other?"""
+"""`preflight rendezvous`: do the nodes find each other, before torchrun?"""
 
 import sys
 import time
 import traceback
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from preflight.core import rank_ranges
+from preflight.core.finding import Reported
 from preflight.engine import shutdown
 from preflight.engine.child import adopt_orphans
 from preflight.engine.event_loop import Interrupted
 from preflight.engine.store_client import StoreLost
 from preflight.rendezvous import codes
-from preflight.rendezvous.arguments import Request
-from preflight.rendezvous.client import Guest
+from preflight.rendezvous.arguments import RendezvousRequest
+from preflight.rendezvous.client import ClientNode
 from preflight.rendezvous.node import Stopped
-from preflight.rendezvous.server import Host, as_json
+from preflight.rendezvous.server import ServerNode, reported
 from preflight.results import console
 from preflight.results.destinations import Output
 
 
-def run(asked: Request) -> NoReturn:
-    """To its exit."""
+def run(asked: RendezvousRequest) -> NoReturn:
     started, output = time.monotonic(), Output()
     adopt_orphans()
-    node = (Guest if asked.node_rank else Host)(asked, output.say)
+    node = (ClientNode if asked.node_rank else ServerNode)(asked, output.say)
     code = 3
     try:
-        found = _found(node)
-        code = 1 if any(finding["severity"] == "fail" for finding in found) else 0
-        shown = found if asked.node_rank == 0 else _of(node.name, found)
+        findings = _found(node)
+        code = 1 if any(finding.severity == "fail" for finding in findings) else 0
+        shown = findings if asked.node_rank == 0 else _of(node.name, findings)
         lines = [*console.found_lines(shown, output.width or console.WIDTH), ""]
-        output.say("\n".join([*lines, _verdict(asked, found, len(shown), code, time.monotonic() - started)]) + "\n")
+        output.say("\n".join([*lines, _verdict(asked, findings, len(shown), code, time.monotonic() - started)]) + "\n")
     except Interrupted as why:
         output.say(f"preflight rendezvous: this process {why}, and ends without a verdict\n")
     except Exception:
@@ -40,25 +40,25 @@ def run(asked: Request) -> NoReturn:
         shutdown.leave(code)
 
 
-def _found(node: Guest | Host) -> list[dict[str, Any]]:
+def _found(node: ClientNode | ServerNode) -> list[Reported]:
     try:
         return node.run()
     except Stopped as stopped:
-        return [as_json(stopped.finding)]
+        return [reported(stopped.finding)]
     except StoreLost as why:
-        text = f"{why}, which this node had served; expected it to last until all had come"
-        return [as_json(codes.STORE_LOST.fail(text, node=node.name))]
+        text = f"{why}, which this node had served; expected it to last until all had joined"
+        return [reported(codes.STORE_LOST.fail(text, node=node.name))]
 
 
-def _of(name: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a node shows of what node 0 has found: what names it, or nobody."""
-    return [finding for finding in found if finding["where"].get("node", name) == name]
+def _of(name: str, findings: list[Reported]) -> list[Reported]:
+    """The findings that name this node, or none."""
+    return [finding for finding in findings if finding.where.get("node", name) == name]
 
 
-def _verdict(asked: Request, found: list[dict[str, Any]], shown: int, code: int, seconds: float) -> str:
-    words = [finding["severity"] for finding in found]
-    others = f"; {rank_ranges.count(len(found) - shown, 'finding')} on other nodes, see node 0's output" * (
-        shown < len(found)
+def _verdict(asked: RendezvousRequest, findings: list[Reported], shown: int, code: int, seconds: float) -> str:
+    words = [finding.severity for finding in findings]
+    others = f"; {rank_ranges.count(len(findings) - shown, 'finding')} on other nodes, see node 0's output" * (
+        shown < len(findings)
     )
     word = "FAIL" if code else "WARN" if "warn" in words else "PASS"
     who = f"all {asked.nnodes:,} nodes meet" if asked.nnodes > 1 else "the one node reaches itself"

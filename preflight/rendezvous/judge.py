@@ -1,4 +1,4 @@
-"""What the nodes have seen of each other, judged. Pure."""
+"""Judges what the nodes have seen of each other. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
@@ -10,88 +10,85 @@ from preflight.sdk import reachability, tcp
 from preflight.sdk.tcp import Reach
 
 SLOW_S = 0.5
-"""An answer takes milliseconds; one that is lost costs 5 s (resolv.conf(5), `timeout`)."""
+"""An answer takes milliseconds; a lost one costs 5 s (resolv.conf(5), `timeout`)."""
 LISTED = 8
 """Nodes that a sentence names."""
 
 
-class Arrival(TypedDict):
-    """What a node says of itself when it has reached the endpoint."""
+class NodeArrival(TypedDict):
+    """What a node reports of itself when it has reached the endpoint."""
 
     node_rank: int
     nnodes: int
     name: str
     """Its host name."""
     full_name: str
-    """As torchrun makes it, and gives it to the workers: socket.getfqdn()."""
+    """socket.getfqdn(), which torchrun gives to the workers."""
     addresses: list[str]
     port: int
-    """An ephemeral one, at which it listens."""
+    """An ephemeral port at which it listens."""
     serves: bool | None
-    """Whether torchrun would serve the endpoint's store there; None: not known, or not asked."""
+    """Whether torchrun would serve the endpoint's store there; None if unknown, or not asked."""
     nameless: str
-    """Why torchrun would not even find that out: the system's words on the host's own name."""
+    """Why torchrun could not even find that out: the system's message for the host's own name."""
     reach: Reach
     """Of the endpoint."""
     looked_up_s: dict[str, float | None]
-    """By address, as torch's store looks them up; None: not within the patience."""
+    """By address, as torch's store looks them up; None if the look-up did not end in time."""
 
 
-class Seen(TypedDict):
-    """All that node 0 knows in the end."""
+class Observations(TypedDict):
+    """Everything that node 0 knows at the end."""
 
     host: str
     port: int
     backend: str
     """torchrun's --rdzv-backend: c10d or static."""
     waited_s: float
-    arrivals: Mapping[int, Arrival]
-    """By their number, in the order in which they came."""
+    arrivals: Mapping[int, NodeArrival]
+    """By number, in the order in which they joined."""
     targets: Sequence[tuple[int, str]]
-    """The numbers of those whose ephemeral ports were tried, and by which name."""
+    """Nodes whose ephemeral ports were tried: number, and name."""
     left: Collection[int]
-    """The numbers of those that had used up their own time."""
+    """Numbers of nodes that ran out of time."""
     reached: Mapping[int, Sequence[Reach]]
-    """By the number of who tried, one for each target. Who did not answer any more is not there."""
+    """By the number of the node that tried, one per target. Nodes that stopped responding are missing."""
 
 
-def judge(seen: Seen) -> Iterator[Finding]:
-    """What stands against a start of torchrun."""
+def judge(seen: Observations) -> Iterator[Finding]:
+    """Why torchrun would not start."""
     yield from _numbers(seen)
-    yield from _unlike(seen)
+    yield from _addresses(seen)
     if seen["backend"] == "c10d":
         yield from _servers(seen)
     for arrival in _present(seen).values():
         yield from alone(arrival, seen["host"])
     for place, (target, name) in enumerate(seen["targets"]):
-        reached = {number: found[place] for number, found in seen["reached"].items() if number != target}
+        reached = {number: reaches[place] for number, reaches in seen["reached"].items() if number != target}
         yield from _ports(seen["arrivals"], target, name, reached)
 
 
-def _present(seen: Seen) -> dict[int, Arrival]:
-    """Those that stayed to the end."""
-    return {number: one for number, one in seen["arrivals"].items() if number in seen["reached"]}
+def _present(seen: Observations) -> dict[int, NodeArrival]:
+    return {number: arrival for number, arrival in seen["arrivals"].items() if number in seen["reached"]}
 
 
-def _numbers(seen: Seen) -> Iterator[Finding]:
-    """Who came under which number. A node that was started again came twice, and only one of these stayed."""
+def _numbers(seen: Observations) -> Iterator[Finding]:
+    """Ranks and world sizes. A node that was started again joined twice, and only one of these stayed."""
     counted = _present(seen)
-    holders: dict[int, list[Arrival]] = {}
+    holders: dict[int, list[NodeArrival]] = {}
     for arrival in counted.values():
         holders.setdefault(arrival["node_rank"], []).append(arrival)
     for rank, twins in holders.items():
         if len(twins) > 1:
             who = _some(sorted(f"{arrival['name']} ({source(arrival)})" for arrival in twins))
-            text = f"{who} were started with one --node-rank, {rank}, expected a number for each"
+            text = f"{who} were started with one --node-rank, {rank}, expected a different one for each"
             yield codes.TWICE.fail(text, variable="--node-rank")
     for number, arrival in seen["arrivals"].items():
         if arrival["node_rank"] not in holders:
             counted[number], holders[arrival["node_rank"]] = arrival, [arrival]
             if number not in seen["left"]:
-                text = (
-                    f"node {arrival['node_rank']} came, and answered no more before all had come; expected it to wait"
-                )
-                yield codes.WENT.fail(text, node=arrival["name"])
+                text = f"node {arrival['node_rank']} joined, then stopped responding before all had joined"
+                yield codes.WENT.fail(f"{text}; expected it to wait", node=arrival["name"])
     votes = vote({number: arrival["nnodes"] for number, arrival in counted.items()})
     for number, nnodes in votes.odd():
         text = f"started with --nnodes {nnodes}, expected {votes.usual} as on {votes.share('node')}"
@@ -104,18 +101,17 @@ def _numbers(seen: Seen) -> Iterator[Finding]:
         yield _never_came(missing, votes.usual, seen, holders)
 
 
-def _never_came(missing: set[int], of: int, seen: Seen, holders: Mapping[int, Sequence[Arrival]]) -> Finding:
-    many = "s" if len(missing) > 1 else ""
-    came = _some([f"{rank} ({some[0]['name']})" for rank, some in sorted(holders.items())])
-    numbers = rank_ranges.to_text(missing).replace(",", ", ")
-    text = (
-        f"node{many} {numbers} never came within {seen['waited_s']:.0f} s, expected all of {of:,} nodes; came: {came}"
-    )
+def _never_came(
+    missing: set[int], of: int, seen: Observations, holders: Mapping[int, Sequence[NodeArrival]]
+) -> Finding:
+    nodes = f"node{'s' if len(missing) > 1 else ''} {rank_ranges.to_text(missing).replace(',', ', ')}"
+    joined = _some(f"{rank} ({arrivals[0]['name']})" for rank, arrivals in sorted(holders.items()))
+    text = f"{nodes} did not join within {seen['waited_s']:.0f} s, expected all of {of:,} nodes; joined: {joined}"
     return codes.NEVER_CAME.fail(text)
 
 
-def _unlike(seen: Seen) -> Iterator[Finding]:
-    """Node 0 may know itself by others."""
+def _addresses(seen: Observations) -> Iterator[Finding]:
+    """Without node 0, which may know itself by other addresses."""
     present = {number: arrival for number, arrival in _present(seen).items() if arrival["node_rank"]}
     known = {number: arrival["reach"]["connections"] for number, arrival in present.items()}
     for number, text in reachability.unlike(known, seen["host"], lambda who: _some([present[i]["name"] for i in who])):
@@ -123,15 +119,15 @@ def _unlike(seen: Seen) -> Iterator[Finding]:
         yield codes.UNLIKE.warn(text, evidence={"name": seen["host"]}, **where)
 
 
-def _servers(seen: Seen) -> Iterator[Finding]:
-    """torch decides by host names and addresses who serves the store. (A second agent on node 0's own machine tries,
-    finds the port taken, and becomes a client.)"""
+def _servers(seen: Observations) -> Iterator[Finding]:
+    """torch decides by host names and addresses which node serves the store. (A second agent on node 0's machine finds
+    the port taken, and becomes a client.)"""
     evidence = {"name": seen["host"]}
     for arrival in _present(seen).values():
         if arrival["nameless"]:
-            text = f"torchrun asks for the node's own name, {arrival['name']}, and fails: {arrival['nameless']}"
-            found = {"node": arrival["name"], "evidence": {"name": arrival["name"]}}
-            yield codes.NAMELESS.fail(f"{text}; expected it to resolve there", **found)
+            text = f"torchrun looks up the node's own name, {arrival['name']}, and fails: {arrival['nameless']}"
+            details = {"node": arrival["name"], "evidence": {"name": arrival["name"]}}
+            yield codes.NAMELESS.fail(f"{text}; expected it to resolve there", **details)
         here, used = arrival["node_rank"] == 0, tcp.used(arrival["reach"]["connections"])
         elsewhere = used is not None and used["address"] != used["source"]
         if here and arrival["serves"] is False:
@@ -142,8 +138,8 @@ def _servers(seen: Seen) -> Iterator[Finding]:
             yield codes.SPLIT.fail(text, node=arrival["name"], evidence=evidence)
 
 
-def alone(arrival: Arrival, host: str) -> Iterator[Finding]:
-    """What a node sees by itself, and what does not hinder it."""
+def alone(arrival: NodeArrival, host: str) -> Iterator[Finding]:
+    """What a node notices by itself, and what does not stop it."""
     node, reach = arrival["name"], arrival["reach"]
     used = tcp.used(reach["connections"])
     for connection in reach["connections"]:
@@ -157,26 +153,27 @@ def alone(arrival: Arrival, host: str) -> Iterator[Finding]:
     slow = tcp.slow(arrival["looked_up_s"], SLOW_S)
     for address, took in list(slow.items())[:1]:
         text = "did not end in time" if took is None else f"took {took:.1f} s"
-        more = f"; so for {len(slow)} of {len(arrival['looked_up_s'])} addresses" if len(slow) > 1 else ""
+        more = f"; the same for {len(slow)} of {len(arrival['looked_up_s'])} addresses" if len(slow) > 1 else ""
         text = f"looking up the name of {tcp.plain(address)} {text}, expected less than {SLOW_S:g} s{more}"
         yield codes.SLOW_REVERSE.warn(text, node=node, evidence={"address": address})
 
 
 def unreached(reach: Reach, host: str, port: int, node: str) -> Finding:
-    """Why a node that is not node 0 does not reach the endpoint."""
     evidence = {"name": host, "port": port}
-    found = reach["connections"]
+    connections = reach["connections"]
     text = f"{reachability.why(reach, host, port)}, expected node 0's store at {host}:{port}"
-    if not found:
+    if not connections:
         return codes.UNRESOLVED.fail(text, node=node, evidence=evidence)
-    evidence["address"] = found[0]["address"]
-    if all(tcp.is_loopback(connection["address"]) for connection in found):
+    evidence["address"] = connections[0]["address"]
+    if all(tcp.is_loopback(connection["address"]) for connection in connections):
         return codes.LOOPBACK.fail(text, node=node, evidence=evidence)
-    return codes.BY_KIND[found[0]["kind"]].fail(text, node=node, evidence=evidence)
+    return codes.BY_KIND[connections[0]["kind"]].fail(text, node=node, evidence=evidence)
 
 
-def _ports(arrivals: Mapping[int, Arrival], target: int, name: str, reached: Mapping[int, Reach]) -> Iterator[Finding]:
-    """Where more than half do not reach the target, it is the target's fault; each node by itself where few do not."""
+def _ports(
+    arrivals: Mapping[int, NodeArrival], target: int, name: str, reached: Mapping[int, Reach]
+) -> Iterator[Finding]:
+    """If more than half do not reach the target, the target is to blame; otherwise each node that does not."""
     there = arrivals[target]
     by_rank = sorted(reached, key=lambda number: arrivals[number]["node_rank"])
     failed = [number for number in by_rank if not tcp.used(reached[number]["connections"])]
@@ -194,8 +191,8 @@ def _ports(arrivals: Mapping[int, Arrival], target: int, name: str, reached: Map
         yield code.fail(text, evidence=evidence, **here, **where)
 
 
-def source(arrival: Arrival) -> str:
-    """The address from which it came."""
+def source(arrival: NodeArrival) -> str:
+    """The address that it connects from."""
     used = tcp.used(arrival["reach"]["connections"])
     return used["source"] if used else "?"
 

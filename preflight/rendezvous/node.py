@@ -1,7 +1,7 @@
-"""One node's part in `preflight rendezvous`: what every node does.
+"""What every node does in `preflight rendezvous`.
 
-The process decides and waits (engine/event_loop.py). What may hang is in children: look-ups, connections, torch's
-store.
+This process decides and waits (engine/event_loop.py). Calls that may hang are made in children: look-ups, connections,
+torch's store.
 """
 
 import contextlib
@@ -16,37 +16,34 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from preflight.check import Finding
+from preflight.check import Code, Finding
 from preflight.engine import identity
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
-from preflight.engine.event_loop import EventLoop, Log
+from preflight.engine.event_loop import EventLoop, StoreLog
 from preflight.engine.process_group import TorchBroken, import_torch
 from preflight.engine.store_client import StoreClient
-from preflight.rendezvous import codes
-from preflight.rendezvous.arguments import Request
-from preflight.rendezvous.judge import Arrival
+from preflight.rendezvous import codes, wire_format
+from preflight.rendezvous.arguments import RendezvousRequest
+from preflight.rendezvous.judge import NodeArrival
 from preflight.sdk import tcp
 from preflight.sdk.tcp import Reach
 
-ROOT = "preflight/rendezvous"
-HOST, TARGETS, VERDICT = f"{ROOT}/host", f"{ROOT}/targets", f"{ROOT}/verdict"
-ARRIVALS, REACHED, LEFT, BYE = (f"{ROOT}/{name}" for name in ("arrivals", "reached", "left", "bye"))
 LOOK_S = 3.0
-"""For an answer to a look-up or a connection: a SYN that is lost is sent again after 1 s."""
+"""For a look-up or a connection: a lost SYN is sent again after 1 s."""
 AGAIN_S = 0.5
-"""Between two tries."""
+"""Between two attempts."""
 STORE_S = 25.0
-"""For torch's store to answer a client whose connection it has taken: it looks the client's name up before, which takes
-10 s where no DNS server answers (resolv.conf(5): 5 s, twice)."""
+"""For torch's store to answer a client after it has accepted the connection: it first looks up the client's name, which
+takes 10 s if no DNS server answers (resolv.conf(5): 5 s, twice)."""
 IMPORT_S = 20.0
-"""For torch to be imported on a sound machine that is busy with starting, or by many from one file system."""
+"""For importing torch on a sound machine that is busy starting, or by many nodes from one file system."""
 POLL_S = 0.1
 NOTHING: Reach = {"resolved_s": None, "unresolved": "", "connections": []}
-"""Where a look did not end in time."""
+"""If it did not end in time."""
 AGAIN_SAID_S = 10.0
 MOST_ENTRIES = 100
-"""A node, which may be started again and again."""
+"""Per node, which may be started again and again."""
 BACKLOG = 4096
 
 
@@ -54,18 +51,16 @@ class Stopped(Exception):  # noqa: N818 -- an event
     """This node cannot go on; `finding` says why."""
 
     def __init__(self, finding: Finding, *, is_final: bool = False) -> None:
-        """`is_final`: trying again does not help."""
+        """`is_final`: another attempt would not help."""
         super().__init__(finding.message)
         self.finding, self.is_final = finding, is_final
 
 
-class Node:
-    """What every node does."""
-
-    def __init__(self, request: Request, say: Callable[[str], None]) -> None:
+class RendezvousNode:
+    def __init__(self, request: RendezvousRequest, say: Callable[[str], None]) -> None:
         self.request, self._say = request, say
         self.loop = EventLoop(request.timeout_s)
-        self.loop.watches_launcher = False  # started in the background of a shell that ends, it goes on
+        self.loop.watches_launcher = False  # in the background it outlives its shell
         self.loop.on_turn = self._take_connections
         self.name = socket.gethostname()
         self.nonce = uuid.uuid4().hex
@@ -78,11 +73,10 @@ class Node:
         return {"name": self.request.host, "port": self.request.port}
 
     def say(self, text: str) -> None:
-        """A line on the screen."""
         self._say(f"{text}\n")
 
     def say_waiting(self, text: str, end: float) -> None:
-        """The same text only now and then: many nodes may share one screen."""
+        """Repeats a text only now and then: many nodes may share one screen."""
         now = time.monotonic()
         if text != self._said or now - self._said_at >= AGAIN_SAID_S:
             self.say(f"{text} (at most {max(0.0, end - now):.0f} s more)")
@@ -94,20 +88,21 @@ class Node:
             self.loop.pump(left)
 
     def import_torch(self) -> None:
-        """Only where the store is needed, and in this process: its children then have it. Raises Stopped. From a dead
-        file system it may never end, and then only another process can say so."""
+        """In this process, so that its children have it, and only if the store is needed. Raises Stopped. The import
+        may hang on a dead file system: then another process reports that and ends this one."""
         if "torch" in sys.modules:
             return
         screen, within_s = os.dup(1), max(1.0, self.loop.left)
-        text = f"import torch did not end within {within_s:.0f} s, expected seconds: see the file system it lies on"
+        text = (
+            f"import torch did not end within {within_s:.0f} s, expected seconds: check the file system that it is on"
+        )
         slug = "broken_torch" if within_s >= IMPORT_S else "no_time"
-        told = f"FAIL  {self.name}  [{codes.FAMILY}.{slug}]\n      {text}\n"
-        watcher = Child(lambda channel, _: _end_parent(channel, within_s, screen, told), "watcher", keep=(screen,))
+        message = f"FAIL  {self.name}  [{codes.FAMILY}.{slug}]\n      {text}\n"
+        watcher = Child(lambda channel, _: _end_parent(channel, within_s, screen, message), "watcher", keep=(screen,))
         try:
             import_torch()
         except TorchBroken as why:
-            found = codes.BROKEN_TORCH.fail(f"{why}, expected it to work", node=self.name)
-            raise Stopped(found, is_final=True) from None
+            raise self.stopped(codes.BROKEN_TORCH, f"{why}, expected it to work", is_final=True) from None
         finally:
             watcher.end()
             os.close(screen)
@@ -116,41 +111,40 @@ class Node:
         return self.reach_all([(name, port)])[0]
 
     def reach_all(self, targets: Sequence[tuple[str, int]]) -> list[Reach]:
-        """All at once. What does not come in time is `NOTHING`."""
+        """All at once. NOTHING for those that do not answer in time."""
         patience_s = min(LOOK_S, max(0.5, self.loop.left / 3))
         calls = {str(i): partial(tcp.reach, name, port, patience_s) for i, (name, port) in enumerate(targets)}
         look = self.loop.ask("look", lambda: {**tcp.in_time(calls, 2.5 * patience_s)}, 3 * patience_s)
-        found = look.value_or({})
-        return [found.get(str(i), NOTHING) for i in range(len(targets))]
+        reaches = look.value_or({})
+        return [reaches.get(str(i), NOTHING) for i in range(len(targets))]
 
     def join(self) -> str | None:
-        """Becomes a client of the store at the endpoint; who serves it says so there. None: it does not say so, and
-        may be another job's. Raises StoreLost."""
+        """Becomes a client of the store at the endpoint. Returns what node 0 has written there to identify itself; None
+        if nothing is there: it may be another job's store. Raises StoreLost."""
         self.drop_store_client()
         request, patience_s = self.request, min(STORE_S, max(0.5, self.loop.left))
         self._store_client = StoreClient(request.host, request.port, self.loop.pump, patience_s, patience_s)
         self.loop.store = self._store_client
         self._store_client.connected()
         end = self.loop.until(AGAIN_S * 4)
-        said: str | None = None
-        while (said := self.loop.request("fetch", keys=[HOST])[0]) is None and time.monotonic() < end:
+        nonce: str | None = None
+        while (nonce := self.loop.request("fetch", keys=[wire_format.HOST])[0]) is None and time.monotonic() < end:
             self.pause(POLL_S)
-        return said
+        return nonce
 
     def drop_store_client(self) -> None:
         if self._store_client:
             self._store_client.end()
         self._store_client = self.loop.store = None
 
-    def arrival(self, reach: Reach) -> Arrival:
-        """What this node says of itself."""
+    def arrival(self, reach: Reach) -> NodeArrival:
         request, used = self.request, tcp.used(reach["connections"])
         about: dict[str, Any] = {"full_name": self.name, "serves": None, "nameless": ""}
         asked = [tcp.mapped(used["address"])] if used else []
         about |= self.loop.ask("about", lambda: _about_this_host(request), LOOK_S * 2).value_or({})
         return {
             "node_rank": request.node_rank, "nnodes": request.nnodes, "name": self.name,
-            "addresses": list(identity.addresses()), "full_name": about["full_name"], "serves": about["serves"],
+            "addresses": list(identity.host_addresses()), "full_name": about["full_name"], "serves": about["serves"],
             "nameless": about["nameless"],
             "port": self._ephemeral.getsockname()[1], "reach": reach, "looked_up_s": self.look_up(asked),
         }  # fmt: skip
@@ -160,9 +154,8 @@ class Node:
         seconds = self.loop.ask("look-ups", lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2).value_or({})
         return {address: seconds.get(address) for address in addresses}
 
-    def entries(self, log: Log) -> list[tuple[int, dict[str, Any]]]:
-        """What has come since, for node 0. Anybody may write into a store of torch. Raises Stopped where that is not
-        what preflight writes."""
+    def entries(self, log: StoreLog) -> list[tuple[int, dict[str, Any]]]:
+        """New entries. Any process may write to torch's store: raises Stopped if it is not what preflight writes."""
         try:
             if log.count() > MOST_ENTRIES * self.request.nnodes:
                 raise ValueError("more entries than nodes could write")
@@ -171,13 +164,18 @@ class Node:
             raise self.foreign(error) from None
 
     def foreign(self, error: Exception) -> Stopped:
-        text = (
-            f"what stands in node 0's store at {self.request.endpoint} is not preflight's: {error}; expected only its"
-        )
-        return Stopped(codes.FOREIGN.fail(text, evidence=self.evidence), is_final=True)
+        """What is in the store is not preflight's."""
+        text = f"node 0's store at {self.request.endpoint} has an entry that is not preflight's: {error}"
+        return Stopped(codes.FOREIGN.fail(f"{text}; expected only its own", evidence=self.evidence), is_final=True)
+
+    def failure(self, code: Code, text: str, **evidence: Any) -> Finding:
+        return code.fail(text, node=self.name, evidence={**self.evidence, **evidence})
+
+    def stopped(self, code: Code, text: str, *, is_final: bool = False) -> Stopped:
+        return Stopped(self.failure(code, text), is_final=is_final)
 
     def _take_connections(self) -> None:
-        """Those that try this node's ephemeral port: they say nothing, and only want to get through."""
+        """To this node's ephemeral port: the other nodes only want to know whether they get through."""
         with contextlib.suppress(OSError):
             while True:
                 self._ephemeral.accept()[0].close()
@@ -188,15 +186,15 @@ class Node:
         self.loop.end_children()
 
 
-def _end_parent(channel: Channel, after_s: float, screen: int, told: str) -> None:
-    """Unless the parent ends this process before."""
+def _end_parent(channel: Channel, after_s: float, screen: int, message: str) -> None:
+    """Unless the parent ends this process first."""
     if not select.select([channel.fileno()], [], [], after_s)[0]:
-        os.write(screen, told.encode())
+        os.write(screen, message.encode())
         os.kill(os.getppid(), signal.SIGKILL)
 
 
 def _listen() -> socket.socket:
-    """At a port of the system's choice, as workers do; over both families where the host has both."""
+    """At a port that the system chooses, as workers do; with IPv4 and IPv6, if the host has both."""
     try:
         made = socket.create_server(("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
     except (OSError, ValueError):  # a host without IPv6
@@ -205,8 +203,8 @@ def _listen() -> socket.socket:
     return made
 
 
-def _about_this_host(request: Request) -> dict[str, Any]:
-    """By torch's own rule, which is no public one: where it is gone, nobody knows."""
+def _about_this_host(request: RendezvousRequest) -> dict[str, Any]:
+    """By torch's own rule, which is not public: `serves` is None if another version has no such function."""
     serves: bool | None = None
     nameless = ""
     try:
@@ -214,7 +212,7 @@ def _about_this_host(request: Request) -> dict[str, Any]:
 
         if request.backend == "c10d" and not request.says_who_serves:
             serves = utils._matches_machine_hostname(request.host)
-    except socket.gaierror as error:  # it does not catch that either
+    except socket.gaierror as error:  # torch does not catch it either
         nameless = str(error.strerror).lower()
     except Exception:  # noqa: S110 -- another version of torch
         pass

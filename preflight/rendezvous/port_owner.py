@@ -1,4 +1,4 @@
-"""Who has a port of this host."""
+"""Which process has a port of this host."""
 
 import contextlib
 import errno
@@ -10,7 +10,7 @@ from preflight.core import words
 
 
 def problem(port: int) -> tuple[str, str]:
-    """("taken" or "refused", the system's words), or ("", "") where a server may listen at this port."""
+    """("taken" or "refused", the system's message), or ("", "") if a server may listen at this port."""
     try:
         with socket.create_server(("", port)):
             pass
@@ -23,8 +23,8 @@ def problem(port: int) -> tuple[str, str]:
 
 
 def holder(port: int) -> str:
-    """The process that listens there, or whose connection goes out from there: "python3 (process 42 of ann, since
-    3 hours)"; "another process" where it cannot be seen. Its command line is not told: it may hold secrets."""
+    """The process that listens there, or connects from there: "python3 (process 42 of ann, started 3 h ago)"; "another
+    process" if it cannot be seen. Without its command line, which may hold secrets."""
     import psutil
 
     users = [user for user in psutil.net_connections("tcp") if user.laddr and user.laddr.port == port]
@@ -43,8 +43,8 @@ def holder(port: int) -> str:
 
 
 def _module(command: list[str]) -> str:
-    """What a Python runs by -m: of an agent of torchrun it is the word that tells."""
+    """What Python runs by -m: that shows an agent of torchrun."""
     at = command.index("-m") + 1 if "-m" in command[:4] else len(command)
     scripts = [os.path.basename(word) for word in command[1:2] if os.path.basename(word) == "torchrun"]
-    found = [*command[at : at + 1], *scripts]
-    return f" {found[0]}" if found else ""
+    programs = [*command[at : at + 1], *scripts]
+    return f" {programs[0]}" if programs else ""

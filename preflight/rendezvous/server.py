@@ -1,70 +1,57 @@
-"""Node 0's part in `preflight rendezvous`: it serves torch's store at the endpoint, and tells who came and saw what."""
+"""Node 0 in `preflight rendezvous`: it serves torch's store at the endpoint, and publishes the findings."""
 
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from preflight.check import Finding
 from preflight.core import rank_ranges
+from preflight.core.finding import Reported
 from preflight.engine.child import Child
-from preflight.engine.event_loop import Log
+from preflight.engine.event_loop import StoreLog
 from preflight.engine.store_client import StoreLost, host_store
 from preflight.rendezvous import codes, port_owner, wire_format
-from preflight.rendezvous.judge import SLOW_S, Arrival, Seen, judge, source
-from preflight.rendezvous.node import (
-    ARRIVALS,
-    BYE,
-    HOST,
-    LEFT,
-    LOOK_S,
-    POLL_S,
-    REACHED,
-    STORE_S,
-    TARGETS,
-    VERDICT,
-    Node,
-    Stopped,
-)
+from preflight.rendezvous.judge import SLOW_S, NodeArrival, Observations, judge, source
+from preflight.rendezvous.node import LOOK_S, POLL_S, STORE_S, RendezvousNode, Stopped
 from preflight.sdk import reachability, tcp
 from preflight.sdk.tcp import Reach
 
 LAST_S = 5.0
-"""As many nodes came as are expected, but some have one rank or expect others: how much longer to wait."""
+"""How much longer to wait if as many nodes joined as are expected, but two have one rank or expect another number."""
 ANSWER_S = 10.0
-"""For everybody to try the ephemeral ports: up to three times LOOK_S."""
+"""For all nodes to try the ephemeral ports: up to three times LOOK_S."""
 SECOND_S = 1.0
-"""When every number has answered: for a second one with the same number, which a node that was started again is not."""
+"""After every rank has answered: for a second node with the same rank, unless one was started again."""
 GOODBYE_S = 3.0
 LOOKED_UP = 16
-"""Clients whose names are looked up: what is wrong with a DNS server shows in these."""
+"""Clients whose names are looked up: enough to show a faulty DNS server."""
 TELL_S = 2.0
 MOST_PUBLISHED = 200
 FIRST_CLIENT = "::ffff:127.0.0.1"
-"""The server's own, as the server knows it."""
+"""The server's own client, as the server sees it."""
 
 
-class Host(Node):
+class ServerNode(RendezvousNode):
     """Node 0."""
 
     _store_host: Child | None = None
     _place = 0
     """The number of this node's own arrival."""
 
-    def run(self) -> list[dict[str, Any]]:
-        """All findings. Raises Stopped where it cannot serve, or the endpoint does not lead to it."""
+    def run(self) -> list[Reported]:
+        """All findings. Raises Stopped if it cannot serve, or the endpoint does not lead to it."""
         request = self.request
-        said_ = f"preflight rendezvous: node 0 of {request.nnodes} ({self.name}) serves {request.endpoint}"
-        self.say(f"{said_}, at most {request.timeout_s:.0f} s")
+        intro = f"preflight rendezvous: node 0 of {request.nnodes} ({self.name}) serves {request.endpoint}"
+        self.say(f"{intro}, at most {request.timeout_s:.0f} s")
         self._serve()
         own = self.arrival(self._reach_itself())
-        self._place = self.loop.request("append", key=ARRIVALS, value=json.dumps(own))
-        came, start = Log(self.loop, ARRIVALS), time.monotonic()
+        self._place = self.loop.request("append", key=wire_format.ARRIVALS, value=json.dumps(own))
+        came, start = StoreLog(self.loop, wire_format.ARRIVALS), time.monotonic()
         arrivals = self._gather({self._place: own}, came)
         seen = self._ask_all(arrivals, came, time.monotonic() - start)
-        found = [as_json(finding) for finding in judge(seen)]
-        self._publish(found, len(seen["reached"]) - 1)
-        return found
+        findings = [reported(finding) for finding in judge(seen)]
+        self._publish(findings, len(seen["reached"]) - 1)
+        return findings
 
     def _serve(self) -> None:
         request, port = self.request, self.request.port
@@ -73,12 +60,14 @@ class Host(Node):
             holder = self.loop.ask("holder", lambda: {"is": port_owner.holder(port)}, LOOK_S)
             who = holder.value_or({"is": "?"})["is"]
             text = f"port {port} of this node is taken by {who}, expected it to be free for the store"
-            raise Stopped(codes.PORT_TAKEN.fail(text, node=self.name, evidence=self.evidence))
+            raise self.stopped(codes.PORT_TAKEN, text)
         if kind:
             text = f"this node may not listen at port {port} ({why}), expected to serve the store there"
-            raise Stopped(codes.PORT_REFUSED.fail(text, node=self.name, evidence=self.evidence))
+            raise self.stopped(codes.PORT_REFUSED, text)
         self.import_torch()
-        self._store_host = Child(host_store("127.0.0.1", port, HOST, self.nonce), "store host", output=False)
+        self._store_host = Child(
+            host_store("127.0.0.1", port, wire_format.HOST, self.nonce), "store host", output=False
+        )
         end, message = self.loop.until(max(1.0, min(STORE_S, self.loop.left - 2 * LOOK_S))), None
         while message is None and time.monotonic() < end and not self._store_host.channel.closed:
             self.loop.pump(POLL_S)
@@ -86,11 +75,10 @@ class Host(Node):
         if message is None or "error" in message:
             why = (message or {}).get("error", "it did not start")
             text = f"torch's store cannot be served at port {request.port}: {why}; expected it to be"
-            found = codes.NOT_SERVED.fail(text, node=self.name, evidence=self.evidence)
-            raise Stopped(self._slow_names() or found)
+            raise Stopped(self._slow_names() or self.failure(codes.NOT_SERVED, text))
 
     def _slow_names(self) -> Finding | None:
-        """The store asks for the name of its own first client before it answers."""
+        """The store looks up the name of its own first client before it answers."""
         if self.loop.left < 1.5 * LOOK_S:
             return None
         took = self.look_up([FIRST_CLIENT])[FIRST_CLIENT]
@@ -98,11 +86,10 @@ class Host(Node):
             return None
         text = f"did not end within {LOOK_S:.0f} s" if took is None else f"took {took:.1f} s"
         text = f"looking up the name of {FIRST_CLIENT} {text}, and torch's store does so for every client"
-        details = {"node": self.name, "evidence": {"address": FIRST_CLIENT}}
-        return codes.SLOW_REVERSE.fail(f"{text}; expected less than {SLOW_S:g} s", **details)
+        return self.failure(codes.SLOW_REVERSE, f"{text}; expected less than {SLOW_S:g} s", address=FIRST_CLIENT)
 
     def _reach_itself(self) -> Reach:
-        """As torch does: also the server's own client goes by the endpoint."""
+        """As torch does: the server's own client connects to the endpoint, too."""
         request = self.request
         reach = self.reach(request.host, request.port)
         used, text = tcp.used(reach["connections"]), ""
@@ -119,39 +106,39 @@ class Host(Node):
         if text:
             code = codes.NOT_HERE if reach["connections"] else codes.UNRESOLVED
             text += f"; expected {request.host} to be node 0 ({self.name})"
-            raise Stopped(code.fail(text, node=self.name, evidence=self.evidence))
+            raise self.stopped(code, text)
         return reach
 
-    def _gather(self, arrivals: dict[int, Arrival], came: Log) -> dict[int, Arrival]:
-        """Until every number has come, or time is up, of which the rest needs some."""
+    def _gather(self, arrivals: dict[int, NodeArrival], came: StoreLog) -> dict[int, NodeArrival]:
+        """Until every rank has joined, or time is up; the rest needs some time, too."""
         nnodes = self.request.nnodes
         end = self.loop.end_at - min(ANSWER_S + GOODBYE_S, 0.4 * self.request.timeout_s)
         missing, start = set(range(1, nnodes)), time.monotonic()
         if missing and start >= end:
-            text = f"this node was ready to serve only {self.loop.left:.0f} s before its end, expected time for others"
-            raise Stopped(codes.NO_TIME.fail(text, node=self.name))
+            text = f"this node was ready to serve only {self.loop.left:.0f} s before its deadline"
+            raise self.stopped(codes.NO_TIME, f"{text}, expected enough time for the others to join")
         while missing and (now := time.monotonic()) < end:
             for number, arrival in self._new(came):
                 arrivals[number] = arrival
                 missing.discard(arrival["node_rank"])
                 if nnodes <= 2 * LOOKED_UP:
-                    self.say(f"node {arrival['node_rank']} came: {arrival['name']} ({source(arrival)})")
+                    self.say(f"node {arrival['node_rank']} joined: {arrival['name']} ({source(arrival)})")
                 if missing and is_odd(arrivals):
                     end = min(end, now + LAST_S)
             if missing and now - start >= TELL_S:
                 numbers = f"node{'s' if len(missing) > 1 else ''} {rank_ranges.to_text(missing)}"
-                here = f"{nnodes - len(missing)} of {rank_ranges.count(nnodes, 'node')} came"
+                here = f"{nnodes - len(missing)} of {rank_ranges.count(nnodes, 'node')} joined"
                 self.say_waiting(f"waiting for {numbers}; {here}", end)
             self.pause(POLL_S)
         return arrivals
 
-    def _new(self, came: Log) -> list[tuple[int, Arrival]]:
-        """The other nodes' arrivals since. Of another version of preflight nothing may be known: it never came."""
+    def _new(self, came: StoreLog) -> list[tuple[int, NodeArrival]]:
+        """The other nodes' new arrivals. A node with another version of preflight is not recognized: it never joins."""
         made = ((number, wire_format.arrival(entry)) for number, entry in self.entries(came))
         return [(number, arrival) for number, arrival in made if arrival and number != self._place]
 
-    def _ask_all(self, arrivals: dict[int, Arrival], came: Log, waited_s: float) -> Seen:
-        """Has all nodes connect to an ephemeral port of node 0, and of the node that c10d makes the workers' master:
+    def _ask_all(self, arrivals: dict[int, NodeArrival], came: StoreLog, waited_s: float) -> Observations:
+        """Makes all nodes connect to an ephemeral port of node 0, and of the node that c10d makes the workers' master:
         the first by its full name (torch's dynamic_rendezvous sorts the nodes)."""
         request, own = self.request, self._place
         newest = {arrival["node_rank"]: number for number, arrival in sorted(arrivals.items())} | {0: own}
@@ -160,7 +147,7 @@ class Host(Node):
         if request.backend == "c10d":
             targets = [*(targets if first != own else []), (first, arrivals[first]["full_name"])]
         places = [{"name": name, "port": arrivals[number]["port"]} for number, name in targets]
-        self.loop.request("put", key=TARGETS, value=json.dumps({"targets": places}))
+        self.loop.request("put", key=wire_format.TARGETS, value=json.dumps({"targets": places}))
         reached = {own: self.reach_all([(name, arrivals[number]["port"]) for number, name in targets])}
         clients = sorted({tcp.mapped(source(arrival)) for arrival in arrivals.values() if arrival["node_rank"]})
         arrivals[own]["looked_up_s"] |= self.look_up(clients[:: -(-len(clients) // LOOKED_UP) or 1])
@@ -171,10 +158,11 @@ class Host(Node):
         }  # fmt: skip
 
     def _await_answers(
-        self, arrivals: dict[int, Arrival], came: Log, reached: dict[int, list[Reach]], targets: int
+        self, arrivals: dict[int, NodeArrival], came: StoreLog, reached: dict[int, list[Reach]], targets: int
     ) -> set[int]:
-        """Adds to `reached`, and to `arrivals` what was started again just now. Who had used up its own time."""
-        answers, gone = Log(self.loop, REACHED), Log(self.loop, LEFT)
+        """Adds to `reached`, and adds nodes that were just started again to `arrivals`. Returns those that ran out of
+        time."""
+        answers, gone = StoreLog(self.loop, wire_format.REACHED), StoreLog(self.loop, wire_format.LEFT)
         left: set[int] = set()
         end = self.loop.until(ANSWER_S)
         while len(reached) + len(left) < len(arrivals) and (now := time.monotonic()) < end:
@@ -190,12 +178,13 @@ class Host(Node):
             self.pause(POLL_S)
         return left - set(reached)
 
-    def _publish(self, found: list[dict[str, Any]], others: int) -> None:
-        """For all nodes, and waits a moment until they have it: the store goes with this process."""
+    def _publish(self, findings: list[Reported], others: int) -> None:
+        """For all nodes, and waits a moment until they have read it: the store ends with this process."""
         self.loop.begin_ending()
-        self.loop.request("put", key=VERDICT, value=json.dumps({"findings": found[:MOST_PUBLISHED]}))
+        published = [finding.to_json() for finding in findings[:MOST_PUBLISHED]]
+        self.loop.request("put", key=wire_format.VERDICT, value=json.dumps({"findings": published}))
         end = time.monotonic() + GOODBYE_S
-        while self.loop.request("count", key=BYE) < others and time.monotonic() < end:
+        while self.loop.request("count", key=wire_format.BYE) < others and time.monotonic() < end:
             self.loop.pump(POLL_S)
 
     def end(self) -> None:
@@ -204,17 +193,14 @@ class Host(Node):
             self._store_host.end()
 
 
-def is_odd(arrivals: Mapping[int, Arrival]) -> bool:
-    """Whether waiting longer will not help, though a number is missing: as many came as one of them expects. A node
-    that was started again counts once."""
+def is_odd(arrivals: Mapping[int, NodeArrival]) -> bool:
+    """Whether waiting will not help, though a rank is missing: as many joined as one of them expects. A node that was
+    started again counts once."""
     came = {(arrival["name"], arrival["node_rank"], source(arrival)) for arrival in arrivals.values()}
     return any(len(came) >= arrival["nnodes"] for arrival in arrivals.values())
 
 
-def as_json(finding: Finding) -> dict[str, Any]:
+def reported(finding: Finding) -> Reported:
     """As a report holds it."""
     slug = next(slug for slug, code in codes.by_slug().items() if code is finding.code)
-    return {
-        "severity": str(finding.severity), "code": f"{codes.FAMILY}.{slug}", "message": finding.message,
-        "where": finding.where, "noticed_by": finding.noticed_by, "evidence": finding.evidence, "fix": finding.fix,
-    }  # fmt: skip
+    return Reported(**{**vars(finding), "code": f"{codes.FAMILY}.{slug}"})

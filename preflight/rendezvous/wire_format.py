@@ -1,22 +1,26 @@
-"""What nodes have written into the store, made sure of: anybody may write into a store of torch."""
+"""The keys in the store, and what nodes write there, validated: any process may write to torch's store."""
 
 from typing import Any
 
+from preflight.core.finding import Reported
 from preflight.rendezvous.arguments import MOST_NODES
-from preflight.rendezvous.judge import Arrival
+from preflight.rendezvous.judge import NodeArrival
 from preflight.sdk.tcp import Connection, Reach
 
+ROOT = "preflight/rendezvous"
+HOST, TARGETS, VERDICT = f"{ROOT}/host", f"{ROOT}/targets", f"{ROOT}/verdict"
+ARRIVALS, REACHED, LEFT, BYE = (f"{ROOT}/{name}" for name in ("arrivals", "reached", "left", "bye"))
 LONGEST = 255
-"""Of a host name (RFC 1035), and of what an error says."""
+"""Characters of a host name (RFC 1035), and of an error's message."""
 MOST = 64
 """Addresses of a name or a host."""
 KINDS = ("", "refused", "filtered", "no_route", "reset")
 
 
-def arrival(entry: dict[str, Any]) -> Arrival | None:
-    """None for what no node of this version has written."""
+def arrival(entry: dict[str, Any]) -> NodeArrival | None:
+    """None if no node of this version wrote it."""
     try:
-        made: Arrival = {
+        made: NodeArrival = {
             "node_rank": _number(entry["node_rank"], 0), "nnodes": _number(entry["nnodes"], 1),
             "name": _text(entry["name"]), "full_name": _text(entry["full_name"]),
             "addresses": [_text(address) for address in entry["addresses"][:MOST]], "port": _number(entry["port"], 1),
@@ -36,7 +40,7 @@ def place(entry: dict[str, Any]) -> int:
 
 
 def reaches(entry: dict[str, Any], of: int) -> list[Reach] | None:
-    """What a node saw of so many targets; None for anything else."""
+    """What a node saw of this many targets; None for anything else."""
     try:
         made = [reach(reached) for reached in entry["reached"]]
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -44,14 +48,9 @@ def reaches(entry: dict[str, Any], of: int) -> list[Reach] | None:
     return made if len(made) == of else None
 
 
-def findings(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """What node 0 has published. Raises KeyError, TypeError or ValueError."""
-    found = entry["findings"]
-    for finding in found:
-        texts = [finding[name] for name in ("severity", "code", "message", "noticed_by", "fix")]
-        if not all(isinstance(text, str) for text in texts) or not isinstance(finding["where"], dict):
-            raise TypeError(finding)
-    return [dict(finding) for finding in found]
+def findings(entry: dict[str, Any]) -> list[Reported]:
+    """What node 0 has published. Raises KeyError or TypeError."""
+    return [Reported.from_json(finding) for finding in entry["findings"]]
 
 
 def reach(value: dict[str, Any]) -> Reach:

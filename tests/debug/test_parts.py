@@ -12,17 +12,17 @@ from typing import cast
 import pytest
 
 from preflight.debug import command, environment, stack_sample
-from preflight.debug.job import Job
-from preflight.debug.output import Kept
-from preflight.debug.ranks import Ranks, recorder
-from preflight.debug.stall import Silence
+from preflight.debug.job import RunningJob
+from preflight.debug.output import KeptOutput
+from preflight.debug.ranks import Ranks, recorder_path
+from preflight.debug.stall import StallDetector
 from preflight.explain.command import explain_paths
 from tests.running import environment as clean
 
 
 def test_the_beginning_and_the_end_of_much_output_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "job.out"
-    kept = Kept(str(path), head=10, tail=4)
+    kept = KeptOutput(str(path), head=10, tail=4)
     kept.write(b"0123456789" + b"abcd" + b"efgh" + b"ijkl" + b"mn")
     assert path.read_bytes() == b"0123456789"
     assert (tmp_path / "job.out.before").read_bytes().endswith(b"ijkl")
@@ -32,7 +32,7 @@ def test_the_beginning_and_the_end_of_much_output_are_kept(tmp_path: Path) -> No
 
 def test_a_full_disk_ends_the_keeping_only(tmp_path: Path) -> None:
     (tmp_path / "job.out").symlink_to("/dev/full")
-    kept = Kept(str(tmp_path / "job.out"))
+    kept = KeptOutput(str(tmp_path / "job.out"))
     kept.write(b"words")
     kept.write(b"more")
     assert kept.failed == "No space left on device"
@@ -46,9 +46,9 @@ def test_of_a_job_that_ended_well_only_slower_paths_are_told() -> None:
 
 
 def test_more_than_can_be_read_in_time_is_not_explained() -> None:
-    command._until(time.monotonic() + 60)(1 << 20, 2 << 20)
+    command._stop_at(time.monotonic() + 60)(1 << 20, 2 << 20)
     with pytest.raises(command.TooMuch, match="1 of 2 MiB"):
-        command._until(time.monotonic() - 1)(1 << 20, 2 << 20)
+        command._stop_at(time.monotonic() - 1)(1 << 20, 2 << 20)
 
 
 def test_what_the_user_has_set_stays() -> None:
@@ -199,8 +199,8 @@ def test_a_rank_that_the_kernel_did_not_tell_of_is_no_missing_one(tmp_path: Path
     record = {"rank": 3, "pid": os.getpid(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
     (tmp_path / "records" / f"{os.uname().nodename}.1.json").write_text(json.dumps(record))
     silent = SimpleNamespace(code=None, latest_output=time.monotonic(), pid=os.getpid(), wait=lambda *_: [])
-    assert Silence(3.0, str(tmp_path)).look(cast(Job, silent), ranks) == ("", False)
-    assert [one.rank for one in ranks.living] == [3]
+    assert StallDetector(3.0, str(tmp_path)).check(cast(RunningJob, silent), ranks) == ("", False)
+    assert [rank.rank for rank in ranks.living] == [3]
 
 
 def test_what_was_asked_of_a_job_that_goes_on_is_no_trace_of_a_later_failure(tmp_path: Path) -> None:
@@ -213,9 +213,9 @@ def test_what_was_asked_of_a_job_that_goes_on_is_no_trace_of_a_later_failure(tmp
         (tmp_path / "records" / f"{os.uname().nodename}.{rank}.json").write_text(
             json.dumps({"rank": rank, **own, **more})
         )
-    ranks.look()
-    for one in ranks.living:
-        Path(recorder(str(tmp_path), one)).write_text("{}")
+    ranks.list_records()
+    for watched in ranks.living:
+        Path(recorder_path(str(tmp_path), watched)).write_text("{}")
     ranks.forget_recorders()
     assert [path.name.rpartition(".rank-")[2] for path in (tmp_path / "recorded").iterdir()] == ["1.json"]
 

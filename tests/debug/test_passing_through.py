@@ -27,6 +27,16 @@ time.sleep(0.3)  # a second one would come now
 print(got, flush=True)
 sys.exit(5)
 """
+STARTS_SLOWLY = """
+import os, subprocess, time
+class Slow(subprocess.Popen):
+    def __init__(self, *words, **more):
+        super().__init__(*words, **more)
+        while not os.path.exists("sent"): time.sleep(0.01)
+subprocess.Popen = Slow
+from preflight.__main__ import command
+command()
+"""
 
 
 def words(*command: str, options: tuple[str, ...] = ()) -> list[str]:
@@ -123,6 +133,19 @@ def test_a_signal_is_passed_once(number: signal.Signals, tmp_path: Path) -> None
     assert f"after {number.name} was passed to it" in err.decode()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_first_moment_ends_the_job(number: signal.Signals, tmp_path: Path) -> None:
+    """The job sends it to `debug`, which goes on only afterwards, as on a loaded host."""
+    job = f"echo $$ > pid; kill -{number.name.removeprefix('SIG')} $PPID; touch sent; exec sleep 300"
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS_SLOWLY, "debug", "--", "sh", "-c", job], cwd=tmp_path, env=environment(),
+        capture_output=True, timeout=PATIENCE_S, preexec_fn=_heed_signals,
+    )  # fmt: skip
+    assert done.returncode == 128 + number, done.stderr.decode()
+    assert f"after {number.name} was passed to it" in done.stderr.decode()
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
 def test_ctrl_c_on_a_terminal_arrives_once(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if not pid:
@@ -162,7 +185,7 @@ def test_the_job_does_not_outlive_it(tmp_path: Path) -> None:
 def test_a_silent_job_is_ended_as_timeout_does(tmp_path: Path) -> None:
     done = debug(tmp_path, "sleep", "300", options=("--hang-after", "3"))
     assert done.returncode == 124
-    assert b"no rank told where it stands; it is ended" in done.stderr
+    assert b"no rank could be asked where it is; ending it" in done.stderr
     assert b"[explain.slow_rank_timeout]" in done.stderr
 
 
@@ -171,7 +194,7 @@ def test_a_job_that_starts_is_no_hung_one(tmp_path: Path) -> None:
     starts = "import time; end = time.monotonic() + 9\nwhile time.monotonic() < end: pass"
     done = debug(tmp_path, sys.executable, "-c", starts, options=("--hang-after", "3"))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.decode().count("it starts; going on") == 1
+    assert done.stderr.decode().count("still starting; going on") == 1
 
 
 @pytest.mark.more
@@ -183,7 +206,7 @@ def test_a_job_that_starts_on_a_loaded_host_is_no_hung_one(tmp_path: Path) -> No
     with subprocess.Popen([sys.executable, "-c", spin.format("")]):
         done = debug(tmp_path, sys.executable, "-c", idle, options=("--hang-after", "3"))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.decode().count("it starts; going on") == 1
+    assert done.stderr.decode().count("still starting; going on") == 1
 
 
 def test_a_job_whose_ranks_come_is_no_hung_one(tmp_path: Path) -> None:

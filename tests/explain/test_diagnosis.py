@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from preflight.explain.candidates import Candidate, from_artifact
-from preflight.explain.diagnosis import Explained
 from preflight.failure_book.book import Book, book
 from preflight.failure_book.line import Line
 from tests.made_failures import BOOK, CAUSES, conclude, lines, row, timeout, traceback
@@ -16,7 +15,7 @@ TIMES = ((1, 1.0), (2, 5.0))
 LOST = "Connection closed by remote peer node-d<4242>"
 
 
-def first(found: list[Explained]) -> tuple[str, str, str]:
+def first(found: list[Candidate]) -> tuple[str, str, str]:
     return found[0].slug, found[0].severity, found[0].confidence
 
 
@@ -87,7 +86,7 @@ def test_two_ranks_of_one_gpu_are_named_once_although_both_say_so() -> None:
 
 def test_ranks_that_say_the_same_are_told_as_ranges() -> None:
     found = conclude(lines([f"[rank{rank}]: No space left" for rank in (0, 1, 2, 7)], node="node-a"))
-    assert found[0].message == "ranks 0-2,7 on node-a: No space left" and found[0].noticed_by == ()
+    assert found[0].message == "ranks 0-2,7 on node-a: No space left" and found[0].ranks == frozenset()
     assert found[0].where == {"node": "node-a"} and len(found[0].lines) == 4
 
 
@@ -113,7 +112,7 @@ def test_one_rank_crashed_and_63_only_lost_their_peer() -> None:
     found = conclude(lines([*texts, *box]))
     assert first(found) == ("app_crash", "fail", "medium") and "SIGSEGV" in found[0].message
     assert found[0].where == {"node": "node-d", "rank": 37, "local_rank": 5}
-    assert found[0].noticed_by == (*range(37), *range(38, 64))
+    assert found[0].ranks == {*range(37), *range(38, 64)}
     (after,) = found[1:]
     assert (after.severity, after.message) == ("info", "63 ranks only lost their peer (0-36,38-63)")
 
@@ -132,7 +131,7 @@ def test_where_only_survivors_speak_it_says_whose_log_to_read() -> None:
     found = conclude(lines([f"[rank1]: {LOST}"]))
     assert first(found) == ("remote_peer_failure", "fail", "low")
     assert found[0].message.endswith("not visible in this log, read the log of node-d<4242>")
-    assert found[0].where == {"peer_node": "node-d<4242>"} and found[0].noticed_by == (1,)
+    assert found[0].where == {"peer_node": "node-d<4242>"} and found[0].ranks == {1}
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_ranks_that_cannot_be_are_not_kept() -> None:
     made = Evidence()
     line = Line(LOST, LOST, "job.log", 1, 1, rank=10**12)
     made.add(line, BOOK.matches(line))
-    assert made.ranks == set() and conclude([line])[0].noticed_by == ()
+    assert made.ranks == {} and conclude([line])[0].ranks == frozenset()
 
 
 def test_the_first_matches_come_first_in_time() -> None:

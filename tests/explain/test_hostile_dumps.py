@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from preflight.explain.artifacts import dumps, plain_pickle
-from preflight.explain.artifacts.plain_pickle import Refused
+from preflight.explain.artifacts.plain_pickle import RefusedFile
 from tests.explain.test_dumps import IN_IT, call, dump
 
 
@@ -38,7 +38,7 @@ def test_the_second_lock_holds_without_the_first(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(plain_pickle, "_check_opcodes", lambda _: None)
     mark = tmp_path / "ran"
     for data in (*(pickle.dumps(Harmful(mark), protocol) for protocol in range(6)), b"P1\n.", b"K\x01Q.", b"\x82\x01."):
-        with pytest.raises(Refused, match="is a broken pickle"):
+        with pytest.raises(RefusedFile, match="is a broken pickle"):
             plain_pickle.loads(data)
     assert not mark.exists()
 
@@ -66,7 +66,7 @@ def test_what_is_no_dump_is_one_sentence(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_place_far_off_in_the_memo_is_refused_before_memory_is_taken() -> None:
-    with pytest.raises(Refused, match="LONG_BINPUT at byte 3"):
+    with pytest.raises(RefusedFile, match="LONG_BINPUT at byte 3"):
         plain_pickle.loads(b"\x80\x02]r\x00\x00\x00\x40.")
 
 

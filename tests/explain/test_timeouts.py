@@ -2,13 +2,13 @@
 
 import pytest
 
-from preflight.explain.diagnosis import Explained
+from preflight.explain.candidates import Candidate
 from tests.made_failures import conclude, lines, timeout, traceback
 
 COMPLETE = [f"[rank{rank}]: comm 0x1 rank {rank} nranks 4 - Init COMPLETE" for rank in range(4)]
 
 
-def conclusion(found: list[Explained]) -> tuple[str, str, object]:
+def conclusion(found: list[Candidate]) -> tuple[str, str, object]:
     return found[0].slug, found[0].confidence, found[0].where.get("rank")
 
 
@@ -19,7 +19,7 @@ def test_the_rank_that_is_missing_from_the_list_is_named() -> None:
         "rank 5 did not enter ALLREDUCE #12 of 4,096 elements, in which ranks 0-4,6-7 waited until the time-out in "
         "force, 600 s: late, or gone"
     )
-    assert found[0].noticed_by == (0, 1, 2, 3, 4, 6, 7) and len(found) == 1
+    assert found[0].ranks == {0, 1, 2, 3, 4, 6, 7} and len(found) == 1
 
 
 def test_the_last_rank_is_missing_where_the_world_is_told() -> None:
@@ -73,7 +73,7 @@ def test_ranks_in_unlike_collectives_have_parted(odd: tuple[int, str, int], word
     found = conclude(lines([timeout(1), timeout(2), timeout(0, *odd)]))
     assert conclusion(found) == ("collective_mismatch", "high", 0)
     assert words in found[0].message and "ranks 1-2 waited in ALLREDUCE #12" in found[0].message
-    assert found[0].lines[0].rank == 0 and found[0].noticed_by == (1, 2)
+    assert found[0].lines[0].rank == 0 and found[0].ranks == {1, 2}
 
 
 @pytest.mark.parametrize("operation", ["SEND", "RECV", "COALESCED"])
@@ -118,7 +118,7 @@ def test_the_group_is_told_by_the_watchdogs_next_line() -> None:
 
 def test_one_ranks_word_quotes_the_time_out_in_force() -> None:
     found = conclude(lines([timeout(5, 6336)]))
-    assert conclusion(found) == ("slow_rank_timeout", "low", None) and found[0].noticed_by == (5,)
+    assert conclusion(found) == ("slow_rank_timeout", "low", None) and found[0].ranks == {5}
     assert "the time-out in force, 600 s" in found[0].message and "not visible in this log" in found[0].message
 
 
@@ -162,7 +162,7 @@ def test_a_bar_that_moved_until_the_time_out_is_slow_preparation(bar: str, messa
 def test_one_nodes_ranks_that_expect_more_nodes() -> None:
     came = [f"GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/32" for rank in range(8)]
     found = conclude(lines(came))
-    assert (found[0].slug, found[0].noticed_by) == ("world_size_wrong", tuple(range(8)))
+    assert (found[0].slug, found[0].ranks) == ("world_size_wrong", frozenset(range(8)))
     assert found[0].message.startswith("8 ranks of 32 joined (0-7): only this node's ranks were started")
     assert conclude(lines([*came, "All distributed processes registered"])) == []
     assert conclude(lines([f"GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/8" for rank in range(8)])) == []
@@ -191,9 +191,9 @@ def test_a_bar_on_the_line_of_a_rank_that_waits_is_another_ranks() -> None:
 
 def test_of_two_sides_of_one_size_nobody_is_blamed() -> None:
     two = conclude(lines([timeout(0, 5), timeout(1, 6, "BROADCAST")]))[0]
-    assert (two.slug, two.where, two.noticed_by) == ("collective_mismatch", {}, ())
+    assert (two.slug, two.where, two.ranks) == ("collective_mismatch", {}, frozenset())
     three = conclude(lines([timeout(0, 5), timeout(1, 6, "BROADCAST"), timeout(2, 5)]))[0]
-    assert (three.where["rank"], three.noticed_by) == (1, (0, 2))
+    assert (three.where["rank"], three.ranks) == (1, frozenset({0, 2}))
 
 
 EXIT = "failed (exitcode: -6) local_rank: 0 (pid: 4242)"

@@ -85,7 +85,7 @@ def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") ->
     model = files.read(f"{device}/device")
     own = f"{files.read(f'{device}/vendor')} {model}".strip()
     path = verbs.get(name)
-    ports = sorted((one for one in files.entries(f"{folder}/ports") if one.isdecimal()), key=int)
+    ports = sorted((number for number in files.entries(f"{folder}/ports") if number.isdecimal()), key=int)
     return {
         "name": name,
         "vendor": files.read(f"{device}/vendor"),
@@ -96,7 +96,7 @@ def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") ->
         "pcie": _pcie(device),
         "virtual": model in VIRTUAL or os.path.exists(f"{device}/physfn"),
         "opens": None if path is None else os.access(f"{root}{path}", os.R_OK | os.W_OK),
-        "ports": [_port(f"{folder}/ports/{one}", int(one), most_gids) for one in ports],
+        "ports": [_port(f"{folder}/ports/{number}", int(number), most_gids) for number in ports],
     }
 
 
@@ -133,7 +133,7 @@ def _port(folder: str, number: int, most_gids: int) -> Port:
 
 def _gids(folder: str) -> list[Gid] | None:
     """Without the empty ones, which the kernel shows as zeros."""
-    numbers = sorted(int(one) for one in files.entries(f"{folder}/gids") if one.isdecimal())
+    numbers = sorted(int(number) for number in files.entries(f"{folder}/gids") if number.isdecimal())
     read = {index: gid for index in numbers if (gid := files.read(f"{folder}/gids/{index}"))}
     return [_gid(folder, index, gid) for index, gid in read.items() if gid != NO_GID] if read else None
 

@@ -39,19 +39,19 @@ def read(
     """(interfaces by name, how many were left out). Virtual ones without an address are, if not `named`: they are
     the ends of containers."""
     found: dict[str, Interface] = {}
-    for one in entries:
-        name = one.interface.partition(":")[0]  # the label of an address is behind the colon
+    for entry in entries:
+        name = entry.interface.partition(":")[0]  # the label of an address is behind the colon
         if name not in found:
-            found[name] = _interface(name, one.flags, folder)
-        if one.text:
-            found[name]["addresses"].append(f"{one.text}/{one.prefix}")
-    kept = [name for name, one in found.items() if name in named or not _is_an_end(one)]
+            found[name] = _interface(name, entry.flags, folder)
+        if entry.text:
+            found[name]["addresses"].append(f"{entry.text}/{entry.prefix}")
+    kept = [name for name, link in found.items() if name in named or not _is_an_end(link)]
     kept = sorted(kept, key=lambda name: name not in named)[:MOST]
     return {name: found[name] for name in found if name in kept}, len(found) - len(kept)
 
 
-def _is_an_end(one: Interface) -> bool:
-    return one["kind"] == "virtual" and all(text.startswith("fe80:") for text in one["addresses"])
+def _is_an_end(link: Interface) -> bool:
+    return link["kind"] == "virtual" and all(text.startswith("fe80:") for text in link["addresses"])
 
 
 def _interface(name: str, flags: int, folder: str) -> Interface:
@@ -113,7 +113,7 @@ def host(entries: Sequence[Address]) -> str:
         namespace = os.readlink("/proc/self/ns/net")
     except OSError:
         namespace = ""
-    listed = sorted(f"{one.interface} {one.text}" for one in entries)
+    listed = sorted(f"{entry.interface} {entry.text}" for entry in entries)
     told = "\n".join([files.read("/proc/sys/kernel/random/boot_id"), namespace, *listed])
     return hashlib.sha256(told.encode(errors="replace")).hexdigest()[:16]
 

@@ -1,9 +1,9 @@
-"""What `preflight debug` puts into each Python rank of a job, by PYTHONPATH: the rank notes who it is and what it
+"""What `preflight debug` injects into each Python rank of a job, by PYTHONPATH: the rank records its number and what it
 raised, and can be asked for its stacks (a signal) and its flight recorder (a message).
 
-A rank is a process that its launcher has numbered, or that has joined a process group: one of mp.spawn, of a launcher
-as Lightning's, of a script that numbers itself. It imports nothing of preflight, runs on any Python from 3.8, leaves no
-trace of a process that is no rank, and never breaks the job. What it costs is a few milliseconds at the start.
+A rank is a process that its launcher has numbered, or that has joined a process group (started by mp.spawn, by
+Lightning, by a script that numbers its processes). This module imports nothing of preflight, runs on Python 3.8 and
+newer, leaves no trace of other processes, and never breaks the job. It costs a few milliseconds at the start.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 FOLDER = "PREFLIGHT_DEBUG"
-"""Where everything is written."""
 MARK = "PREFLIGHT_DEBUG_RANK"
-"""The rank's pid. What a rank starts inherits RANK and is none: a compiler, a spawned DataLoader worker."""
+"""The rank's pid. Its children inherit RANK but are no ranks: a compiler, a spawned DataLoader worker."""
 NOBODY = "0"
-"""Instead of the pid, where the process may yet become a rank."""
+"""Instead of the pid, if the process may still become a rank."""
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
-"""A launcher is no rank, also where srun or an operator has numbered it."""
+"""A launcher is no rank, even if srun or an operator has numbered it."""
 _C10D = "torch.distributed.distributed_c10d"
 SIGNAL_BELOW_MAX = 7
 """SIGRTMAX - 7 asks for the stacks: a user's own handlers are for SIGUSR1, SIGUSR2 or the first real-time ones."""
@@ -44,7 +43,7 @@ class Rank:
         self._be(rank)
 
     def _be(self, rank: int | None) -> None:
-        """This process, which may be a forked one."""
+        """Also for a process forked from this one."""
         self.pid = os.getpid()
         self.record: dict[str, Any] = {"preflight_record": 1, "rank": rank, "node": self.node, "pid": self.pid}
         self.record["pid_namespace"] = os.readlink("/proc/self/ns/pid")  # a container counts its own
@@ -67,7 +66,7 @@ class Rank:
         more = {"local_rank": _number(LOCAL_RANKS), "world_size": world_size, "started": time.time()}
         self.record.update(more, restart=_number(("TORCHELASTIC_RESTART_COUNT",)), cwd=os.getcwd())
         self.write()
-        if hasattr(sys.stdout, "reconfigure"):  # as on a terminal: what a rank printed before it died is not lost
+        if hasattr(sys.stdout, "reconfigure"):  # the output of a rank that dies is not lost
             sys.stdout.reconfigure(line_buffering=True)
 
     def _watch_end(self) -> None:
@@ -80,7 +79,7 @@ class Rank:
         return os.path.join(self.folder, folder, "%s.%d.%s" % (self.node, self.pid, end))  # noqa: UP031 -- old Pythons
 
     def write(self) -> None:
-        """Appears whole or not at all."""
+        """By rename: readers see the whole record or none."""
         import json
 
         path = self.path("records", "json")
@@ -95,16 +94,15 @@ class Rank:
         number = signal.SIGRTMAX - SIGNAL_BELOW_MAX
         if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
             self.stacks = open(self.path("stacks", "stack"), "a")  # noqa: SIM115 -- lives as long as the process
-            faulthandler.unregister(number)  # by the process that this one was forked from, with a file of its own
-            try:  # what faulthandler puts back when Python ends: a rank that is asked just then is not to be killed
+            faulthandler.unregister(number)  # registered by the parent process, with the parent's file
+            try:  # faulthandler restores this when Python ends: a rank that is asked then must not be killed
                 signal.signal(number, signal.SIG_IGN)
             except ValueError:  # torch is imported by another thread
                 pass
             faulthandler.register(number, file=self.stacks, all_threads=True, chain=False)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
-        """Waits until torch.distributed is imported: before that there is nothing to ask for, and no thread is to be
-        there."""
+        """Waits for the import of torch.distributed: before that there is nothing to ask for, and no thread."""
         if name != _C10D or self not in sys.meta_path:
             return None
         try:
@@ -115,7 +113,7 @@ class Rank:
             return None  # the job goes first
 
     def _watched(self) -> Any:
-        """What the others find, whose functions are watched once it is imported."""
+        """The spec of the other finders; init_process_group is wrapped after the import."""
         import importlib.util
 
         spec: Any = importlib.util.find_spec(_C10D)
@@ -131,15 +129,16 @@ class Rank:
     def _at_c10d(self) -> None:
         _size_recorder()
         if self.record["rank"] is None:
-            os.environ[MARK] = NOBODY  # now: a new name, set while native threads read others, could crash them
-            self.answer_with_stacks()  # also its workers: it may fork them before it has joined
+            os.environ[MARK] = NOBODY  # now: adding a name while native threads read the environment could crash them
+            self.answer_with_stacks()  # also for DataLoader workers that it forks before it joins a group
             self._watch_end()
             self._watch_run()
         else:
             self._listen()
 
     def _watch_init(self, c10d: Any) -> None:
-        """Who joins is a rank from then on. No thread waits for it: Python 3.12 warns of each fork beside one."""
+        """A process that joins a group is a rank from then on. No thread waits for it: Python 3.12 warns when a process
+        with threads forks."""
         import functools
 
         original = getattr(c10d, "init_process_group", None)
@@ -160,7 +159,7 @@ class Rank:
                 module.init_process_group = init_process_group  # type: ignore[union-attr]
 
     def _join(self, c10d: Any) -> None:
-        """A process that was forked before it joined (a notebook's launcher) is another one than was prepared."""
+        """It may be a fork of the process that was prepared (by a notebook's launcher)."""
         if self.record["rank"] is not None or not c10d.is_initialized():
             return
         if os.getpid() != self.pid:
@@ -171,7 +170,7 @@ class Rank:
         self._listen()
 
     def _watch_run(self) -> None:
-        """A process of multiprocessing tells sys.excepthook nothing; one of mp.spawn raises SystemExit instead."""
+        """A process of multiprocessing does not call sys.excepthook; one of mp.spawn raises SystemExit instead."""
         from multiprocessing.process import BaseProcess
 
         original = BaseProcess.run
@@ -190,7 +189,7 @@ class Rank:
         BaseProcess.run = run  # type: ignore[assignment, method-assign]
 
     def _listen(self) -> None:
-        """A thread sleeps in one system call. A forked worker has the socket, and no thread."""
+        """In a thread that sleeps in a system call. A forked worker has the socket, but not the thread."""
         import _socket
         import threading
 
@@ -205,7 +204,7 @@ class Rank:
             self.write_recorder()
 
     def write_recorder(self) -> None:
-        """The flight recorder, where torch is loaded and has a group. As JSON: its other form is a pickle."""
+        """The flight recorder, if torch has a group. As JSON: the other format is a pickle."""
         try:
             c10d = sys.modules.get("torch._C._distributed_c10d")
             groups = getattr(sys.modules.get(_C10D), "_world", None)
@@ -214,16 +213,16 @@ class Rank:
                 return
             import json
 
-            said = json.loads(dump(True, False))
+            trace = json.loads(dump(True, False))
             ranks = {name: sorted(groups.pg_group_ranks[group]) for group, name in groups.pg_names.items()}
-            if not said.get("pg_config"):  # gloo writes none
-                said["pg_config"] = {name: {"name": name, "ranks": str(those)} for name, those in ranks.items()}
-            said.update(rank=self.record["rank"], node=self.node, pid=self.pid)
+            if not trace.get("pg_config"):  # gloo writes none
+                trace["pg_config"] = {name: {"name": name, "ranks": str(those)} for name, those in ranks.items()}
+            trace.update(rank=self.record["rank"], node=self.node, pid=self.pid)
             path = self.path("recorded", "rank-%d.json" % self.record["rank"])  # noqa: UP031 -- as torch's own names end
             with open(path + ".tmp", "w") as file:
-                json.dump(said, file)
+                json.dump(trace, file)
             os.replace(path + ".tmp", path)
-        except Exception:  # noqa: S110 -- torch's records have no promised form
+        except Exception:  # noqa: S110 -- the format of torch's records may change
             pass
 
     def on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -235,7 +234,7 @@ class Rank:
         self.before_in_thread(about)
 
     def note(self, kind: Any, error: Any, trace: Any, thread: str = "") -> None:
-        """Before anything else happens; the first one of the main thread stays, those of other threads beside it."""
+        """Records an exception at once; the first of the main thread stays, apart from one of another thread."""
         try:
             import time
             import traceback
@@ -254,13 +253,13 @@ class Rank:
             pass
 
     def on_exit(self) -> None:
-        """The interpreter ends by itself: not by a signal, nor os._exit."""
+        """The interpreter ends in order, not by a signal or os._exit."""
         try:
             import time
 
             if os.getpid() != self.pid or self.record["rank"] is None:
                 return
-            if getattr(sys, "last_type", None) is not None:  # somebody else's excepthook did not call ours
+            if getattr(sys, "last_type", None) is not None:  # another excepthook did not call ours
                 self.note(sys.last_type, sys.last_value, sys.last_traceback)
             self.record["ended"] = time.time()
             self.write()
@@ -269,7 +268,7 @@ class Rank:
 
 
 def _size_recorder() -> None:
-    """Where the user has not: a newer torch complains of the older name. 512 entries cost 0.1 ms each to write."""
+    """Unless the user has: a newer torch warns about the older name. 512 entries take 0.1 ms each to write."""
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     if not any(name in os.environ for name in names):
         is_new = hasattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json")
@@ -284,19 +283,18 @@ def _text(error: object) -> str:
 
 
 def _number(names: tuple[str, ...]) -> int | None:
-    """The first that is set, or None."""
     texts = [os.environ[name].strip() for name in names if name in os.environ]
     return int(texts[0]) if texts and texts[0].isdigit() else None
 
 
 def _words() -> list[str]:
-    """The command line: sys.argv is not there yet."""
+    """The command line: sys.argv does not exist yet."""
     with open("/proc/self/cmdline", "rb") as file:
         return file.read(100000).decode(errors="replace").split("\0")[:-1]
 
 
 def _program(words: list[str]) -> str:
-    """The script or module that Python runs, without its folder. Its own words do not count: --strategy deepspeed."""
+    """The script or module that Python runs, without its folder. Its arguments do not count: --strategy deepspeed."""
     for before, word in zip(words, words[1:]):  # noqa: B905, RUF007 -- old Pythons
         if not word.startswith("-") and before not in ("-W", "-X"):
             return word.rpartition("/")[2]
@@ -304,7 +302,7 @@ def _program(words: list[str]) -> str:
 
 
 def install() -> Rank | None:
-    """Where this process is a rank, or may become one; returns it, or None."""
+    """If this process is a rank, or may become one; otherwise returns None."""
     folder, words = os.environ.get(FOLDER), _words()
     if not folder or _program(words) in LAUNCHERS:
         return None
@@ -312,6 +310,6 @@ def install() -> Rank | None:
     if os.environ.get(MARK, NOBODY) in (NOBODY, str(made.pid)):
         made.install()
         return made
-    if "--multiprocessing-fork" in words:  # a spawned DataLoader worker of a rank: a hang may be its
+    if "--multiprocessing-fork" in words:  # a spawned DataLoader worker, which may hang
         made.answer_with_stacks()
     return None

@@ -1,5 +1,5 @@
-"""The first of its name on PYTHONPATH: under `preflight debug` each Python begins with it. A rank is prepared
-(preflight_debug_rank.py), and the sitecustomize that this one hides is run. Any Python can read it."""
+"""The first of its name on PYTHONPATH: under `preflight debug` each Python process runs it. It runs the sitecustomize
+that it hides, and prepares a rank (preflight_debug_rank.py). Any version of Python can read it."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ OWN = os.path.dirname(os.path.abspath(__file__))
 
 
 def begin():  # type: ignore[no-untyped-def]
-    """The user's own first: what it raises is the site module's to tell."""
+    """The user's own first; the site module reports what it raises."""
     ours = sys.modules.pop("sitecustomize", None)
     path = sys.path[:]
     sys.path[:] = [folder for folder in path if os.path.abspath(folder) != OWN]
@@ -25,7 +25,7 @@ def begin():  # type: ignore[no-untyped-def]
 
 
 def prepare():  # type: ignore[no-untyped-def]
-    """Where this process is a rank. Nothing of it may break the job: a full disk, a closed stdout."""
+    """Nothing here may break the job: a full disk, a closed stdout."""
     sys.path.insert(0, OWN)
     try:
         import preflight_debug_rank  # type: ignore[import-not-found]

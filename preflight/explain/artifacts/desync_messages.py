@@ -27,9 +27,7 @@ _SEND = re.compile(r"(send|recv) (\d{1,6})(?:->|<-)(\d{1,6})")
 
 
 @dataclass(frozen=True)
-class Job:
-    """The contents of all dumps."""
-
+class JobDumps:
     outcomes: Mapping[int, Outcome]
     """By rank, of those with a dump. `recorded` has more than in a live check: a group's name and sends, and calls as
     in flight_recorder."""
@@ -40,27 +38,33 @@ class Job:
     def missing(self) -> set[int]:
         return set(range(self.world)) - set(self.outcomes)
 
+    def records(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+        """Rank, group as in a Desync, and the record, of each rank and group."""
+        for rank, outcome in self.outcomes.items():
+            for record in outcome.recorded or ():
+                yield rank, "" if record["world"] else record["ranks"], record
+
     def ranks_of(self, group: str) -> set[int]:
         """`group`: its ranks, or "" for the world, as in a Desync."""
         return set(rank_ranges.from_text(group)) if group else set(range(self.world))
 
 
-def find_candidates(job: Job) -> Iterator[Candidate]:
+def find_candidates(job: JobDumps) -> Iterator[Candidate]:
     """Only the most direct ones: if ranks are out of step, the other waits follow from that."""
     desyncs = find_desyncs(job.outcomes)
-    found = [candidate for desync in desyncs if desync.odd for candidate in _odd_ranks(desync, job)]
-    found = found or [_two_sides(desync, job) for desync in desyncs if not _wait_elsewhere(desync, job)]
-    found = found or list(_missing_dumps(job)) or [_two_sides(desync, job) for desync in desyncs]
-    yield from found or list(_unmatched_sends(job)) or list(_all_in_step(job)) or _unknown_waits(job)
+    candidates = [candidate for desync in desyncs if desync.odd for candidate in _odd_ranks(desync, job)]
+    candidates = candidates or [_two_sides(desync, job) for desync in desyncs if not _wait_elsewhere(desync, job)]
+    candidates = candidates or list(_missing_dumps(job)) or [_two_sides(desync, job) for desync in desyncs]
+    yield from candidates or list(_unmatched_sends(job)) or list(_all_in_step(job)) or _unknown_waits(job)
 
 
-def _wait_elsewhere(desync: Desync, job: Job) -> bool:
+def _wait_elsewhere(desync: Desync, job: JobDumps) -> bool:
     """The absent ranks are inside another collective, which may have hung first."""
     absent = [rank for rank, call in desync.calls.items() if not call]
     return any(waits_inside(job.outcomes[rank]) for rank in absent)
 
 
-def _odd_ranks(desync: Desync, job: Job) -> Iterator[Candidate]:
+def _odd_ranks(desync: Desync, job: JobDumps) -> Iterator[Candidate]:
     by_text: dict[str, list[int]] = {}
     for rank in sorted(desync.odd):
         by_text.setdefault(desync.describe_odd(rank, job.outcomes[rank]), []).append(rank)
@@ -77,7 +81,7 @@ def _odd_ranks(desync: Desync, job: Job) -> Iterator[Candidate]:
             yield from_artifact("slow_rank_timeout", message + _late(desync, ranks), _rank(ranks), others, file, 70)
 
 
-def _two_sides(desync: Desync, job: Job) -> Candidate:
+def _two_sides(desync: Desync, job: JobDumps) -> Candidate:
     """For a desync without a majority, or with absent ranks that wait elsewhere."""
     inside, absent = ([r for r, call in desync.calls.items() if bool(call) is there] for there in (True, False))
     file, noticed = job.files[min(desync.calls)], tuple(sorted(desync.calls))
@@ -101,15 +105,13 @@ def _two_sides(desync: Desync, job: Job) -> Candidate:
     return from_artifact("slow_rank_timeout", text, _rank(absent), tuple(inside), job.files[absent[0]], 55)
 
 
-def _wait_for(desync: Desync, ranks: Sequence[int], job: Job) -> set[int]:
+def _wait_for(desync: Desync, ranks: Sequence[int], job: JobDumps) -> set[int]:
     """The ranks of the other groups in which these ranks wait."""
-    groups = [
-        "" if group["world"] else group["ranks"]
-        for rank in ranks
-        for group in job.outcomes[rank].recorded or ()
-        if any(not call["over"] for call in group["calls"])
-    ]
-    return {member for group in set(groups) - {desync.group} for member in job.ranks_of(group)}
+    groups = {
+        group for rank, group, record in job.records()
+        if rank in ranks and any(not call["over"] for call in record["calls"])
+    }  # fmt: skip
+    return {member for group in groups - {desync.group} for member in job.ranks_of(group)}
 
 
 def _rank(ranks: Sequence[int]) -> dict[str, Any]:
@@ -122,33 +124,32 @@ def _late(desync: Desync, ranks: Sequence[int]) -> str:
     return f": {rank_ranges.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} late, stuck or gone{limit}"
 
 
-def _places(desync: Desync, ranks: Sequence[int], job: Job) -> str:
+def _places(desync: Desync, ranks: Sequence[int], job: JobDumps) -> str:
     """ "; rank 3 at train.py:40, ranks 0-2 at train.py:55", as far as the dumps have frames."""
     at: dict[str, list[int]] = {}
     for rank, call in desync.calls.items():
         if call and call["at"]:
             at.setdefault(f"at {call['at']}", []).append(rank)
-        elif not call and rank in ranks and (last := _last(desync.group, job.outcomes[rank])):
+        elif not call and rank in ranks and (last := _last(rank, desync.group, job)):
             at.setdefault(f"last in {describe_call(last)} #{last['seq']} at {last['at']}", []).append(rank)
     listed = sorted(at.items(), key=lambda place: (set(place[1]).isdisjoint(ranks), -len(place[1])))[:PLACES]
     return f"; {', '.join(f'{rank_ranges.ranks(of)} {text}' for text, of in listed)}" if listed else ""
 
 
-def _last(group: str, outcome: Outcome) -> Call | None:
+def _last(rank: int, group: str, job: JobDumps) -> Call | None:
     """The last call of a rank in a group, if its line is known."""
-    of_group = [record for record in outcome.recorded or () if ("" if record["world"] else record["ranks"]) == group]
-    calls = [call for group in of_group for call in group["calls"] if call["at"]]
+    records = [record for of, name, record in job.records() if (of, name) == (rank, group)]
+    calls = [call for record in records for call in record["calls"] if call["at"]]
     return calls[-1] if calls else None
 
 
-def _first_waits(job: Job) -> Iterator[tuple[str, dict[int, Call]]]:
+def _first_waits(job: JobDumps) -> Iterator[tuple[str, dict[int, Call]]]:
     """By group: the first stuck call of each rank."""
-    found: dict[tuple[str, str], dict[int, Call]] = {}
-    for rank, outcome in job.outcomes.items():
-        for record in outcome.recorded or ():
-            if call := next((call for call in record["calls"] if call["stuck"]), None):
-                found.setdefault((record["name"], "" if record["world"] else record["ranks"]), {})[rank] = call
-    yield from ((group, calls) for (_, group), calls in found.items())
+    waits: dict[tuple[str, str], dict[int, Call]] = {}
+    for rank, group, record in job.records():
+        if call := next((call for call in record["calls"] if call["stuck"]), None):
+            waits.setdefault((record["name"], group), {})[rank] = call
+    yield from ((group, calls) for (_, group), calls in waits.items())
 
 
 def _describe_waits(calls: Mapping[int, Call], group: str) -> str:
@@ -157,8 +158,7 @@ def _describe_waits(calls: Mapping[int, Call], group: str) -> str:
     return f"{describe_call(call)} #{call['seq']}{of}"
 
 
-def _missing_dumps(job: Job) -> Iterator[Candidate]:
-    """Ranks without a dump, if others wait for them."""
+def _missing_dumps(job: JobDumps) -> Iterator[Candidate]:
     for group, calls in _first_waits(job):
         missing = sorted(job.missing & job.ranks_of(group))
         if not missing:
@@ -175,7 +175,7 @@ def _missing_dumps(job: Job) -> Iterator[Candidate]:
         return
 
 
-def _all_in_step(job: Job) -> Iterator[Candidate]:
+def _all_in_step(job: JobDumps) -> Iterator[Candidate]:
     """All ranks of a group wait inside the same call: the hang is below the collectives."""
     for group, calls in _first_waits(job):
         numbers = {call["seq"] for call in calls.values()}
@@ -198,30 +198,27 @@ def _all_in_step(job: Job) -> Iterator[Candidate]:
         return
 
 
-def _unknown_waits(job: Job) -> Iterator[Candidate]:
-    """Ranks wait long, and it is unknown for which."""
+def _unknown_waits(job: JobDumps) -> Iterator[Candidate]:
     waits: dict[int, str] = {}
-    for rank, outcome in job.outcomes.items():
-        for group in outcome.recorded or ():
-            for call in (*group["calls"], *group["sends"]):
-                if call["stuck"]:
-                    waits.setdefault(rank, f"{describe_call(call)} #{call['seq']}")
+    for rank, _, record in job.records():
+        for call in (*record["calls"], *record["sends"]):
+            if call["stuck"]:
+                waits.setdefault(rank, f"{describe_call(call)} #{call['seq']}")
     if waits:
-        told = describe_by_rank({text: [r for r in waits if waits[r] == text] for text in waits.values()})
-        text = f"ranks wait long, and the dumps do not show for which rank: {told}"
+        stuck = describe_by_rank({text: [r for r in waits if waits[r] == text] for text in waits.values()})
+        text = f"ranks wait long, and the dumps do not show for which rank: {stuck}"
         yield from_artifact("", text, {}, tuple(sorted(waits)), job.files[min(waits)], 30, fix=BELOW, code=IN_STEP)
 
 
-def _unmatched_sends(job: Job) -> Iterator[Candidate]:
+def _unmatched_sends(job: JobDumps) -> Iterator[Candidate]:
     """A rank that waits in a send or a receive for a rank that has no matching call and waits for none."""
     wants: dict[tuple[int, int, str], Call] = {}
-    for rank, outcome in job.outcomes.items():
-        for group in outcome.recorded or ():
-            group_ranks = sorted(job.ranks_of("" if group["world"] else group["ranks"]))
-            for call in group["sends"]:
-                found = _SEND.match(call["operation"])
-                if found and int(found[3]) < len(group_ranks) and call["stuck"]:
-                    wants[rank, group_ranks[int(found[3])], found[1]] = call
+    for rank, group, record in job.records():
+        members = sorted(job.ranks_of(group))
+        for call in record["sends"]:
+            match = _SEND.match(call["operation"])
+            if match and int(match[3]) < len(members) and call["stuck"]:
+                wants[rank, members[int(match[3])], match[1]] = call
     back = {"send": "recv", "recv": "send"}
     alone = {key: call for key, call in wants.items() if (key[1], key[0], back[key[2]]) not in wants}
     held = {rank for rank, *_ in alone}

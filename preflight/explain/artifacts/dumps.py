@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from preflight.core import rank_ranges
 from preflight.core.outcome import Outcome
 from preflight.explain.artifacts import desync_messages, flight_recorder
-from preflight.explain.artifacts.desync_messages import Job
+from preflight.explain.artifacts.desync_messages import JobDumps
 from preflight.explain.artifacts.flight_recorder import Call, Dump, Key, Recorded
-from preflight.explain.artifacts.plain_pickle import Refused
+from preflight.explain.artifacts.plain_pickle import RefusedFile
 from preflight.explain.candidates import Candidate
-from preflight.explain.read.reader import Unread
+from preflight.explain.inputs import Unread
 
 Records = dict[Key, dict[int, Recorded]]
 """By process group, and by rank."""
@@ -27,7 +27,8 @@ def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]
     world = max(*dumps, *(dump.world - 1 for dump in dumps.values()), 0) + 1
     records = _with_unused(_records(dumps, world), dumps)
     files = {rank: dump.file for rank, dump in dumps.items()}
-    return list(desync_messages.find_candidates(Job(_outcomes(records, dumps), files, world))), unread
+    outcomes = {rank: Outcome("timed_out", recorded=list(_groups(records, rank))) for rank in sorted(dumps)}
+    return list(desync_messages.find_candidates(JobDumps(outcomes, files, world))), unread  # as if a check had hung
 
 
 def _read(paths: Sequence[str]) -> tuple[dict[int, Dump], list[Unread]]:
@@ -38,7 +39,7 @@ def _read(paths: Sequence[str]) -> tuple[dict[int, Dump], list[Unread]]:
     for path in paths:
         try:
             dump = flight_recorder.read(path, shared)
-        except Refused as refused:
+        except RefusedFile as refused:
             unread.append(Unread(path, str(refused), broken=True))
             continue
         older, newer = sorted([dump, dumps.get(dump.rank, dump)], key=lambda dump: dump.last_s)
@@ -73,11 +74,6 @@ def _with_unused(records: Records, dumps: Mapping[int, Dump]) -> Records:
             if rank in dumps and dumps[rank].whole:
                 by_rank.setdefault(rank, Recorded(0, [], []))
     return records
-
-
-def _outcomes(records: Records, dumps: Mapping[int, Dump]) -> dict[int, Outcome]:
-    """As if a check had hung on each rank."""
-    return {rank: Outcome("timed_out", recorded=list(_groups(records, rank))) for rank in sorted(dumps)}
 
 
 def _groups(records: Records, rank: int) -> Iterator[dict[str, object]]:

@@ -32,9 +32,9 @@ def lines(path: str, shown: str) -> list[Line]:
             text = file.read(LARGEST).decode("utf-8", "replace")
     except OSError:
         return []
-    said, time_s = _parse(text)
+    texts, time_s = _parse(text)
     about = {"file": shown, **_source_from_path(path), "time": time_s, "clock": CLOCK if time_s is not None else ""}
-    kept = said if len(said) <= LINES else [*said[: LINES // 2], *said[-LINES // 2 :]]
+    kept = texts if len(texts) <= LINES else [*texts[: LINES // 2], *texts[-LINES // 2 :]]
     return [
         Line(text[:LONGEST], text[:LONGEST], number=place, order=place, **about) for place, text in enumerate(kept, 1)
     ]
@@ -55,13 +55,13 @@ def _parse(text: str) -> tuple[list[str], float | None]:
         return text.splitlines(), None
     message: Any = _mapping(read).get("message")
     more = _mapping(_mapping(message).get("extraInfo") or _mapping(read).get("extraInfo"))
-    told = _mapping(message).get("message") if isinstance(message, dict) else message
-    told = told if isinstance(told, str) else ""
+    summary = _mapping(message).get("message") if isinstance(message, dict) else message
+    summary = summary if isinstance(summary, str) else ""
     stack = more.get("py_callstack")
-    said = stack.strip() if isinstance(stack, str) else ""
-    if told.strip() not in ("", "<NONE>") and told.strip() not in said:
-        said = f"{said}\n{told}".strip()
-    return said.splitlines(), _seconds(more.get("timestamp") or _mapping(read).get("timestamp"))
+    traceback = stack.strip() if isinstance(stack, str) else ""
+    if summary.strip() not in ("", "<NONE>") and summary.strip() not in traceback:
+        traceback = f"{traceback}\n{summary}".strip()
+    return traceback.splitlines(), _seconds(more.get("timestamp") or _mapping(read).get("timestamp"))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -70,5 +70,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _seconds(value: Any) -> float | None:
     """From a number or its text; None if it is not a time after 2001."""
-    found = re.fullmatch(r"\d{10}(?:\.\d{1,9})?", str(value)) if isinstance(value, int | float | str) else None
-    return float(found[0]) if found else None
+    match = re.fullmatch(r"\d{10}(?:\.\d{1,9})?", str(value)) if isinstance(value, int | float | str) else None
+    return float(match[0]) if match else None

@@ -3,12 +3,10 @@ the other rank's end."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from preflight.core import rank_ranges
 from preflight.core.exceptions import WORDS_OF_COLLECTIVES, Worker, first_words, printed_frames
-from preflight.explain.artifacts.processes import Process, as_number, format_place, own_place
+from preflight.explain.artifacts.processes import RankProcess, as_number, format_place, own_place, place_where, ranks
 from preflight.explain.candidates import Candidate, from_artifact
 from preflight.failure_book.book import Signature, book
 from preflight.failure_book.line import Line
@@ -24,52 +22,40 @@ _OF_OTHERS = re.compile(
 RAISED, KNOWN, SIGNALLED, LEFT, CLEAN, UNKNOWN = 60, 75, 70, 65, 55, 45
 """Weights: of an exception without a signature, and with one; of a rank that ended first by a signal, with another exit
 status, or in order; and of an end that is unknown or better explained by the rank's own output."""
-
 TOGETHER_S = 1.0
 """Within this time a launcher ends the rest."""
 CLOSING_S = 5.0
 """From closing connections, which other ranks notice at once, to the end of the interpreter."""
 
 
-@dataclass(frozen=True)
-class End:
-    """When a rank failed by itself."""
-
-    process: Process
-    time: float
-
-
-def find_candidates(processes: Sequence[Process]) -> list[Candidate]:
+def find_candidates(processes: Sequence[RankProcess]) -> list[Candidate]:
     """At most one: the first rank that failed by itself. A rank with an unknown end counts as failed if others waited
     for it. A launcher ends the rest after one has failed."""
-    raised = [
-        End(process, as_number(_exception(process).get("time")))
-        for process in processes
-        if _is_own(_exception(process))
-    ]
-    noticed = [process for process in processes if _exception(process) and not _is_own(_exception(process))]
-    ended = [process for process in processes if _is_abrupt(process) and _is_launchers(process, noticed)]
-    abrupt = [
-        End(process, as_number(process.record["gone"]))
-        for process in processes
-        if _is_abrupt(process) and process not in ended
-    ]
+    raised = [process for process in processes if _is_own(_exception(process))]
+    noticed = [process for process in processes if _exception(process) and process not in raised]
+    abrupt = [process for process in processes if _is_abrupt(process)]
+    ended = [process for process in abrupt if _is_launchers(process, noticed)]
+    failed = [process for process in abrupt if process not in ended]
     if not noticed:
-        unknown = [end for end in abrupt if _may_be_in_order(end.process)]
-        abrupt = [end for end in abrupt if end not in unknown and not _is_after(end, unknown)]
-    first = min([*raised, *abrupt], key=lambda end: (end.time, end.process.rank), default=None)
+        unknown = [process for process in failed if not isinstance(process.record.get("status"), int)]
+        failed = [process for process in failed if process not in unknown and not _is_after(process, unknown)]
+    first = min([*raised, *failed], key=lambda process: (_failed_at(process), process.rank), default=None)
     if first is None:
         return _left_early(processes, noticed) or _never_came(ended, noticed)
     if first in raised:
-        return [_raised(first.process, [end.process for end in raised], noticed)]
-    like_it = (first.process.record.get("status"), None)
-    alike = [process for process in processes if _is_abrupt(process) and process.record.get("status") in like_it]
-    return [_died(first.process, alike, noticed)]
+        return [_raised(first, raised, noticed)]
+    status = (first.record.get("status"), None)
+    return [_died(first, [process for process in abrupt if process.record.get("status") in status], noticed)]
 
 
-def _exception(process: Process) -> dict[str, Any]:
-    found = process.record.get("exception")
-    return found if isinstance(found, dict) else {}
+def _exception(process: RankProcess) -> dict[str, Any]:
+    exception = process.record.get("exception")
+    return exception if isinstance(exception, dict) else {}
+
+
+def _failed_at(process: RankProcess) -> float:
+    exception = _exception(process)
+    return as_number(exception.get("time") if exception else process.record["gone"])
 
 
 def _is_own(exception: dict[str, Any]) -> bool:
@@ -82,7 +68,7 @@ def _is_own(exception: dict[str, Any]) -> bool:
     return _signature(f"{kind}: {message}") is not None or not (out_of_collective or _OF_OTHERS.search(kind))
 
 
-def _is_abrupt(process: Process) -> bool:
+def _is_abrupt(process: RankProcess) -> bool:
     """Gone without an exception, not in order, and not ended by `debug`, which takes stacks first."""
     record = process.record
     status, is_known = record.get("status"), isinstance(record.get("status"), int)
@@ -90,143 +76,102 @@ def _is_abrupt(process: Process) -> bool:
     return "gone" in record and not _exception(process) and not in_order and status != 0 and not process.samples
 
 
-def _is_launchers(process: Process, noticed: Sequence[Process]) -> bool:
+def _is_launchers(process: RankProcess, noticed: Sequence[RankProcess]) -> bool:
     """Ended by a signal, as far as is known, after a rank that had raised was gone."""
-    gone = [as_number(each.record["gone"]) for each in noticed if "gone" in each.record]
-    return process.record.get("status") in (-15, -9, None) and any(
-        time < as_number(process.record["gone"]) for time in gone
-    )
+    gone = [as_number(other.record["gone"]) for other in noticed if "gone" in other.record]
+    after = any(time < as_number(process.record["gone"]) for time in gone)
+    return process.record.get("status") in (-15, -9, None) and after
 
 
-def _may_be_in_order(process: Process) -> bool:
-    """It is unknown how it ended."""
-    return not _exception(process) and not isinstance(process.record.get("status"), int)
-
-
-def _is_after(end: End, unknown: Sequence[End]) -> bool:
+def _is_after(process: RankProcess, unknown: Sequence[RankProcess]) -> bool:
     """SIGTERM, as a launcher sends when a rank has ended: maybe one of those with an unknown end."""
-    return end.process.record.get("status") == -15 and any(ending.time < end.time + TOGETHER_S for ending in unknown)
+    end = _failed_at(process) + TOGETHER_S
+    return process.record.get("status") == -15 and any(_failed_at(other) < end for other in unknown)
 
 
-def _raised(process: Process, alike: Sequence[Process], noticed: Sequence[Process]) -> Candidate:
+def _raised(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> Candidate:
     exception = _exception(process)
-    message, worker = str(exception.get("message", "")), Worker.of(Exception(str(exception.get("message", ""))))
-    said = (
-        f"{worker.said} (in {worker.name})" if worker else f"{exception.get('type')}: {first_words(Exception(message))}"
-    )
+    kind, message = exception.get("type"), str(exception.get("message", ""))
+    worker = Worker.of(Exception(message))
+    raised = f"{worker.said} (in {worker.name})" if worker else f"{kind}: {first_words(Exception(message))}"
     stack = str(exception.get("traceback", "")).rpartition("Traceback (most recent call last):")[2]
     place = own_place(worker.frames if worker else printed_frames(stack)[::-1], process.record)
-    same = [each for each in alike if _exception(each).get("type") == exception.get("type")]
-    everywhere = len(same) > 1 and len(same) == _world(process)
-    who = (
-        f"all {len(same)} ranks raised"
-        if everywhere
-        else f"rank {process.rank} on {process.node} was the first to raise"
-    )
+    same = [other for other in alike if _exception(other).get("type") == kind]
+    everywhere = len(same) > 1 and len(same) == process.world_size
+    first = f"rank {process.rank} on {process.node} was the first to raise"
+    who = f"all {len(same)} ranks raised" if everywhere else first
     at = f" at {format_place(place)}" if place else ""
-    known = _signature(f"{exception.get('type')}: {message}")
-    where = {} if everywhere else {"rank": process.rank, "node": process.node}
+    known = _signature(f"{kind}: {message}")
     return from_artifact(
-        slug=known.slug if known else "app_crash",
-        message=f"{who} {said}{at}; expected no exception{_others(noticed)}",
-        where={**where, **({"file": place[0], "line": place[1]} if place else {})},
-        ranks=tuple(sorted(each.rank for each in noticed)),
-        file=process.file,
-        weight=KNOWN if known else RAISED,
-        quote=f"{exception.get('type')}: {message}"[:500],
-        fix=known.fix if known else "",
-    )
+        known.slug if known else "app_crash",
+        f"{who} {raised}{at}; expected no exception{_others(noticed)}",
+        {**({} if everywhere else process.where), **place_where(place)},
+        [other.rank for other in noticed], process.file, KNOWN if known else RAISED,
+        quote=f"{kind}: {message}"[:500], fix=known.fix if known else "",
+    )  # fmt: skip
 
 
 def _signature(text: str) -> Signature | None:
     """The heaviest that names a cause in the words of an exception."""
     lines = [Line(line, line, "", place, place) for place, line in enumerate(text.splitlines()[:50])]
-    found = [match.signature for line in lines for match in book().matches(line) if match.signature.role == "cause"]
-    return max(
-        (signature for signature in found if not signature.needs and not signature.unless),
-        key=lambda process: process.weight,
-        default=None,
-    )
+    rows = [match.signature for line in lines for match in book().matches(line)]
+    causes = (row for row in rows if row.role == "cause" and not row.needs and not row.unless)
+    return max(causes, key=lambda row: row.weight, default=None)
 
 
-def _died(process: Process, alike: Sequence[Process], noticed: Sequence[Process]) -> Candidate:
+def _died(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> Candidate:
     status = process.record.get("status")
-    slug, how = "app_crash", "without a message: by a signal or os._exit"
-    weight = UNKNOWN
+    slug, how, weight = "app_crash", "without a message: by a signal or os._exit", UNKNOWN
     if isinstance(status, int) and status < 0:
         ended_by = SIGNALS.get(status, Signal(f"signal {-status}", "external_signal", "sent from outside"))
         slug, how = ended_by.slug, f"by {ended_by.name} ({ended_by.meaning})"
         weight = SIGNALLED if status in DECISIVE else UNKNOWN
         if slug == "external_signal" and len(alike) > 1 and not noticed:  # to all: the order means nothing
-            who = rank_ranges.ranks(each.rank for each in alike)
-            return from_artifact(
-                slug, f"{who} were ended {how}; expected them to keep running", {}, (), process.file, weight
-            )
+            message = f"{ranks(alike)} were ended {how}; expected them to keep running"
+            return from_artifact(slug, message, {}, (), process.file, weight)
     elif isinstance(status, int):
         how, weight = f"with exit status {status}, and raised nothing", LEFT
-        if len(alike) > 1 and len(alike) == _world(process):
+        if len(alike) > 1 and len(alike) == process.world_size:
             message = f"all {len(alike)} ranks ended {how}; expected them to keep running"
             return from_artifact(slug, message, {}, (), process.file, weight)
-    who = f"rank {process.rank} on {process.node} (pid {process.pid})"
-    message = f"{who} was the first to end, {how}; expected it to keep running{_others(noticed)}"
-    return from_artifact(
-        slug,
-        message,
-        {"rank": process.rank, "node": process.node},
-        tuple(sorted(each.rank for each in noticed)),
-        process.file,
-        weight,
-    )
+    message = f"{process.name} was the first to end, {how}; expected it to keep running{_others(noticed)}"
+    return from_artifact(slug, message, process.where, [other.rank for other in noticed], process.file, weight)
 
 
-def _left_early(processes: Sequence[Process], noticed: Sequence[Process]) -> list[Candidate]:
+def _left_early(processes: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> list[Candidate]:
     """Ranks that reached the end of the script while others waited for them."""
-    told_first = min((as_number(_exception(process).get("time")) for process in noticed), default=0.0)
-    left = [
-        process for process in processes if not _exception(process) and 0.0 < _left_at(process) < told_first + CLOSING_S
-    ]
-    words = [str(_exception(process).get("message", "")) for process in noticed]
-    if not left or not any(re.search("closed by peer|reset by peer|[Tt]imed? ?out", text) for text in words):
+    latest = min(map(_failed_at, noticed), default=0.0) + CLOSING_S
+    left = [process for process in processes if not _exception(process) and 0.0 < _left_at(process) < latest]
+    lost = [process for process in noticed if _has_message(process, "closed by peer|reset by peer|[Tt]imed? ?out")]
+    if not left or not lost:
         return []
-    who = rank_ranges.ranks(process.rank for process in left)
-    message = f"{who} finished the script while others were inside a collective; expected them to take part"
-    where = {"rank": left[0].rank, "node": left[0].node} if len(left) == 1 else {}
-    ranks = tuple(sorted(process.rank for process in noticed))
-    return [from_artifact("collective_mismatch", f"{message}{_others(noticed)}", where, ranks, left[0].file, CLEAN)]
+    message = f"{ranks(left)} finished the script while others were inside a collective; expected them to take part"
+    where, victims = left[0].where if len(left) == 1 else {}, [process.rank for process in noticed]
+    return [from_artifact("collective_mismatch", f"{message}{_others(noticed)}", where, victims, left[0].file, CLEAN)]
 
 
-def _left_at(process: Process) -> float:
+def _left_at(process: RankProcess) -> float:
     """When a rank ended in order, or by os._exit(0); otherwise 0.0."""
     record = process.record
     return as_number(record.get("ended")) or (as_number(record.get("gone")) if record.get("status") == 0 else 0.0)
 
 
-def _never_came(ended: Sequence[Process], noticed: Sequence[Process]) -> list[Candidate]:
+def _has_message(process: RankProcess, pattern: str) -> bool:
+    return bool(re.search(pattern, str(_exception(process).get("message", ""))))
+
+
+def _never_came(ended: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> list[Candidate]:
     """Ranks that ran until their launcher ended them after the others timed out."""
-    timed = [process for process in noticed if re.search("[Tt]imed? ?out", str(_exception(process).get("message", "")))]
+    timed = [process for process in noticed if _has_message(process, "[Tt]imed? ?out")]
     if not timed or not ended:
         return []
-    who, waited = (
-        rank_ranges.ranks(process.rank for process in ended),
-        rank_ranges.ranks(process.rank for process in timed),
-    )
     message = (
-        f"{who} still ran, without an exception, when the time-out ended the wait of {waited} in a collective: "
-        "late, or in a different one; expected all to enter it"
+        f"{ranks(ended)} still ran, without an exception, when the time-out ended the wait of {ranks(timed)} in a "
+        "collective: late, or in a different one; expected all to enter it"
     )
-    where = {"rank": ended[0].rank, "node": ended[0].node} if len(ended) == 1 else {}
-    return [
-        from_artifact(
-            "slow_rank_timeout", message, where, tuple(process.rank for process in timed), ended[0].file, UNKNOWN
-        )
-    ]
+    where, victims = ended[0].where if len(ended) == 1 else {}, [process.rank for process in timed]
+    return [from_artifact("slow_rank_timeout", message, where, victims, ended[0].file, UNKNOWN)]
 
 
-def _world(process: Process) -> int:
-    size = process.record.get("world_size")
-    return size if isinstance(size, int) else 0
-
-
-def _others(noticed: Sequence[Process]) -> str:
-    """ "; ranks 0-2 noticed it"."""
-    return f"; {rank_ranges.ranks(process.rank for process in noticed)} noticed it" if noticed else ""
+def _others(noticed: Sequence[RankProcess]) -> str:
+    return f"; {ranks(noticed)} noticed it" if noticed else ""

@@ -8,14 +8,14 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.own_code import is_own
 from preflight.explain.artifacts import plain_pickle
-from preflight.explain.artifacts.plain_pickle import Refused
+from preflight.explain.artifacts.plain_pickle import RefusedFile
 from preflight.failure_book.line import RANKS
 from preflight.hangs.collective_recorder import CALLS, DTYPES, STUCK_S
 
@@ -58,8 +58,6 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Dump:
-    """One rank's dump."""
-
     rank: int
     file: str
     last_s: float
@@ -75,38 +73,38 @@ def read(path: str, shared: dict[Any, Call]) -> Dump:
     """`shared`: calls that are equal are kept once, over all ranks. Raises Refused."""
     rank = rank_of(path)
     if rank is None:
-        raise Refused("does not say which rank it is from; torch ends its name with the rank: nccl_trace_rank_3")
+        raise RefusedFile("does not say which rank it is from; torch ends its name with the rank: nccl_trace_rank_3")
     try:
         with open(path, "rb") as file:
             about = os.fstat(file.fileno())
             data = file.read(plain_pickle.LONGEST + 1) if stat.S_ISREG(about.st_mode) else b""
     except OSError as error:
-        raise Refused(f"cannot be read ({error.strerror})") from None
+        raise RefusedFile(f"cannot be read ({error.strerror})") from None
     loaded = _loaded(data)
     try:
         return _dump(loaded, rank, path, about.st_mtime, shared)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         why = f"{type(error).__name__}: {str(error)[:80]}"
-        raise Refused(f"is not a flight-recorder dump in a format of torch 2.1 to 2.13 ({why})") from None
+        raise RefusedFile(f"is not a flight-recorder dump in a format of torch 2.1 to 2.13 ({why})") from None
 
 
 def rank_of(path: str) -> int | None:
     """By the file's name, as torch gives it (TORCH_FR_DUMP_TEMP_FILE and the rank); else by its folder's."""
     for name in (os.path.basename(path), os.path.basename(os.path.dirname(path))):
-        found = re.search(r"rank[_.-]?(\d{1,6})(?!\d)", name) or re.search(r"(?<!\d)(\d{1,6})(?:\.[A-Za-z]\w*)*$", name)
-        if found and int(found[1]) < RANKS:
-            return int(found[1])
+        match = re.search(r"rank[_.-]?(\d{1,6})(?!\d)", name) or re.search(r"(?<!\d)(\d{1,6})(?:\.[A-Za-z]\w*)*$", name)
+        if match and int(match[1]) < RANKS:
+            return int(match[1])
     return None
 
 
 def _loaded(data: bytes) -> Any:
     if data.lstrip()[:1] in (b"{", b"["):
         if len(data) > plain_pickle.LONGEST:
-            raise Refused(f"has more than {plain_pickle.LONGEST >> 20} MiB, which no flight recorder writes")
+            raise RefusedFile(f"has more than {plain_pickle.LONGEST >> 20} MiB, which no flight recorder writes")
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise Refused(f"is broken JSON ({str(error)[:80]})") from None
+            raise RefusedFile(f"is broken JSON ({str(error)[:80]})") from None
     return plain_pickle.loads(data)
 
 
@@ -127,7 +125,7 @@ def _dump(loaded: Any, rank: int, path: str, written_s: float, shared: dict[Any,
     named = max((rank for text in config.values() for rank in rank_ranges.from_text(text)), default=-1) + 1
     world = max((len(rank_ranges.from_text(key.ranks)) for key in groups if key.world), default=0) or named
     if rank >= world > 0:
-        raise Refused(f"is rank {rank}'s by its name, but its job has {rank_ranges.count(world, 'rank')}")
+        raise RefusedFile(f"is rank {rank}'s by its name, but its job has {rank_ranges.count(world, 'rank')}")
     return Dump(
         rank=rank, file=path, last_s=last_s, world=world,
         whole=not entries or _integer(entries[0].get("record_id", 1)) == 0,
@@ -210,16 +208,11 @@ def _call(entries: Sequence[Entry], waits_since: float, timed: bool) -> Call:
 
 
 def innermost_place(frames: Sequence[Any]) -> dict[str, Any]:
-    """The user's innermost frame."""
-    for frame in _mappings(frames):
+    for frame in (frame for frame in frames[:FRAMES] if isinstance(frame, dict)):
         file, line = str(frame.get("filename", ""))[:4096], frame.get("line", 0)
         if isinstance(line, int) and 0 < line < 1 << 31 and is_own(file):
             return {"at": f"{word(os.path.basename(file))}:{line}", "file": file, "line": line}
     return {"at": "", "file": "", "line": 0}
-
-
-def _mappings(frames: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
-    yield from (frame for frame in frames[:FRAMES] if isinstance(frame, dict))
 
 
 def _number(entry: Entry) -> int:

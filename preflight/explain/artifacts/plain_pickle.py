@@ -30,7 +30,7 @@ _RUN = re.compile(
 )
 
 
-class Refused(Exception):  # noqa: N818 -- what the file is
+class RefusedFile(Exception):  # noqa: N818 -- what the file is
     """Its text says why, as the end of a sentence about the file."""
 
 
@@ -38,29 +38,28 @@ def loads(data: bytes) -> Any:
     """What the pickle holds. Containers may be shared and nested at will: walk through known forms only. Raises
     Refused."""
     if len(data) > LONGEST:
-        raise Refused(f"has more than {LONGEST >> 20} MiB, which no flight recorder writes")
+        raise RefusedFile(f"has more than {LONGEST >> 20} MiB, which no flight recorder writes")
     if sum(data.count(opcode) for opcode in _BIG) > MOST:
-        raise Refused(f"holds more than {MOST:,} lists and other things, which no flight recorder writes")
+        raise RefusedFile(f"holds more than {MOST:,} lists and other things, which no flight recorder writes")
     _check_opcodes(data)
     try:
         return _Plain(io.BytesIO(data)).load()
     except Exception as error:
-        raise Refused(f"is a broken pickle ({type(error).__name__}: {str(error)[:80]})") from None
+        raise RefusedFile(f"is a broken pickle ({type(error).__name__}: {str(error)[:80]})") from None
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Goes over all opcodes up to the end (STOP)."""
     at = 0
     while at < len(data):
         if data[at] == ord("."):
             return
-        if found := _RUN.match(data, at):
-            at = found.end()
+        if run := _RUN.match(data, at):
+            at = run.end()
         elif size := _SIZED.get(data[at]):
             at += 1 + size + int.from_bytes(data[at + 1 : at + 1 + size], "little")
         else:
-            raise Refused(_why(data, at))
-    raise Refused("ends in the middle: it was cut off, or is still being written")
+            raise RefusedFile(_why(data, at))
+    raise RefusedFile("ends in the middle: it was cut off, or is still being written")
 
 
 def _why(data: bytes, at: int) -> str:
@@ -76,7 +75,7 @@ class _Plain(pickle.Unpickler):
     """The second lock of the door."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise Refused(f"names {module_name}.{global_name}")
+        raise RefusedFile(f"names {module_name}.{global_name}")
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise Refused(f"refers to {pid!r:.80} outside")
+        raise RefusedFile(f"refers to {pid!r:.80} outside")

@@ -4,12 +4,14 @@ A record (records/HOST.PID.json) is written by the rank itself, and by `debug` w
 (stacks/HOST.PID.stack) holds, for each sample of a silent job, a head and what faulthandler or py-spy wrote.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from preflight.core import rank_ranges
 from preflight.core.exceptions import Frame
 from preflight.core.own_code import is_own
 
@@ -31,38 +33,55 @@ _NO_WAIT = {"wrapper", "_coalescing_manager", "inner"}
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One process in one sample."""
-
+class ProcessSample:
     head: dict[str, Any]
     frames: list[Frame]
     """Of its main thread, the innermost first; [] if it did not answer."""
 
 
 @dataclass
-class Process:
-    """A rank's process."""
-
+class RankProcess:
     rank: int
     node: str
     pid: int
     file: str
     record: dict[str, Any] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[ProcessSample] = field(default_factory=list)
     """The last ones: itself, then workers of its DataLoader."""
 
+    @property
+    def where(self) -> dict[str, Any]:
+        """The culprit of a finding."""
+        return {"rank": self.rank, "node": self.node}
 
-def read_processes(records: Sequence[str], stacks: Sequence[str]) -> list[Process]:
+    @property
+    def name(self) -> str:
+        """For a sentence."""
+        return f"rank {self.rank} on {self.node} (pid {self.pid})"
+
+    @property
+    def world_size(self) -> int:
+        """0 if its record does not say."""
+        size = self.record.get("world_size")
+        return size if isinstance(size, int) else 0
+
+
+def ranks(processes: Iterable[RankProcess]) -> str:
+    """ "ranks 0-2", for a sentence."""
+    return rank_ranges.ranks(process.rank for process in processes)
+
+
+def read_processes(records: Sequence[str], stacks: Sequence[str]) -> list[RankProcess]:
     """The last process of each rank: a launcher may have started it again."""
-    by_pid: dict[tuple[str, int], Process] = {}
+    by_pid: dict[tuple[str, int], RankProcess] = {}
     for path in records:
         record = _record(path)
         if record:
             key = (str(record.get("node", "")), record["pid"])
-            by_pid[key] = Process(record["rank"], key[0], key[1], path, record)
+            by_pid[key] = RankProcess(record["rank"], key[0], key[1], path, record)
     for path in stacks:
         _add_samples(by_pid, path)
-    last: dict[int, Process] = {}
+    last: dict[int, RankProcess] = {}
     for process in sorted(by_pid.values(), key=lambda process: (as_number(process.record.get("started")), process.pid)):
         last[process.rank] = process
     return [last[rank] for rank in sorted(last)]
@@ -77,15 +96,15 @@ def _record(path: str) -> dict[str, Any]:
         return {}
 
 
-def _add_samples(by_pid: dict[tuple[str, int], Process], path: str) -> None:
+def _add_samples(by_pid: dict[tuple[str, int], RankProcess], path: str) -> None:
     samples = read_stacks(_read(path))
     latest = max((sample.head["look"] for sample in samples), default=0)
     for sample in samples:
         if sample.head["look"] == latest:
             key = (str(sample.head.get("node", "")), sample.head["rank_pid"])
-            process = by_pid.setdefault(key, Process(sample.head["rank"], key[0], key[1], path))
+            process = by_pid.setdefault(key, RankProcess(sample.head["rank"], key[0], key[1], path))
             process.samples.append(sample)
-            process.samples.sort(key=lambda each: each.head["pid"] != process.pid)
+            process.samples.sort(key=lambda sample: sample.head["pid"] != process.pid)
             if sample.head["pid"] == process.pid:
                 process.file = path
 
@@ -98,18 +117,18 @@ def _read(path: str) -> str:
         return ""
 
 
-def read_stacks(text: str) -> list[Sample]:
+def read_stacks(text: str) -> list[ProcessSample]:
     """From a stack file. A malformed head is skipped, with the stack after it."""
-    found = []
+    samples = []
     for part in re.split(f"^{HEAD}", text, flags=re.MULTILINE)[1:]:
         first, _, rest = part.partition("\n")
         try:
             head = json.loads(first)
             if all(isinstance(head[name], int) for name in ("rank", "pid", "rank_pid", "look")):
-                found.append(Sample(head, main_thread(rest)))
+                samples.append(ProcessSample(head, main_thread(rest)))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-    return found
+    return samples
 
 
 def main_thread(text: str) -> list[Frame]:
@@ -120,20 +139,16 @@ def main_thread(text: str) -> list[Frame]:
         return []
     begin = next((match for match in heads if '"MainThread"' in match[0]), heads[-1])
     end = next((match.start() for match in heads if match.start() > begin.start()), len(text))
-    return _own(_frames(text[begin.end() : end]))
+    frames = _frames(text[begin.end() : end])
+    own = itertools.takewhile(lambda frame: frame[2] not in _BOTTOMS, frames)
+    return list(own) or frames
 
 
 def _frames(text: str) -> list[Frame]:
-    found = _FRAME.finditer(text)
     return [
         (match[1], int(match[2]), match[3], None) if match[1] else (match[5], int(match[6]), match[4], None)
-        for match in found
+        for match in _FRAME.finditer(text)
     ]
-
-
-def _own(frames: list[Frame]) -> list[Frame]:
-    end = next((place for place, frame in enumerate(frames) if frame[2] in _BOTTOMS), len(frames))
-    return frames[:end] or frames
 
 
 def collective(frames: Iterable[Frame]) -> str:
@@ -163,6 +178,10 @@ def own_place(frames: Iterable[Frame], record: Mapping[str, Any]) -> tuple[str, 
             shown = path[len(home) + 1 :] if home and path.startswith(f"{home}/") else path
             return shown, line, "" if function == "<module>" else function
     return None
+
+
+def place_where(place: tuple[str, int, str] | None) -> dict[str, Any]:
+    return {"file": place[0], "line": place[1]} if place else {}
 
 
 def format_place(place: tuple[str, int, str]) -> str:

@@ -1,2 +1,2 @@
-"""What lines of logs say together: watchdog and timeouts (collectives), exit_codes, tracebacks, exceptions, progress,
-membership. Each module yields candidates for the cause."""
+"""What lines of logs say together: watchdog and timeouts (collectives), exit_codes, tracebacks and exceptions,
+membership. They yield candidates for the cause."""

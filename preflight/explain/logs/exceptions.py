@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from preflight.core import rank_ranges, words
-from preflight.explain.candidates import MOST_LINES, MOST_NAMED, Candidate, find_source
+from preflight.explain.candidates import MOST_NAMED, Candidate, find_source, from_lines, ranks_of
 from preflight.explain.evidence import REPORTED_ROLES, Evidence
-from preflight.explain.logs.tracebacks import Traceback, exception
-from preflight.failure_book.line import Line
+from preflight.explain.logs.tracebacks import Traceback, exception, prefixed_exception
 
 RAISED, BARE, PASSED, CUT = 40, 15, 8, 5
 """Weights: of a traceback; of an exception's line without one; of an exception that reports another's failure; of a
 traceback that is cut off. A line that names a cause outweighs them all."""
+ROW = "python.traceback"
 RESTARTED = "elastic.restart"
 """Row that starts a new attempt."""
 SECOND_HAND = (
@@ -68,7 +68,6 @@ def second_hand(traceback: Traceback) -> tuple[str, str]:
 
 
 def _by_kind(evidence: Evidence, all_of_them: Iterable[Traceback], weight: int) -> Iterator[Candidate]:
-    """One candidate per kind of exception."""
     kinds: dict[tuple[str, str], list[Traceback]] = {}
     for traceback in all_of_them:
         kinds.setdefault((traceback.type, re.sub(r"\d+", "#", traceback.text)), []).append(traceback)
@@ -79,8 +78,8 @@ def _by_kind(evidence: Evidence, all_of_them: Iterable[Traceback], weight: int) 
 
 
 def _crash(evidence: Evidence, those: Sequence[Traceback], weight: int) -> Candidate:
-    first, ranks = those[0], _ranks(those)
-    everywhere = len(ranks) > 1 and ranks == evidence.ranks
+    first, ranks = those[0], ranks_of(traceback.line for traceback in those)
+    everywhere = len(ranks) > 1 and ranks == evidence.ranks.keys()
     many = not ranks and _processes(those) > 1
     who = (
         f"all {len(ranks)} ranks"
@@ -101,53 +100,43 @@ def _crash(evidence: Evidence, those: Sequence[Traceback], weight: int) -> Candi
     at = f" ({first.file}:{first.number})" if first.file else ""
     where = {**({} if everywhere or many else find_source(first.line)), **_place(first)}
     sure = "high" if len(ranks) == 1 or everywhere else "medium"
-    return Candidate(
-        "app_crash", "cause" if weight == RAISED else "failure", weight,
+    return from_lines(
+        evidence, "app_crash", "cause" if weight == RAISED else "failure", weight,
         f"{who} failed in {'its' if len(ranks) < 2 and not many else 'their'} own code: {_raised(first)}{at}{more}",
-        evidence.moment(first.line), where, ranks, tuple(traceback.line for traceback in those[:MOST_LINES]),
-        confidence=sure if weight == RAISED else "low", count=len(those), rows=frozenset({"python.traceback"}),
+        [traceback.line for traceback in those], where, confidence=sure if weight == RAISED else "low", row=ROW,
     )  # fmt: skip
 
 
 def _aftermath(evidence: Evidence, those: Sequence[Traceback], slug: str, meaning: str) -> Candidate:
-    first, ranks = those[0], _ranks(those)
-    text = f"{_describe_sources(those, ranks)} raised {_raised(first)}: {meaning}"
-    return Candidate(
-        slug, "fallout", PASSED, text, evidence.moment(first.line), {}, ranks,
-        tuple(traceback.line for traceback in those[:MOST_LINES]), count=len(those),
-        rows=frozenset({"python.traceback"}),
-    )  # fmt: skip
+    ranks = ranks_of(traceback.line for traceback in those)
+    text = f"{_describe_sources(those, ranks)} raised {_raised(those[0])}: {meaning}"
+    return from_lines(evidence, slug, "fallout", PASSED, text, [traceback.line for traceback in those], row=ROW)
 
 
 def _bare(evidence: Evidence) -> Iterator[Traceback]:
     """Lines that look like the end of a traceback, in an excerpt without the rest."""
-    told = {(traceback.line.file, traceback.line.number) for traceback in evidence.tracebacks.all()}
+    known = {(traceback.line.file, traceback.line.number) for traceback in evidence.tracebacks.all()}
     for name, kept in evidence.seen.items():
-        known = kept.matches() if name != "any.failure" else []
-        told |= {
-            (traceback.line.file, traceback.line.number)
-            for traceback in known
-            if traceback.signature.role in REPORTED_ROLES
-        }
+        matches = kept.matches() if name != "any.failure" else []
+        known |= {(m.line.file, m.line.number) for m in matches if m.signature.role in REPORTED_ROLES}
     for match in evidence.matches("any.failure"):
-        raised = exception(match.line.text, indented=False)
-        if raised and (match.line.file, match.line.number) not in told:
+        raised = exception(match.line.text, indented=False) or prefixed_exception(match.line.text)
+        if raised and (match.line.file, match.line.number) not in known:
             yield Traceback(match.line, {}, raised[0], raised[1], "", 0, known=False)
 
 
 def _cut_off(evidence: Evidence) -> Iterator[Candidate]:
     """A traceback at the end of an excerpt."""
     for line in evidence.tracebacks.cut_off()[:1]:
-        yield Candidate(
-            "app_crash", "failure", CUT, "a process raised an exception, which is not visible in this log",
-            evidence.moment(line), find_source(line), _rank_of(line), (line,), confidence="low",
-            rows=frozenset({"python.traceback"}),
-        )  # fmt: skip
+        text = "a process raised an exception, which is not visible in this log"
+        yield from_lines(
+            evidence, "app_crash", "failure", CUT, text, [line], find_source(line), confidence="low", row=ROW
+        )
 
 
 def _times(those: Sequence[Traceback]) -> int:
     """The number of attempts, by torchrun's folders."""
-    return len({found[0] for traceback in those if (found := re.search(r"attempt_\d+", traceback.line.file))})
+    return len({match[0] for traceback in those if (match := re.search(r"attempt_\d+", traceback.line.file))})
 
 
 def _in_one_file(of_rank: Sequence[Traceback]) -> int:
@@ -161,14 +150,6 @@ def _processes(those: Sequence[Traceback]) -> int:
         {(traceback.line.node, traceback.line.local_rank, traceback.line.pid) for traceback in those}
         - {("", None, None)}
     )
-
-
-def _rank_of(line: Line) -> frozenset[int]:
-    return frozenset() if line.rank is None else frozenset({line.rank})
-
-
-def _ranks(those: Iterable[Traceback]) -> frozenset[int]:
-    return frozenset(traceback.line.rank for traceback in those if traceback.line.rank is not None)
 
 
 def _place(traceback: Traceback) -> dict[str, str | int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from preflight.explain.candidates import MOST_LINES, Candidate
+from preflight.explain.candidates import Candidate, from_lines
 from preflight.explain.evidence import Evidence
 from preflight.explain.logs import exceptions
 from preflight.explain.logs.tracebacks import Traceback
@@ -52,12 +52,12 @@ def superseded(evidence: Evidence) -> set[str]:
 
 def deaths(evidence: Evidence) -> list[Death]:
     """From torchrun's lines: its agent's, and the box at the end, which names the rank."""
-    found = [_from_agent(match) for match in evidence.matches("elastic.exit")]
+    from_agent = [_from_agent(match) for match in evidence.matches("elastic.exit")]
     boxed = list(_from_boxes(evidence))
     known = {(death.line.file, death.where.get("local_rank"), death.code) for death in boxed}
     return [
         *boxed,
-        *(death for death in found if (death.line.file, death.where["local_rank"], death.code) not in known),
+        *(death for death in from_agent if (death.line.file, death.where["local_rank"], death.code) not in known),
     ]
 
 
@@ -96,11 +96,10 @@ def _signalled(evidence: Evidence, dead: Sequence[Death]) -> Iterator[Candidate]
         first = those[0].first and not _own_exits(dead)
         others = f", and {len(those) - 1} more" if len(those) > 1 else ""
         ended = f"was ended by {signal.name} (exit code {code}){others}: {signal.meaning}"
-        yield Candidate(
-            signal.slug, "cause" if first else "failure", FIRST if first else LATER,
-            f"{_describe_process(where)} {ended}", evidence.moment(those[0].line), where, _ranks(those),
-            tuple(death.line for death in those[:MOST_LINES]), confidence="medium", count=len(those),
-            rows=frozenset({"elastic.exit"}),
+        yield from_lines(
+            evidence, signal.slug, "cause" if first else "failure", FIRST if first else LATER,
+            f"{_describe_process(where)} {ended}", [death.line for death in those], where, _ranks(those),
+            confidence="medium", row="elastic.exit",
         )  # fmt: skip
 
 
@@ -118,9 +117,9 @@ def _first_exit(evidence: Evidence, dead: Sequence[Death]) -> Iterator[Candidate
         if own:
             return
         text = f"{_describe_process(death.where)} ended with exit code {death.code}, the first that torchrun saw"
-        yield Candidate(
-            "app_crash", "failure", ITSELF, f"{text}; its own output says why", evidence.moment(death.line),
-            death.where, _ranks([death]), (death.line,), confidence="low", rows=frozenset({"elastic.exit"}),
+        yield from_lines(
+            evidence, "app_crash", "failure", ITSELF, f"{text}; its own output says why", [death.line],
+            death.where, _ranks([death]), confidence="low", row="elastic.exit",
         )  # fmt: skip
 
 
@@ -140,9 +139,9 @@ def _lost_peer(evidence: Evidence, death: Death) -> Candidate:
         "away ended with exit code 0 (a return, sys.exit or os._exit before the others' last collective), or failed "
         "on another node"
     )
-    return Candidate(
-        "remote_peer_failure", "failure", ITSELF, text, evidence.moment(death.line), {}, _ranks([death]), (death.line,),
-        confidence="low", rows=frozenset({"elastic.exit"}),
+    return from_lines(
+        evidence, "remote_peer_failure", "failure", ITSELF, text, [death.line], ranks=_ranks([death]),
+        confidence="low", row="elastic.exit",
     )  # fmt: skip
 
 

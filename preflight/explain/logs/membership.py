@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from preflight.core import rank_ranges
-from preflight.explain.candidates import MOST_LINES, Candidate
+from preflight.explain.candidates import Candidate, from_lines
 from preflight.explain.evidence import REPORTED_ROLES, Evidence
 
 WEIGHT = 60
@@ -15,12 +15,12 @@ WAITING = {"slow_rank_timeout", "rdzv_incomplete"}
 
 def find_candidates(evidence: Evidence) -> Iterator[Candidate]:
     """Where fewer ranks announce themselves than they expect, and no line says that all have joined."""
-    found = evidence.matches("members.one")
-    if not found or _went_on(evidence):
+    matches = evidence.matches("members.one")
+    if not matches or _went_on(evidence):
         return
-    world = max(int(match.groups["world"][:9]) for match in found)
-    came = frozenset(int(match.groups["rank"][:9]) for match in found)
-    nodes = {match.line.node for match in found if match.line.node}
+    world = max(int(match.groups["world"][:9]) for match in matches)
+    came = frozenset(int(match.groups["rank"][:9]) for match in matches)
+    nodes = {match.line.node for match in matches if match.line.node}
     if len(came) >= world or max(came) >= world or len(came) < 2:
         return
     one_block = came <= set(range(max(8, 1 << (len(came) - 1).bit_length()))) and len(nodes) < 2
@@ -30,11 +30,8 @@ def find_candidates(evidence: Evidence) -> Iterator[Candidate]:
         f"{rank_ranges.count(len(came), 'rank')} of {world} joined ({rank_ranges.to_text(came)}): {why}, or "
         "WORLD_SIZE, the number of nodes or of processes per node does not match what was started"
     )
-    yield Candidate(
-        slug, "failure", WEIGHT, text, evidence.moment(found[0].line), {}, came,
-        tuple(match.line for match in found[:MOST_LINES]), confidence="medium", count=len(found),
-        rows=frozenset({"members.one"}),
-    )  # fmt: skip
+    lines = [match.line for match in matches]
+    yield from_lines(evidence, slug, "failure", WEIGHT, text, lines, ranks=came, confidence="medium", row="members.one")
 
 
 def _went_on(evidence: Evidence) -> bool:

@@ -1,14 +1,15 @@
 """Collectives that timed out: compares what each rank's watchdog said."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight.core import rank_ranges, words
-from preflight.explain.candidates import Candidate, find_source
+from preflight.explain.candidates import Candidate, find_source, from_lines, ranks_of
 from preflight.explain.evidence import Evidence
 from preflight.explain.logs.watchdog import OWN, Wait, find_waits, group_hangs, parse_number
-from preflight.failure_book.line import RANKS
+from preflight.failure_book.book import Match
+from preflight.failure_book.line import RANKS, Line
 from preflight.hangs.desync import has_same_size
 
 ROWS = ("watchdog.timeout", "watchdog.work")
@@ -21,55 +22,57 @@ FIRST = 3
 """Up to this number a collective is one of the first."""
 TINY = 1024
 """Elements."""
+NEAR = (0.85, 1.1)
+"""A progress bar with an elapsed time in this range, relative to the time-out, started when the wait started."""
 
 
-def _describe(found: Sequence[Wait]) -> str:
+def _describe(waits: Sequence[Wait]) -> str:
     """Of several ranks; with a range of sizes if these differ."""
-    sizes = sorted({wait.elements for wait in found if wait.elements is not None})
-    known = next((wait for wait in found if wait.operation), found[0])
+    sizes = sorted({wait.elements for wait in waits if wait.elements is not None})
+    known = next((wait for wait in waits if wait.operation), waits[0])
     if len(sizes) < 2:
         return known.describe()
     return f"{replace(known, elements=None).describe()} of {sizes[0]:,} to {sizes[-1]:,} elements"
 
 
 def find_candidates(evidence: Evidence) -> list[Candidate]:
-    """From the waits of all ranks together, and from their heartbeats."""
-    return [*_compare_groups(evidence, find_waits(evidence)), *_compare_heartbeats(evidence)]
+    """From the waits of all ranks together, from their heartbeats, and from work that one of them was still doing."""
+    waits = _compare_groups(evidence, find_waits(evidence))
+    return [*waits, *_compare_heartbeats(evidence), *_busy_rank(evidence)]
 
 
-def _compare_groups(evidence: Evidence, found: Sequence[Wait]) -> Iterator[Candidate]:
+def _compare_groups(evidence: Evidence, waits: Sequence[Wait]) -> Iterator[Candidate]:
     by_group: dict[str, list[Wait]] = {}
-    for wait in found:
+    for wait in waits:
         by_group.setdefault(wait.group, []).append(wait)
-    for group, waits in by_group.items():
-        for ranked in group_hangs([wait for wait in waits if wait.rank is not None]) or [[]]:
+    for group, of_group in by_group.items():
+        for ranked in group_hangs([wait for wait in of_group if wait.rank is not None]) or [[]]:
             if len(ranked) > 1 or (ranked and not group and _behind(evidence, ranked)):
                 yield _compare(evidence, ranked, group)
             else:
-                yield _single_wait(evidence, (ranked or waits)[0])
+                yield _single_wait(evidence, (ranked or of_group)[0])
 
 
-def _compare(evidence: Evidence, found: Sequence[Wait], group: str) -> Candidate:
+def _compare(evidence: Evidence, waits: Sequence[Wait], group: str) -> Candidate:
     comparable = [
-        wait for wait in found if wait.number is not None and wait.operation and wait.operation not in PAIRWISE
+        wait for wait in waits if wait.number is not None and wait.operation and wait.operation not in PAIRWISE
     ]
     if sides := _sides(comparable):
         return _mismatch(evidence, sides, group)
-    missing = frozenset[int]() if group else _behind(evidence, found) or _missing(evidence, found)
+    missing = frozenset[int]() if group else _behind(evidence, waits) or _missing(evidence, waits)
     if missing:
-        return _absent_ranks(evidence, found, missing)
-    if _first_of_all(evidence, found):
-        return _no_first_collective(evidence, found)
-    ranks = frozenset(wait.rank for wait in found if wait.rank is not None)
-    who = f"{rank_ranges.ranks(ranks)} waited in {_describe(found)}{_limit(found[0])}"
+        return _absent_ranks(evidence, waits, missing)
+    if _first_of_all(evidence, waits):
+        return _no_first_collective(evidence, waits)
+    who = f"{rank_ranges.ranks(_ranks(waits))} waited in {_describe(waits)}{_limit(waits[0])}"
     text = f"{who}; the missing rank is not visible in this log"
-    return _candidate(evidence, "slow_rank_timeout", 50, text, found, ranks, confidence="low")
+    return _candidate(evidence, "slow_rank_timeout", 50, text, waits, {}, "low")
 
 
-def _sides(found: Sequence[Wait]) -> dict[tuple[int | None, str, int | None], list[Wait]]:
+def _sides(waits: Sequence[Wait]) -> dict[tuple[int | None, str, int | None], list[Wait]]:
     """By what they waited in; empty if all waited in the same call."""
     sides: dict[tuple[int | None, str, int | None], list[Wait]] = {}
-    for wait in found:
+    for wait in waits:
         size = wait.elements if has_same_size(wait.operation) else None
         sides.setdefault((wait.number, wait.operation, size), []).append(wait)
     return sides if len(sides) > 1 else {}
@@ -80,33 +83,33 @@ def _mismatch(
 ) -> Candidate:
     """The minority is to blame. Between two equal sides no one is; the one that is further along comes first."""
     few = min(sides, key=lambda side: (len(sides[side]), -(side[0] or 0), side[1], side[2] or 0))
-    told = [
-        f"{rank_ranges.ranks(wait.rank for wait in sides[side] if wait.rank is not None)} waited in "
-        f"{sides[side][0].describe()}"
+    parts = [
+        f"{rank_ranges.ranks(_ranks(sides[side]))} waited in {sides[side][0].describe()}"
         for side in sorted(sides, key=lambda side: (side[0] or 0, side[1], side[2] or 0))
     ]
-    text = f"the ranks are not in the same collective: {words.some(told)}; expected the same one on all ranks"
-    found = [*sides[few], *(wait for side in sides if side != few for wait in sides[side])]
-    ranks = frozenset(wait.rank for wait in found if wait.rank is not None)
+    text = f"the ranks are not in the same collective: {words.some(parts)}; expected the same one on all ranks"
+    waits = [*sides[few], *(wait for side in sides if side != few for wait in sides[side])]
     if group.startswith(OWN):
-        return _candidate(evidence, "collective_mismatch", 52, text, found, ranks, confidence="low")
-    if 2 * len(sides[few]) >= len(found):
-        return _candidate(evidence, "collective_mismatch", 75, text, found, frozenset(), role="cause")
-    return _candidate(evidence, "collective_mismatch", 75, text, found, ranks, {"rank": found[0].rank}, role="cause")
+        return _candidate(evidence, "collective_mismatch", 52, text, waits, {}, "low")
+    if 2 * len(sides[few]) >= len(waits):
+        tied = _candidate(evidence, "collective_mismatch", 75, text, waits, {}, "", role="cause")
+        return replace(tied, ranks=frozenset())
+    return _candidate(evidence, "collective_mismatch", 75, text, waits, {"rank": waits[0].rank}, "", role="cause")
 
 
-def _behind(evidence: Evidence, found: Sequence[Wait]) -> frozenset[int]:
+def _behind(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
     """Ranks that report an earlier last call when they are asked to dump (-1: none is known)."""
-    ranks, waited = {wait.rank for wait in found}, found[0].number or 0
-    told = {match.line.rank: parse_number(match.groups["enqueued"]) for match in evidence.matches("watchdog.pg_status")}
-    late = {rank for rank, last in told.items() if rank is not None and last is not None and last < waited}
+    ranks, waited = {wait.rank for wait in waits}, waits[0].number or 0
+    statuses = evidence.matches("watchdog.pg_status")
+    last_calls = {match.line.rank: parse_number(match.groups["enqueued"]) for match in statuses}
+    late = {rank for rank, last in last_calls.items() if rank is not None and last is not None and last < waited}
     return frozenset(late - ranks)
 
 
-def _missing(evidence: Evidence, found: Sequence[Wait]) -> frozenset[int]:
+def _missing(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
     """Ranks of the world group without a watchdog line, if they are the minority."""
-    ranks = {wait.rank for wait in found if wait.rank is not None}
-    world = world_size(evidence, {wait.line.file for wait in found})
+    ranks = _ranks(waits)
+    world = world_size(evidence, {wait.line.file for wait in waits})
     everyone = set(range(world)) if world else set(evidence.ranks) | set(range(max(ranks) + 1))
     missing = everyone - ranks
     return frozenset(missing) if missing and len(missing) < len(ranks) else frozenset()
@@ -115,61 +118,52 @@ def _missing(evidence: Evidence, found: Sequence[Wait]) -> frozenset[int]:
 def world_size(evidence: Evidence, files: Collection[str]) -> int:
     """From the largest communicator, or the launcher: in these files, or else in any; 0 if unknown."""
     names = ("nccl.init_complete", "nccl.init_start", "members.one", "members.all", "env.world")
-    told = {True: 0, False: 0}
+    sizes = {True: 0, False: 0}
     for match in evidence.matches(*names):
         size, here = (
             parse_number(match.groups.get("nranks") or match.groups.get("world")) or 0,
             match.line.file in files,
         )
-        told[here] = max(told[here], size if size <= RANKS else 0)
-    return told[True] or told[False]
+        sizes[here] = max(sizes[here], size if size <= RANKS else 0)
+    return sizes[True] or sizes[False]
 
 
-def _absent_ranks(evidence: Evidence, found: Sequence[Wait], missing: frozenset[int]) -> Candidate:
-    waiting = frozenset(wait.rank for wait in found if wait.rank is not None)
-    first = found[0]
+def _absent_ranks(evidence: Evidence, waits: Sequence[Wait], missing: frozenset[int]) -> Candidate:
     text = (
-        f"{rank_ranges.ranks(missing)} did not enter {_describe(found)}, in which {rank_ranges.ranks(waiting)} waited"
-        f"{_limit(first)}: late, or gone"
+        f"{rank_ranges.ranks(missing)} did not enter {_describe(waits)}, in which {rank_ranges.ranks(_ranks(waits))} "
+        f"waited{_limit(waits[0])}: late, or gone"
     )
-    return _candidate(
-        evidence, "slow_rank_timeout", 60, text, found, waiting, {"rank": min(missing)}, confidence="medium"
-    )
+    return _candidate(evidence, "slow_rank_timeout", 60, text, waits, {"rank": min(missing)}, "medium")
 
 
-def _first_of_all(evidence: Evidence, found: Sequence[Wait]) -> bool:
+def _first_of_all(evidence: Evidence, waits: Sequence[Wait]) -> bool:
     """One of the first collectives, small, on one node, after the communicator was complete: all ranks had joined."""
-    small = all((wait.number or FIRST + 1) <= FIRST and (wait.elements or TINY + 1) <= TINY for wait in found)
+    small = all((wait.number or FIRST + 1) <= FIRST and (wait.elements or TINY + 1) <= TINY for wait in waits)
     return small and "nccl.init_complete" in evidence.seen and len(evidence.nodes) < 2
 
 
-def _no_first_collective(evidence: Evidence, found: Sequence[Wait]) -> Candidate:
-    first = found[0]
+def _no_first_collective(evidence: Evidence, waits: Sequence[Wait]) -> Candidate:
+    first = waits[0]
     text = (
         f"the communicator was complete, but {first.describe()}, small and one of the first, did not end"
         f"{_limit(first)}: the GPUs cannot reach each other (PCIe ACS, IOMMU)"
     )
-    ranks = frozenset(wait.rank for wait in found if wait.rank is not None)
-    where = {"node": first.line.node} if first.line.node else {}
-    return _candidate(evidence, "p2p_acs_iommu", 55, text, found, ranks, where, confidence="medium")
+    return _candidate(evidence, "p2p_acs_iommu", 55, text, waits, {"node": first.line.node or None}, "medium")
 
 
 def _single_wait(evidence: Evidence, wait: Wait) -> Candidate:
     """Only one rank reports: what the others did is not known."""
-    ranks = frozenset() if wait.rank is None else frozenset({wait.rank})
     who = f"rank {wait.rank}" if wait.rank is not None else "a rank"
     if _after_the_end(evidence, wait):
         text = (
             f"{who} waited in {wait.describe()}{_limit(wait)} after the training had ended: "
             "a barrier or a checkpoint that not every rank enters"
         )
-        return _candidate(
-            evidence, "collective_mismatch", 58, text, [wait], ranks, find_source(wait.line), confidence="medium"
-        )
+        return _candidate(evidence, "collective_mismatch", 58, text, [wait], find_source(wait.line), "medium")
     if _first_of_all(evidence, [wait]) and len(evidence.ranks) < 2:
         return _no_first_collective(evidence, [wait])
     text = f"{who} waited in {wait.describe()}{_limit(wait)}; the missing rank is not visible in this log"
-    return _candidate(evidence, "slow_rank_timeout", 50, text, [wait], ranks, confidence="low")
+    return _candidate(evidence, "slow_rank_timeout", 50, text, [wait], {}, "low")
 
 
 def _after_the_end(evidence: Evidence, wait: Wait) -> bool:
@@ -184,16 +178,17 @@ def _limit(wait: Wait) -> str:
 
 
 def _candidate(
-    evidence: Evidence, slug: str, weight: int, text: str, found: Sequence[Wait], ranks: frozenset[int],
-    where: Mapping[str, object] | None = None, role: str = "failure", confidence: str = "",
+    evidence: Evidence, slug: str, weight: int, text: str, waits: Sequence[Wait], where: Mapping[str, object],
+    confidence: str, role: str = "failure",
 ) -> Candidate:  # fmt: skip
-    lines = tuple(wait.line for wait in found)
-    first = min(evidence.moment(line) for line in lines)
-    known = {key: value for key, value in (where or {}).items() if value is not None}
-    return Candidate(
-        slug, role, weight, text, first, known, ranks, lines[:5], confidence=confidence, count=len(found),
-        rows=frozenset(ROWS),
-    )  # fmt: skip
+    made = from_lines(
+        evidence, slug, role, weight, text, [wait.line for wait in waits], where, _ranks(waits), confidence
+    )
+    return replace(made, rows=frozenset(ROWS))
+
+
+def _ranks(waits: Iterable[Wait]) -> frozenset[int]:
+    return frozenset(wait.rank for wait in waits if wait.rank is not None)
 
 
 def _compare_heartbeats(evidence: Evidence) -> Iterator[Candidate]:
@@ -207,8 +202,46 @@ def _compare_heartbeats(evidence: Evidence) -> Iterator[Candidate]:
     if len(set(numbers.values())) < 2:
         return
     counts = ", ".join(f"rank {rank} {number}" for rank, number in sorted(numbers.items())[:4])
-    yield Candidate(
-        "collective_mismatch", "failure", 52, f"the ranks hang with different numbers of outstanding calls: {counts}",
-        evidence.moment(lines[0]), {}, frozenset(numbers), tuple(lines[:5]), confidence="low", count=len(lines),
-        rows=frozenset({"watchdog.heartbeat"}),
-    )  # fmt: skip
+    text = f"the ranks hang with different numbers of outstanding calls: {counts}"
+    yield from_lines(
+        evidence, "collective_mismatch", "failure", 52, text, lines, confidence="low", row="watchdog.heartbeat"
+    )
+
+
+def _busy_rank(evidence: Evidence) -> Iterator[Candidate]:
+    """A rank that still worked when the others timed out: its bar is near the time-out, and not complete."""
+    bars = evidence.matches("progress.bar")
+    for match in evidence.matches(*(name for name, kept in evidence.seen.items() if kept.has_group("timeout_ms"))):
+        limit = parse_number(match.groups.get("timeout_ms"))
+        late = next((bar for bar in reversed(bars) if limit and _beside(bar, limit / 1000)), None)
+        if late and limit:
+            text = (
+                f"a rank was still working, {late.groups['percent']} % done after {late.groups['elapsed']}, "
+                f"when the time-out of {limit / 1000:g} s ended the others' wait: slow preparation, not the network"
+            )
+            yield from_lines(
+                evidence, "slow_rank_timeout", "cause", 70, text, (late.line, match.line),
+                _culprit(late.line, match.line), ranks_of([match.line]), confidence="medium", row="progress.bar",
+            )  # fmt: skip
+            return
+
+
+def _culprit(bar: Line, wait: Line) -> dict[str, object]:
+    """Empty if the bar and another rank's text share a line."""
+    return {} if bar == wait or bar.rank == wait.rank else find_source(bar)
+
+
+def _beside(bar: Match, limit: float) -> bool:
+    percent = parse_number(bar.groups.get("percent"))
+    near = NEAR[0] <= _seconds(bar.groups.get("elapsed", "")) / limit <= NEAR[1]
+    return percent is not None and percent < 100 and near
+
+
+def _seconds(clock: str) -> int:
+    """Of "29:58" or "1:02:03"; 0 for anything else."""
+    if not re.fullmatch(r"\d{1,5}(?::\d\d){1,2}", clock):
+        return 0
+    total = 0
+    for part in clock.split(":"):
+        total = 60 * total + int(part)
+    return total

@@ -24,14 +24,22 @@ AFTERMATH = frozenset(("app_crash", "external_signal", "host_oom_kill"))
 LONGEST = 300
 """Characters of an exception's text that a message quotes."""
 
-_HEAD = re.compile(r"Traceback \(most recent call last\)")
+_HEAD = re.compile(r"(?:Original |\+ Exception Group )?Traceback \(most recent call last\)")
 _FRAME = re.compile(r'^(?P<indent>[\s|]*)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:\([\w.]+\))?(?:: ?(?P<text>.*))?$")
-_NAMED_LIKE_ONE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|OutOfMemory\w*|Abort\w*)$")
+_NAMED_LIKE_ONE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|OutOfMemory\w*|Abort\w*|^gaierror)$")
 _RAISED_FROM = "The above exception was the direct cause of the following exception"
 _WHILE_HANDLED = "During handling of the above exception, another exception occurred"
-_LOGGERS_WORDS = re.compile(r"^(?:[\w.]+ )?(?:ERROR|WARNING|INFO|CRITICAL|DEBUG)\b[^\]]{0,80}\] ?")
-"""vLLM and others log each line of a traceback with a logger's prefix."""
+LONGEST_FRONT = 200
+"""Characters before a head that may be a prefix of each of its lines."""
+_AFTER_FRONT = re.compile(
+    r"^(?P<front>[^A-Za-z]+\b|.{1,120}?(?:[\]:|>)-]|\b(?:ERROR|CRITICAL|FATAL))\s+)(?=[A-Za-z_][\w.]*(?:Error|Exception)(?::|$))"
+)
+_NO_PROSE = re.compile(r"\[[^\]]*\]|\([^)]*\)|<[^>]*>|[\w./-]+:\d+")
+_SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
+_MILD = re.compile(r"(?i)\b(?:warn(?:ing)?|info|debug)\b")
+MOST_WORDS, MOST_SEVERE_WORDS = 1, 3
+"""Words outside brackets in a logger's prefix, without and with its word for an error; prose has more."""
 
 
 @dataclass
@@ -72,10 +80,15 @@ class _Open:
     known: bool
     original: bool
     """Whether it is part of another exception's text ("Original Traceback ...")."""
+    front: re.Pattern[str] | None
+    """Of an unknown prefix that each of its lines has."""
+    indent: int
     lines: int = 0
     indented: bool = False
     frame: tuple[str, int] | None = None
     own: tuple[str, int] | None = None
+    later: set[str] = field(default_factory=set)
+    """As of a Traceback."""
 
 
 class Tracebacks:
@@ -83,6 +96,8 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self._open: dict[Source, _Open] = {}
+        self._dropped: dict[Source, _Open] = {}
+        """The last one of each source without an exception."""
         self._ended: dict[Source, list[Traceback]] = {}
         self._since: dict[Source, int] = {}
         self._kept = 0
@@ -96,31 +111,43 @@ class Tracebacks:
         return (traceback for of_source in self._ended.values() for traceback in of_source)
 
     def cut_off(self) -> list[Line]:
-        """Heads of tracebacks without their exception."""
-        return [opened.head for opened in self._open.values() if opened.frame]
+        """Heads of tracebacks without their exception, unless their process went on."""
+        ends = (*self._open.values(), *self._dropped.values())
+        return [opened.head for opened in ends if opened.frame and len(opened.later) < 2]
 
     def add(self, line: Line, times: Mapping[str, float], slugs: Collection[str], progress: str = "") -> None:
         """`slugs`: causes of the signatures that fit the line. `progress`: the progress that the line reports."""
         source = (line.file, line.rank, line.local_rank, line.pid, line.node)
         ended = self._ended.get(source)
-        if progress and ended:
-            _went_on(ended, progress)
-        text = _LOGGERS_WORDS.sub("", line.text)
-        if _HEAD.search(text):
-            self._begin(source, line, bool(slugs), text)
+        if progress:
+            for traceback in (*(ended or ()), *(of[source] for of in (self._open, self._dropped) if source in of)):
+                if len(traceback.later) < 3:
+                    traceback.later.add(progress)
+        if head := _HEAD.search(line.text):
+            self._begin(source, line, bool(slugs), head)
         elif source in self._open:
-            self._within(source, line, times, text, bool(slugs))
+            self._within(source, line, times, bool(slugs))
         elif ended:
-            self._after(source, ended, text, not AFTERMATH.issuperset(slugs))
+            self._after(source, ended, line.text, not AFTERMATH.issuperset(slugs))
 
-    def _begin(self, source: Source, line: Line, known: bool, text: str) -> None:
-        self._open.pop(source, None)
+    def _begin(self, source: Source, line: Line, known: bool, head: re.Match[str]) -> None:
+        self._drop(source)
         if len(self._open) >= OPEN:
             del self._open[next(iter(self._open))]
-        self._open[source] = _Open(line, known, original="Original Traceback" in text)
+        self._open[source] = _Open(
+            line, known, head[0].startswith("Original"), _front(line.text[: head.start()]), _indent(line)
+        )
 
-    def _within(self, source: Source, line: Line, times: Mapping[str, float], text: str, known: bool) -> None:
+    def _drop(self, source: Source) -> None:
+        opened = self._open.pop(source, None)
+        if opened and opened.frame and not opened.known and (len(self._dropped) < OPEN or source in self._dropped):
+            self._dropped[source] = opened
+
+    def _within(self, source: Source, line: Line, times: Mapping[str, float], known: bool) -> None:
         opened = self._open[source]
+        front = opened.front.match(line.text) if opened.front else None
+        text = line.text[front.end() :] if front else line.text
+        text = " " * (_indent(line) - opened.indent) + text
         opened.lines += 1
         opened.known = opened.known or known
         if frame := _FRAME.match(text):
@@ -128,11 +155,11 @@ class Tracebacks:
             opened.indented = opened.indented or bool(frame["indent"])
             if is_own(frame["file"]):
                 opened.own = opened.frame
-        elif opened.frame and (raised := exception(text, opened.indented)):
+        elif opened.frame and (raised := exception(text, opened.indented and bool(front or not opened.front))):
             del self._open[source]
             self._end(source, opened, line, times, raised)
         elif opened.lines > WITHIN:
-            del self._open[source]
+            self._drop(source)
 
     def _end(
         self, source: Source, opened: _Open, line: Line, times: Mapping[str, float], raised: tuple[str, str]
@@ -157,15 +184,41 @@ class Tracebacks:
             ended[-1].while_handled = ended[-1].while_handled or _WHILE_HANDLED in text
 
 
+def _indent(line: Line) -> int:
+    """Spaces between its prefixes and its text."""
+    raw = line.raw.rstrip()
+    before = raw.removesuffix(line.text)
+    return len(before) - len(before.rstrip()) if before != raw else 0
+
+
+def _front(text: str) -> re.Pattern[str] | None:
+    """The prefix before a head, with any numbers in the place of its own: time stamps and lines of code differ."""
+    if not text.strip() or len(text) > LONGEST_FRONT:
+        return None
+    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(text)))
+
+
+def prefixed_exception(text: str) -> tuple[str, str] | None:
+    """As `exception`, of a line that begins with an unknown prefix: "trainer - ERROR - ValueError: odd". Prose is none
+    ("retrying after ConnectionError: ..."), nor is a logger's warning."""
+    match = _AFTER_FRONT.match(text)
+    if not match or _MILD.search(match["front"]):
+        return None
+    front, severe = _SEVERE.subn("", _NO_PROSE.sub("", match["front"]))
+    if len(re.findall(r"[^\W\d]{2,}", front)) > (MOST_SEVERE_WORDS if severe else MOST_WORDS):
+        return None
+    return exception(text[match.end() :], indented=False)
+
+
 def exception(text: str, indented: bool) -> tuple[str, str] | None:
     """Type, without its module, and message of the exception in this line. If frames are `indented`, the first line
     that is not indented is one; otherwise its name must look like an error's."""
-    found = _EXCEPTION.match(text.rstrip() if indented else text.strip())
-    if not found or found["type"].isupper():
+    match = _EXCEPTION.match(text.rstrip() if indented else text.strip())
+    if not match or match["type"].isupper():
         return None
-    name = found["type"].rpartition(".")[2]
+    name = match["type"].rpartition(".")[2]
     if _NAMED_LIKE_ONE.search(name) or (indented and name[:1].isupper()):
-        return name, (found["text"] or "")[:LONGEST]
+        return name, (match["text"] or "")[:LONGEST]
     return None
 
 
@@ -182,9 +235,3 @@ def _merge_related(ended: list[Traceback], made: Traceback, original: bool, sinc
     elif before.raised_from:
         made.replaced = True
         before.known = before.known or made.known
-
-
-def _went_on(ended: list[Traceback], progress: str) -> None:
-    for traceback in ended:
-        if len(traceback.later) < 3:
-            traceback.later.add(progress)

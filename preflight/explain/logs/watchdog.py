@@ -46,15 +46,15 @@ class Wait:
 
 def find_waits(evidence: Evidence) -> list[Wait]:
     """The first per rank, group and part. A line of the watchdog may be wrapped into several."""
-    found: dict[tuple[int | None, str, tuple[str, int] | str], Wait] = {}
+    waits: dict[tuple[int | None, str, tuple[str, int] | str], Wait] = {}
     parts, named, ends = _parts(evidence), _group_names(evidence), _process_ends(evidence)
     for match in evidence.matches("watchdog.timeout"):
         groups = {**parts.get((match.line.file, match.line.rank), {}), **match.groups}
         rank = match.line.rank if match.line.rank is not None else parse_number(groups.get("rank"))
         group = _group(groups if "pg" in groups or "pg_guid" in groups else named.get((match.line.file, rank), {}))
         wait = _wait(rank, group, groups, match.line, ends)
-        found.setdefault((rank, group, match.line.file if rank is None else wait.part), wait)
-    return list(found.values())
+        waits.setdefault((rank, group, match.line.file if rank is None else wait.part), wait)
+    return list(waits.values())
 
 
 class _Hang:
@@ -79,35 +79,35 @@ def group_hangs(ranked: Sequence[Wait]) -> list[list[Wait]]:
     of_rank: dict[int | None, dict[object, Wait]] = {}
     for wait in ranked:
         of_rank.setdefault(wait.rank, {}).setdefault((wait.number, wait.operation, wait.elements, wait.ran), wait)
-    found: list[_Hang] = []
+    hangs: list[_Hang] = []
     for those in sorted(of_rank.values(), key=len, reverse=True):
         for wait in those.values():
-            free = [hang for hang in found if wait.rank not in hang.of_rank]
+            free = [hang for hang in hangs if wait.rank not in hang.of_rank]
             if not free:
-                found.append(_Hang())
+                hangs.append(_Hang())
             most = max((hang.likeness(wait) for hang in free), default=None)
-            for hang in [hang for hang in free if hang.likeness(wait) == most] or found[-1:]:
+            for hang in [hang for hang in free if hang.likeness(wait) == most] or hangs[-1:]:
                 hang.add(wait)
-    return [sorted(hang.of_rank.values(), key=lambda wait: wait.line.order) for hang in found]
+    return [sorted(hang.of_rank.values(), key=lambda wait: wait.line.order) for hang in hangs]
 
 
 def _process_ends(evidence: Evidence) -> dict[str, list[int]]:
     """By file: numbers of lines that report ended processes, unordered."""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for match in evidence.matches(*(name for name in evidence.seen if name.startswith(ENDS))):
-        found.setdefault(match.line.file, []).append(match.line.number)
-    return found
+        numbers.setdefault(match.line.file, []).append(match.line.number)
+    return numbers
 
 
 def _group_names(evidence: Evidence) -> dict[tuple[str, int | None], dict[str, str]]:
     """By file and rank: the group that the watchdog's next line names. (In torch 2.2 to 2.4 the time-out's own line
     does not name it.)"""
-    found: dict[tuple[str, int | None], dict[str, str]] = {}
+    names: dict[tuple[str, int | None], dict[str, str]] = {}
     for match in evidence.matches("watchdog.pg_status"):
-        told = GROUP.search(match.line.raw)
-        if told:
-            found.setdefault((match.line.file, match.line.rank), {k: v for k, v in told.groupdict().items() if v})
-    return found
+        group = GROUP.search(match.line.raw)
+        if group:
+            names.setdefault((match.line.file, match.line.rank), {k: v for k, v in group.groupdict().items() if v})
+    return names
 
 
 def _group(groups: Mapping[str, str]) -> str:
@@ -118,12 +118,12 @@ def _group(groups: Mapping[str, str]) -> str:
 
 def _parts(evidence: Evidence) -> dict[tuple[str, int | None], Mapping[str, str]]:
     """The rest of wrapped lines, by file and rank."""
-    found: dict[tuple[str, int | None], dict[str, str]] = {}
+    parts: dict[tuple[str, int | None], dict[str, str]] = {}
     for match in evidence.matches("watchdog.work", "watchdog.ran"):
-        of_source = found.setdefault((match.line.file, match.line.rank), {})
+        of_source = parts.setdefault((match.line.file, match.line.rank), {})
         for name, value in match.groups.items():
             of_source.setdefault(name, value)
-    return {key: value for key, value in found.items() if key[1] is not None or len(evidence.ranks) < 2}
+    return {key: value for key, value in parts.items() if key[1] is not None or len(evidence.ranks) < 2}
 
 
 def _wait(

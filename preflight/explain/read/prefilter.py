@@ -50,23 +50,23 @@ class Prefilter:
         """Those of these shapes that may hold a word, with the words. The line itself decides."""
         distinct = set(shapes)
         fresh = distinct - self._without_words - self._with_words.keys()
-        found = self._search(fresh) if fresh else {}
-        return {shape: self._with_words[shape] for shape in self._with_words.keys() & distinct} | found
+        added = self._search(fresh) if fresh else {}
+        return {shape: self._with_words[shape] for shape in self._with_words.keys() & distinct} | added
 
     def _search(self, fresh: set[bytes]) -> dict[bytes, tuple[str, ...]]:
         held: dict[bytes, list[str]] = defaultdict(list)
         for form in self._hits(b"\n".join(fresh)):
             for shape in [shape for shape in fresh if form in shape]:
                 held[shape] += self._words[form]
-        found = {shape: tuple(words) for shape, words in held.items()}
+        held_by = {shape: tuple(words) for shape, words in held.items()}
         if len(self._without_words) + len(self._with_words) + len(fresh) > SHAPES:
             self._without_words, self._with_words = set(), {}
         kept = (
             {shape for shape in fresh if len(shape) <= LONGEST_SHAPE} if max(map(len, fresh)) > LONGEST_SHAPE else fresh
         )
-        self._with_words |= {shape: words for shape, words in found.items() if shape in kept}
-        self._without_words |= kept - found.keys()
-        return found
+        self._with_words |= {shape: words for shape, words in held_by.items() if shape in kept}
+        self._without_words |= kept - held_by.keys()
+        return held_by
 
     def _hits(self, text: bytes) -> list[bytes]:
         """The forms in it."""

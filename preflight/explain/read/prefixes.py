@@ -240,14 +240,14 @@ def _leads(text: str) -> bool:
 def _inside(text: str, whole: bool) -> int:
     """Where a prefix starts in the middle of a line; -1 without one. After NCCL's own prefix only a `whole` one, with
     host and process, is another writer's."""
-    found = None if whole else _INSIDE.search(text)
-    places = [found.start()] if found else []
+    inside = None if whole else _INSIDE.search(text)
+    places = [inside.start()] if inside else []
     for words in ("NCCL WARN ", "NCCL INFO "):
         at = text.find(words)
         if at > 0:
             start = max(0, at - NEAR)
             fits = (form.search(text, start, at) for form in _BEFORE_NCCL[: 1 if whole else None])
-            places += [found.start() for found in fits if found][:1] or ([] if whole else [at])
+            places += [inside.start() for inside in fits if inside][:1] or ([] if whole else [at])
     return min(places, default=-1)
 
 

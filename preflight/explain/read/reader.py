@@ -10,13 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight.errors import UsageError
-from preflight.explain.inputs import BOMS, GZIP, HEAD, STDIN, Input, Unread, find, opened, refusal
+from preflight.explain.inputs import BOMS, GZIP, HEAD, STDIN, Input, Unread, opened, refusal
 from preflight.explain.read.prefilter import Prefilter
 from preflight.explain.read.prefixes import plain
 from preflight.explain.read.sources import RanksByProcess, Sources
 from preflight.failure_book.line import LONGEST, Line
-
-__all__ = ["Input", "Reader", "Unread", "find"]
 
 CHUNK = 1 << 18
 """Bytes per read."""
@@ -122,8 +120,8 @@ class Reader:
     def _of_block(self, file: Input, block: bytes) -> Iterator[Line]:
         """`block` has whole lines, or a piece of a very long one."""
         block = self._cleaned(block)
-        for found in self._found(block):
-            yield from self._lines(file, found, block)
+        for segment in self._found(block):
+            yield from self._lines(file, segment, block)
 
     def _cleaned(self, block: bytes) -> bytes:
         if self._skips:  # the rest of a long line; a piece of it came out
@@ -170,25 +168,25 @@ class Reader:
                 yield at
         yield from sorted(rare.values())
 
-    def _lines(self, file: Input, found: "_Found", block: bytes) -> Iterator[Line]:
+    def _lines(self, file: Input, segment: "_Found", block: bytes) -> Iterator[Line]:
         """Two, where two writers' text is on one line, and both hold words."""
-        line = self._sources.read(found.text, block)
-        parts = [part for part in (line.front, line) if part and any(word in part.text for word in found.words)]
+        line = self._sources.read(segment.text, block)
+        parts = [part for part in (line.front, line) if part and any(word in part.text for word in segment.words)]
         for part in parts or [line]:
-            yield self._completed(part, file, found)
+            yield self._completed(part, file, segment)
 
-    def _completed(self, line: Line, file: Input, found: "_Found") -> Line:
+    def _completed(self, line: Line, file: Input, segment: "_Found") -> Line:
         """With its place; and with the source of the line above, where it belongs to that one."""
-        last = self._last if found.asked and line.bare else None
-        follows = last is not None and last.number + 1 >= found.number
+        last = self._last if segment.asked and line.bare else None
+        follows = last is not None and last.number + 1 >= segment.number
         self._in_block = follows and (self._in_block or bool(last and last.level))
         if last and self._in_block:  # a logger's message of several lines: only the first has a prefix
             line.rank = last.rank if line.rank is None else line.rank
             line.local_rank = last.local_rank if line.local_rank is None else line.local_rank
             line.node, line.pid = line.node or last.node, last.pid if line.pid is None else line.pid
         self._order += 1
-        line.file, line.number, line.order, line.front = file.shown, found.number, self._order, None
-        line.text, line.raw = _window(line.text, found.words), _window(plain(found.text), found.words)
+        line.file, line.number, line.order, line.front = file.shown, segment.number, self._order, None
+        line.text, line.raw = _window(line.text, segment.words), _window(plain(segment.text), segment.words)
         self._last = line
         return line
 

@@ -29,7 +29,7 @@ _FOLDER = re.compile(r"(?i)(?:global[-_.]?)?(?:rank|task)[-_.=]?(\d{1,7})")
 _TASK = re.compile(r"\.t(\d{1,7})\.")
 _INIT = re.compile(r"\bcomm \S{1,40} rank (\d{1,7}) n[rR]anks (\d{1,7})\b(?!.{0,400}\bparent )")
 _NUMBERED = re.compile(rb" *(\d{1,6}): ")
-_NAMED = re.compile(rb"([A-Za-z][\w.-]{0,120}): ")
+_NAMED = re.compile(rb"([A-Za-z][\w.-]{0,120})(?<!Error)(?<!Exception): ")
 _TELLING = re.compile(r"NCCL |\[rank\d")
 
 
@@ -141,9 +141,5 @@ def habit(block: bytes) -> Habit:
     counted = numbers == sorted(set(numbers))  # as an editor numbers lines
     tasks = len(numbers) >= max(FEW, HABIT * len(lines)) and not counted
     names = Counter(fits[1].decode() for fits in map(_NAMED.match, lines) if fits)
-    hosts = {name: times for name, times in names.items() if times >= FEW and _is_host(name)}
+    hosts = {name: times for name, times in names.items() if times >= FEW and re.search(r"[\d-]", name)}
     return Habit(tasks, frozenset(hosts) if sum(hosts.values()) >= HABIT * len(lines) else frozenset())
-
-
-def _is_host(name: str) -> bool:
-    return any(char.isdigit() or char == "-" for char in name) and not name.endswith(("Error", "Exception"))
