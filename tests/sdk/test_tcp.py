@@ -90,7 +90,9 @@ def test_an_address_stays_one_when_its_connection_is_told_of_too_late(monkeypatc
     monkeypatch.setattr(tcp, "connect", lambda *_: never.wait(60))
     reach = tcp.reach("127.0.0.1", 80, 0.2)
     never.set()
-    assert [(one["address"], one["error"]) for one in reach["connections"]] == [("127.0.0.1", "timed out")]
+    assert [(connection["address"], connection["error"]) for connection in reach["connections"]] == [
+        ("127.0.0.1", "timed out")
+    ]
     assert reachability.why(reach, "host-a", 80).startswith("no connection to port 80 of 127.0.0.1 (timed out")
 
 

@@ -104,7 +104,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("as_file", [False, True], ids=["module", "file"])
-@pytest.mark.parametrize(("given", "says", "line"), WRONG, ids=[one[0] for one in WRONG])
+@pytest.mark.parametrize(("given", "says", "line"), WRONG, ids=[case[0] for case in WRONG])
 def test_what_is_wrong_is_said_with_its_place_first(
     his_folder: Path, given: str, says: str, line: int | None, as_file: bool
 ) -> None:
@@ -309,7 +309,7 @@ RAISED_THERE = [
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("fails", "says"), RAISED_THERE, ids=[one[0] for one in RAISED_THERE])
+@pytest.mark.parametrize(("fails", "says"), RAISED_THERE, ids=[case[0] for case in RAISED_THERE])
 def test_what_a_worker_raises_is_his_line_there(his_folder: Path, fails: str, says: str) -> None:
     (his_folder / "files.py").write_text(FILES)
     code = UserCode.parse("files:build")

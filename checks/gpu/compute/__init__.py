@@ -26,7 +26,6 @@ from preflight.check import (
     Run,
     Scope,
     Skip,
-    Vote,
     grouped,
     option,
     ranges,
@@ -214,16 +213,12 @@ def _other_bits(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             continue
         if not votes.decided:
             text = f"{name} GEMM: the bits are {votes.sides()}, expected the same on devices of one kind"
-            yield CORRUPT.fail(text) if _has_loner(votes) else UNLIKE.warn(text)
+            yield CORRUPT.fail(text) if any(len(ranks) == 1 for ranks in votes.ranks_of.values()) else UNLIKE.warn(text)
         for rank, digest in votes.odd():
             shared = len(votes.ranks_of[digest]) > 1  # two sick devices hardly make the same mistake
             say = UNLIKE.warn if shared else CORRUPT.fail
             text = f"{name} GEMM: the bits are {digest!r}, expected {votes.among()} of this kind"
             yield say(text, uuid=alike[rank]["uuid"], **run.job.where(rank))
-
-
-def _has_loner(votes: Vote[str]) -> bool:
-    return any(len(ranks) == 1 for ranks in votes.ranks_of.values())
 
 
 # Speeds
@@ -234,11 +229,12 @@ def _slow(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         return
     for name in dict.fromkeys(name for measured in alike.values() for name in measured["speeds"]):
         speeds = {rank: measured["speeds"][name] for rank, measured in alike.items() if name in measured["speeds"]}
-        outside = not _is_inside(name)
-        share = run[MIN_SHARE_OUTSIDE if outside else MIN_SHARE]
+        of_gemm = name.endswith("GEMM")
+        outside = not of_gemm and name != "device copy"
+        share, unit = run[MIN_SHARE_OUTSIDE if outside else MIN_SHARE], "TFLOP/s" if of_gemm else "GB/s"
         for rank, least, median in _odd_ones(speeds, share):
             of = f"{share:g} of the median of {len(speeds):,} of its kind, {_number(median)}"
-            text = f"{name} runs at {_number(speeds[rank])} {_unit(name)}, expected at least {_number(least)} ({of})"
+            text = f"{name} runs at {_number(speeds[rank])} {unit}, expected at least {_number(least)} ({of})"
             where = {"uuid": alike[rank]["uuid"], **run.job.where(rank)}
             yield SLOW.warn(text, fix=FIX_OUTSIDE if outside else None, **where)
 
@@ -251,15 +247,6 @@ def _odd_ones(speeds: Mapping[int, float], share: float) -> Iterator[tuple[int, 
     deviation = MAD_TO_DEVIATION * statistics.median(abs(speed - median) for speed in speeds.values())
     least = share * median
     yield from ((rank, least, median) for rank, v in speeds.items() if v < min(least, median - CLEARLY * deviation))
-
-
-def _is_inside(name: str) -> bool:
-    """Whether it stays on the device."""
-    return name.endswith("GEMM") or name == "device copy"
-
-
-def _unit(name: str) -> str:
-    return "TFLOP/s" if name.endswith("GEMM") else "GB/s"
 
 
 def _figures(what: str, names: Iterable[str], unit: str, facts: Mapping[int, Facts]) -> str:

@@ -50,9 +50,8 @@ def _told(found: Mapping[str, str]) -> str:
 def memory_rises(before: Health, after: Health) -> Iterator[CounterRise]:
     """Wrong data, or rows taken out of use, is a fault; what was set right is worth knowing."""
     if bad := risen(_uncorrected(before), _uncorrected(after)):
-        yield CounterRise(
-            Severity.FAIL, f"uncorrectable memory errors rose during the run: {_told(bad)}; expected none", bad
-        )
+        text = f"uncorrectable memory errors rose during the run: {_told(bad)}; expected none"
+        yield CounterRise(Severity.FAIL, text, bad)
     replaced = risen(_replaced(before), _replaced(after))
     if replaced and not bad:
         text = f"memory was taken out of use during the run: {_told(replaced)}; expected none"
@@ -99,7 +98,7 @@ def pcie_rises(before: Pcie, after: Pcie, seconds: float) -> Iterator[CounterRis
     """Replays are normal at the rate that the specification allows; one minute's worth is always allowed."""
     uncorrected = {"fatal": Severity.FAIL, "non_fatal": Severity.WARN}
     for name, severity in uncorrected.items():
-        if found := risen(_only(before["errors"], name), _only(after["errors"], name)):
+        if found := risen(before["errors"], {name: after["errors"].get(name)}):
             text = f"{name.replace('_', '-')} PCIe errors rose during the run: {found[name]}, expected none"
             yield CounterRise(severity, text, found)
     most, replays = most_a_minute(before), (after["replays"] or 0) - (before["replays"] or 0)
@@ -109,10 +108,6 @@ def pcie_rises(before: Pcie, after: Pcie, seconds: float) -> Iterator[CounterRis
     if before["width"] and after["width"] and after["width"] < before["width"]:
         text = f"the PCIe link has {after['width']} lanes after the run, expected {before['width']} as before it"
         yield CounterRise(Severity.WARN, text, {"width": f"{before['width']} to {after['width']}"})
-
-
-def _only(errors: Counts, name: str) -> Counts:
-    return {name: errors.get(name)}
 
 
 # NVLink

@@ -187,13 +187,10 @@ def _mig(gpu: Any) -> Mig | None:
     mode = call("nvmlDeviceGetMigMode", gpu)
     if mode is None:
         return None
-    instances = (call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number) for number in range(_mig_places(gpu)))
+    places = int(call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
+    instances = (call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number) for number in range(places))
     uuids = (text_of(call("nvmlDeviceGetUUID", instance)) for instance in instances if instance is not None)
     return {"current": bool(mode[0]), "pending": bool(mode[1]), "devices": [uuid for uuid in uuids if uuid]}
-
-
-def _mig_places(gpu: Any) -> int:
-    return int(call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
 
 
 def health(index: int) -> Health:

@@ -66,7 +66,9 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     wired = layouts(facts, run)
     pairs = outliers.pairs(wired, _without_p2p(run))
     yield from _p2p(pairs)
-    yield from _layouts(wired)
+    found, ties = outliers.other_layout(wired)
+    yield from _told(LAYOUT.warn, found, "the PCIe path {between} is {told}, {expected}")
+    yield from (LAYOUT.warn(f"{tie}; expected alike") for tie in ties)
     far = outliers.far_nics(wired)
     yield from _nics(far)
     yield from (FAR_NIC.warn(f"{tie}; expected alike") for tie in outliers.nic_ties(wired, far))
@@ -109,11 +111,11 @@ def _without_p2p(run: Run) -> set[str]:
     identities = looked_at(run.facts(INVENTORY), run, known)
     sliced = {card.uuid for card, identity in identities if identity["mig"] and identity["mig"]["current"]}
     fabrics = ((card.uuid, nvlink["fabric"]) for card, nvlink in looked_at(run.facts(NVLINK), run, known))
-    return sliced | {uuid for uuid, fabric in fabrics if fabric and (fabric["state"] in (1, 2) or _failed(fabric))}
+    return sliced | {uuid for uuid, fabric in fabrics if fabric and _is_not_ready(fabric)}
 
 
-def _failed(fabric: Fabric) -> bool:
-    return fabric["state"] == 3 and fabric["status"] != 0
+def _is_not_ready(fabric: Fabric) -> bool:
+    return fabric["state"] in (1, 2) or (fabric["state"] == 3 and fabric["status"] != 0)
 
 
 def _p2p(pairs: list[GpuPair]) -> Iterator[Finding]:
@@ -143,12 +145,6 @@ def _told(
 
 
 # Layout
-
-
-def _layouts(wired: list[Layout]) -> Iterator[Finding]:
-    found, ties = outliers.other_layout(wired)
-    yield from _told(LAYOUT.warn, found, "the PCIe path {between} is {told}, {expected}")
-    yield from (LAYOUT.warn(f"{tie}; expected alike") for tie in ties)
 
 
 def _nics(found: list[FarNic]) -> Iterator[Finding]:

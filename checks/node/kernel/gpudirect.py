@@ -46,6 +46,7 @@ class Setup(TypedDict):
 def setup(root: str = "") -> Setup:
     gpus = _pci(root, NVIDIA, GPU)
     nics = _nics(root)
+    turned_off = "NvLinkDisable: 1" in read(f"{root}/proc/driver/nvidia/params")  # the fabric is not used then
     return {
         "gpus": gpus,
         "nics": nics,
@@ -55,7 +56,7 @@ def setup(root: str = "") -> Setup:
         "peermem": any(os.path.isdir(f"{root}/sys/module/{name}") for name in ("nvidia_peermem", "nv_peer_mem")),
         "redirecting": _redirecting(root, [*gpus, *nics]),
         "translated": [device for device in (*gpus, *nics) if _domain(root, device).startswith("DMA")],
-        "nvswitches": 0 if _links_off(root) else len(_pci(root, NVIDIA, SWITCH)),
+        "nvswitches": 0 if turned_off else len(_pci(root, NVIDIA, SWITCH)),
         "fabric_manager": _runs(root, "nv-fabricmanage"),  # the kernel keeps 15 letters
     }
 
@@ -90,11 +91,6 @@ def _virtual(root: str) -> bool:
 def _driver(root: str) -> str:
     version = read(f"{root}/proc/driver/nvidia/version")
     return "" if not version else "open" if "Open Kernel Module" in version else "proprietary"
-
-
-def _links_off(root: str) -> bool:
-    """NVLink is switched off by a parameter of the driver: the fabric is not used."""
-    return "NvLinkDisable: 1" in read(f"{root}/proc/driver/nvidia/params")
 
 
 def _domain(root: str, device: str) -> str:

@@ -49,12 +49,18 @@ def _disk(ctx: Context, called: str, path: str) -> Disk:
 
 
 def space(path: str) -> tuple[int | None, int | None, int | None]:
-    """(MiB, free MiB, files that can still be made): 0 where nothing is, None where they are not counted."""
+    """As `room`: 0 where nothing is."""
     try:
-        about = os.statvfs(path)
+        return room(os.statvfs(path))
     except OSError:
         return 0, 0, None
-    size, free = about.f_blocks * about.f_frsize >> 20, about.f_bavail * about.f_frsize >> 20
+
+
+def room(about: os.statvfs_result) -> tuple[int | None, int | None, int | None]:
+    """(MiB, free MiB, files that can still be made): None where they are not counted, as a file system of FUSE may say
+    0 of 0."""
+    unit = about.f_frsize or about.f_bsize
+    size, free = about.f_blocks * unit >> 20, about.f_bavail * unit >> 20
     inodes = about.f_favail if about.f_files else None
     return (size, free, inodes) if about.f_blocks else (None, None, inodes)
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypedDict
 
 from preflight.check import Probe
-from preflight.checks.node.shared.disks import rounded
+from preflight.checks.node.shared import disks
 from preflight.checks.node.storage import mounts
 
 Found = dict[str, Any]
@@ -25,6 +25,8 @@ AGAIN_S = 0.25
 ONCE = (errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 """What a client of an object store answers to a second write, or to one after an fsync: mountpoint-s3 writes in one
 sequence, which an fsync ends (its doc/SEMANTICS.md)."""
+NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
+"""What file systems without one answer (fsync(2)); FUSE says ENOSYS."""
 
 
 class Failed(TypedDict):
@@ -68,7 +70,8 @@ class Calls:
         self._call("statvfs")
         about = os.fstatvfs(folder)
         read_only = bool(about.f_flag & os.ST_RDONLY)
-        yield {**_room(about), "read_only": read_only}
+        size, free, inodes = map(disks.rounded, disks.room(about))
+        yield {"size_mib": size, "free_mib": free, "inodes": inodes, "read_only": read_only}
         if not read_only:
             yield {**self._write(), "written": True}
 
@@ -114,9 +117,12 @@ class Calls:
         self._call("write")
         write = _timed(lambda: os.pwrite(descriptor, content, 0))
         self._call("fsync")
-        with _where_there_is_one():
+        try:
             return write, _timed(lambda: os.fsync(descriptor))
-        return write, None
+        except OSError as error:
+            if error.errno not in NO_FSYNC:
+                raise
+            return write, None
 
     def see(self, names: dict[str, str], within_s: float) -> Iterator[Found]:
         """Looks for others' files by their names, {rank: name}. A server is asked at the first look, and a client may
@@ -170,16 +176,6 @@ def _failed(call: str, error: OSError) -> Failed:
     return {"call": call, "error": errno.errorcode.get(number, str(number)), "text": os.strerror(number)}
 
 
-@contextlib.contextmanager
-def _where_there_is_one() -> Iterator[None]:
-    """Some file systems have no fsync: fsync(2), EROFS and EINVAL; FUSE without one answers ENOSYS."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS):
-            raise
-
-
 def _timed(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
@@ -196,12 +192,3 @@ def _may_be_busy(times: list[float], slow_ms: float, end: float) -> bool:
 
 def _best_and_worst(times: list[float]) -> list[float]:
     return [round(min(times), 3), round(max(times), 3)] if times else []
-
-
-def _room(about: os.statvfs_result) -> dict[str, int | None]:
-    """Plenty is rounded as in node.limits. A file system that counts nothing (fuse) says 0 of 0."""
-    unit = about.f_frsize or about.f_bsize
-    size, free = (rounded(blocks * unit >> 20) for blocks in (about.f_blocks, about.f_bavail))
-    counted = bool(about.f_blocks)
-    inodes = rounded(about.f_favail) if about.f_files else None
-    return {"size_mib": size if counted else None, "free_mib": free if counted else None, "inodes": inodes}

@@ -55,15 +55,18 @@ def facts(*lines: str, setup: Mapping[str, Any] | None = None, **more: float) ->
 def judged(*nodes: Facts, **settings: Any) -> list[dict[str, Any]]:
     named = {f"node-{rank}": [rank] for rank in range(len(nodes))}
     found = testing.judge(kernel, dict(enumerate(nodes)), nodes=named, settings=settings)
-    assert not any("{" in one["fix"] for one in found), found
+    assert not any("{" in finding["fix"] for finding in found), found
     return found
 
 
 def told(*lines: str, **more: Any) -> list[tuple[str, str, str]]:
     """(severity, slug, device) of what is found on one of two nodes."""
     found = judged(facts(*QUIET), facts(*lines, **more))
-    assert {one["where"]["node"] for one in found} <= {"node-1"}
-    return [(one["severity"], one["code"].rpartition(".")[2], one["where"].get("device", "")) for one in found]
+    assert {finding["where"]["node"] for finding in found} <= {"node-1"}
+    return [
+        (finding["severity"], finding["code"].rpartition(".")[2], finding["where"].get("device", ""))
+        for finding in found
+    ]
 
 
 # Lines of the log
@@ -166,10 +169,10 @@ def test_links_that_flap_while_the_node_boots_are_sound() -> None:
 
 def test_equal_lines_are_one_finding_with_its_links_and_its_gpu() -> None:
     named = "NVRM: GPU at PCI:0000:0a:00: GPU-b51b2a4e-0000-1111-2222-333344445555"
-    (one,) = judged(facts(named, NVLINK.format(3), NVLINK.format(3), every_s=60))
-    assert one["where"] == {"node": "node-0", "device": "0000:0a:00.0", "link": 3, "uuid": named[-40:]}
+    (finding,) = judged(facts(named, NVLINK.format(3), NVLINK.format(3), every_s=60))
+    assert finding["where"] == {"node": "node-0", "device": "0000:0a:00.0", "link": 3, "uuid": named[-40:]}
     words = "Xid 74 on link 3, 2 times, first 6 min and last 5 min ago: an NVLink failed; expected none"
-    assert one["message"] == words and "nvidia-smi nvlink -s -i 0000:0a:00.0" in one["fix"]
+    assert finding["message"] == words and "nvidia-smi nvlink -s -i 0000:0a:00.0" in finding["fix"]
     (several,) = judged(facts(NVLINK.format(3), NVLINK.format(14)))
     assert "link" not in several["where"] and "on links 3,14," in several["message"]
     many = judged(facts(LOST, LOST.replace("9b", "9c")))
@@ -193,7 +196,7 @@ def test_of_512_nodes_one_is_odd() -> None:
     named = {f"node-{rank}": [rank] for rank in nodes}
     with timed("node.kernel, 512 nodes of which one is odd"):
         found = testing.judge(kernel, nodes, nodes=named)
-    assert {one["where"]["node"] for one in found} == {"node-300"} and len(found) == 8
+    assert {finding["where"]["node"] for finding in found} == {"node-300"} and len(found) == 8
 
 
 # Reading it
@@ -289,7 +292,7 @@ def test_without_a_log_the_rest_is_judged() -> None:
 
 
 def test_on_one_node_nothing_goes_over_the_network() -> None:
-    assert [one["severity"] for one in judged(facts(setup=NO_DMABUF))] == ["info"]
+    assert [finding["severity"] for finding in judged(facts(setup=NO_DMABUF))] == ["info"]
 
 
 # Real runs
@@ -317,8 +320,8 @@ def nodes(folder: Path, *lines: str, then: str = "true") -> Finished:
 def is_told(name: str, finished: Finished) -> None:
     found, row = finished.findings(), ELSEWHERE[name]
     assert row.is_told_by(found), finished.told()
-    assert any(row.says in one["message"] for one in found), finished.told()
-    assert {one["where"]["node"] for one in found} == {"node-1"}, finished.told()
+    assert any(row.says in finding["message"] for finding in found), finished.told()
+    assert {finding["where"]["node"] for finding in found} == {"node-1"}, finished.told()
     assert finished.exit_codes == [row.exit_code] * 3, finished.told()
 
 

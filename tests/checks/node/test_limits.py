@@ -70,9 +70,9 @@ def cgroups() -> Iterator[Callable[..., str]]:
     """Makes cgroups with one limit, of version 1 or 2: what a rank begins with to run in it."""
     made: list[Path] = []
 
-    def make(controller: str, one: tuple[str, str], two: tuple[str, str]) -> str:
+    def make(controller: str, first: tuple[str, str], two: tuple[str, str]) -> str:
         top = Path("/sys/fs/cgroup")
-        name, value = one if (top / controller).is_dir() else two
+        name, value = first if (top / controller).is_dir() else two
         group = (top / controller if (top / controller).is_dir() else top) / f"preflight-test-{os.getpid()}-{len(made)}"
         try:
             group.mkdir()
@@ -176,7 +176,7 @@ def test_little_locked_memory_for_rdma(tmp_path: Path) -> None:
     assert finished.check("node.limits")["findings"] == [], finished.told()
     facts = {rank: facts_of(tmp_path, rank) for rank in range(2)}
     assert (facts[1]["memlock"], facts[1]["rdma"]) == (65536, 1)
-    roomy = {rank: {**one, "shm_free_mib": 2048, "memory_left_mib": 2048} for rank, one in facts.items()}
+    roomy = {rank: {**measured, "shm_free_mib": 2048, "memory_left_mib": 2048} for rank, measured in facts.items()}
     found = testing.judge(limits, roomy, nodes={f"node-{rank}": [rank] for rank in range(2)}, backend="nccl")
     assert ELSEWHERE["limits_memlock"].is_told_by(found) and len(found) == 1
     assert ELSEWHERE["limits_memlock"].says in found[0]["message"]
@@ -221,7 +221,7 @@ def judged(
     settings: Mapping[str, object] | None = None,
 ) -> Any:
     nodes = {f"node-{n}": range(n * ranks_a_node, (n + 1) * ranks_a_node) for n in range(len(facts))}
-    by_rank = {n * ranks_a_node: one for n, one in facts.items()}
+    by_rank = {n * ranks_a_node: measured for n, measured in facts.items()}
     return testing.judge(limits, by_rank, nodes=nodes, backend=backend, settings=settings)
 
 

@@ -50,7 +50,7 @@ def run_with(
 
 def is_told(name: str, finished: Finished, path: Path, node: str = "node-1") -> dict[str, Any]:
     """What is said of one path is what the table has, of this node alone."""
-    found = [one for one in finished.findings() if one["where"].get("file") == str(path)]
+    found = [finding for finding in finished.findings() if finding["where"].get("file") == str(path)]
     assert ELSEWHERE[name].is_told_by(found) and len(found) == 1, finished.told()
     assert ELSEWHERE[name].says in found[0]["message"], finished.told()
     assert found[0]["where"] == {"node": node, "file": str(path)} and "{" not in found[0]["fix"], finished.told()
@@ -125,8 +125,8 @@ def served(top: Path, **sick: tuple[dict[Call, int], dict[Call, float]]) -> Iter
         try:
             made = {"sound": stack.enter_context(fuse.mounted(top / "served-sound"))}
             for name, (does, late) in sick.items():
-                one = fuse.mounted(top / f"served-{name}", does, late, made["sound"].files)
-                made[name] = stack.enter_context(one)
+                mounted = fuse.mounted(top / f"served-{name}", does, late, made["sound"].files)
+                made[name] = stack.enter_context(mounted)
         except OSError as error:
             pytest.skip(f"no file system can be served here: {error}")
         yield made
@@ -179,7 +179,7 @@ def test_dead_mounts(tmp_path: Path) -> None:
     is_told("storage_dead_fsync", finished, fsync)
     assert len(finished.findings()) == 2 and finished.left_over == [], finished.told()
     check = finished.check("node.storage")
-    (left,) = [one for one in check["findings"] if one["severity"] == "info"]
+    (left,) = [finding for finding in check["findings"] if finding["severity"] == "info"]
     assert left["code"] == "node.storage.left" and left["where"]["file"].startswith(f"{fsync}/.preflight-")
     assert check["outcomes"] == [] and check["seconds"]["max"] < 30
     assert ours(other) == []
@@ -197,10 +197,10 @@ def test_data_that_one_node_does_not_have(tmp_path: Path) -> None:
         before = {0: most, 1: f"mount --bind {data} {data}\n{sealed(data)}\n{there[few]}", 2: most}
         finished = run_with(tmp_path, data, few, before=before)
     is_told("storage_data_not_mounted", finished, data)
-    found = [one for one in finished.findings() if one["where"]["file"] == str(few)]
+    found = [finding for finding in finished.findings() if finding["where"]["file"] == str(few)]
     assert ELSEWHERE["storage_data_on_one_node"].is_told_by(found), finished.told()
-    assert [one["where"]["node"] for one in found] == ["node-0", "node-2"], finished.told()
-    assert all(ELSEWHERE["storage_data_on_one_node"].says in one["message"] for one in found), finished.told()
+    assert [finding["where"]["node"] for finding in found] == ["node-0", "node-2"], finished.told()
+    assert all(ELSEWHERE["storage_data_on_one_node"].says in finding["message"] for finding in found), finished.told()
 
 
 def sealed(path: Path) -> str:

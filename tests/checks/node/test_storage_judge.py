@@ -50,13 +50,13 @@ def world(*nodes: PathFacts, groups: Mapping[int, int] | None = None) -> dict[in
     """A rank a node. `groups`: which of them see the same files, by a number; all do if it is not given."""
     writers = list(range(0, len(nodes), max(1, len(nodes) // WRITERS)))
     facts: dict[int, Facts] = {}
-    for rank, one in enumerate(nodes):
+    for rank, view in enumerate(nodes):
         seen = {
             str(writer): "yes" if (groups or {}).get(rank, 0) == (groups or {}).get(writer, 0) else "no"
             for writer in writers
-            if writer != rank and nodes[writer]["written"] and one["opened"]
+            if writer != rank and nodes[writer]["written"] and view["opened"]
         }
-        facts[rank] = {"paths": {PATH: {**one, "seen": one["seen"] or seen}}, "writers": writers}
+        facts[rank] = {"paths": {PATH: {**view, "seen": view["seen"] or seen}}, "writers": writers}
     return facts
 
 
@@ -66,7 +66,11 @@ def judged(facts: Mapping[int, Facts], **settings: object) -> list[dict[str, Any
 
 
 def above_info(facts: Mapping[int, Facts], **settings: object) -> list[str]:
-    return [f"{one['severity']} {one['code']}" for one in judged(facts, **settings) if one["severity"] != "info"]
+    return [
+        f"{finding['severity']} {finding['code']}"
+        for finding in judged(facts, **settings)
+        if finding["severity"] != "info"
+    ]
 
 
 each_own = {rank: rank for rank in range(8)}
@@ -140,7 +144,7 @@ def test_the_node_is_named(finds: str, odd: PathFacts, says: str, place: int) ->
     assert says in found["message"]
 
 
-@pytest.mark.parametrize(("finds", "odd", "says"), SICK[:12], ids=[f"{one[0]}: {one[2][:30]}" for one in SICK[:12]])
+@pytest.mark.parametrize(("finds", "odd", "says"), SICK[:12], ids=[f"{case[0]}: {case[2][:30]}" for case in SICK[:12]])
 def test_what_all_nodes_have_is_said_once(finds: str, odd: PathFacts, says: str) -> None:
     """It is the path, or its server. No room is no failure where nobody is known to write."""
     (found,) = judged(world(*[odd] * 8))
@@ -183,7 +187,7 @@ def test_one_against_one_names_nobody() -> None:
 def test_most_nodes_lack_the_mount() -> None:
     """Nobody can tell from the numbers: the node that has it is not blamed."""
     nodes = [path(mount=NFS if rank == 0 else ROOT) for rank in range(4)]
-    (found,) = [one for one in judged(world(*nodes, groups=each_own)) if one["severity"] != "info"]
+    (found,) = [finding for finding in judged(world(*nodes, groups=each_own)) if finding["severity"] != "info"]
     assert (found["severity"], found["code"], found["where"]) == ("warn", "node.storage.unlike_mount", {"file": PATH})
     assert (
         "ext4 from /dev/sda2 at / on node-1 and 2 more, nfs4 from server:/data at /data on node-0" in (found["message"])
@@ -206,8 +210,8 @@ def test_own_disks_are_a_failure_where_one_was_expected() -> None:
 
 def test_a_local_disk_that_is_not_mounted() -> None:
     nodes = [path(mount=ROOT if rank == 2 else SCRATCH) for rank in range(8)]
-    found = [one for one in judged(world(*nodes, groups=each_own)) if one["severity"] != "info"]
-    assert [(one["severity"], one["code"], one["where"].get("node")) for one in found] == [
+    found = [finding for finding in judged(world(*nodes, groups=each_own)) if finding["severity"] != "info"]
+    assert [(finding["severity"], finding["code"], finding["where"].get("node")) for finding in found] == [
         ("warn", "node.storage.unlike_mount", "node-2")
     ]
 
@@ -251,8 +255,8 @@ def test_a_node_that_could_not_look_is_not_blamed() -> None:
         facts[rank]["paths"][PATH]["seen"] = {}
     facts[5]["paths"][PATH]["seen"] = {"0": "Stale file handle"}
     assert above_info(facts) == []
-    for one in facts.values():
-        one["paths"][PATH]["seen"].pop("9", None)  # nobody was told of its file
+    for measured in facts.values():
+        measured["paths"][PATH]["seen"].pop("9", None)  # nobody was told of its file
     assert above_info(facts) == []
     only = {
         rank: path(written=rank == 0, read_only=rank > 0, seen={} if rank == 0 else {"0": "yes"}) for rank in (0, 1)
@@ -265,8 +269,8 @@ def test_no_writer_is_among_most_nodes() -> None:
     facts = world(*[path()] * 8, groups={0: 1, **dict.fromkeys(range(1, 8), 2)})
     for rank in range(1, 8):
         facts[rank]["paths"][PATH]["seen"] = {"0": "no"}
-    facts = {rank: {**one, "writers": [0]} for rank, one in facts.items()}
-    assert [one["where"].get("node") for one in judged(facts) if one["severity"] != "info"] == [None]
+    facts = {rank: {**measured, "writers": [0]} for rank, measured in facts.items()}
+    assert [finding["where"].get("node") for finding in judged(facts) if finding["severity"] != "info"] == [None]
 
 
 def test_writers_that_few_see_both_of_are_one() -> None:
@@ -314,8 +318,8 @@ def test_writers_are_spread_over_the_job() -> None:
 
 def test_the_bounds_end_before_the_store_gives_up() -> None:
     for deadline_s, patience_s in ((60.0, 15.0), (60.0, 100.0), (4.0, 15.0)):
-        one = one_file.Bounds.within(deadline_s, patience_s)
-        assert one.look_s + 2 * one.late_s + one.see_s + one.remove_s < GROUP_TIMEOUT * deadline_s
+        bounds = one_file.Bounds.within(deadline_s, patience_s)
+        assert bounds.look_s + 2 * bounds.late_s + bounds.see_s + bounds.remove_s < GROUP_TIMEOUT * deadline_s
 
 
 # Options
@@ -367,5 +371,6 @@ def test_lines_of_mountinfo() -> None:
 
 def test_the_mount_of_a_path_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "read", lambda _: LINES)
-    found = {name: one["type"] for name in ("/data/x", "/database", "/my data", "/") if (one := mounts.of_path(name))}
+    paths = ("/data/x", "/database", "/my data", "/")
+    found = {path: mount["type"] for path in paths if (mount := mounts.of_path(path))}
     assert found == {"/data/x": "tmpfs", "/database": "ext4", "/my data": "fuse.sshfs", "/": "ext4"}

@@ -30,8 +30,8 @@ def of(kind: str, source: str, **changed: Any) -> PathFacts:
 
 
 def said(found: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
-    return [(f"{one['severity']} {one['code'].removeprefix('node.storage.')}", one["where"].get("node"))
-            for one in found]  # fmt: skip
+    return [(f"{finding['severity']} {finding['code'].removeprefix('node.storage.')}", finding["where"].get("node"))
+            for finding in found]  # fmt: skip
 
 
 # A data set of a server, and nodes on which it is not mounted: the job's user writes into the folder below
@@ -42,7 +42,11 @@ def said(found: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(("nodes", "lack"), [(3, {1, 2}), (4, {3}), (8, {5}), (2, {0}), (1024, set(range(1, 1024)))])
 def test_a_mount_of_data_that_nodes_lack(nodes: int, lack: set[int], data: PathFacts, bare: PathFacts) -> None:
     facts = world(*[bare if rank in lack else data for rank in range(nodes)], groups={rank: rank + 1 for rank in lack})
-    found = [one for one in judged(facts) if one["code"] != "node.storage.denied" or one["severity"] != "info"]
+    found = [
+        finding
+        for finding in judged(facts)
+        if finding["code"] != "node.storage.denied" or finding["severity"] != "info"
+    ]
     assert said(found) == [("fail unlike_mount", f"node-{rank}") for rank in sorted(lack)]
     assert found[0]["message"].startswith(
         "/data is on overlay from overlay at /, expected lustre from 10.0.0.1@o2ib:/fs at /data, as on "
@@ -52,8 +56,8 @@ def test_a_mount_of_data_that_nodes_lack(nodes: int, lack: set[int], data: PathF
 def test_whom_the_words_name() -> None:
     two = world(read_only(mount=LUSTRE), *[path(mount=OVERLAY)] * 2, groups={1: 1, 2: 2})
     assert judged(two)[0]["message"].endswith(" at /data, as on node-0, where it is only read")
-    one = world(*[read_only(mount=LUSTRE)] * 3, path(mount=OVERLAY), groups={3: 1})
-    assert judged(one)[0]["message"].endswith(" at /data, as on 3 of 4 nodes")
+    lacking = world(*[read_only(mount=LUSTRE)] * 3, path(mount=OVERLAY), groups={3: 1})
+    assert judged(lacking)[0]["message"].endswith(" at /data, as on 3 of 4 nodes")
 
 
 def test_a_node_with_a_disk_at_the_same_place_is_not_named() -> None:
@@ -89,7 +93,7 @@ def test_own_files_are_told_of_only_where_all_have_some() -> None:
 def test_a_disk_that_became_read_only_is_held_against_the_other_disks() -> None:
     """Also where it is the root's, below a disk that is not mounted."""
     nodes = [read_only(mount=ROOT) if rank == 3 else path(mount=SCRATCH) for rank in range(8)]
-    found = [one for one in judged(world(*nodes, groups=each_own)) if one["severity"] != "info"]
+    found = [finding for finding in judged(world(*nodes, groups=each_own)) if finding["severity"] != "info"]
     assert said(found) == [("fail read_only", "node-3"), ("warn unlike_mount", "node-3")]
 
 
