@@ -117,7 +117,7 @@ def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Fou
         yield [rank], DIFFERS_FROM_ITSELF.fail(text, evidence=evidence, **where)
 
 
-def _is_near(twice: Iterable[bit_equality.Twice], limits: Limits) -> bool:
+def _is_near(twice: Iterable[bit_equality.TrainedTwice], limits: Limits) -> bool:
     return all(over <= 1 for own in twice for _, over in _over(own["apart"], limits))
 
 

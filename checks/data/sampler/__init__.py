@@ -83,17 +83,16 @@ WRITTEN = Code(
 
 
 def measure(ctx: Context) -> Facts:
-    from preflight.checks.data.sampler import every_loader
-    from preflight.checks.data.sampler.loaders import Budget
+    from preflight.checks.data.sampler import loaders
     from preflight.checks.data.shared.user_function import called
 
     end_s = time.monotonic() + MEET * ctx.deadline_s
     reading_s, patience_s = (min(ctx[limit], PART * ctx.deadline_s) for limit in (SECONDS, PATIENCE_S))
-    budget = Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), end_s, ctx[KEY] or None)
+    budget = loaders.Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), end_s, ctx[KEY] or None)
     code = ctx[DATA]
     if code is None:
-        return every_loader.torchs_own(ctx, budget)
-    return every_loader.given(ctx, called(ctx, code, patience_s), budget, ctx[DATA_PARALLEL])
+        return loaders.torchs_own(ctx, budget)
+    return loaders.given(ctx, called(ctx, code, patience_s), budget, ctx[DATA_PARALLEL])
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

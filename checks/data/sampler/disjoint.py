@@ -6,7 +6,7 @@ from preflight.check import Code, Finding, Severity, ranges
 from preflight.checks.data.sampler import coverage, datasets, orders, overlaps
 from preflight.checks.data.sampler.coverage import Coverage
 from preflight.checks.data.sampler.one_loader import Loader, listed
-from preflight.checks.data.sampler.overlaps import LEAST_DISTINCT, Overlaps, Pair
+from preflight.checks.data.sampler.overlaps import LEAST_DISTINCT, Overlaps, RankPair
 from preflight.checks.data.shared.readings import EPOCHS, Epoch, Reading
 
 WORKERS_REPEAT = Code(
@@ -149,12 +149,12 @@ def overlap(loader: Loader) -> Iterator[Finding]:
             return
 
 
-def _drawn_alike(seen: Overlaps) -> list[Pair]:
+def _drawn_alike(seen: Overlaps) -> list[RankPair]:
     orders = {rank: epoch["order"] for rank, epoch in seen.epochs.items()}
     return [pair for pair in seen.pairs if orders[pair.first] == orders[pair.second] and pair.of >= LEAST_DISTINCT]
 
 
-def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list[Pair]) -> Finding:
+def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list[RankPair]) -> Finding:
     paired = {(pair.first, pair.second) for pair in pairs}
     alike = [ranks for ranks in seen.alike() if (ranks[0], ranks[1]) in paired]
     inside = {(ranks[0], other) for ranks in alike for other in ranks[1:]}
@@ -183,7 +183,7 @@ def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list
     )
 
 
-def _share(seen: Overlaps, pair: Pair) -> str:
+def _share(seen: Overlaps, pair: RankPair) -> str:
     """ "ranks 0 and 1 share 4 of 14 samples"; "about" where not all are shown."""
     fewer = min(seen.epochs[rank]["distinct"] for rank in (pair.first, pair.second))
     shared = len(pair.shared) if seen.is_all else max(1, round(pair.share * fewer))
@@ -191,7 +191,7 @@ def _share(seen: Overlaps, pair: Pair) -> str:
     return f"ranks {pair.first} and {pair.second} share {about}{shared:,} of {fewer:,} samples"
 
 
-def _culprit(pairs: list[Pair], seen: Overlaps) -> int | None:
+def _culprit(pairs: list[RankPair], seen: Overlaps) -> int | None:
     """The one rank that has samples of three others or more, which have none of each other's."""
     in_all = set.intersection(*({pair.first, pair.second} for pair in pairs))
     by_two = all(len(its) == 2 for its in seen.common.values())

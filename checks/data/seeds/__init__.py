@@ -24,9 +24,9 @@ from preflight.check import (
     option,
     ranges,
     seconds,
+    words,
 )
-from preflight.checks.data.seeds import repeated_messages, rng_draws, seed_vote
-from preflight.checks.data.seeds.repeated_draws import listed
+from preflight.checks.data.seeds import repeated_draws, rng_draws, seed_vote
 from preflight.checks.data.seeds.rng_draws import Draws
 from preflight.checks.data.seeds.seed_vote import Seeded
 from preflight.checks.data.shared.generators import CUDA, NUMPY, PYTHON, TORCH
@@ -34,7 +34,7 @@ from preflight.checks.data.shared.generators import CUDA, NUMPY, PYTHON, TORCH
 if TYPE_CHECKING:
     from preflight.checks.data.shared.generators import State
 
-PARTS = (repeated_messages,)
+PARTS = (repeated_draws,)
 PLAN = Plan(
     Scope.WORLD,
     Level.STANDARD,
@@ -106,7 +106,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     some = list(_some_differ(facts, run))
     yield from some
     for name, loader in _loaders(facts).items():
-        yield from repeated_messages.judge(name, loader, run)
+        yield from repeated_draws.judge(name, loader, run)
     if len(facts) > 1 and not any(TORCH in finding.evidence["libraries"] for finding in some):
         yield from _weights_and_dropout(facts)
 
@@ -168,6 +168,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     said: dict[str, list[str]] = {}
     for library, its in _libraries(facts).items():
         said.setdefault(seed_vote.said(its), []).append(library)
-    seeded = ", ".join(f"{listed(libraries)} {how}" for how, libraries in said.items())
-    parts = [repeated_messages.summarize(name, loader, run) for name, loader in _loaders(facts).items()]
+    seeded = ", ".join(f"{words.some(libraries)} {how}" for how, libraries in said.items())
+    parts = [repeated_draws.summarize(name, loader, run) for name, loader in _loaders(facts).items()]
     return "; ".join([f"{seeded} on {ranges.count(len(facts), 'rank')}", *parts])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from preflight.check import ranges
-from preflight.checks.train.shared.divergence import Divergence, Pair, Point
+from preflight.checks.train.shared.divergence import Divergence, Point, TrainingPair
 from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Furthest, Limits
 
@@ -20,7 +20,7 @@ Kind = Literal[
 class Case:
     """One variant on all ranks, and where it parts."""
 
-    pairs: Mapping[int, Pair]
+    pairs: Mapping[int, TrainingPair]
     limits: Limits
     divergence: Divergence
     clips: bool
@@ -49,7 +49,9 @@ class Meaning:
 # Whom it names
 
 
-def blamed(case: Case, kind: Kind, why: str, of: Callable[[Pair], str | None] = lambda _: None) -> Iterator[Meaning]:
+def blamed(
+    case: Case, kind: Kind, why: str, of: Callable[[TrainingPair], str | None] = lambda _: None
+) -> Iterator[Meaning]:
     """Each of those that differ first, where they are to blame; else nobody."""
     if not case.divergence.blamed:
         yield unblamed(case, kind, why, of(case.pairs[min(case.divergence.first)]))
@@ -74,7 +76,7 @@ def named(case: Case, kind: Kind, rank: int, why: str, parameter: str | None) ->
     return Meaning(kind, f"{_told(point, case, rank)}{why}", point, rank, parameter, others)
 
 
-def parameter_of(pair: Pair, moment: compare.Moment) -> str | None:
+def parameter_of(pair: TrainingPair, moment: compare.Moment) -> str | None:
     furthest = pair.apart["own"].get(moment) or pair.apart["whole"].get(moment)
     return furthest["parameter"].partition(" ")[0] if furthest and furthest["off"] else None
 
