@@ -8,8 +8,6 @@ from preflight.train_smoke.compare import Curve, Number, Quantity, Spread
 
 
 class Bits(TypedDict):
-    """One training."""
-
     curve: Curve
     tensors: list[tuple[str, str]]
     """A hash of each tensor's bits, by moment and name, in the model's order: ("gradient head.weight", "61cba477")."""
@@ -25,8 +23,6 @@ class TrainedTwice(TypedDict):
 
 
 class FirstDifference(NamedTuple):
-    """The first value that differs."""
-
     place: int
     """In the order in which a training makes its values."""
     step: int

@@ -60,7 +60,6 @@ class GradientWatch:
             module.register_forward_pre_hook(functools.partial(self._begins, f"{prefix}." if prefix else ""))
 
     def begin(self, step: int) -> None:
-        """Before a step."""
         self._own.clear()
         self._torn = False
         self._step = f"step {step}"

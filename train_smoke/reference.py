@@ -23,8 +23,6 @@ from preflight.train_smoke.wrapped import Wrapped, unmarked
 
 @dataclass(frozen=True)
 class Reference:
-    """Of one task and recipe."""
-
     curve: Curve
     """Of the batch in parts: losses and own gradients are those of this rank's own part."""
     kept: KeptTensors

@@ -26,8 +26,6 @@ MOST_NOTES = 8
 
 
 class Facts(TypedDict):
-    """What a rank measures alone."""
-
     kind: DeviceKind
     whole: Bits
     """On the whole batch at once."""
@@ -40,7 +38,6 @@ class Facts(TypedDict):
 
 
 def run(task: TrainingTask, doing: Callable[[str], None], recipe: Recipe = Recipe()) -> Facts:  # noqa: B008 -- it is frozen
-    """Trains alone, and again."""
     with warnings.catch_warnings(record=True) as told, deterministic_arithmetic(task.threads):
         warnings.simplefilter("always")
         doing("training alone")

@@ -22,8 +22,6 @@ class TrainedAlone(TypedDict):
 
 
 class Compared(TypedDict):
-    """One variant."""
-
     recipe: str
     """The name of its entry in `Facts.alone`."""
     unfit: str
@@ -34,8 +32,6 @@ class Compared(TypedDict):
 
 
 class Facts(TypedDict):
-    """What a rank measures of a strategy."""
-
     alone: dict[str, TrainedAlone]
     """By the recipe's name."""
     variants: dict[str, Compared]

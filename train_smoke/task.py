@@ -56,8 +56,6 @@ class Recipe:
 
 
 class Rates(NamedTuple):
-    """Learning rates."""
-
     sgd: float = LEARNING_RATE
     adamw: float = ADAMW_RATE
 

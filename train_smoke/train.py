@@ -108,7 +108,6 @@ class TensorComparison:
             self._own[moment] = _furthest(own_off)
 
     def apart(self) -> Apart:
-        """What was seen."""
         common, own, all_ = self._along
         along = Along(times=as_json(common / own), share=as_json(common**2 / own / all_)) if own and all_ else None
         common, own, all_ = self._like
@@ -160,8 +159,6 @@ def _rounded(tensor: Tensor) -> Tensor:
 
 @dataclass
 class Trained:
-    """What a training came to."""
-
     curve: Curve
     kept: KeptTensors
     """Its tensors; empty where it was held against another one."""

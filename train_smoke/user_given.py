@@ -23,8 +23,6 @@ EXPECTED = "expected (model, batch, loss_fn)"
 
 
 class MistakeFacts(TypedDict):
-    """A mistake as facts."""
-
     kind: str
     text: str
     file: str | None
@@ -40,7 +38,6 @@ class ModelMistake(Exception):  # noqa: N818 -- the user's, told as a finding
         self.kind, self.text, self.evidence = kind, sentence, evidence
 
     def to_json(self) -> MistakeFacts:
-        """Facts."""
         return MistakeFacts(kind=self.kind, text=self.text, file=None, line=None, evidence=self.evidence)
 
 

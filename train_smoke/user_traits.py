@@ -33,8 +33,6 @@ class Incomparable(Exception):  # noqa: N818 -- a reason to skip, not an error
 
 @dataclass(frozen=True)
 class Traits:
-    """What was seen of a model."""
-
     unused: list[str]
     """Parameters that get no gradient from the loss of the whole batch."""
     unused_here: list[str]
@@ -71,7 +69,6 @@ def without_dropout(model: nn.Module) -> list[str]:
 
 
 def batch_norms(model: nn.Module) -> list[str]:
-    """Names of the modules that normalise by the batch."""
     return [name or type(module).__name__ for name, module in model.named_modules() if _by_batch(module)]
 
 

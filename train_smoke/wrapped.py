@@ -149,8 +149,6 @@ class Wrapped:
 
 @dataclass(frozen=True)
 class StrategySetting:
-    """What a strategy is put up in."""
-
     group: torch.distributed.ProcessGroup
     device: torch.device
     ranks: int
@@ -160,8 +158,6 @@ class StrategySetting:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train."""
-
     wrap: Callable[[nn.Module, StrategySetting], Wrapped]
     recipe: Recipe = field(default_factory=Recipe)
     in_pieces: bool = False

@@ -151,8 +151,6 @@ def _that_fit(asked: list[Asked]) -> Iterator[Asked]:
 
 @dataclass(frozen=True)
 class _Ranks:
-    """All members, which count together."""
-
     ctx: Context
     group: "torch.distributed.ProcessGroup | None"
     """None of a single one."""

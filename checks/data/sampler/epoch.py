@@ -31,8 +31,6 @@ a node full of ranks wait for each other."""
 
 
 class Ids:
-    """Of one epoch, in their order."""
-
     def __init__(self) -> None:
         self.values = array("q")
         self.dropped = array("q")

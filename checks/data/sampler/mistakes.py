@@ -10,19 +10,19 @@ from preflight.checks.data.shared.readings import Facts, LoaderMistake
 
 USER_ERROR = Code(
     "The function, the loader or its dataset raises.",
-    fix="Mend it at the line that is named; with --report DIR the whole stack is in DIR/logs.",
+    fix="Fix it at the line shown; the whole stack is in the evidence, and with --report DIR in DIR/logs.",
 )
 WRONG_RETURN = Code(
     "The function does not return a loader, or a list or a dict of loaders.",
     fix="Let it return what the training loop iterates, such as a DataLoader: see docs/data.md.",
 )
 STUCK = Code(
-    "The function or the loader does not go on.",
+    "The function or the loader hangs.",
     fix="Look at the line that is named: what does it wait for? If it only needs longer: "
     "--set data.sampler.patience_s=SECONDS.",
 )
 OTHER_LOADERS = Code(
-    "Ranks have other loaders than others.",
+    "Ranks returned different loaders.",
     fix="Return the same loaders on all ranks; a rank that has none waits for the others in the first collective.",
 )
 NUMBERS = re.compile(r"\d+")

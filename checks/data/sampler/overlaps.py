@@ -46,8 +46,6 @@ class RankPair:
 
 @dataclass(frozen=True, eq=False)
 class Overlaps:
-    """Of one epoch."""
-
     epochs: Mapping[int, Epoch]
 
     @cached_property
@@ -68,12 +66,10 @@ class Overlaps:
 
     @cached_property
     def looked(self) -> int:
-        """Samples that were compared."""
         return sum(len(epoch["shown"]) for epoch in self.epochs.values())
 
     @cached_property
     def is_all(self) -> bool:
-        """Whether every rank shows all that it has."""
         return all(shows_all(epoch) for epoch in self.epochs.values())
 
     @cached_property

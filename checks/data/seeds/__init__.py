@@ -51,7 +51,7 @@ SECONDS = option(seconds, 30.0, "for all loaders together; after it the rest is 
 PATIENCE_S = option(seconds, 30.0, "seconds that the workers of one loader may take")
 
 SOME_DIFFER = Code(
-    "A random generator is seeded alike on most ranks, and otherwise on some.",
+    "A random generator is seeded alike on most ranks, and differently on some.",
     fix="Seed all ranks alike, or each by its rank; look for a seed under `if rank == 0`, or from the environment.",
 )
 WEIGHTS_DIFFER = Code(
@@ -112,7 +112,6 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _loaders(facts: Mapping[int, Facts]) -> dict[str, dict[int, Draws]]:
-    """By name, and by rank."""
     found: dict[str, dict[int, Draws]] = {}
     for rank in sorted(facts):
         for draws in facts[rank]["loaders"]:
@@ -158,7 +157,7 @@ def _weights_and_dropout(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         counted = seed_vote.seeds(torch)
         what = f"torch is seeded {counted.usual} on {ranks}, but has drawn otherwise since"
         if not counted.unanimous:
-            what = f"torch is seeded unlike {after} ({counted.sides(2)})"
+            what = f"torch is seeded differently {after} ({counted.sides(2)})"
         yield WEIGHTS_DIFFER.info(f"{what}, weights that are made then differ between {ranks}")
 
 

@@ -122,7 +122,7 @@ WORKERS_REPEAT = Code(
     "np.random.seed(torch.initial_seed() % 2**32).",
 )
 RANKS_REPEAT = Code(
-    "Ranks that read unlike samples draw the same random numbers for them.",
+    "Ranks that read different samples draw the same random numbers for them.",
     fix="Give the DataLoader generator=torch.Generator().manual_seed(seed + rank); a worker_init_fn is to seed from "
     "torch.initial_seed().",
 )
@@ -141,7 +141,6 @@ OWN_BY_RANK = "Seed {generator} by the rank, too."
 
 
 def judge(name: str, loader: Mapping[int, Draws], run: Run) -> Iterator[Finding]:
-    """Of one loader, by rank."""
     found = list(repeats(loader, _data(name, run)))
     inside = {generator for repeat in found if repeat.kind == "workers" for generator in repeat.generators}
     for repeat in found:
@@ -206,7 +205,6 @@ def _finding(repeat: Repeat, found: list[Repeat], loader: Mapping[int, Draws], n
 
 
 def _said(repeat: Repeat, also: set[str]) -> str:
-    """What was measured and what was expected."""
     more = " in both epochs" if repeat.kind == "workers" and "epochs" in also else ""
     more += ", and as other ranks do" if repeat.kind == "workers" and "ranks" in also else ""
     begin = (

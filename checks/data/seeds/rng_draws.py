@@ -32,8 +32,6 @@ class FirstDraws(TypedDict):
 
 
 class Named(TypedDict):
-    """A function or a class."""
-
     name: str
     file: str | None
     """Where it begins, if it is the user's own code; and the line."""
@@ -124,7 +122,6 @@ def _set_epoch(loaders: list[Any], epoch: int, waiting: Waiting) -> None:
 
 
 def _looks(start: "_Start", epoch: int, waiting: Waiting) -> list[FirstDraws]:
-    """Raises UserError and Stuck."""
     expected = max(start.workers, 1)
     found: dict[int, dict[str, str]] = {}
     with waiting.iterating(start, "the start of DataLoader workers") as iterator:

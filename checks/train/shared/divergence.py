@@ -49,8 +49,6 @@ def _largest(quantity: compare.Quantity) -> Callable[[TrainingPair], float]:
 
 
 class CurvePlace(NamedTuple):
-    """One value of a training."""
-
     step: int
     quantity: Quantity
 
@@ -197,5 +195,4 @@ def in_sync(pairs: Iterable[TrainingPair], limits: Limits) -> bool:
 
 
 def is_whole(quantity: Quantity) -> bool:
-    """Whether it is of the gradient after ranks have exchanged it."""
     return quantity in WHOLE or quantity == "gradient"

@@ -51,7 +51,6 @@ Told = Literal["norms", "losses"]
 
 
 def _first_text(norms: Listed, losses: Listed) -> tuple[int, Told, dict[int, Number]] | None:
-    """Step, quantity, and by rank what is no number."""
     named: tuple[tuple[Told, Listed], ...] = (("losses", losses), ("norms", norms))
     for step in range(max(map(len, norms.values()), default=0)):
         for quantity, values in named:

@@ -124,7 +124,6 @@ def _clipped_to(case: Case) -> float | None:
 
 
 def _numbers(curve: Curve, norms: Quantity, prints: Quantity) -> list[tuple[float, float]]:
-    """Norm and signed sum at each step."""
     return [(float(norm), float(print_)) for norm, print_ in zip(curve[norms], curve[prints], strict=False)]
 
 

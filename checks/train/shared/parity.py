@@ -25,7 +25,7 @@ NOT_FINITE = Code(
     fix="Run the check again: if it is the same rank, test its device; if it is none, run --only comm.",
 )
 WRONG_START = Code(
-    "Under the strategy training starts from other weights than alone.",
+    "Under the strategy training starts from different weights than alone.",
     fix="Look for what loads or draws weights while the model is wrapped; run the check again: if it is the same rank, "
     "test its device's memory.",
 )
@@ -136,8 +136,6 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
 
 @dataclass(frozen=True)
 class VariantFault:
-    """One thing that is wrong with a variant."""
-
     variant: str
     meaning: Meaning
     evidence: Mapping[str, Any]

@@ -34,8 +34,6 @@ class Case:
 
 @dataclass(frozen=True)
 class Meaning:
-    """One thing that is wrong."""
-
     kind: Kind
     told: str
     """With the measured and the expected value."""
@@ -62,7 +60,6 @@ def blamed(
 
 
 def unblamed(case: Case, kind: Kind, why: str, parameter: str | None = None) -> Meaning:
-    """Where nobody can be named."""
     rank = min(case.divergence.first)
     differ = f"{len(case.divergence.first):,} of {ranges.count(len(case.pairs), 'rank')} differ there"
     told = f"{_told(case.point, case, rank)}{why} (rank {rank}'s; {differ})"
@@ -70,7 +67,6 @@ def unblamed(case: Case, kind: Kind, why: str, parameter: str | None = None) -> 
 
 
 def named(case: Case, kind: Kind, rank: int, why: str, parameter: str | None) -> Meaning:
-    """One rank that has done wrong, whoever sees it."""
     point = case.divergence.first.get(rank, case.point)
     others = tuple(other for other in case.divergence.ranks if other != rank)
     return Meaning(kind, f"{_told(point, case, rank)}{why}", point, rank, parameter, others)
@@ -113,7 +109,6 @@ def _percent(off: compare.Number) -> str:
 
 
 def how_far(furthest: Furthest) -> str:
-    """Which tensor, and by how much."""
     if furthest["off"] == "inf":
         return f"{furthest['parameter']}'s, which is missing"
     return f"{furthest['parameter']}'s, off by {_percent(furthest['off'])} of its largest element"

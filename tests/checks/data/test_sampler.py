@@ -151,7 +151,7 @@ def test_content_that_differs_everywhere_under_a_sampler_for_all_ranks_is_nobody
 def test_a_dataset_of_each_rank_is_not_compared_and_that_is_said() -> None:
     one = only(SOUND["own shuffle of own part"])
     assert (one["severity"], one["slug"]) == ("info", "not_proven")
-    assert "ranks have 4 unlike datasets" in one["message"]
+    assert "ranks have 4 different datasets" in one["message"]
     assert "disjoint" not in summary(SOUND["own shuffle of own part"])
 
 
@@ -217,7 +217,7 @@ def test_data_parallel_ranks_are_counted() -> None:
     made = own(lambda order: dealt(order, 4))
     one = only(made, data_parallel=2)
     assert one["slug"] == "wrong_data_parallel"
-    assert "4 unlike orders of samples on 4 ranks, expected data_parallel=2" in one["message"]
+    assert "4 different orders of samples on 4 ranks, expected data_parallel=2" in one["message"]
     assert slugs(made, data_parallel=3) == ["wrong_data_parallel"]
     assert found(made, data_parallel=4) == []
 
@@ -270,7 +270,7 @@ def test_one_rank_repeats_another(exact: bool) -> None:
     one = only(own(lambda order: [dealt(order, 4)[rank] for rank in (0, 0, 2, 3)], exact=exact))
     assert (one["slug"], one["where"], one["noticed_by"]) == ("overlap", {}, "0-1")
     assert one["message"].startswith("ranks 0-1 see the same 6 samples, such as index ")
-    assert "6 times a sample comes again, and 6 of 24 are seen by nobody" in one["message"]
+    assert "6 times a sample comes again, and 6 of 24 are read by no rank" in one["message"]
 
 
 def test_one_rank_repeats_another_in_millions() -> None:
@@ -315,7 +315,7 @@ def test_one_sample_on_two_ranks_and_one_on_none() -> None:
     parts = [dealt(shuffled(4000, number), 4) for number in (0, 1)]
     parts = [[ids[0], [ids[0][0], *ids[1][1:]], ids[2], ids[3]] for ids in parts]
     one = only(read(*parts, length=4000))
-    assert one["slug"] == "overlap" and "1 of 4,000 are seen by nobody" in one["message"]
+    assert one["slug"] == "overlap" and "1 of 4,000 are read by no rank" in one["message"]
 
 
 def test_a_half_that_nobody_sees() -> None:
