@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from preflight.check import Context, Job
-from preflight.checks.data.sampler import aggregate, lowest_hashes
+from preflight.checks.data.sampler import aggregate, epoch
 from preflight.checks.data.shared.readings import Together
 from preflight.engine import store_client
 
@@ -46,7 +46,7 @@ def count(ctx: Context, ids: torch.Tensor, samples: int) -> list[Together]:
     whole = {("", 0): aggregate.Whole(ids, samples)}
     found = aggregate.together(ctx, whole, None, ENOUGH_S, time.monotonic() + ENOUGH_S)
     counted = time.perf_counter()
-    lowest_hashes.shown(ids, len(ctx.members))
+    epoch.shown(ids, len(ctx.members))
     if ctx.group_rank == 0:
         shown_ms = (time.perf_counter() - counted) * 1e3
         print(f"    counted in {counted - start:.2f} s; the lowest hashes of a rank {shown_ms:.1f} ms")

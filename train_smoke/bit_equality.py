@@ -8,14 +8,12 @@ from preflight.train_smoke.compare import Curve, Number, Quantity, Spread
 
 
 class Bits(TypedDict):
-    """One training."""
-
     curve: Curve
     tensors: list[tuple[str, str]]
     """A hash of each tensor's bits, by moment and name, in the model's order: ("gradient head.weight", "61cba477")."""
 
 
-class Twice(TypedDict):
+class TrainedTwice(TypedDict):
     """The same training, done twice, where it did not give the same bits."""
 
     once: Bits
@@ -24,9 +22,7 @@ class Twice(TypedDict):
     """How far from each other."""
 
 
-class Unlike(NamedTuple):
-    """The first value that differs."""
-
+class FirstDifference(NamedTuple):
     place: int
     """In the order in which a training makes its values."""
     step: int
@@ -47,14 +43,14 @@ WORDS: dict[Quantity, str] = {
 """Of trainings alone."""
 
 
-def first_unlike(measured: Bits, expected: Bits) -> Unlike | None:
+def first_unlike(measured: Bits, expected: Bits) -> FirstDifference | None:
     """In the order in which a training makes its values; None where all are equal."""
     steps = len(expected["curve"]["losses"])
     tensors = dict(measured["tensors"]), dict(expected["tensors"])
     for number, place in enumerate(_places(steps, {**tensors[1], **tensors[0]})):
         values = place.of(measured["curve"], tensors[0]), place.of(expected["curve"], tensors[1])
         if values[0] != values[1]:
-            return Unlike(number, place.step, place.parameter, place.what, *_told(*values))
+            return FirstDifference(number, place.step, place.parameter, place.what, *_told(*values))
     return None
 
 

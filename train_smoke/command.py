@@ -39,7 +39,6 @@ def translated(arguments: list[str], variants: Mapping[str, Mapping[str, str]]) 
 
 
 def main() -> NoReturn:
-    """The command, to its exit."""
     preflight_command.main(sys.argv[1:], lambda arguments: translated(arguments, VARIANTS))
 
 

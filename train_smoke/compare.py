@@ -165,8 +165,6 @@ def spread(again: Curve, once: Curve, apart: Apart) -> Spread:
 
 
 def wider(spread: Spread, other: Spread) -> Spread:
-    """The larger of each."""
-
     def most(a: Number, b: Number) -> Number:
         return a if isinstance(a, str) else b if isinstance(b, str) else max(a, b)
 

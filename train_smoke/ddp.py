@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from preflight.train_smoke.names import PLAIN
 from preflight.train_smoke.task import Recipe
-from preflight.train_smoke.wrapped import Setting, Variant, Wrapped
+from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped
 
 BUCKET_MB = 0.1
 """Some buckets of gradients, so that several all-reduces are under way as with a large model."""
@@ -21,7 +21,7 @@ class UnderDdp(Wrapped):
 
     module: DistributedDataParallel
 
-    def __init__(self, plain: nn.Module, setting: Setting, **options: Any) -> None:
+    def __init__(self, plain: nn.Module, setting: StrategySetting, **options: Any) -> None:
         given = {"process_group": setting.group, "bucket_cap_mb": BUCKET_MB, **options}
         super().__init__(DistributedDataParallel(plain, **given), plain)
 
@@ -36,11 +36,11 @@ class Joined(UnderDdp):
         return Join([self.module])
 
 
-def _plain(plain: nn.Module, setting: Setting) -> Wrapped:
+def _plain(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     return UnderDdp(plain, setting)
 
 
-def _bucket_view(plain: nn.Module, setting: Setting) -> Wrapped:
+def _bucket_view(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     return UnderDdp(plain, setting, gradient_as_bucket_view=True)
 
 

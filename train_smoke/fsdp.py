@@ -18,7 +18,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_polic
 
 from preflight.train_smoke.sharded import Sharded
 from preflight.train_smoke.task import Recipe
-from preflight.train_smoke.wrapped import Setting, Variant, Wrapped, blocks, is_apart, shapes_of, shards
+from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped, blocks, is_apart, shapes_of, shards
 
 Policy = Callable[..., Any] | CustomPolicy
 """Which modules become units of their own, as torch takes it."""
@@ -36,7 +36,7 @@ class UnderFsdp(Sharded):
 
 def _wrapped(
     plain: nn.Module,
-    setting: Setting,
+    setting: StrategySetting,
     *,
     policy: Callable[[nn.Module], Policy] | None = None,
     strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD,
@@ -63,7 +63,7 @@ def _wrapped(
     return wrapped
 
 
-def _hybrid_groups(setting: Setting) -> tuple[torch.distributed.ProcessGroup, torch.distributed.ProcessGroup]:
+def _hybrid_groups(setting: StrategySetting) -> tuple[torch.distributed.ProcessGroup, torch.distributed.ProcessGroup]:
     """Of this rank: neighbours, who cut the parameters among them; and those who keep the same pieces."""
     rank, size = setting.group.rank(), shards(setting.ranks)
     first = rank // size * size
@@ -111,12 +111,14 @@ def _by_function(plain: nn.Module) -> Policy:
     return CustomPolicy(lambda module: id(module) in chosen)
 
 
-def _needs_pinned_memory(setting: Setting) -> str:
+def _needs_pinned_memory(setting: StrategySetting) -> str:
     """FSDP1 pins the pages of what it offloads, which is an accelerator's driver's work (torch 2.13 raises without)."""
     return "" if setting.device.type != "cpu" else "FSDP1 offloads from a GPU only"
 
 
-def _variant(recipe: Recipe | None = None, unfit: Callable[[Setting], str] | None = None, **options: Any) -> Variant:
+def _variant(
+    recipe: Recipe | None = None, unfit: Callable[[StrategySetting], str] | None = None, **options: Any
+) -> Variant:
     return Variant(functools.partial(_wrapped, **options), recipe or Recipe(), unfit=unfit)
 
 

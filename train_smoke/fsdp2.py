@@ -15,10 +15,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from preflight.train_smoke.names import PLAIN
 from preflight.train_smoke.sharded import Sharded
 from preflight.train_smoke.task import Recipe
-from preflight.train_smoke.wrapped import Setting, Variant, Wrapped, blocks, shapes_of, shards
+from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped, blocks, shapes_of, shards
 
 
-def _sharded(plain: nn.Module, setting: Setting, *, checkpoint: bool = False, **options: Any) -> Wrapped:
+def _sharded(plain: nn.Module, setting: StrategySetting, *, checkpoint: bool = False, **options: Any) -> Wrapped:
     """Each block, then the whole: what is in no block belongs to the root."""
     shapes = shapes_of(plain)
     units = blocks(plain)
@@ -44,28 +44,28 @@ def _checkpointed(plain: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
     return [wrappers[id(unit)] for unit in units]
 
 
-def _plain(plain: nn.Module, setting: Setting) -> Wrapped:
+def _plain(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     return _sharded(plain, setting)
 
 
-def _keep(plain: nn.Module, setting: Setting) -> Wrapped:
+def _keep(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     return _sharded(plain, setting, reshard_after_forward=False)
 
 
-def _reshard_to(plain: nn.Module, setting: Setting) -> Wrapped:
+def _reshard_to(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     return _sharded(plain, setting, reshard_after_forward=shards(setting.ranks))
 
 
-def _mixed(plain: nn.Module, setting: Setting) -> Wrapped:
+def _mixed(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     return _sharded(plain, setting, mp_policy=policy)
 
 
-def _offload(plain: nn.Module, setting: Setting) -> Wrapped:
+def _offload(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     return _sharded(plain, setting, offload_policy=CPUOffloadPolicy(pin_memory=setting.device.type != "cpu"))
 
 
-def _checkpoint(plain: nn.Module, setting: Setting) -> Wrapped:
+def _checkpoint(plain: nn.Module, setting: StrategySetting) -> Wrapped:
     return _sharded(plain, setting, checkpoint=True)
 
 

@@ -41,7 +41,7 @@ def together(each: Iterable[Tensor]) -> tuple[float, float]:
     return float(norms.norm()), float(prints.sum())
 
 
-class Watch:
+class GradientWatch:
     """Of one model. It must see the model before a strategy wraps it, and so knows the parameters by their names.
 
     The tensors that a forward pass works with are looked up as each module begins: FSDP puts others there than those
@@ -60,7 +60,6 @@ class Watch:
             module.register_forward_pre_hook(functools.partial(self._begins, f"{prefix}." if prefix else ""))
 
     def begin(self, step: int) -> None:
-        """Before a step."""
         self._own.clear()
         self._torn = False
         self._step = f"step {step}"

@@ -25,7 +25,7 @@ class Memory(TypedDict):
     that were freed, and one training takes what another one has left."""
 
 
-class Probe:
+class PeakWatch:
     """Watches the peak while it is on: what is gathered to be compared is not counted."""
 
     def __init__(self, device: torch.device) -> None:

@@ -14,20 +14,18 @@ from torch import Tensor, nn
 from preflight.train_smoke import compare
 from preflight.train_smoke.batch import Cut, Part, each
 from preflight.train_smoke.compare import Curve, Spread
-from preflight.train_smoke.gradient_watch import Signs, Watch
-from preflight.train_smoke.task import Recipe, Task
-from preflight.train_smoke.train import InBfloat16, Kept, Trained, Training, on_cpu
+from preflight.train_smoke.gradient_watch import GradientWatch, Signs
+from preflight.train_smoke.task import Recipe, TrainingTask
+from preflight.train_smoke.train import InBfloat16, KeptTensors, Trained, Training, on_cpu
 from preflight.train_smoke.user_given import is_out_of_memory
 from preflight.train_smoke.wrapped import Wrapped, unmarked
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Of one task and recipe."""
-
     curve: Curve
     """Of the batch in parts: losses and own gradients are those of this rank's own part."""
-    kept: Kept
+    kept: KeptTensors
     spread: Spread
 
 
@@ -35,7 +33,7 @@ _made: dict[tuple[str, Recipe, int, int], Reference] = {}
 """In this worker: by the task's name, the recipe, and which rank of how many."""
 
 
-def of(task: Task, recipe: Recipe) -> Reference:
+def of(task: TrainingTask, recipe: Recipe) -> Reference:
     """Trains it, or has it from a check before."""
     key = task.name, recipe, task.cut.rank, task.cut.ranks
     if key not in _made:
@@ -48,7 +46,7 @@ def forget() -> None:
     _made.clear()
 
 
-def _trained(task: Task, recipe: Recipe) -> Reference:
+def _trained(task: TrainingTask, recipe: Recipe) -> Reference:
     in_parts = alone(task, recipe)
     in_parts.kept.own = _own_gradient(task, recipe)
     again = [_alone_nudged(task, recipe, in_parts.kept)]
@@ -58,7 +56,7 @@ def _trained(task: Task, recipe: Recipe) -> Reference:
     return Reference(in_parts.curve, in_parts.kept, functools.reduce(compare.wider, spreads))
 
 
-def _alone_nudged(task: Task, recipe: Recipe, against: Kept) -> Trained:
+def _alone_nudged(task: TrainingTask, recipe: Recipe, against: KeptTensors) -> Trained:
     """With weights and batch moved by one rounding; with the weights alone, where the code refuses that batch."""
     try:
         return alone(_nudged(task, _nudged_cut(task.cut)), recipe, against=against)
@@ -82,10 +80,10 @@ class Alone(Wrapped):
                 parameter.grad /= self._times
 
 
-def alone(task: Task, recipe: Recipe, *, whole: bool = False, against: Kept | None = None) -> Trained:
+def alone(task: TrainingTask, recipe: Recipe, *, whole: bool = False, against: KeptTensors | None = None) -> Trained:
     """One training in this process, with the batch in parts, that count as they do on the ranks, or whole."""
     plain = task.new()
-    watch = Watch(plain, Signs(plain), unmarked)
+    watch = GradientWatch(plain, Signs(plain), unmarked)
     times = 1 if whole else task.cut.ranks
     wrapped = Alone(InBfloat16(plain) if recipe.mixed else plain, plain, times)
     steps = [task.cut.whole if whole else task.cut.parts] * task.steps
@@ -94,7 +92,7 @@ def alone(task: Task, recipe: Recipe, *, whole: bool = False, against: Kept | No
     return Training(task, recipe, wrapped, watch, times=times, against=against).run(steps)
 
 
-def _own_gradient(task: Task, recipe: Recipe) -> dict[str, Tensor]:
+def _own_gradient(task: TrainingTask, recipe: Recipe) -> dict[str, Tensor]:
     """Of this rank's own part, as it goes into the mean over the ranks."""
     plain = task.new()
     with recipe.forward(task.device):
@@ -103,7 +101,7 @@ def _own_gradient(task: Task, recipe: Recipe) -> dict[str, Tensor]:
     return {name: on_cpu(parameter.grad) for name, parameter in plain.named_parameters() if parameter.grad is not None}
 
 
-def _nudged(task: Task, cut: Cut) -> Task:
+def _nudged(task: TrainingTask, cut: Cut) -> TrainingTask:
     """The task on another cut, its weights moved by one unit in the last place."""
     random = torch.Generator().manual_seed(1)
 

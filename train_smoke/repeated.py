@@ -6,6 +6,7 @@ can be held against each other; and with the batch in parts, against which the s
 
 import ctypes
 import hashlib
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -13,24 +14,22 @@ from typing import TypedDict
 
 from torch import Tensor
 
-from preflight.train_smoke import compare, kind, reference
-from preflight.train_smoke.bit_equality import Bits, Twice
+from preflight.sdk.arithmetic import DeviceKind, kind_of
+from preflight.train_smoke import compare, reference
+from preflight.train_smoke.bit_equality import Bits, TrainedTwice
 from preflight.train_smoke.compare import MOMENTS, Curve, Spread
-from preflight.train_smoke.task import Recipe, Task, plain_arithmetic
-from preflight.train_smoke.train import Comparison, Kept
+from preflight.train_smoke.task import Recipe, TrainingTask, deterministic_arithmetic
+from preflight.train_smoke.train import KeptTensors, TensorComparison
 
 MOST_NOTES = 8
 """Operations without a fixed order that are told of."""
 
 
 class Facts(TypedDict):
-    """What a rank measures alone."""
-
-    kind: dict[str, str]
-    """See kind.of: ranks of equal kind owe each other equal bits."""
+    kind: DeviceKind
     whole: Bits
     """On the whole batch at once."""
-    unlike: dict[str, Twice]
+    unlike: dict[str, TrainedTwice]
     """Trainings that gave other bits when done again: "whole" and "parts". Empty where all is well."""
     spread: Spread
     """How far sound trainings on this hardware are apart, as its own roundings show (reference.py)."""
@@ -38,9 +37,8 @@ class Facts(TypedDict):
     """Operations that have no deterministic form here, as torch says: other bits are then no proof of anything."""
 
 
-def run(task: Task, doing: Callable[[str], None], recipe: Recipe = Recipe()) -> Facts:  # noqa: B008 -- it is frozen
-    """Trains alone, and again."""
-    with warnings.catch_warnings(record=True) as told, plain_arithmetic(task.threads):
+def run(task: TrainingTask, doing: Callable[[str], None], recipe: Recipe = Recipe()) -> Facts:  # noqa: B008 -- it is frozen
+    with warnings.catch_warnings(record=True) as told, deterministic_arithmetic(task.threads):
         warnings.simplefilter("always")
         doing("training alone")
         expected = reference.of(task, recipe)
@@ -50,9 +48,9 @@ def run(task: Task, doing: Callable[[str], None], recipe: Recipe = Recipe()) -> 
         doing("training alone on the whole batch, twice")
         whole = _trained(task, recipe, whole=True)
         unlike["whole"] = _unlike(whole, _trained(task, recipe, whole=True))
-        its_kind = kind.of(task.device)
+        kind = kind_of(task.device, os.environ)
     return {
-        "kind": its_kind,
+        "kind": kind,
         "whole": bits(*whole),
         "unlike": {name: found for name, found in unlike.items() if found},
         "spread": expected.spread,
@@ -60,22 +58,22 @@ def run(task: Task, doing: Callable[[str], None], recipe: Recipe = Recipe()) -> 
     }
 
 
-def _trained(task: Task, recipe: Recipe, *, whole: bool) -> tuple[Curve, Kept]:
+def _trained(task: TrainingTask, recipe: Recipe, *, whole: bool) -> tuple[Curve, KeptTensors]:
     trained = reference.alone(task, recipe, whole=whole)
     return trained.curve, trained.kept
 
 
-def _unlike(once: tuple[Curve, Kept], again: tuple[Curve, Kept]) -> Twice | None:
+def _unlike(once: tuple[Curve, KeptTensors], again: tuple[Curve, KeptTensors]) -> TrainedTwice | None:
     bits_once, bits_again = bits(*once), bits(*again)
     if bits_once == bits_again:
         return None
-    comparison = Comparison(once[1], {})
+    comparison = TensorComparison(once[1], {})
     for moment in MOMENTS:
         comparison.see(moment, iter(again[1].at(moment).items()))
-    return Twice(once=bits_once, again=bits_again, apart=compare.spread(again[0], once[0], comparison.apart()))
+    return TrainedTwice(once=bits_once, again=bits_again, apart=compare.spread(again[0], once[0], comparison.apart()))
 
 
-def bits(curve: Curve, kept: Kept) -> Bits:
+def bits(curve: Curve, kept: KeptTensors) -> Bits:
     """Of a training whose tensors were kept."""
     every = ((moment, name, tensor) for moment in MOMENTS for name, tensor in kept.at(moment).items())
     return Bits(curve=curve, tensors=[(f"{moment} {name}", _hash(tensor)) for moment, name, tensor in every])

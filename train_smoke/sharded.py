@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from preflight.train_smoke.wrapped import Place, Setting, Values, Wrapped, plain_name
+from preflight.train_smoke.wrapped import ShardRange, StrategySetting, Values, Wrapped, plain_name
 
 TOGETHER = 2**20
 """Elements of a rank that are gathered at once, at most, where one parameter has no more: 4 MiB, after which a gather's
@@ -24,7 +24,7 @@ class Sharded(Wrapped):
         self,
         module: nn.Module,
         plain: nn.Module,
-        setting: Setting,
+        setting: StrategySetting,
         shapes: Mapping[str, torch.Size],
         group: torch.distributed.ProcessGroup | None,
     ) -> None:
@@ -48,11 +48,11 @@ class Sharded(Wrapped):
             for name, whole in self._whole(kept, self._anywhere(kept)):
                 yield f"{name} {kind}", whole
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, ShardRange]:
         if self._group is None:
             return {}
         rank = self._group.rank()
-        return {name: Place(sum(counts[:rank]), counts[rank]) for name, counts in self._counts.items()}
+        return {name: ShardRange(sum(counts[:rank]), counts[rank]) for name, counts in self._counts.items()}
 
     def _anywhere(self, pieces: Mapping[str, Tensor | None]) -> list[str]:
         """The names of which some rank has a piece with elements in it."""

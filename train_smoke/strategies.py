@@ -7,14 +7,14 @@ from typing import TypedDict
 
 from preflight.train_smoke import reference
 from preflight.train_smoke.compare import Apart, Curve, Spread
-from preflight.train_smoke.gradient_watch import Signs, Watch
-from preflight.train_smoke.memory import Memory, Probe
-from preflight.train_smoke.task import Task, plain_arithmetic
+from preflight.train_smoke.gradient_watch import GradientWatch, Signs
+from preflight.train_smoke.memory import Memory, PeakWatch
+from preflight.train_smoke.task import TrainingTask, deterministic_arithmetic
 from preflight.train_smoke.train import Training
-from preflight.train_smoke.wrapped import Doing, Mark, Setting, Variant, silent
+from preflight.train_smoke.wrapped import Doing, Mark, StrategySetting, Variant, silent
 
 
-class Expected(TypedDict):
+class TrainedAlone(TypedDict):
     """The training alone of one recipe."""
 
     curve: Curve
@@ -22,8 +22,6 @@ class Expected(TypedDict):
 
 
 class Compared(TypedDict):
-    """One variant."""
-
     recipe: str
     """The name of its entry in `Facts.alone`."""
     unfit: str
@@ -34,9 +32,7 @@ class Compared(TypedDict):
 
 
 class Facts(TypedDict):
-    """What a rank measures of a strategy."""
-
-    alone: dict[str, Expected]
+    alone: dict[str, TrainedAlone]
     """By the recipe's name."""
     variants: dict[str, Compared]
     """By the variant's name, in the order in which they ran."""
@@ -48,10 +44,12 @@ def variants_of(strategy: str) -> Mapping[str, Variant]:
     return found
 
 
-def run(task: Task, strategy: str, names: Iterable[str], setting: Setting, mark: Mark, doing: Doing = silent) -> Facts:
+def run(
+    task: TrainingTask, strategy: str, names: Iterable[str], setting: StrategySetting, mark: Mark, doing: Doing = silent
+) -> Facts:
     """All ranks together, with the same names."""
     facts = Facts(alone={}, variants={})
-    with plain_arithmetic(task.threads):
+    with deterministic_arithmetic(task.threads):
         for name in names:
             variant = variants_of(strategy)[name]
             unfit = variant.unfit(setting) if variant.unfit else ""
@@ -60,13 +58,13 @@ def run(task: Task, strategy: str, names: Iterable[str], setting: Setting, mark:
             if not unfit:
                 doing(f"{strategy}/{name}: training alone")
                 expected = reference.of(task, variant.recipe)
-                facts["alone"][variant.recipe.name] = Expected(curve=expected.curve, spread=expected.spread)
+                facts["alone"][variant.recipe.name] = TrainedAlone(curve=expected.curve, spread=expected.spread)
                 _run(task, f"{strategy}/{name}", variant, setting, mark, doing, expected, made)
     return facts
 
 
 def _run(
-    task: Task, name: str, variant: Variant, setting: Setting, mark: Mark, doing: Doing,
+    task: TrainingTask, name: str, variant: Variant, setting: StrategySetting, mark: Mark, doing: Doing,
     expected: reference.Reference, made: Compared,
 ) -> None:  # fmt: skip
     def marked(operation: str, step: str) -> AbstractContextManager[None]:
@@ -75,9 +73,9 @@ def _run(
     def do(what: str) -> None:
         doing(f"{name}, {what}")
 
-    probe = Probe(task.device)
+    probe = PeakWatch(task.device)
     plain = task.new()
-    watch = Watch(plain, Signs(plain), marked)
+    watch = GradientWatch(plain, Signs(plain), marked)
     do("wrapping the model")
     with marked("wrapping the model", ""):
         wrapped = variant.wrap(plain, setting)

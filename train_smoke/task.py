@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from preflight.sdk.arithmetic import plain_arithmetic
 from preflight.train_smoke import batch, model
 from preflight.train_smoke.batch import Cut
 from preflight.train_smoke.names import PLAIN, STEPS
@@ -55,14 +56,12 @@ class Recipe:
 
 
 class Rates(NamedTuple):
-    """Learning rates."""
-
     sgd: float = LEARNING_RATE
     adamw: float = ADAMW_RATE
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """A model, its batch and its loss, as one rank has them."""
 
     name: str
@@ -78,7 +77,7 @@ class Task:
     steps: int = STEPS
 
 
-def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED) -> Task:
+def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED) -> TrainingTask:
     """The small transformer, on tokens of which each tells the next one. `rank` is the number in the group; `seed`
     changes weights and tokens."""
     row = torch.arange(min(ranks, DISTINCT) * ROWS)
@@ -88,7 +87,7 @@ def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED
     tokens = torch.stack(columns, dim=1).to(device)
     rows = [[sharer % DISTINCT * ROWS + place for place in range(ROWS)] for sharer in range(ranks)]
     name = "transformer" if seed == model.SEED else f"transformer {seed}"
-    return Task(name, functools.partial(model.new, device, seed), _loss, batch.cut(tokens, rows, rank), device)
+    return TrainingTask(name, functools.partial(model.new, device, seed), _loss, batch.cut(tokens, rows, rank), device)
 
 
 def _loss(trained: nn.Module, tokens: Tensor) -> Tensor:
@@ -100,26 +99,19 @@ def _loss(trained: nn.Module, tokens: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def plain_arithmetic(threads: int | None = 1) -> Iterator[None]:
-    """No TF32 on GPUs, no bfloat16 on CPUs, algorithms that repeat themselves where there are such; and one thread, by
-    which so small a model loses nothing: where ranks share cores, OpenMP's threads wait for each other by spinning
-    (5 ranks with 2 threads each on 2 cores: 15 s)."""
-    precision, before = torch.get_float32_matmul_precision(), torch.get_num_threads()
+def deterministic_arithmetic(threads: int | None = 1) -> Iterator[None]:
+    """Plain, and with algorithms that repeat themselves where there are such."""
     cudnn = torch.backends.cudnn
     flags = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     tf32, benchmark = cudnn.allow_tf32, cudnn.benchmark
-    torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(True, warn_only=True)
     cudnn.allow_tf32, cudnn.benchmark = False, False
-    torch.set_num_threads(threads or before)
     try:
-        with _attention_that_repeats_itself():
+        with plain_arithmetic(threads), _attention_that_repeats_itself():
             yield
     finally:
-        torch.set_float32_matmul_precision(precision)
         torch.use_deterministic_algorithms(flags[0], warn_only=flags[1])
         cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
-        torch.set_num_threads(before)
 
 
 def _attention_that_repeats_itself() -> AbstractContextManager[None]:

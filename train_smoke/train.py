@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from preflight.train_smoke.batch import Part, each
 from preflight.train_smoke.buffers import Buffers
 from preflight.train_smoke.compare import MOMENTS, Along, Apart, Curve, Furthest, as_json, block_of
-from preflight.train_smoke.gradient_watch import Watch, together
-from preflight.train_smoke.memory import Probe
-from preflight.train_smoke.task import Recipe, Task
-from preflight.train_smoke.wrapped import Doing, Mark, Place, Values, Wrapped, silent, unmarked
+from preflight.train_smoke.gradient_watch import GradientWatch, together
+from preflight.train_smoke.memory import PeakWatch
+from preflight.train_smoke.task import Recipe, TrainingTask
+from preflight.train_smoke.wrapped import Doing, Mark, ShardRange, Values, Wrapped, silent, unmarked
 
 NEGLIGIBLE = {"gradient": 0.05, "end": 1e-2, "state": 0.05}
 """A share of the largest element of all tensors. Some parameters have a gradient of nothing but roundings (biases of
@@ -32,7 +32,7 @@ their spread would hide what is wrong with the others. By this share 1e-7 is 2e-
 
 
 @dataclass
-class Kept:
+class KeptTensors:
     """A training's tensors on the CPU, by name: of the MOMENTS, and this rank's own gradient at the first step, as it
     goes into the mean over the ranks."""
 
@@ -73,10 +73,10 @@ class Kept:
         return found.hexdigest()[:16]
 
 
-class Comparison:
+class TensorComparison:
     """Holds a training's tensors, as they come, against those of another one."""
 
-    def __init__(self, expected: Kept, places: dict[str, Place]) -> None:
+    def __init__(self, expected: KeptTensors, places: dict[str, ShardRange]) -> None:
         self._expected, self._places = expected, places
         self._whole: dict[str, Furthest] = {}
         self._own: dict[str, Furthest] = {}
@@ -108,7 +108,6 @@ class Comparison:
             self._own[moment] = _furthest(own_off)
 
     def apart(self) -> Apart:
-        """What was seen."""
         common, own, all_ = self._along
         along = Along(times=as_json(common / own), share=as_json(common**2 / own / all_)) if own and all_ else None
         common, own, all_ = self._like
@@ -160,10 +159,8 @@ def _rounded(tensor: Tensor) -> Tensor:
 
 @dataclass
 class Trained:
-    """What a training came to."""
-
     curve: Curve
-    kept: Kept
+    kept: KeptTensors
     """Its tensors; empty where it was held against another one."""
     apart: Apart | None
     """From that."""
@@ -174,23 +171,23 @@ class Training:
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         recipe: Recipe,
         wrapped: Wrapped,
-        watch: Watch,
+        watch: GradientWatch,
         *,
         times: int = 1,
-        against: Kept | None = None,
-        probe: Probe | None = None,
+        against: KeptTensors | None = None,
+        probe: PeakWatch | None = None,
         mark: Mark = unmarked,
         doing: Doing = silent,
     ) -> None:
         """A part's loss counts `times` its share: as often as there are ranks, of whose gradients the mean is made."""
         self._task, self._recipe, self._wrapped, self._watch = task, recipe, wrapped, watch
         self._times, self._probe, self._mark, self._doing = times, probe, mark, doing
-        self._kept, self._clip_to = Kept(), 0.0
+        self._kept, self._clip_to = KeptTensors(), 0.0
         self._buffers = Buffers(wrapped.plain)
-        self._comparison = None if against is None else Comparison(against, wrapped.places())
+        self._comparison = None if against is None else TensorComparison(against, wrapped.places())
         self._curve = Curve(losses=[], own_norms=[], own_prints=[], norms=[], prints=[])
 
     def run(self, steps: Sequence[Sequence[Part]], own: int = 1) -> Trained:

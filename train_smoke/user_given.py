@@ -22,9 +22,7 @@ WRAPPERS = (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSD
 EXPECTED = "expected (model, batch, loss_fn)"
 
 
-class Told(TypedDict):
-    """A mistake as facts."""
-
+class MistakeFacts(TypedDict):
     kind: str
     text: str
     file: str | None
@@ -32,16 +30,15 @@ class Told(TypedDict):
     evidence: dict[str, Any]
 
 
-class Mistake(Exception):  # noqa: N818 -- the user's, told as a finding
+class ModelMistake(Exception):  # noqa: N818 -- the user's, told as a finding
     """Why a model cannot be trained. Its kind is the name of a code of `train.model`."""
 
     def __init__(self, kind: str, sentence: str, **evidence: Any) -> None:
         super().__init__(sentence)
         self.kind, self.text, self.evidence = kind, sentence, evidence
 
-    def to_json(self) -> Told:
-        """Facts."""
-        return Told(kind=self.kind, text=self.text, file=None, line=None, evidence=self.evidence)
+    def to_json(self) -> MistakeFacts:
+        return MistakeFacts(kind=self.kind, text=self.text, file=None, line=None, evidence=self.evidence)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Given:
     """Calls the function again, for a model that cannot be copied."""
 
     def copy(self, device: torch.device) -> nn.Module:
-        """The same weights and buffers on a device; they require a gradient where they did. Raises Mistake."""
+        """The same weights and buffers on a device; they require a gradient where they did. Raises ModelMistake."""
         try:
             return copy.deepcopy(self.model).to(device)
         except (TypeError, RuntimeError) as error:  # weight_norm keeps a tensor that deepcopy refuses
@@ -67,13 +64,13 @@ class Given:
 
     @torch.no_grad()
     def _built_again(self, error: Exception) -> nn.Module:
-        """Another model from the function, with the same weights and buffers. Raises Mistake."""
+        """Another model from the function, with the same weights and buffers. Raises ModelMistake."""
         made = self.again()
         for new, own in itertools.zip_longest(values(made), values(self.model)):
             if new is None or own is None or new is own or new.shape != own.shape:
                 what = "the same model" if new is own else "a model of another shape"
                 text = f"the model cannot be copied ({type(error).__name__}: {error}), and called again the function "
-                raise Mistake("wrong_model", f"{text}returns {what}, but each strategy trains a copy") from error
+                raise ModelMistake("wrong_model", f"{text}returns {what}, but each strategy trains a copy") from error
             new.copy_(own)
             if new.requires_grad != own.requires_grad:
                 new.requires_grad_(own.requires_grad)
@@ -81,14 +78,14 @@ class Given:
 
 
 def given(made: Any, again: Callable[[], nn.Module]) -> Given:
-    """`again`: makes the model once more. Raises Mistake."""
+    """`again`: makes the model once more. Raises ModelMistake."""
     if not isinstance(made, tuple | list) or len(made) != 3:
-        raise Mistake("wrong_return", f"it returns {_called(made)}, {EXPECTED}")
+        raise ModelMistake("wrong_return", f"it returns {_called(made)}, {EXPECTED}")
     model, data, loss = made
     if not isinstance(model, nn.Module):
-        raise Mistake("wrong_return", f"the first that it returns is {_called(model)}, {EXPECTED}")
+        raise ModelMistake("wrong_return", f"the first that it returns is {_called(model)}, {EXPECTED}")
     if not callable(loss):
-        raise Mistake("wrong_return", f"the third that it returns is {_called(loss)}, {EXPECTED}")
+        raise ModelMistake("wrong_return", f"the third that it returns is {_called(loss)}, {EXPECTED}")
     _can_be_trained(model)
     rows = _rows(data)
     return Given(model.cpu(), each(lambda tensor: tensor.detach().cpu(), data), _seeded(loss), rows, again)
@@ -124,7 +121,7 @@ def _called(value: object) -> str:
 def _can_be_trained(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, WRAPPERS):
-            raise Mistake(
+            raise ModelMistake(
                 "wrong_model",
                 f"{name or 'the model'} is wrapped already ({type(module).__name__}), expected a plain model",
             )
@@ -135,10 +132,10 @@ def _can_be_trained(model: nn.Module) -> None:
             "lazy, and get their shape in a first forward" if is_lazy(parameters[unready[0]]) else "on the meta device"
         )
         text = f"{some(unready)} of {len(parameters)} parameters are {why}: there are no weights to train"
-        raise Mistake("wrong_model", text, parameters=unready[:20])
+        raise ModelMistake("wrong_model", text, parameters=unready[:20])
     if not any(parameter.requires_grad for parameter in parameters.values()):
         why = f"none of its {len(parameters)} parameters requires a gradient" if parameters else "it has no parameters"
-        raise Mistake("wrong_model", f"there is nothing to train in the model: {why}")
+        raise ModelMistake("wrong_model", f"there is nothing to train in the model: {why}")
 
 
 def some(names: list[str]) -> str:
@@ -162,23 +159,25 @@ def tensors(data: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
 
 
 def _rows(data: Any) -> int:
-    """How many the global batch has. Raises Mistake."""
+    """How many the global batch has. Raises ModelMistake."""
     rows: dict[str, int] = {}
     for path, tensor in tensors(data):
         if not isinstance(tensor, Tensor):
-            raise Mistake("wrong_batch", f"{path} is {_called(tensor)}, expected a tensor{_hint(tensor)}")
+            raise ModelMistake("wrong_batch", f"{path} is {_called(tensor)}, expected a tensor{_hint(tensor)}")
         if tensor.dim() == 0:
-            raise Mistake("wrong_batch", f"{path} is a single number, expected a tensor with its rows in dimension 0")
+            raise ModelMistake(
+                "wrong_batch", f"{path} is a single number, expected a tensor with its rows in dimension 0"
+            )
         rows[path] = tensor.shape[0]
     if not rows:
-        raise Mistake("wrong_batch", f"the batch is {_called(data)} without a tensor in it")
+        raise ModelMistake("wrong_batch", f"the batch is {_called(data)} without a tensor in it")
     first, *_ = rows
     for path, count in rows.items():
         if count != rows[first]:
             text = f"{first} has {rows[first]} rows in dimension 0 and {path} has {count}, expected as many"
-            raise Mistake("wrong_batch", text)
+            raise ModelMistake("wrong_batch", text)
     if not rows[first]:
-        raise Mistake("wrong_batch", "the batch has no rows, expected some for each rank")
+        raise ModelMistake("wrong_batch", "the batch has no rows, expected some for each rank")
     return rows[first]
 
 

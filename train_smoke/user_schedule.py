@@ -15,8 +15,6 @@ Measured with 2 ranks on 2 cores: 1.2 (ResNet-50) to 1.9 (a small transformer)."
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is run."""
-
     steps: int
     left_out: dict[str, str]
     """Variants for which there is no time, and why."""

@@ -11,7 +11,7 @@ import torch
 from preflight.train_smoke import batch
 from preflight.train_smoke.batch import Cut, Part, each
 from preflight.train_smoke.strategies import variants_of
-from preflight.train_smoke.task import Rates, Task
+from preflight.train_smoke.task import Rates, TrainingTask
 from preflight.train_smoke.user_given import Given
 from preflight.train_smoke.wrapped import Variant
 
@@ -31,13 +31,13 @@ def rows_of(rows: int, rank: int, ranks: int) -> list[int]:
 def task(
     given: Given, rank: int, ranks: int, device: torch.device, rates: Rates, threads: int | None, steps: int, *,
     exactly: bool,
-) -> Task:  # fmt: skip
+) -> TrainingTask:  # fmt: skip
     """`exactly`: alone the batch is always cut as the ranks have it, since another cut is another function."""
     data = each(lambda tensor: tensor.to(device), given.batch)
     rows = [batch.rows_of(number, ranks, given.rows) for number in range(ranks)]
     cut = batch.cut(data, rows, rank)
     cut = _by_rank(cut, data, rows) if exactly else cut
-    return Task("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps)
+    return TrainingTask("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps)
 
 
 def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:

@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from preflight.train_smoke.batch import each
 from preflight.train_smoke.buffers import Buffers
-from preflight.train_smoke.user_given import Given, Mistake, raw, seed, some
+from preflight.train_smoke.user_given import Given, ModelMistake, raw, seed, some
 
 SHARE_A_STEP = 0.002
 """Of the weights' norm that the first step of SGD is long. With momentum eight steps come to 6% of it at most: far
@@ -33,8 +33,6 @@ class Incomparable(Exception):  # noqa: N818 -- a reason to skip, not an error
 
 @dataclass(frozen=True)
 class Traits:
-    """What was seen of a model."""
-
     unused: list[str]
     """Parameters that get no gradient from the loss of the whole batch."""
     unused_here: list[str]
@@ -71,7 +69,6 @@ def without_dropout(model: nn.Module) -> list[str]:
 
 
 def batch_norms(model: nn.Module) -> list[str]:
-    """Names of the modules that normalise by the batch."""
     return [name or type(module).__name__ for name, module in model.named_modules() if _by_batch(module)]
 
 
@@ -79,10 +76,15 @@ def _by_batch(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm) and module.training
 
 
-def traits(given: Given, own: list[int], device: torch.device, dropouts: list[str]) -> Traits:
-    """`own`: this rank's rows. Raises Mistake, Incomparable, and what the user's code raises."""
+def traits(
+    given: Given, own: list[int], device: torch.device, dropouts: list[str], doing: Callable[[str], None]
+) -> Traits:
+    """`own`: this rank's rows. Raises ModelMistake, Incomparable, and what the user's code raises."""
     plain = given.copy(device)
     data = each(lambda tensor: tensor.to(device), given.batch)
+    for parameter in plain.parameters():
+        if parameter.requires_grad:  # a hook lets Python hear a signal within backward
+            parameter.register_hook(lambda _: None)  # type: ignore[no-untyped-call]
     calls: list[None] = []
     hook = plain.register_forward_pre_hook(lambda *_: calls.append(None))
     start = time.monotonic()
@@ -90,6 +92,7 @@ def traits(given: Given, own: list[int], device: torch.device, dropouts: list[st
     hook.remove()
     _checked(loss, plain, f"{given.rows} rows")
     step_s = time.monotonic() - start
+    doing(f"forward and backward over all {given.rows} rows took {step_s:.2g} s")
     unused = _without_gradient(plain)
     used = [(name, parameter) for name, parameter in plain.named_parameters() if parameter.grad is not None]
     rate, adamw_rate = _rates(used)
@@ -108,32 +111,32 @@ def _rows(data: Any, rows: list[int]) -> Any:
 
 
 def _checked(loss: Any, plain: nn.Module, of: str) -> None:
-    """Makes its backward pass. Raises Mistake."""
+    """Makes its backward pass. Raises ModelMistake."""
     if not isinstance(loss, Tensor):
-        raise Mistake("wrong_loss", f"loss_fn returns a value of type {type(loss).__name__}, expected a tensor")
+        raise ModelMistake("wrong_loss", f"loss_fn returns a value of type {type(loss).__name__}, expected a tensor")
     if loss.numel() != 1:
         text = f"loss_fn returns a tensor of shape {tuple(loss.shape)}, expected one number: the mean over the rows"
-        raise Mistake("wrong_loss", text)
+        raise ModelMistake("wrong_loss", text)
     value = float(loss.detach())
     if not math.isfinite(value):
-        raise Mistake("wrong_loss", f"the loss over {of} is {value} before the first step, expected a number")
+        raise ModelMistake("wrong_loss", f"the loss over {of} is {value} before the first step, expected a number")
     if not loss.requires_grad:
         text = (
             "the loss does not depend on the parameters, expected one to call backward() on: is it detached, or made "
         )
-        raise Mistake("wrong_loss", f"{text}under no_grad()?")
+        raise ModelMistake("wrong_loss", f"{text}under no_grad()?")
     loss.backward()  # type: ignore[no-untyped-call]
     trained = [parameter for parameter in plain.parameters() if parameter.requires_grad]
     if all(parameter.grad is None for parameter in trained):
         text = f"none of the model's {len(trained)} parameters gets a gradient: does loss_fn use the model it is given?"
-        raise Mistake("wrong_loss", text)
+        raise ModelMistake("wrong_loss", text)
     for name, parameter in plain.named_parameters():
         if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             raise Incomparable(
                 f"{name} has a sparse gradient, of which FSDP knows nothing (sparse=False makes it dense)"
             )
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
-            raise Mistake("wrong_loss", f"the gradient of {name} over {of} is not finite before the first step")
+            raise ModelMistake("wrong_loss", f"the gradient of {name} over {of} is not finite before the first step")
 
 
 def _without_gradient(plain: nn.Module) -> list[str]:
@@ -151,7 +154,7 @@ def _rates(used: list[tuple[str, nn.Parameter]]) -> tuple[float, float]:
         sum(float(parameter.grad.double().norm()) ** 2 for _, parameter in used if parameter.grad is not None)
     )
     if not slope:
-        raise Mistake("wrong_loss", f"the gradient of all {some([name for name, _ in used])} parameters is 0")
+        raise ModelMistake("wrong_loss", f"the gradient of all {some([name for name, _ in used])} parameters is 0")
     return SHARE_A_STEP * size / slope, SHARE_A_STEP * size / math.sqrt(count)
 
 
@@ -159,7 +162,7 @@ def _rates(used: list[tuple[str, nn.Parameter]]) -> tuple[float, float]:
 
 
 def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> float:
-    """Raises Mistake for a sum. Where each half draws other numbers, nothing finer than that can be told."""
+    """Raises ModelMistake for a sum. Where each half draws other numbers, nothing finer than that can be told."""
     if given.rows < 2:
         return 0.0
     plain, middle = given.copy(device), given.rows // 2
@@ -185,7 +188,9 @@ def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> flo
         return 0.0
     if mean and abs(total - first - second) <= allowed:
         text = f"the loss over {sizes[0]} rows is {total / mean:.3g} x the mean of its halves' losses ({total:.6g} and "
-        raise Mistake("sum_for_mean", f"{text}{mean:.6g}), expected 1 x: it is a sum over the rows", ratio=total / mean)
+        raise ModelMistake(
+            "sum_for_mean", f"{text}{mean:.6g}), expected 1 x: it is a sum over the rows", ratio=total / mean
+        )
     return 0.0 if draws else (total - mean) / least
 
 

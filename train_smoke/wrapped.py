@@ -29,7 +29,7 @@ def unmarked(_operation: str, _step: str) -> AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-class Place(NamedTuple):
+class ShardRange(NamedTuple):
     """Which elements of a parameter, laid out flat, this rank keeps."""
 
     start: int
@@ -134,7 +134,7 @@ class Wrapped:
                 if isinstance(value, Tensor) and value.dim() > 0:
                     yield f"{name} {kind}", value
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, ShardRange]:
         """By the parameter's name; empty where each rank keeps all. Ranks together."""
         return {}
 
@@ -148,9 +148,7 @@ class Wrapped:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a strategy is put up in."""
-
+class StrategySetting:
     group: torch.distributed.ProcessGroup
     device: torch.device
     ranks: int
@@ -160,11 +158,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train."""
-
-    wrap: Callable[[nn.Module, Setting], Wrapped]
+    wrap: Callable[[nn.Module, StrategySetting], Wrapped]
     recipe: Recipe = field(default_factory=Recipe)
     in_pieces: bool = False
     """Two micro-batches a step."""
-    unfit: Callable[[Setting], str] | None = None
+    unfit: Callable[[StrategySetting], str] | None = None
     """Why it cannot run here ("" where it can): the same on all ranks."""

@@ -35,11 +35,11 @@ PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0)
 
 _TEST_IT = "Run --only train.alone again: if it is the same rank, drain its node and test device and memory."
 DIFFERS_FROM_ITSELF = Code(
-    "A rank trains twice alone, from the same weights on the same batch, and gets other bits.",
+    "A rank trains twice alone, from the same weights on the same batch, and gets different bits.",
     fix=f"Do not train here. {_TEST_IT}",
 )
 WRONG_ALONE = Code(
-    "Alone, on the same batch and from the same weights, a rank trains otherwise than the others.",
+    "A rank gets different results than the others from identical weights and data, without any communication.",
     fix=f"Do not train here. {_TEST_IT} If not, compare libraries and variables: env.software, env.variables.",
 )
 NOT_FINITE = Code(
@@ -47,7 +47,7 @@ NOT_FINITE = Code(
     fix=f"On one rank: {_TEST_IT} On all: look at torch, its libraries, and what patches them.",
 )
 OTHER_BITS = Code(
-    "Within the limits, several ranks of a kind get other bits than the rest, or most get other bits each time.",
+    "Within the limits, several ranks of a kind get different bits than the rest, or most do each time.",
     fix="Compare libraries and settings of the nodes: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
 )
 
@@ -117,7 +117,7 @@ def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Fou
         yield [rank], DIFFERS_FROM_ITSELF.fail(text, evidence=evidence, **where)
 
 
-def _is_near(twice: Iterable[bit_equality.Twice], limits: Limits) -> bool:
+def _is_near(twice: Iterable[bit_equality.TrainedTwice], limits: Limits) -> bool:
     return all(over <= 1 for own in twice for _, over in _over(own["apart"], limits))
 
 

@@ -144,7 +144,8 @@ def _lines(words: list[str]) -> str:
 
 
 def _logs(report: Report) -> Iterator[tuple[str, str]]:
-    """What workers left behind: their last collectives, stacks and output; and what NCCL has said, in files beside."""
+    """What workers left behind: their last collectives, stacks and output; in files beside what NCCL has said, and the
+    stacks that are findings' evidence."""
     for check in report["checks"]:
         for outcome in check["outcomes"]:
             name = f"{check['check']}.rank-{outcome['ranks'][:60].replace(',', '_')}"
@@ -152,6 +153,9 @@ def _logs(report: Report) -> Iterator[tuple[str, str]]:
             text = "\n".join(filter(None, (collectives, outcome["stack"], outcome["log_tail"])))
             texts = {"log": text, "nccl.log": outcome.get("nccl_log"), "ras.log": outcome.get("ras")}
             yield from ((f"{name}.{ending}", content) for ending, content in texts.items() if content)
+        for number, finding in enumerate(check["findings"]):
+            if stack := finding["evidence"].get("stack"):
+                yield f"{finding['code']}.{number}.stack.log", stack
 
 
 def as_text(report: Report) -> str:

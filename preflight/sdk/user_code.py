@@ -14,6 +14,7 @@ import pkgutil
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType, ModuleType, TracebackType
@@ -23,6 +24,7 @@ from preflight.core import own_code
 from preflight.core.exceptions import Frame, Worker, first_words, out_of_a_collective, printed_frames
 from preflight.errors import Skip, near_misses
 
+STACK_LIMIT = 16_000
 _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 
 
@@ -38,6 +40,13 @@ class UserError(Exception):
     def to_json(self) -> dict[str, Any]:
         """Facts: `file` (text or None), `line` (a number or None) and `text`."""
         return {"file": self.file, "line": self.line, "text": self.text}
+
+    @property
+    def stack(self) -> str:
+        """Python's traceback of what the code has raised, its last 16,000 characters; "" where it has raised nothing.
+        As evidence it is also written into DIR/logs of --report."""
+        cause = self.__cause__
+        return "".join(traceback.format_exception(cause))[-STACK_LIMIT:] if cause is not None else ""
 
 
 class CodePlace(NamedTuple):

@@ -47,7 +47,7 @@ WRONG = {
     "other_order_everywhere": Wrong("content", "dataset[0] is another sample"),
     "all_are_rank_0": Wrong("wrong_replicas", "have rank=0 on"),
     "one_is_rank_0": Wrong("wrong_replicas", "rank=0", ODD),
-    "too_many_replicas": Wrong("wrong_replicas", "parts of the samples are seen by nobody"),
+    "too_many_replicas": Wrong("wrong_replicas", "parts of the samples are read by no rank"),
     "too_few_replicas": Wrong("wrong_replicas", "num_replicas=2", least=3),
     "seed_by_rank": Wrong("other_seed", "1 on rank 1"),
     "seed_of_one": Wrong("other_seed", "7", ODD),

@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import sys
+import time
 import warnings
 from typing import Any
 
@@ -238,3 +239,23 @@ class Dying(nn.Linear):
 
 def dies() -> Any:
     return _made(Dying(4, 2))
+
+
+class Slow(nn.Linear):
+    """Each forward takes some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(4, 2)
+        self.seconds = seconds
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        time.sleep(self.seconds)
+        return super().forward(inputs)
+
+
+def slow() -> Any:
+    return _made(Slow(8))
+
+
+def for_ever_on_one() -> Any:
+    return _made(Slow(1e6 if os.environ["RANK"] == "1" else 0))

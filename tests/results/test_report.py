@@ -191,6 +191,13 @@ def test_the_folder_holds_all_readers(tmp_path: Path) -> None:
     assert written["logs/plugin.made.rank-3.log"].read_text() == "the stack\nthe log"
 
 
+def test_a_stack_that_is_evidence_stands_in_the_logs(tmp_path: Path) -> None:
+    told = made.result({**made.finding(), "evidence": {"stack": "Traceback: in the user's code"}}, made.finding())
+    report.write_folder(str(tmp_path), made.made_report(told), FactsStore(), {})
+    (written,) = (tmp_path / "logs").iterdir()
+    assert (written.name, written.read_text()) == ("plugin.made.bad.0.stack.log", "Traceback: in the user's code")
+
+
 def test_nodes_without_a_fault_are_good(tmp_path: Path) -> None:
     report.write_folder(str(tmp_path), made.made_report(made.result()), FactsStore(), {})
     assert (tmp_path / "good_nodes.txt").read_text() == "node-0\nnode-1\n"

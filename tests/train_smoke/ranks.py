@@ -54,7 +54,7 @@ def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: S
     from torch import distributed as dist
 
     from preflight.train_smoke import reference, strategies, task
-    from preflight.train_smoke.wrapped import Setting
+    from preflight.train_smoke.wrapped import StrategySetting
 
     store = dist.FileStore(str(folder / "store"), world)  # type: ignore[attr-defined]  # not in __all__
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
@@ -67,7 +67,7 @@ def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: S
         return parts[ranks]
 
     cpu = torch.device("cpu")
-    setting = Setting(dist.group.WORLD, cpu, world, part)
+    setting = StrategySetting(dist.group.WORLD, cpu, world, part)
     with open(folder / f"{rank}.jsonl", "w") as file:
         for seed in seeds:
             reference._made.clear()

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from preflight.train_smoke import model, names, reference, task
 from preflight.train_smoke.compare import MOMENTS
-from preflight.train_smoke.task import Recipe, Task
-from preflight.train_smoke.train import Comparison, Kept, Trained
-from preflight.train_smoke.wrapped import Place
+from preflight.train_smoke.task import Recipe, TrainingTask
+from preflight.train_smoke.train import KeptTensors, TensorComparison, Trained
+from preflight.train_smoke.wrapped import ShardRange
 
 CPU = torch.device("cpu")
 NAMES = ("up.weight", "down.weight")
@@ -23,34 +23,36 @@ NAMES = ("up.weight", "down.weight")
 @pytest.fixture(scope="module", autouse=True)
 def _ready() -> Iterator[None]:
     task.import_dynamo()
-    with task.plain_arithmetic():
+    with task.deterministic_arithmetic():
         yield
     reference._made.clear()
 
 
-def built_in(rank: int, ranks: int) -> Task:
+def built_in(rank: int, ranks: int) -> TrainingTask:
     return task.built_in(rank, ranks, CPU)
 
 
 # Tensors held against others
 
 
-def kept() -> Kept:
+def kept() -> KeptTensors:
     random = torch.Generator().manual_seed(3)
     start, gradient, end, state, own = ({name: torch.randn(4, 3, generator=random) for name in NAMES} for _ in range(5))
     state = {f"{name} momentum_buffer": value for name, value in state.items()}
-    return Kept(start, gradient, end, state, own)
+    return KeptTensors(start, gradient, end, state, own)
 
 
 def compared(
-    expected: Kept, moment: str, values: dict[str, Tensor], places: dict[str, Place] | None = None
-) -> Comparison:
-    comparison = Comparison(expected, places or {})
+    expected: KeptTensors, moment: str, values: dict[str, Tensor], places: dict[str, ShardRange] | None = None
+) -> TensorComparison:
+    comparison = TensorComparison(expected, places or {})
     comparison.see(moment, iter(values.items()))
     return comparison
 
 
-def changed(expected: Kept, moment: str, name: str, by: float, element: tuple[int, int] = (2, 1)) -> dict[str, Tensor]:
+def changed(
+    expected: KeptTensors, moment: str, name: str, by: float, element: tuple[int, int] = (2, 1)
+) -> dict[str, Tensor]:
     values = {one: tensor.clone() for one, tensor in expected.at(moment).items()}
     values[name][element] += by
     return values
@@ -58,7 +60,7 @@ def changed(expected: Kept, moment: str, name: str, by: float, element: tuple[in
 
 def test_a_training_is_not_apart_from_itself() -> None:
     expected = kept()
-    comparison = Comparison(expected, {name: Place(0, 6) for name in NAMES})
+    comparison = TensorComparison(expected, {name: ShardRange(0, 6) for name in NAMES})
     for moment in MOMENTS:
         comparison.see(moment, iter(expected.at(moment).items()))
     seen = comparison.apart()
@@ -101,7 +103,7 @@ def test_what_is_no_number_is_furthest() -> None:
 def test_the_own_piece_is_looked_at_by_itself(element: tuple[int, int], is_own: bool) -> None:
     """Elements 5 to 8 of 12 are this rank's."""
     expected = kept()
-    places = {name: Place(5, 4) for name in NAMES}
+    places = {name: ShardRange(5, 4) for name in NAMES}
     seen = compared(expected, "gradient", changed(expected, "gradient", "up.weight", 0.1, element), places).apart()
     off = seen["own"]["gradient"]["off"]
     assert (off == seen["whole"]["gradient"]["off"]) is is_own and (off == 0.0) is not is_own
@@ -195,7 +197,7 @@ def test_randomness_and_settings_stay_as_they_were() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     before = torch.get_rng_state()
-    with contextlib.suppress(KeyError), task.plain_arithmetic():
+    with contextlib.suppress(KeyError), task.deterministic_arithmetic():
         assert torch.get_float32_matmul_precision() == "highest" and torch.get_num_threads() == 1
         reference.alone(built_in(0, 1), Recipe())
         raise KeyError
@@ -208,5 +210,5 @@ def test_randomness_and_settings_stay_as_they_were() -> None:
 
 def test_threads_may_stay_as_they_are() -> None:
     before = torch.get_num_threads()
-    with task.plain_arithmetic(replace(built_in(0, 1), threads=None).threads):
+    with task.deterministic_arithmetic(replace(built_in(0, 1), threads=None).threads):
         assert torch.get_num_threads() == before

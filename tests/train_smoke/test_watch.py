@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from preflight.train_smoke.gradient_watch import Signs, Watch, together
+from preflight.train_smoke.gradient_watch import GradientWatch, Signs, together
 from preflight.train_smoke.wrapped import unmarked
 
 
@@ -16,7 +16,7 @@ def small() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 
 
-def backward(watch: Watch, plain: nn.Module, data: torch.Tensor) -> None:
+def backward(watch: GradientWatch, plain: nn.Module, data: torch.Tensor) -> None:
     watch.forward()
     with watch.waiting:
         plain(data).square().sum().backward()
@@ -45,7 +45,7 @@ def test_nothing_has_no_norm() -> None:
 
 def test_the_own_gradient_is_what_backward_makes_and_not_what_has_been_added_up() -> None:
     plain = small()
-    watch = Watch(plain, Signs(plain), unmarked)
+    watch = GradientWatch(plain, Signs(plain), unmarked)
     for parameter in plain.parameters():
         parameter.grad = torch.full_like(parameter, 100.0)
     watch.begin(0)
@@ -57,7 +57,7 @@ def test_the_own_gradient_is_what_backward_makes_and_not_what_has_been_added_up(
 
 def test_pieces_of_a_step_add_up_and_a_new_step_begins_at_nothing() -> None:
     plain = small()
-    watch = Watch(plain, Signs(plain), unmarked)
+    watch = GradientWatch(plain, Signs(plain), unmarked)
     watch.begin(0)
     backward(watch, plain, torch.ones(1, 3))
     once = watch.own()
@@ -70,7 +70,7 @@ def test_pieces_of_a_step_add_up_and_a_new_step_begins_at_nothing() -> None:
 
 def test_a_gradient_that_was_not_made_is_not_guessed() -> None:
     plain = small()
-    watch = Watch(plain, Signs(plain), unmarked)
+    watch = GradientWatch(plain, Signs(plain), unmarked)
     watch.begin(0)
     watch.forward()
     plain[0](torch.ones(1, 3)).sum().backward()  # type: ignore[index]  # a Sequential
@@ -90,7 +90,7 @@ class Tied(nn.Module):
 
 def test_a_tied_parameter_is_seen_once_with_all_of_its_gradient() -> None:
     plain = Tied()
-    watch = Watch(plain, Signs(plain), unmarked)
+    watch = GradientWatch(plain, Signs(plain), unmarked)
     watch.begin(0)
     backward(watch, plain, torch.ones(1, 3))
     grad = plain.first.weight.grad
@@ -118,7 +118,7 @@ class Torn(nn.Module):
 
 def test_a_gradient_that_comes_in_pieces_is_not_taken_for_the_whole() -> None:
     plain = Torn()
-    watch = Watch(plain, Signs(plain), unmarked)
+    watch = GradientWatch(plain, Signs(plain), unmarked)
     watch.begin(0)
     backward(watch, plain, torch.ones(1, 3))
     assert watch.own() is None
@@ -134,7 +134,7 @@ def test_a_rank_waits_before_forward_before_a_unit_and_once_all_gradients_are_ma
         seen.append("left")
 
     plain = small()
-    watch = Watch(plain, Signs(plain), mark)
+    watch = GradientWatch(plain, Signs(plain), mark)
     watch.waits_at(plain[1])  # type: ignore[index]  # a Sequential
     for parameter in plain.parameters():
         parameter.register_hook(lambda _: seen.append("own"))  # type: ignore[no-untyped-call]
@@ -155,7 +155,7 @@ def test_an_exception_of_the_own_backward_pass_is_not_from_a_collective() -> Non
         inside.pop()
 
     plain = small()
-    watch = Watch(plain, Signs(plain), mark)
+    watch = GradientWatch(plain, Signs(plain), mark)
     next(plain.parameters()).register_hook(lambda _: 1 / 0)  # type: ignore[no-untyped-call]
     watch.begin(0)
     with pytest.raises(ZeroDivisionError):

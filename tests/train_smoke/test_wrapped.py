@@ -75,7 +75,7 @@ def test_what_is_held_is_parameters_gradients_and_state(adamw: bool, copies: int
 
 
 def test_a_peak_is_seen_after_it_is_over() -> None:
-    probe = memory.Probe(CPU)
+    probe = memory.PeakWatch(CPU)
     with probe.on():
         torch.ones(64 * memory.MIB // 4)
     seen = probe.memory(7)
@@ -85,7 +85,7 @@ def test_a_peak_is_seen_after_it_is_over() -> None:
 
 
 def test_what_is_taken_while_the_probe_is_off_is_not_counted() -> None:
-    probe = memory.Probe(CPU)
+    probe = memory.PeakWatch(CPU)
     torch.ones(64 * memory.MIB // 4)
     with probe.on():
         pass
@@ -98,7 +98,7 @@ def test_pages_that_a_training_before_has_left_are_counted_again() -> None:
     before = [torch.ones(1024) for _ in range(5 * 1024)]
     stays = before[-1]
     before.clear()
-    probe = memory.Probe(CPU)
+    probe = memory.PeakWatch(CPU)
     with probe.on():
         again = [torch.ones(1024) for _ in range(5 * 1024)]
     resident = probe.memory(0)["resident"]
@@ -106,4 +106,4 @@ def test_pages_that_a_training_before_has_left_are_counted_again() -> None:
 
 
 def test_a_probe_that_was_never_on_knows_nothing() -> None:
-    assert memory.Probe(CPU).memory(0)["resident"] is None
+    assert memory.PeakWatch(CPU).memory(0)["resident"] is None

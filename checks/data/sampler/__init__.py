@@ -69,7 +69,7 @@ SAMPLES = option(count, 10_000_000, "to read of each epoch, on each rank")
 PATIENCE_S = option(seconds, 30.0, "seconds that the function, or one batch, may take")
 GLOBAL_BATCH = option(count, None, "samples of all ranks that an optimizer step is meant to train on")
 ACCUMULATE = option(count, 1, "batches of a rank that make an optimizer step, for global_batch")
-DATA_PARALLEL = option(count, None, "ranks that see unlike samples, where others share a model; unset: all")
+DATA_PARALLEL = option(count, None, "ranks that read different samples, where others share a model; unset: all")
 KEY = option(str, "", "the field of a sample that tells it from others, where samples are known by content")
 
 PRINTED = Code(
@@ -83,17 +83,16 @@ WRITTEN = Code(
 
 
 def measure(ctx: Context) -> Facts:
-    from preflight.checks.data.sampler import every_loader
-    from preflight.checks.data.sampler.loaders import Budget
+    from preflight.checks.data.sampler import loaders
     from preflight.checks.data.shared.user_function import called
 
     end_s = time.monotonic() + MEET * ctx.deadline_s
     reading_s, patience_s = (min(ctx[limit], PART * ctx.deadline_s) for limit in (SECONDS, PATIENCE_S))
-    budget = Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), end_s, ctx[KEY] or None)
+    budget = loaders.Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), end_s, ctx[KEY] or None)
     code = ctx[DATA]
     if code is None:
-        return every_loader.torchs_own(ctx, budget)
-    return every_loader.given(ctx, called(ctx, code, patience_s), budget, ctx[DATA_PARALLEL])
+        return loaders.torchs_own(ctx, budget)
+    return loaders.given(ctx, called(ctx, code, patience_s), budget, ctx[DATA_PARALLEL])
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -151,7 +150,6 @@ def _causes(loader: Loader, parts: list[Loader], run: Run) -> Iterator[Iterator[
 
 
 def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
-    """What ranks other than the first did besides."""
     others = [(rank, facts[rank]) for rank in sorted(facts)[1:]]
     printed = {rank: other for rank, other in others if other["lines"]}
     if printed:

@@ -7,7 +7,7 @@ a `reduce` to the first member for each chunk of the indices.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -48,29 +48,19 @@ class Whole(NamedTuple):
     """A digest of the ids in their order."""
 
 
-class Came(TypedDict):
-    """What a rank tells of such an epoch when it comes."""
-
-    name: str
-    epoch: int
-    length: int
-    order: str
-    lowest: int
-    highest: int
-    drops: bool
-
-
 class Asked(TypedDict):
-    """An epoch that all ranks count."""
+    """An epoch to be counted: as a rank has read it, or as all ranks together have."""
 
     name: str
     epoch: int
     length: int
+    """Of the dataset."""
     first: int
     """The lowest index that is counted: below 0 where a rank has such ids. And the one after the highest."""
     last: int
     drops: bool
     """Whether a rank's batch sampler drops samples, which are counted, too."""
+    order: str
     silent: list[int]
     """Ranks whose samples do not count, since another one has the same in the same order."""
 
@@ -85,16 +75,14 @@ def together(
     On the first member, of the epochs that all have read whole, with one length; on others, and where a rank has not
     come, nothing.
     """
-    came = [_came(key, whole) for key, whole in mine.items()]
-    if len(ctx.members) == 1:
-        asked, group = _asked({ctx.rank: came}, None), None
-    else:
-        asked = _agreed(ctx, came if _has_group() else [], data_parallel, patience_s, end_s)
+    group, asked = None, [_read(key, whole) for key, whole in mine.items()]
+    if len(ctx.members) > 1:
+        asked = _agreed(ctx, asked if _has_group() else [], data_parallel, patience_s, end_s)
         left_s = end_s - time.monotonic() + SPARE * ctx.deadline_s
         group = bounded_group(ctx, min(CHUNK_S, left_s)) if asked else None
     ranks = _Ranks(ctx, group)
     listed = min(LISTED, LISTED_IN_ALL // max(1, len(asked)))
-    told = [ranks.count(epoch, mine[epoch["name"], epoch["epoch"]], listed) for epoch in asked]
+    told = [ranks.count(epoch, mine[epoch["name"], epoch["epoch"]], listed) for epoch in _that_fit(asked)]
     return told if ctx.rank == ctx.members[0] else []
 
 
@@ -105,69 +93,64 @@ def _has_group() -> bool:
     return distributed.is_initialized()
 
 
-def _came(key: Key, whole: Whole) -> Came:
-    ids = whole.ids
-    lowest, highest = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
-    return Came(
-        name=key[0], epoch=key[1], length=whole.length, order=whole.order, lowest=lowest, highest=highest,
-        drops=whole.dropped > 0,
+def _read(key: Key, whole: Whole) -> Asked:
+    lowest, highest = (int(whole.ids.min()), int(whole.ids.max())) if len(whole.ids) else (0, 0)
+    return Asked(
+        name=key[0], epoch=key[1], length=whole.length, first=min(0, lowest), last=max(whole.length, highest + 1),
+        drops=whole.dropped > 0, order=whole.order, silent=[],
     )  # fmt: skip
 
 
-def _agreed(ctx: Context, came: list[Came], data_parallel: int | None, patience_s: float, end_s: float) -> list[Asked]:
+def _agreed(ctx: Context, read: list[Asked], data_parallel: int | None, patience_s: float, end_s: float) -> list[Asked]:
     """The first answer in the store holds for all: the first member's, or "nothing" of a rank whose patience has
     ended. (The first member may come as late as any other, and then waits as long.)"""
     from torch.distributed import DistStoreError
 
     first, *others = ctx.members
     store, leads = ctx.store(), ctx.rank == first
-    store.set(f"came/{ctx.rank}", json.dumps(came))
-    keys = [f"came/{rank}" for rank in others] if leads else ["asked"]
+    store.set(f"read/{ctx.rank}", json.dumps(read))
+    keys = [f"read/{rank}" for rank in others] if leads else ["asked"]
     asked: list[Asked] = []
     left_s = min(patience_s * (1 if leads else 2), end_s - time.monotonic())
     with ctx.collective("waiting for all ranks to have read their loaders"), suppress(DistStoreError):
         store.wait(keys, timedelta(seconds=max(0.001, left_s)))
         if leads:
             theirs = dict(zip(others, map(json.loads, store.multi_get(keys)), strict=True))
-            asked = _asked({first: came, **theirs}, data_parallel)
+            asked = _common({first: read, **theirs}, data_parallel)
     answer: list[Asked] = json.loads(store.compare_set("asked", "", json.dumps(asked)))
     return answer
 
 
-def _asked(came: Mapping[int, list[Came]], data_parallel: int | None) -> list[Asked]:
-    """In the first rank's order. `came`: by rank."""
-    known = {rank: {(epoch["name"], epoch["epoch"]): epoch for epoch in its} for rank, its in came.items()}
-    shares = data_parallel is not None and data_parallel < len(came)
+def _common(read: Mapping[int, list[Asked]], data_parallel: int | None) -> list[Asked]:
+    """Epochs that all ranks have read, of datasets of one length, in the first rank's order. `read`: by rank."""
     asked: list[Asked] = []
-    left = COUNTED
-    for key in next(iter(known.values())):
-        of = {rank: its[key] for rank, its in known.items() if key in its}
-        lengths = {epoch["length"] for epoch in of.values()}
-        if len(of) < len(came) or len(lengths) > 1:
+    for mine in next(iter(read.values())):
+        of = {rank: epoch for rank, its in read.items() for epoch in its if _key(epoch) == _key(mine)}
+        if len(of) < len(read):
             continue
-        length = lengths.pop()
-        first = min(0, *(epoch["lowest"] for epoch in of.values()))
-        last = max(length, *(epoch["highest"] + 1 for epoch in of.values()))
-        if last - first > left:
-            continue
-        left -= last - first
-        drops, silent = any(epoch["drops"] for epoch in of.values()), _silent(of) if shares else []
-        asked.append(
-            Asked(name=key[0], epoch=key[1], length=length, first=first, last=last, drops=drops, silent=silent)
-        )
+        firsts: dict[str, int] = {}
+        same = [rank for rank, epoch in of.items() if firsts.setdefault(epoch["order"], rank) != rank]
+        shares = data_parallel is not None and data_parallel < len(read)
+        first, last = min(epoch["first"] for epoch in of.values()), max(epoch["last"] for epoch in of.values())
+        drops = any(epoch["drops"] for epoch in of.values())
+        asked.append({**mine, "first": first, "last": last, "drops": drops, "silent": same if shares else []})
     return asked
 
 
-def _silent(of: Mapping[int, Came]) -> list[int]:
-    """All but the first of those with one order."""
-    firsts: dict[str, int] = {}
-    return [rank for rank, epoch in of.items() if firsts.setdefault(epoch["order"], rank) != rank]
+def _key(epoch: Asked) -> tuple[str, int, int]:
+    return epoch["name"], epoch["epoch"], epoch["length"]
+
+
+def _that_fit(asked: list[Asked]) -> Iterator[Asked]:
+    left = COUNTED
+    for epoch in asked:
+        if epoch["last"] - epoch["first"] <= left:
+            left -= epoch["last"] - epoch["first"]
+            yield epoch
 
 
 @dataclass(frozen=True)
 class _Ranks:
-    """All members, which count together."""
-
     ctx: Context
     group: "torch.distributed.ProcessGroup | None"
     """None of a single one."""

@@ -17,11 +17,11 @@ NO_BATCHES = Code(
     "no whole batch. A loader must begin anew at each __iter__.",
 )
 BATCH_SIZES = Code(
-    "Ranks have batches of unlike sizes: gradients are averaged by rank, so their samples do not weigh the same.",
+    "Ranks have batches of different sizes: gradients are averaged by rank, so their samples do not weigh the same.",
     fix="Give all ranks the same batch_size, or weigh each rank's loss by its samples.",
 )
 WRONG_GLOBAL_BATCH = Code(
-    "Ranks, batch size and accumulation do not make the global batch that was given.",
+    "Ranks x batch size x accumulation is not the global batch that was given.",
     fix="Change batch_size, the number of ranks, data.sampler.accumulate or data.sampler.global_batch: the learning "
     "rate was chosen for one global batch.",
 )

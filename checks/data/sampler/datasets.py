@@ -10,12 +10,12 @@ from preflight.checks.data.sampler.one_loader import Loader, listed
 from preflight.checks.data.shared.readings import Reading
 
 LENGTH = Code(
-    "The dataset has another length on some ranks.",
+    "The dataset's length differs between ranks.",
     fix="Build the dataset from the same files on all ranks: look for a file that is missing on a node, a filter that "
     "depends on the rank, a download that is not finished.",
 )
 CONTENT = Code(
-    "The dataset's samples are others on some ranks, at the same index.",
+    "The dataset's samples differ between ranks, at the same index.",
     fix="Sort what os.listdir, glob or a set gives; seed what shuffles or draws while the dataset is built. If each "
     "rank has a part of its own, give it no DistributedSampler: that takes a part of the part.",
 )
@@ -78,7 +78,6 @@ def _comparable(readings: Mapping[int, Reading]) -> list[str]:
 
 
 def is_known(loader: Loader) -> bool:
-    """Whether all ranks' contents can be compared."""
     machines = {reading["machine"] for reading in loader.readings.values()}
     return bool(_comparable(loader.readings)) and (len(machines) == 1 or len(_alike(loader)) == 1)
 
@@ -109,7 +108,6 @@ def _alike(loader: Loader) -> list[tuple[int, ...]]:
 
 
 def _reads_all(reading: Reading) -> bool:
-    """Whether no sampler parts its dataset between ranks."""
     if (reading["num_replicas"] or 1) > 1 or not reading["epochs"]:
         return False
     epoch = reading["epochs"][0]

@@ -6,7 +6,7 @@ from preflight.check import Code, Finding, Severity, ranges
 from preflight.checks.data.sampler import coverage, datasets, orders, overlaps
 from preflight.checks.data.sampler.coverage import Coverage
 from preflight.checks.data.sampler.one_loader import Loader, listed
-from preflight.checks.data.sampler.overlaps import LEAST_DISTINCT, Overlaps, Pair
+from preflight.checks.data.sampler.overlaps import LEAST_DISTINCT, Overlaps, RankPair
 from preflight.checks.data.shared.readings import EPOCHS, Epoch, Reading
 
 WORKERS_REPEAT = Code(
@@ -15,7 +15,7 @@ WORKERS_REPEAT = Code(
     "torch.utils.data.get_worker_info().",
 )
 ALL_SEE_ALL = Code(
-    "All ranks see the same samples: the job trains as one rank does, only dearer.",
+    "All ranks read the same samples: the job trains as one rank would, at a higher cost.",
     fix="Give the loader sampler=DistributedSampler(dataset, shuffle=...) and no shuffle of its own. Where ranks share "
     "a model, say --set data.sampler.data_parallel=N. Return an evaluation on all samples in a dict, as 'val'.",
 )
@@ -32,12 +32,12 @@ FIX_EVALUATION = (
 )
 FIX_DRAWN = "Seed the sampler's generator by rank: generator=torch.Generator().manual_seed(seed + rank)."
 OVERLAP = Code(
-    "Samples are seen by more than one rank in an epoch.",
+    "More than one rank reads the same samples in an epoch.",
     fix="Let the sampler part one order, shuffled with one seed on all ranks, by the rank: order[rank::world_size]. "
     "Where ranks share a model, say --set data.sampler.data_parallel=N.",
 )
 NEVER_SEEN = Code(
-    "Samples are seen by nobody, in no epoch.",
+    "No rank reads some samples, in any epoch.",
     fix="Look at where the sampler cuts: its ranks' parts must add up to range(len(dataset)). A part that is left out "
     "on purpose is better cut off the dataset: torch.utils.data.Subset.",
 )
@@ -84,7 +84,7 @@ def all_see_all(loader: Loader) -> Iterator[Finding]:
             f"{listed(list(loader.readings), loader.run.job.world_size)} see the same {samples:,} samples"
             f"{_of_all(loader, samples)}, {'in one order' if one_order else 'each in an order of its own'}"
         )
-        text += "" if loader.is_for_evaluation else f", expected {len(epochs):,} unlike parts"
+        text += "" if loader.is_for_evaluation else f", expected {len(epochs):,} different parts"
         proof = {"samples": samples, "one_order": one_order}
         yield _severe(loader, ALL_SEE_ALL, text, proof, _fix(loader))
         return
@@ -149,12 +149,12 @@ def overlap(loader: Loader) -> Iterator[Finding]:
             return
 
 
-def _drawn_alike(seen: Overlaps) -> list[Pair]:
+def _drawn_alike(seen: Overlaps) -> list[RankPair]:
     orders = {rank: epoch["order"] for rank, epoch in seen.epochs.items()}
     return [pair for pair in seen.pairs if orders[pair.first] == orders[pair.second] and pair.of >= LEAST_DISTINCT]
 
 
-def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list[Pair]) -> Finding:
+def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list[RankPair]) -> Finding:
     paired = {(pair.first, pair.second) for pair in pairs}
     alike = [ranks for ranks in seen.alike() if (ranks[0], ranks[1]) in paired]
     inside = {(ranks[0], other) for ranks in alike for other in ranks[1:]}
@@ -165,7 +165,7 @@ def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list
     total = ""
     if known and known.exact:
         total = f"; in all {known.again:,} times a sample comes again"
-        total += f", and {known.missing:,} of {known.length:,} are seen by nobody" if known.missing else ""
+        total += f", and {known.missing:,} of {known.length:,} are read by no rank" if known.missing else ""
     text = f"{', '.join(told[:NAMED])}{more}{such}{total}; expected each sample on one rank"
     proof = {
         "pairs": [[pair.first, pair.second, round(pair.share, 4)] for pair in pairs[:20]],
@@ -183,7 +183,7 @@ def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list
     )
 
 
-def _share(seen: Overlaps, pair: Pair) -> str:
+def _share(seen: Overlaps, pair: RankPair) -> str:
     """ "ranks 0 and 1 share 4 of 14 samples"; "about" where not all are shown."""
     fewer = min(seen.epochs[rank]["distinct"] for rank in (pair.first, pair.second))
     shared = len(pair.shared) if seen.is_all else max(1, round(pair.share * fewer))
@@ -191,7 +191,7 @@ def _share(seen: Overlaps, pair: Pair) -> str:
     return f"ranks {pair.first} and {pair.second} share {about}{shared:,} of {fewer:,} samples"
 
 
-def _culprit(pairs: list[Pair], seen: Overlaps) -> int | None:
+def _culprit(pairs: list[RankPair], seen: Overlaps) -> int | None:
     """The one rank that has samples of three others or more, which have none of each other's."""
     in_all = set.intersection(*({pair.first, pair.second} for pair in pairs))
     by_two = all(len(its) == 2 for its in seen.common.values())

@@ -1,23 +1,29 @@
-"""Reads one loader for two epochs: which samples, in which order, in which batches."""
+"""Reads every loader on this rank for two epochs: which samples, in which order, in which batches. The user's, or
+torch's DistributedSampler over datasets of a few sizes."""
 
 import platform
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from preflight.check import UserCode, UserError
+from preflight.check import Context, UserCode, UserError
 from preflight.checks.data.sampler import accelerate_loaders, content, indices, spot_check
+from preflight.checks.data.sampler.aggregate import Key, Whole, together
 from preflight.checks.data.sampler.epoch import Ids
 from preflight.checks.data.shared import sampler_chain
-from preflight.checks.data.shared.readings import EPOCHS, Mistake, Reading
+from preflight.checks.data.shared.readings import EPOCHS, Facts, Reading, Together
 from preflight.checks.data.shared.timeouts import Stuck
+from preflight.checks.data.shared.user_function import Called, raised
 from preflight.checks.data.shared.waiting import Limit, Waiting
 
 if TYPE_CHECKING:
     import torch
 
+BATCH = 4
+ROUNDS = 16
+"""Samples that each rank has of torch's own loaders."""
 LOADED = 3
 """Batches that a loader yields itself where its samples are known by index."""
 END = object()
@@ -41,6 +47,66 @@ class Budget:
     """So many share what a rank may tell."""
 
 
+def given(ctx: Context, called: Called, budget: Budget, data_parallel: int | None) -> Facts:
+    """Of the loaders that the user's function has returned. What was printed and written there is told, too."""
+    readings, compared = _read(ctx, called.loaders, called.function, budget, data_parallel)
+    return Facts(
+        given=True, function=str(called.function), mistake=called.mistake, readings=readings, together=compared,
+        printed=called.printed, lines=called.lines, written=called.written,
+    )  # fmt: skip
+
+
+def torchs_own(ctx: Context, budget: Budget) -> Facts:
+    """Without the user's: DistributedSampler itself, on this world."""
+    if len(ctx.members) > 1:
+        ctx.process_group()
+    readings, compared = _read(ctx, _distributed(ctx.group_rank, len(ctx.members)), None, budget, None)
+    return Facts(
+        given=False, function="", mistake=None, readings=readings, together=compared, printed=[], lines=0, written=[]
+    )
+
+
+def _read(
+    ctx: Context, loaders: dict[str, Any], code: UserCode | None, budget: Budget, data_parallel: int | None
+) -> tuple[list[Reading], list[Together]]:
+    """`budget.seconds` are shared by the loaders."""
+    readings: list[Reading] = []
+    mine: dict[Key, Whole] = {}
+    each = replace(budget, seconds=budget.seconds / max(1, len(loaders)), loaders=max(1, len(loaders)))
+    for name, loader in loaders.items():
+        ctx.doing(f"reading loader {name}" if name else "reading the loader")
+        reading, ids = read(loader, name, code, each)
+        readings.append(reading)
+        length, whole = reading["length"], [at for at, epoch in enumerate(reading["epochs"]) if epoch["whole"]]
+        for number, its in zip(whole, ids, strict=False):
+            epoch = reading["epochs"][number]
+            mine[name, number] = Whole(its, length or 0, epoch["dropped"], epoch["order"])
+    slower_s = budget.seconds + budget.patience_s  # than this rank another one may be
+    return readings, together(ctx, mine, data_parallel, slower_s, budget.end_s)
+
+
+def _distributed(rank: int, world: int) -> dict[str, Any]:
+    """By name. The samplers are told rank and world: so no process group is needed."""
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    odd = ROUNDS * world + world // 2 + 1
+    asked = {
+        "even": (ROUNDS * world, False, False),
+        "uneven": (odd, False, False),
+        "drop_last": (odd, False, True),
+        "shuffled": (odd, True, False),
+    }
+    found: dict[str, Any] = {}
+    for name, (length, shuffle, drop_last) in asked.items():
+        numbers: Any = range(length)  # a dataset in all but its class
+        sampler: Any = DistributedSampler(numbers, world, rank, shuffle=shuffle, drop_last=drop_last)
+        found[name] = DataLoader(numbers, batch_size=BATCH, sampler=sampler)
+    return found
+
+
+# One of them
+
+
 def read(loader: Any, name: str, code: UserCode | None, budget: Budget) -> "tuple[Reading, list[torch.Tensor]]":
     """The reading, and the ids (int64[samples + dropped], in order) of each epoch that was read whole by index. What is
     wrong in the user's code is `Reading.mistake`. `code`: the user's; None where torch's own sampler is read."""
@@ -50,7 +116,7 @@ def read(loader: Any, name: str, code: UserCode | None, budget: Budget) -> "tupl
         reader.describe()
         reader.read()
     except UserError as error:
-        reader.reading["mistake"] = Mistake(kind="user_error", text=error.text, file=error.file, line=error.line)
+        reader.reading["mistake"] = raised(error)
     except Stuck as error:
         reader.reading["mistake"] = error.mistake()
     reader.reading["seconds"] = round(time.monotonic() - began, 3)

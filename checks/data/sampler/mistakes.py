@@ -6,23 +6,23 @@ from typing import Any
 
 from preflight.check import Code, Finding, Outcome, Run, ranges, vote
 from preflight.checks.data.sampler import one_loader
-from preflight.checks.data.shared.readings import Facts, Mistake
+from preflight.checks.data.shared.readings import Facts, LoaderMistake
 
 USER_ERROR = Code(
     "The function, the loader or its dataset raises.",
-    fix="Mend it at the line that is named; with --report DIR the whole stack is in DIR/logs.",
+    fix="Fix it at the line shown; the whole stack is in the evidence, and with --report DIR in DIR/logs.",
 )
 WRONG_RETURN = Code(
     "The function does not return a loader, or a list or a dict of loaders.",
     fix="Let it return what the training loop iterates, such as a DataLoader: see docs/data.md.",
 )
 STUCK = Code(
-    "The function or the loader does not go on.",
+    "The function or the loader hangs.",
     fix="Look at the line that is named: what does it wait for? If it only needs longer: "
     "--set data.sampler.patience_s=SECONDS.",
 )
 OTHER_LOADERS = Code(
-    "Ranks have other loaders than others.",
+    "Ranks returned different loaders.",
     fix="Return the same loaders on all ranks; a rank that has none waits for the others in the first collective.",
 )
 NUMBERS = re.compile(r"\d+")
@@ -31,12 +31,12 @@ CODES = {"user_error": USER_ERROR, "wrong_return": WRONG_RETURN, "stuck": STUCK,
 
 def mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """A mistake that all ranks make is nobody's. Told once for all loaders in which it is made. Ranks that wait for
-    others are to blame only where nothing explains it, and no more ranks wait than do not."""
+    others are to blame only where nothing explains it, and fewer wait than do not."""
     made = _made(facts)
     waiting = {rank for (kind, *_), ranks in made.items() if kind == "waits" for rank in ranks}
     explained = waiting and (any(kind != "waits" for kind, *_ in made) or not all(map(_sound, run.outcomes.values())))
     absent = [rank for rank in facts if rank not in waiting]
-    if not explained and 0 < len(absent) < len(waiting):
+    if not explained and 0 < len(absent) <= len(waiting):
         yield _absent(absent, made, run)
         return
     for (kind, *_), ranks in made.items():
@@ -46,23 +46,26 @@ def mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         noticed_by = tuple(sorted(waiting)) if explained else ()
         for rank, mistake in list(ranks.items())[: 1 if everywhere else None]:
             where = {} if everywhere else run.job.where(rank)
-            yield CODES[kind].fail(
-                mistake["text"], file=mistake["file"], line=mistake["line"], noticed_by=noticed_by, **where
-            )
+            proof = {"stack": stack} if (stack := mistake.get("stack")) else {}
+            place = {"file": mistake["file"], "line": mistake["line"]}
+            yield CODES[kind].fail(mistake["text"], noticed_by=noticed_by, evidence=proof, **place, **where)
 
 
-def _absent(absent: list[int], made: Mapping[tuple[Any, ...], Mapping[int, Mistake]], run: Run) -> Finding:
-    """Fewer ranks than wait in a collective have not come to it. `made`: by those that wait."""
+def _absent(absent: list[int], made: Mapping[tuple[Any, ...], Mapping[int, LoaderMistake]], run: Run) -> Finding:
+    """No more ranks than wait in a collective have not come to it; where they are as many nobody is named. `made`: by
+    those that wait."""
     waiting = sorted({rank for ranks in made.values() for rank in ranks})
     mistake = next(iter(next(iter(made.values())).values()))
-    where = run.job.where(absent[0]) if len(absent) == 1 else {}
-    text = f"{mistake['text']}: {ranges.ranks(waiting)} wait there for {ranges.ranks(absent)}"
+    where = run.job.where(absent[0]) if len(absent) == 1 < len(waiting) else {}
+    wait = "waits" if len(waiting) == 1 else "wait"
+    text = f"{mistake['text']}: {ranges.ranks(waiting)} {wait} there for {ranges.ranks(absent)}"
+    text += "; either may be wrong" if len(absent) == len(waiting) else ""
     return STUCK.fail(text, file=mistake["file"], line=mistake["line"], noticed_by=tuple(waiting), **where)
 
 
-def _made(facts: Mapping[int, Facts]) -> dict[tuple[Any, ...], dict[int, Mistake]]:
+def _made(facts: Mapping[int, Facts]) -> dict[tuple[Any, ...], dict[int, LoaderMistake]]:
     """By kind and place, and by rank. Where no place is known one mistake may have other numbers on each rank."""
-    made: dict[tuple[Any, ...], dict[int, Mistake]] = {}
+    made: dict[tuple[Any, ...], dict[int, LoaderMistake]] = {}
     for rank, facts_of in facts.items():
         for mistake in _of(facts_of):
             place = (
@@ -78,7 +81,7 @@ def _sound(outcome: Outcome) -> bool:
     return outcome.kind == "measured"
 
 
-def _of(facts: Facts) -> list[Mistake]:
+def _of(facts: Facts) -> list[LoaderMistake]:
     return [
         mistake for mistake in (facts["mistake"], *(reading["mistake"] for reading in facts["readings"])) if mistake
     ]

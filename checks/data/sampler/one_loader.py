@@ -35,7 +35,7 @@ class Loader:
 
     @property
     def replicas(self) -> int:
-        """Ranks that should see unlike samples."""
+        """Ranks that should read different samples."""
         return max(1, self.world // self.sharers)
 
     @property
@@ -54,7 +54,6 @@ class Loader:
 
     @cached_property
     def comparable(self) -> bool:
-        """Whether ids of two ranks mean the same."""
         return len({reading["known_by"] for reading in self.readings.values()}) == 1
 
     @cached_property
@@ -117,7 +116,6 @@ class Loader:
         return replace(self, readings=readings, together={}, world=len(ranks))
 
     def says(self, text: str) -> str:
-        """For a message: which of several loaders it is about."""
         return f"{self.title}: {text}" if self.title else text
 
     @property
@@ -134,7 +132,6 @@ class Loader:
 
 
 def names(facts: Facts) -> tuple[str, ...]:
-    """Of the loaders that a rank has."""
     return tuple(sorted(reading["name"] for reading in facts["readings"]))
 
 

@@ -1,7 +1,7 @@
 """Which ranks see the same samples, as far as they show them.
 
 Each rank shows the samples with the lowest hashes, so what two ranks show alike they both have, and the share of it
-among what they show is the share among all (bottom-k sampling: see lowest_hashes.py).
+among what they show is the share among all (bottom-k sampling: see epoch.py).
 """
 
 import bisect
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from preflight.checks.data.sampler.lowest_hashes import mixed
+from preflight.checks.data.sampler.epoch import mixed
 from preflight.checks.data.sampler.one_loader import Loader
 from preflight.checks.data.shared.readings import EPOCHS, Epoch, Shown
 
@@ -26,7 +26,7 @@ LEAST_DISTINCT = 5
 
 
 @dataclass(frozen=True)
-class Pair:
+class RankPair:
     """Two ranks that show the same samples."""
 
     first: int
@@ -46,8 +46,6 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Overlaps:
-    """Of one epoch."""
-
     epochs: Mapping[int, Epoch]
 
     @cached_property
@@ -68,12 +66,10 @@ class Overlaps:
 
     @cached_property
     def looked(self) -> int:
-        """Samples that were compared."""
         return sum(len(epoch["shown"]) for epoch in self.epochs.values())
 
     @cached_property
     def is_all(self) -> bool:
-        """Whether every rank shows all that it has."""
         return all(shows_all(epoch) for epoch in self.epochs.values())
 
     @cached_property
@@ -83,7 +79,7 @@ class Overlaps:
         return round(sum(len(its) - 1 for its in self.common.values()) * distinct / max(1, self.looked))
 
     @cached_property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[RankPair]:
         """Most in common first. Of more than two ranks with one sample each is paired with the lowest only: so there
         are no more pairs than samples that are shown."""
         shared: dict[tuple[int, int], list[int]] = {}
@@ -95,14 +91,14 @@ class Overlaps:
         made = [self._pair(*both, ids, crossing[both]) for both, ids in shared.items()]
         return sorted(made, key=lambda pair: (-pair.share, pair.first, pair.second))
 
-    def _pair(self, first: int, second: int, shared: list[int], twice: float) -> Pair:
+    def _pair(self, first: int, second: int, shared: list[int], twice: float) -> RankPair:
         limit = min(self._limits[first], self._limits[second])
         shown = [_below(self.epochs[rank], limit) for rank in (first, second)]
         own = sum(
             self._own[rank] * below / max(1, len(self.epochs[rank]["shown"]))
             for rank, below in zip((first, second), shown, strict=True)
         )
-        return Pair(first, second, shared, min(shown), twice, own)
+        return RankPair(first, second, shared, min(shown), twice, own)
 
     @cached_property
     def _limits(self) -> dict[int, int]:
@@ -128,7 +124,7 @@ class Overlaps:
             groups.setdefault((epoch["distinct"], ids) if ids else rank, []).append(rank)
         return [tuple(ranks) for ranks in groups.values() if len(ranks) > 1]
 
-    def beyond_chance(self, *, by_index: bool) -> list[Pair]:
+    def beyond_chance(self, *, by_index: bool) -> list[RankPair]:
         """Pairs of ranks that have more in common than chance gives; all pairs, where only all together have more."""
         own = sum(self._own.values())
         each = 2 * own / max(1, len(self.epochs))
@@ -205,7 +201,7 @@ def _highest(loader: Loader, number: int) -> int:
     return min(limits.values(), default=EVERYTHING)
 
 
-def example(loader: Loader, pair: Pair, overlaps: Overlaps) -> Iterator[str]:
+def example(loader: Loader, pair: RankPair, overlaps: Overlaps) -> Iterator[str]:
     """ "index 17 (sample 3 of rank 0, sample 0 of rank 1)": at most one."""
     for id_ in pair.shared[:1]:
         place = {rank: sample["place"] for rank, sample in overlaps.common[id_]}

@@ -7,7 +7,7 @@ from preflight.checks.data.sampler import coverage, overlaps
 from preflight.checks.data.sampler.one_loader import Loader, listed
 
 WRONG_REPLICAS = Code(
-    "A sampler is made for another number of ranks, or for another rank.",
+    "A sampler is made for the wrong number of ranks, or for the wrong rank.",
     fix="Leave num_replicas and rank out of DistributedSampler(...) once the process group is up, or pass "
     "get_world_size() and get_rank() of torch.distributed (LOCAL_RANK is the place on the node only).",
 )
@@ -16,12 +16,12 @@ FIX_SHARED = (
     "pipeline parallelism, say so: --set data.sampler.data_parallel={replicas}"
 )
 WRONG_DATA_PARALLEL = Code(
-    "Another number of ranks sees samples of its own than data.sampler.data_parallel says.",
+    "The number of data-parallel ranks differs from data.sampler.data_parallel.",
     fix="Pass the data-parallel size and rank as num_replicas and rank to the sampler, and the same seed on ranks that "
     "share a model; or correct --set data.sampler.data_parallel=N.",
 )
 OTHER_SEED = Code(
-    "Samplers shuffle with unlike seeds, so that ranks take their parts of unlike orders.",
+    "Samplers shuffle with different seeds, so that ranks take their parts of different orders.",
     fix="Give DistributedSampler(seed=...) the same number on all ranks; what shall differ by rank (augmentation) has "
     "other seeds.",
 )
@@ -69,7 +69,7 @@ def _wrong_number(loader: Loader, number: int, ranks: list[int], *, unanimous: b
     who = f" on {listed(ranks, loader.world)}" if unanimous else f" on most of {ranges.ranks(ranks)}"
     text = f"the sampler has num_replicas={number}{who}, expected {right}"
     more = number - loader.replicas
-    text += f": {more} of {number} parts of the samples are seen by nobody" if more > 0 else ""
+    text += f": {more} of {number} parts of the samples are read by no rank" if more > 0 else ""
     proof = {"num_replicas": number, "expected": loader.replicas, "replicas": number}
     may_share = more < 0 < number and loader.world % number == 0
     fix = FIX_SHARED if may_share else None
@@ -119,7 +119,7 @@ def seeds(loader: Loader) -> Iterator[Finding]:
 
 
 def data_parallel(loader: Loader, wanted: int | None) -> Iterator[Finding]:
-    """Where the user has said how many ranks see unlike samples, their orders are counted."""
+    """Where the user has said how many ranks read different samples, their orders are counted."""
     if wanted is None:
         return
     if not 0 < wanted <= loader.world or loader.world % wanted:
@@ -129,7 +129,7 @@ def data_parallel(loader: Loader, wanted: int | None) -> Iterator[Finding]:
     orders = vote({rank: epoch["order"] for rank, epoch in epochs.items() if epoch["samples"] > 1})
     if loader.is_whole(0) and orders.voters == loader.world and len(orders.ranks_of) != wanted:
         text = (
-            f"{ranges.count(len(orders.ranks_of), 'unlike order')} of samples on {loader.world} ranks, expected "
+            f"{ranges.count(len(orders.ranks_of), 'different order')} of samples on {loader.world} ranks, expected "
             f"data_parallel={wanted}, each on {ranges.count(loader.sharers, 'rank')}"
         )
         yield WRONG_DATA_PARALLEL.fail(loader.says(text), evidence={"orders": len(orders.ranks_of)}, **loader.place)

@@ -34,7 +34,7 @@ def content(
     `in_lists`: the dataset is asked for lists of indices. Raises UserError and Stuck."""
     found: dict[str, str] = {}
     indices = places(length)
-    twice = Twice(loader.dataset, in_lists=in_lists)
+    twice = DrawnTwice(loader.dataset, in_lists=in_lists)
     source = _InWorker(loader, twice, indices) if getattr(loader, "num_workers", 0) else map(twice, indices)
     with waiting.iterating(source, "iter() of the dataset") as iterator:
         for index in indices:
@@ -51,7 +51,7 @@ def content(
     return found if all(found.values()) else dict.fromkeys(found, "")
 
 
-class Twice:
+class DrawnTwice:
     """A dataset, of whose samples it tells digests."""
 
     def __init__(self, dataset: Any, *, in_lists: bool = False) -> None:
@@ -104,7 +104,7 @@ def seeded() -> Iterator[None]:
 class _InWorker:
     """Iterates `Twice` in a worker like the loader's."""
 
-    def __init__(self, loader: Any, twice: Twice, indices: list[int]) -> None:
+    def __init__(self, loader: Any, twice: DrawnTwice, indices: list[int]) -> None:
         import torch
 
         begin = getattr(loader, "worker_init_fn", None)

@@ -10,7 +10,7 @@ from preflight.checks.data.sampler.orders import has_end, is_same, is_sequential
 from preflight.checks.data.shared.readings import EPOCHS
 
 PADDED = Code(
-    "Samples are seen again, so that all ranks have as many.",
+    "Some samples are read twice, so that all ranks have equally many.",
     fix="Nothing to do for training; an evaluation that sums over ranks counts them twice.",
 )
 DROPPED = Code(
@@ -18,7 +18,7 @@ DROPPED = Code(
     fix="Nothing to do where other samples are left out in each epoch; else drop_last=False keeps them.",
 )
 NOT_PROVEN = Code(
-    "Whether ranks see unlike samples, and all of them, was seen in part only.",
+    "It is only partly proven that ranks read different samples, and all of them.",
     fix="Nothing is known to be wrong. docs/data.md says what can be proven of which loader.",
 )
 FIX_BUDGET = (
@@ -66,7 +66,7 @@ def _reasons(loader: Loader, parts: list[Loader]) -> Iterator[tuple[str, str | N
         yield "samples are known by index on some ranks and by content on others, and were not compared", None
         return
     if len(parts) > 1:
-        text = f"ranks have {len(parts)} unlike datasets, each read whole by its own ranks"
+        text = f"ranks have {len(parts)} different datasets, each read whole by its own ranks"
         yield f"{text}: whether they overlap, and are all that there is, was not seen", None
         return
     if any(not loader.is_whole(number) for number in EPOCHS):

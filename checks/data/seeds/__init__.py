@@ -24,9 +24,9 @@ from preflight.check import (
     option,
     ranges,
     seconds,
+    words,
 )
-from preflight.checks.data.seeds import repeated_messages, rng_draws, seed_vote
-from preflight.checks.data.seeds.repeated_draws import listed
+from preflight.checks.data.seeds import repeated_draws, rng_draws, seed_vote
 from preflight.checks.data.seeds.rng_draws import Draws
 from preflight.checks.data.seeds.seed_vote import Seeded
 from preflight.checks.data.shared.generators import CUDA, NUMPY, PYTHON, TORCH
@@ -34,7 +34,7 @@ from preflight.checks.data.shared.generators import CUDA, NUMPY, PYTHON, TORCH
 if TYPE_CHECKING:
     from preflight.checks.data.shared.generators import State
 
-PARTS = (repeated_messages,)
+PARTS = (repeated_draws,)
 PLAN = Plan(
     Scope.WORLD,
     Level.STANDARD,
@@ -51,7 +51,7 @@ SECONDS = option(seconds, 30.0, "for all loaders together; after it the rest is 
 PATIENCE_S = option(seconds, 30.0, "seconds that the workers of one loader may take")
 
 SOME_DIFFER = Code(
-    "A random generator is seeded alike on most ranks, and otherwise on some.",
+    "A random generator is seeded alike on most ranks, and differently on some.",
     fix="Seed all ranks alike, or each by its rank; look for a seed under `if rank == 0`, or from the environment.",
 )
 WEIGHTS_DIFFER = Code(
@@ -106,13 +106,12 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     some = list(_some_differ(facts, run))
     yield from some
     for name, loader in _loaders(facts).items():
-        yield from repeated_messages.judge(name, loader, run)
+        yield from repeated_draws.judge(name, loader, run)
     if len(facts) > 1 and not any(TORCH in finding.evidence["libraries"] for finding in some):
         yield from _weights_and_dropout(facts)
 
 
 def _loaders(facts: Mapping[int, Facts]) -> dict[str, dict[int, Draws]]:
-    """By name, and by rank."""
     found: dict[str, dict[int, Draws]] = {}
     for rank in sorted(facts):
         for draws in facts[rank]["loaders"]:
@@ -158,7 +157,7 @@ def _weights_and_dropout(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         counted = seed_vote.seeds(torch)
         what = f"torch is seeded {counted.usual} on {ranks}, but has drawn otherwise since"
         if not counted.unanimous:
-            what = f"torch is seeded unlike {after} ({counted.sides(2)})"
+            what = f"torch is seeded differently {after} ({counted.sides(2)})"
         yield WEIGHTS_DIFFER.info(f"{what}, weights that are made then differ between {ranks}")
 
 
@@ -168,6 +167,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     said: dict[str, list[str]] = {}
     for library, its in _libraries(facts).items():
         said.setdefault(seed_vote.said(its), []).append(library)
-    seeded = ", ".join(f"{listed(libraries)} {how}" for how, libraries in said.items())
-    parts = [repeated_messages.summarize(name, loader, run) for name, loader in _loaders(facts).items()]
+    seeded = ", ".join(f"{words.some(libraries)} {how}" for how, libraries in said.items())
+    parts = [repeated_draws.summarize(name, loader, run) for name, loader in _loaders(facts).items()]
     return "; ".join([f"{seeded} on {ranges.count(len(facts), 'rank')}", *parts])

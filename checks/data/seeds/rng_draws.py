@@ -21,7 +21,7 @@ MAIN = -1
 """In the place of a worker's number: the rank's own process, of a loader without workers."""
 
 
-class Look(TypedDict):
+class FirstDraws(TypedDict):
     """What one worker has drawn from for its first sample of an epoch."""
 
     epoch: int
@@ -32,8 +32,6 @@ class Look(TypedDict):
 
 
 class Named(TypedDict):
-    """A function or a class."""
-
     name: str
     file: str | None
     """Where it begins, if it is the user's own code; and the line."""
@@ -57,7 +55,7 @@ class Draws(TypedDict):
     """Of the loader's own generator, from which its workers are seeded; None: from torch's."""
     unseen: str
     """Why nothing could be looked at; else ""."""
-    looks: list[Look]
+    looks: list[FirstDraws]
 
 
 def read(loader: Any, name: str, code: UserCode, after: dict[str, generators.State], patience_s: float) -> Draws:
@@ -123,8 +121,7 @@ def _set_epoch(loaders: list[Any], epoch: int, waiting: Waiting) -> None:
             setter(epoch)
 
 
-def _looks(start: "_Start", epoch: int, waiting: Waiting) -> list[Look]:
-    """Raises UserError and Stuck."""
+def _looks(start: "_Start", epoch: int, waiting: Waiting) -> list[FirstDraws]:
     expected = max(start.workers, 1)
     found: dict[int, dict[str, str]] = {}
     with waiting.iterating(start, "the start of DataLoader workers") as iterator:
@@ -136,7 +133,7 @@ def _looks(start: "_Start", epoch: int, waiting: Waiting) -> list[Look]:
             found.setdefault(worker, drawn)
             if len(found) == expected:
                 break
-    return [Look(epoch=epoch, worker=worker, drawn=drawn) for worker, drawn in sorted(found.items())]
+    return [FirstDraws(epoch=epoch, worker=worker, drawn=drawn) for worker, drawn in sorted(found.items())]
 
 
 class _Start:
@@ -157,7 +154,7 @@ class _Start:
     def _in_workers(self) -> Any:
         import torch
 
-        loader, watch = self.loader, Watch(self.loader)
+        loader, watch = self.loader, DrawWatch(self.loader)
         stream = isinstance(loader.dataset, torch.utils.data.IterableDataset)
         started: Any = torch.utils.data.DataLoader(
             loader.dataset,
@@ -175,7 +172,7 @@ class _Start:
     def _here(self) -> Iterator[tuple[int, dict[str, str]]]:
         import torch
 
-        dataset, watch = self.loader.dataset, Watch(self.loader)
+        dataset, watch = self.loader.dataset, DrawWatch(self.loader)
         watch.look(dataset)
         if isinstance(dataset, torch.utils.data.IterableDataset):
             yield from map(watch.collate, islice(dataset, 1))
@@ -183,7 +180,7 @@ class _Start:
             yield watch.collate(dataset[0])
 
 
-class Watch:
+class DrawWatch:
     """Stands in for a loader's worker_init_fn and collate_fn. Where workers are spawned it is pickled, as these are."""
 
     def __init__(self, loader: Any) -> None:

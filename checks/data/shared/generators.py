@@ -26,8 +26,6 @@ TORCH, PYTHON, NUMPY, CUDA = "torch", "Python", "NumPy", "CUDA"
 
 @dataclass(frozen=True)
 class State:
-    """Of one generator."""
-
     digest: str
     """Of all that decides what it will draw."""
     seed: int | None
@@ -116,7 +114,6 @@ def _may_hold(thing: object) -> bool:
 
 
 def _is_generator(thing: object) -> bool:
-    """Whether it is one beside the global ones."""
     import torch
 
     if isinstance(thing, torch.Generator):

@@ -10,7 +10,7 @@ EPOCHS = (0, 1)
 """That are read of each loader."""
 
 
-class Mistake(TypedDict):
+class LoaderMistake(TypedDict):
     """What is wrong with the user's code on this rank."""
 
     kind: Literal["user_error", "wrong_return", "stuck", "waits"]
@@ -19,6 +19,8 @@ class Mistake(TypedDict):
     """One sentence; it begins with file and line where they are known."""
     file: str | None
     line: int | None
+    stack: NotRequired[str]
+    """Of what was raised."""
 
 
 class Shown(TypedDict):
@@ -54,8 +56,8 @@ class Epoch(TypedDict):
     times: dict[str, int]
     """How many ids are seen so many times: {"1": 998, "2": 2}; at most 20, the commonest."""
     shown: list[Shown]
-    """Those with the lowest `lowest_hashes.mixed(id)`, ascending by it: all ranks that have them tell the same ids. All
-    there are, or as many as `lowest_hashes.share(world, loaders)`."""
+    """Those with the lowest `epoch.mixed(id)`, ascending by it: all ranks that have them tell the same ids. All
+    there are, or as many as `epoch.share(world, loaders)`."""
 
 
 class Reading(TypedDict):
@@ -104,7 +106,7 @@ class Reading(TypedDict):
     "9c1e..."}; "" where the content is drawn anew each time."""
     machine: str
     """The kind of CPU: digests of computed content are compared between equal kinds only."""
-    mistake: Mistake | None
+    mistake: LoaderMistake | None
 
 
 class Together(TypedDict):
@@ -131,7 +133,7 @@ class Facts(TypedDict):
     """Whether the user's own loader was read; else torch's DistributedSampler."""
     function: str
     """As he gave it; "" where none was."""
-    mistake: Mistake | None
+    mistake: LoaderMistake | None
     """In the function itself."""
     readings: list[Reading]
     together: list[Together]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 
 from preflight.check import UserCode, ranges
-from preflight.checks.data.shared.readings import Mistake
+from preflight.checks.data.shared.readings import LoaderMistake
 
 AGAIN_S = 1.0
 """A `try` of the user's may swallow what is raised in it: it comes again, so many seconds later."""
@@ -36,8 +36,8 @@ class Stuck(BaseException):  # no Exception: an `except Exception` of the user's
         super().__init__(text)
         self.text, self.file, self.line, self.waits = text, file, line, waits
 
-    def mistake(self) -> Mistake:
-        return Mistake(kind="waits" if self.waits else "stuck", text=self.text, file=self.file, line=self.line)
+    def mistake(self) -> LoaderMistake:
+        return LoaderMistake(kind="waits" if self.waits else "stuck", text=self.text, file=self.file, line=self.line)
 
 
 class patience:  # noqa: N801 -- it is read as a statement: `with patience(30, "batch 3", code):`

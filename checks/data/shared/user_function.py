@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from preflight.check import Context, UserCode, UserError
-from preflight.checks.data.shared.readings import Mistake
+from preflight.checks.data.shared.readings import LoaderMistake
 from preflight.checks.data.shared.timeouts import Stuck, patience
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Called:
     loaders: dict[str, Any]
     """By name: "" of the only one, "0", "1" of a list or a tuple, the keys of a dict. Empty where there is a
     `mistake`."""
-    mistake: Mistake | None
+    mistake: LoaderMistake | None
     printed: list[str]
     """As `traces.Traces`, and the next two."""
     lines: int
@@ -79,7 +79,7 @@ def _called(code: UserCode, patience_s: float, nodes: int) -> Called:
 
     before = generators.snapshot()
     loaders: dict[str, Any] = {}
-    mistake: Mistake | None = None
+    mistake: LoaderMistake | None = None
     with traced() as traces:
         try:
             with patience(patience_s, f"{code.function}() to return", code):
@@ -90,12 +90,17 @@ def _called(code: UserCode, patience_s: float, nodes: int) -> Called:
             loaders, wrong = _named(made)
             mistake = _wrong_return(code, wrong) if wrong else None
         except UserError as error:
-            mistake = Mistake(kind="user_error", text=error.text + _hint(error), file=error.file, line=error.line)
+            mistake = raised(error)
+            mistake["text"] += _hint(error)
         except Stuck as stuck:
             mistake = stuck.mistake()
     after = generators.snapshot()
     found = {} if mistake else loaders
     return Called(code, found, mistake, traces.printed, traces.lines, traces.written, before, after)
+
+
+def raised(error: UserError) -> LoaderMistake:
+    return LoaderMistake(kind="user_error", text=error.text, file=error.file, line=error.line, stack=error.stack)
 
 
 def _hint(error: UserError) -> str:
@@ -161,7 +166,7 @@ def _nested(made: Any) -> str:
     return ""
 
 
-def _wrong_return(code: UserCode, wrong: str) -> Mistake:
+def _wrong_return(code: UserCode, wrong: str) -> LoaderMistake:
     file, line = code.place() or (None, None)
     where = f"{file}:{line}" if file else str(code)
-    return Mistake(kind="wrong_return", text=f"{where}: {code.function}() returns {wrong}", file=file, line=line)
+    return LoaderMistake(kind="wrong_return", text=f"{where}: {code.function}() returns {wrong}", file=file, line=line)

@@ -86,7 +86,7 @@ def measure(ctx: Context) -> Facts:
     doing = "first use of the GPU"
     ctx.doing(doing)
     try:
-        with workload.plain_arithmetic(device):
+        with workload.at_work_on(device):
             for doing, step in workload.steps(facts, device, ctx.environ, ctx[REPEATS], ctx[PEERS]):
                 ctx.doing(doing)
                 step()

@@ -6,9 +6,16 @@ from functools import partial
 import torch
 
 from preflight.checks.gpu.compute.gemm import first_wrong
-from preflight.checks.gpu.compute.kind import uuid_of
 from preflight.checks.gpu.compute.timing import seconds_of
 from preflight.checks.gpu.compute.workload_facts import Facts
+
+
+def uuid_of(device: torch.device) -> str | None:
+    """As NVML writes it: torch leaves out the prefix."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None) if device.type == "cuda" else None
+    if uuid is None or str(uuid).startswith(("GPU-", "MIG-")):
+        return uuid and str(uuid)
+    return f"{'MIG' if ' MIG ' in torch.cuda.get_device_properties(device).name else 'GPU'}-{uuid}"
 
 
 def pattern(size: int, device: torch.device) -> torch.Tensor:

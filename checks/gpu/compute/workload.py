@@ -12,8 +12,9 @@ import torch
 
 from preflight.check import Skip
 from preflight.checks.gpu.compute import copies, gemm
-from preflight.checks.gpu.compute.kind import kind_of, unknown, uuid_of
+from preflight.checks.gpu.compute.copies import uuid_of
 from preflight.checks.gpu.compute.workload_facts import Facts
+from preflight.sdk.arithmetic import kind_of, plain_arithmetic, unknown
 
 MIB = 1024 * 1024
 
@@ -99,27 +100,13 @@ def _peers(facts: Facts, device: torch.device, most: int) -> Iterator[torch.devi
 
 
 @contextlib.contextmanager
-def plain_arithmetic(device: torch.device) -> Iterator[None]:
-    """No TF32, no partial sums in bf16, no kernels chosen by trial: like devices then compute in like ways. On a CPU
-    one thread, since ranks share cores. Gives the device's memory back."""
-    matmul, on_gpu = torch.backends.cuda.matmul, device.type == "cuda"
-    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-    in_bf16 = matmul.allow_bf16_reduced_precision_reduction
-    by_trial = on_gpu and torch.cuda.tunable.is_enabled()
-    torch.set_float32_matmul_precision("highest")
-    torch.set_num_threads(1)
-    matmul.allow_bf16_reduced_precision_reduction = False
-    if by_trial:
-        torch.cuda.tunable.enable(False)
+def at_work_on(device: torch.device) -> Iterator[None]:
+    """In plain arithmetic. Gives the device's memory back."""
+    on_gpu = device.type == "cuda"
     try:
-        with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
+        with plain_arithmetic(), torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
             yield
     finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.set_num_threads(threads)
-        matmul.allow_bf16_reduced_precision_reduction = in_bf16
-        if by_trial:
-            torch.cuda.tunable.enable(True)
         if on_gpu:
             with contextlib.suppress(RuntimeError):  # after some errors every call of CUDA fails
                 torch.cuda.empty_cache()

@@ -1,24 +1,9 @@
 """What an exercise of a device leaves behind: the facts of `gpu.compute`."""
 
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-
-class DeviceKind(TypedDict):
-    """All that decides which bits a sum rounds to. Devices of equal kind owe each other equal bits and speeds."""
-
-    type: str
-    """cuda or cpu."""
-    name: str
-    capability: str
-    units: int
-    """Multiprocessors; 0 on a CPU."""
-    driver: str | None
-    torch: str
-    cuda: str | None
-    blas: str | None
-    """The version of cuBLAS that is loaded."""
-    settings: list[str]
-    """Variables that choose other arithmetic: "NVIDIA_TF32_OVERRIDE=1"."""
+if TYPE_CHECKING:
+    from preflight.sdk.arithmetic import DeviceKind
 
 
 class WrongResult(TypedDict):
@@ -50,7 +35,7 @@ class Repeats(TypedDict):
 
 
 class Facts(TypedDict):
-    kind: DeviceKind
+    kind: "DeviceKind"
     uuid: str | None
     """As NVML writes it; None on a CPU."""
     speeds: dict[str, float]

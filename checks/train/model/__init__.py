@@ -77,14 +77,14 @@ THREADS = option(count, None, "threads for a CPU's arithmetic; unset: as the ran
 
 USER_ERROR = Code(
     "The function, the model's forward or the loss raises.",
-    fix="Mend it at the line that is named; with --report DIR the whole stack is in DIR/logs.",
+    fix="Fix it at the line shown; the whole stack is in the evidence, and with --report DIR in DIR/logs.",
 )
 WRONG_RETURN = Code(
     "The function does not return (model, batch, loss_fn).",
     fix="Let it return a torch.nn.Module, the global batch and a function of both: see docs/model.md.",
 )
 WRONG_MODEL = Code(
-    "The model is none that every strategy can wrap a copy of.",
+    "Some strategies cannot wrap a copy of the model.",
     fix="Return the plain model with its weights: not wrapped, not on the meta device, with something to train.",
 )
 WRONG_BATCH = Code(
@@ -92,7 +92,7 @@ WRONG_BATCH = Code(
     fix="Return the global batch of one step as tensors with the rows in dimension 0.",
 )
 WRONG_LOSS = Code(
-    "The loss is none to train on.",
+    "The loss cannot be trained on (not one finite number that depends on the parameters).",
     fix="Return from loss_fn(model, batch) one finite number that depends on the model's parameters: the mean loss.",
 )
 SUM_FOR_MEAN = Code(
@@ -104,15 +104,15 @@ REFUSED = Code(
     fix="See the message and the stack (--report DIR, in DIR/logs); --set train.model.strategies=... leaves it out.",
 )
 OTHER_MODEL = Code(
-    "Ranks have models of other shapes.",
+    "Ranks have models of different shapes.",
     fix="Let the function build the same model on all ranks: look for what depends on the rank or the node.",
 )
 OTHER_BATCH = Code(
-    "Ranks have other batches.",
+    "Ranks have different batches.",
     fix="Return the same global batch on all ranks (preflight cuts it): seed what draws it, do not shard it by rank.",
 )
 OTHER_WEIGHTS = Code(
-    "Ranks have other weights; the first rank's were loaded into all, as DDP does.",
+    "Ranks have different weights; the first rank's were loaded into all, as DDP does.",
     fix="Seed the function if all ranks shall begin alike; FSDP does not load rank 0's weights unless told to.",
 )
 UNUSED = Code(
@@ -120,7 +120,7 @@ UNUSED = Code(
     fix="Remove them, or use them in the loss, or give DDP find_unused_parameters=True: else its second step raises.",
 )
 BATCH_NORM = Code(
-    "BatchNorm normalises by the rows of one rank.",
+    "BatchNorm normalizes by the rows of one rank.",
     fix="torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalises by all ranks' rows; or use another norm.",
 )
 NOT_A_MEAN = Code(

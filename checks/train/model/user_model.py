@@ -6,19 +6,20 @@ So what is wrong with the model is seen where no rank waits for another, and all
 import itertools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from preflight.check import Context, Skip, UserCode, UserError
+from preflight.checks.train.model.time_guard import TooSlow, time_guard
 
 if TYPE_CHECKING:
     from torch import nn
     from torch._C._distributed_c10d import Store
 
     from preflight.train_smoke import strategies
-    from preflight.train_smoke.task import Task
-    from preflight.train_smoke.user_given import Given, Mistake, Told
+    from preflight.train_smoke.task import TrainingTask
+    from preflight.train_smoke.user_given import Given, MistakeFacts, ModelMistake
 
 ALL_FAIL_S = 5.0
 """How long a rank whose training has failed waits for the others to fail in the same way, before it fails alone."""
@@ -27,7 +28,7 @@ REFUSALS = (ValueError, TypeError, NotImplementedError, AttributeError, Assertio
 
 
 class Facts(TypedDict):
-    mistake: "Told | None"
+    mistake: "MistakeFacts | None"
     """Why this rank did not train."""
     skipped: str
     """Why it could not, though nothing is wrong."""
@@ -50,14 +51,14 @@ class Facts(TypedDict):
     """Parameters that were left as they are: on some rank they get no gradient."""
     left_out: dict[str, str]
     """Variants that were not run, and why."""
-    refused: "dict[str, Told]"
+    refused: "dict[str, MistakeFacts]"
     """Variants under which every rank's training raised."""
     steps: int
     """Of each training."""
     strategies: "dict[str, strategies.Facts]"
 
 
-class Answer(TypedDict):
+class Agreement(TypedDict):
     """The first rank's, to all."""
 
     go: bool
@@ -107,22 +108,30 @@ def measure(ctx: Context, code: UserCode, names: Mapping[str, list[str]], thread
 
 def _given_and_tried(ctx: Context, code: UserCode, facts: Facts, threads: int | None) -> "Given | None":
     """None where something is wrong, which the facts then tell."""
-    from preflight.train_smoke.task import plain_arithmetic
+    from preflight.train_smoke.task import deterministic_arithmetic
+
+    done = [""]
+
+    def doing(what: str) -> None:
+        done.append(what)
+        ctx.doing(what)
 
     try:
-        with plain_arithmetic(threads):
-            return _alone(ctx, code, facts)
+        with deterministic_arithmetic(threads), time_guard(ctx.deadline_s, code, lambda: done[-1]):
+            return _alone(ctx, code, facts, doing)
+    except TooSlow as slow:
+        facts["skipped"] = str(slow)
     except Exception as error:
         if not _explained(error, code, facts):
             raise
-        return None
+    return None
 
 
-def _alone(ctx: Context, code: UserCode, facts: Facts) -> "Given":
+def _alone(ctx: Context, code: UserCode, facts: Facts, doing: Callable[[str], None]) -> "Given":
     from preflight.train_smoke import user_given, user_task, user_traits
 
     user_given.seed()
-    ctx.doing(f"calling {code}")
+    doing(f"calling {code}")
 
     def again() -> "nn.Module":
         user_given.seed()
@@ -141,34 +150,35 @@ def _alone(ctx: Context, code: UserCode, facts: Facts) -> "Given":
         facts["weights"] = user_given.digest(user_given.values(given.model))
         facts["batch"] = user_given.digest(tensor for _, tensor in user_given.tensors(given.batch))
         facts["batch_words"] = user_given.words(given.batch)
-        ctx.doing("training it alone for one step")
-        facts["traits"] = vars(user_traits.traits(given, own, ctx.device, dropouts))
+        doing("training it alone for one step")
+        facts["traits"] = vars(user_traits.traits(given, own, ctx.device, dropouts, doing))
     return given
 
 
 def _explained(error: Exception, code: UserCode, facts: Facts) -> bool:
     """Whether it is an exception that facts can tell; they then do."""
     from preflight.train_smoke import user_given, user_task
-    from preflight.train_smoke.user_given import Mistake
+    from preflight.train_smoke.user_given import ModelMistake
     from preflight.train_smoke.user_traits import Incomparable
 
     if user_given.is_out_of_memory(error):
         facts["skipped"] = str(error) if isinstance(error, user_task.TooBig) else f"memory has run out: {_said(error)}"
     elif isinstance(error, Incomparable) or isinstance(error.__cause__, Incomparable):
         facts["skipped"] = f"{str(error).replace('Incomparable: ', '')}, and strategies cannot be compared"
-    elif isinstance(error, UserError | Mistake):
+    elif isinstance(error, UserError | ModelMistake):
         facts["mistake"] = _as_told(error, code)
     else:
         return False
     return True
 
 
-def _as_told(error: "UserError | Mistake", code: UserCode) -> "Told":
+def _as_told(error: "UserError | ModelMistake", code: UserCode) -> "MistakeFacts":
     """A mistake stands at the function's first line, where no other is known."""
-    from preflight.train_smoke.user_given import Told
+    from preflight.train_smoke.user_given import MistakeFacts
 
     if isinstance(error, UserError):
-        return Told(kind="user_error", text=error.text, file=error.file, line=error.line, evidence={})
+        evidence = {"stack": error.stack} if error.stack else {}
+        return MistakeFacts(kind="user_error", text=error.text, file=error.file, line=error.line, evidence=evidence)
     told, place = error.to_json(), code.place()
     if place is not None:
         told["file"], told["line"] = place
@@ -184,13 +194,13 @@ def _said(error: Exception) -> str:
 # What ranks agree on
 
 
-def _answered(store: "Store", ctx: Context, facts: Facts, layout: list[str], left_s: float) -> Answer:
+def _answered(store: "Store", ctx: Context, facts: Facts, layout: list[str], left_s: float) -> Agreement:
     first, *others = ctx.members
     said: dict[str, Any] = {key: facts[key] for key in ("mistake", "skipped", "layout", "weights", "batch", "traits")}
     said["rank"] = ctx.rank
     if ctx.rank != first:
         store.set(f"said/{ctx.rank}", json.dumps(said))
-        answer: Answer = json.loads(store.get("answer"))
+        answer: Agreement = json.loads(store.get("answer"))
         return answer
     theirs = store.multi_get([f"said/{rank}" for rank in others]) if others else []
     answer = _answer([said, *map(json.loads, theirs)], layout, left_s)
@@ -198,12 +208,12 @@ def _answered(store: "Store", ctx: Context, facts: Facts, layout: list[str], lef
     return answer
 
 
-def _answer(said: list[dict[str, Any]], layout: list[str], left_s: float) -> Answer:
+def _answer(said: list[dict[str, Any]], layout: list[str], left_s: float) -> Agreement:
     """`layout`: of the first rank's model. Differences beside weights are no reason to go on: `judge` tells them."""
     alike = {key: len({answer[key] for answer in said}) == 1 for key in ("layout", "weights", "batch")}
     whole = [answer for answer in said if not answer["mistake"] and not answer["skipped"]]
     unused = [name for answer in whole for kind in ("unused", "unused_here") for name in answer["traits"][kind]]
-    return Answer(
+    return Agreement(
         go=len(whole) == len(said) and alike["layout"] and alike["batch"],
         skipped=next((f"rank {answer['rank']}: {answer['skipped']}" for answer in said if answer["skipped"]), ""),
         loaded=not alike["weights"],
@@ -238,7 +248,7 @@ def _all_failed(ctx: Context, store: "Store", name: str) -> bool:
 
 
 def _train_together(
-    ctx: Context, code: UserCode, given: "Given", answer: Answer, names: Mapping[str, list[str]],
+    ctx: Context, code: UserCode, given: "Given", answer: Agreement, names: Mapping[str, list[str]],
     threads: int | None, facts: Facts, store: "Store",
 ) -> None:  # fmt: skip
     try:
@@ -249,12 +259,12 @@ def _train_together(
 
 
 def _trained(
-    ctx: Context, code: UserCode, given: "Given", answer: Answer, names: Mapping[str, list[str]],
+    ctx: Context, code: UserCode, given: "Given", answer: Agreement, names: Mapping[str, list[str]],
     threads: int | None, facts: Facts, store: "Store",
 ) -> None:  # fmt: skip
     from preflight.train_smoke import reference, user_schedule, user_task
     from preflight.train_smoke.task import Rates
-    from preflight.train_smoke.user_given import Mistake
+    from preflight.train_smoke.user_given import ModelMistake
 
     traits = answer["traits"] or {}
     exactly = bool(traits["batch_norms"] or traits["draws"] or traits["apart"])
@@ -282,7 +292,7 @@ def _trained(
         last = recipe
         try:
             _run_one(ctx, code, task, strategy, variant, facts)
-        except (UserError, Mistake) as error:
+        except (UserError, ModelMistake) as error:
             if not _all_failed(ctx, store, name):
                 raise
             facts["refused"][name] = _as_told(error, code)
@@ -298,14 +308,14 @@ def _has_time(ctx: Context, store: "Store", name: str, here: bool) -> bool:
         return bool(store.get(f"time for {name}") == b"yes")
 
 
-def _run_one(ctx: Context, code: UserCode, task: "Task", strategy: str, variant: str, facts: Facts) -> None:
+def _run_one(ctx: Context, code: UserCode, task: "TrainingTask", strategy: str, variant: str, facts: Facts) -> None:
     from preflight.train_smoke import strategies
-    from preflight.train_smoke.user_given import Mistake
-    from preflight.train_smoke.wrapped import Setting
+    from preflight.train_smoke.user_given import ModelMistake
+    from preflight.train_smoke.wrapped import StrategySetting
 
     name = f"{strategy}/{variant}"
     so_far = facts["strategies"].setdefault(strategy, strategies.Facts(alone={}, variants={}))
-    setting = Setting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)
+    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)
     try:
         with code.blamed():
             made = strategies.run(task, strategy, [variant], setting, ctx.collective, ctx.doing)
@@ -314,7 +324,7 @@ def _run_one(ctx: Context, code: UserCode, task: "Task", strategy: str, variant:
         raise UserError(f"{error.text} (under {name})", error.file, error.line) from error
     except REFUSALS as error:
         ctx.page.leave()
-        raise Mistake("refused", f"under {name} torch raises {type(error).__name__}: {_said(error)}") from error
+        raise ModelMistake("refused", f"under {name} torch raises {type(error).__name__}: {_said(error)}") from error
     so_far["alone"] |= made["alone"]
     so_far["variants"] |= made["variants"]
 

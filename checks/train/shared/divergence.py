@@ -19,7 +19,7 @@ CLEARLY = 10
 together one is beyond the limit before the others."""
 
 
-class Pair(NamedTuple):
+class TrainingPair(NamedTuple):
     """A rank's training under a strategy, and the one that was expected of it."""
 
     measured: Curve
@@ -36,21 +36,19 @@ of rows that the model fits already, or that changes its sign, is roundings. The
 measured they are 2e-6, a tenth of the least limit."""
 
 
-def with_least(pairs: Mapping[int, Pair]) -> dict[int, Pair]:
+def with_least(pairs: Mapping[int, TrainingPair]) -> dict[int, TrainingPair]:
     """The same, each with what its own loss and gradient are measured by at least: of the middle rank's largest."""
     least = {quantity: SMALL * compare.middle(each(pairs, _largest(quantity)).values()) for quantity in OWN}
     return each(pairs, lambda pair: pair._replace(least=least))
 
 
-def _largest(quantity: compare.Quantity) -> Callable[[Pair], float]:
+def _largest(quantity: compare.Quantity) -> Callable[[TrainingPair], float]:
     return lambda pair: max(
         (abs(number) for number in pair.expected[quantity] if not isinstance(number, str)), default=0.0
     )
 
 
-class Place(NamedTuple):
-    """One value of a training."""
-
+class CurvePlace(NamedTuple):
     step: int
     quantity: Quantity
 
@@ -58,7 +56,7 @@ class Place(NamedTuple):
 class Point(NamedTuple):
     """One value of a training, beside the one that was expected."""
 
-    place: Place
+    place: CurvePlace
     measured: Number
     expected: Number
     over: float
@@ -66,24 +64,24 @@ class Point(NamedTuple):
 
 
 @functools.cache
-def order(steps: int) -> tuple[Place, ...]:
+def order(steps: int) -> tuple[CurvePlace, ...]:
     """All places of a training, in the order in which it makes their values."""
-    found = [Place(0, "start")]
+    found = [CurvePlace(0, "start")]
     for step in range(steps):
-        found += [Place(step, quantity) for quantity in QUANTITIES]
+        found += [CurvePlace(step, quantity) for quantity in QUANTITIES]
         if step == 0:
-            found.append(Place(0, "gradient"))
-    return (*found, Place(steps - 1, "end"), Place(steps - 1, "state"))
+            found.append(CurvePlace(0, "gradient"))
+    return (*found, CurvePlace(steps - 1, "end"), CurvePlace(steps - 1, "state"))
 
 
-def points(pair: Pair, limits: Limits) -> Iterator[Point]:
+def points(pair: TrainingPair, limits: Limits) -> Iterator[Point]:
     """All that this training has, in order."""
     for place in order(len(pair.expected["losses"])):
         if point := at(pair, place, limits):
             yield point
 
 
-def at(pair: Pair, place: Place, limits: Limits) -> Point | None:
+def at(pair: TrainingPair, place: CurvePlace, limits: Limits) -> Point | None:
     """None where this training has no such value: of two micro-batches' gradients the norm is not known, and a rank
     that joins early takes fewer steps."""
     step, quantity = place
@@ -101,7 +99,7 @@ def at(pair: Pair, place: Place, limits: Limits) -> Point | None:
     return Point(place, measured[step], expected[step], over)
 
 
-def _moment(apart: Apart, place: Place, limits: Limits) -> Point | None:
+def _moment(apart: Apart, place: CurvePlace, limits: Limits) -> Point | None:
     furthest = apart["whole"].get(place.quantity)
     if furthest is None:
         return None
@@ -118,7 +116,7 @@ def over(off: float, moment: Quantity, limits: Limits) -> float:
 class Divergence:
     """The first place at which any rank's training differs from the one expected."""
 
-    place: Place
+    place: CurvePlace
     first: Mapping[int, Point]
     """Of the ranks that differ there."""
     later: tuple[int, ...]
@@ -132,7 +130,7 @@ class Divergence:
         return tuple(sorted({*self.first, *self.later}))
 
 
-def of(pairs: Mapping[int, Pair], limits: Limits) -> Divergence | None:
+def of(pairs: Mapping[int, TrainingPair], limits: Limits) -> Divergence | None:
     """Given by rank. None where nothing is beyond its limit."""
     beyond = {rank: point for rank, point in each(pairs, lambda pair: _first_beyond(pair, limits)).items() if point}
     if not beyond:
@@ -152,7 +150,7 @@ def few_are_off(off: int, others: list[float]) -> bool:
     return off <= len(others) and all(other * CLEARLY < 1 for other in others)
 
 
-def _first_beyond(pair: Pair, limits: Limits) -> Point | None:
+def _first_beyond(pair: TrainingPair, limits: Limits) -> Point | None:
     return next((point for point in points(pair, limits) if point.over > 1), None)
 
 
@@ -162,20 +160,20 @@ def each(values: Mapping[int, T], make: Callable[[T], U]) -> dict[int, U]:
     return {rank: made[id(value)] for rank, value in values.items()}
 
 
-def worst(pairs: Iterable[Pair], step: int, limits: Limits) -> float:
+def worst(pairs: Iterable[TrainingPair], step: int, limits: Limits) -> float:
     """The furthest that any value of any rank's curve is beyond at this step, by the limit."""
-    found = (at(pair, Place(step, quantity), limits) for pair in pairs for quantity in QUANTITIES)
+    found = (at(pair, CurvePlace(step, quantity), limits) for pair in pairs for quantity in QUANTITIES)
     return max((point.over for point in found if point), default=0.0)
 
 
-def odd_pieces(pairs: Mapping[int, Pair], moment: Moment, limits: Limits) -> list[int]:
+def odd_pieces(pairs: Mapping[int, TrainingPair], moment: Moment, limits: Limits) -> list[int]:
     """Ranks to blame where each keeps a piece of the tensors: only theirs are off."""
     offs = {rank: over(compare.way_off(own), moment, limits) for rank, own in _own(pairs, moment).items()}
     off = [rank for rank, off_by in offs.items() if off_by > 1]
     return off if off and few_are_off(len(off), [off_by for rank, off_by in offs.items() if rank not in off]) else []
 
 
-def furthest_piece(pairs: Mapping[int, Pair], moment: Moment, limits: Limits) -> int | None:
+def furthest_piece(pairs: Mapping[int, TrainingPair], moment: Moment, limits: Limits) -> int | None:
     """The rank whose piece is clearly further off than any other's, where a fault has spread to all pieces."""
     offs = {rank: over(compare.way_off(own), moment, limits) for rank, own in _own(pairs, moment).items()}
     if len(offs) < 2:
@@ -184,18 +182,17 @@ def furthest_piece(pairs: Mapping[int, Pair], moment: Moment, limits: Limits) ->
     return most if offs[most] > 1 and offs[second] * CLEARLY < offs[most] else None
 
 
-def _own(pairs: Mapping[int, Pair], moment: Moment) -> dict[int, compare.Furthest]:
+def _own(pairs: Mapping[int, TrainingPair], moment: Moment) -> dict[int, compare.Furthest]:
     """Empty where some rank keeps all of it."""
     found = {rank: own for rank, pair in pairs.items() if (own := pair.apart["own"].get(moment))}
     return found if len(found) == len(pairs) else {}
 
 
-def in_sync(pairs: Iterable[Pair], limits: Limits) -> bool:
+def in_sync(pairs: Iterable[TrainingPair], limits: Limits) -> bool:
     """Whether all ranks ended alike, rightly or wrongly."""
     off = [compare.way_off(end) for pair in pairs if (end := pair.apart["whole"].get("end"))]
     return not off or min(off) == max(off) or max(off) - min(off) <= limits.end
 
 
 def is_whole(quantity: Quantity) -> bool:
-    """Whether it is of the gradient after ranks have exchanged it."""
     return quantity in WHOLE or quantity == "gradient"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from preflight.check import Vote, ranges, vote
-from preflight.checks.train.shared.divergence import Pair, Place, Point
+from preflight.checks.train.shared.divergence import CurvePlace, Point, TrainingPair
 from preflight.checks.train.shared.variant import Kind, Meaning
 from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Limits, Number, Spread
@@ -17,7 +17,9 @@ itself. Sound hardware is below 0.03 in bfloat16, 1e-6 in float32."""
 SAID = "nothing can be compared: in training alone, in the same arithmetic,"
 
 
-def of(pairs: Mapping[int, Pair], limits: Limits, spreads: Sequence[Spread], *, is_known: bool) -> Iterator[Meaning]:
+def of(
+    pairs: Mapping[int, TrainingPair], limits: Limits, spreads: Sequence[Spread], *, is_known: bool
+) -> Iterator[Meaning]:
     """What forbids to hold anything against them; nothing where all is well. `is_known`: on sound hardware the model
     trains without NaN."""
     norms = {rank: pair.expected["norms"] for rank, pair in pairs.items()}
@@ -25,7 +27,7 @@ def of(pairs: Mapping[int, Pair], limits: Limits, spreads: Sequence[Spread], *, 
     first, wide = _first_text(norms, losses), _not_a_number(spreads)
     if wide and (first is None or not is_known):  # where a model may diverge, it does so at another step on each rank
         told = f"{SAID} {wide} by no finite number if the batch is cut otherwise or rounded, expected hardly at all"
-        yield Meaning("unsteady", told, Point(Place(0, "norms"), "inf", 0.0, math.inf))
+        yield Meaning("unsteady", told, Point(CurvePlace(0, "norms"), "inf", 0.0, math.inf))
     elif first is not None:
         yield from _of_text(*first, pairs, "not_finite" if is_known else "unsteady")
     else:
@@ -39,7 +41,7 @@ def unsteady(limits: Limits) -> Meaning | None:
         if spread > STEADY:
             told = "all is within the limits, but these say little: alone, roundings and the cut of the batch move the "
             told += f"{kind} by {spread:.0%}, "
-            point = Point(Place(0, "norms"), spread, STEADY, spread / STEADY)
+            point = Point(CurvePlace(0, "norms"), spread, STEADY, spread / STEADY)
             return Meaning("unsteady", f"{told}expected at most {STEADY:.0%}", point)
     return None
 
@@ -49,7 +51,6 @@ Told = Literal["norms", "losses"]
 
 
 def _first_text(norms: Listed, losses: Listed) -> tuple[int, Told, dict[int, Number]] | None:
-    """Step, quantity, and by rank what is no number."""
     named: tuple[tuple[Told, Listed], ...] = (("losses", losses), ("norms", norms))
     for step in range(max(map(len, norms.values()), default=0)):
         for quantity, values in named:
@@ -59,12 +60,12 @@ def _first_text(norms: Listed, losses: Listed) -> tuple[int, Told, dict[int, Num
 
 
 def _of_text(
-    step: int, quantity: Told, texts: Mapping[int, Number], pairs: Mapping[int, Pair], on_all: Kind
+    step: int, quantity: Told, texts: Mapping[int, Number], pairs: Mapping[int, TrainingPair], on_all: Kind
 ) -> Iterator[Meaning]:
     what = "loss" if quantity == "losses" else "gradient norm"
     for rank, value in texts.items():
         told = f"{SAID} the {what} at step {step} is {value}"
-        point = Point(Place(step, quantity), value, "a number", math.inf)
+        point = Point(CurvePlace(step, quantity), value, "a number", math.inf)
         if len(texts) == len(pairs):
             yield Meaning(on_all, f"{told} on all ranks, expected a number", point)
             return
@@ -95,8 +96,8 @@ def _unlike(norms: Listed, limits: Limits, undecided: Kind) -> Iterator[Meaning]
 def _parted(step: int, counted: Vote[Number], undecided: Kind) -> Iterator[Meaning]:
     told = f"{SAID} the gradient norm at step {step} is"
     for rank, value in counted.odd():
-        point = Point(Place(step, "norms"), value, counted.usual, math.inf)
+        point = Point(CurvePlace(step, "norms"), value, counted.usual, math.inf)
         yield Meaning("wrong_step", f"{told} {compare.text(value)}, expected {counted.among()}", point, rank)
     if not counted.decided:
-        point = Point(Place(step, "norms"), "", "", math.inf)
+        point = Point(CurvePlace(step, "norms"), "", "", math.inf)
         yield Meaning(undecided, f"{told} {counted.sides()}, expected the same on all", point)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from preflight.check import ranges
 from preflight.checks.train.shared import divergence
-from preflight.checks.train.shared.divergence import CLEARLY, Pair
+from preflight.checks.train.shared.divergence import CLEARLY, TrainingPair
 from preflight.checks.train.shared.variant import Case, Meaning, blamed, how_far, named, parameter_of, unblamed
 from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Curve, Quantity
@@ -124,7 +124,6 @@ def _clipped_to(case: Case) -> float | None:
 
 
 def _numbers(curve: Curve, norms: Quantity, prints: Quantity) -> list[tuple[float, float]]:
-    """Norm and signed sum at each step."""
     return [(float(norm), float(print_)) for norm, print_ in zip(curve[norms], curve[prints], strict=False)]
 
 
@@ -137,7 +136,7 @@ def _out_of_proportion(case: Case) -> list[int]:
     return near if best < 1 - ONE_RANKS and len(near) < len(left) else []
 
 
-def _share(pair: Pair) -> float:
+def _share(pair: TrainingPair) -> float:
     along = pair.apart["along"]
     return 0.0 if along is None or isinstance(along["share"], str) else along["share"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from preflight.check import Code, Context, Finding, Level, Option, Plan, Run, Scope, Skip, option, ranges
 from preflight.checks.train.shared import diagnosis, divergence, expected
-from preflight.checks.train.shared.divergence import Pair
+from preflight.checks.train.shared.divergence import TrainingPair
 from preflight.checks.train.shared.variant import Case, Meaning
 from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Limits, Spread
@@ -25,7 +25,7 @@ NOT_FINITE = Code(
     fix="Run the check again: if it is the same rank, test its device; if it is none, run --only comm.",
 )
 WRONG_START = Code(
-    "Under the strategy training starts from other weights than alone.",
+    "Under the strategy training starts from different weights than alone.",
     fix="Look for what loads or draws weights while the model is wrapped; run the check again: if it is the same rank, "
     "test its device's memory.",
 )
@@ -114,7 +114,7 @@ def variants_of(strategy: str) -> Option[tuple[str, ...]]:
 def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "Facts":
     """The variants that the option names; where none is named, the plain one, at level full all."""
     from preflight.train_smoke import strategies, task
-    from preflight.train_smoke.wrapped import Setting
+    from preflight.train_smoke.wrapped import StrategySetting
 
     known = VARIANTS[strategy]
     names = ctx[variants] or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else tuple(known))
@@ -123,7 +123,7 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
     task.import_dynamo()
     ranks = len(ctx.members)
     built_in = task.built_in(ctx.group_rank, ranks, ctx.device)
-    setting = Setting(group, ctx.device, ranks, ctx.part)
+    setting = StrategySetting(group, ctx.device, ranks, ctx.part)
     facts = strategies.run(built_in, strategy, names, setting, ctx.collective, ctx.doing)
     reasons = {name: compared["unfit"] for name, compared in facts["variants"].items()}
     if all(reasons.values()):
@@ -135,16 +135,14 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
 
 
 @dataclass(frozen=True)
-class Told:
-    """One thing that is wrong with a variant."""
-
+class VariantFault:
     variant: str
     meaning: Meaning
     evidence: Mapping[str, Any]
     also: tuple[str, ...] = ()
     """Other variants that show it."""
 
-    def is_of(self, other: "Told") -> bool:
+    def is_of(self, other: "VariantFault") -> bool:
         """Whether both are consequences of one fault: the same of the same rank; or at the same place, where it does
         not lie with two ranks."""
         mine, theirs = self.meaning, other.meaning
@@ -158,7 +156,7 @@ class Told:
 def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", *, is_known: bool = True) -> Iterator[Finding]:
     """What the trainings under a strategy show. A fault that several variants show is told once, of the first.
     `is_known`: on sound hardware the model trains alone without NaN, as the built-in one does."""
-    listed: list[Told] = []
+    listed: list[VariantFault] = []
     of_rank: dict[int | None, list[int]] = {}
     for variant in variants_in(facts):
         for told in _of_variant(facts, variant, is_known):
@@ -186,18 +184,18 @@ def _unfit(facts: Mapping[int, "Facts"]) -> dict[str, str]:
     return {name: compared["unfit"] for name, compared in some.items() if compared["unfit"]}
 
 
-def _of_variant(facts: Mapping[int, "Facts"], variant: str, is_known: bool) -> Iterator[Told]:
+def _of_variant(facts: Mapping[int, "Facts"], variant: str, is_known: bool) -> Iterator[VariantFault]:
     pairs, spreads = _pairs(facts, variant), _spreads(facts, variant)
     limits = compare.limits(spreads)
     kinds = Spread.__annotations__
     middle = {kind: compare.middle(spread[kind] for spread in spreads) for kind in kinds}  # type: ignore[literal-required]
     for found in _meanings(facts, variant, is_known, pairs, limits, spreads):
         some = found.rank if found.rank is not None else min(pairs)
-        yield Told(variant, found, _evidence(found, pairs[some], limits, middle))
+        yield VariantFault(variant, found, _evidence(found, pairs[some], limits, middle))
 
 
 def _meanings(
-    facts: Mapping[int, "Facts"], variant: str, is_known: bool, pairs: Mapping[int, Pair], limits: Limits,
+    facts: Mapping[int, "Facts"], variant: str, is_known: bool, pairs: Mapping[int, TrainingPair], limits: Limits,
     spreads: Sequence[Spread],
 ) -> Iterator[Meaning]:  # fmt: skip
     if alone := [*expected.of(pairs, limits, spreads, is_known=is_known)]:
@@ -209,14 +207,14 @@ def _meanings(
         yield found
 
 
-def _pairs(facts: Mapping[int, "Facts"], variant: str) -> dict[int, Pair]:
+def _pairs(facts: Mapping[int, "Facts"], variant: str) -> dict[int, TrainingPair]:
     """By rank; ranks with equal facts share one."""
 
-    def make(own: "Facts") -> Pair | None:
+    def make(own: "Facts") -> TrainingPair | None:
         compared: Compared = own["variants"][variant]
         if compared["curve"] is None or compared["apart"] is None:
             return None
-        return Pair(compared["curve"], own["alone"][compared["recipe"]]["curve"], compared["apart"])
+        return TrainingPair(compared["curve"], own["alone"][compared["recipe"]]["curve"], compared["apart"])
 
     return divergence.with_least(
         {rank: pair for rank, pair in divergence.each(facts, make).items() if pair is not None}
@@ -228,7 +226,7 @@ def _spreads(facts: Mapping[int, "Facts"], variant: str) -> list[Spread]:
     return [alone[recipe]["spread"] for alone, recipe in recipes if recipe in alone]
 
 
-def _evidence(found: Meaning, pair: Pair, limits: Limits, middle: Mapping[str, float]) -> dict[str, Any]:
+def _evidence(found: Meaning, pair: TrainingPair, limits: Limits, middle: Mapping[str, float]) -> dict[str, Any]:
     """`middle`: the middle rank's spread, by kind."""
     point = found.point
     quantity = point.place.quantity
@@ -247,7 +245,7 @@ def _bound(limit: float, spread: float) -> str:
     return f"{limit:.1e}, which {is_it} {spread_of}"
 
 
-def _finding(told: Told, run: Run, strategy: str) -> Finding:
+def _finding(told: VariantFault, run: Run, strategy: str) -> Finding:
     found = told.meaning
     under = TITLES.get(strategy, strategy) + ("" if told.variant == PLAIN else f" ({told.variant})")
     also = f"; so it is under {', '.join(told.also)}" if told.also else ""
@@ -299,9 +297,9 @@ def _near(facts: Mapping[int, "Facts"], ran: Sequence[str]) -> str:
 
 
 def _furthest(facts: Mapping[int, "Facts"], variant: str, limits: Limits) -> float:
-    def furthest(pair: Pair) -> float:
+    def furthest(pair: TrainingPair) -> float:
         steps = range(len(pair.measured["losses"]))
-        places = [divergence.Place(step, quantity) for step in steps for quantity in LIKE_ALONE]
+        places = [divergence.CurvePlace(step, quantity) for step in steps for quantity in LIKE_ALONE]
         return max((point.over for place in places if (point := divergence.at(pair, place, limits))), default=0.0)
 
     return max(divergence.each(_pairs(facts, variant), furthest).values(), default=0.0) * limits.curves

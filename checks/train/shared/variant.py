@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from preflight.check import ranges
-from preflight.checks.train.shared.divergence import Divergence, Pair, Point
+from preflight.checks.train.shared.divergence import Divergence, Point, TrainingPair
 from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Furthest, Limits
 
@@ -20,7 +20,7 @@ Kind = Literal[
 class Case:
     """One variant on all ranks, and where it parts."""
 
-    pairs: Mapping[int, Pair]
+    pairs: Mapping[int, TrainingPair]
     limits: Limits
     divergence: Divergence
     clips: bool
@@ -34,8 +34,6 @@ class Case:
 
 @dataclass(frozen=True)
 class Meaning:
-    """One thing that is wrong."""
-
     kind: Kind
     told: str
     """With the measured and the expected value."""
@@ -49,7 +47,9 @@ class Meaning:
 # Whom it names
 
 
-def blamed(case: Case, kind: Kind, why: str, of: Callable[[Pair], str | None] = lambda _: None) -> Iterator[Meaning]:
+def blamed(
+    case: Case, kind: Kind, why: str, of: Callable[[TrainingPair], str | None] = lambda _: None
+) -> Iterator[Meaning]:
     """Each of those that differ first, where they are to blame; else nobody."""
     if not case.divergence.blamed:
         yield unblamed(case, kind, why, of(case.pairs[min(case.divergence.first)]))
@@ -60,7 +60,6 @@ def blamed(case: Case, kind: Kind, why: str, of: Callable[[Pair], str | None] = 
 
 
 def unblamed(case: Case, kind: Kind, why: str, parameter: str | None = None) -> Meaning:
-    """Where nobody can be named."""
     rank = min(case.divergence.first)
     differ = f"{len(case.divergence.first):,} of {ranges.count(len(case.pairs), 'rank')} differ there"
     told = f"{_told(case.point, case, rank)}{why} (rank {rank}'s; {differ})"
@@ -68,13 +67,12 @@ def unblamed(case: Case, kind: Kind, why: str, parameter: str | None = None) -> 
 
 
 def named(case: Case, kind: Kind, rank: int, why: str, parameter: str | None) -> Meaning:
-    """One rank that has done wrong, whoever sees it."""
     point = case.divergence.first.get(rank, case.point)
     others = tuple(other for other in case.divergence.ranks if other != rank)
     return Meaning(kind, f"{_told(point, case, rank)}{why}", point, rank, parameter, others)
 
 
-def parameter_of(pair: Pair, moment: compare.Moment) -> str | None:
+def parameter_of(pair: TrainingPair, moment: compare.Moment) -> str | None:
     furthest = pair.apart["own"].get(moment) or pair.apart["whole"].get(moment)
     return furthest["parameter"].partition(" ")[0] if furthest and furthest["off"] else None
 
@@ -111,7 +109,6 @@ def _percent(off: compare.Number) -> str:
 
 
 def how_far(furthest: Furthest) -> str:
-    """Which tensor, and by how much."""
     if furthest["off"] == "inf":
         return f"{furthest['parameter']}'s, which is missing"
     return f"{furthest['parameter']}'s, off by {_percent(furthest['off'])} of its largest element"

@@ -10,7 +10,7 @@ from typing import Any
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.data import sampler
-from preflight.checks.data.sampler.lowest_hashes import mixed, share
+from preflight.checks.data.sampler.epoch import mixed, share
 from preflight.checks.data.shared.readings import Epoch, Facts, Reading, Together
 
 Ids = Sequence[int]

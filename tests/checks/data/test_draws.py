@@ -352,7 +352,7 @@ def test_no_worker_is_started_when_the_time_is_spent() -> None:
 
 def test_spawned_workers_get_one_watch() -> None:
     """What their worker_init_fn has seen is known to their collate_fn."""
-    watch = rng_draws.Watch(loader(Plain(), constant))
+    watch = rng_draws.DrawWatch(loader(Plain(), constant))
     begin, collate = pickle.loads(pickle.dumps((watch.begin, watch.collate)))
     assert begin.__self__ is collate.__self__
 

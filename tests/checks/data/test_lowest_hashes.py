@@ -4,8 +4,8 @@ from collections import Counter
 import pytest
 import torch
 
-from preflight.checks.data.sampler import lowest_hashes
-from preflight.checks.data.sampler.lowest_hashes import mixed, share, shown
+from preflight.checks.data.sampler import epoch
+from preflight.checks.data.sampler.epoch import mixed, share, shown
 
 EDGES = [0, 1, -1, 2**31, 2**40, 2**63 - 1, -(2**63), 123456789]
 
@@ -24,7 +24,7 @@ def test_it_is_splitmix64() -> None:
 
 
 def test_torch_hashes_as_python_does() -> None:
-    hashed = lowest_hashes._mixed(tensor(*EDGES)).tolist()
+    hashed = epoch._mixed(tensor(*EDGES)).tolist()
     assert [word % 2**64 for word in hashed] == [mixed(id_) for id_ in EDGES]
 
 

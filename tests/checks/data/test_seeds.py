@@ -9,7 +9,7 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.data import seeds
-from preflight.checks.data.seeds.rng_draws import Draws, Look, Named
+from preflight.checks.data.seeds.rng_draws import Draws, FirstDraws, Named
 from preflight.checks.data.seeds.seed_vote import Seeded
 
 INIT = Named(name="seed_worker", file="train.py", line=12)
@@ -37,7 +37,9 @@ def draws(
     """`drawn`: by generator the state, in which {r}, {e} and {w} are rank, epoch and worker."""
     numbers = range(workers) if workers else [-1]
     looks = [
-        Look(epoch=epoch, worker=worker, drawn={key: _filled(text, rank, epoch, worker) for key, text in drawn.items()})
+        FirstDraws(
+            epoch=epoch, worker=worker, drawn={key: _filled(text, rank, epoch, worker) for key, text in drawn.items()}
+        )
         for epoch in range(epochs)
         for worker in numbers
     ]

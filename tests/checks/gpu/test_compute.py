@@ -13,16 +13,17 @@ import torch
 from preflight import testing
 from preflight.check import Context, Job, Run, Skip
 from preflight.checks.gpu import compute
-from preflight.checks.gpu.compute import copies, gemm, kind, timing, workload
+from preflight.checks.gpu.compute import copies, gemm, timing, workload
 from preflight.checks.gpu.compute.workload_facts import Facts
 from preflight.planning import registry
 from preflight.results import judging
+from preflight.sdk import arithmetic
 from tests import running
 
 CPU = torch.device("cpu")
 H100: Facts = {
     "kind": {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "capability": "9.0", "units": 132, "driver": "550.54.15",
-             "torch": "2.6.0", "cuda": "12.4", "blas": "12.4.5", "settings": []},
+             "torch": "2.6.0", "cuda": "12.4", "cudnn": "90100", "blas": "12.4.5", "threads": 1, "settings": []},
     "uuid": "",
     "speeds": {"bf16 GEMM": 650.0, "fp32 GEMM": 50.0, "device copy": 2900.0, "H2D copy": 55.0, "D2H copy": 54.0},
     "wrong": [],
@@ -248,7 +249,7 @@ def test_made_up_numbers_and_the_pattern_do_not_repeat() -> None:
 def test_the_arithmetic_is_as_before_afterwards() -> None:
     torch.set_float32_matmul_precision("medium")
     try:
-        with workload.plain_arithmetic(CPU):
+        with arithmetic.plain_arithmetic():
             assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == ("highest", 1)
             assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         assert torch.get_float32_matmul_precision() == "medium"
@@ -376,8 +377,8 @@ def test_the_kind_and_the_uuid_of_a_gpu(
     properties = SimpleNamespace(name=name, major=9, minor=0, multi_processor_count=132, uuid=uuid)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     device = torch.device("cuda", 0)
-    assert kind.uuid_of(device) == written
-    found = kind.kind_of(device, {"NVIDIA_TF32_OVERRIDE": "1", "HOME": "/root"})
+    assert copies.uuid_of(device) == written
+    found = arithmetic.kind_of(device, {"NVIDIA_TF32_OVERRIDE": "1", "HOME": "/root"})
     assert (found["name"], found["capability"], found["units"]) == (name, "9.0", 132)
     assert found["settings"] == ["NVIDIA_TF32_OVERRIDE=1"] and found["blas"] is None
 

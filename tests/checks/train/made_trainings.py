@@ -9,7 +9,7 @@ from preflight.checks.train import ddp, fsdp2
 from preflight.train_smoke.compare import Apart, Curve, Furthest, Number, Spread
 
 if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Compared, Expected, Facts
+    from preflight.train_smoke.strategies import Compared, Facts, TrainedAlone
 
 STEPS = 8
 NODES = {"node-0": range(4), "node-1": range(4, 8)}
@@ -39,7 +39,7 @@ def sound(world: int = 8, *variants: str, pieces: bool = False) -> "dict[int, Fa
     for rank in range(world):
         its = curve(4.0 + rank % 31 / 100)
         recipes = {name: name if name in ("clip", *BFLOAT16) else "plain" for name in names}
-        alone: dict[str, Expected] = {
+        alone: dict[str, TrainedAlone] = {
             recipe: {"curve": copy.deepcopy(its), "spread": _spread(recipe)} for recipe in recipes.values()
         }
         trained: dict[str, Compared] = {

@@ -13,9 +13,10 @@ from preflight.check import Job, Node, Run
 from preflight.checks.train import alone
 from preflight.planning import registry
 from preflight.results import judging
-from preflight.train_smoke import batch, bit_equality, kind, reference, repeated
+from preflight.sdk import arithmetic
+from preflight.train_smoke import batch, bit_equality, reference, repeated
 from preflight.train_smoke.compare import LEAST
-from preflight.train_smoke.task import Task
+from preflight.train_smoke.task import TrainingTask
 
 STEPS = 8
 CPU = torch.device("cpu")
@@ -306,7 +307,7 @@ class Rows(torch.nn.Module):
         return rows @ self.weight
 
 
-def small(*, unordered: bool = False, wrong: Iterable[int] = ()) -> Task:
+def small(*, unordered: bool = False, wrong: Iterable[int] = ()) -> TrainingTask:
     """`wrong`: forward passes, counted from 0, in which the loss is a little larger."""
     calls: list[None] = []
     wrongly = set(wrong)
@@ -318,7 +319,7 @@ def small(*, unordered: bool = False, wrong: Iterable[int] = ()) -> Task:
 
     rows = torch.arange(24.0).reshape(6, 4) / 24
     cut = batch.cut(rows, [range(2), range(2, 4), range(4, 6)], 1)
-    return Task("rows", lambda: Rows(unordered=unordered), loss, cut, CPU)
+    return TrainingTask("rows", lambda: Rows(unordered=unordered), loss, cut, CPU)
 
 
 def nothing(_what: str) -> None:
@@ -347,6 +348,6 @@ def test_an_operation_without_a_fixed_order_is_noted() -> None:
 
 
 def test_the_kind_has_what_chooses_the_arithmetic() -> None:
-    its = kind.of(CPU, {"NVIDIA_TF32_OVERRIDE": "1", "HOME": "x"})
-    assert (its["type"], its["torch"], its["settings"]) == ("cpu", str(torch.__version__), "NVIDIA_TF32_OVERRIDE=1")
-    assert "settings" not in kind.of(CPU, {}) and its["threads"] == str(torch.get_num_threads())
+    its = arithmetic.kind_of(CPU, {"NVIDIA_TF32_OVERRIDE": "1", "HOME": "x"})
+    assert (its["type"], its["torch"], its["settings"]) == ("cpu", str(torch.__version__), ["NVIDIA_TF32_OVERRIDE=1"])
+    assert arithmetic.kind_of(CPU, {})["settings"] == [] and its["threads"] == torch.get_num_threads()

@@ -127,6 +127,23 @@ def test_a_mistake_is_told_with_its_line_and_no_rank_is_blamed(name: str) -> Non
     assert says in one["message"]
     assert one["message"].startswith(f"{one['where']['file']}:{one['where']['line']}")
     assert one["where"].keys() == {"file", "line"} and one["where"]["file"] == "tests/models/mistaken.py"
+    if code == "user_error":
+        assert (
+            one["evidence"]["stack"].startswith("Traceback")
+            and f"line {one['where']['line']}, in " in (one["evidence"]["stack"])
+        )
+
+
+def test_a_model_that_is_too_slow_is_a_skip_within_the_deadline() -> None:
+    """Its forward takes 8 s, of 12 in which the ranks train alone; or it does not end at all on one rank."""
+    names = _named("mistaken", ("slow", "for_ever_on_one"))
+    for name, ranks in on_ranks.measured(2, *names, deadline_s=20.0).items():
+        for rank in ranks:
+            assert "and after 12 of the check's 20 s training alone had not ended: return fewer rows" in rank["skipped"]
+            assert "mistaken.py" in rank["skipped"] and rank["seconds"] < 20
+            if name.endswith("slow"):
+                assert "in Slow.forward(): forward and backward over all 8 rows took " in rank["skipped"]
+        assert testing.judge(model, {rank["rank"]: rank["facts"] for rank in ranks}) == []
 
 
 @pytest.mark.parametrize("name", SKIPPED)

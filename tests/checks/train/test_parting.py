@@ -3,12 +3,12 @@ import math
 import pytest
 
 from preflight.checks.train.shared import divergence
-from preflight.checks.train.shared.divergence import Divergence, Pair, Place
+from preflight.checks.train.shared.divergence import CurvePlace, Divergence, TrainingPair
 from preflight.train_smoke.compare import LEAST
 from tests.checks.train.made_trainings import apart, bend, furthest, measured, sound
 
 
-def pairs(overs: dict[int, list[float]]) -> dict[int, Pair]:
+def pairs(overs: dict[int, list[float]]) -> dict[int, TrainingPair]:
     """Ranks whose losses are so many limits off, step by step."""
     facts = sound(len(overs))
     made = {}
@@ -19,7 +19,7 @@ def pairs(overs: dict[int, list[float]]) -> dict[int, Pair]:
             assert isinstance(loss, float)
             off = loss * (1 + over * LEAST.curves) if math.isfinite(over) else "inf"
             measured(facts, rank)["losses"][step] = off
-        made[rank] = Pair(measured(facts, rank), expected, apart(facts, rank))
+        made[rank] = TrainingPair(measured(facts, rank), expected, apart(facts, rank))
     return made
 
 
@@ -41,7 +41,7 @@ def test_a_print_is_measured_by_the_norm() -> None:
     assert divergence.of({0: pair}, LEAST) is None
     pair.measured["prints"][1] = 1e-3
     found = divergence.of({0: pair}, LEAST)
-    assert found and found.place == Place(1, "prints")
+    assert found and found.place == CurvePlace(1, "prints")
 
 
 @pytest.mark.parametrize("moment", ["start", "gradient", "end", "state"])
