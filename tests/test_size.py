@@ -6,12 +6,6 @@ from collections.abc import Iterator
 from tests.sizes import FILE_LINES, FUNCTION_LINES, file_lines, folder, function_lines, functions, over, relative
 from tests.sizes import product_files as files
 
-UNNAMED = {
-    "checks/comm", "checks/data", "checks/env", "checks/gpu", "checks/net", "checks/node", "checks/train",
-    "preflight/nccl", "preflight/rendezvous", "train_smoke",
-}  # fmt: skip
-"""Folders that still have variables called `one`."""
-
 
 def test_every_folder_of_the_product_is_measured() -> None:
     assert {folder(path) for path in files()} >= {"preflight", "preflight/explain", "checks/env", "train_smoke"}
