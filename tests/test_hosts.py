@@ -129,8 +129,7 @@ def test_hosts_with_one_stale_node_number_are_two_nodes(two: list[Host], tmp_pat
         env = running.environment(
             RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR=two[0].address, MASTER_PORT="29513", NODE_RANK="0"
         )
-        limit = ["sh", "-c", 'ulimit -n 40 && exec "$@"', "sh"] if rank else []
-        run.start(host.command([*limit, *running.preflight(*words)]), env)
+        run.start_rank(rank, words, env, host=host, before="prlimit --pid $PPID --nofile=40" if rank else "")
     finished = run.finish()
     told = finished.told()
     assert [node["node"] for node in finished.report["job"]["nodes"]] == ["host-a", "host-b"], told

@@ -6,12 +6,6 @@ from collections.abc import Iterator
 from tests.sizes import FILE_LINES, FUNCTION_LINES, file_lines, folder, function_lines, functions, over, relative
 from tests.sizes import product_files as files
 
-UNNAMED = {
-    "checks/comm", "checks/data", "checks/env", "checks/gpu", "checks/net", "checks/node", "checks/train",
-    "preflight/nccl", "preflight/rendezvous", "train_smoke",
-}  # fmt: skip
-"""Folders that still have variables called `one`."""
-
 
 def test_every_folder_of_the_product_is_measured() -> None:
     assert {folder(path) for path in files()} >= {"preflight", "preflight/explain", "checks/env", "train_smoke"}
@@ -50,8 +44,5 @@ def test_names_are_found_wherever_they_are_given() -> None:
 
 def test_no_variable_is_called_one() -> None:
     """A name says what it holds: a rank, a line, a finding."""
-    named = [path for path in files() if folder(path) not in UNNAMED]
-    found = [
-        f"{relative(path)}:{line}" for path in named for line, name in given_names(path.read_text()) if name == "one"
-    ]
-    assert found == []
+    given = {relative(path): given_names(path.read_text()) for path in files()}
+    assert [f"{path}:{line}" for path, names in given.items() for line, name in names if name == "one"] == []

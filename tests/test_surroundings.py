@@ -64,9 +64,10 @@ def test_sigchld_ignored_by_the_parent(tmp_path: Path) -> None:
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
     )
     words = ["--only", "plugin", "--plugin", "alone", "--set", "plugin.alone.deed=segfault"]
-    for env in running.plain_ranks(2):
-        line = running.preflight(*words, "--report", str(tmp_path), "--deadline", "60")
-        run.start([sys.executable, "-c", ignore, *line], env)
+    words += ["--report", str(tmp_path), "--deadline", "60"]
+    first, second = running.plain_ranks(2)
+    run.start_rank(0, words, first)
+    run.start_rank(1, words, second, wrap=[sys.executable, "-c", ignore])
     finished = run.finish()
     (found,) = finished.findings()
     assert found["code"] == "plugin.alone.crashed" and "SIGSEGV" in found["message"], finished.told()
@@ -76,8 +77,10 @@ def test_nohup_is_heeded(tmp_path: Path) -> None:
     """The hang-up comes from a check, in the middle of the run."""
     run = Run(tmp_path)
     words = ["--only", "plugin", "--plugin", "alone", "--set", "plugin.alone.deed=hang_up_supervisor"]
-    for env in running.plain_ranks(2):
-        run.start(["nohup", *running.preflight(*words, "--report", str(tmp_path), "--deadline", "60")], env)
+    words += ["--report", str(tmp_path), "--deadline", "60"]
+    first, second = running.plain_ranks(2)
+    run.start_rank(0, words, first)
+    run.start_rank(1, words, second, wrap=["nohup"])
     finished = run.finish()
     assert finished.exit_codes == [0, 0], finished.told()
 
@@ -86,11 +89,11 @@ def test_nohup_is_heeded(tmp_path: Path) -> None:
 def test_ranks_in_process_namespaces_of_their_own(tmp_path: Path) -> None:
     """As in containers with host network: one's process numbers mean nothing to the other."""
     run = Run(tmp_path)
-    words = running.preflight("--only", "plugin", "--plugin", "alone", "--report", str(tmp_path), "--deadline", "60",
-                              "--set", "plugin.alone.deed=pause")  # fmt: skip
+    words = ["--only", "plugin", "--plugin", "alone", "--set", "plugin.alone.deed=pause"]
+    words += ["--report", str(tmp_path), "--deadline", "60"]
     first, second = running.plain_ranks(2)
-    run.start(["unshare", "--pid", "--fork", "--mount-proc", *words], first)
-    run.start(words, second)
+    run.start_rank(0, words, first, wrap=["unshare", "--pid", "--fork", "--mount-proc"])
+    run.start_rank(1, words, second)
     finished = run.finish()
     assert finished.exit_codes == [0, 0] and finished.findings() == [], finished.told()
 

@@ -43,9 +43,9 @@ def test_an_error_in_it_has_its_line_and_the_level_is_rank_0s(tmp_path: Path) ->
 
 def test_what_another_ranks_death_raises_in_it_is_no_fault_of_it(tmp_path: Path) -> None:
     run = running.Run(tmp_path)
-    for env in running.plain_ranks(2, None, TEST_LEAVES="1"):
+    for rank, env in enumerate(running.plain_ranks(2, None, TEST_LEAVES="1")):
         words = ["--only", "plugin.own_model", *given(tmp_path), "--deadline", "60", "--report", str(tmp_path)]
-        run.start(running.preflight(*words), env)
+        run.start_rank(rank, words, env)
     finished = run.finish()
     (finding,) = finished.findings()
     assert (finding["code"], finding["where"]["rank"]) == ("plugin.own_model.crashed", 1), finished.told()
