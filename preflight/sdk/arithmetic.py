@@ -11,6 +11,8 @@ from typing import TypedDict
 
 import torch
 
+from preflight.sdk.files import read
+
 SETTINGS = (
     "ATEN_CPU_CAPABILITY", "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY",
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT",
@@ -57,7 +59,7 @@ def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:
     kind["settings"] = [f"{name}={environ[name]}" for name in SETTINGS if name in environ]
     if device.type == "cpu":
         lines: list[tuple[str, str]] = re.findall(
-            r"^(model name|flags|Features)\s*: (.+)$", _text("/proc/cpuinfo"), re.MULTILINE
+            r"^(model name|flags|Features)\s*: (.+)$", read("/proc/cpuinfo"), re.MULTILINE
         )
         told = dict(lines)
         flags = hashlib.sha256((told.get("flags") or told.get("Features", "")).encode()).hexdigest()[:8]
@@ -69,23 +71,16 @@ def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:
     properties = torch.cuda.get_device_properties(device)
     kind["name"], kind["units"] = properties.name, properties.multi_processor_count
     kind["capability"] = f"{properties.major}.{properties.minor}"
-    kind["driver"] = (_text("/sys/module/nvidia/version") or _text("/sys/module/amdgpu/version")).strip() or None
+    kind["driver"] = read("/sys/module/nvidia/version") or read("/sys/module/amdgpu/version") or None
     kind["cuda"] = torch.version.cuda or f"ROCm {torch.version.hip}"
     kind["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     kind["blas"] = _cublas()
     return kind
 
 
-def _text(path: str) -> str:
-    """ "" where there is no such file."""
-    with contextlib.suppress(OSError), open(path, errors="replace") as file:
-        return file.read()
-    return ""
-
-
 def _cublas() -> str | None:
     """ "12.4.5": torch does not tell; the library that it has loaded does. None where that is another one."""
-    loaded = re.search(r"/\S*/libcublas\.so\S*", _text("/proc/self/maps"))
+    loaded = re.search(r"/\S*/libcublas\.so\S*", read("/proc/self/maps"))
     if not loaded:
         return None
     value, parts = ctypes.c_int(), []

@@ -192,7 +192,7 @@ def test_the_folder_holds_all_readers(tmp_path: Path) -> None:
 
 
 def test_a_stack_that_is_evidence_stands_in_the_logs(tmp_path: Path) -> None:
-    told = made.result({**made.finding(), "evidence": {"stack": "Traceback: in the user's code"}}, made.finding())
+    told = made.result(replace(made.finding(), evidence={"stack": "Traceback: in the user's code"}), made.finding())
     report.write_folder(str(tmp_path), made.made_report(told), FactsStore(), {})
     (written,) = (tmp_path / "logs").iterdir()
     assert (written.name, written.read_text()) == ("plugin.made.bad.0.stack.log", "Traceback: in the user's code")
