@@ -21,7 +21,8 @@ preflight: $(VENV)/.installed
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONWARNINGS='ignore:Failed to initialize NumPy' \
 		$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m preflight --all
 
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Each worker of pytest would compile all tests anew where Python may not keep what it has compiled.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: $(VENV)/.dev
 	$(PYTEST) -m 'not more and not soak and not gpu'

@@ -76,7 +76,7 @@ def judges() -> None:
 
 
 def samplers() -> None:
-    print("all ranks' samples compared over a store, by made-up samplers")
+    print("all ranks' samples counted, by made-up samplers")
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.samplers"]
     subprocess.run(command, check=True, env=ENVIRONMENT, cwd=ROOT, timeout=900)
 

@@ -17,12 +17,12 @@ from preflight.engine import identity, worker
 from preflight.engine.child import Child, adopt_orphans
 from preflight.engine.coordinator import Coordinator
 from preflight.engine.event_loop import EventLoop
-from preflight.engine.membership import Arrival, Membership, hello
+from preflight.engine.membership import Membership, Newcomer, hello
 from preflight.engine.process_group import GroupMaker, import_torch
 from preflight.engine.store_client import StoreClient, connect, host_store
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
-from preflight.planning.plan import Request, Selection
+from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.registry import plugin_source
 from preflight.results import report
 
@@ -49,11 +49,11 @@ def play_the_others(port: int, run_id: str) -> None:
         store.set(f"{run_id}/done/1/{index}", json.dumps({"rank": rank, "outcome": outcome}))
 
 
-def arrivals(here: identity.Identity) -> dict[int, Arrival]:
+def arrivals(here: identity.LaunchIdentity) -> dict[int, Newcomer]:
     about = {
         **here.to_json(),
         "pid": os.getpid(),
-        "pids": identity.pid_namespace(),
+        "pids": identity.namespace("pid"),
         "nonce": NONCE,
         "addresses": ["10.0.0.1"],
     }
@@ -66,7 +66,7 @@ def arrivals(here: identity.Identity) -> dict[int, Arrival]:
         }
         for rank in range(RANKS)
     }
-    return {rank: Arrival(rank + 1, {**about, **node}) for rank, node in nodes.items()}
+    return {rank: Newcomer(rank + 1, {**about, **node}) for rank, node in nodes.items()}
 
 
 def main(folder: str) -> None:
@@ -91,7 +91,7 @@ def main(folder: str) -> None:
         lambda _: Child(worker.serve(orders), "worker"), lambda: {server.pid, store_client.child.pid}, str
     )
     others = Child(lambda *_: play_the_others(port, membership.run_id), "others", output=False)
-    leader = Coordinator(loop, membership, job, Request(Selection(), {}, {source.id: source}), lambda _: None)
+    leader = Coordinator(loop, membership, job, Request(CheckSelection(), {}, {source.id: source}), lambda _: None)
     start = time.monotonic()
     leader.run()
     ran = time.monotonic()

@@ -17,7 +17,7 @@ if not os.path.isdir(os.path.join(__path__[0], "checks")):
 
 
 def __getattr__(name: str) -> object:
-    """`preflight.run` and its Verdict, imported when somebody asks for them."""
+    """`preflight.run` and its Verdict, imported on first use."""
     if name in ("run", "Verdict"):
         from preflight.cli import api
 

@@ -16,42 +16,21 @@ from preflight.core import rank_ranges as ranges
 from preflight.core import words
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
-from preflight.core.vote import Comparison, Vote, compare, vote
+from preflight.core.vote import Comparison, Vote, compare, grouped, vote
 from preflight.errors import NotApplicable, Skip
 from preflight.sdk import pairs
+from preflight.sdk.files import entries, read
+from preflight.sdk.probe import NoReply, NoReplyKind, Probe, Reply
 from preflight.sdk.user_code import UserCode, UserError
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Code",
-    "Comparison",
-    "Context",
-    "Finding",
-    "Job",
-    "Level",
-    "Node",
-    "NotApplicable",
-    "Option",
-    "Outcome",
-    "Plan",
-    "Run",
-    "Scope",
-    "Severity",
-    "Skip",
-    "UserCode",
-    "UserError",
-    "Vote",
-    "compare",
-    "count",
-    "option",
-    "pairs",
-    "ranges",
-    "seconds",
-    "vote",
-    "words",
-]
+    "Code", "Comparison", "Context", "Finding", "Job", "Level", "NoReply", "NoReplyKind", "Node", "NotApplicable",
+    "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote",
+    "compare", "count", "entries", "grouped", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
+]  # fmt: skip
 
 T = TypeVar("T")
 BASELINE = "baseline:"
@@ -118,7 +97,7 @@ class Plan:
     fresh: bool = False
     """All workers of the run are replaced before it: nothing that a check before it took is still held."""
     fresh_with: tuple[str, ...] = ()
-    """Names of options of its own: it is as `fresh` where the user has set one of them, since it then runs his code."""
+    """Names of options of its own: it is as `fresh` where one of them is set, since it then runs the user's code."""
     last: bool = False
     """It runs after all others, also after plugins."""
     judges_failures: bool = False
@@ -130,8 +109,8 @@ class Plan:
     """What it draws stands in the reports; on the screen only where it did not pass, or was asked for by its id."""
     given: tuple[str, ...] = ()
     """Names of options of its own (the constants in lower case) without which there is nothing to check. Where the user
-    has not set them all the check is left out, unless he has asked for it by its id: then it is a skip that says which
-    to set. Where he has, it runs from level standard on, also if its own is full."""
+    has not set them all the check is left out, unless it was asked for by its id: then it is a skip that says which
+    to set. Where all are set, it runs from level standard on, also if its own is full."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +246,6 @@ class Context:
     given."""
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option of this check."""
         value: T = self.options.get(option, option.default)
         return value
 
@@ -347,6 +325,5 @@ class Run:
         return self.facts_of(f"{BASELINE}{check}")
 
     def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option of this check."""
         value: T = self.options.get(option, option.default)
         return value

@@ -1,7 +1,7 @@
 """For the authors of checks: `judge` on made-up ranks, `measure` on real ones.
 
     found = testing.judge(my_check, {0: {"free_gb": 0}, 1: {"free_gb": 9}}, settings={"least_gb": 1})
-    assert [(one["code"], one["where"]["rank"]) for one in found] == [("plugin.my_check.full", 0)]
+    assert [(finding["code"], finding["where"]["rank"]) for finding in found] == [("plugin.my_check.full", 0)]
     assert testing.measure(my_check, world=2)["exit_code"] == 0
 """  # fmt: skip
 
@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from preflight.check import Job, Node, Outcome
-from preflight.core.facts import FactsStore, content_hash, to_text
+from preflight.core.facts import FactsStore, to_text
 from preflight.engine.local_launch import free_port
 from preflight.planning import registry
 from preflight.results import judging
@@ -37,9 +37,8 @@ def judge(
     source, book = _source(module), FactsStore()
     texts = {f"{source.id}.{name}": str(value) for name, value in (settings or {}).items()}
     for id_, by_rank in {**(reads or {}), source.id: facts}.items():
-        for rank, text in ((rank, to_text(value)) for rank, value in by_rank.items()):
-            book.add_text(content_hash(text), text)
-            book.note(id_, rank, content_hash(text))
+        for rank, value in by_rank.items():
+            book.add(id_, [rank], to_text(value))
     ended = {**dict.fromkeys(facts, Outcome("measured")), **(outcomes or {})}
     placed = enumerate((nodes or {"node-0": sorted(ended)}).items())
     listed = tuple(Node(name, number, tuple(ranks)) for number, (name, ranks) in placed)
@@ -94,10 +93,8 @@ def _source(module: ModuleType) -> registry.Source:
 def _places(world: int) -> list[dict[str, str]]:
     """The environments of plain ranks, without what a launcher around the test has set."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC", "GROUP_"))}
-    environ |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
     environ |= {
-        "MASTER_PORT": str(free_port()),
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "OMP_NUM_THREADS": "1",
-    }
+        "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
     return [{**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]

@@ -1,9 +1,11 @@
 """docs/checks/: a page a check, out of its code. `python -m tests.check_pages` writes them."""
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from preflight.core.finding import OWN_SLUGS
 from preflight.explain import pages as explained
 from preflight.failure_book.book import book
 from preflight.planning import describe, registry
@@ -22,7 +24,7 @@ def pages() -> Iterator[tuple[str, str]]:
     lines += [ABOUT.format(before=codes.FAMILY, after=explained.FAMILY), ""]
     lines += ["| check | level | measured by | what holds on a sound machine | findings |", "|---|---|---|---|---|"]
     for check in checks:
-        yield f"{check.id}.md", describe.markdown(check)
+        yield f"{check.id}.md", _page(check)
         row = (check.plan.level, describe.WHO[check.plan.scope], check.title, _findings(check))
         lines.append(f"| [{check.id}]({check.id}.md) | {' | '.join(row)} |")
     yield f"{codes.FAMILY}.md", _page_of_rendezvous()
@@ -51,6 +53,32 @@ def _page_of_explain() -> str:
 
 def _findings(check: registry.Check) -> str:
     return ", ".join(f"`{slug}`" for slug in check.codes)
+
+
+def _page(check: registry.Check) -> str:
+    about = inspect.cleandoc(check.module.__doc__ or check.title)
+    lines = [
+        f"# {check.id}",
+        "",
+        about,
+        "",
+        f"{describe.cost(check)[0].upper()}{describe.cost(check)[1:]}.",
+        "",
+        "## Findings",
+        "",
+    ]
+    lines += ["| code | meaning | what to do |", "|---|---|---|"]
+    lines += [f"| `{slug}` | {_cell(code.meaning)} | {_cell(code.fix)} |" for slug, code in check.codes.items()]
+    lines += ["", "Under every check also the engine's: " + ", ".join(f"`{slug}`" for slug in OWN_SLUGS) + "."]
+    if check.options:
+        lines += ["", "## Options", "", "| `--set` | default | meaning |", "|---|---|---|"]
+    for name, option in check.options.items():
+        lines.append(f"| `{check.id}.{name}` | {describe.default_text(option.default)} | {_cell(option.help)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

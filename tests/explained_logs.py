@@ -44,7 +44,7 @@ def judged(folder: Path = LOGS, labels: str = "dev.json") -> Iterator[Judged]:
     for label in json.loads((folder / labels).read_text()):
         made = explain_paths([str(folder / f"{label['id']}.log")])
         found = next(findings(made), None)
-        yield Judged(label, found["code"].partition(".")[2] if found else "healthy", made)
+        yield Judged(label, found.code.partition(".")[2] if found else "healthy", made)
 
 
 def table(all_logs: list[Judged]) -> str:

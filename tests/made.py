@@ -1,15 +1,20 @@
 """Made-up jobs, findings, outcomes and reports for tests of several rooms."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
 
+from preflight.core.finding import Reported
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
 from preflight.results import report
 from preflight.results.report import Report
 from preflight.results.result import Result
+from tests.sizes import ROOT
+
+SCHEMA = json.loads((ROOT / "preflight" / "results" / "report.schema.json").read_text())
 
 
 def job(*sizes: int, backend: str = "gloo", world_size: int | None = None) -> Job:
@@ -31,14 +36,14 @@ def finding(
     evidence: Mapping[str, Any] | None = None,
     fix: str = "mend it",
     **where: Any,
-) -> dict[str, Any]:
-    return {
-        "severity": severity, "code": code, "message": message, "where": where, "noticed_by": noticed_by,
-        "evidence": dict(evidence or {}), "fix": fix,
-    }  # fmt: skip
+) -> Reported:
+    return Reported(
+        severity=severity, code=code, message=message, where=where, noticed_by=noticed_by,
+        evidence=dict(evidence or {}), fix=fix,
+    )  # fmt: skip
 
 
-def result(*findings: dict[str, Any], check: str = "plugin.made", **more: Any) -> Result:
+def result(*findings: Reported, check: str = "plugin.made", **more: Any) -> Result:
     return Result(check, more.pop("title", "A made-up check."), findings=list(findings), **more)
 
 
@@ -60,5 +65,5 @@ def made_report(
         results=list(results),
         strict=strict,
     )
-    jsonschema.validate(built, report.schema())
+    jsonschema.validate(built, SCHEMA)
     return built

@@ -22,19 +22,19 @@ def run_nodes(
     world: int,
     *arguments: str,
     own: Mapping[int, Mapping[str, str]] | None = None,
+    before: Mapping[int, str] | None = None,
     wrap: Mapping[int, Sequence[str]] | None = None,
     places: Mapping[int, Path] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Finished:
-    """One rank a node. `own`: variables of some. `wrap`: words before a rank's command. `places`: current folders.
-    `environ`: variables of all."""
+    """One rank per node. `own`: variables of some. `before`: lines of a shell that a rank begins with, among mounts of
+    its own; $PPID is the rank. `wrap`: words before a rank's command, which then starts cold. `places`: current
+    folders. `environ`: variables of all."""
     run = running.Run(folder, DEADLINE_S)
     words = [*arguments, "--report", str(folder), "--deadline", str(DEADLINE_S)]
     nodes = as_nodes(world, own or {})
     for rank, env in enumerate(running.plain_ranks(world)):
-        own_env, cwd = {**env, **(environ or {}), **nodes[rank]}, (places or {}).get(rank)
-        if before := (wrap or {}).get(rank):
-            run.start([*before, *running.preflight(*words)], own_env, cwd=cwd)
-        else:
-            run.start_rank(rank, words, own_env, cwd=cwd)
+        own_env = {**env, **(environ or {}), **nodes[rank]}
+        first, around = (before or {}).get(rank, ""), (wrap or {}).get(rank, ())
+        run.start_rank(rank, words, own_env, cwd=(places or {}).get(rank), before=first, wrap=around)
     return run.finish()

@@ -109,11 +109,11 @@ def found_as(name: str, finished: Finished) -> str:
 
 def found_each_as(finished: Finished, *names: str, beside: Sequence[dict[str, Any]] = ()) -> None:
     """Each finding is that of one row, of a whole node, and there is one for each; `beside`: that are known."""
-    left = [one for one in finished.findings() if one not in beside]
-    assert all("rank" not in one["where"] for one in left), finished.told()
+    left = [finding for finding in finished.findings() if finding not in beside]
+    assert all("rank" not in finding["where"] for finding in left), finished.told()
     for name in names:
         row = ELSEWHERE[name]
-        own = [one for one in left if row.says in one["message"] and row.culprit.items() <= one["where"].items()]
+        own = [each for each in left if row.says in each["message"] and row.culprit.items() <= each["where"].items()]
         assert len(own) == 1 and row.is_told_by(own), finished.told()
         left.remove(own[0])
     assert left == [], finished.told()

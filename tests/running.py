@@ -1,7 +1,6 @@
 """Starts real runs of preflight on real ranks, and holds what they leave against what every run must leave."""
 
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -10,7 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ import jsonschema
 import psutil
 
 from preflight.engine import local_launch
-from preflight.results.report import schema
-from tests import warm
+from tests import entering, warm
 from tests.hosts import Host
+from tests.made import SCHEMA
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "tests" / "plugins"
@@ -29,11 +28,15 @@ DEADLINE_S = 60
 MARK = warm.MARK
 Process = subprocess.Popen[bytes] | warm.Child
 KERNEL = "node.kernel"
+HUNG_S = 400.0
+"""What takes longer has hung: this only ends the test, and is generous, since the machine may be loaded."""
 PATIENCE_S = 30.0
 """Beyond a run's own deadline: for imports on a loaded machine. A run that takes longer has hung."""
 _SWEEPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 _VARIANTS = {"ddp": "plain", "fsdp2": "plain", "fsdp": "full_shard"}
-ONE_VARIANT = tuple(word for name, one in _VARIANTS.items() for word in ("--set", f"train.{name}.variants={one}"))
+ONE_VARIANT = tuple(
+    word for name, variant in _VARIANTS.items() for word in ("--set", f"train.{name}.variants={variant}")
+)
 """All of them are under tests/train_smoke and in tests/checks/train/test_ddp.py."""
 SMALL = (
     *(word for name in _SWEEPS for word in ("--set", f"comm.{name}.max_mib=1")),
@@ -60,27 +63,24 @@ class Finished:
 
     def report_named(self, name: str) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.folder / name).read_text())
-        jsonschema.validate(loaded, _schema())
+        jsonschema.validate(loaded, SCHEMA)
         return loaded
 
     def check(self, id_: str) -> dict[str, Any]:
         return next(check for check in self.report["checks"] if check["check"] == id_)
 
-    def findings(self, report: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """All but info, and but what the log of this machine's kernel says in a test of something else."""
+    def findings(self, report: Mapping[str, Any] | None = None, *, finds: Iterable[str] = ()) -> list[dict[str, Any]]:
+        """All but info, and but what the log of this machine's kernel says in a test of something else. Infos only
+        where `finds` ("info CODE") asks for them."""
         checks = (report or self.report)["checks"]
         about_it = {check["check"] for check in checks} <= {"preflight.run", KERNEL}
         chosen = [check for check in checks if about_it or check["check"] != KERNEL]
-        return [f for check in chosen for f in check["findings"] if f["severity"] != "info"]
+        found = [finding for check in chosen for finding in check["findings"]]
+        return [f for f in found if f["severity"] != "info" or f"info {f['code']}" in finds]
 
     def told(self) -> str:
         """For the message of a failed assertion."""
         return f"exit codes {self.exit_codes}, {self.seconds:.1f} s\n{self.output}"
-
-
-@functools.cache
-def _schema() -> dict[str, Any]:
-    return schema()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -112,6 +112,16 @@ def plain_ranks(world: int, port: int | None = None, **more: str) -> list[dict[s
     ]  # fmt: skip
 
 
+def run_to_end(
+    command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What a command on no rank prints, and how it ends. `env`: of the whole process."""
+    return subprocess.run(
+        command, env=environment() if env is None else env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=HUNG_S, check=False,
+    )  # fmt: skip
+
+
 def preflight(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "preflight", *arguments]
 
@@ -123,14 +133,17 @@ def torchrun(world: int, *arguments: str, options: Sequence[str] = ("--standalon
 
 def start_on(
     host: Host | None, rank: int, words: Sequence[str], env: Mapping[str, str], folder: Path, log: int, *,
-    cold: bool = False,
+    cold: bool = False, before: str = "", wrap: Sequence[str] = (), module: str = "preflight",
 ) -> Process:  # fmt: skip
-    """`preflight` with these words, on a host or on this machine; forked from a process that has imported torch, unless
-    it is to be `cold` or its environment does not allow it."""
+    """`python -m` this module with these words, on a host or on this machine; forked from a process that has imported
+    torch, unless it is to be `cold`, its environment does not allow it, or words `wrap` its command. `before`: lines of
+    a shell, done first (entering.prepare)."""
     usual = environment()
-    if not cold and warm.fits(env, usual):
-        return warm.start(rank, words, {MARK: uuid.uuid4().hex, **env}, usual, folder, log, host)
-    command = preflight(*words)
+    if not cold and not wrap and warm.fits(env, usual):
+        return warm.start(rank, words, {MARK: uuid.uuid4().hex, **env}, usual, folder, log, host, before, module)
+    command = [*wrap, sys.executable, "-m", module, *words]
+    if before:
+        command = entering.prepared(before, str(folder), command)
     return subprocess.Popen(
         host.command(command) if host else command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log,
         stderr=subprocess.STDOUT, start_new_session=True,
@@ -161,11 +174,11 @@ class Run:
 
     def start_rank(
         self, rank: int, words: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None,
-        host: Host | None = None,
+        host: Host | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        """`preflight` with these words, forked from a process that has imported torch where its environment allows."""
-        marked = {**env, MARK: self._mark}
-        self.processes.append(start_on(host, rank, words, marked, cwd or self.folder, self._log.fileno()))
+        """`preflight` with these words, as `start_on` starts it. `more`: its other arguments."""
+        marked, log = {**env, MARK: self._mark}, self._log.fileno()
+        self.processes.append(start_on(host, rank, words, marked, cwd or self.folder, log, **more))
 
     def marked(self) -> list[psutil.Process]:
         """All living processes of this run, whoever their parent is now."""
@@ -243,6 +256,16 @@ def _inode(path: Path) -> int | None:
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_ino
     return None
+
+
+def output_of(module: str, *words: str, limit_s: float, **more: str) -> str:
+    """What a module of the tests prints that starts ranks itself, without preflight's engine. `more`: its variables
+    over the usual ones."""
+    run = Run(ROOT, limit_s)
+    run.start_rank(0, words, environment(**{"PYTHONPATH": str(ROOT), **more}), module=module)
+    finished = run.finish()
+    assert finished.exit_codes == [0], finished.told()
+    return finished.output
 
 
 def run_ranks(

@@ -24,7 +24,7 @@ def test_a_later_run_is_held_against_an_earlier_one(tmp_path: Path) -> None:
     parts = [[12.0, 12.0], [12.0, 12.0], [21.0, 21.0]]
     assert first.check("plugin.compares")["summary"] == f"0 of 3 ranks have a baseline; {parts}"
     later = _run(tmp_path / "later", "--baseline", str(tmp_path / "first"))
-    assert [(one["where"]["rank"], one["message"]) for one in later.findings()] == [
+    assert [(finding["where"]["rank"], finding["message"]) for finding in later.findings()] == [
         (rank, "1, before 5") for rank in range(3)
     ], later.told()
     (tmp_path / "first" / "report.json").unlink()  # judged again without it

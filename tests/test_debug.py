@@ -52,8 +52,13 @@ CASES = (
     Case("name", "healthy", env={**ALONE, "MASTER_ADDR": "no-such-host.invalid"}),
     Case("refused", "healthy", env=ALONE),
     Case("stuck_loader", line=line_of("time.sleep(1000)"), options=("--hang-after", "3")),
-    Case("spawned", "raises", line=line_of("sample 17 has no label"), env=SPAWNED),
-    Case("spawned_stuck", "stuck_loader", line=line_of("time.sleep(1000)"), options=("--hang-after", "3"), env=SPAWNED),
+    pytest.param(
+        Case("spawned", "raises", line=line_of("sample 17 has no label"), env=SPAWNED), marks=pytest.mark.more
+    ),
+    pytest.param(
+        Case("spawned_stuck", "stuck_loader", line_of("time.sleep(1000)"), SPAWNED, ("--hang-after", "3")),
+        marks=pytest.mark.more,
+    ),
 )
 
 
@@ -78,7 +83,7 @@ def assert_told(row: str, done: Finished) -> None:
     assert done.left_over == []
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.row for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.row)
 def test_a_job_that_fails_is_explained(case: Case, tmp_path: Path) -> None:
     if case.needs_root and (os.geteuid() or not shutil.which("unshare")):
         pytest.skip("a small /dev/shm of its own needs root and unshare")

@@ -65,7 +65,7 @@ def bash(script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], limit
     given = {**env, "PYTHONDONTWRITEBYTECODE": "1"} if limits else env
     return subprocess.run(
         ["bash", "-c", f'{limits}\nexec bash "$0" "$@"', script, *arguments], cwd=cwd, env=given, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=running.HUNG_S,
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def gated(bin_folder: Path, *words: str, limits: str = "", **more: str) -> Done:
     return bash(EXAMPLES / "gate.sh", *words, cwd=bin_folder.parent, env=env, limits=limits)
 
 
-QUICK = ("preflight", "--level", "quick")
+QUICK = ("preflight", "--level", "quick", "--deadline", "60")
 
 
 def test_the_gate_opens_for_a_sound_machine(bin_folder: Path) -> None:
@@ -228,9 +228,9 @@ def test_the_pods_commands_run(bin_folder: Path, tmp_path: Path) -> None:
     text = (EXAMPLES / "kubernetes.yaml").read_text()
     words = re.split(r",\s+", re.findall(r"command: \[(bash, .*?)\]", text, re.S)[0])
     here = {"/opt/gate.sh": str(EXAMPLES / "gate.sh"), "train-0.train": "127.0.0.1", "29500": str(running.free_port())}
-    for one, other in {**here, "per-node=8": "per-node=1"}.items():
-        assert any(one in word for word in words), f"{one} stands no longer in {words}"
-        words = [word.replace(one, other) for word in words]
+    for word_there, word_here in {**here, "per-node=8": "per-node=1"}.items():
+        assert any(word_there in word for word in words), f"{word_there} stands no longer in {words}"
+        words = [word.replace(word_there, word_here) for word in words]
     run = running.Run(tmp_path)
     for pod in "01":
         env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin")
@@ -270,7 +270,7 @@ def test_the_training_script_trains_only_on_a_sound_machine(sick: bool, tmp_path
 def test_the_configuration_is_valid(tmp_path: Path) -> None:
     given = ("--config", str(EXAMPLES / "preflight.toml"), "--level", "quick", "--report", str(tmp_path))
     words = running.preflight(*given, "--set", f"plugin.data_folder.folder={tmp_path}")
-    done = subprocess.run(words, env=running.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = running.run_to_end(words, cwd=tmp_path)
     report = json.loads((tmp_path / "report.json").read_text())
     assert done.returncode == 0 and report["options"]["comm.init.slow_s"] == "60", done.stdout + done.stderr
     assert len(report["policy"]["waivers"]) == 1 and len(report["policy"]["severities"]) == 2
@@ -278,11 +278,11 @@ def test_the_configuration_is_valid(tmp_path: Path) -> None:
 
 @pytest.mark.more
 def test_the_guide_can_be_followed(bin_folder: Path, tmp_path: Path) -> None:
-    """Its commands, as they stand, in a folder that holds its two files."""
+    """Its commands, as they stand, in a folder that holds its files."""
     folder = shutil.copytree(EXAMPLES / "check", tmp_path / "new", ignore=shutil.ignore_patterns("__pycache__"))
     guide = (running.ROOT / "docs" / "writing-a-check.md").read_text()
     (tmp_path / "guide.sh").write_text("".join(re.findall(r"```bash\n(.*?)```", guide, re.S)))
     done = bash(tmp_path / "guide.sh", cwd=folder, env=running.environment(PATH=f"{bin_folder}:/usr/bin:/bin"))
-    for line in ("PASS  plugin.data_folder", "[plugin.data_folder.missing]", "6 passed"):
+    for line in ("PASS  plugin.data_folder", "[plugin.data_folder.missing]", "6 passed", "7 passed"):
         assert line in done.stdout, done.stdout
     assert done.returncode == 0, done.stdout

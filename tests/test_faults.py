@@ -13,20 +13,21 @@ from tests.running import Finished
 
 @pytest.mark.parametrize("rows", row.params(row.runs(faults.ALL)))
 def test_fault_is_found_and_named(rows: tuple[Fault, ...], tmp_path: Path) -> None:
-    fault = row.as_one(rows)
-    finished = _run(fault, tmp_path)
-    found = finished.findings()
+    run = row.as_one(rows)
+    finished = _run(run, tmp_path)
+    found = finished.findings(finds=run.finds)
     told = finished.told()
-    assert len(found) == len(fault.finds), told
-    for one in rows:
-        _is_told_by(found if len(rows) == 1 else _about(one, found), one, told)
-    assert finished.report["exit_code"] == fault.exit_code, told
+    assert len(found) == len(run.finds), told
+    for fault in rows:
+        own = found if len(rows) == 1 else _about(fault, found)
+        _is_told_by(own, fault, told)
+    assert finished.report["exit_code"] == run.exit_code, told
     assert finished.left_over == [], told
-    assert finished.seconds < fault.deadline_s + running.PATIENCE_S
-    if fault.after is not None:
-        assert finished.check("plugin.after")["summary"] == f"{fault.after} members, sum {fault.after}", told
-    if fault.launcher == "plain" and fault.after == fault.world:
-        assert finished.exit_codes == [fault.exit_code] * fault.world, told
+    assert finished.seconds < run.deadline_s + running.PATIENCE_S
+    if run.after is not None:
+        assert finished.check("plugin.after")["summary"] == f"{run.after} members, sum {run.after}", told
+    if run.launcher == "plain" and run.after == run.world:
+        assert finished.exit_codes == [run.exit_code] * run.world, told
 
 
 def _about(fault: Fault, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -52,6 +53,7 @@ def _is_right(finding: dict[str, Any], fault: Fault, told: str) -> None:
         assert "rank" not in finding["where"], f"a healthy rank is blamed: {told}"
     assert finding["noticed_by"] == fault.noticed_by, told
     assert fault.says in finding["message"], told
+    assert "\n" not in finding["message"], f"a stack belongs into the evidence: {told}"
     assert finding["fix"], told
 
 
@@ -83,7 +85,7 @@ def test_who_waits_for_a_rank_that_failed_is_ended_long_before_the_deadline(tmp_
     finished = running.run_ranks(tmp_path, ranks, *words, deadline_s=90)
     (found,) = finished.findings()
     assert (found["where"]["rank"], found["noticed_by"]) == (1, "0,2"), finished.told()
-    ended = [one for one in finished.check("plugin.together")["outcomes"] if one["aborted"]]
-    assert {one["ranks"] for one in ended} <= {"0", "2", "0,2"} and ended, finished.told()
-    assert all("rank 1 could not go on" in one["reason"] for one in ended), finished.told()
+    ended = [outcome for outcome in finished.check("plugin.together")["outcomes"] if outcome["aborted"]]
+    assert {outcome["ranks"] for outcome in ended} <= {"0", "2", "0,2"} and ended, finished.told()
+    assert all("rank 1 could not go on" in outcome["reason"] for outcome in ended), finished.told()
     assert finished.check("plugin.after")["summary"] == "3 members, sum 3", finished.told()

@@ -1,6 +1,5 @@
 """What a hang leaves in the report, beside the finding."""
 
-import subprocess
 from pathlib import Path
 
 from tests import faults, running
@@ -24,7 +23,5 @@ def test_of_two_ranks_both_sides_are_told_and_kept(tmp_path: Path) -> None:
     assert "Collectives of the group of all ranks: 10 entered" in log
     assert "#9 broadcast of 16 float32\n" in log and "#10 all_reduce of 8 float32: not over" in log
     words = ["show", str(tmp_path), "--judge", "--plugin", "steps", "--plugin", "steps_omit_last"]
-    again = subprocess.run(
-        running.preflight(*words), env=running.environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    again = running.run_to_end(running.preflight(*words))
     assert " ".join(sides.split()) in " ".join(again.stdout.split()), again.stdout + again.stderr

@@ -17,6 +17,17 @@ pytestmark = [pytest.mark.hosts, needs_hosts]
 PLUGINS = ("--only", "plugin", "--plugin", "alone", "--plugin", "after")
 
 
+def two_ranks_on_each(folder: Path, hosts: Sequence[Host], *arguments: str, served: bool = False) -> Finished:
+    """Plain ranks: where it is not torchrun that is tested. `served`: by a store of the first host's own."""
+    places = [
+        {"NODE_RANK": str(node), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": "2"}
+        for node in range(len(hosts))
+        for local in range(2)
+    ]
+    ranks = [host for host in hosts for _ in range(2)]
+    return ranks_on(folder, ranks, *arguments, environ=places, served=served)
+
+
 @pytest.mark.more
 def test_three_hosts_are_sound_under_c10d(three: list[Host], tmp_path: Path) -> None:
     finished = run_on(tmp_path, three, "--only", "net,comm.init", rendezvous=C10D, ranks=1)
@@ -27,7 +38,7 @@ def test_three_hosts_are_sound_under_c10d(three: list[Host], tmp_path: Path) -> 
 
 def test_two_hosts_are_sound(two: list[Host], tmp_path: Path) -> None:
     here = ("train.fsdp", "train.fsdp2")  # of training train.ddp shows that it works over hosts
-    finished = run_on(tmp_path, two, "--all", *running.SMALL, "--skip", ",".join(here), rendezvous=STATIC)
+    finished = two_ranks_on_each(tmp_path, two, "--all", *running.SMALL, "--skip", ",".join(here))
     is_silent(finished, 4, set(registry.BUILT_IN) - set(here))
     nodes = finished.report["job"]["nodes"]
     assert sorted(node["node"] for node in nodes) == ["host-a", "host-b"], finished.told()
@@ -50,14 +61,14 @@ def lost(finished: Finished) -> dict[int, str]:
 def test_a_host_that_is_cut_off_is_named_by_both_sides(two: list[Host], tmp_path: Path) -> None:
     """Rank 2 takes its own host's interface down; the rest goes on without that host."""
     deed = ("--set", "plugin.alone.deed=cut_link", "--set", "plugin.alone.by=2")
-    finished = run_on(tmp_path, two, *PLUGINS, *deed)
+    finished = two_ranks_on_each(tmp_path, two, *PLUGINS, *deed, served=True)
     told = finished.told()
     assert ELSEWHERE["host_cut_off"].is_told_by(finished.findings()), told
     assert lost(finished) == {2: "host-b", 3: "host-b"}, told
     assert finished.check("plugin.after")["summary"] == "2 members, sum 2", told
     own = finished.report_named("report.rank-2.json")
     assert [f["code"] for f in finished.findings(own)] == ["preflight.run.store_lost"], told
-    assert "10.77.0.1" in finished.findings(own)[0]["message"], told
+    assert "the store at host-a:29513" in finished.findings(own)[0]["message"], told
     assert finished.left_over == [], told
 
 
@@ -90,7 +101,7 @@ def test_a_supervisor_that_dies_on_another_host_is_named(
 
 def test_rank_0_that_dies_is_named_by_each_node(two: list[Host], tmp_path: Path) -> None:
     deed = ("--set", "plugin.alone.deed=kill_supervisor", "--set", "plugin.alone.by=0")
-    finished = run_on(tmp_path, two, *PLUGINS, *deed)
+    finished = two_ranks_on_each(tmp_path, two, *PLUGINS, *deed, served=True)
     told = finished.told()
     for name in ("report.rank-1.json", "report.rank-2.json"):
         found = finished.findings(finished.report_named(name))

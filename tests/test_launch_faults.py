@@ -87,8 +87,8 @@ def test_a_duplicate_instead_of_a_rank_and_a_rank_beyond_the_world(tmp_path: Pat
     ranks = running.plain_ranks(3)
     came = [ranks[0], ranks[1], ranks[1], {**ranks[2], "RANK": "3"}]
     finished = running.run_ranks(tmp_path, came, "--only", "comm.init", deadline_s=30)
-    outside = [one for one in finished.findings() if one["code"] == "env.launch.rank_outside"]
-    others = [one for one in finished.findings() if one not in outside]
+    outside = [finding for finding in finished.findings() if finding["code"] == "env.launch.rank_outside"]
+    others = [finding for finding in finished.findings() if finding not in outside]
     assert ELSEWHERE["rank_outside"].is_told_by(outside), finished.told()
     assert ELSEWHERE["duplicate_instead"].is_told_by(others), finished.told()
 
@@ -103,9 +103,9 @@ def test_a_variable_that_is_no_number_or_missing(tmp_path: Path) -> None:
     finished = running.run_ranks(tmp_path, ranks, "--only", "comm.init", deadline_s=30)
     told = finished.told()
     assert ELSEWHERE["no_number"].is_told_by(finished.findings()), told
-    told_of = sorted(str(one["variable"]) for one in where(finished, "env.launch.invalid"))
+    told_of = sorted(str(place["variable"]) for place in where(finished, "env.launch.invalid"))
     assert told_of == sorted(variable for variable, _ in wrong), told
-    assert {one["node"] for one in where(finished, "env.launch.invalid")} == {nodes_of(finished)[0]}, told
+    assert {place["node"] for place in where(finished, "env.launch.invalid")} == {nodes_of(finished)[0]}, told
     assert finished.exit_codes == [1] * len(ranks), told
 
 
@@ -119,7 +119,7 @@ def test_numbers_that_do_not_go_together(tmp_path: Path) -> None:
     found = finished.findings()
     for name in ("world_size_differs", "local_rank_taken", "local_world_size"):
         row = ELSEWHERE[name]
-        assert row.is_told_by([one for one in found if f"{one['severity']} {one['code']}" in row.finds]), name
+        assert row.is_told_by([each for each in found if f"{each['severity']} {each['code']}" in row.finds]), name
     assert len(found) == 3, finished.told()
 
 

@@ -61,7 +61,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sdist(source: Path) -> Path:
     command = [sys.executable, "-m", "build", "--sdist", "-o", str(source.parent), str(source)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=running.HUNG_S)
     return next(source.parent.glob("*.tar.gz"))
 
 
@@ -69,7 +69,7 @@ def sdist(source: Path) -> Path:
 def wheel(sdist: Path) -> Path:
     """Built from the sdist, as pip does where it is given that: what the sdist lacks, the wheel lacks, too."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(sdist.parent), str(sdist)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=running.HUNG_S)
     return next(sdist.parent.glob("*.whl"))
 
 
@@ -96,7 +96,7 @@ def test_the_unpacked_wheel_runs(wheel: Path, hostile: Path, tmp_path: Path) -> 
 
 def _installed(package: Path, folder: Path, *options: str) -> Path:
     """The commands of a new environment with this package."""
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=running.HUNG_S)
     command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *options, str(package)]
     subprocess.run(command, check=True, capture_output=True, timeout=900)
     return folder / "bin"
@@ -107,10 +107,11 @@ def _runs(commands: Path, hostile: Path) -> None:
     env = {name: value for name, value in running.environment().items() if name != "PYTHONPATH"}
     for words in (["preflight", "--level", "quick"], ["python", "-m", "preflight", "--all", *running.SMALL]):
         command = [str(commands / words[0]), *words[1:], "--json", "-"]
-        done = subprocess.run(command, env=env, cwd=hostile, capture_output=True, text=True, timeout=120)
+        done = running.run_to_end(command, env, hostile)
         assert done.returncode == 0 and json.loads(done.stdout)["verdict"] == "pass", done.stdout + done.stderr
-        where = subprocess.run([str(commands / "python"), "-c", "import preflight; print(preflight.__file__)"],
-                               env=env, cwd=hostile, capture_output=True, text=True, timeout=60)  # fmt: skip
+        where = running.run_to_end(
+            [str(commands / "python"), "-c", "import preflight; print(preflight.__file__)"], env, hostile
+        )
         assert where.stdout.startswith(str(commands.parent)), where.stdout + where.stderr
 
 

@@ -22,7 +22,9 @@ def test_before_a_fresh_check_the_workers_of_all_ranks_have_ended(tmp_path: Path
     environ = {"TEST_FOLDER": str(tmp_path / "workers"), "TEST_FRESH": fresh}
     more = ("--set", "plugin.fresh.code=mine") if fresh == "with its option" else ()
     finished = run(tmp_path, 3, "holds", "fresh", more=more, **environ)
-    assert [one["code"] for one in finished.findings()] == ([] if fresh else ["plugin.fresh.held"]), finished.told()
+    assert [finding["code"] for finding in finished.findings()] == ([] if fresh else ["plugin.fresh.held"]), (
+        finished.told()
+    )
     assert finished.check("plugin.fresh")["picture"] == ["rank 0 asked 3 OK"]
     assert "    │ rank 0 asked 3 OK" in finished.output.splitlines(), finished.told()
     assert "rank 0 asked 3 OK" in (tmp_path / "report.md").read_text()
@@ -63,5 +65,5 @@ def test_without_what_it_reads_a_check_is_skipped(tmp_path: Path) -> None:
 def test_what_a_rank_hands_over_with_its_skip_is_judged(tmp_path: Path) -> None:
     """Also where the check applies to no rank, and would be left out."""
     finished = quick(tmp_path, here="facts")
-    assert [one["code"] for one in finished.findings()] == ["plugin.absent.found"], finished.told()
+    assert [finding["code"] for finding in finished.findings()] == ["plugin.absent.found"], finished.told()
     assert finished.check("plugin.absent")["skipped"] == "there is no such thing here"

@@ -23,15 +23,20 @@ or a model of the user's. They are left out of the report."""
 
 
 def is_silent(finished: Finished, world: int, checks: Collection[str] = ()) -> None:
-    """But for what the kernel of this machine says in its log, if it may be read."""
+    """But for what the kernel of this machine says in its log, if it may be read, and for a rank that waits for a core:
+    the other tests of this moment may well have it."""
     told = finished.told()
     report = finished.report
     others = [check for check in report["checks"] if check["check"] != running.KERNEL]
-    assert [f for check in others for f in check["findings"]] == [], told
+    found = [finding for check in others for finding in check["findings"] if not finding["evidence"].get("starved")]
+    assert found == [], told
     needs_nodes = ("net.mesh", "comm.rails") if len(report["job"]["nodes"]) == 1 else ()
     needs_ranks = ("comm.send_recv",) if world == 1 else ()
     expected = set(checks or registry.BUILT_IN) - {running.KERNEL, *NEED_MORE, *needs_nodes, *needs_ranks}
-    assert {check["check"]: check["status"] for check in others} == dict.fromkeys(expected, "pass"), told
+    warned = {check["check"] for check in others if any(f["evidence"].get("starved") for f in check["findings"])}
+    assert {check["check"]: check["status"] for check in others} == {
+        check: "warn" if check in warned else "pass" for check in expected
+    }, told
     assert report["verdict"] in ("pass", "warn") and report["exit_code"] == 0, told
     assert report["job"]["world_size"] == world and report["job"]["missing_ranks"] == "", told
     assert set(finished.exit_codes) == {0}, told
@@ -83,7 +88,8 @@ def _pmi(rank: int, world: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("launch", "launcher"), [(_srun, "slurm"), (_mpirun, "mpi"), pytest.param(_pmi, "mpi", marks=pytest.mark.more)]
+    ("launch", "launcher"),
+    [(_srun, "slurm"), *(pytest.param(launch, "mpi", marks=pytest.mark.more) for launch in (_mpirun, _pmi))],
 )
 def test_cluster_launchers_are_sound(
     launch: Callable[[int, int], dict[str, str]], launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

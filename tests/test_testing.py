@@ -14,7 +14,8 @@ from preflight.checks.comm import init
 from preflight.checks.env import launch
 from preflight.core.facts import BadFacts
 from preflight.errors import UsageError
-from preflight.results import judging, report
+from preflight.results import judging
+from tests.made import SCHEMA
 
 FULL = Code("A disk is full.", fix="Empty {device}.")
 LEAST_GB = option(int, 10, "least free space")
@@ -22,9 +23,9 @@ Judge = Callable[[Mapping[int, Any], Run], Iterator[Finding]]
 
 
 def by_free_space(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    for rank, one in facts.items():
-        if one["free_gb"] < run[LEAST_GB]:
-            yield FULL.fail(f"{one['free_gb']} GB free", device="sda", **run.job.where(rank))
+    for rank, disk in facts.items():
+        if disk["free_gb"] < run[LEAST_GB]:
+            yield FULL.fail(f"{disk['free_gb']} GB free", device="sda", **run.job.where(rank))
 
 
 def check(judge: Judge = by_free_space, **more: object) -> ModuleType:
@@ -199,7 +200,7 @@ def judge(facts, run): return iter(())
 '''
     )
     made = testing.measure(str(path), world=2, settings={"name": "world"}, level="full")
-    jsonschema.validate(made, report.schema())
+    jsonschema.validate(made, SCHEMA)
     assert (made["exit_code"], made["job"]["world_size"]) == (0, 2)
     launch_, own = made["checks"]
     assert (launch_["check"], launch_["status"]) == ("env.launch", "pass")
@@ -234,7 +235,7 @@ def test_a_picture_that_takes_too_long_costs_no_finding() -> None:
             yield from ()
 
     found = testing.judge(check(draw=for_ever), {0: {"free_gb": 0}})
-    assert [one["code"] for one in found] == ["plugin.disk.full"]
+    assert [finding["code"] for finding in found] == ["plugin.disk.full"]
 
 
 def test_a_judge_may_not_yield_what_is_the_engines_own() -> None:

@@ -1,5 +1,6 @@
 """Mistakes in the command: one clear sentence, exit code 2, before anything starts."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,10 +15,7 @@ from tests import processes, running
 
 
 def preflight(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        running.preflight(*arguments), env=running.environment(), cwd=cwd, capture_output=True, text=True, timeout=60,
-        check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return running.run_to_end(running.preflight(*arguments), cwd=cwd)
 
 
 _MEET, _OF_4 = ["rendezvous"], ["--nnodes", "4", "--node-rank", "1"]
@@ -182,6 +180,27 @@ def test_describe_tells_why_a_plugin_cannot_be_loaded(more: str, says: str, tmp_
     assert ("cannot be loaded: " in told.stdout) == bool(says) and says in told.stdout, told
 
 
+BROKEN = "raise ValueError('odd\\nand long')"
+
+
+def test_a_plugin_that_raises_is_told_with_its_line_and_leaves_its_stack_in_the_evidence(tmp_path: Path) -> None:
+    plugin, report = tmp_path / "mine.py", tmp_path / "report.json"
+    judging = PLUGIN.format(more="").replace("return iter(())", BROKEN)
+    for text, message in (
+        (f"{PLUGIN.format(more='')}{BROKEN}\n", "cannot be loaded: ValueError: odd (mine.py line 6)"),
+        (judging, "judge() raised ValueError: odd (mine.py line 5)"),
+    ):
+        plugin.write_text(text)
+        told = preflight("--level", "quick", "--only", "plugin.mine", "--plugin", str(plugin), "--json", str(report))
+        (finding,) = json.loads(report.read_text())["checks"][0]["findings"]
+        assert told.returncode == 3 and finding["message"].endswith(message), told
+        assert finding["evidence"]["stack"].startswith("Traceback") and str(plugin) in finding["evidence"]["stack"]
+        assert message in " ".join(told.stdout.split()) and "Traceback" not in told.stdout
+    plugin.write_text(BROKEN)
+    again = preflight("show", str(report), "--judge", "--plugin", str(plugin))
+    assert again.returncode == 2 and "plugin.mine: cannot be loaded: ValueError: odd (mine.py line 1)" in again.stderr
+
+
 def test_a_report_can_be_shown_and_judged_again(tmp_path: Path) -> None:
     running.run_ranks(tmp_path, running.plain_ranks(2), "--only", "comm.init")
     shown = preflight("show", str(tmp_path))
@@ -203,7 +222,7 @@ def test_a_quick_check_alone_is_quick(names: str, tmp_path: Path) -> None:
     env = running.environment()
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
     command = running.preflight("--level", "quick", "--only", names, "--plugin", str(tmp_path / "mine.py"))
-    finished = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    finished = running.run_to_end(command, env)
     assert finished.returncode == 0, finished
     expected = {"env.variables", "node.limits", "gpu.inventory"} if "node" in names else {names}
     assert "1 rank on 1 node" in finished.stdout and expected <= set(finished.stdout.split()), finished
@@ -222,10 +241,7 @@ def test_the_report_on_stdout_is_json_alone(tmp_path: Path) -> None:
     import json
 
     (env,) = running.plain_ranks(1)
-    finished = subprocess.run(
-        running.preflight("--only", "env", "--json", "-", "--facts"), env=env, capture_output=True, text=True,
-        timeout=90, check=True,
-    )  # fmt: skip
+    finished = running.run_to_end(running.preflight("--only", "env", "--json", "-", "--facts"), env)
     report = json.loads(finished.stdout)
     assert report["checks"][0]["facts"][0]["ranks"] == "0"
     assert "verdict: PASS" in finished.stderr
@@ -245,7 +261,7 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     command = ["sh", "-c", f'rmdir {gone} && exec "$@"', "sh", *running.preflight("--level", "quick")]
-    finished = subprocess.run(command, env=running.environment(), cwd=gone, capture_output=True, text=True, timeout=60)
+    finished = running.run_to_end(command, cwd=gone)
     assert (finished.returncode, finished.stderr.count("\n")) == (2, 1), finished
     assert "the current folder is gone" in finished.stderr, finished
 
@@ -255,7 +271,7 @@ def test_what_a_broken_installation_left_is_named(tmp_path: Path) -> None:
     env = running.environment()
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
     command = running.preflight("--level", "quick")
-    finished = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    finished = running.run_to_end(command, env)
     assert finished.returncode in (0, 2), finished
     assert "Traceback" not in finished.stderr, finished
 
@@ -267,5 +283,5 @@ def test_a_fault_of_its_own_is_no_failure_of_the_machine() -> None:
     )
     code += "main.main(['list'])"
     command = [sys.executable, "-c", code]
-    finished = subprocess.run(command, env=running.environment(), capture_output=True, text=True, timeout=60)
+    finished = running.run_to_end(command)
     assert finished.returncode == 3 and "a fault of preflight itself" in finished.stderr, finished

@@ -30,10 +30,8 @@ def test_an_error_in_it_has_its_line_and_the_level_is_rank_0s(tmp_path: Path) ->
     words = [*given(tmp_path), "--skip", "env,node,net,comm,gpu,train,data", "--deadline", "60"]
     told = ["--json", "-", "--facts"]
     other = subprocess.Popen(running.preflight("--all", *words), env=ranks[1], cwd=tmp_path, stdout=subprocess.DEVNULL)
-    done = subprocess.run(
-        running.preflight(*words, *told), env=ranks[0], cwd=tmp_path, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
-    assert other.wait(30) == done.returncode == 1, done
+    done = running.run_to_end(running.preflight(*words, *told), ranks[0], tmp_path)
+    assert other.wait(running.HUNG_S) == done.returncode == 1, done
     (check,) = json.loads(done.stdout)["checks"]
     (finding,) = check["findings"]
     assert finding["message"] == (

@@ -25,13 +25,13 @@ def told_by(folder: Path, run: running.Run, world: int) -> list[dict[str, Any]]:
 
 
 def holds(told: list[dict[str, Any]]) -> None:
-    for rank, one in enumerate(told):
-        assert one["first"] == ["pass", 0, "preflight: PASS"]
-        assert one["checks"] == (["env.launch", "env.variables", "env.software", "comm.init"] if rank == 0 else None)
-        assert (one["same_environment"], one["children"], one["group"]) == (True, [], False)
-        assert one["total"] == len(told) * len(told), "the job's own group works before and after"
-        assert one["second"][:2] == ["error", 3] and "plugin.alone.raised" in one["second"][2]
-        assert one["usage"].startswith("--only env.lunch: there is no such check or family")
+    for rank, record in enumerate(told):
+        assert record["first"] == ["pass", 0, "preflight: PASS"]
+        assert record["checks"] == (["env.launch", "env.variables", "env.software", "comm.init"] if rank == 0 else None)
+        assert (record["same_environment"], record["children"], record["group"]) == (True, [], False)
+        assert record["total"] == len(told) * len(told), "the job's own group works before and after"
+        assert record["second"][:2] == ["error", 3] and "plugin.alone.raised" in record["second"][2]
+        assert record["usage"].startswith("--only env.lunch: there is no such check or family")
 
 
 @pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.more), 2])
@@ -42,6 +42,7 @@ def test_with_plain_variables_the_jobs_store_takes_the_port_after_ours(world: in
     holds(told_by(tmp_path, run, world))
 
 
+@pytest.mark.more
 def test_under_torchrun_nothing_of_it_reaches_the_launcher(tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT]
@@ -51,14 +52,7 @@ def test_under_torchrun_nothing_of_it_reaches_the_launcher(tmp_path: Path) -> No
 
 def test_without_a_launcher_it_is_a_job_of_one_rank(tmp_path: Path) -> None:
     code = "import preflight; v = preflight.run(only=['env.launch']); print(v.exit_code, v.report['job']['world_size'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=running.environment(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = running.run_to_end([sys.executable, "-c", code], cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "0 1", done.stdout + done.stderr
 
 
@@ -82,8 +76,8 @@ def test_a_training_process_that_is_ended_takes_it_along(number: signal.Signals,
             assert process.poll() is None
         family = ours.children(recursive=True)
         os.kill(process.pid, number)
-        process.wait(40)
-        _, alive = psutil.wait_procs(family, timeout=20)
+        process.wait(running.HUNG_S)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive
 
 
@@ -116,7 +110,7 @@ def test_spawned_ranks_are_known_by_their_process_group_or_refused(when: str, tm
     script.write_text(SPAWNED)
     env = running.environment(TEST_PORT=str(running.free_port()))
     command = [sys.executable, "-W", "ignore", str(script), when]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    done = running.run_to_end(command, env, tmp_path)
     lines = sorted(done.stdout.splitlines())
     if when == "after":
         assert lines == ["0 pass 2", "1 pass None"], done.stdout + done.stderr
@@ -128,7 +122,7 @@ def test_spawned_ranks_are_known_by_their_process_group_or_refused(when: str, tm
 def test_it_needs_no_disk_and_leaves_nothing_there(tmp_path: Path) -> None:
     code = "import preflight; print(preflight.run(level='quick', quiet=True).verdict)"
     env = running.environment(TMPDIR=str(tmp_path / "none"))
-    done = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, timeout=60)
+    done = running.run_to_end([sys.executable, "-c", code], env, "/")
     assert done.stdout.strip() in ("pass", "warn"), done.stdout + done.stderr
 
 

@@ -52,9 +52,9 @@ def leaves(data: Any) -> list[Tensor]:
     if isinstance(data, Tensor):
         return [data]
     if isinstance(data, tuple | list):
-        return [leaf for one in data for leaf in leaves(one)]
+        return [leaf for item in data for leaf in leaves(item)]
     if isinstance(data, dict):
-        return [leaf for one in data.values() for leaf in leaves(one)]
+        return [leaf for item in data.values() for leaf in leaves(item)]
     raise TypeError(f"a batch is a tensor, or a tuple, list or dict of tensors, and not a {type(data).__name__}")
 
 
@@ -63,10 +63,10 @@ def each(change: Callable[[Tensor], Tensor], data: Any) -> Any:
     if isinstance(data, Tensor):
         return change(data)
     if isinstance(data, dict):
-        return {name: each(change, one) for name, one in data.items()}
+        return {name: each(change, item) for name, item in data.items()}
     if not isinstance(data, tuple | list):
         return data
-    made = [each(change, one) for one in data]
+    made = [each(change, item) for item in data]
     return type(data)(*made) if hasattr(data, "_fields") else type(data)(made)
 
 
@@ -84,11 +84,11 @@ def cut(data: Any, rows: Sequence[Sequence[int]], rank: int) -> Cut:
 
     def part(chosen: Sequence[int], times: int) -> Part:
         index = torch.tensor(list(chosen) or [0])
-        return Part(each(lambda one: one[index.to(one.device)], data), times * len(chosen) / total)
+        return Part(each(lambda tensor: tensor[index.to(tensor.device)], data), times * len(chosen) / total)
 
     def parts(of: Sequence[Sequence[int]], most: int, last: Sequence[int]) -> tuple[Part, ...]:
         """At most so many of each weight, and the last."""
-        times = Counter(row for one in of for row in one)
+        times = Counter(row for row_numbers in of for row in row_numbers)
         made = []
         for weight in sorted(set(times.values())):
             alike = [row for row, count in times.items() if count == weight and row not in last]

@@ -92,7 +92,7 @@ def _places(steps: int, tensors: Iterable[str]) -> Iterator[_Place]:
 def _told(measured: Number | None, expected: Number | None) -> tuple[str, str]:
     """With as many digits as they need to differ."""
     for digits in (4, 7, 9):
-        texts = [_text(one, digits) for one in (measured, expected)]
+        texts = [_text(number, digits) for number in (measured, expected)]
         if texts[0] != texts[1]:
             break
     return texts[0], texts[1]

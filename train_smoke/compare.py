@@ -118,10 +118,10 @@ def limits(spreads: Iterable[Spread]) -> Limits:
     """From each rank's spread: of each number the middle rank's, which a sick rank cannot widen."""
     listed = list(spreads)
     return Limits(
-        curves=_limit(LEAST.curves, (one["curves"] for one in listed)),
-        gradient=_limit(LEAST.gradient, (one["gradient"] for one in listed)),
-        end=_limit(LEAST.end, (one["end"] for one in listed)),
-        state=_limit(LEAST.state, (one["state"] for one in listed)),
+        curves=_limit(LEAST.curves, (spread["curves"] for spread in listed)),
+        gradient=_limit(LEAST.gradient, (spread["gradient"] for spread in listed)),
+        end=_limit(LEAST.end, (spread["end"] for spread in listed)),
+        state=_limit(LEAST.state, (spread["state"] for spread in listed)),
     )
 
 
@@ -131,7 +131,7 @@ def _limit(least: float, spreads: Iterable[Number]) -> float:
 
 def middle(values: Iterable[Number]) -> float:
     """The lower median of those that are numbers; 0 where none is."""
-    return statistics.median_low([one for one in values if not isinstance(one, str)] or [0.0])
+    return statistics.median_low([value for value in values if not isinstance(value, str)] or [0.0])
 
 
 def difference(measured: Number, expected: Number, scale: Number | None = None) -> float:
@@ -164,17 +164,17 @@ def spread(again: Curve, once: Curve, apart: Apart) -> Spread:
     )
 
 
-def wider(one: Spread, other: Spread) -> Spread:
+def wider(spread: Spread, other: Spread) -> Spread:
     """The larger of each."""
 
     def most(a: Number, b: Number) -> Number:
         return a if isinstance(a, str) else b if isinstance(b, str) else max(a, b)
 
     return Spread(
-        curves=most(one["curves"], other["curves"]),
-        gradient=most(one["gradient"], other["gradient"]),
-        end=most(one["end"], other["end"]),
-        state=most(one["state"], other["state"]),
+        curves=most(spread["curves"], other["curves"]),
+        gradient=most(spread["gradient"], other["gradient"]),
+        end=most(spread["end"], other["end"]),
+        state=most(spread["state"], other["state"]),
     )
 
 

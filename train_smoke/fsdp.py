@@ -59,7 +59,7 @@ def _wrapped(
         )
     cut = strategy is not ShardingStrategy.NO_SHARD and group.size() > 1
     wrapped = UnderFsdp(module, plain, setting, shapes, group if cut else None)
-    wrapped.units = [one for one in FullyShardedDataParallel.fsdp_modules(module) if one is not module]
+    wrapped.units = [unit for unit in FullyShardedDataParallel.fsdp_modules(module) if unit is not module]
     return wrapped
 
 
@@ -105,7 +105,9 @@ def _where_apart(plain: nn.Module, policy: Callable[..., bool]) -> Policy:
 def _by_function(plain: nn.Module) -> Policy:
     """The parts of each block, but for small ones such as norms: units of unlike sizes."""
     parts = [part for block in blocks(plain) for part in block.children()]
-    chosen = {id(one) for one in parts if is_apart(one, plain) and any(p.dim() > 1 for p in one.parameters())}
+    chosen = {
+        id(module) for module in parts if is_apart(module, plain) and any(p.dim() > 1 for p in module.parameters())
+    }
     return CustomPolicy(lambda module: id(module) in chosen)
 
 

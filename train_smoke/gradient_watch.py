@@ -19,8 +19,11 @@ class Signs:
     def __init__(self, plain: nn.Module) -> None:
         random = torch.Generator().manual_seed(model.SEED)
         self._signs = {
-            name: torch.randint(0, 2, one.shape, generator=random, dtype=torch.int8).mul_(2).sub_(1).to(one.device)
-            for name, one in plain.named_parameters()
+            name: torch.randint(0, 2, parameter.shape, generator=random, dtype=torch.int8)
+            .mul_(2)
+            .sub_(1)
+            .to(parameter.device)
+            for name, parameter in plain.named_parameters()
         }
 
     def norm_and_print(self, name: str, gradient: Tensor) -> Tensor:
@@ -31,7 +34,7 @@ class Signs:
 
 def together(each: Iterable[Tensor]) -> tuple[float, float]:
     """Norm and print of all, out of each one's."""
-    made = [one.cpu() for one in each]
+    made = [tensor.cpu() for tensor in each]
     if not made:
         return 0.0, 0.0
     norms, prints = torch.stack(made).unbind(dim=1)
@@ -52,7 +55,7 @@ class Watch:
         """The tensors too: where one were let go of, the next could be taken for it."""
         self._own: dict[str, Tensor] = {}
         self._torn = False
-        self.names = [name for name, one in plain.named_parameters() if one.requires_grad]
+        self.names = [name for name, parameter in plain.named_parameters() if parameter.requires_grad]
         for prefix, module in plain.named_modules(remove_duplicate=False):
             module.register_forward_pre_hook(functools.partial(self._begins, f"{prefix}." if prefix else ""))
 
@@ -86,7 +89,7 @@ class Watch:
             if parameter is None or not parameter.requires_grad or hasattr(parameter, "to_local"):
                 continue
             hooked = self._hooks.setdefault(prefix + own, [])
-            if not any(one is parameter for one, _ in hooked):
+            if not any(known is parameter for known, _ in hooked):
                 made = functools.partial(self._made, prefix + own, len(hooked))
                 hooked.append((parameter, parameter.register_hook(made)))  # type: ignore[no-untyped-call]
 

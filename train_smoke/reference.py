@@ -54,7 +54,7 @@ def _trained(task: Task, recipe: Recipe) -> Reference:
     again = [_alone_nudged(task, recipe, in_parts.kept)]
     if task.cut.whole is not task.cut.parts:
         again.append(alone(task, recipe, whole=True, against=in_parts.kept))
-    spreads = (compare.spread(one.curve, in_parts.curve, one.apart) for one in again if one.apart)
+    spreads = (compare.spread(training.curve, in_parts.curve, training.apart) for training in again if training.apart)
     return Reference(in_parts.curve, in_parts.kept, functools.reduce(compare.wider, spreads))
 
 
@@ -100,7 +100,7 @@ def _own_gradient(task: Task, recipe: Recipe) -> dict[str, Tensor]:
     with recipe.forward(task.device):
         loss = task.loss(InBfloat16(plain) if recipe.mixed else plain, task.cut.own.data)
     (loss * task.cut.own.share).backward()  # type: ignore[no-untyped-call]
-    return {name: on_cpu(one.grad) for name, one in plain.named_parameters() if one.grad is not None}
+    return {name: on_cpu(parameter.grad) for name, parameter in plain.named_parameters() if parameter.grad is not None}
 
 
 def _nudged(task: Task, cut: Cut) -> Task:

@@ -56,7 +56,7 @@ def run(task: Task, doing: Callable[[str], None], recipe: Recipe = Recipe()) -> 
         "whole": bits(*whole),
         "unlike": {name: found for name, found in unlike.items() if found},
         "spread": expected.spread,
-        "unordered": _unordered(str(one.message) for one in told),
+        "unordered": _unordered(str(warning.message) for warning in told),
     }
 
 

@@ -32,7 +32,7 @@ class Sharded(Wrapped):
         super().__init__(module, plain)
         self._shapes, self._group, self._device = shapes, group, setting.device
         self._cut = {plain_name(name): parameter for name, parameter in plain.named_parameters()}
-        self._counts = self._gathered_numbers([_flat(one).numel() for one in self._cut.values()])
+        self._counts = self._gathered_numbers([_flat(piece).numel() for piece in self._cut.values()])
 
     def gradients(self) -> Values:
         made = {name: parameter.grad for name, parameter in self._cut.items()}

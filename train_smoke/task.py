@@ -86,7 +86,7 @@ def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED
     for _ in range(model.LENGTH):
         columns.append((columns[-1] * 5 + 3 + row % 3) % model.VOCABULARY)
     tokens = torch.stack(columns, dim=1).to(device)
-    rows = [[one % DISTINCT * ROWS + place for place in range(ROWS)] for one in range(ranks)]
+    rows = [[sharer % DISTINCT * ROWS + place for place in range(ROWS)] for sharer in range(ranks)]
     name = "transformer" if seed == model.SEED else f"transformer {seed}"
     return Task(name, functools.partial(model.new, device, seed), _loss, batch.cut(tokens, rows, rank), device)
 

@@ -52,10 +52,10 @@ class Kept:
         """What a difference is measured by: of weights at the end, the furthest way that one of them has gone. For
         tensors that are next to nothing beside the model's largest of that kind a share of that one's."""
         if moment not in self._scales:
-            self._scales[moment] = {one: self._size(moment, one) for one in self.at(moment)}
+            self._scales[moment] = {named: self._size(moment, named) for named in self.at(moment)}
         kind = name.partition(" ")[2]
         sizes = self._scales[moment]
-        largest = max((size for one, size in sizes.items() if one.partition(" ")[2] == kind), default=0.0)
+        largest = max((size for other, size in sizes.items() if other.partition(" ")[2] == kind), default=0.0)
         return max(sizes[name], NEGLIGIBLE.get(moment, 0.0) * largest)
 
     def _size(self, moment: str, name: str) -> float:
@@ -116,8 +116,8 @@ class Comparison:
         return Apart(whole=self._whole, own=self._own, along=along, like=like)
 
 
-def _add_products(sums: list[float], one: Tensor, other: Tensor) -> None:
-    for place, value in enumerate((one @ other, other @ other, one @ one)):
+def _add_products(sums: list[float], tensor: Tensor, other: Tensor) -> None:
+    for place, value in enumerate((tensor @ other, other @ other, tensor @ tensor)):
         sums[place] += float(value)
 
 
@@ -128,11 +128,11 @@ def _relative(apart: Tensor, by: float) -> float:
 
 def _furthest(off: dict[str, float]) -> Furthest:
     """By the tensors' names."""
-    ways = {name: math.inf if math.isnan(one) else one for name, one in off.items()}
+    ways = {name: math.inf if math.isnan(off_by) else off_by for name, off_by in off.items()}
     worst = max(ways, key=lambda name: ways[name], default="")
     parameter = worst.partition(" ")[0]
-    rest = {name: one for name, one in ways.items() if name.partition(" ")[0] != parameter}
-    elsewhere = [one for name, one in rest.items() if block_of(name) != block_of(parameter)]
+    rest = {name: off_by for name, off_by in ways.items() if name.partition(" ")[0] != parameter}
+    elsewhere = [off_by for name, off_by in rest.items() if block_of(name) != block_of(parameter)]
     return Furthest(
         parameter=worst,
         off=as_json(off[worst]) if worst else 0.0,
@@ -149,7 +149,7 @@ class InBfloat16(nn.Module):
         self.plain = plain
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        rounded = {name: one.bfloat16() for name, one in self.plain.named_parameters()}
+        rounded = {name: parameter.bfloat16() for name, parameter in self.plain.named_parameters()}
         inputs, named = each(_rounded, (inputs, named))
         return torch.func.functional_call(self.plain, rounded, inputs, named)
 
@@ -219,7 +219,7 @@ class Training:
         mine = parts[-own:]
         share = sum(part.share for part in mine)
         weights = [part.share / share if share else 1 / own for part in mine]
-        self._curve["losses"].append(as_json(sum(w * one for w, one in zip(weights, losses[-own:], strict=True))))
+        self._curve["losses"].append(as_json(sum(w * loss for w, loss in zip(weights, losses[-own:], strict=True))))
         if made := self._watch.own():
             factor = share * self._times or 1.0
             if own == 1:
@@ -267,7 +267,7 @@ class Training:
             if self._comparison is not None:
                 self._comparison.see(moment, values)
             else:
-                self._kept.at(moment).update((name, on_cpu(one)) for name, one in values)
+                self._kept.at(moment).update((name, on_cpu(tensor)) for name, tensor in values)
 
     def _measured(self) -> AbstractContextManager[None]:
         return self._probe.on() if self._probe else contextlib.nullcontext()

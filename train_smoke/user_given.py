@@ -91,7 +91,7 @@ def given(made: Any, again: Callable[[], nn.Module]) -> Given:
         raise Mistake("wrong_return", f"the third that it returns is {_called(loss)}, {EXPECTED}")
     _can_be_trained(model)
     rows = _rows(data)
-    return Given(model.cpu(), each(lambda one: one.detach().cpu(), data), _seeded(loss), rows, again)
+    return Given(model.cpu(), each(lambda tensor: tensor.detach().cpu(), data), _seeded(loss), rows, again)
 
 
 SEED = 1
@@ -129,14 +129,14 @@ def _can_be_trained(model: nn.Module) -> None:
                 f"{name or 'the model'} is wrapped already ({type(module).__name__}), expected a plain model",
             )
     parameters = dict(model.named_parameters())
-    unready = [name for name, one in parameters.items() if is_lazy(one) or one.is_meta]
+    unready = [name for name, parameter in parameters.items() if is_lazy(parameter) or parameter.is_meta]
     if unready:
         why = (
             "lazy, and get their shape in a first forward" if is_lazy(parameters[unready[0]]) else "on the meta device"
         )
         text = f"{some(unready)} of {len(parameters)} parameters are {why}: there are no weights to train"
         raise Mistake("wrong_model", text, parameters=unready[:20])
-    if not any(one.requires_grad for one in parameters.values()):
+    if not any(parameter.requires_grad for parameter in parameters.values()):
         why = f"none of its {len(parameters)} parameters requires a gradient" if parameters else "it has no parameters"
         raise Mistake("wrong_model", f"there is nothing to train in the model: {why}")
 
@@ -152,11 +152,11 @@ def some(names: list[str]) -> str:
 def tensors(data: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
     """All leaves of a batch, each with where it stands in it: "batch['ids']"."""
     if isinstance(data, dict):
-        for key, one in data.items():
-            yield from tensors(one, f"{path}[{key!r}]")
+        for key, item in data.items():
+            yield from tensors(item, f"{path}[{key!r}]")
     elif isinstance(data, tuple | list):
-        for place, one in enumerate(data):
-            yield from tensors(one, f"{path}[{place}]")
+        for place, item in enumerate(data):
+            yield from tensors(item, f"{path}[{place}]")
     else:
         yield path, data
 
@@ -164,12 +164,12 @@ def tensors(data: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
 def _rows(data: Any) -> int:
     """How many the global batch has. Raises Mistake."""
     rows: dict[str, int] = {}
-    for path, one in tensors(data):
-        if not isinstance(one, Tensor):
-            raise Mistake("wrong_batch", f"{path} is {_called(one)}, expected a tensor{_hint(one)}")
-        if one.dim() == 0:
+    for path, tensor in tensors(data):
+        if not isinstance(tensor, Tensor):
+            raise Mistake("wrong_batch", f"{path} is {_called(tensor)}, expected a tensor{_hint(tensor)}")
+        if tensor.dim() == 0:
             raise Mistake("wrong_batch", f"{path} is a single number, expected a tensor with its rows in dimension 0")
-        rows[path] = one.shape[0]
+        rows[path] = tensor.shape[0]
     if not rows:
         raise Mistake("wrong_batch", f"the batch is {_called(data)} without a tensor in it")
     first, *_ = rows
@@ -195,7 +195,7 @@ def _hint(value: object) -> str:
 def words(data: Any) -> str:
     """ "batch['x'] (8, 16) float32, batch['y'] (8,) int64"."""
     return ", ".join(
-        f"{path} {tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for path, one in tensors(data)
+        f"{path} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for path, tensor in tensors(data)
     )
 
 
@@ -216,10 +216,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def layout(model: nn.Module) -> list[str]:
     """A line for every parameter and buffer: its name, shape and type, and what does not require a gradient."""
-    frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     return [
-        f"{name} {tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}{' frozen' if name in frozen else ''}"
-        for name, one in (*model.named_parameters(), *model.named_buffers())
+        f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}{' frozen' if name in frozen else ''}"
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
     ]
 
 
@@ -232,11 +232,11 @@ def values(model: nn.Module) -> Iterator[Tensor]:
 def digest(parts: Iterator[Tensor] | Iterator[str]) -> str:
     """Equal for what is equal to the last bit."""
     found = hashlib.sha256()
-    for one in parts:
-        if isinstance(one, str):
-            found.update(f"{one}\n".encode())
+    for part in parts:
+        if isinstance(part, str):
+            found.update(f"{part}\n".encode())
         else:
-            found.update(raw(one))
+            found.update(raw(part))
     return found.hexdigest()[:16]
 
 

@@ -37,9 +37,9 @@ def schedule(
     known = by_recipe(names, unfit)
     steps = next((steps for steps in FEWER_STEPS if seconds(known, steps) <= left_s), FEWER_STEPS[-1])
     kept: list[tuple[str, str, str]] = []
-    for one in sorted(known, key=lambda one: names[one[1]].index(one[2]) > 0):
-        if seconds([*kept, one], steps) <= left_s:
-            kept.append(one)
+    for training in sorted(known, key=lambda training: names[training[1]].index(training[2]) > 0):
+        if seconds([*kept, training], steps) <= left_s:
+            kept.append(training)
     measured = f"a step on all rows takes {step_s:.2g} s on the slowest rank, {left_s:.0f} s are left"
     left_out = {
         f"{strategy}/{name}": measured for recipe, strategy, name in known if (recipe, strategy, name) not in kept

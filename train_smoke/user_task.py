@@ -33,8 +33,8 @@ def task(
     exactly: bool,
 ) -> Task:  # fmt: skip
     """`exactly`: alone the batch is always cut as the ranks have it, since another cut is another function."""
-    data = each(lambda one: one.to(device), given.batch)
-    rows = [batch.rows_of(one, ranks, given.rows) for one in range(ranks)]
+    data = each(lambda tensor: tensor.to(device), given.batch)
+    rows = [batch.rows_of(number, ranks, given.rows) for number in range(ranks)]
     cut = batch.cut(data, rows, rank)
     cut = _by_rank(cut, data, rows) if exactly else cut
     return Task("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps)
@@ -48,9 +48,9 @@ def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
     def parts(ranks: int) -> tuple[Part, ...]:
         def part(rank: int) -> Part:
             index = torch.tensor(list(rows[rank]) or [0])
-            return Part(each(lambda one: one[index.to(one.device)], data), len(rows[rank]) / total)
+            return Part(each(lambda tensor: tensor[index.to(tensor.device)], data), len(rows[rank]) / total)
 
-        others = [part(one) for one in range(ranks) if one != cut.rank and rows[one]]
+        others = [part(other) for other in range(ranks) if other != cut.rank and rows[other]]
         return (*others, *([part(cut.rank)] if cut.rank < ranks else []))
 
     every = parts(cut.ranks)
@@ -89,7 +89,7 @@ def by_recipe(names: Mapping[str, list[str]], without: Iterable[str]) -> list[tu
         if f"{strategy}/{name}" not in without
     ]
     order = list(dict.fromkeys(recipe for recipe, _, _ in found))
-    return sorted(found, key=lambda one: order.index(one[0]))
+    return sorted(found, key=lambda training: order.index(training[0]))
 
 
 # Memory
@@ -102,8 +102,8 @@ class TooBig(MemoryError):  # noqa: N818 -- a reason to skip, not an error
 def fits(given: Given, device: torch.device, ranks_here: int) -> None:
     """An estimate from the parameters alone. `ranks_here`: how many share the node. Raises TooBig."""
     parameters = list(given.model.parameters())
-    size = sum(one.numel() * one.element_size() for one in parameters)
-    kept = KEPT * 4 * sum(one.numel() for one in parameters)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    kept = KEPT * 4 * sum(parameter.numel() for parameter in parameters)
     needed = {"memory": kept} if device.type == "cuda" else {"memory": kept + ON_DEVICE * size}
     free = {"memory": _free_on_host() // ranks_here}
     if device.type == "cuda":
@@ -112,7 +112,7 @@ def fits(given: Given, device: torch.device, ranks_here: int) -> None:
         free["GPU memory"] = torch.cuda.mem_get_info(device)[0] // sharing
     for kind, bytes_ in needed.items():
         if bytes_ > free[kind]:
-            count = sum(one.numel() for one in parameters)
+            count = sum(parameter.numel() for parameter in parameters)
             raise TooBig(
                 f"the model is too big to be trained alone on each rank: its {count:,} parameters need about "
                 f"{_gib(bytes_)} of {kind}, and {_gib(free[kind])} a rank are free"

@@ -72,7 +72,7 @@ def without_dropout(model: nn.Module) -> list[str]:
 
 def batch_norms(model: nn.Module) -> list[str]:
     """Names of the modules that normalise by the batch."""
-    return [name or type(one).__name__ for name, one in model.named_modules() if _by_batch(one)]
+    return [name or type(module).__name__ for name, module in model.named_modules() if _by_batch(module)]
 
 
 def _by_batch(module: nn.Module) -> bool:
@@ -82,7 +82,7 @@ def _by_batch(module: nn.Module) -> bool:
 def traits(given: Given, own: list[int], device: torch.device, dropouts: list[str]) -> Traits:
     """`own`: this rank's rows. Raises Mistake, Incomparable, and what the user's code raises."""
     plain = given.copy(device)
-    data = each(lambda one: one.to(device), given.batch)
+    data = each(lambda tensor: tensor.to(device), given.batch)
     calls: list[None] = []
     hook = plain.register_forward_pre_hook(lambda *_: calls.append(None))
     start = time.monotonic()
@@ -91,10 +91,10 @@ def traits(given: Given, own: list[int], device: torch.device, dropouts: list[st
     _checked(loss, plain, f"{given.rows} rows")
     step_s = time.monotonic() - start
     unused = _without_gradient(plain)
-    used = [(name, one) for name, one in plain.named_parameters() if one.grad is not None]
+    used = [(name, parameter) for name, parameter in plain.named_parameters() if parameter.grad is not None]
     rate, adamw_rate = _rates(used)
-    for _, one in used:
-        one.grad = None
+    for _, parameter in used:
+        parameter.grad = None
     start = time.monotonic()
     _checked(given.loss(plain, _rows(data, own)), plain, f"its own {len(own)} of {given.rows} rows")
     step_s = min(step_s, (time.monotonic() - start) * given.rows / len(own))  # the first one warmed up
@@ -104,7 +104,7 @@ def traits(given: Given, own: list[int], device: torch.device, dropouts: list[st
 
 
 def _rows(data: Any, rows: list[int]) -> Any:
-    return each(lambda one: one[torch.tensor(rows, device=one.device)], data)
+    return each(lambda tensor: tensor[torch.tensor(rows, device=tensor.device)], data)
 
 
 def _checked(loss: Any, plain: nn.Module, of: str) -> None:
@@ -123,28 +123,33 @@ def _checked(loss: Any, plain: nn.Module, of: str) -> None:
         )
         raise Mistake("wrong_loss", f"{text}under no_grad()?")
     loss.backward()  # type: ignore[no-untyped-call]
-    trained = [one for one in plain.parameters() if one.requires_grad]
-    if all(one.grad is None for one in trained):
+    trained = [parameter for parameter in plain.parameters() if parameter.requires_grad]
+    if all(parameter.grad is None for parameter in trained):
         text = f"none of the model's {len(trained)} parameters gets a gradient: does loss_fn use the model it is given?"
         raise Mistake("wrong_loss", text)
-    for name, one in plain.named_parameters():
-        if one.grad is not None and one.grad.layout is not torch.strided:
+    for name, parameter in plain.named_parameters():
+        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             raise Incomparable(
                 f"{name} has a sparse gradient, of which FSDP knows nothing (sparse=False makes it dense)"
             )
-        if one.grad is not None and not bool(torch.isfinite(one.grad).all()):
+        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             raise Mistake("wrong_loss", f"the gradient of {name} over {of} is not finite before the first step")
 
 
 def _without_gradient(plain: nn.Module) -> list[str]:
-    return [name for name, one in plain.named_parameters() if one.requires_grad and one.grad is None]
+    return [name for name, parameter in plain.named_parameters() if parameter.requires_grad and parameter.grad is None]
 
 
 def _rates(used: list[tuple[str, nn.Parameter]]) -> tuple[float, float]:
     """Learning rates of SGD and AdamW, by which a step is SHARE_A_STEP of the weights."""
-    count = sum(one.numel() for _, one in used)
-    size = math.sqrt(sum(float(one.detach().double().norm()) ** 2 for _, one in used)) or math.sqrt(count) * 0.01
-    slope = math.sqrt(sum(float(one.grad.double().norm()) ** 2 for _, one in used if one.grad is not None))
+    count = sum(parameter.numel() for _, parameter in used)
+    size = (
+        math.sqrt(sum(float(parameter.detach().double().norm()) ** 2 for _, parameter in used))
+        or math.sqrt(count) * 0.01
+    )
+    slope = math.sqrt(
+        sum(float(parameter.grad.double().norm()) ** 2 for _, parameter in used if parameter.grad is not None)
+    )
     if not slope:
         raise Mistake("wrong_loss", f"the gradient of all {some([name for name, _ in used])} parameters is 0")
     return SHARE_A_STEP * size / slope, SHARE_A_STEP * size / math.sqrt(count)
@@ -174,7 +179,7 @@ def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> flo
     least = max(map(abs, (total, mean, first, second)))
     if not math.isfinite(least):
         return 0.0  # the trainings will tell
-    dtype = next(one.dtype for one in plain.parameters() if one.requires_grad)
+    dtype = next(parameter.dtype for parameter in plain.parameters() if parameter.requires_grad)
     allowed = (DRAWN if draws else ROUNDED.get(dtype, ROUNDED_ELSE)) * least
     if abs(total - mean) <= allowed:
         return 0.0

@@ -60,16 +60,16 @@ def blocks(plain: nn.Module) -> list[nn.Module]:
     inside: set[int] = set()
     for module in plain.modules():
         if id(module) not in inside and _repeats(module):
-            chosen = [one for one in module.children() if is_apart(one, plain)]
+            chosen = [child for child in module.children() if is_apart(child, plain)]
             found += chosen
-            inside |= {id(one) for item in chosen for one in item.modules()}
+            inside |= {id(module_in) for item in chosen for module_in in item.modules()}
     return found
 
 
 def _repeats(module: nn.Module) -> bool:
     if isinstance(module, nn.ModuleList):
         return True
-    classes = [type(one) for one in module.children()] if isinstance(module, nn.Sequential) else []
+    classes = [type(child) for child in module.children()] if isinstance(module, nn.Sequential) else []
     return len(classes) > 1 and len(set(classes)) == 1
 
 
@@ -78,15 +78,15 @@ def is_apart(module: nn.Module, plain: nn.Module) -> bool:
     own = {id(parameter) for parameter in module.parameters()}
     if not own or isinstance(module, nn.ModuleList | nn.ModuleDict):
         return False
-    inside = {id(one) for one in module.modules()}
-    rest = (one for one in plain.modules() if id(one) not in inside)
-    return not any(id(parameter) in own for one in rest for parameter in one._parameters.values())
+    inside = {id(inner) for inner in module.modules()}
+    rest = (other for other in plain.modules() if id(other) not in inside)
+    return not any(id(parameter) in own for other in rest for parameter in other._parameters.values())
 
 
 def shards(ranks: int) -> int:
     """Into how many a parameter is cut where it need not be cut among all: the largest divisor up to the root, such as
     4 of 16; all, where there is none."""
-    divisors = [one for one in range(2, ranks) if one * one <= ranks and ranks % one == 0]
+    divisors = [divisor for divisor in range(2, ranks) if divisor * divisor <= ranks and ranks % divisor == 0]
     return max(divisors, default=ranks)
 
 
@@ -143,8 +143,8 @@ class Wrapped:
         kept: list[Any] = []
         for parameter in self.parameters():
             kept += [parameter, parameter.grad, *optimizer.state.get(parameter, {}).values()]
-        own = (one.to_local() if hasattr(one, "to_local") else one for one in kept if isinstance(one, Tensor))
-        return sum(one.numel() * one.element_size() for one in own)
+        own = (piece.to_local() if hasattr(piece, "to_local") else piece for piece in kept if isinstance(piece, Tensor))
+        return sum(piece.numel() * piece.element_size() for piece in own)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     blame = localize.find_blame(facts, run)
     if blame is None:
         return "no link was timed"
-    size = nominal(max(one["bytes"] for one in facts.values()))
+    size = nominal(max(reading["bytes"] for reading in facts.values()))
     nodes = len({blame.places[rank].node for rank in facts})
     partners = len(meetings.rounds_between(nodes))
     each = f", each with {partners} others" if partners < nodes - 1 else ""

@@ -65,7 +65,7 @@ def _together(facts: Mapping[int, Facts], touched: set[int], run: Run) -> Iterat
     least = localize.slow_below(busbw.values(), run)
     slow = {rail: value for rail, value in busbw.items() if value < least and rail not in touched}
     for rail, value in slow.items():
-        others = [one for number, one in busbw.items() if number not in slow]
+        others = [other for number, other in busbw.items() if number not in slow]
         text = f"the all-reduce of rail {rail} (local rank {rail} of all nodes) has a busbw of {rate(value)}"
         usual = f"expected about {rate(statistics.median(others))} as on {ranges.count(len(others), 'other rail')}"
         yield SLOW_TOGETHER.warn(f"{text}, though its links are sound one by one; {usual}", local_rank=rail)
@@ -77,9 +77,9 @@ def _busbw(facts: Mapping[int, Facts], run: Run) -> dict[int, float]:
     size: dict[int, int] = {}
     for rank in facts:
         size[rail_of[rank].rail] = size.get(rail_of[rank].rail, 0) + 1
-    for rank, one in facts.items():
+    for rank, reading in facts.items():
         rail = rail_of[rank].rail
-        value = transfers.busbw(one, size[rail])
+        value = transfers.busbw(reading, size[rail])
         if value:
             found[rail] = value
     return dict(sorted(found.items()))
@@ -89,7 +89,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     blame = localize.find_blame(facts, run)
     if blame is None:
         return "no link was timed"
-    size = nominal(max(one["bytes"] for one in facts.values()))
+    size = nominal(max(reading["bytes"] for reading in facts.values()))
     rails = ranges.count(len({blame.places[rank].rail for rank in facts}), "rail")
     slowest = rate(min(blame.rates.values()))
     links = ranges.count(len(blame.rates), "link")

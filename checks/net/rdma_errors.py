@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity, ranges, words
 from preflight.checks.net.shared import hca, hca_counters
-from preflight.checks.net.shared.port_selection import SHOWN, Node, Trouble, Use, findings, weighed
+from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTrouble, Use, findings, weighed
 from preflight.sdk import tcp
 
 RDMA = "net.rdma"
@@ -76,7 +76,7 @@ def _age(pid: int) -> float:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    told: list[Trouble] = []
+    told: list[PortTrouble] = []
     resent: dict[Use, list[hca_counters.Rise]] = {}
     before = _before(facts, run)
     for node in before:
@@ -103,24 +103,24 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return f"{ranges.count(ports, 'port')} compared with the start of the run{more}"
 
 
-def _before(facts: Mapping[int, Facts], run: Run) -> list[Node]:
-    return [Node(rank, one) for rank, one in run.facts(RDMA).items() if rank in facts]
+def _before(facts: Mapping[int, Facts], run: Run) -> list[NodePorts]:
+    return [NodePorts(rank, reading) for rank, reading in run.facts(RDMA).items() if rank in facts]
 
 
 def _of_port(
-    use: Use, state: str, rises: list[hca_counters.Rise], run_s: float, node: Node, run: Run
-) -> Iterator[Trouble]:
+    use: Use, state: str, rises: list[hca_counters.Rise], run_s: float, node: NodePorts, run: Run
+) -> Iterator[PortTrouble]:
     """Of a port that NCCL does not take, it is only worth knowing."""
     is_taken = use in node.taken
     fail, warn = (
         weighed(worst, node, use.vendor, run) if is_taken else Severity.INFO for worst in (Severity.FAIL, Severity.WARN)
     )
     if use.is_active and state not in ("ACTIVE", ""):
-        yield Trouble(WENT_DOWN, fail, use.rank, use.label, f"{state} after the run", "ACTIVE as at its start")
+        yield PortTrouble(WENT_DOWN, fail, use.rank, use.label, f"{state} after the run", "ACTIVE as at its start")
     if found := _bad(use, rises, run_s):
         severity = warn if use.vendor == hca.MELLANOX else Severity.INFO
         what = f"counting link errors: {', '.join(map(str, found))}"
-        yield Trouble(LINK, severity, use.rank, use.label, what, "none during the run")
+        yield PortTrouble(LINK, severity, use.rank, use.label, what, "none during the run")
 
 
 def _bad(use: Use, rises: list[hca_counters.Rise], run_s: float) -> list[hca_counters.Rise]:
@@ -128,8 +128,8 @@ def _bad(use: Use, rises: list[hca_counters.Rise], run_s: float) -> list[hca_cou
 
 
 def _full(
-    use: Use, counters: Mapping[str, int], told: list[hca_counters.Rise], node: Node, run: Run
-) -> Iterator[Trouble]:
+    use: Use, counters: Mapping[str, int], told: list[hca_counters.Rise], node: NodePorts, run: Run
+) -> Iterator[PortTrouble]:
     """Without those whose rise is told already. A link that went down so often is at risk, and nobody would see it go
     down again; the others may have been full for long."""
     rose = {rise.name for rise in told}
@@ -140,7 +140,7 @@ def _full(
         ends = [f"{name} ({counters[name]:,})" for name in full]
         what = f"at the end of its counter{'' if len(full) == 1 else 's'} {words.some(ends, SHOWN)}"
         fix = None if use.port["layer"] == hca.INFINIBAND else FIX_ETHERNET
-        yield Trouble(FULL, severity, use.rank, use.label, what, "room to rise", fix)
+        yield PortTrouble(FULL, severity, use.rank, use.label, what, "room to rise", fix)
 
 
 def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) -> Finding:

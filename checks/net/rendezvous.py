@@ -94,11 +94,11 @@ def measure(ctx: Context) -> Facts:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    remote = {rank: one for rank, one in facts.items() if not _is_masters(one)}
-    several_hosts = len(facts) > 1 and any(tcp.used(one["connections"]) for one in remote.values())
-    for rank, one in facts.items():
+    remote = {rank: reading for rank, reading in facts.items() if not _is_masters(reading)}
+    several_hosts = len(facts) > 1 and any(tcp.used(reading["connections"]) for reading in remote.values())
+    for rank, reading in facts.items():
         node = run.job.node_of(rank).node
-        yield from _look_ups(one, node, run)
+        yield from _look_ups(reading, node, run)
     if several_hosts:
         yield from _loopback(facts, run)
     yield from _failures(facts, run)
@@ -108,43 +108,43 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     first = next(iter(facts.values()))
-    used = [connection for one in facts.values() if (connection := tcp.used(one["connections"]))]
+    used = [connection for reading in facts.values() if (connection := tcp.used(reading["connections"]))]
     if not used:
         return f"{first['name']}:{first['port']} was not reached"
-    interfaces = ", ".join(sorted({one["interface"] for one in facts.values()} - {""}))
+    interfaces = ", ".join(sorted({reading["interface"] for reading in facts.values()} - {""}))
     slowest_ms = max(connection["seconds"] for connection in used) * 1000
     of = ranges.count(len(used), "node")
     return f"{of} reached {first['name']}:{first['port']} in at most {slowest_ms:.2g} ms over {interfaces or '?'}"
 
 
-def _is_masters(one: Facts) -> bool:
+def _is_masters(reading: Facts) -> bool:
     """Whether this is the store's host: it reaches itself, from the same address or over loopback."""
-    used = tcp.used(one["connections"])
+    used = tcp.used(reading["connections"])
     return used is not None and (tcp.is_loopback(used["address"]) or used["address"] == used["source"])
 
 
-def _look_ups(one: Facts, node: str, run: Run) -> Iterator[Finding]:
-    name, limit = one["name"], run[SLOW_LOOK_UP_S]
-    if one["unresolved"]:
-        text = f"{name} does not resolve: {one['unresolved']}; expected an address"
+def _look_ups(reading: Facts, node: str, run: Run) -> Iterator[Finding]:
+    name, limit = reading["name"], run[SLOW_LOOK_UP_S]
+    if reading["unresolved"]:
+        text = f"{name} does not resolve: {reading['unresolved']}; expected an address"
         yield UNRESOLVED.fail(text, node=node, evidence={"name": name})
-    elif one["resolved_s"] is None or one["resolved_s"] >= limit:
-        text = f"resolving {name} {_took(one['resolved_s'], one)}, expected less than {limit:g} s"
+    elif reading["resolved_s"] is None or reading["resolved_s"] >= limit:
+        text = f"resolving {name} {_took(reading['resolved_s'], reading)}, expected less than {limit:g} s"
         yield SLOW_NAME.warn(text, node=node, evidence={"name": name})
-    if slow := tcp.slow(one["looked_up_s"], limit):
+    if slow := tcp.slow(reading["looked_up_s"], limit):
         address, took = next(iter(slow.items()))
-        text = f"looking up the name of {tcp.plain(address)} {_took(took, one)}, expected less than {limit:g} s"
-        others = f"; so for {len(slow)} of {len(one['looked_up_s'])} addresses" if len(slow) > 1 else ""
+        text = f"looking up the name of {tcp.plain(address)} {_took(took, reading)}, expected less than {limit:g} s"
+        others = f"; so for {len(slow)} of {len(reading['looked_up_s'])} addresses" if len(slow) > 1 else ""
         yield SLOW_REVERSE.warn(text + others, node=node, evidence={"address": address, "slow": sorted(slow)})
 
 
-def _took(seconds: float | None, one: Facts) -> str:
-    return f"did not end within {one['patience_s']:.1f} s" if seconds is None else f"took {seconds:.1f} s"
+def _took(seconds: float | None, reading: Facts) -> str:
+    return f"did not end within {reading['patience_s']:.1f} s" if seconds is None else f"took {seconds:.1f} s"
 
 
 def _loopback(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """NCCL does not ask for the name."""
-    listens = {rank: (_place(rank, one), one["gloo_address"]) for rank, one in facts.items() if one["gloo_address"]}
+    listens = {rank: (_place(rank, its), its["gloo_address"]) for rank, its in facts.items() if its["gloo_address"]}
     bad = {rank: address for rank, (_, address) in listens.items() if tcp.is_loopback(address)}
     found = LOOPBACK.warn if run.job.backend == "gloo" else LOOPBACK.info
     if run.job.backend == "gloo" and any(_goes_wrong(*listens[rank], listens.values()) for rank in bad):
@@ -158,10 +158,10 @@ def _loopback(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield found(text.format(address), node=run.job.node_of(rank).node, evidence={"address": address})
 
 
-def _place(rank: int, one: Facts) -> str:
+def _place(rank: int, reading: Facts) -> str:
     """Equal for nodes on one host."""
-    used = tcp.used(one["connections"])
-    return "the store's" if _is_masters(one) else used["source"] if used else f"that of rank {rank}"
+    used = tcp.used(reading["connections"])
+    return "the store's" if _is_masters(reading) else used["source"] if used else f"that of rank {rank}"
 
 
 def _goes_wrong(place: str, own: str, others: Iterable[tuple[str, str]]) -> bool:
@@ -181,18 +181,19 @@ def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """A second address that is silent: a client that comes before the store is up goes on to it, and waits there for
     its whole timeout (seen with torch 2.13). One that refuses harms nobody."""
     bad: dict[tuple[str, str, bool], dict[int, tcp.Connection]] = {}
-    for rank, one in facts.items():
-        reached = tcp.used(one["connections"]) is not None
-        for connection in one["connections"]:
+    for rank, reading in facts.items():
+        reached = tcp.used(reading["connections"]) is not None
+        for connection in reading["connections"]:
             if tcp.is_silent(connection) or (connection["error"] and not reached):
                 bad.setdefault((connection["address"], connection["kind"], reached), {})[rank] = connection
     for (address, _, _), failed in bad.items():
         for askers, where in _named(list(failed), len(facts), run):
-            one, first = facts[askers[0]], failed[askers[0]]
-            evidence = {"name": one["name"], "address": address, "port": one["port"]}
+            reading, first = facts[askers[0]], failed[askers[0]]
+            evidence = {"name": reading["name"], "address": address, "port": reading["port"]}
             why = f"{first['error']} after {first['seconds']:.1f} s"
-            text = f"{_nodes(askers, run)} cannot connect to {one['name']} at {address}, port {one['port']} ({why})"
-            if used := tcp.used(one["connections"]):
+            at = f"{reading['name']} at {address}, port {reading['port']}"
+            text = f"{_nodes(askers, run)} cannot connect to {at} ({why})"
+            if used := tcp.used(reading["connections"]):
                 evidence["usable"] = used["address"]
                 text += f", expected a connection as to {used['address']}"
                 yield SILENT_ADDRESS.warn(text, evidence=evidence, **where)
@@ -215,15 +216,15 @@ def _nodes(ranks_: Sequence[int], run: Run, most: int = 3) -> str:
 
 def _unlike(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """The store's own host may know itself by others."""
-    known = {rank: one["connections"] for rank, one in remote.items()}
-    name = next((one["name"] for one in remote.values()), "")
+    known = {rank: reading["connections"] for rank, reading in remote.items()}
+    name = next((reading["name"] for reading in remote.values()), "")
     for rank, text in reachability.unlike(known, name, lambda who: _nodes(who, run)):
         where = {} if rank is None else {"node": run.job.node_of(rank).node}
         yield UNLIKE.warn(text, evidence={"name": name}, **where)
 
 
 def _far(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    used = {rank: connection for rank, one in remote.items() if (connection := tcp.used(one["connections"]))}
+    used = {rank: connection for rank, reading in remote.items() if (connection := tcp.used(reading["connections"]))}
     if len(used) < 2:
         return
     usual = sorted(connection["seconds"] for connection in used.values())[(len(used) - 1) // 2]

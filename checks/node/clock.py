@@ -103,5 +103,5 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
 
 def _clocks(facts: Mapping[int, Facts]) -> tuple[dict[int, float], float]:
     """(how far each node is ahead of the first, by the rank that asked; the error of the difference of any two)."""
-    clocks = {rank: one["ahead_s"] for rank, one in facts.items() if one["ahead_s"] is not None}
-    return clocks, sum(sorted(one["error_s"] or 0.0 for one in facts.values())[-2:])
+    clocks = {rank: measured["ahead_s"] for rank, measured in facts.items() if measured["ahead_s"] is not None}
+    return clocks, sum(sorted(measured["error_s"] or 0.0 for measured in facts.values())[-2:])

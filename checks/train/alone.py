@@ -64,12 +64,12 @@ def measure(ctx: Context) -> "Facts":
 
 def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
     """Each rank is told of once, by the strongest sign against it."""
-    limits = compare.limits(one["spread"] for one in facts.values())
+    limits = compare.limits(own["spread"] for own in facts.values())
     rest = dict(facts)
     for signs in (_not_repeated, _not_finite, _other_bits, _far_from_others, _far_in_parts):
         for about, finding in [*signs(rest, run, limits)]:
             if finding.severity is Severity.FAIL:
-                rest = {rank: one for rank, one in rest.items() if rank not in about}
+                rest = {rank: own for rank, own in rest.items() if rank not in about}
             yield finding
 
 
@@ -77,7 +77,7 @@ def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
     losses = next(iter(facts.values()))["whole"]["curve"]["losses"]
     went = f"loss {compare.text(losses[0], 3)} to {compare.text(losses[-1], 3)} in {ranges.count(len(losses), 'step')}"
     who = ranges.count(len(facts), "rank")
-    if unlike := [rank for rank, one in facts.items() if one["unlike"]]:
+    if unlike := [rank for rank, own in facts.items() if own["unlike"]]:
         return f"{len(unlike):,} of {who} did not get the same bits twice: {went}"
     who += " repeats itself" if len(facts) == 1 else " repeat themselves"
     if len(facts) > 1 and len({*divergence.each(facts, _bits).values()}) == 1:
@@ -89,16 +89,16 @@ Found = Iterator[tuple[Collection[int], Finding]]
 """Findings, and whom they are about."""
 
 
-def _bits(one: "Facts") -> str:
-    return json.dumps(one["whole"], sort_keys=True)
+def _bits(own: "Facts") -> str:
+    return json.dumps(own["whole"], sort_keys=True)
 
 
 # Against itself
 
 
 def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
-    unlike = {rank: one for rank, one in facts.items() if one["unlike"]}
-    near = [rank for rank, one in unlike.items() if _is_near(one["unlike"].values(), limits)]
+    unlike = {rank: own for rank, own in facts.items() if own["unlike"]}
+    near = [rank for rank, own in unlike.items() if _is_near(own["unlike"].values(), limits)]
     quiet = {rank for rank in near if facts[rank]["unordered"]}  # torch says that it is to be expected
     if len(facts) > 1 and 2 * len(near) > len(facts) and set(near) - quiet:
         share = f"{len(near):,} of {ranges.count(len(facts), 'rank')}"
@@ -118,7 +118,7 @@ def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Fou
 
 
 def _is_near(twice: Iterable[bit_equality.Twice], limits: Limits) -> bool:
-    return all(over <= 1 for one in twice for _, over in _over(one["apart"], limits))
+    return all(over <= 1 for own in twice for _, over in _over(own["apart"], limits))
 
 
 def _over(spread: Spread, limits: Limits) -> list[tuple[str, float]]:
@@ -147,9 +147,9 @@ def _not_finite(facts: Mapping[int, "Facts"], run: Run, _: Limits) -> Found:
         yield [rank], NOT_FINITE.fail(text, step=step, **run.job.where(rank))
 
 
-def _first_text(one: "Facts") -> tuple[int, str, str] | None:
+def _first_text(own: "Facts") -> tuple[int, str, str] | None:
     """Step, what it is, and the value that is no number."""
-    curve = one["whole"]["curve"]
+    curve = own["whole"]["curve"]
     for step in range(len(curve["losses"])):
         for quantity, words in bit_equality.WORDS.items():
             value = curve[quantity][step]
@@ -163,9 +163,9 @@ def _first_text(one: "Facts") -> tuple[int, str, str] | None:
 
 def _other_bits(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
     kinds: dict[str, dict[int, Facts]] = {}
-    for rank, one in facts.items():
-        if not one["unordered"] and not one["unlike"]:
-            kinds.setdefault(_kind(rank, one, run), {})[rank] = one
+    for rank, own in facts.items():
+        if not own["unordered"] and not own["unlike"]:
+            kinds.setdefault(_kind(rank, own, run), {})[rank] = own
     for alike in kinds.values():
         votes = vote(divergence.each(alike, _bits))
         if not votes.unanimous and votes.decided:
@@ -174,23 +174,23 @@ def _other_bits(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found
             yield [*alike], _tie(alike, votes, limits)
 
 
-def _kind(rank: int, one: "Facts", run: Run) -> str:
+def _kind(rank: int, own: "Facts", run: Run) -> str:
     """A CPU's libraries also look at caches and cores, which a virtual machine or container may show otherwise."""
-    return json.dumps(one["kind"]) + (run.job.node_of(rank).node if one["kind"]["type"] == "cpu" else "")
+    return json.dumps(own["kind"]) + (run.job.node_of(rank).node if own["kind"]["type"] == "cpu" else "")
 
 
 def _odd(alike: Mapping[int, "Facts"], votes: Vote[str], run: Run, limits: Limits) -> Found:
     usual = alike[votes.ranks_of[votes.usual][0]]
     for rank, own in votes.odd():
-        one = alike[rank]
-        first = bit_equality.first_unlike(one["whole"], usual["whole"])
+        bits = alike[rank]
+        first = bit_equality.first_unlike(bits["whole"], usual["whole"])
         assert first is not None, "who has the usual bits is not odd"
         text = f"alone {first.what} {first.measured}, expected {first.expected} as on {votes.share()} of its kind"
         where = {"step": first.step, "parameter": first.parameter, **run.job.where(rank)}
-        apart = _apart(one["whole"], usual["whole"])
+        apart = _apart(bits["whole"], usual["whole"])
         # two sick devices hardly make the same small mistake
         say = OTHER_BITS.warn if len(votes.ranks_of[own]) > 1 and apart <= limits.curves else WRONG_ALONE.fail
-        yield [rank], say(text, evidence={"apart": compare.as_json(apart), "kind": one["kind"]}, **where)
+        yield [rank], say(text, evidence={"apart": compare.as_json(apart), "kind": bits["kind"]}, **where)
 
 
 def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Finding:
@@ -198,7 +198,7 @@ def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Find
     sides = [(ranks, alike[ranks[0]]["whole"]) for ranks in votes.ranks_of.values()]
     usual = sides[0][1]
     found = [(ranks, bit_equality.first_unlike(other, usual), _apart(other, usual)) for ranks, other in sides[1:]]
-    ranks, first, _ = min(found, key=lambda one: one[1].place if one[1] else math.inf)
+    ranks, first, _ = min(found, key=lambda side: side[1].place if side[1] else math.inf)
     assert first is not None, "the sides of a vote differ"
     text = f"alone {first.what} {first.expected} on {ranges.ranks(sides[0][0])}, {first.measured} on "
     text += f"{ranges.ranks(ranks)}{f', and otherwise on {len(found) - 1:,} more' if len(found) > 1 else ''}"
@@ -207,9 +207,9 @@ def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Find
     return say(f"{text}, expected the same on all", step=first.step, parameter=first.parameter)
 
 
-def _apart(one: Bits, other: Bits) -> float:
+def _apart(bits: Bits, other: Bits) -> float:
     """The largest difference of their curves, relative."""
-    curves, largest = (one["curve"], other["curve"]), 0.0
+    curves, largest = (bits["curve"], other["curve"]), 0.0
     for quantity in bit_equality.WORDS:
         scales = curves[1][compare.SCALES.get(quantity, quantity)]
         for values in zip(curves[0][quantity], curves[1][quantity], scales, strict=False):
@@ -222,7 +222,7 @@ def _apart(one: Bits, other: Bits) -> float:
 
 def _far_from_others(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
     """At the first value that is not the same on all ranks, of whatever kind."""
-    curves = {rank: one["whole"]["curve"] for rank, one in facts.items()}
+    curves = {rank: own["whole"]["curve"] for rank, own in facts.items()}
     for step, quantity in compare.places(curves.values()):
         values = {rank: curve[quantity][step] for rank, curve in curves.items()}
         counted = vote(compare.alike(values, limits.curves))
@@ -244,10 +244,10 @@ def _far_in_parts(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Fou
         "curves": "the gradient norm is", "gradient": "the first gradient is", "end": "the weights are",
         "state": "the momentum is",
     }  # fmt: skip
-    for rank, one in facts.items():
-        name, over = max(_over(one["spread"], limits), key=lambda pair: pair[1])
+    for rank, own in facts.items():
+        name, over = max(_over(own["spread"], limits), key=lambda pair: pair[1])
         if over > 1:
             most = getattr(limits, name)
             text = f"alone, with the batch in parts, {words[name]} {over * most:.1e} away from the training on the"
             text += f" whole batch, expected at most {most:.0e}"
-            yield [rank], WRONG_ALONE.fail(text, evidence={"spread": one["spread"]}, **run.job.where(rank))
+            yield [rank], WRONG_ALONE.fail(text, evidence={"spread": own["spread"]}, **run.job.where(rank))

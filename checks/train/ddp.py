@@ -10,47 +10,16 @@ At level standard it runs plain; at full also with accumulation under no_sync(),
 gradient_as_bucket_view, clipping and bfloat16 autocast. How far the trainings may be apart: docs/parity.md.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
 
-from preflight.check import Context, Finding, Job, Level, Option, Plan, Run, Scope, option
+from preflight.check import Level
 from preflight.checks.train.shared import curves, parity
 
-if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Facts
-
-
-def _deadline(job: Job) -> float:
-    """180 s for all variants of many ranks on few cores, and a second for every 64 ranks."""
-    return 180.0 + job.world_size / 64
-
-
 PARTS = (parity,)
-PLAN = Plan(
-    Scope.WORLD,
-    Level.STANDARD,
-    deadline_s=_deadline,
-    estimate_s=3.0,
-    needs=("comm.init", "train.alone"),
-    aside=True,
-)
-UNSET: tuple[str, ...] = ()
-VARIANTS: Option[tuple[str, ...]] = option(
-    parity.names_of("ddp"), UNSET, "which, with commas between them, or all; unset: plain, at level full all"
-)
+PLAN = parity.plan(Level.STANDARD, deadline_s=180.0, estimate_s=3.0)
+VARIANTS = parity.variants_of("ddp")
 
-
-def measure(ctx: Context) -> "Facts":
-    return parity.measure(ctx, "ddp", ctx[VARIANTS])
-
-
-def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
-    return parity.judge(facts, run, "ddp")
-
-
-def summarize(facts: Mapping[int, "Facts"], run: Run) -> str:
-    return parity.summarize(facts, run)
-
-
-def draw(facts: Mapping[int, "Facts"], run: Run) -> Iterator[str]:
-    return curves.draw(facts, run)
+measure = partial(parity.measure, strategy="ddp", variants=VARIANTS)
+judge = partial(parity.judge, strategy="ddp")
+summarize = parity.summarize
+draw = curves.draw

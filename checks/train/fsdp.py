@@ -10,47 +10,16 @@ It runs with all four ways of cutting, prefetch, offload, mixed precision, and w
 blocks and by a function of one's own. How far the trainings may be apart: docs/parity.md.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
 
-from preflight.check import Context, Finding, Job, Level, Option, Plan, Run, Scope, option
+from preflight.check import Level
 from preflight.checks.train.shared import curves, parity
 
-if TYPE_CHECKING:
-    from preflight.train_smoke.strategies import Facts
-
-
-def _deadline(job: Job) -> float:
-    """240 s for all variants of many ranks on few cores, and a second for every 64 ranks."""
-    return 240.0 + job.world_size / 64
-
-
 PARTS = (parity,)
-PLAN = Plan(
-    Scope.WORLD,
-    Level.FULL,
-    deadline_s=_deadline,
-    estimate_s=6.0,
-    needs=("comm.init", "train.alone"),
-    aside=True,
-)
-UNSET: tuple[str, ...] = ()
-VARIANTS: Option[tuple[str, ...]] = option(
-    parity.names_of("fsdp"), UNSET, "which, with commas between them; unset or all: all"
-)
+PLAN = parity.plan(Level.FULL, deadline_s=240.0, estimate_s=6.0)
+VARIANTS = parity.variants_of("fsdp")
 
-
-def measure(ctx: Context) -> "Facts":
-    return parity.measure(ctx, "fsdp", ctx[VARIANTS])
-
-
-def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
-    return parity.judge(facts, run, "fsdp")
-
-
-def summarize(facts: Mapping[int, "Facts"], run: Run) -> str:
-    return parity.summarize(facts, run)
-
-
-def draw(facts: Mapping[int, "Facts"], run: Run) -> Iterator[str]:
-    return curves.draw(facts, run)
+measure = partial(parity.measure, strategy="fsdp", variants=VARIANTS)
+judge = partial(parity.judge, strategy="fsdp")
+summarize = parity.summarize
+draw = curves.draw

@@ -22,7 +22,7 @@ import preflight
 from preflight.cli.main import DEADLINES_S
 from preflight.engine import identity, local_launch
 from preflight.engine.event_loop import DEAD_MAN_S
-from preflight.engine.identity import CALL, PARENT, Identity
+from preflight.engine.identity import CALL, PARENT, LaunchIdentity
 from preflight.engine.shutdown import ALL_S, VERDICT_FD
 from preflight.errors import UsageError
 from preflight.results.result import USAGE
@@ -94,7 +94,7 @@ def run(
     return found
 
 
-def _environment(here: Identity, call: str) -> dict[str, str]:
+def _environment(here: LaunchIdentity, call: str) -> dict[str, str]:
     environ = {**os.environ, CALL: call, PARENT: str(os.getpid())}
     environ.pop("TORCHELASTIC_ERROR_FILE", None)  # the job's own: torchrun reads it
     if here.launcher == "local":
@@ -171,7 +171,7 @@ def _read(descriptor: int, code: int) -> Verdict:
     return Verdict(word, told["exit_code"], told["sentence"], told["report"])
 
 
-def _leave_the_port(here: Identity) -> None:
+def _leave_the_port(here: LaunchIdentity) -> None:
     """Without a launcher's store rank 0 served one, at the port where init_process_group will look for the job's:
     no rank goes on while it may still find ours, which ends when all have said goodbye."""
     if here.launcher == "local" or here.agent_store or here.rank == 0 or _job_serves_its_store():

@@ -22,7 +22,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole surface."""
     top = Parser(
         prog="preflight",
         description="Tells before training starts whether this machine or cluster can run a distributed PyTorch job.",

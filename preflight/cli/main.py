@@ -14,17 +14,18 @@ from preflight import errors
 from preflight.check import Level
 from preflight.cli.arguments import COMMANDS, parser
 from preflight.core.answer import Failure
+from preflight.core.exceptions import in_one_line
 from preflight.errors import UsageError
 from preflight.planning import plan, registry
-from preflight.planning.plan import Request, Selection
+from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
 from preflight.results import console, report
+from preflight.results.destinations import Output
 
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
 ALONE_QUICK_S, DRIVER_S = 5.0, 60.0
 """Without a launcher; and for the start of a GPU driver, which takes seconds a GPU without persistence mode."""
-PLUGIN_S = 20.0
 
 
 def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = list) -> NoReturn:
@@ -142,7 +143,7 @@ def _run(options: argparse.Namespace) -> int:
     options.set += [f"{name}={value}" for name, value in short.items() if value]
     level = Level.FULL if options.all else Level(options.level or "standard")
     only = _words(options.only)
-    selection = Selection(level, only, _words(options.skip), ids=tuple(word for word in only if "." in word))
+    selection = CheckSelection(level, only, _words(options.skip), ids=tuple(word for word in only if "." in word))
     for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
         plan.expand(words, sources, option)
     texts = settings(options.set, sources)
@@ -154,7 +155,7 @@ def _run(options: argparse.Namespace) -> int:
     alone = here.launcher == "local"
     quick = level is Level.QUICK and _is_quick(selection, sources, asks_plugins=alone)
     if alone and not quick:
-        refused = report_refusal(options)
+        refused = Output(options.json, options.report).refusal(time.time())
         if refused:
             raise UsageError(refused)
         return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
@@ -177,7 +178,7 @@ def _has_level(source: Source, level: Level) -> bool:
     return level.includes(plan.first_level(its.level, its.given))
 
 
-def _is_quick(selection: Selection, sources: Mapping[str, Source], *, asks_plugins: bool) -> bool:
+def _is_quick(selection: CheckSelection, sources: Mapping[str, Source], *, asks_plugins: bool) -> bool:
     """Whether no torch is needed. `asks_plugins`: else a plugin that is named may need it."""
     named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
     plugins = [source for source in named if source.kind != "builtin"]
@@ -199,20 +200,12 @@ def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
     return not is_sound or told == "quick"
 
 
-def report_refusal(options: argparse.Namespace) -> str:
-    """Before ranks are started: why the report could not be written, or ""."""
-    from preflight.results.destinations import Output
-
-    return Output(options.json, options.report).refusal(time.time())
-
-
 def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bool, alone: bool) -> NoReturn:
     from preflight.engine import supervisor
-    from preflight.results.destinations import Output
 
     alone_s = ALONE_QUICK_S + DRIVER_S * os.path.exists("/proc/driver/nvidia")
     default = alone_s if alone else DEADLINES_S[request.selection.level]
-    task = supervisor.Task(
+    task = supervisor.RunOptions(
         request=request,
         command=options.words,
         deadline_s=options.deadline or default,
@@ -289,29 +282,16 @@ def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:
 
 
 def _told(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
-    """(what a check's module says of it, True), or (why it cannot be loaded, False). A plugin is imported in a child:
-    it may hang."""
+    """(what a check's module says of it, True), or (why it cannot be loaded, False)."""
     if source.kind == "builtin":
         return tell(registry.load(source)), True
-    from preflight.engine.event_loop import EventLoop
+    from preflight.engine import event_loop, loading
 
-    def work() -> dict[str, str]:
-        try:
-            return {"told": tell(registry.load(source))}
-        except UsageError as error:
-            return {"usage": str(error)}
-        except Exception as error:
-            return {"error": registry.load_error(source, error)}
-
-    answer = EventLoop(PLUGIN_S).ask("plugin", work, PLUGIN_S)
+    loop = event_loop.EventLoop(loading.PLUGIN_S)
+    answer = loading.ask_plugin(loop, source, lambda check: {"text": tell(check)})
     if isinstance(answer, Failure):
-        return f"{source.id:<22} cannot be loaded: its import {answer.text}", False
-    told = answer.value
-    if "usage" in told:
-        raise UsageError(told["usage"])
-    if "told" in told:
-        return str(told["told"]), True
-    return f"{source.id:<22} cannot be loaded: {told['error'].partition(chr(10))[0]}", False
+        return f"{source.id:<22} cannot be loaded: {answer.text}", False
+    return str(answer.value["text"]), True
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -319,7 +299,7 @@ def _show(options: argparse.Namespace) -> int:
     try:
         return _show_report(options, shown, path)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
-        raise UsageError(f"{path}: is no whole report ({type(error).__name__}: {error})") from None
+        raise UsageError(f"{path}: is no whole report ({in_one_line(error)})") from None
 
 
 def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:
@@ -334,8 +314,6 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
     elif texts or policy:
         raise UsageError("--set and --config change nothing without --judge")
     if options.json:
-        from preflight.results.destinations import Output
-
         output = Output(options.json)
         output.print_json(shown, FactsStore())
         failed = output.write(shown, FactsStore(), "report.json")["failed"]

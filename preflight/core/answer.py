@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Answer:
+class Returned:
     """What the work returned, after its trip through JSON."""
 
     value: dict[str, Any]
@@ -21,6 +21,7 @@ class FailureKind(StrEnum):
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
     """Also where it could not be started."""
+    RAISED = "raised"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,11 @@ def out_of_a_collective(error: BaseException) -> BaseException | None:
     return None
 
 
+def in_one_line(error: BaseException) -> str:
+    """ "KeyError: 'free'"."""
+    return f"{type(error).__name__}: {first_words(error)}"
+
+
 def first_words(error: BaseException) -> str:
     """torch puts a source path before its messages and a C++ backtrace behind; these stay in the stack."""
     return _one_line(re.sub(r"^\[(enforce fail at )?\S+:\d+\] ", "", text(error)))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 LIMIT = 1024 * 1024
@@ -64,8 +64,15 @@ class FactsStore:
     def __contains__(self, name: object) -> bool:
         return name in self._texts
 
+    def add(self, check: str, ranks: Iterable[int], text: str) -> None:
+        """What these ranks have measured for this check."""
+        name = content_hash(text)
+        self.add_text(name, text)
+        for rank in ranks:
+            self.note(check, rank, name)
+
     def add_text(self, name: str, text: str) -> None:
-        """Keeps facts under their content hash."""
+        """Under its content hash; `note` says which ranks have measured it."""
         self._texts[name] = zlib.compress(text.encode(), 1)
 
     def note(self, check: str, rank: int, name: str) -> None:
@@ -78,11 +85,9 @@ class FactsStore:
         return sum(map(len, self._texts.values()))
 
     def ranks(self, check: str) -> list[int]:
-        """The ranks whose facts for this check are here."""
         return sorted(self._of_check.get(check, {}))
 
     def checks(self) -> list[str]:
-        """The checks of which there are facts."""
         return list(self._of_check)
 
     def groups(self, check: str) -> Iterator[tuple[list[int], str]]:

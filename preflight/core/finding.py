@@ -1,4 +1,57 @@
-"""The codes that are the engine's own."""
+"""A finding as the report holds it, and the codes that are the engine's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_KINDS = {
+    "severity": str, "code": str, "message": str, "where": dict, "noticed_by": str, "evidence": dict, "fix": str,
+    "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
+}  # fmt: skip
+_ALWAYS = tuple(_KINDS)[:7]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reported:
+    """A finding from the judge to the report (docs/report.md, report.schema.json)."""
+
+    severity: str
+    """fail, error, warn or info."""
+    code: str
+    """With the check's id."""
+    message: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """The culprit, by keys of check.WHERE_KEYS."""
+    noticed_by: str = ""
+    """Ranks of the victims, as "0-7,9"."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    fix: str
+    severity_was: str = ""
+    """The check's own, where the policy has changed it."""
+    waived: Mapping[str, str] | None = None
+    """The waiver that covers it: until, reason."""
+    waiver_ended: Mapping[str, str] | None = None
+    ranks: str = ""
+    """Of equal findings that were merged."""
+    nodes: list[str] | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts for status, verdict and nodes: what is waived is only shown."""
+        return self.waived is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name in _ALWAYS or value not in ("", None)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Reported":
+        """Fields that a newer preflight has added are ignored. Raises KeyError and TypeError for what is no finding."""
+        known = {name: data[name] for name in _KINDS if name in _ALWAYS or name in data}
+        for name, value in known.items():
+            if not isinstance(value, _KINDS[name]):
+                raise TypeError(f"{name} of a finding is {value!r}")
+        return Reported(**known)
+
 
 RUN = "preflight.run"
 """Under this id stands what is no check's: ranks that never came, the store, interruptions."""

@@ -62,12 +62,7 @@ class Job:
             "world_size": self.world_size,
             "backend": self.backend,
             "nodes": [
-                {
-                    "node": node.node,
-                    "node_rank": node.node_rank,
-                    "ranks": rank_ranges.to_text(node.ranks),
-                    "addresses": list(node.addresses),
-                }
+                {**vars(node), "ranks": rank_ranges.to_text(node.ranks), "addresses": list(node.addresses)}
                 for node in self.nodes
             ],
             "missing_ranks": rank_ranges.to_text(self.missing),
@@ -75,13 +70,9 @@ class Job:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Job":
-        """The reverse of `to_json`."""
         nodes = tuple(
             Node(
-                item["node"],
-                item["node_rank"],
-                rank_ranges.from_text(item["ranks"]),
-                tuple(item.get("addresses", ())),
+                item["node"], item["node_rank"], rank_ranges.from_text(item["ranks"]), tuple(item.get("addresses", ()))
             )
             for item in data["nodes"]
         )

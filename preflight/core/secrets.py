@@ -2,33 +2,64 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 HIDDEN = "[removed]"
-_SECRET_WORDS = {
-    "key", "keys", "apikey", "token", "tokens", "secret", "secrets", "password", "passwd", "passphrase",
-    "credential", "credentials", "auth", "authorization",
-}  # fmt: skip
+_WORDS = {"key", "keys", "auth", "authorization", "dsn", "cookie", "webhook"}
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "accesskey", "privatekey")
+"""Of a word, also without a separator: PGPASSWORD."""
+_LAST = {"pat", "pwd", "signature", "sig"}
+"""Only after another word: GITHUB_PAT, MYSQL_PWD (PWD is the folder), X-Amz-Signature."""
 # All bounded, and begun at the beginning of a word only: they run in the supervisor, over 64 KiB of anything.
-_NAME = r"(?<![A-Za-z0-9_.-])-{0,2}([A-Za-z_][A-Za-z0-9_.-]{0,200})"
-_VALUE = r"(\"[^\"]{0,500}\"|'[^']{0,500}'|(?:(?:Bearer|Basic)\s{1,9})?[^\s,;}]+)"
+_ASSIGNED = (
+    re.compile(r"(?<![A-Za-z0-9_.-])-{0,2}([A-Za-z_][A-Za-z0-9_.-]{0,200})[\"']?\s{0,9}[=:]\s{0,9}"),
+    re.compile(r"(?<!\S)--?([A-Za-z_][A-Za-z0-9_-]{0,200})\s{1,9}"),
+)
+_VALUE = re.compile(r"\"[^\"]{0,500}\"|'[^']{0,500}'|(?:(?:Bearer|Basic)\s{1,9})?[^\s,;}]+")
 _USER_INFO = re.compile(r"(?<=://)[^\s\"'<>]{1,500}@")
-_ASSIGNMENT = re.compile(_NAME + r"([\"']?\s{0,9}[=:]\s{0,9})" + _VALUE)
-_FLAG = re.compile(r"(?<!\S)--?([A-Za-z_][A-Za-z0-9_-]{0,200})(\s{1,9})" + _VALUE)
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,20000}(-----END [A-Z ]{0,40}-----)?")
+_VARIABLE = re.compile(r"(?<![A-Za-z0-9_])([A-Z_][A-Z0-9_]{0,100})([\"']?(?:=|:\s)[\"']?)([^\s\"',;}]*)")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 LONG = 16
 SHORTEST = 6
 """A secret variable's value is hidden wherever it stands, unless it is shorter: "1" stands everywhere."""
+ENVIRONMENT = 6
+"""So many variables, PATH, HOME or PWD among them, are a whole environment."""
 
 
 def is_secret(name: str) -> bool:
-    """By its name's words: WANDB_API_KEY and db.password are, KEYBOARD and monkey are not."""
-    return bool(_SECRET_WORDS & set(re.split(r"[^a-z0-9]+", name.lower())))
+    """By its words: WANDB_API_KEY, db.password and apiKey are, KEYBOARD, monkey and KeyError are not."""
+    parts = [part.removesuffix("Id") for part in re.split(r"[^A-Za-z0-9]+", name)]
+    words = [re.split(r"(?<=[a-z0-9])(?=[A-Z])", part)[-1].lower() for part in parts]
+    return any(word in _WORDS or word.removesuffix("s").endswith(_ENDINGS) for word in words) or (
+        len(words) > 1 and words[-1] in _LAST
+    )
 
 
 def _is_hidden(value: str) -> bool:
-    """The path of a credentials file is no secret, and stands in many a message."""
-    return len(value) >= SHORTEST and not (value.startswith("/") and os.path.exists(value))
+    """The path of a credentials file is no secret, and stands in many a message; so does an ordinary word or number,
+    which is hidden beside its name only."""
+    is_ordinary = re.fullmatch(r"[A-Z]?[a-z]{1,15}|[A-Z]{1,16}|[0-9]{1,9}", value)
+    return len(value) >= SHORTEST and not is_ordinary and not (value.startswith("/") and os.path.exists(value))
+
+
+def _is_environment(names: Iterable[object]) -> bool:
+    known = set(names)
+    return len(known) >= ENVIRONMENT and not known.isdisjoint({"PATH", "HOME", "PWD"})
+
+
+def _looks_random(value: str) -> bool:
+    """20 characters that change between small letters, large ones and digits all the time, or 32 hexadecimal ones; no
+    path."""
+    if re.fullmatch(r"[0-9a-f]{32,}", value):
+        return True
+    kinds = [(char.islower(), char.isupper()) for char in value if char.isalnum()]
+    changes = sum(kind != after for kind, after in pairwise(kinds))
+    is_path = value.startswith(("/", "./", "~")) or ":/" in value
+    is_mixed = len(set(kinds)) == 3 and 3 * changes >= len(kinds)
+    return len(value) >= 20 and is_mixed and not is_path and not _UUID.search(value)
 
 
 class Scrubber:
@@ -41,19 +72,23 @@ class Scrubber:
         self._values = re.compile("|".join(map(re.escape, known))) if known else None
 
     def text(self, text: str) -> str:
-        """User info in URLs, NAME=VALUE of secret names, and the values of secret variables."""
+        """User info in URLs, NAME=VALUE of secret names, private keys, the values of secret variables; and what looks
+        random in a printed environment."""
         if self._values:
             text = self._values.sub(HIDDEN, text)
-        text = _USER_INFO.sub(HIDDEN + "@", text)
-        text = _ASSIGNMENT.sub(_hide_assignment, text)
-        return _FLAG.sub(_hide_assignment, text)
+        text = _USER_INFO.sub(HIDDEN + "@", _PRIVATE_KEY.sub(HIDDEN, text))
+        for assigned in _ASSIGNED:
+            text = _without_values(text, assigned)
+        is_environment = _is_environment(variable[1] for variable in _VARIABLE.finditer(text))
+        return _VARIABLE.sub(_without_random, text) if is_environment else text
 
     def value(self, value: Any) -> Any:
         """The same in every string of a structure of dicts and lists; what is neither stays as it is."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self._key(key): self._item(key, item) for key, item in value.items()}
+            hides_random = _is_environment(value)
+            return {self._key(key): self._item(key, item, hides_random) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
         return value
@@ -62,7 +97,9 @@ class Scrubber:
         """A password may be equal to an innocent field's name: only long ones are looked for in names."""
         return self.text(key) if isinstance(key, str) and len(key) >= LONG else key
 
-    def _item(self, key: Any, item: Any) -> Any:
+    def _item(self, key: Any, item: Any, hides_random: bool) -> Any:
+        if hides_random and isinstance(item, str) and _looks_random(item):
+            return HIDDEN
         if not (isinstance(key, str) and is_secret(key)):
             return self.value(item)
         if isinstance(item, list | tuple):
@@ -70,6 +107,18 @@ class Scrubber:
         return HIDDEN if isinstance(item, str) else self.value(item)  # 4096 tokens are no secret
 
 
-def _hide_assignment(match: re.Match[str]) -> str:
-    name, _, value = match.groups()
-    return match.group().removesuffix(value) + HIDDEN if is_secret(name) else match.group()
+def _without_values(text: str, assigned: re.Pattern[str]) -> str:
+    """A value may hold further names (a URL's query does), so it is passed over only where it is hidden."""
+    parts, done = [], 0
+    for match in assigned.finditer(text):
+        is_query = match.start() > 0 and text[match.start() - 1] in "?&"
+        if match.start() >= done and is_secret(f"query-{match[1]}" if is_query else match[1]):
+            value = _VALUE.match(text, match.end())
+            if value:
+                parts += [text[done : value.start()], HIDDEN]
+                done = value.end()
+    return "".join([*parts, text[done:]])
+
+
+def _without_random(variable: re.Match[str]) -> str:
+    return f"{variable[1]}{variable[2]}{HIDDEN if _looks_random(variable[3]) else variable[3]}"

@@ -9,6 +9,7 @@ from preflight.core import rank_ranges
 
 T = TypeVar("T")
 Thing = TypeVar("Thing")
+Group = TypeVar("Group", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,12 @@ class Vote(Generic[T]):
     @property
     def decided(self) -> bool:
         """Whether one value has more than half of the ranks, so that the others can be called odd. With one rank
-        against one nobody can tell who is wrong."""
+        against one it cannot be told which is wrong."""
         return bool(self.ranks_of) and 2 * len(next(iter(self.ranks_of.values()))) > self.voters
 
     @property
     def usual(self) -> T:
-        """The commonest value. Raises StopIteration where nobody voted."""
+        """The commonest value. Raises StopIteration where there are no votes."""
         return next(iter(self.ranks_of))
 
     def odd(self) -> Iterator[tuple[int, T]]:
@@ -44,7 +45,7 @@ class Vote(Generic[T]):
                 yield from ((rank, value) for rank in self.ranks_of[value])
 
     def sides(self, most: int = 4) -> str:
-        """ "'a' on ranks 0-3, 'b' on ranks 4-7": for a sentence where nobody can be called odd."""
+        """ "'a' on ranks 0-3, 'b' on ranks 4-7": for a sentence where no rank can be called odd."""
         told = [f"{_shown(value)} on {rank_ranges.ranks(ranks)}" for value, ranks in self.ranks_of.items()]
         more = [f"{len(told) - most} other values"] if len(told) > most else []
         return ", ".join([*told[:most], *more])
@@ -59,7 +60,6 @@ class Vote(Generic[T]):
 
 
 def vote(values: Mapping[int, T] | Iterable[tuple[int, T]]) -> Vote[T]:
-    """Counts the values by rank."""
     ranks_of: dict[T, list[int]] = {}
     for rank, value in values.items() if isinstance(values, Mapping) else values:
         ranks_of.setdefault(value, []).append(rank)
@@ -87,10 +87,16 @@ def compare(
     values: Iterable[tuple[Thing, T]], groups: Callable[[Thing], Hashable] = lambda _: None
 ) -> dict[Any, Comparison[Thing, T]]:
     """Each thing with those of its group, by the group: `groups` tells to which one a thing belongs."""
-    found: dict[Hashable, list[tuple[Thing, T]]] = {}
-    for thing, value in values:
-        found.setdefault(groups(thing), []).append((thing, value))
+    found = grouped(values, lambda pair: groups(pair[0]))
     return {group: Comparison(tuple(members)) for group, members in found.items()}
+
+
+def grouped(things: Iterable[Thing], key: Callable[[Thing], Group]) -> dict[Group, list[Thing]]:
+    """The things by what `key` says of each, in their order."""
+    found: dict[Group, list[Thing]] = {}
+    for thing in things:
+        found.setdefault(key(thing), []).append(thing)
+    return found
 
 
 def _shown(value: object) -> str:

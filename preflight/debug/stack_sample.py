@@ -14,6 +14,7 @@ from preflight.core.exceptions import Frame
 from preflight.debug.ranks import WatchedRank, recorder_path
 from preflight.engine import child
 from preflight.explain.artifacts import processes
+from preflight.sdk import files
 
 TELL = signal.SIGRTMAX - 7
 """injected/preflight_debug_rank.py answers it with all stacks."""
@@ -59,7 +60,7 @@ def _path(folder: str, pid: int, rank: WatchedRank) -> str:
 
 def _ask(pid: int, rank: WatchedRank, path: str, number: int, end: float) -> list[Frame]:
     """A process's main thread. A head in the file says whose stack follows, and which state the process was in."""
-    state = child.state_of(pid)
+    state = files.state_of(pid) or None
     head = {"rank": rank.rank, "pid": pid, "rank_pid": rank.pid, "node": os.uname().nodename, "look": number}
     more = {"time": time.time(), "state": state, "kernel": child.wait_channel_of(pid)}
     try:

@@ -9,7 +9,7 @@ from preflight.core import rank_ranges
 from preflight.debug.job import RunningJob
 from preflight.debug.ranks import Ranks
 from preflight.debug.stack_sample import sample_stacks
-from preflight.engine import child
+from preflight.sdk import files
 
 APART_S = 3.0
 """From the first sample to the last: longer than a step of most jobs, and than a running collective."""
@@ -93,7 +93,7 @@ def _work(pid: int) -> tuple[float, bool]:
         for member in (process := psutil.Process(pid), *process.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 spent_s += sum(member.cpu_times()[:4])  # its own, and of children that it has waited for
-                runs |= child.state_of(member.pid) in ("R", "D")
+                runs |= files.state_of(member.pid) in ("R", "D")
     return spent_s, runs
 
 

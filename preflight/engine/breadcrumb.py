@@ -25,12 +25,10 @@ class Breadcrumb:
         self._content: dict[str, Any] = {}
 
     def clear(self) -> None:
-        """Before a new check."""
         self._content = {"entered": self._content.get("entered", 0)}
         self._write()
 
     def doing(self, what: str, where: Mapping[str, Any]) -> None:
-        """What the worker does now."""
         self._content["doing"] = _cut([what, *(f"{key}={value}" for key, value in where.items())], 1500)
         self._write()
 
@@ -47,7 +45,6 @@ class Breadcrumb:
         self._write()
 
     def leave(self) -> None:
-        """The collective has ended."""
         self._content["collective"]["inside"] = False
         self._write()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("!I")
 MESSAGE_LIMIT = 64 * 1024 * 1024
-"""Bytes. A longer announcement means that somebody else wrote into the socket."""
+"""Bytes. A longer announcement means that something else wrote into the socket."""
 
 
 class Closed(Exception):  # noqa: N818 -- an event
@@ -29,12 +29,10 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple["Channel", "Channel"]:
-        """Two connected ends."""
         mine, other = socket.socketpair()
         return Channel(mine), Channel(other)
 
     def fileno(self) -> int:
-        """For select."""
         return self._socket.fileno()
 
     @property
@@ -49,7 +47,6 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Writes what can be written now."""
         while self._outgoing and not self.closed:
             try:
                 sent = self._socket.send(self._outgoing)
@@ -121,6 +118,5 @@ class Channel:
             select.select([self._socket], [], [])
 
     def close(self) -> None:
-        """The other end sees it."""
         self.closed = True
         self._socket.close()

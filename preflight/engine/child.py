@@ -18,6 +18,7 @@ from preflight.core.outcome import LOG_TAIL
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel, Closed
 from preflight.hangs.collective_recorder import DumpFile
+from preflight.sdk.files import read, state_of
 
 REAP_S = 5.0
 """A killed process that is not gone by then is in uninterruptible sleep: no signal will end it."""
@@ -31,27 +32,14 @@ def adopt_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def state_of(pid: int) -> str | None:
-    """The state letter of /proc/<pid>/stat (proc(5)), or None if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
-
-
 def wait_channel_of(pid: int) -> str | None:
     """The kernel function in which a process sleeps, where the kernel tells."""
-    try:
-        with open(f"/proc/{pid}/wchan") as file:
-            return file.read().strip("0") or None
-    except OSError:
-        return None
+    return read(f"/proc/{pid}/wchan").strip("0") or None
 
 
 def is_alive(pid: int) -> bool:
     """Exists and is no zombie."""
-    return state_of(pid) not in (None, "Z", "X")
+    return state_of(pid) not in ("", "Z", "X")
 
 
 class Child:

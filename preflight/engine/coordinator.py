@@ -7,12 +7,12 @@ from typing import Any
 
 from preflight.check import BASELINE, Scope
 from preflight.core import rank_ranges
-from preflight.core.facts import FactsStore, content_hash
-from preflight.core.finding import RUN
+from preflight.core.facts import FactsStore
+from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
 from preflight.engine import loading, run_findings, store_keys
-from preflight.engine.event_loop import EventLoop, Log, Pace, poll_every
+from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every
 from preflight.engine.heartbeat import Heartbeats
 from preflight.engine.membership import STRANGERS, Membership
 from preflight.hangs import blame
@@ -74,7 +74,12 @@ class Coordinator:
             if why_not is not None:
                 self._add(Result(spec.id, spec.title, spec.plan.facts_version, skipped=why_not))
             elif self._is_called_for(spec):
-                self._add_if_it_applies(self._check(spec))
+                result = self._check(spec)
+                if result.applies or spec.id in self.request.selection.ids:
+                    self._add(result)
+                else:
+                    self._left_out.append(result)
+                    self._screen.left_out(spec.id)
         self._judge_late_strangers()
         if self._no_time_for:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.loop.deadline_s))
@@ -84,30 +89,20 @@ class Coordinator:
         baseline = self.request.baseline
         if baseline is None:
             return
-        unlike = run_findings.unlike_baseline(baseline, self.job)
-        if unlike is not None:
-            self.add_run_finding(unlike)
+        incomparable = run_findings.incomparable_baseline(baseline, self.job)
+        if incomparable is not None:
+            self.add_run_finding(incomparable)
             return
         for spec in specs:
             comparable = spec.plan.baseline and baseline.facts_versions.get(spec.id) == spec.plan.facts_version
             for ranks, text in baseline.facts.groups(spec.id) if comparable else ():
-                self.book.add_text(content_hash(text), text)
-                for rank in ranks:
-                    self.book.note(f"{BASELINE}{spec.id}", rank, content_hash(text))
-
-    def _add_if_it_applies(self, result: Result) -> None:
-        if result.applies or result.check in self.request.selection.ids:
-            self._add(result)
-        else:
-            self._left_out.append(result)
-            self._screen.left_out(result.check)
+                self.book.add(f"{BASELINE}{spec.id}", ranks, text)
 
     def _add(self, result: Result) -> None:
         self.results.append(result)
         self._screen.ended(result)
 
     def _why_not(self, spec: Spec) -> str | None:
-        """The reason to skip a check."""
         missing = plan.not_given(spec.id, spec.plan.given, self.request.settings)
         if missing:
             return f"give {' and '.join(registry.how_to_set(name) for name in missing)}"
@@ -141,10 +136,8 @@ class Coordinator:
 
     def _is_called_for(self, spec: Spec) -> bool:
         found = {result.check for result in self.results if result.status in ("fail", "warn")}
-        return not spec.plan.when or self._is_asked_for(spec.id) or bool(found & set(spec.plan.when))
-
-    def _is_asked_for(self, check: str) -> bool:
-        return bool(self.request.selection.only) and self.request.selection.names(check)
+        is_asked_for = bool(self.request.selection.only) and self.request.selection.names(spec.id)
+        return not spec.plan.when or is_asked_for or bool(found & set(spec.plan.when))
 
     # One check
 
@@ -178,10 +171,10 @@ class Coordinator:
                 self.add_run_finding(self._gone(rank))
         self.members = [rank for rank in self.members if rank not in self._heartbeats.lost]
 
-    def _gone(self, rank: int) -> dict[str, Any]:
+    def _gone(self, rank: int) -> Reported:
         finding = run_findings.gone(rank, self.job, self._heartbeats.lost[rank])
         if rank in self._heartbeats.dragged_along:
-            return {**finding, "severity": "info", "message": f"{finding['message']}: it went with its node"}
+            return replace(finding, severity="info", message=f"{finding.message}: it went with its node")
         return finding
 
     def _judged(self, spec: Spec, outcomes: Mapping[int, Outcome]) -> Result:
@@ -193,20 +186,8 @@ class Coordinator:
             lambda: judging.judge(spec.source, self.job, outcomes, self.book, self.request.settings),
             judging.deadline_s(len(outcomes)),
         )
-        judged = judging.judged(
-            spec.source, spec.plan.scope, outcomes, self.job, answer, judges_failures=spec.plan.judges_failures
-        )
-        return Result(
-            spec.id,
-            spec.title,
-            spec.plan.facts_version,
-            self.request.policy.applied(judged.findings, self.job),
-            outcomes,
-            judged.summary,
-            skipped=_skip_reason(outcomes),
-            picture=list(judged.picture),
-            aside=spec.plan.aside and spec.id not in self.request.selection.ids,
-        )
+        judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
+        return replace(judged, aside=False) if spec.id in self.request.selection.ids else judged
 
     def _measure(self, spec: Spec, who: list[int]) -> dict[int, Outcome]:
         deadline_s = min(spec.deadline_s, self.loop.left - self.reserve_s)
@@ -217,7 +198,7 @@ class Coordinator:
             "step": self._step, "source": vars(spec.source), "members": who, "generation": self._generation,
             "deadline_s": deadline_s, "fresh": fresh, "level": self.request.selection.level,
         }  # fmt: skip
-        done = Log(self.loop, store_keys.done(self.membership.run_id, self._step))
+        done = StoreLog(self.loop, store_keys.done(self.membership.run_id, self._step))
         self._say("step", order={**order, "members": rank_ranges.to_text(who)})
         slot = self.loop.slot
         assert slot is not None
@@ -234,13 +215,13 @@ class Coordinator:
             self.book.add_text(name, slot.take_facts(name))
         return dict(sorted(outcomes.items()))
 
-    def _gather(self, spec: Spec, who: list[int], done: Log, deadline_s: float) -> dict[int, Outcome]:
+    def _gather(self, spec: Spec, who: list[int], done: StoreLog, deadline_s: float) -> dict[int, Outcome]:
         """The outcome of every rank asked; ranks that are lost get theirs from here."""
         outcomes: dict[int, Outcome] = {}
         start = time.monotonic()
         end = min(start + deadline_s + HEARING_S, self.loop.end_at - 0.6 * self.reserve_s)
         trouble_at: float | None = None
-        pace = Pace(self.job.world_size)
+        pace = PollPace(self.job.world_size)
         self._heartbeats.begin()
         while missing := set(who) - set(outcomes):
             if self.loop.slot and 0 in missing and self.loop.slot.outcome:
@@ -252,8 +233,7 @@ class Coordinator:
             self._heartbeats.look(set(self.members))
             if time.monotonic() >= end:
                 self._heartbeats.lose(
-                    missing - set(outcomes),
-                    f"its supervisor did not answer within {end - start:.0f} s",
+                    missing - set(outcomes), f"its supervisor did not answer within {end - start:.0f} s"
                 )
             for rank in missing & set(self._heartbeats.lost) - set(outcomes):
                 outcomes[rank] = self._heartbeats.outcome_of(rank)
@@ -271,7 +251,7 @@ class Coordinator:
         missing = {rank for rank, outcome in outcomes.items() if outcome.kind == "measured"}
         if not missing:
             return
-        log = Log(self.loop, store_keys.collectives(self.membership.run_id, self._step))
+        log = StoreLog(self.loop, store_keys.collectives(self.membership.run_id, self._step))
         self._say("tell_collectives")
         end = self.loop.until(COLLECTIVES_S)
         while missing and time.monotonic() < end:
@@ -338,7 +318,7 @@ class Coordinator:
         self.members = [rank for rank in self.members if rank not in fresh]
         return bool(fresh or self.membership.dead_beside_me(set(self._heartbeats.lost)))
 
-    def add_run_finding(self, finding: dict[str, Any]) -> None:
+    def add_run_finding(self, finding: Reported) -> None:
         """All of them are one result, which stands first."""
         if not self.results or self.results[0].check != RUN:
             self.results.insert(0, run_findings.run_result([]))
@@ -358,15 +338,3 @@ class Coordinator:
             if spec is not None and STRANGERS in spec.plan.reads and result.outcomes:
                 self.results[place] = self._judged(spec, result.outcomes)
                 self._screen.ended(self.results[place])
-
-
-def _skip_reason(outcomes: Mapping[int, Outcome]) -> str | None:
-    by_reason: dict[str, list[int]] = {}
-    for rank, outcome in outcomes.items():
-        if outcome.kind == "skipped":
-            by_reason.setdefault(outcome.reason or "", []).append(rank)
-    if not by_reason:
-        return None
-    if len(by_reason) == 1 and len(next(iter(by_reason.values()))) == len(outcomes):
-        return next(iter(by_reason))
-    return "; ".join(f"{rank_ranges.ranks(ranks)}: {reason}" for reason, ranks in by_reason.items())

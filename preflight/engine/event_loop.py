@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from preflight.core.answer import Answer, Failure, FailureKind
+from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.engine.child import Child
 from preflight.engine.worker_slot import WorkerSlot
 
@@ -22,6 +22,8 @@ DEAD_MAN_S = 30.0
 """After the run's deadline and so long, the kernel ends a supervisor that is stuck itself."""
 ENDING_S = 10.0
 """For the report and the farewell of a run that was interrupted, or has used up its time."""
+LEAST_S = 1.0
+"""For a child's work: what was measured late in the run is judged, too."""
 SECOND_SIGNAL_S = 1.0
 """A terminal's Ctrl-C and the launcher's forwarding of it arrive together: they are one."""
 
@@ -51,7 +53,7 @@ def poll_every(world_size: int) -> float:
     return min(1.0, max(0.004, world_size / 10000))
 
 
-class Pace:
+class PollPace:
     """Polls the store with back-off: polling must not slow a long check, nor waiting a short one."""
 
     def __init__(self, world_size: int) -> None:
@@ -140,10 +142,6 @@ class EventLoop:
         for start in range(0, len(keys), at_once):
             yield from self.request("fetch", keys=keys[start : start + at_once])
 
-    def errand_pids(self) -> set[int]:
-        """Children that work for the supervisor at this moment."""
-        return {child.pid for child in self._errands}
-
     def begin_ending(self) -> None:
         """From here on signals are ignored, and what is left to do gets time for it."""
         self.ending = True
@@ -171,7 +169,7 @@ class EventLoop:
             poll.poll(max(0.0, bound) * 1000)
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(4096)
-        for child in self._children():
+        for child in self.children():
             child.channel.flush()
         if self.slot:
             self.slot.tick()
@@ -186,7 +184,7 @@ class EventLoop:
         if self.watches_launcher and os.getppid() != self._parent:
             raise Interrupted(f"its launcher (process {self._parent}) has died")
 
-    def _children(self) -> Iterator[Child]:
+    def children(self) -> Iterator[Child]:
         if self.store and self.store.child:
             yield self.store.child
         if self.slot and self.slot.worker:
@@ -194,9 +192,8 @@ class EventLoop:
         yield from self._errands
 
     def _descriptors(self) -> dict[int, int]:
-        """What to wait for, by descriptor."""
         found = {self._woken.fileno(): select.POLLIN}
-        for child in self._children():
+        for child in self.children():
             if not child.channel.closed:
                 found[child.channel.fileno()] = select.POLLIN | (select.POLLOUT if child.channel.wants_to_write else 0)
             if child.fileno() >= 0 and not child.silent:
@@ -210,14 +207,15 @@ class EventLoop:
             doing = self.slot.doing() if self.slot and self.slot.busy else None
             self.store.tell("put", key=self.beat_key, value=json.dumps({"beat": self._beats, "doing": doing}))
 
-    def ask(self, name: str, work: Callable[[], dict[str, Any]], deadline_s: float) -> Answer | Failure:
-        """Runs `work` in a child of its own."""
+    def ask(self, name: str, work: Callable[[], dict[str, Any]], deadline_s: float) -> Returned | Failure:
+        """Runs `work` in a child of its own, which has LEAST_S also where the run's deadline is near or past."""
         try:
             child = Child(lambda channel, _page: channel.send_all({"value": work()}), name)
         except OSError as error:
             return Failure(FailureKind.CRASHED, f"could not be forked: {error.strerror}")
         self._errands.append(child)
-        start, end = time.monotonic(), self.until(deadline_s)
+        start = time.monotonic()
+        end = max(self.until(deadline_s), start + min(deadline_s, LEAST_S))
         try:
             while (message := child.channel.receive()) is None:
                 if child.channel.closed:
@@ -225,7 +223,7 @@ class EventLoop:
                 if time.monotonic() >= end:
                     return Failure(FailureKind.TIMED_OUT, f"did not end within {end - start:.1f} s", child.dump_stack())
                 self.pump(end - time.monotonic())
-            return Answer(message["value"])
+            return Returned(message["value"])
         finally:
             self._errands.remove(child)
             child.end()
@@ -246,7 +244,7 @@ def _why_it_ended(child: Child) -> Failure:
     return Failure(FailureKind.CRASHED, f"ended {how}", child.stack() or child.log_tail())
 
 
-class Log:
+class StoreLog:
     """A log on the store, read on: each entry once, in order of arrival, as JSON."""
 
     def __init__(self, loop: EventLoop, name: str) -> None:
@@ -255,7 +253,6 @@ class Log:
         self._holes: set[int] = set()
 
     def count(self) -> int:
-        """How many entries there are."""
         return int(self._loop.request("count", key=self._name))
 
     def new(self) -> list[tuple[int, dict[str, Any]]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from preflight.core.outcome import Outcome
 from preflight.engine import store_keys
-from preflight.engine.event_loop import EventLoop, Log, beat_every
+from preflight.engine.event_loop import EventLoop, StoreLog, beat_every
 from preflight.engine.membership import Membership
 
 SILENT_S = 12.0
@@ -16,7 +16,7 @@ BEATS_AT_ONCE = 512
 
 
 class StoodStill(Exception):  # noqa: N818 -- an event
-    """Another rank gave up on this one, which was stopped or starved: it can blame nobody now."""
+    """Another rank gave up on this one, which was stopped or starved: it cannot blame others now."""
 
 
 class Silence:
@@ -56,7 +56,7 @@ class Heartbeats:
         self.own_faults: set[int] = set()
         self._loop, self._membership = loop, membership
         self._silence = Silence(membership.world_size)
-        self._left = Log(loop, store_keys.left(membership.run_id))
+        self._left = StoreLog(loop, store_keys.left(membership.run_id))
         self._last_look = 0.0
 
     def begin(self) -> None:

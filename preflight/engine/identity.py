@@ -4,9 +4,13 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from preflight.sdk import addresses
+from preflight.sdk.addresses import Address
+from preflight.sdk.files import read as read_file
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torch's env:// rendezvous and its launcher's scripts rely on."""
@@ -18,14 +22,14 @@ CALL = "PREFLIGHT_CALL"
 PARENT = "PREFLIGHT_PARENT"
 """The training process that started this one."""
 MOST_RANKS = 10**6
-"""A larger number is no world size: somebody took a job's id."""
+"""A larger number is no world size, but a job's id."""
 STEP_PORTS = 20000
 """First of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
 ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
 
 
 @dataclass(frozen=True)
-class Identity:
+class LaunchIdentity:
     """One process's place in the job, as its launcher gave it."""
 
     launcher: str
@@ -84,7 +88,7 @@ class _Reader:
         return int(text)
 
 
-def from_environ(environ: Mapping[str, str]) -> Identity:
+def from_environ(environ: Mapping[str, str]) -> LaunchIdentity:
     """RANK and WORLD_SIZE (torchrun, plain) first, then MPI or a Slurm step, else alone."""
     if "RANK" in environ or "WORLD_SIZE" in environ:
         return _plain(environ)
@@ -105,7 +109,7 @@ def _is_slurm_step(environ: Mapping[str, str]) -> bool:
     return ranks <= {environ.get("SLURM_PROCID")} and sizes <= {environ["SLURM_STEP_NUM_TASKS"]}
 
 
-def _plain(environ: Mapping[str, str]) -> Identity:
+def _plain(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
     launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "env"
     rank = read.number("RANK", required=True, most=MOST_RANKS)
@@ -116,7 +120,7 @@ def _plain(environ: Mapping[str, str]) -> Identity:
     return _identity(launcher, environ, read, rank=rank, world_size=world_size)
 
 
-def _mpi(environ: Mapping[str, str]) -> Identity:
+def _mpi(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
     rank = read.number("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", required=True)
     world_size = read.number(
@@ -124,7 +128,7 @@ def _mpi(environ: Mapping[str, str]) -> Identity:
     )
     local_rank = read.number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
     local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-    # All ranks of one node are children of one mpirun or daemon; over nodes somebody must name a host.
+    # All ranks of one node are children of one mpirun or daemon; over several nodes a host must be named.
     one_node = local_size is not None and local_size == world_size
     name = environ.get("PMIX_NAMESPACE") or (str(os.getppid()) if one_node else None)
     return _identity(
@@ -134,7 +138,7 @@ def _mpi(environ: Mapping[str, str]) -> Identity:
     )  # fmt: skip
 
 
-def _slurm(environ: Mapping[str, str]) -> Identity:
+def _slurm(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
     rank = read.number("SLURM_PROCID", required=True)
     world_size = read.number("SLURM_STEP_NUM_TASKS", required=True, least=1)
@@ -158,13 +162,13 @@ def _identity(
     node_rank: int | None = None,
     host: str = "",
     port: int | None = None,
-) -> Identity:
+) -> LaunchIdentity:
     if launcher in ("torchrun", "env"):
         local_rank = read.number("LOCAL_RANK", required=launcher == "torchrun")
         local_world_size = read.number("LOCAL_WORLD_SIZE", required=launcher == "torchrun", least=1)
         node_rank = read.number("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
     master_port = read.number("MASTER_PORT", least=1, most=65535) if environ.get("MASTER_PORT") else port
-    return Identity(
+    return LaunchIdentity(
         launcher=launcher,
         rank=rank,
         world_size=world_size or 1,
@@ -188,28 +192,13 @@ def _node_key(node_rank: int | None) -> str:
     """What tells machines and containers apart, and the launcher's number of the node: alone it may be stale, as
     where a batch script's environment is carried to another host."""
     number = "" if node_rank is None else f"node {node_rank}"
-    return "|".join((number, socket.gethostname(), _first_line("/proc/sys/kernel/random/boot_id"), _network()))
+    return "|".join((number, socket.gethostname(), read_file("/proc/sys/kernel/random/boot_id"), namespace("net")))
 
 
-def _network() -> str:
+def namespace(kind: str) -> str:
+    """Process numbers (pid) mean the same only within one, and names of hosts (net) may: containers have their own."""
     try:
-        return os.readlink("/proc/self/ns/net")
-    except OSError:
-        return ""
-
-
-def pid_namespace() -> str:
-    """Process numbers mean the same only within one: ranks in containers of their own have others."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
+        return os.readlink(f"/proc/self/ns/{kind}")
     except OSError:
         return ""
 
@@ -224,15 +213,7 @@ def first_host(nodelist: str) -> str:
     return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first.group()) if first else ""
 
 
-def addresses(hosts: Callable[[], dict[str, Any]] | None = None) -> tuple[str, ...]:
-    """This node's IPv4 and global IPv6 addresses without loopback, as psutil lists them."""
-    import psutil
-
-    found = (hosts or psutil.net_if_addrs)()
-    listed = [
-        entry.address
-        for entries in found.values()
-        for entry in entries
-        if entry.family in (socket.AF_INET, socket.AF_INET6)
-    ]
-    return tuple(a for a in listed if not a.startswith(("127.", "::1", "fe80")))[:16]
+def host_addresses(listed: Callable[[], Iterable[Address]] = addresses.listed) -> tuple[str, ...]:
+    """This node's IPv4 and global IPv6 addresses without loopback."""
+    texts = (address.text for address in listed() if address.family in (socket.AF_INET, socket.AF_INET6))
+    return tuple(text for text in texts if not text.startswith(("127.", "::1", "fe80")))[:16]

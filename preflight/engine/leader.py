@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from preflight.core.answer import Failure
@@ -12,7 +13,7 @@ from preflight.engine.event_loop import Interrupted
 from preflight.engine.heartbeat import StoodStill
 from preflight.engine.membership import Membership
 from preflight.engine.process_group import choose_backend
-from preflight.engine.run_findings import interrupted, own_fault, run_finding, stood_still, store_lost
+from preflight.engine.run_findings import interrupted, own_fault, stood_still, store_lost
 from preflight.engine.store_client import StoreLost
 from preflight.errors import UsageError
 from preflight.results import console, progress, result
@@ -54,7 +55,7 @@ class Leader:
             self.loop.slot = self.supervisor.new_slot(self.membership.run_id, job, self.task.request.settings)
             coordinator = Coordinator(self.loop, self.membership, job, request, self.screen)
             if doubt:
-                coordinator.add_run_finding(run_finding(doubt.severity, "backend", doubt.text, doubt.fix, job.where(0)))
+                coordinator.add_run_finding(replace(doubt, where=job.where(0)))
             self.screen.say([console.header(job, self.task.request.selection.level, self.task.deadline_s)])
             self.loop.on_turn = self.screen.turn
             self._coordinate(coordinator)
@@ -128,9 +129,13 @@ class Leader:
         return result.USAGE
 
     def _publish(self, job: Job, living: list[int], exit_code: int, sentence: str) -> dict[str, Any]:
-        verdict = shutdown.content(
-            self.membership.run_id, self.supervisor.nonce, job, living, exit_code, sentence, self.task.command
-        )
+        """What all ranks need for their end. `living` are those whose farewell is waited for; `attempt` tells a
+        restart's farewells from the first ones; a restart of the same `command` says it again."""
+        verdict = {
+            "event": "verdict", "step": 0, "run": self.membership.run_id, "attempt": self.supervisor.nonce,
+            "job": job.to_json(), "living": living, "exit_code": exit_code, "sentence": sentence,
+            "command": self.task.command,
+        }  # fmt: skip
         shutdown.publish(self.loop, verdict, self.here.call)
         return verdict
 

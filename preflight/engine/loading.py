@@ -1,17 +1,21 @@
 """Which checks there are to run: built-in ones are imported here, plugins in a child that may hang or crash."""
 
 import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from preflight.core.answer import Failure
+from preflight.core.answer import Failure, FailureKind, Returned
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.membership import STRANGERS
 from preflight.errors import BrokenCheck, UsageError
 from preflight.planning import registry, validation
 from preflight.planning.plan import Request
-from preflight.planning.registry import Source, Spec
+from preflight.planning.registry import Check, Source, Spec
 from preflight.results.result import Result
 
 PLUGIN_S = 20.0
@@ -27,22 +31,15 @@ def load(loop: EventLoop, job: Job, request: Request) -> tuple[list[Spec], list[
         if source.kind == "builtin":
             specs.append(registry.spec_of(registry.load(source), job))
             continue
-        answer = loop.ask("plugin", partial(_load_plugin, source, job, request), PLUGIN_S)
-        if isinstance(answer, Failure):
-            if request.selection.names(source.id):
-                broken.append(_broken(source, answer.text, str(answer.kind), answer.stack))
-            continue
-        told = answer.value
-        if "usage" in told:
-            raise UsageError(told["usage"])
-        if "spec" in told:
-            specs.append(Spec.from_json(told["spec"]))
+        answer = ask_plugin(loop, source, partial(_spec, job, request))
+        if isinstance(answer, Returned):
+            specs.append(Spec.from_json(answer.value))
         elif request.selection.names(source.id):
-            broken.append(_broken(source, told["error"]))
+            broken.append(_broken(source, answer))
     flaws = {spec.id: _needs_itself(spec, specs) for spec in specs}
-    broken += [_broken(spec.source, flaws[spec.id]) for spec in specs if flaws[spec.id]]
-    sound = [spec for spec in specs if not flaws[spec.id]]
-    return sound, broken
+    flawed = [spec for spec in specs if flaws[spec.id]]
+    broken += [_broken(spec.source, Failure(FailureKind.RAISED, flaws[spec.id])) for spec in flawed]
+    return [spec for spec in specs if not flaws[spec.id]], broken
 
 
 def _needs_itself(spec: Spec, specs: list[Spec]) -> str:
@@ -57,29 +54,47 @@ def _needs_itself(spec: Spec, specs: list[Spec]) -> str:
     return f"it needs itself, by way of {', '.join(spec.plan.needs)}" if spec.id in needed else ""
 
 
-def _load_plugin(source: Source, job: Job, request: Request) -> dict[str, Any]:
+def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str, Any]]) -> Returned | Failure:
+    """What `tell` says of a plugin, which is imported in a child: it may hang. Raises UsageError where `tell` does."""
+
+    def work() -> dict[str, Any]:
+        try:
+            module = registry.import_module(source)
+            distributed = sys.modules.get("torch.distributed")
+            if distributed is not None and distributed.is_initialized():
+                raise BrokenCheck("it initialises a process group on import: ask ctx.process_group() in measure()")
+            return {"told": tell(registry.describe(source, module))}
+        except UsageError as error:
+            return {"usage": str(error)}
+        except Exception as error:
+            stack = "" if isinstance(error, BrokenCheck) else traceback.format_exc()
+            return {"error": registry.load_error(source, error), "stack": stack}
+
+    answer = loop.ask("plugin", work, PLUGIN_S)
+    if isinstance(answer, Failure):
+        return replace(answer, text=f"its import {answer.text}")
+    if "usage" in answer.value:
+        raise UsageError(answer.value["usage"])
+    if "error" in answer.value:
+        return Failure(FailureKind.RAISED, answer.value["error"], answer.value["stack"])
+    return Returned(answer.value["told"])
+
+
+def _spec(job: Job, request: Request, check: Check) -> dict[str, Any]:
     """In a child."""
-    try:
-        module = registry.import_module(source)
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_initialized():
-            raise BrokenCheck("it initialises a process group on import: ask ctx.process_group() in measure()")
-        check = registry.describe(source, module)
-        validation.refuse_unknown_ids(module, check.plan, {*request.sources, STRANGERS})
-        registry.unknown_settings(check, request.settings)
-        registry.unknown_codes(check, request.policy.codes)
-        return {"spec": registry.spec_of(check, job).to_json()}
-    except UsageError as error:
-        return {"usage": str(error)}
-    except Exception as error:
-        return {"error": registry.load_error(source, error)}
+    validation.refuse_unknown_ids(check.module, check.plan, {*request.sources, STRANGERS})
+    registry.unknown_settings(check, request.settings)
+    registry.unknown_codes(check, request.policy.codes)
+    return registry.spec_of(check, job).to_json()
 
 
-def _broken(source: Source, why: str, slug: str = "raised", stack: str = "") -> Result:
-    finding = {
-        "severity": "error", "code": f"{source.id}.{slug}",
-        "message": f"the plugin {source.target} cannot be loaded: {why}",
-        "where": {"file": source.target}, "noticed_by": "", "evidence": {"stack": stack} if stack else {},
-        "fix": f"Fix it, then try: preflight describe {source.id}{registry.with_plugin(source)}",
-    }  # fmt: skip
+def _broken(source: Source, why: Failure) -> Result:
+    finding = Reported(
+        severity="error",
+        code=f"{source.id}.{why.kind}",
+        message=f"the plugin {source.target} cannot be loaded: {why.text}",
+        where={"file": source.target},
+        evidence={"stack": why.stack} if why.stack else {},
+        fix=f"Fix it, then try: preflight describe {source.id}{registry.with_plugin(source)}",
+    )
     return Result(source.id, "A plugin.", findings=[finding])

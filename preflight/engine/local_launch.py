@@ -29,7 +29,9 @@ def free_port() -> int:
     """On 127.0.0.1, a moment ago. Below Linux's ephemeral ports, where one can be had: of those the kernel may give any
     to another process before it is served, and ranks import torch until then."""
     for _ in range(TRIES):
-        port = BELOW_EPHEMERAL[int.from_bytes(os.urandom(4)) % len(BELOW_EPHEMERAL)]  # a user's random is his
+        port = BELOW_EPHEMERAL[
+            int.from_bytes(os.urandom(4)) % len(BELOW_EPHEMERAL)
+        ]  # the user's own `random` stays as it is
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -14,8 +14,8 @@ from preflight.core import facts
 from preflight.core.job import Job, Node
 from preflight.engine import store_keys
 from preflight.engine.child import is_alive
-from preflight.engine.event_loop import EventLoop, Log
-from preflight.engine.identity import Identity, addresses, pid_namespace
+from preflight.engine.event_loop import EventLoop, StoreLog
+from preflight.engine.identity import LaunchIdentity, host_addresses, namespace
 
 STRANGERS = "preflight.strangers"
 """What a check names in `PLAN.reads` to judge the processes that came and have no place in the run."""
@@ -23,15 +23,16 @@ RIVAL_S = 2.0
 """How long a second process with rank 0 waits for the first one to claim the run."""
 
 
-def hello(loop: EventLoop, launch: Identity, nonce: str) -> int:
+def hello(loop: EventLoop, launch: LaunchIdentity, nonce: str) -> int:
     """Says who came, and returns as which of all that came to this store."""
-    about = {"nonce": nonce, "pid": os.getpid(), "pids": pid_namespace(), "addresses": addresses(), **launch.to_json()}
+    process = {"nonce": nonce, "pid": os.getpid(), "pids": namespace("pid")}
+    about = {**process, "addresses": host_addresses(), **launch.to_json()}
     index: int = loop.request("append", key=store_keys.arrivals(launch.call), value=json.dumps(about))
     return index
 
 
 @dataclass(frozen=True)
-class Arrival:
+class Newcomer:
     """A process that said hello."""
 
     index: int
@@ -50,19 +51,19 @@ class Arrival:
 class Membership:
     """Rank 0's list of who came."""
 
-    def __init__(self, loop: EventLoop, launch: Identity, nonce: str, index: int) -> None:
+    def __init__(self, loop: EventLoop, launch: LaunchIdentity, nonce: str, index: int) -> None:
         self.loop = loop
         self.run_id = uuid.uuid4().hex[:12]
         self.world_size = launch.world_size
-        self.present: dict[int, Arrival] = {}
+        self.present: dict[int, Newcomer] = {}
         self.strangers: dict[int, dict[str, Any]] = {}
         """Who came, lives and has no place in the run, by number of arrival: why (invalid, outside,
         duplicate or late), node, rank, pid, environ (launch variables), problems."""
         self._identity = launch
         self._nonce, self._index = nonce, index
-        self._arrivals = Log(loop, store_keys.arrivals(launch.call))
-        self._here = Log(loop, store_keys.here(self.run_id))
-        self._greeted: dict[str, tuple[Arrival, str]] = {}
+        self._arrivals = StoreLog(loop, store_keys.arrivals(launch.call))
+        self._here = StoreLog(loop, store_keys.here(self.run_id))
+        self._greeted: dict[str, tuple[Newcomer, str]] = {}
 
     @property
     def complete(self) -> bool:
@@ -73,13 +74,13 @@ class Membership:
         a stranger, too."""
         came = self._arrivals.new()
         for index, about in came:
-            self._greet(Arrival(index, about), late)
+            self._greet(Newcomer(index, about), late)
         answered = self._here.new()
         for _, entry in answered:
             self._give_a_place(*self._greeted.pop(entry["nonce"]))
         return bool(came or answered)
 
-    def _greet(self, arrival: Arrival, late: bool) -> None:
+    def _greet(self, arrival: Newcomer, late: bool) -> None:
         if arrival.nonce == self._nonce:
             self.present[0] = arrival
             return
@@ -87,14 +88,14 @@ class Membership:
         self._greeted[arrival.nonce] = (arrival, why)
         self.put(store_keys.welcome(arrival.nonce), {"run": self.run_id, "place": why or "member"})
 
-    def _why_strange(self, arrival: Arrival) -> str:
+    def _why_strange(self, arrival: Newcomer) -> str:
         if arrival.rank is None:
             return "invalid"
         if arrival.rank >= self.world_size:
             return "outside"
         return "duplicate" if arrival.rank == 0 or arrival.rank in self.present else ""
 
-    def _give_a_place(self, arrival: Arrival, why: str) -> None:
+    def _give_a_place(self, arrival: Newcomer, why: str) -> None:
         """Called when a greeted process answered: those of an earlier attempt are dead and never do."""
         why = why or self._why_strange(arrival)
         if why or arrival.rank is None:
@@ -112,12 +113,9 @@ class Membership:
     def note_strangers(self, book: facts.FactsStore) -> None:
         """As facts, so that a check can judge them, and judge them again offline."""
         for index, stranger in self.strangers.items():
-            text = facts.to_text(stranger)
-            book.add_text(facts.content_hash(text), text)
-            book.note(STRANGERS, index, facts.content_hash(text))
+            book.add(STRANGERS, [index], facts.to_text(stranger))
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        """JSON on the store."""
         self.loop.request("put", key=key, value=json.dumps(value))
 
     def is_rival(self) -> bool:
@@ -131,9 +129,10 @@ class Membership:
             self.loop.pump(0.05)
         return False
 
-    def _before_me(self) -> list[Arrival]:
+    def _before_me(self) -> list[Newcomer]:
         return [
-            Arrival(index, about) for index, about in Log(self.loop, store_keys.arrivals(self._identity.call)).new()
+            Newcomer(index, about)
+            for index, about in StoreLog(self.loop, store_keys.arrivals(self._identity.call)).new()
         ]
 
     def job(self, backend: str) -> Job:
@@ -156,7 +155,7 @@ class Membership:
 
     def dead_beside_me(self, ranks: set[int]) -> set[int]:
         """Of these ranks those on this node whose supervisors are known to be dead."""
-        here = (self._identity.node_key, pid_namespace())
+        here = (self._identity.node_key, namespace("pid"))
         known = {rank: self.present[rank].about for rank in ranks & set(self.present)}
         beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == here}
         return {rank for rank in beside if not is_alive(self.present[rank].about["pid"])}

@@ -33,7 +33,7 @@ class MemoryStore:
         return [self._values.get(name) for name in arguments["keys"]]
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """The same, unanswered; without a store client nobody needs to know of a ward."""
+        """The same, unanswered; without a store client there is nothing to do for a ward."""
         if do != "ward":
             self.request(do, **arguments)
 

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
@@ -12,9 +12,9 @@ from preflight.core.job import Job
 from preflight.core.outcome import LOG_TAIL, Outcome
 from preflight.engine import store_keys
 from preflight.engine.child import is_alive
-from preflight.engine.event_loop import EventLoop, Pace, beat_every, poll_every
+from preflight.engine.event_loop import EventLoop, PollPace, beat_every, poll_every
 from preflight.engine.heartbeat import SILENT_S, Silence
-from preflight.engine.identity import Identity, pid_namespace
+from preflight.engine.identity import LaunchIdentity, namespace
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import Group
 
@@ -32,17 +32,8 @@ class NoCoordinator(Exception):  # noqa: N818 -- an event
     """Rank 0 does not answer, or answers no more. Its text says which."""
 
 
-@dataclass(frozen=True)
-class Welcome:
-    """Rank 0's answer to a process."""
-
-    run_id: str
-    place: str
-    """member, or why it has no place (see membership.py)."""
-
-
-def await_welcome(loop: EventLoop, launch: Identity, nonce: str, within_s: float) -> Welcome:
-    """Raises NoCoordinator."""
+def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> tuple[str, str]:
+    """(the run's id; "member", or why this process has no place: see membership.py). Raises NoCoordinator."""
     start, end = time.monotonic(), loop.until(within_s)
     while time.monotonic() < end:
         answer = loop.request("fetch", keys=[store_keys.welcome(nonce)])[0]
@@ -50,7 +41,7 @@ def await_welcome(loop: EventLoop, launch: Identity, nonce: str, within_s: float
             welcome = json.loads(answer)
             entry = json.dumps({"nonce": nonce, "rank": launch.rank})
             loop.request("append", key=store_keys.here(welcome["run"]), value=entry)
-            return Welcome(welcome["run"], welcome["place"])
+            return welcome["run"], welcome["place"]
         loop.pump(max(0.02, poll_every(launch.world_size)))
     raise NoCoordinator(
         f"rank 0 did not answer within {time.monotonic() - start:.0f} s: it never started, or cannot reach the store"
@@ -75,19 +66,19 @@ class Participant:
         rank: int | None,
         nonce: str,
         run_id: str,
-        new_seat: Callable[[Job, Mapping[str, str]], WorkerSlot],
+        new_slot: Callable[[Job, Mapping[str, str]], WorkerSlot],
     ) -> None:
         """A process without a place in the run (`rank` is None) only waits for the verdict."""
         self.loop, self.rank, self.run_id = loop, rank, run_id
         self.job: Job | None = None
         self.verdict: dict[str, Any] | None = None
         self._nonce = nonce
-        self._new_slot = new_seat
+        self._new_slot = new_slot
         self._pids: dict[int, int] = {}
         self._step = 0
-        self._testified = 0
+        self._told_step = 0
         self._silence = Silence(loop.world_size)
-        self._pace = Pace(loop.world_size)
+        self._pace = PollPace(loop.world_size)
         self._last_watch = 0.0
 
     def run(self) -> dict[str, Any]:
@@ -112,7 +103,7 @@ class Participant:
             self.verdict = event
         elif event["event"] == "abort" and event["step"] == self._step and self.loop.slot:
             self.loop.slot.abort(event["reason"])
-        elif event["event"] == "tell_collectives" and event["step"] == self._step > self._testified:
+        elif event["event"] == "tell_collectives" and event["step"] == self._step > self._told_step:
             self._tell_collectives()
         elif event["event"] == "step" and event["step"] > self._step:
             self._pace.restart()
@@ -134,7 +125,7 @@ class Participant:
         text = self.loop.request("fetch", keys=[store_keys.job(self.run_id)])[0]
         about = json.loads(text)
         self.job = Job.from_json(about["job"])
-        mine = pid_namespace()
+        mine = namespace("pid")
         self._pids = {int(rank): pid for rank, (pid, _, its) in about["processes"].items() if its == mine}
         if self.rank is not None and about["processes"][str(self.rank)][1] != self._nonce:
             self.rank = None  # another process with this rank was quicker
@@ -143,7 +134,7 @@ class Participant:
 
     def _tell_collectives(self) -> None:
         """What the collectives of a rank that has measured were: others wait in one, or failed in it."""
-        self._testified = self._step
+        self._told_step = self._step
         recorded = self.loop.slot.write_dump() if self.loop.slot else None
         entry = {"rank": self.rank, "recorded": within_share(recorded, self.loop.world_size)}
         self.loop.request("append", key=store_keys.collectives(self.run_id, self._step), value=json.dumps(entry))
@@ -190,7 +181,6 @@ class Participant:
         return self.verdict
 
     def dead_beside_me(self) -> list[int]:
-        """Ranks of this node whose supervisors are dead."""
         mine = self.job.node_of(self.rank).ranks if self.job and self.rank is not None else ()
         return [rank for rank in mine if rank in self._pids and not is_alive(self._pids[rank])]
 

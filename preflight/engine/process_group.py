@@ -4,11 +4,12 @@ import contextlib
 import gc
 import os
 import warnings
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from preflight.core.answer import Answer, Failure
+from preflight.core.answer import Failure, Returned
+from preflight.core.exceptions import in_one_line
+from preflight.core.finding import RUN, Reported
 from preflight.engine.event_loop import EventLoop
 from preflight.errors import UsageError
 
@@ -37,7 +38,6 @@ class GroupMaker:
 
     @property
     def endpoint(self) -> tuple[str, int] | None:
-        """Where the store is."""
         return (self._host, self._port) if self._host and self._port else None
 
     @property
@@ -70,17 +70,14 @@ class GroupMaker:
         """The group of some members, by their numbers in the world group. With a GPU that the world group is bound to,
         torch makes it by ncclCommSplit, in which each part is a colour; else its members meet over the store."""
         from torch import distributed as dist
-        from torch.distributed import distributed_c10d
 
-        timeout = _timeout(deadline_s)
         if group_ranks not in self._parts:
-            ranks = list(group_ranks)
-            self._parts[group_ranks] = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
-        distributed_c10d._set_pg_timeout(timeout, self._parts[group_ranks])
-        return cast("torch.distributed.ProcessGroup", self._parts[group_ranks])
+            timeout = _timeout(deadline_s)
+            self._parts[group_ranks] = dist.new_group([*group_ranks], timeout=timeout, use_local_synchronization=True)
+        return self.again(deadline_s, self._parts[group_ranks])
 
     def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":
-        """A client of its own for one measurement, which stands in nobody's way. Raises Skip and DistError."""
+        """A client of its own for one measurement, which blocks no other. Raises Skip and DistError."""
         from preflight.check import Skip
 
         if self.endpoint is None:
@@ -95,12 +92,13 @@ class GroupMaker:
         client = connect(self._host, self._port, timeout.total_seconds())
         return dist.PrefixStore(prefix, client)  # type: ignore[attr-defined]  # not in __all__
 
-    def again(self, deadline_s: float) -> "torch.distributed.ProcessGroup":
+    def again(self, deadline_s: float, part: Any = None) -> "torch.distributed.ProcessGroup":
         """The group that was made, with the timeout of the check that asks."""
         from torch.distributed import distributed_c10d
 
-        distributed_c10d._set_pg_timeout(_timeout(deadline_s), self._group)
-        return cast("torch.distributed.ProcessGroup", self._group)
+        group = self._group if part is None else part
+        distributed_c10d._set_pg_timeout(_timeout(deadline_s), group)
+        return cast("torch.distributed.ProcessGroup", group)
 
     def close(self) -> None:
         """Before the worker leaves by itself."""
@@ -126,7 +124,7 @@ def import_torch() -> None:
             warnings.simplefilter("ignore")
             import torch.distributed  # noqa: F401
     except Exception as error:
-        raise TorchBroken(f"import torch raised {type(error).__name__}: {error}") from error
+        raise TorchBroken(f"import torch raised {in_one_line(error)}") from error
     finally:
         gc.freeze()
         gc.enable()
@@ -136,18 +134,9 @@ def import_torch() -> None:
             os.environ["OPENBLAS_NUM_THREADS"] = threads
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """Why the backend that was chosen may not be the one the job will use."""
-
-    severity: str
-    text: str
-    fix: str
-
-
-def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[str, Doubt | None]:
-    """nccl where torch can use a GPU, else gloo; asked in a child, since the driver may hang. Raises UsageError
-    where nccl is wished and no GPU is there."""
+def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[str, Reported | None]:
+    """nccl where torch can use a GPU, else gloo; asked in a child, since the driver may hang. With it why the job may
+    use another one. Raises UsageError where nccl is wished and no GPU is there."""
     has_gpus = os.path.exists("/dev/nvidiactl") and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
     if wish == "gloo":
         return wish, None
@@ -155,14 +144,13 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
         return ("nccl" if has_gpus else "gloo"), None
     import torch
 
-    answer: Answer | Failure = Answer({"gpus": 0})
+    answer: Returned | Failure = Returned({"gpus": 0})
     if torch.version.cuda is not None:
         answer = loop.ask("backend", lambda: {"gpus": torch.cuda.device_count()}, DRIVER_S)
     if isinstance(answer, Failure):
         text = f"torch.cuda.device_count() {answer.text}, so the plan runs on gloo; expected an answer"
-        return "gloo", Doubt(
-            "fail", text, "The GPU driver does not answer: see nvidia-smi and dmesg; reset or drain the node."
-        )
+        fix = "The GPU driver does not answer: see nvidia-smi and dmesg; reset or drain the node."
+        return "gloo", Reported(severity="fail", code=f"{RUN}.backend", message=text, fix=fix)
     if answer.value["gpus"] and torch.distributed.is_nccl_available():
         return "nccl", None
     if wish == "nccl":
@@ -170,6 +158,5 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
     if not has_gpus:
         return "gloo", None
     text = f"GPUs are here, but torch {torch.__version__} cannot use them: the plan runs on gloo, and no GPU is tested"
-    return "gloo", Doubt(
-        "warn", text, "Install a CUDA build of torch that fits the driver (nvidia-smi names its version)."
-    )
+    fix = "Install a CUDA build of torch that fits the driver (nvidia-smi names its version)."
+    return "gloo", Reported(severity="warn", code=f"{RUN}.backend", message=text, fix=fix)

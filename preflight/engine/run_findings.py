@@ -2,13 +2,14 @@
 
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
-from preflight.core.exceptions import ENGINE, place_of
-from preflight.core.finding import RUN, RUN_SLUGS
+from preflight.core.exceptions import ENGINE, in_one_line, place_of
+from preflight.core.finding import RUN, RUN_SLUGS, Reported
 from preflight.core.job import Job, Node
-from preflight.engine.identity import Identity
+from preflight.engine.identity import LaunchIdentity
 from preflight.engine.participant import NoCoordinator, Participant
 from preflight.engine.process_group import TorchBroken
 from preflight.engine.store_client import StoreLost
@@ -21,23 +22,17 @@ STILL_S = 8.0
 """A gap between two turns of a supervisor's loop from which on it cannot judge others: they may have given up."""
 
 
-def run_result(findings: list[dict[str, Any]]) -> Result:
+def run_result(findings: list[Reported]) -> Result:
     """The place for them in the report."""
     return Result(RUN, "The run itself: its ranks, its store, its end.", findings=findings)
 
 
-def run_finding(
-    severity: str, slug: str, message: str, fix: str, where: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """One of them."""
+def run_finding(severity: str, slug: str, message: str, fix: str, where: Mapping[str, Any] | None = None) -> Reported:
     assert slug in RUN_SLUGS
-    return {
-        "severity": severity, "code": f"{RUN}.{slug}", "message": message, "where": dict(where or {}),
-        "noticed_by": "", "evidence": {}, "fix": fix,
-    }  # fmt: skip
+    return Reported(severity=severity, code=f"{RUN}.{slug}", message=message, where=dict(where or {}), fix=fix)
 
 
-def unlike_baseline(baseline: Baseline, job: Job) -> dict[str, Any] | None:
+def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:
     """Where its figures say nothing of this job."""
     theirs, ours = (f"{compared.world_size} ranks on {compared.backend}" for compared in (baseline.job, job))
     if theirs == ours:
@@ -46,7 +41,7 @@ def unlike_baseline(baseline: Baseline, job: Job) -> dict[str, Any] | None:
     return run_finding("warn", "baseline", text, "Name a report of a run with as many ranks on the same backend.")
 
 
-def never_came(job: Job, waited_s: float) -> list[dict[str, Any]]:
+def never_came(job: Job, waited_s: float) -> list[Reported]:
     """Ranks that never joined: each, or all in one finding where they are many."""
     came_on = rank_ranges.count(len(job.nodes), "node")
     came = f"{job.world_size - len(job.missing)} of {job.world_size} ranks, on {came_on}, did"
@@ -54,28 +49,28 @@ def never_came(job: Job, waited_s: float) -> list[dict[str, Any]]:
     fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Look at its own output."
     if len(job.missing) <= NAMED_ONE_BY_ONE:
         return [run_finding("fail", "lost", text, fix, {"rank": rank}) for rank in job.missing]
-    return [{**run_finding("fail", "lost", text, fix), "ranks": rank_ranges.to_text(job.missing), "nodes": []}]
+    return [replace(run_finding("fail", "lost", text, fix), ranks=rank_ranges.to_text(job.missing), nodes=[])]
 
 
-def gone(rank: int, job: Job, why: str) -> dict[str, Any]:
+def gone(rank: int, job: Job, why: str) -> Reported:
     """A rank that was lost between checks, or took the run with it."""
     return run_finding("fail", "lost", why, FIXES["lost"], job.where(rank))
 
 
-def no_time(checks: Sequence[str], deadline_s: float) -> dict[str, Any]:
+def no_time(checks: Sequence[str], deadline_s: float) -> Reported:
     """What was not measured has not passed."""
     text = f"no time was left for {', '.join(checks)} within the run's deadline of {deadline_s:.0f} s"
     return run_finding("error", "deadline", text, "Give the run more time (--deadline), or fewer checks (--only).")
 
 
-def stood_still(rank: int | None, job: Job, how: str) -> dict[str, Any]:
+def stood_still(rank: int | None, job: Job, how: str) -> Reported:
     """Not the fault of those that gave up on it."""
     where = job.where(rank) if rank is not None else {}
     fix = "Was it stopped (SIGSTOP, a suspended job), or is its node starved of CPU? See its load."
     return run_finding("error", "stood_still", how, fix, where)
 
 
-def store_lost(why: StoreLost, here: Identity) -> dict[str, Any]:
+def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
     """Which side is sick cannot be seen from here, but for a name that does not resolve and a port that is taken:
     with these the job cannot start either."""
     where = {"node": here.node_name}
@@ -85,7 +80,7 @@ def store_lost(why: StoreLost, here: Identity) -> dict[str, Any]:
             "fail", "rendezvous", f"{why}, expected an address", fix, {**where, "variable": "MASTER_ADDR"}
         )
     if "EADDRINUSE" in str(why):
-        fix = f"See who has it: ss -ltnp 'sport = :{here.master_port}'; end that, or take another MASTER_PORT."
+        fix = f"See which process has it: ss -ltnp 'sport = :{here.master_port}'; end it, or set another MASTER_PORT."
         text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected it free"
         return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
     who = "torchrun's agent" if here.agent_store else "rank 0"
@@ -94,20 +89,19 @@ def store_lost(why: StoreLost, here: Identity) -> dict[str, Any]:
     return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
 
 
-def interrupted(how: str) -> dict[str, Any]:
-    """By a signal, or by the launcher's end."""
-    fix = "See who ended it (scancel, a time limit, Ctrl-C); run it again."
+def interrupted(how: str) -> Reported:
+    fix = "Find out what ended it (scancel, a time limit, Ctrl-C), then run it again."
     return run_finding("error", "interrupted", f"the run was interrupted: {how}", fix)
 
 
-def own_fault(error: Exception) -> dict[str, Any]:
+def own_fault(error: Exception) -> Reported:
     """A bug: it must not cost the other ranks their verdict."""
-    text = f"a fault of preflight itself: {type(error).__name__}: {error}{place_of(error, ENGINE)}"
+    text = f"a fault of preflight itself: {in_one_line(error)}{place_of(error, ENGINE)}"
     found = run_finding("error", "fault", text, "Please report it, with this report.")
-    return {**found, "evidence": {"stack": traceback.format_exc()}}
+    return replace(found, evidence={"stack": traceback.format_exc()})
 
 
-def without_verdict(why: Exception, here: Identity, follower: Participant | None, still_s: float) -> dict[str, Any]:
+def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant | None, still_s: float) -> Reported:
     """Why a rank ends without having heard rank 0's verdict."""
     if still_s >= STILL_S:
         how = f"this supervisor stood still for {still_s:.0f} s, and then {why}"
@@ -120,13 +114,13 @@ def without_verdict(why: Exception, here: Identity, follower: Participant | None
         return run_finding("fail", "lost", text, fix, own_job(here, follower).where(0))
     if here.problems:
         every = "; ".join(f"{name} {what}" for name, what in here.problems)
-        fix = "Mend the launcher's line or script, or use torchrun, which sets them all."
+        fix = "Fix the launcher's command line or script, or use torchrun, which sets them all."
         where = {"node": here.node_name, "variable": here.problems[0][0]}
         return run_finding(
             "fail", "launch", f"this process was started wrongly and could not join: {every}", fix, where
         )
     if isinstance(why, TorchBroken):
-        fix = "Mend it until this works on the node: python -c 'import torch.distributed'"
+        fix = "Repair the installation until this works on the node: python -c 'import torch.distributed'"
         return run_finding(
             "fail", "torch", f"{why}, expected it to work", fix, own_job(here, follower).where(here.rank or 0)
         )
@@ -139,7 +133,7 @@ def without_verdict(why: Exception, here: Identity, follower: Participant | None
     return interrupted(f"rank {here.rank} {why}{and_rank_0}")
 
 
-def own_job(here: Identity, follower: Participant | None) -> Job:
+def own_job(here: LaunchIdentity, follower: Participant | None) -> Job:
     """The job as far as this rank knows it."""
     if follower is not None and follower.job is not None:
         return follower.job

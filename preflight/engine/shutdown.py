@@ -19,19 +19,8 @@ ALL_S = 5.0
 """How long node 0, which serves the store, waits for everybody's farewell."""
 
 
-def content(
-    run_id: str, attempt: str, job: Job, living: list[int], exit_code: int, sentence: str, command: list[str]
-) -> dict[str, Any]:
-    """What all ranks need for their end. `living` are those whose farewell is waited for; `attempt` tells a
-    restart's farewells from the first ones; a restart of the same `command` says it again."""
-    return {
-        "event": "verdict", "step": 0, "run": run_id, "attempt": attempt, "job": job.to_json(),
-        "living": living, "exit_code": exit_code, "sentence": sentence, "command": command,
-    }  # fmt: skip
-
-
 def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
-    """For all ranks, and for a restart of this job; where the store is gone nobody can be told."""
+    """For all ranks, and for a restart of this job; where the store is gone none can be told."""
     with contextlib.suppress(StoreLost):
         for key in (store_keys.now(verdict["run"]), store_keys.last_verdict(call)):
             loop.request("put", key=key, value=json.dumps(verdict))

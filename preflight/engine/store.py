@@ -4,7 +4,7 @@ import time
 
 from preflight.engine.child import Child
 from preflight.engine.event_loop import EventLoop
-from preflight.engine.identity import Identity
+from preflight.engine.identity import LaunchIdentity
 from preflight.engine.store_client import StoreClient, StoreLost, host_store
 from preflight.sdk import reachability, tcp
 
@@ -14,7 +14,7 @@ CAUSE_S = 2.0
 """For an answer, when it is asked why the store was not reached."""
 
 
-def serve(loop: EventLoop, here: Identity, window_s: float) -> Child | None:
+def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | None:
     """On rank 0, where the launcher serves no store: the process that does. Raises StoreLost."""
     host, port = here.master_addr, here.master_port
     if not host or not port:
@@ -40,7 +40,7 @@ def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> N
         raise StoreLost(f"the store cannot be served at port {port}: {message['error']}")
 
 
-def connect(loop: EventLoop, here: Identity, window_s: float) -> None:
+def connect(loop: EventLoop, here: LaunchIdentity, window_s: float) -> None:
     """`loop.store` becomes a client of the store. Raises StoreLost."""
     host, port = here.master_addr, here.master_port
     assert host and port, "serve() has looked"

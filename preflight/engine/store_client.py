@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from preflight.core.exceptions import in_one_line
 from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
@@ -28,7 +29,7 @@ SERVE_S = 30.0
 
 
 def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":
-    """A client, or with `is_master` the server, that waits for nobody. Raises torch's DistError."""
+    """A client, or with `is_master` the server, that waits for no worker. Raises torch's DistError."""
     from torch import distributed as dist
 
     try:  # torch would try for the whole timeout, and then not say why
@@ -50,17 +51,12 @@ def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
             if key:
                 store.set(key, value)
         except Exception as error:
-            channel.send_all({"error": f"{type(error).__name__}: {first_line(error)}"})
+            channel.send_all({"error": in_one_line(error)})
             return
         channel.send_all({"port": store.port})
         channel.wait()
 
     return serve
-
-
-def first_line(error: BaseException) -> str:
-    """An exception's text without the C++ backtrace that torch appends."""
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 def carry(host: str, port: int, connect_s: float, lifeline: int) -> Serve:
@@ -73,7 +69,7 @@ def carry(host: str, port: int, connect_s: float, lifeline: int) -> Serve:
         try:
             store = connect(host, port, connect_s)
         except Exception as error:
-            channel.send_all({"id": 0, "error": f"{type(error).__name__}: {first_line(error)}"})
+            channel.send_all({"id": 0, "error": in_one_line(error)})
             return
         channel.send_all({"id": 0, "ok": True})
         while True:
@@ -104,11 +100,7 @@ def _answer(store: "TCPStore", request: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"value": _OPERATIONS[request["do"]](store, request)}
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {first_line(error)}"}
-
-
-def _put(store: "TCPStore", request: dict[str, Any]) -> None:
-    store.set(request["key"], request["value"])
+        return {"error": in_one_line(error)}
 
 
 def _put_once(store: "TCPStore", request: dict[str, Any]) -> None:
@@ -120,10 +112,6 @@ def _append(store: "TCPStore", request: dict[str, Any]) -> int:
     index = store.add(request["key"], 1)
     store.set(f"{request['key']}/{index}", request["value"])
     return int(index)
-
-
-def _count(store: "TCPStore", request: dict[str, Any]) -> int:
-    return int(store.add(request["key"], 0))
 
 
 def _fetch(store: "TCPStore", request: dict[str, Any]) -> list[str | None]:
@@ -140,10 +128,10 @@ def _delete(store: "TCPStore", request: dict[str, Any]) -> None:
 
 
 _OPERATIONS: dict[str, Callable[["TCPStore", dict[str, Any]], Any]] = {
-    "put": _put,
+    "put": lambda store, request: store.set(request["key"], request["value"]),
     "put_once": _put_once,
     "append": _append,
-    "count": _count,
+    "count": lambda store, request: int(store.add(request["key"], 0)),
     "fetch": _fetch,
     "delete": _delete,
 }
@@ -174,7 +162,6 @@ class StoreClient:
         self.lost: str | None = None
 
     def connected(self) -> None:
-        """Waits for the connection."""
         self._await(0, self._connect_s + 1.0, "could not be reached")
 
     def request(self, do: str, **arguments: Any) -> Any:
@@ -186,7 +173,7 @@ class StoreClient:
         return self._await(self._next, self.patience_s, "did not answer").get("value")
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """A request whose answer nobody waits for."""
+        """A request without an answer."""
         if not self.lost:
             self.child.channel.send({"id": 0, "do": do, **arguments})
 
@@ -215,6 +202,5 @@ class StoreClient:
         raise StoreLost(self.lost)
 
     def end(self) -> None:
-        """Ends the child."""
         self.child.end()
         os.close(self._hold)

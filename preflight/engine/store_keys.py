@@ -1,6 +1,6 @@
 """Every key of the store that a run writes: the table in docs/design.md, as code.
 
-`run` is the run's id. A log is a key of its own and one for each entry (event_loop.Log).
+`run` is the run's id. A log is a key of its own and one for each entry (event_loop.StoreLog).
 """
 
 

@@ -20,17 +20,13 @@ from preflight.engine import identity, shutdown, store, store_keys, worker
 from preflight.engine.child import Child, adopt_orphans
 from preflight.engine.child import children as own_children
 from preflight.engine.event_loop import EventLoop, Interrupted
-from preflight.engine.identity import Identity
+from preflight.engine.identity import LaunchIdentity
 from preflight.engine.leader import Leader
 from preflight.engine.membership import Membership, hello
 from preflight.engine.memory_store import MemoryStore
 from preflight.engine.participant import NoCoordinator, Participant, await_welcome
 from preflight.engine.process_group import GroupMaker, TorchBroken, import_torch
-from preflight.engine.run_findings import (
-    own_job,
-    run_result,
-    without_verdict,
-)
+from preflight.engine.run_findings import own_job, run_result, without_verdict
 from preflight.engine.store_client import StoreLost
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import DumpFile
@@ -44,7 +40,7 @@ WRITE_S = 20.0
 
 
 @dataclass(frozen=True)
-class Task:
+class RunOptions:
     """What the command line asked for."""
 
     request: Request
@@ -58,10 +54,10 @@ class Task:
 class Supervisor:
     """One rank's whole run."""
 
-    def __init__(self, task: Task, here: Identity, environ: Mapping[str, str]) -> None:
+    def __init__(self, task: RunOptions, here: LaunchIdentity, environ: Mapping[str, str]) -> None:
         self.task, self.here = task, here
         self.environ = dict(environ)
-        self.scrub = Scrubber(environ)
+        self.scrub = Scrubber({**environ, **task.request.settings})
         self.nonce = uuid.uuid4().hex
         self.started_at = time.time()
         self.loop = EventLoop(task.deadline_s, here.parent)
@@ -81,7 +77,6 @@ class Supervisor:
     # From here to the end of the process
 
     def run(self) -> NoReturn:
-        """Never returns."""
         exit_code = 3
         try:
             exit_code = self._run()
@@ -126,7 +121,8 @@ class Supervisor:
         store.connect(self.loop, self.here, self.window_s)
 
     def new_slot(self, run_id: str, job: Job, settings: Mapping[str, str]) -> WorkerSlot:
-        """This rank's worker of the run, not started yet."""
+        """This rank's worker of the run, not started yet. `settings`: rank 0's."""
+        self.scrub = Scrubber({**self.environ, **settings})
         if job.backend == "nccl":
             self.run_folder = tempfile.mkdtemp(prefix="preflight-")
         rank = self.here.rank or 0
@@ -149,19 +145,19 @@ class Supervisor:
         return child
 
     def _spared(self) -> set[int]:
-        children = [self._store_host, self.loop.store.child if self.loop.store else None]
-        return {child.pid for child in children if child is not None} | self.loop.errand_pids() | self._not_ours
+        hosts = [self._store_host] if self._store_host else []
+        return {child.pid for child in (*hosts, *self.loop.children())} | self._not_ours
 
     # Every rank but 0
 
     def _follow(self) -> int:
         wait_s = self.window_s + 10.0
-        welcome = await_welcome(self.loop, self.here, self.nonce, wait_s)
+        run_id, place = await_welcome(self.loop, self.here, self.nonce, wait_s)
         self.loop.world_size = self.here.world_size
-        rank = self.here.rank if welcome.place == "member" else None
+        rank = self.here.rank if place == "member" else None
         if rank is not None:
-            self.loop.beat_key = store_keys.beat(welcome.run_id, rank)
-        self.follower = Participant(self.loop, rank, self.nonce, welcome.run_id, partial(self.new_slot, welcome.run_id))
+            self.loop.beat_key = store_keys.beat(run_id, rank)
+        self.follower = Participant(self.loop, rank, self.nonce, run_id, partial(self.new_slot, run_id))
         verdict = self.follower.run()
         return self.part(verdict, self.follower.rank)
 
@@ -224,6 +220,6 @@ class Supervisor:
         return int(made["exit_code"])
 
 
-def run(task: Task) -> NoReturn:
+def run(task: RunOptions) -> NoReturn:
     """The rank that this process's environment names, to its exit. Raises UsageError."""
     Supervisor(task, identity.from_environ(os.environ), os.environ).run()

@@ -9,7 +9,7 @@ from typing import Any
 
 from preflight.check import Context, Job, Level, NotApplicable, Skip
 from preflight.core import facts
-from preflight.core.exceptions import first_words, out_of_a_collective, place_of
+from preflight.core.exceptions import in_one_line, out_of_a_collective, place_of
 from preflight.core.outcome import LOG_TAIL
 from preflight.core.secrets import Scrubber
 from preflight.engine.breadcrumb import Breadcrumb
@@ -111,7 +111,7 @@ def _measure(
         in_collective = page.inside_collective() or cause is not None
         answer = {
             "kind": "raised",
-            "reason": f"{type(error).__name__}: {first_words(error)}{where}",
+            "reason": f"{in_one_line(error)}{where}",
             "stack": traceback.format_exc(),
             "in_collective": in_collective,
         }

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.core.outcome import Outcome
-from preflight.engine.child import Child, end_orphans, state_of, wait_channel_of
+from preflight.engine.child import Child, end_orphans, wait_channel_of
+from preflight.sdk.files import state_of
 
 NewWorker = Callable[[int], Child]
 """Makes the worker of a generation."""
@@ -107,7 +108,6 @@ class WorkerSlot:
         return self._order["deadline_s"] - self._seconds() if self.busy else float("inf")
 
     def take_facts(self, name: str) -> str:
-        """The text of the facts of the last outcome."""
         return self._facts.pop(name)
 
     def doing(self) -> str | None:
@@ -145,7 +145,7 @@ class WorkerSlot:
         return replace(outcome, reason=f"ended {how}", signal=how.removeprefix("by ") if status < 0 else None)
 
     def _timed_out(self, worker: Child) -> Outcome:
-        state = state_of(worker.pid)
+        state = state_of(worker.pid) or None
         asleep_in = wait_channel_of(worker.pid) if state == "D" else None
         worker.dump_stack()
         worker.write_dump()

@@ -132,7 +132,7 @@ def from_row(evidence: Evidence, row: Signature) -> Candidate:
     return Candidate(
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
-        fix=_fill(row.fix, first), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
+        fix=first.fill(row.fix), severity=row.severity, count=kept.count, rows=frozenset({row.name}),
     )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def _sentences(matches: Sequence[Match]) -> list[str]:
     speakers: dict[str, list[Line]] = {}
     known: set[Any] = set()
     for match in matches:
-        text = _fill(match.signature.says, match)
+        text = match.fill(match.signature.says)
         pair = {match.groups.get("rank"), match.groups.get("peer_rank")} - {None}
         key = (match.signature.says, frozenset(pair)) if len(pair) == 2 else text
         if key not in known:
@@ -159,16 +159,6 @@ def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
         who = "" if {"rank", "ranks", "node"} & {*text.split()} else describe_sources(lines)
         yield text if who in ("", before) else f"{who}: {text}"
         before = who
-
-
-def _fill(text: str, match: Match) -> str:
-    """A group without a value becomes "?"."""
-    return text.format_map(_Groups(match.groups))
-
-
-class _Groups(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "?"
 
 
 def describe_sources(lines: Sequence[Line], unknown: str = "") -> str:

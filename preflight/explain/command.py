@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from preflight.core import rank_ranges, words
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
@@ -105,7 +106,7 @@ def explain_paths(
     broken = [skipped for skipped in unread if skipped.broken]
     if not about["files"] and not findings:
         findings = [_unreadable("nothing could be read, expected a log, a dump or a report", unread, FIX_NOTHING_READ)]
-    elif broken and not any(finding["severity"] == "fail" for finding in findings):  # the cause may be there
+    elif broken and not any(finding.severity == "fail" for finding in findings):  # the cause may be there
         text = "no failure was found, but files that may show one could not be read"
         findings = [_unreadable(text, broken, FIX_NOT_ALL_READ), *findings]
     return _report(findings, about, evidence.job(), list(paths), time.monotonic() - began)
@@ -137,7 +138,7 @@ def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidat
 
 
 def _report(
-    findings: list[dict[str, Any]], about: dict[str, Any], job: Job, command: list[str], seconds: float
+    findings: list[Reported], about: dict[str, Any], job: Job, command: list[str], seconds: float
 ) -> report.Report:
     summary = read_words(about) + ": nothing wrong found" * (not findings)
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -152,14 +153,14 @@ def _report(
     return cleaned
 
 
-def _finding(cause: Candidate) -> dict[str, Any]:
-    return {
-        "severity": cause.severity,
-        "code": cause.slug if "." in cause.slug else f"{reports.FAMILY}{cause.slug}",
-        "message": cause.message,
-        "where": {key: value for key, value in cause.where.items() if value not in (None, "")},
-        "noticed_by": rank_ranges.to_text(cause.ranks),
-        "evidence": {
+def _finding(cause: Candidate) -> Reported:
+    return Reported(
+        severity=cause.severity,
+        code=cause.slug if "." in cause.slug else f"{reports.FAMILY}{cause.slug}",
+        message=cause.message,
+        where={key: value for key, value in cause.where.items() if value not in (None, "")},
+        noticed_by=rank_ranges.to_text(cause.ranks),
+        evidence={
             "confidence": cause.confidence,
             "lines": [
                 {"file": line.file, "line": line.number, "text": console.cut(line.raw.strip(), console.QUOTED)}
@@ -167,14 +168,12 @@ def _finding(cause: Candidate) -> dict[str, Any]:
             ],
             "also": [{"file": file, "text": text} for file, text in cause.quotes],
         },
-        "fix": cause.fix,
-    }
+        fix=cause.fix,
+    )
 
 
-def _unreadable(text: str, unread: Sequence[Unread], fix: str) -> dict[str, Any]:
+def _unreadable(text: str, unread: Sequence[Unread], fix: str) -> Reported:
     files = words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
     message = f"{text}: {files or 'the folders hold no log'}"
-    return {
-        "severity": "error", "code": reports.UNREADABLE, "message": message, "where": {}, "noticed_by": "",
-        "evidence": {"confidence": "high", "lines": [], "also": []}, "fix": fix,
-    }  # fmt: skip
+    evidence = {"confidence": "high", "lines": [], "also": []}
+    return Reported(severity="error", code=reports.UNREADABLE, message=message, evidence=evidence, fix=fix)

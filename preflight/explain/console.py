@@ -4,9 +4,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 
 from preflight.core import rank_ranges
+from preflight.core.finding import Reported
 from preflight.results import console
 from preflight.results.report import Report, findings
 
@@ -30,13 +31,13 @@ def lines(report: Report, width: int = console.WIDTH) -> list[str]:
     return [*text_lines, "", *_unread(report), _verdict(report)]
 
 
-def _finding_lines(finding: dict[str, Any], width: int) -> list[str]:
+def _finding_lines(finding: Reported, width: int) -> list[str]:
     quoted = [f"      > {quote}" for quote in console.quotes(finding)[:SHOWN]]
-    if finding["severity"] == "info":  # a consequence: its sentence says who, and the fix is above
-        text_lines = console.finding_lines({**finding, "noticed_by": ""}, width)
+    if finding.severity == "info":  # a consequence: its sentence says who, and the fix is above
+        text_lines = console.finding_lines(replace(finding, noticed_by=""), width)
         return [*text_lines[: _fix(text_lines)], *(cut(quote, width * FURTHER) for quote in quoted[:1])]
     text_lines = console.finding_lines(finding, width)
-    sure = [f"      confidence: {finding['evidence']['confidence']}"] * (finding["severity"] != "error")
+    sure = [f"      confidence: {finding.evidence['confidence']}"] * (finding.severity != "error")
     shown = [cut(quote, width * (FURTHER if number else DECIDING)) for number, quote in enumerate(quoted)]
     return [*text_lines[: _fix(text_lines)], *sure, *shown, *text_lines[_fix(text_lines) :]]
 
@@ -62,9 +63,9 @@ def _unread(report: Report) -> list[str]:
 
 def _verdict(report: Report) -> str:
     first = next(findings(report), None)
-    slow = first is not None and first["code"] == "explain.degraded_path"
+    slow = first is not None and first.code == "explain.degraded_path"
     meaning = {
-        "fail": f"most probably {first['code']}, confidence {first['evidence']['confidence']}" if first else "",
+        "fail": f"most probably {first.code}, confidence {first.evidence['confidence']}" if first else "",
         "warn": "nothing failed, but it runs slower than it could"
         if slow
         else "something is wrong; no failure was found",
@@ -84,16 +85,16 @@ def markdown(report: Report) -> str:
     ]
     for finding in findings(report):
         who = _words(console.culprit(finding))
-        text_lines += [f"## {finding['severity']}: `{finding['code']}`{f', {who}' if who else ''}", ""]
-        text_lines += [_words(finding["message"]), ""]
-        text_lines += [f"Confidence: {finding['evidence']['confidence']}.", ""] * (
-            finding["severity"] not in ("info", "error")
+        text_lines += [f"## {finding.severity}: `{finding.code}`{f', {who}' if who else ''}", ""]
+        text_lines += [_words(finding.message), ""]
+        text_lines += [f"Confidence: {finding.evidence['confidence']}.", ""] * (
+            finding.severity not in ("info", "error")
         )
         quoted = [line.replace("```", "'''") for line in console.quotes(finding)]
         text_lines += ["```text", *quoted, "```", ""] * bool(quoted)
-        if finding["noticed_by"] and finding["severity"] != "info":
-            text_lines += [f"Noticed by ranks {finding['noticed_by']}, which are not to blame.", ""]
-        text_lines += [] if finding["severity"] == "info" else [f"Fix: {_words(finding['fix'])}", ""]
+        if finding.noticed_by and finding.severity != "info":
+            text_lines += [f"Noticed by ranks {finding.noticed_by}, which are not to blame.", ""]
+        text_lines += [] if finding.severity == "info" else [f"Fix: {_words(finding.fix)}", ""]
     return "\n".join([*text_lines, *(_words(skipped) for skipped in _unread(report)), _verdict(report), ""])
 
 

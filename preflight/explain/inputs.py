@@ -240,7 +240,7 @@ def _kind_of_json(read: dict[str, Any]) -> str:
 
 def _parsed(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=float)  # int() refuses 5,000 digits
     except (ValueError, RecursionError):
         return None
 

@@ -1,7 +1,7 @@
 """What preflight knows about failure logs: causes and signatures, from the TOML files in `signatures/`.
 
 `causes.toml` says what a slug means and how to fix it. The other files hold signatures: forms of lines that show a
-cause. A new one needs no Python, only a row.
+cause. A new one needs no Python, only a row. `preflight explain` asks the whole `book`, comm.init the `live_book`.
 """
 
 import functools
@@ -22,6 +22,7 @@ WARN = "WARN"
 """The word of rows for NCCL warnings that match no other row: their `place` shows their subject."""
 SHAPES = 20_000
 """Cached shapes (lines without digits), with the rows that may fit."""
+_ROW, _LIVE = "[[signature]]", "\nlive = "
 _POINTER = re.compile("0x[0-9a-f]+")
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 
@@ -37,6 +38,20 @@ class Cause:
     """fail, or warn."""
     seen_by: tuple[str, ...] = ()
     """Codes of live checks that find the same, to merge a report with a log; "gpu.nvlink.*": any of that check."""
+
+
+@dataclass(frozen=True)
+class LiveFinding:
+    """What a live check finds where a failed rank's log has such a line."""
+
+    code: str
+    """ "comm.init.open_files"."""
+    variable: str = ""
+    """May be the reason: it is named where NCCL says it has read it."""
+    sure: bool = False
+    """NCCL prints the line only where the variable is set, and does not say that it has read it."""
+    or_victim: bool = False
+    """A rank that lost a peer may print it, too: it counts where no rank died or names another cause."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,13 @@ class Signature:
     """One of many consecutive lines is enough: for progress bars."""
     example: str
     near_miss: str
+    live: LiveFinding | None
+    """None: a live check does not ask for it."""
+
+
+class _Groups(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,10 @@ class Match:
     line: Line
     groups: Mapping[str, str]
     """Groups with a value."""
+
+    def fill(self, text: str) -> str:
+        """`text` with its {groups}; one without a value becomes "?"."""
+        return text.format_map(_Groups(self.groups))
 
 
 class Book:
@@ -156,15 +182,29 @@ def book() -> Book:
     """From the package's own files. Raises ValueError, with file and row, for a malformed one."""
     causes: dict[str, Cause] = {}
     signatures: list[Signature] = []
-    folder = resources.files(__package__) / "signatures"
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if not file.name.endswith(".toml"):
-            continue
-        read = tomllib.loads(file.read_text(encoding="utf-8"))
+    for name, text in _files():
+        read = tomllib.loads(text)
         causes |= {slug: _cause(slug, row) for slug, row in read.get("cause", {}).items()}
-        signatures += [signature(row, file.name) for row in read.get("signature", [])]
+        signatures += [signature(row, name) for row in read.get("signature", [])]
     check(causes, signatures)
     return Book(causes, signatures)
+
+
+@functools.cache
+def live_book() -> Book:
+    """The rows with `live`, without causes. The others, twelve times as many, are neither parsed nor compiled."""
+    rows = []
+    for name, text in _files():
+        live = "".join(_ROW + row for row in text.split(_ROW) if _LIVE in row)
+        rows += [signature(row, name) for row in tomllib.loads(live).get("signature", [])]
+    return Book({}, rows)
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    """(name, text) of the TOML files."""
+    for file in sorted((resources.files(__package__) / "signatures").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            yield file.name, file.read_text(encoding="utf-8")
 
 
 def _cause(slug: str, row: Mapping[str, Any]) -> Cause:
@@ -198,8 +238,9 @@ def signature(row: Mapping[str, Any], file: str) -> Signature:
             rarely=row.get("rarely", False),
             example=row["example"],
             near_miss=row["near_miss"],
+            live=LiveFinding(**row["live"]) if "live" in row else None,
         )
-    except (KeyError, ValueError, re.error) as error:
+    except (KeyError, TypeError, ValueError, re.error) as error:
         raise ValueError(f"{file}: {row.get('name', 'a row without a name')}: {error}") from None
 
 

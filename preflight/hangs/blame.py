@@ -8,11 +8,13 @@ Only when no rank explains them do exceptions stand for themselves.
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from preflight.check import Scope, Severity
 from preflight.core import rank_ranges
 from preflight.core.exceptions import is_the_authors, printed_frames
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
 from preflight.hangs import desync
@@ -21,16 +23,16 @@ FIXES = {
     "lost": "Look at that rank's own output and at its node (ssh, dmesg); leave the node out if it is gone.",
     "crashed": "See its stack and log (--report DIR, in DIR/logs), or run it alone: --only {check}.",
     "raised": "See its stack (--report DIR, in DIR/logs), or run it alone: --only {check}.",
-    "bad_facts": "Mend the check: facts are JSON's types, at most 1 MiB, without NaN.",
+    "bad_facts": "Fix the check: facts are JSON's types, at most 1 MiB, without NaN.",
     "timed_out": "See its stack for where it waits (--report DIR, in DIR/logs).",
     "cut_short": "Give the run more time (--deadline), or fewer checks (--only).",
     "links": "Look at the links between these ranks (network, firewall, NVLink), then at the stacks (--report DIR).",
     "slow": "Nothing hangs: compare its speed with an earlier run of this job, and see what else runs on the nodes.",
     "own_fault": "A fault of preflight, not of the machine: please report it with that rank's output.",
-    "stopped": "Somebody stopped this process (SIGSTOP, a debugger, a job suspension): find out who, then run again.",
+    "stopped": "Something stopped this process (SIGSTOP, a debugger, a suspended job): find out what, then run again.",
     "out_of_step": (
-        "Find where this rank takes another way than the others (a condition on the rank, uneven data, other code or "
-        "settings on its node): its stack and last collectives are in DIR/logs (--report DIR)."
+        "Find where this rank goes a different way (a condition on the rank, uneven data, different code or settings "
+        "on its node): its stack and last collectives are in DIR/logs (--report DIR)."
     ),
     "uninterruptible": "It waits in the kernel for a device or a file system: see dmesg on the node; reboot it.",
 }
@@ -39,8 +41,8 @@ FIXES = {
 STATES = {"T": ": the process is stopped", "t": ": the process is stopped", "Z": ": the process is a zombie"}
 
 
-def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
-    """The engine's findings for one check, worst first, as the report holds them."""
+def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job) -> list[Reported]:
+    """The engine's findings for one check, worst first."""
     bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
     if scope is Scope.WORLD and _all_at_work(outcomes):
         return [_too_slow(check, outcomes)]
@@ -52,7 +54,7 @@ def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job
         dragged = {rank for rank, outcome in bad.items() if outcome.kind == "lost" and outcome.aborted}
         told = {rank: message(bad[rank]) for rank in set(bad) - dragged}
     victims = set(bad) - set(told)
-    if not told:  # nobody explains them: they stand for themselves
+    if not told:  # no rank explains them: they stand for themselves
         if parted:
             return [_parted(check, bad, outcomes, parted[0])]
         if _all_wait(bad):
@@ -64,14 +66,12 @@ def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job
     ]
 
 
-def with_judged(
-    found: list[dict[str, Any]], judged: list[dict[str, Any]], *, judges_failures: bool
-) -> list[dict[str, Any]]:
+def with_judged(found: list[Reported], judged: list[Reported], *, judges_failures: bool) -> list[Reported]:
     """The engine's findings and judge()'s of one check. Where it judges failures and has found a cause, that stands
     first, and what the engine cannot explain is its consequence, which the outcomes tell."""
-    if not judges_failures or not any(finding["severity"] == Severity.FAIL for finding in judged):
+    if not judges_failures or not any(finding.severity == Severity.FAIL for finding in judged):
         return found + judged
-    return judged + [finding for finding in found if finding["where"]]
+    return judged + [finding for finding in found if finding.where]
 
 
 def _told_together(
@@ -144,7 +144,7 @@ def _left_the_others_waiting(outcome: Outcome) -> bool:
 
 def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
     """The few ranks in an earlier collective than the others, or in another operation or shape. Where few are ahead,
-    they may have left one out, or rightly be done with it (who broadcasts is): nobody is named."""
+    they may have left one out, or rightly be done with it (the root of a broadcast is): no rank is named."""
     seen = {rank: outcome.collective for rank, outcome in bad.items() if outcome.collective and _is_inside(outcome)}
     numbers = {collective["number"] for collective in seen.values()}
     if len(numbers) > 1:
@@ -191,8 +191,8 @@ def _all_at_work(outcomes: Mapping[int, Outcome]) -> bool:
     )
 
 
-def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
-    """One finding, in which nobody is to blame."""
+def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> Reported:
+    """One finding without a culprit."""
     first = next(iter(outcomes.values()))
     entered = [group["entered"] for outcome in outcomes.values() for group in outcome.recorded or () if group["world"]]
     message = (
@@ -200,34 +200,32 @@ def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
         f"entered {max(entered, default=0):,} collectives, and none waited long for another"
     )
     severity = Severity.ERROR if first.cut_short else Severity.FAIL
-    return _as_json(check, severity, "timed_out", message, {}, set(), FIXES["cut_short" if first.cut_short else "slow"])
+    return _reported(check, severity, "timed_out", message, set(), FIXES["cut_short" if first.cut_short else "slow"])
 
 
 def _seconds(outcome: Outcome) -> str:
     return f"{outcome.seconds:.0f} s" if outcome.seconds >= 10 else f"{outcome.seconds:.1f} s"
 
 
-def _parted(
-    check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], parted: desync.Desync
-) -> dict[str, Any]:
+def _parted(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], parted: desync.Desync) -> Reported:
     """Both sides, where no majority tells which of them is right."""
     if parted.held:
         kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
         message = f"{parted.describe_held()}; expected all to leave it"
-        return _as_json(check, Severity.FAIL, kind, message, {}, set(bad), FIXES["links"])
+        return _reported(check, Severity.FAIL, kind, message, set(bad), FIXES["links"])
     message = (
         f"the ranks are out of step: {parted.describe_sides(outcomes)}; expected the same calls on all ranks; "
         "no majority shows which side is wrong"
     )
     fix = (
         "Compare both sides' stacks and last collectives (--report DIR, in DIR/logs): a condition on the rank, uneven "
-        "data, other code or settings on one node."
+        "data, different code or settings on one node."
     )
-    return _as_json(check, Severity.FAIL, "out_of_step", message, {}, set(bad), fix)
+    return _reported(check, Severity.FAIL, "out_of_step", message, set(bad), fix)
 
 
-def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
-    """One finding without a culprit: honest where nothing tells who it is."""
+def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> Reported:
+    """One finding without a culprit: nothing tells which rank it is."""
     first = next(iter(bad.values()))
     why = f" ({first.reason})" if first.reason else ""
     kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
@@ -244,17 +242,18 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
             "Look at the network between the nodes (firewall, routes, MTU), then at the stacks "
             "(--report DIR, in DIR/logs)."
         )
-    return _as_json(check, Severity.FAIL, kind, message, {}, set(bad), fix)
+    return _reported(check, Severity.FAIL, kind, message, set(bad), fix)
 
 
 def _finding(
     check: str, scope: Scope, rank: int, outcome: Outcome, told: str, victims: set[int], job: Job, *, is_odd: bool
-) -> dict[str, Any]:
+) -> Reported:
     slug = "raised" if outcome.kind == "skipped" else (outcome.slug or outcome.kind)
     slug, fix = ("out_of_step", "out_of_step") if is_odd else (slug, _fix_for(outcome, slug))
     severity = Severity.FAIL if is_odd else _severity(scope, outcome)
     evidence = {"doing": outcome.doing} if outcome.doing else {}
-    return _as_json(check, severity, slug, told, job.where(rank), victims, FIXES[fix], evidence)
+    reported = _reported(check, severity, slug, told, victims, FIXES[fix])
+    return replace(reported, where=job.where(rank), evidence=evidence)
 
 
 def _severity(scope: Scope, outcome: Outcome) -> Severity:
@@ -310,22 +309,6 @@ def waits_at(stack: str) -> str:
     return f" at {os.path.basename(path)} line {line} in {function}"
 
 
-def _as_json(
-    check: str,
-    severity: Severity,
-    slug: str,
-    text: str,
-    where: Mapping[str, Any],
-    victims: set[int],
-    fix: str,
-    evidence: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    return {
-        "severity": str(severity),
-        "code": f"{check}.{slug}",
-        "message": text,
-        "where": dict(where),
-        "noticed_by": rank_ranges.to_text(victims),
-        "evidence": dict(evidence or {}),
-        "fix": fix.replace("{check}", check),
-    }
+def _reported(check: str, severity: Severity, slug: str, text: str, victims: set[int], fix: str) -> Reported:
+    noticed_by, fix = rank_ranges.to_text(victims), fix.replace("{check}", check)
+    return Reported(severity=severity, code=f"{check}.{slug}", message=text, noticed_by=noticed_by, fix=fix)

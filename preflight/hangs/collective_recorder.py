@@ -2,7 +2,7 @@
 the worker, and written where its supervisor reads them after the worker's death.
 
 The thread sleeps in one system call until the check has used most of its deadline, or the supervisor asks. Where native
-code holds the GIL, or the process is stopped, nothing is written: nobody waits for it longer than ANSWER_S.
+code holds the GIL, or the process is stopped, nothing is written: no process waits for it longer than ANSWER_S.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ CALLS, GROUPS = 16, 32
 BUFFER = 512
 """Entries of the recorder, where the user has not said how many: torch's own 2,000 take 0.2 s to be written as JSON."""
 BUFFER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""The second is the older name, of which a newer torch complains (FlightRecorder.hpp)."""
+"""The second is the older name, about which a newer torch complains (FlightRecorder.hpp)."""
 STUCK_S = 1.0
 """A call that is not over is stuck after so long; in a job that is only slow each waits less for the others. (The
 records of two ranks are not taken at the same moment: without this one of them always seems to be behind.)"""
@@ -90,7 +90,6 @@ class DumpFile:
     # In the supervisor
 
     def forget(self) -> None:
-        """Before a new check."""
         self._read_from = self._size()
 
     def ask(self, within_s: float = ANSWER_S) -> None:
@@ -267,7 +266,6 @@ def _came_of(error: BaseException) -> str:
 
 
 def _unfinished() -> int:
-    """Calls that are not marked as over."""
     return sum(not _is_over(entry) for entry in _dump())
 
 

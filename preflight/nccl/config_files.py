@@ -13,14 +13,14 @@ LARGEST = 1 << 20
 """Bytes of a file that are read: they have a few lines."""
 
 
-class Setting(TypedDict):
+class FileSetting(TypedDict):
     value: str
     origin: str
     """The file's path."""
 
 
 class Conf(TypedDict):
-    settings: dict[str, Setting]
+    settings: dict[str, FileSetting]
     """What the files add: the first file that names a variable wins, and the environment over all of them."""
     odd_lines: list[tuple[str, int, str]]
     """(file, line, name) of lines that NCCL takes for another variable than was meant."""

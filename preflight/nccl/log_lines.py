@@ -100,7 +100,7 @@ def _warn(message: str, found: Lines) -> None:
 
 
 def _count(way: Way, found: Lines, is_local: Callable[[int, int], bool] | None) -> None:
-    local = not way.name.startswith("NET/") if is_local is None else is_local(way.one, way.other)
+    local = not way.name.startswith("NET/") if is_local is None else is_local(way.rank, way.peer_rank)
     ways = found["ways"]["node" if local else "net"]
     ways[way.name] = ways.get(way.name, 0) + 1
     if way.card is not None and not local:

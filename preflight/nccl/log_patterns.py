@@ -26,8 +26,8 @@ class Channels(TypedDict):
 class Way(NamedTuple):
     """One connection."""
 
-    one: int
-    other: int
+    rank: int
+    peer_rank: int
     """Ranks of the communicator."""
     name: str
     """P2P/CUMEM, P2P/IPC, P2P/direct, P2P/indirect, P2P/MNNVL, SHM, NET/IB, NET/IB/GDRDMA, NET/Socket, ..."""
@@ -47,13 +47,13 @@ def way_of(message: str) -> Way | None:
     match = _WAY.match(message)
     if match is None:
         return None
-    one, other, rest = int(match[1]), int(match[2]), message[match.end() :]
+    rank, peer_rank, rest = int(match[1]), int(match[2]), message[match.end() :]
     net, p2p = _NET.match(rest), _P2P.match(rest)
     if net:
-        return Way(one, other, f"NET/{net[1]}{net[3] or ''}", int(net[2]))
+        return Way(rank, peer_rank, f"NET/{net[1]}{net[3] or ''}", int(net[2]))
     if p2p:
-        return Way(one, other, f"P2P/{p2p[1]}", None)
-    return Way(one, other, "SHM", None) if rest.startswith("SHM") else None
+        return Way(rank, peer_rank, f"P2P/{p2p[1]}", None)
+    return Way(rank, peer_rank, "SHM", None) if rest.startswith("SHM") else None
 
 
 def _version(match: re.Match[str], found: Any) -> None:

@@ -1,8 +1,6 @@
 """preflight.toml: a run's settings in a file, read only where `--config` names it."""
 
 import os
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from preflight.errors import UsageError, near_misses
 from preflight.planning.plan import LONGEST_S, SHORTEST_S
 from preflight.planning.policy import Waiver
 from preflight.planning.registry import RENAMED, Source, load
+from preflight.sdk.probe import NoReply, Probe
 
 LARGEST = 1 << 20
 """Bytes."""
@@ -53,28 +52,23 @@ def read(path: str) -> Config:
         raise UsageError(f"{path}: {error}", everywhere=error.everywhere) from None
 
 
-_PRINT = """
-import sys
-try:
-    with open(sys.argv[1], "rb") as file:
-        sys.stdout.buffer.write(file.read(int(sys.argv[2])))
-except OSError as error:
-    sys.exit(error.strerror)
-"""
-
-
 def _text(path: str) -> str:
-    """By another process: the file system may be dead."""
-    command = [sys.executable, "-I", "-S", "-c", _PRINT, path, str(LARGEST)]
-    head = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """By another process: the file system may be dead. Raises UsageError, and UnicodeDecodeError."""
+    with Probe({"reading": _read}) as probe:
+        reply = probe.ask("reading", path, deadline_s=READ_S)
+    if isinstance(reply, NoReply) or "error" in reply.value:
+        why = reply.text if isinstance(reply, NoReply) else reply.value["error"]
+        raise UsageError(f"cannot be read ({why})", everywhere=False)
+    return str(reply.value["latin-1"]).encode("latin-1").decode()
+
+
+def _read(path: str) -> dict[str, str]:
+    """The bytes as JSON can hold them."""
     try:
-        out, complaint = head.communicate(timeout=READ_S)
-    except subprocess.TimeoutExpired:
-        head.kill()  # and not waited for: it may be uninterruptible
-        raise UsageError(f"cannot be read within {READ_S:.0f} s", everywhere=False) from None
-    if head.returncode:
-        raise UsageError(f"cannot be read ({complaint.decode(errors='replace').strip()})", everywhere=False)
-    return out.decode()
+        with open(path, "rb") as file:
+            return {"latin-1": file.read(LARGEST).decode("latin-1")}
+    except OSError as error:
+        return {"error": os.strerror(error.errno or 0)}
 
 
 def parse(data: Mapping[str, Any], folder: str = ".") -> Config:

@@ -38,7 +38,7 @@ def _check_page(check: Check) -> str:
     if check.options:
         lines += ["", "options:"]
     for name, option in check.options.items():
-        lines.append(f"  --set {check.id}.{name}=...   {option.help} (default: {_default(option.default)})")
+        lines.append(f"  --set {check.id}.{name}=...   {option.help} (default: {default_text(option.default)})")
     if check.codes:
         lines += ["", "findings:"]
     for slug, code in check.codes.items():
@@ -65,23 +65,5 @@ def cost(check: Check) -> str:
     return f"{text}, only with {' and '.join(given)}, then from {first_level(plan.level, given)} on" if given else text
 
 
-def markdown(check: Check) -> str:
-    """The same as a page of docs/checks."""
-    about = inspect.cleandoc(check.module.__doc__ or check.title)
-    lines = [f"# {check.id}", "", about, "", f"{cost(check)[0].upper()}{cost(check)[1:]}.", "", "## Findings", ""]
-    lines += ["| code | meaning | what to do |", "|---|---|---|"]
-    lines += [f"| `{slug}` | {_cell(code.meaning)} | {_cell(code.fix)} |" for slug, code in check.codes.items()]
-    lines += ["", "Under every check also the engine's: " + ", ".join(f"`{slug}`" for slug in OWN_SLUGS) + "."]
-    if check.options:
-        lines += ["", "## Options", "", "| `--set` | default | meaning |", "|---|---|---|"]
-    for name, option in check.options.items():
-        lines.append(f"| `{check.id}.{name}` | {_default(option.default)} | {_cell(option.help)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _default(value: object) -> str:
+def default_text(value: object) -> str:
     return "none" if value in (None, "", ()) else str(value)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -16,7 +16,7 @@ SHORTEST_S, LONGEST_S = 3.0, 86400.0
 
 
 @dataclass(frozen=True)
-class Selection:
+class CheckSelection:
     """What the user asked for."""
 
     level: Level = Level.STANDARD
@@ -46,7 +46,7 @@ class Baseline:
 class Request:
     """What the user asked rank 0 for."""
 
-    selection: Selection
+    selection: CheckSelection
     settings: Mapping[str, str]
     """`--set` texts by name."""
     sources: Mapping[str, Source]

@@ -2,20 +2,16 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from preflight.core.finding import Reported
 from preflight.core.job import Job
-
-
-def counts(finding: Mapping[str, Any]) -> bool:
-    """Whether it counts for status, verdict and nodes: what is waived is only shown."""
-    return "waived" not in finding
 
 
 @dataclass(frozen=True)
 class Waiver:
-    """A finding that may be for a while: it is shown and counted, and stands in nobody's way."""
+    """A finding that is accepted for a while: it is shown and counted, and blocks nothing."""
 
     code: str
     until: str
@@ -24,11 +20,11 @@ class Waiver:
     node: str = ""
     """"" is any node, and findings that name none."""
 
-    def covers(self, finding: Mapping[str, Any], job: Job) -> bool:
+    def covers(self, finding: Reported, job: Job) -> bool:
         """Whether it is about this finding, on whatever day."""
-        where = finding["where"]
+        where = finding.where
         node = where.get("node") or (job.node_of(where["rank"]).node if "rank" in where else "")
-        return bool(self.code == finding["code"] and self.node in ("", node))
+        return self.code == finding.code and self.node in ("", node)
 
 
 @dataclass(frozen=True)
@@ -43,26 +39,26 @@ class Policy:
 
     @property
     def codes(self) -> list[str]:
-        """All that it speaks of."""
         return [*self.severities, *(waiver.code for waiver in self.waivers)]
 
-    def applied(self, findings: Iterable[dict[str, Any]], job: Job) -> list[dict[str, Any]]:
-        """The findings with their severities (`severity_was`: the check's own); those under a waiver have `waived`,
-        or `waiver_ended` after its last day, with its end and its reason."""
-        return [self._one(finding, job) for finding in findings]
+    def applied(self, findings: Iterable[Reported], job: Job) -> list[Reported]:
+        """The findings with their severities, and with the waiver that covers them, or has covered them until its last
+        day. What another policy has said of them is forgotten."""
+        return [self._applied_to(finding, job) for finding in findings]
 
-    def _one(self, finding: dict[str, Any], job: Job) -> dict[str, Any]:
-        if finding["severity"] == "error":
+    def _applied_to(self, finding: Reported, job: Job) -> Reported:
+        if finding.severity == "error":
             return finding
-        ours = {**finding, "severity": self.severities.get(finding["code"], finding["severity"])}
-        if ours["severity"] != finding["severity"]:
-            ours["severity_was"] = finding["severity"]
+        own = finding.severity_was or finding.severity
+        severity = self.severities.get(finding.code, own)
+        severity_was = own if severity != own else ""
+        bare = replace(finding, severity=severity, severity_was=severity_was, waived=None, waiver_ended=None)
         waivers = [waiver for waiver in self.waivers if waiver.covers(finding, job)]
-        if not waivers or ours["severity"] == "info":
-            return ours
+        if not waivers or severity == "info":
+            return bare
         last = max(waivers, key=lambda waiver: waiver.until)
-        key = "waived" if self.today <= last.until else "waiver_ended"
-        return {**ours, key: {"until": last.until, "reason": last.reason}}
+        about = {"until": last.until, "reason": last.reason}
+        return replace(bare, waived=about) if self.today <= last.until else replace(bare, waiver_ended=about)
 
     def to_json(self) -> dict[str, Any]:
         """As the report keeps it, so that its facts are judged anew by the same rules."""

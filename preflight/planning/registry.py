@@ -7,58 +7,32 @@ import math
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import ModuleType
 from typing import Any, TypeVar
 
 from preflight.check import Code, Job, Level, Option, Plan, Scope
-from preflight.core.exceptions import first_words, place_of
+from preflight.core.exceptions import in_one_line, place_of
 from preflight.core.finding import OWN_SLUGS
 from preflight.errors import BrokenCheck, UsageError, near_misses
 from preflight.planning import validation
 
 T = TypeVar("T")
 BUILT_IN = (
-    "env.launch",
-    "env.variables",
-    "env.software",
-    "node.limits",
-    "node.clock",
-    "node.kernel",
-    "node.storage",
-    "gpu.inventory",
-    "gpu.health",
-    "gpu.pcie",
-    "gpu.nvlink",
-    "gpu.topology",
-    "net.interfaces",
-    "net.rdma",
-    "net.rendezvous",
-    "net.mesh",
+    "env.launch", "env.variables", "env.software",
+    "node.limits", "node.clock", "node.kernel", "node.storage",
+    "gpu.inventory", "gpu.health", "gpu.pcie", "gpu.nvlink", "gpu.topology",
+    "net.interfaces", "net.rdma", "net.rendezvous", "net.mesh",
     "gpu.compute",
-    "comm.init",
-    "comm.transports",
-    "comm.all_reduce",
-    "comm.all_gather",
-    "comm.reduce_scatter",
-    "comm.all_to_all",
-    "comm.broadcast",
-    "comm.send_recv",
-    "comm.rails",
-    "comm.nodes",
-    "comm.pairs",
-    "train.alone",
-    "train.ddp",
-    "train.fsdp2",
-    "train.fsdp",
+    "comm.init", "comm.transports", "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.all_to_all",
+    "comm.broadcast", "comm.send_recv", "comm.rails", "comm.nodes", "comm.pairs",
+    "train.alone", "train.ddp", "train.fsdp2", "train.fsdp",
     "net.rdma_errors",
-    "data.sampler",
-    "data.seeds",
+    "data.sampler", "data.seeds",
     "train.model",
     "gpu.released",
-)
+)  # fmt: skip
 """Cheap to dear, and local to global: the order in which they run."""
 
 RENAMED = {
@@ -170,9 +144,8 @@ def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
     try:
         return importlib.metadata.entry_points(group=ENTRY_POINTS)
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        text = f"the installed packages cannot be listed ({why}); look for a broken .dist-info folder (pip check)"
-        raise UsageError(text, everywhere=False) from None
+        why = f"({in_one_line(error)}); look for a broken .dist-info folder (pip check)"
+        raise UsageError(f"the installed packages cannot be listed {why}", everywhere=False) from None
 
 
 def plugin_source(argument: str) -> Source:
@@ -194,11 +167,8 @@ def load(source: Source) -> Check:
 
 
 def load_error(source: Source, error: Exception) -> str:
-    """Why it cannot be loaded, with the line in its file; after the first line its stack."""
-    if isinstance(error, BrokenCheck):
-        return str(error)
-    where = place_of(error, own_path(source))
-    return f"{type(error).__name__}: {first_words(error)}{where}\n{''.join(traceback.format_exception(error))}"
+    """Why it cannot be loaded, with the line in its file."""
+    return str(error) if isinstance(error, BrokenCheck) else f"{in_one_line(error)}{place_of(error, own_path(source))}"
 
 
 def with_plugin(source: Source) -> str:
@@ -226,7 +196,7 @@ def import_module(source: Source) -> ModuleType:
         spec.loader.exec_module(module)
         return module
     if source.kind == "module" and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # the user's own code: only in a child that is his alone
+        sys.path.insert(0, os.getcwd())  # the user's own code: only in a child of its own
     return importlib.import_module(source.target.partition(":")[0])
 
 

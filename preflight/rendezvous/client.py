@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from preflight.check import Finding
+from preflight.core.finding import Reported
 from preflight.engine.store_client import StoreLost
 from preflight.rendezvous import codes, wire_format
 from preflight.rendezvous.judge import unreached
@@ -21,7 +22,7 @@ class ClientNode(RendezvousNode):
     _last: Reach = NOTHING
     """What it last saw of the endpoint."""
 
-    def run(self) -> list[dict[str, Any]]:
+    def run(self) -> list[Reported]:
         """The findings that node 0 has published. Raises Stopped."""
         intro = f"preflight rendezvous: node {self.request.node_rank} of {self.request.nnodes} ({self.name})"
         self.say(f"{intro} to {self.request.endpoint}, at most {self.request.timeout_s:.0f} s")
@@ -53,7 +54,7 @@ class ClientNode(RendezvousNode):
             self.pause(AGAIN_S)
         return None
 
-    def _take_part(self, reach: Reach) -> list[dict[str, Any]]:
+    def _take_part(self, reach: Reach) -> list[Reported]:
         self.import_torch()
         left, used = max(0.0, self.loop.left), tcp.used(reach["connections"])
         there = f"{self.request.endpoint} ({used['address'] if used else '?'})"

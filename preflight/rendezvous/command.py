@@ -3,9 +3,10 @@
 import sys
 import time
 import traceback
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from preflight.core import rank_ranges
+from preflight.core.finding import Reported
 from preflight.engine import shutdown
 from preflight.engine.child import adopt_orphans
 from preflight.engine.event_loop import Interrupted
@@ -14,7 +15,7 @@ from preflight.rendezvous import codes
 from preflight.rendezvous.arguments import RendezvousRequest
 from preflight.rendezvous.client import ClientNode
 from preflight.rendezvous.node import Stopped
-from preflight.rendezvous.server import ServerNode, as_json
+from preflight.rendezvous.server import ServerNode, reported
 from preflight.results import console
 from preflight.results.destinations import Output
 
@@ -26,7 +27,7 @@ def run(asked: RendezvousRequest) -> NoReturn:
     code = 3
     try:
         findings = _found(node)
-        code = 1 if any(finding["severity"] == "fail" for finding in findings) else 0
+        code = 1 if any(finding.severity == "fail" for finding in findings) else 0
         shown = findings if asked.node_rank == 0 else _of(node.name, findings)
         lines = [*console.found_lines(shown, output.width or console.WIDTH), ""]
         output.say("\n".join([*lines, _verdict(asked, findings, len(shown), code, time.monotonic() - started)]) + "\n")
@@ -39,23 +40,23 @@ def run(asked: RendezvousRequest) -> NoReturn:
         shutdown.leave(code)
 
 
-def _found(node: ClientNode | ServerNode) -> list[dict[str, Any]]:
+def _found(node: ClientNode | ServerNode) -> list[Reported]:
     try:
         return node.run()
     except Stopped as stopped:
-        return [as_json(stopped.finding)]
+        return [reported(stopped.finding)]
     except StoreLost as why:
         text = f"{why}, which this node had served; expected it to last until all had joined"
-        return [as_json(codes.STORE_LOST.fail(text, node=node.name))]
+        return [reported(codes.STORE_LOST.fail(text, node=node.name))]
 
 
-def _of(name: str, findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of(name: str, findings: list[Reported]) -> list[Reported]:
     """The findings that name this node, or none."""
-    return [finding for finding in findings if finding["where"].get("node", name) == name]
+    return [finding for finding in findings if finding.where.get("node", name) == name]
 
 
-def _verdict(asked: RendezvousRequest, findings: list[dict[str, Any]], shown: int, code: int, seconds: float) -> str:
-    words = [finding["severity"] for finding in findings]
+def _verdict(asked: RendezvousRequest, findings: list[Reported], shown: int, code: int, seconds: float) -> str:
+    words = [finding.severity for finding in findings]
     others = f"; {rank_ranges.count(len(findings) - shown, 'finding')} on other nodes, see node 0's output" * (
         shown < len(findings)
     )

@@ -20,7 +20,7 @@ from preflight.check import Code, Finding
 from preflight.engine import identity
 from preflight.engine.channel import Channel
 from preflight.engine.child import Child
-from preflight.engine.event_loop import EventLoop, Log
+from preflight.engine.event_loop import EventLoop, StoreLog
 from preflight.engine.process_group import TorchBroken, import_torch
 from preflight.engine.store_client import StoreClient
 from preflight.rendezvous import codes, wire_format
@@ -144,7 +144,7 @@ class RendezvousNode:
         about |= self.loop.ask("about", lambda: _about_this_host(request), LOOK_S * 2).value_or({})
         return {
             "node_rank": request.node_rank, "nnodes": request.nnodes, "name": self.name,
-            "addresses": list(identity.addresses()), "full_name": about["full_name"], "serves": about["serves"],
+            "addresses": list(identity.host_addresses()), "full_name": about["full_name"], "serves": about["serves"],
             "nameless": about["nameless"],
             "port": self._ephemeral.getsockname()[1], "reach": reach, "looked_up_s": self.look_up(asked),
         }  # fmt: skip
@@ -154,7 +154,7 @@ class RendezvousNode:
         seconds = self.loop.ask("look-ups", lambda: dict(tcp.in_time(calls, LOOK_S)), LOOK_S * 2).value_or({})
         return {address: seconds.get(address) for address in addresses}
 
-    def entries(self, log: Log) -> list[tuple[int, dict[str, Any]]]:
+    def entries(self, log: StoreLog) -> list[tuple[int, dict[str, Any]]]:
         """New entries. Any process may write to torch's store: raises Stopped if it is not what preflight writes."""
         try:
             if log.count() > MOST_ENTRIES * self.request.nnodes:

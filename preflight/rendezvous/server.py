@@ -3,12 +3,12 @@
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from preflight.check import Finding
 from preflight.core import rank_ranges
+from preflight.core.finding import Reported
 from preflight.engine.child import Child
-from preflight.engine.event_loop import Log
+from preflight.engine.event_loop import StoreLog
 from preflight.engine.store_client import StoreLost, host_store
 from preflight.rendezvous import codes, port_owner, wire_format
 from preflight.rendezvous.judge import SLOW_S, NodeArrival, Observations, judge, source
@@ -38,7 +38,7 @@ class ServerNode(RendezvousNode):
     _place = 0
     """The number of this node's own arrival."""
 
-    def run(self) -> list[dict[str, Any]]:
+    def run(self) -> list[Reported]:
         """All findings. Raises Stopped if it cannot serve, or the endpoint does not lead to it."""
         request = self.request
         intro = f"preflight rendezvous: node 0 of {request.nnodes} ({self.name}) serves {request.endpoint}"
@@ -46,10 +46,10 @@ class ServerNode(RendezvousNode):
         self._serve()
         own = self.arrival(self._reach_itself())
         self._place = self.loop.request("append", key=wire_format.ARRIVALS, value=json.dumps(own))
-        came, start = Log(self.loop, wire_format.ARRIVALS), time.monotonic()
+        came, start = StoreLog(self.loop, wire_format.ARRIVALS), time.monotonic()
         arrivals = self._gather({self._place: own}, came)
         seen = self._ask_all(arrivals, came, time.monotonic() - start)
-        findings = [as_json(finding) for finding in judge(seen)]
+        findings = [reported(finding) for finding in judge(seen)]
         self._publish(findings, len(seen["reached"]) - 1)
         return findings
 
@@ -109,7 +109,7 @@ class ServerNode(RendezvousNode):
             raise self.stopped(code, text)
         return reach
 
-    def _gather(self, arrivals: dict[int, NodeArrival], came: Log) -> dict[int, NodeArrival]:
+    def _gather(self, arrivals: dict[int, NodeArrival], came: StoreLog) -> dict[int, NodeArrival]:
         """Until every rank has joined, or time is up; the rest needs some time, too."""
         nnodes = self.request.nnodes
         end = self.loop.end_at - min(ANSWER_S + GOODBYE_S, 0.4 * self.request.timeout_s)
@@ -132,12 +132,12 @@ class ServerNode(RendezvousNode):
             self.pause(POLL_S)
         return arrivals
 
-    def _new(self, came: Log) -> list[tuple[int, NodeArrival]]:
+    def _new(self, came: StoreLog) -> list[tuple[int, NodeArrival]]:
         """The other nodes' new arrivals. A node with another version of preflight is not recognized: it never joins."""
         made = ((number, wire_format.arrival(entry)) for number, entry in self.entries(came))
         return [(number, arrival) for number, arrival in made if arrival and number != self._place]
 
-    def _ask_all(self, arrivals: dict[int, NodeArrival], came: Log, waited_s: float) -> Observations:
+    def _ask_all(self, arrivals: dict[int, NodeArrival], came: StoreLog, waited_s: float) -> Observations:
         """Makes all nodes connect to an ephemeral port of node 0, and of the node that c10d makes the workers' master:
         the first by its full name (torch's dynamic_rendezvous sorts the nodes)."""
         request, own = self.request, self._place
@@ -158,11 +158,11 @@ class ServerNode(RendezvousNode):
         }  # fmt: skip
 
     def _await_answers(
-        self, arrivals: dict[int, NodeArrival], came: Log, reached: dict[int, list[Reach]], targets: int
+        self, arrivals: dict[int, NodeArrival], came: StoreLog, reached: dict[int, list[Reach]], targets: int
     ) -> set[int]:
         """Adds to `reached`, and adds nodes that were just started again to `arrivals`. Returns those that ran out of
         time."""
-        answers, gone = Log(self.loop, wire_format.REACHED), Log(self.loop, wire_format.LEFT)
+        answers, gone = StoreLog(self.loop, wire_format.REACHED), StoreLog(self.loop, wire_format.LEFT)
         left: set[int] = set()
         end = self.loop.until(ANSWER_S)
         while len(reached) + len(left) < len(arrivals) and (now := time.monotonic()) < end:
@@ -178,10 +178,11 @@ class ServerNode(RendezvousNode):
             self.pause(POLL_S)
         return left - set(reached)
 
-    def _publish(self, findings: list[dict[str, Any]], others: int) -> None:
+    def _publish(self, findings: list[Reported], others: int) -> None:
         """For all nodes, and waits a moment until they have read it: the store ends with this process."""
         self.loop.begin_ending()
-        self.loop.request("put", key=wire_format.VERDICT, value=json.dumps({"findings": findings[:MOST_PUBLISHED]}))
+        published = [finding.to_json() for finding in findings[:MOST_PUBLISHED]]
+        self.loop.request("put", key=wire_format.VERDICT, value=json.dumps({"findings": published}))
         end = time.monotonic() + GOODBYE_S
         while self.loop.request("count", key=wire_format.BYE) < others and time.monotonic() < end:
             self.loop.pump(POLL_S)
@@ -199,10 +200,7 @@ def is_odd(arrivals: Mapping[int, NodeArrival]) -> bool:
     return any(len(came) >= arrival["nnodes"] for arrival in arrivals.values())
 
 
-def as_json(finding: Finding) -> dict[str, Any]:
+def reported(finding: Finding) -> Reported:
     """As a report holds it."""
     slug = next(slug for slug, code in codes.by_slug().items() if code is finding.code)
-    return {
-        "severity": str(finding.severity), "code": f"{codes.FAMILY}.{slug}", "message": finding.message,
-        "where": finding.where, "noticed_by": finding.noticed_by, "evidence": finding.evidence, "fix": finding.fix,
-    }  # fmt: skip
+    return Reported(**{**vars(finding), "code": f"{codes.FAMILY}.{slug}"})

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from preflight.core.finding import Reported
 from preflight.rendezvous.arguments import MOST_NODES
 from preflight.rendezvous.judge import NodeArrival
 from preflight.sdk.tcp import Connection, Reach
@@ -47,14 +48,9 @@ def reaches(entry: dict[str, Any], of: int) -> list[Reach] | None:
     return made if len(made) == of else None
 
 
-def findings(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """What node 0 has published. Raises KeyError, TypeError or ValueError."""
-    listed = entry["findings"]
-    for finding in listed:
-        texts = [finding[name] for name in ("severity", "code", "message", "noticed_by", "fix")]
-        if not all(isinstance(text, str) for text in texts) or not isinstance(finding["where"], dict):
-            raise TypeError(finding)
-    return [dict(finding) for finding in listed]
+def findings(entry: dict[str, Any]) -> list[Reported]:
+    """What node 0 has published. Raises KeyError or TypeError."""
+    return [Reported.from_json(finding) for finding in entry["findings"]]
 
 
 def reach(value: dict[str, Any]) -> Reach:

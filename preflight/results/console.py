@@ -2,15 +2,15 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges, words
-from preflight.core.finding import RUN
+from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
-from preflight.planning.policy import counts
-from preflight.results.report import Report
-from preflight.results.result import EXIT_CODES, WORST_FIRST, merge
+from preflight.results.report import Report, findings, findings_of
+from preflight.results.result import EXIT_CODES, WORST_FIRST, badness, merge
 
 WIDTH = 100
 """Of wrapped text where there is no terminal."""
@@ -47,7 +47,7 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
 
 
 def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> str:
-    """A family of which all passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`, the last one's."""
+    """All checks passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`, the last one's."""
     names = ", ".join(check["check"].partition(".")[2] for check in checks)
     names += f"; {checks[-1]['summary']}" if checks[-1]["summary"] else ""
     seconds = sum(check["seconds"]["max"] for check in checks)
@@ -64,40 +64,39 @@ def _cut(line: str, width: int | None) -> str:
     return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
 
 
-def finding_lines(finding: dict[str, Any], width: int = WIDTH) -> list[str]:
+def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
     """Severity, culprit and code; the sentence; who noticed; the fix."""
     papers = _papers(finding)
-    who = culprit({**finding, "where": {key: value for key, value in finding["where"].items() if key not in papers}})
-    word = "WAIVED" if "waived" in finding else _WORDS[finding["severity"]]
-    first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding['code']}]"
-    lines = [first, *_indented(finding["message"], width), *_indented(_waiver(finding), width)]
+    who = culprit(replace(finding, where={key: finding.where[key] for key in finding.where if key not in papers}))
+    word = _WORDS[finding.severity] if finding.counts else "WAIVED"
+    first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding.code}]"
+    lines = [first, *_indented(finding.message, width), *_indented(_waiver(finding), width)]
     lines += _indented(", ".join(f"{key} {value}" for key, value in papers.items()), width)
-    if finding["noticed_by"]:
-        noticed = rank_ranges.from_text(finding["noticed_by"])
+    if finding.noticed_by:
+        noticed = rank_ranges.from_text(finding.noticed_by)
         lines += _indented(
-            f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame",
-            width,
+            f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame", width
         )
-    return [*lines, *_indented(f"fix: {finding['fix']}", width)]
+    return [*lines, *_indented(f"fix: {finding.fix}", width)]
 
 
-def _papers(finding: dict[str, Any]) -> dict[str, Any]:
+def _papers(finding: Reported) -> dict[str, Any]:
     """Long numbers of a GPU that has a short one: for the ticket, below the sentence."""
-    where = finding["where"]
+    where = finding.where
     return {key: where[key] for key in ("uuid", "serial") if key in where} if "gpu" in where else {}
 
 
-def _waived(check: dict[str, Any]) -> int:
-    return sum(not counts(finding) for finding in check["findings"])
+def _waived(check: Mapping[str, Any]) -> int:
+    return sum(not finding.counts for finding in findings_of(check))
 
 
-def _waiver(finding: dict[str, Any]) -> str:
-    if "waived" in finding:
-        return f"waived until {finding['waived']['until']}: {finding['waived']['reason']}"
-    if "waiver_ended" in finding:
-        return f"its waiver ended on {finding['waiver_ended']['until']}: {finding['waiver_ended']['reason']}"
-    if "severity_was" in finding:
-        return f"{finding['severity']} by --config; the check says {finding['severity_was']}"
+def _waiver(finding: Reported) -> str:
+    if finding.waived is not None:
+        return f"waived until {finding.waived['until']}: {finding.waived['reason']}"
+    if finding.waiver_ended is not None:
+        return f"its waiver ended on {finding.waiver_ended['until']}: {finding.waiver_ended['reason']}"
+    if finding.severity_was:
+        return f"{finding.severity} by --config; the check says {finding.severity_was}"
     return ""
 
 
@@ -113,41 +112,39 @@ def _indented(text: str, width: int) -> list[str]:
     )  # fmt: skip
 
 
-def culprit(finding: dict[str, Any]) -> str:
+def culprit(finding: Reported) -> str:
     """ "node-1, ranks 8-15, gpu 3", or that none is seen."""
-    where = dict(finding["where"])
+    where = dict(finding.where)
     parts: list[str] = []
     if node := where.pop("node", None):
         parts.append(str(node))
-    elif nodes := finding.get("nodes"):
-        parts.append(
-            _of_nodes(nodes) if "ranks" not in finding or len(nodes) <= 3 else rank_ranges.count(len(nodes), "node")
-        )
-    if "ranks" in finding:
-        parts.append(rank_ranges.ranks(rank_ranges.from_text(finding["ranks"])))
+    elif nodes := finding.nodes:
+        are_named = not finding.ranks or len(nodes) <= 3
+        parts.append(words.some(nodes, 3, last=", ") if are_named else rank_ranges.count(len(nodes), "node"))
+    if finding.ranks:
+        parts.append(rank_ranges.ranks(rank_ranges.from_text(finding.ranks)))
     if "file" in where and "line" in where:
         where["file"] = f"{where['file']}:{where.pop('line')}"
     parts += [f"{key.replace('_', ' ')} {value}" for key, value in where.items()]
     return ", ".join(parts)
 
 
-def _of_nodes(nodes: list[str]) -> str:
-    return words.some(nodes, 3, last=", ")
-
-
 def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
     """All findings, worst first, then skips, counts, where the report lies, and the verdict."""
-    job = Job.from_json(report["job"])
-    found = [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
-    found.sort(key=_order)
     return [
         *pictures(report, screen=True),
-        *found_lines(found, width),
+        *found_lines(sorted(merged(report), key=_order), width),
         "",
         *_counts(report, width),
         *places,
         _verdict(report),
     ]
+
+
+def merged(report: Report) -> list[Reported]:
+    """Check by check, those that say the same of several ranks or nodes as one."""
+    job = Job.from_json(report["job"])
+    return [finding for check in report["checks"] for finding in merge(findings_of(check), job, more_than=1)]
 
 
 PICTURE = "    │ "
@@ -166,7 +163,7 @@ def pictures(report: Report, *, screen: bool = False) -> list[str]:
     ]
 
 
-def found_lines(found: list[dict[str, Any]], width: int = WIDTH) -> Iterator[str]:
+def found_lines(found: list[Reported], width: int = WIDTH) -> Iterator[str]:
     """Few of each kind: the screen is for a person, and the report has them all."""
     kinds = Counter(_kind(finding) for finding in found)
     shown: Counter[tuple[object, ...]] = Counter()
@@ -177,14 +174,14 @@ def found_lines(found: list[dict[str, Any]], width: int = WIDTH) -> Iterator[str
             yield from ("", *finding_lines(finding, width))
         elif shown[kind] == kinds[kind]:
             rest = [other for other in found if _kind(other) == kind][SHOWN_OF_A_CODE:]
-            yield from ("", *_indented(f"{len(rest)} more [{finding['code']}]: {_culprits(rest)}", width))
+            yield from ("", *_indented(f"{len(rest)} more [{finding.code}]: {_culprits(rest)}", width))
 
 
-def _kind(finding: dict[str, Any]) -> tuple[object, ...]:
-    return finding["severity"], finding["code"], "waived" in finding
+def _kind(finding: Reported) -> tuple[object, ...]:
+    return finding.severity, finding.code, finding.counts
 
 
-def _culprits(found: list[dict[str, Any]], most: int = 8) -> str:
+def _culprits(found: list[Reported], most: int = 8) -> str:
     who = list(dict.fromkeys(culprit(finding) for finding in found))
     more = f" and {len(who) - most} others; the report (--report DIR) has them all" if len(who) > most else ""
     return "; ".join(who[:most]) + more
@@ -192,23 +189,19 @@ def _culprits(found: list[dict[str, Any]], most: int = 8) -> str:
 
 def sentence(report: Report) -> str:
     """The verdict and its first reason in one line: for the launcher's error file, and for other ranks."""
-    found = sorted(
-        (finding for check in report["checks"] for finding in check["findings"]),
-        key=_order,
-    )
-    if not found or not counts(found[0]):
+    found = sorted(findings(report), key=_order)
+    if not found or not found[0].counts:
         return f"preflight: {report['verdict'].upper()}"
     first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     who = culprit(first)
-    message = first["message"][:500]
+    message = first.message[:500]
     told = f"{who}: {message}" if who else message
-    return f"preflight: {report['verdict'].upper()}: {told} [{first['code']}]{more}"
+    return f"preflight: {report['verdict'].upper()}: {told} [{first.code}]{more}"
 
 
-def _order(finding: dict[str, Any]) -> tuple[bool, int]:
+def _order(finding: Reported) -> tuple[bool, int]:
     """Worst first; what is waived last."""
-    place = len(WORST_FIRST) if finding["severity"] == "info" else WORST_FIRST.index(finding["severity"])
-    return "waived" in finding, place
+    return not finding.counts, badness(finding)
 
 
 def _counts(report: Report, width: int) -> list[str]:
@@ -254,9 +247,9 @@ def read_words(about: dict[str, Any]) -> str:
     return f"{files}, {rank_ranges.count(about['lines'], 'line')}" if about["lines"] or not about["files"] else files
 
 
-def quotes(finding: dict[str, Any]) -> list[str]:
+def quotes(finding: Reported) -> list[str]:
     """ "job.log:12: RuntimeError: ..."."""
-    evidence = finding["evidence"]
+    evidence = finding.evidence
     told = [f"{line['file']}:{line['line']}: {line['text']}" for line in evidence.get("lines", ())]
     told += [f"{line['file']}: {line['text']}" for line in evidence.get("also", ())]
     return [plain(line).replace("\n", " ").replace("\t", " ") for line in told]

@@ -2,14 +2,15 @@
 
 import os
 import select
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from preflight.core.facts import FactsStore
 from preflight.errors import UsageError
-from preflight.results import report
+from preflight.results import formats, report
 
+TEXTS = {"report.md": formats.markdown, "report.html": formats.html, "junit.xml": formats.junit}
+"""Files of `--report` for people and other tools."""
 STALLED_S = 2.0
 """A terminal or pipe that takes nothing for so long is not being read."""
 
@@ -33,11 +34,9 @@ class Output:
         _print(2 if self.json_path == "-" else 1, text)
 
     def complain(self, text: str) -> None:
-        """To stderr."""
         _print(2, f"preflight: {text}\n")
 
     def print_json(self, made: report.Report, book: FactsStore) -> None:
-        """For `--json -`."""
         if self.json_path == "-":
             _print(1, report.as_text(report.with_facts(made, book) if self.with_facts else made))
 
@@ -50,12 +49,8 @@ class Output:
         return ""
 
     def names(self) -> str:
-        """The paths as the user gave them."""
-        return " and ".join(f"{option} {path}" for option, path in self._given())
-
-    def _given(self) -> list[tuple[str, str]]:
-        pairs = (("--json", self.json_path), ("--report", self.folder))
-        return [(option, path) for option, path in pairs if path]
+        given = (("--json", self.json_path), ("--report", self.folder))
+        return " and ".join(f"{option} {path}" for option, path in given if path)
 
     def places(self, name: str) -> list[str]:
         """Where the report will lie, for the screen."""
@@ -74,7 +69,7 @@ class Output:
             if self.json_path and self.json_path != "-":
                 self._write_json(made, book, name)
             if self.folder and name == "report.json":
-                report.write_folder(self.folder, made, book, readers())
+                report.write_folder(self.folder, made, book, TEXTS)
             elif self.folder:
                 os.makedirs(self.folder, exist_ok=True)
                 report.write(os.path.join(self.folder, name), report.as_text(made))
@@ -107,10 +102,3 @@ def _print(descriptor: int, text: str) -> None:
                 _stalled.add(descriptor)
         except OSError:
             return
-
-
-def readers() -> dict[str, Callable[[report.Report], str]]:
-    """The files that people and other tools read, by name."""
-    from preflight.results import formats as own
-
-    return {"report.md": own.markdown, "report.html": own.html, "junit.xml": own.junit}

@@ -5,10 +5,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from preflight.core import rank_ranges
-from preflight.core.job import Job
+from preflight.core.finding import Reported
 from preflight.results import console
-from preflight.results.report import Report
-from preflight.results.result import merge
+from preflight.results.report import Report, findings_of
 
 
 def markdown(report: Report) -> str:
@@ -19,35 +18,27 @@ def markdown(report: Report) -> str:
         note = check["skipped"] or check["summary"] or check["title"]
         lines.append(f"| {check['status']} | {check['check']} | {check['seconds']['max']:.1f} | {_cell(note)} |")
     lines += [line for drawn in [console.pictures(report)] if drawn for line in ("", "```text", *drawn, "```")]
-    for finding in _merged(report):
+    for finding in console.merged(report):
         lines += [
             "",
             f"## {_weight(finding)}: {_culprit(finding)}",
             "",
-            f"`{finding['code']}`: {console.plain(finding['message'])}",
+            f"`{finding.code}`: {console.plain(finding.message)}",
             "",
+            f"Fix: {console.plain(finding.fix)}",
         ]
-        lines += [f"Fix: {console.plain(finding['fix'])}"]
-        if finding["noticed_by"]:
-            lines += ["", f"Noticed by ranks {finding['noticed_by']}, which are not to blame."]
+        if finding.noticed_by:
+            lines += ["", f"Noticed by ranks {finding.noticed_by}, which are not to blame."]
     return "\n".join(lines) + "\n"
 
 
-def _weight(finding: dict[str, Any]) -> str:
-    waived = finding.get("waived")
-    return (
-        f"{finding['severity']}, waived until {waived['until']} ({_cell(waived['reason'])})"
-        if waived
-        else str(finding["severity"])
-    )
+def _weight(finding: Reported) -> str:
+    if finding.waived is None:
+        return finding.severity
+    return f"{finding.severity}, waived until {finding.waived['until']} ({_cell(finding.waived['reason'])})"
 
 
-def _merged(report: Report) -> list[dict[str, Any]]:
-    job = Job.from_json(report["job"])
-    return [finding for check in report["checks"] for finding in merge(check["findings"], job, more_than=1)]
-
-
-def _culprit(finding: dict[str, Any]) -> str:
+def _culprit(finding: Reported) -> str:
     return console.plain(console.culprit(finding)) or "no culprit is seen"
 
 
@@ -68,7 +59,7 @@ def html(report: Report) -> str:
     """One page without scripts or anything from elsewhere."""
     rows = "".join(_row(check) for check in report["checks"])
     quotes = console.quotes if "explained" in report else lambda _: []
-    found = "".join(_section(finding, quotes(finding)) for finding in _merged(report))
+    found = "".join(_section(finding, quotes(finding)) for finding in console.merged(report))
     if drawn := console.pictures(report):
         found = f"<pre>{_safe(chr(10).join(drawn))}</pre>\n{found}"
     return _PAGE.format(verdict=report["verdict"], about=_safe(_about(report)), rows=rows, found=found)
@@ -80,12 +71,12 @@ def _row(check: dict[str, Any]) -> str:
     return f"<tr class={check['status']}><td>{check['status']}<td>{_safe(check['check'])}<td>{seconds}<td>{note}</tr>\n"
 
 
-def _section(finding: dict[str, Any], quotes: list[str]) -> str:
+def _section(finding: Reported, quotes: list[str]) -> str:
     """`quotes`: lines of a job's log."""
-    head = f"<h2>{_safe(_weight(finding))}: {_safe(_culprit(finding))}</h2><p>{_safe(finding['message'])}</p>"
-    foot = f"<p><b>Fix:</b> {_safe(finding['fix'])}</p><code>{_safe(finding['code'])}</code>"
+    head = f"<h2>{_safe(_weight(finding))}: {_safe(_culprit(finding))}</h2><p>{_safe(finding.message)}</p>"
+    foot = f"<p><b>Fix:</b> {_safe(finding.fix)}</p><code>{_safe(finding.code)}</code>"
     head += f"<pre>{_safe(chr(10).join(quotes))}</pre>" if quotes else ""
-    kind = "info" if "waived" in finding else finding["severity"]
+    kind = finding.severity if finding.counts else "info"
     return f"<section class={kind}>{head}{foot}</section>\n"
 
 
@@ -128,5 +119,5 @@ def junit(report: Report) -> str:
         elif check["status"] in ("fail", "error"):
             first = check["findings"][0]["message"] if check["findings"] else check["status"]
             failure = ElementTree.SubElement(case, "failure", message=console.plain(first))
-            failure.text = "\n".join(line for finding in check["findings"] for line in console.finding_lines(finding))
+            failure.text = "\n".join(line for finding in findings_of(check) for line in console.finding_lines(finding))
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

@@ -7,19 +7,23 @@ import json
 import signal
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import Any
 
 from preflight import errors
-from preflight.check import BASELINE, Finding, Job, Run, Scope, Severity
-from preflight.core.answer import Answer, Failure
-from preflight.core.exceptions import innermost_line, place_of
+from preflight.check import BASELINE, Finding, Job, Run, Severity
+from preflight.core import rank_ranges
+from preflight.core.answer import Failure, Returned
+from preflight.core.exceptions import in_one_line, innermost_line, place_of
 from preflight.core.facts import FactsStore
+from preflight.core.finding import Reported
 from preflight.core.outcome import Outcome
 from preflight.hangs import blame
 from preflight.planning import registry
-from preflight.planning.registry import Check, Source
+from preflight.planning.policy import Policy
+from preflight.planning.registry import Check, Source, Spec
+from preflight.results.result import Result
 
 
 def deadline_s(ranks: int) -> float:
@@ -58,52 +62,62 @@ def judge(
         )
         found = _findings(check, run, facts)
         json.dumps(found, allow_nan=False)
-        return {"findings": found, "summary": _summary(check, run, facts), "picture": _picture(check, run, facts)}
+        summary = "".join(_optional(check, "summarize", run, facts))[:TEXT_LIMIT]
+        picture = [line[:PICTURE_WIDTH] for line in _optional(check, "draw", run, facts)]
+        return {"findings": found, "summary": summary, "picture": picture}
     except Exception as error:
         where = str(error) if isinstance(error, _AtYield) else place_of(error, registry.own_path(source))
-        cause = error.__cause__ if isinstance(error, _AtYield) else error
-        return {"error": f"{type(cause).__name__}: {cause}{where}", "stack": traceback.format_exc()}
+        cause = error.__cause__ or error if isinstance(error, _AtYield) else error
+        return {"error": f"{in_one_line(cause)}{where}", "stack": traceback.format_exc()}
 
 
-class Judged(NamedTuple):
-    """What the engine and a check's judge() say together."""
-
-    findings: list[dict[str, Any]]
-    summary: str = ""
-    picture: Sequence[str] = ()
-
-
-def judged(
-    source: Source,
-    scope: Scope,
-    outcomes: Mapping[int, Outcome],
-    job: Job,
-    answer: Answer | Failure,
-    *,
-    judges_failures: bool,
-) -> Judged:
-    """`answer`: what came of `judge`, in this process or in another."""
-    found = blame.findings(source.id, scope, outcomes, job)
+def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Returned | Failure, policy: Policy) -> Result:
+    """What the engine and a check's judge() say together. `answer`: what came of `judge`, in this process or in
+    another."""
+    told = answer.value_or({})
+    found = blame.findings(spec.id, spec.plan.scope, outcomes, job)
     if isinstance(answer, Failure):
-        return Judged([*found, _failure(source, str(answer.kind), answer.text, answer.stack)])
-    told = answer.value
-    if "error" in told:
-        return Judged([*found, _failure(source, "raised", f"raised {told['error']}", told["stack"])])
-    found = blame.with_judged(found, told["findings"], judges_failures=judges_failures)
-    return Judged(found, told["summary"], told["picture"])
+        found.append(_failure(spec.source, str(answer.kind), answer.text, answer.stack))
+    elif "error" in told:
+        found.append(_failure(spec.source, "raised", f"raised {told['error']}", told["stack"]))
+    else:
+        own = [Reported.from_json(finding) for finding in told["findings"]]
+        found = blame.with_judged(found, own, judges_failures=spec.plan.judges_failures)
+    return Result(
+        spec.id,
+        spec.title,
+        spec.plan.facts_version,
+        policy.applied(found, job),
+        outcomes,
+        told.get("summary", ""),
+        skipped=_skip_reason(outcomes),
+        picture=told.get("picture", []),
+        aside=spec.plan.aside,
+    )
 
 
-def _failure(source: Source, slug: str, why: str, stack: str) -> dict[str, Any]:
+def _skip_reason(outcomes: Mapping[int, Outcome]) -> str | None:
+    by_reason: dict[str, list[int]] = {}
+    for rank, outcome in outcomes.items():
+        if outcome.kind == "skipped":
+            by_reason.setdefault(outcome.reason or "", []).append(rank)
+    if not by_reason:
+        return None
+    if len(by_reason) == 1 and len(next(iter(by_reason.values()))) == len(outcomes):
+        return next(iter(by_reason))
+    return "; ".join(f"{rank_ranges.ranks(ranks)}: {reason}" for reason, ranks in by_reason.items())
+
+
+def _failure(source: Source, slug: str, why: str, stack: str) -> Reported:
     """Of a judge() that raised, hung or crashed."""
-    return {
-        "severity": "error",
-        "code": f"{source.id}.{slug}",
-        "message": f"judge() {why}",
-        "where": {"file": source.target},
-        "noticed_by": "",
-        "evidence": {"stack": stack} if stack else {},
-        "fix": f"A fault of the check, not of the machine: {_to_do(source)}.",
-    }
+    return Reported(
+        severity=Severity.ERROR,
+        code=f"{source.id}.{slug}",
+        message=f"judge() {why}",
+        where={"file": source.target},
+        evidence={"stack": stack} if stack else {},
+        fix=f"A fault of the check, not of the machine: {_to_do(source)}.",
+    )
 
 
 def _to_do(source: Source) -> str:
@@ -146,20 +160,21 @@ def _as_json(check: Check, finding: object) -> dict[str, Any]:
         raise errors.BrokenCheck(f"judge() yielded {type(finding).__name__}, not a Finding")
     if finding.severity is Severity.ERROR:
         raise errors.BrokenCheck("judge() yielded the severity error, which is the engine's own")
-    return {
-        "severity": str(finding.severity),
-        "code": check.code_id(finding.code),
-        "message": _text(finding.message, "message"),
-        "where": {key: _culprit(key, value) for key, value in finding.where.items()},
-        "noticed_by": finding.noticed_by,
-        "evidence": _evidence(finding.evidence),
-        "fix": _text(finding.fix, "fix"),
-    }
+    reported = Reported(
+        severity=finding.severity,
+        code=check.code_id(finding.code),
+        message=_text(finding.message, "message"),
+        where={key: _culprit(key, value) for key, value in finding.where.items()},
+        noticed_by=finding.noticed_by,
+        evidence=_evidence(finding.evidence),
+        fix=_text(finding.fix, "fix"),
+    )
+    return reported.to_json()
 
 
 def _text(text: object, name: str) -> str:
     if not isinstance(text, str) or not text:
-        raise errors.BrokenCheck(f"judge() yielded a finding whose {name} is {text!r}, not a sentence")
+        raise errors.BrokenCheck(f"judge() yielded a finding with {name} {text!r}, expected a sentence")
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text):,} characters)"
 
 
@@ -178,30 +193,24 @@ def _evidence(evidence: dict[str, Any]) -> dict[str, Any]:
     return evidence if size <= EVIDENCE_LIMIT else {"left_out": f"{size:,} bytes of evidence"}
 
 
-def _summary(check: Check, run: Run, facts: dict[int, Any]) -> str:
-    summarize = getattr(check.module, "summarize", None)
+def _optional(check: Check, name: str, run: Run, facts: dict[int, Any]) -> list[str]:
+    """The lines that summarize() or draw() gives, cut to what a screen takes; instead of them its error: they are not
+    worth the findings."""
+    function = getattr(check.module, name, None)
+    if function is None or not facts:
+        return []
     try:
         with _ended_after(EXTRA * deadline_s(len(facts))):
-            return str(summarize(facts, run))[:TEXT_LIMIT] if summarize and facts else ""
-    except Exception as error:  # a line for the screen is not worth the findings
-        return f"{BROKEN_SUMMARY} {type(error).__name__}: {error}{_place(error, check)}"
-
-
-def _picture(check: Check, run: Run, facts: dict[int, Any]) -> list[str]:
-    """What draw() gives, cut to what a screen takes."""
-    draw = getattr(check.module, "draw", None)
-    try:
-        with _ended_after(EXTRA * deadline_s(len(facts))):
-            lines = itertools.islice(draw(facts, run), PICTURE_LINES) if draw and facts else ()
-            return [str(line)[:PICTURE_WIDTH] for line in lines]
-    except Exception as error:  # as for the summary
-        return [f"draw() raised {type(error).__name__}: {error}{_place(error, check)}"[:PICTURE_WIDTH]]
+            told = function(facts, run)
+            return [str(told)] if name == "summarize" else list(map(str, itertools.islice(told, PICTURE_LINES)))
+    except Exception as error:
+        return [f"{name}() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"]
 
 
 @contextlib.contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
     """Raises TimeoutError in Python code that takes longer: summary and picture must not cost the findings."""
-    if threading.current_thread() is not threading.main_thread():  # in a test of somebody's: no signals there
+    if threading.current_thread() is not threading.main_thread():  # in a plugin author's test: no signals there
         yield
         return
 
@@ -215,10 +224,6 @@ def _ended_after(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _place(error: BaseException, check: Check) -> str:
-    return place_of(error, registry.own_path(check.source))
 
 
 def _yielded_at(found: object, own: str) -> str:

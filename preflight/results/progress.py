@@ -37,7 +37,6 @@ class Plain:
 
     @property
     def width(self) -> int:
-        """For wrapped text."""
         return min(self._width or console.WIDTH, WIDEST)
 
     def planned(self, checks: Sequence[str]) -> None:
@@ -139,7 +138,6 @@ class Live(Plain):
         return Text("\n").join(styled(line) for line in self.lines())
 
     def lines(self) -> list[str]:
-        """What stands on the screen now."""
         width = self._console.width
         lines: list[str] = []
         for family in dict.fromkeys(check.partition(".")[0] for check in self._plan):
@@ -210,7 +208,7 @@ class _File(io.TextIOBase):
 
 
 def choose(write: Callable[[str], None], width: int | None, environ: Mapping[str, str]) -> Plain:
-    """Live where somebody looks at a terminal (`width`: its columns) that can draw."""
+    """Live on a terminal (`width`: its columns) that can draw."""
     is_plain = width is None or environ.get("NO_COLOR") or environ.get("CI") or environ.get("TERM", "dumb") == "dumb"
     return Plain(write, width) if is_plain else Live(write)
 

@@ -1,10 +1,10 @@
 """`preflight show --judge`: the facts of a saved report, judged anew, with other settings or a newer preflight."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
 from preflight.core import rank_ranges
-from preflight.core.answer import Answer
+from preflight.core.answer import Returned
 from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN
 from preflight.core.job import Job
@@ -12,9 +12,9 @@ from preflight.core.outcome import Outcome
 from preflight.errors import UsageError
 from preflight.planning import registry
 from preflight.planning.policy import Policy
-from preflight.planning.registry import Source
+from preflight.planning.registry import Source, Spec
 from preflight.results import judging, result
-from preflight.results.report import Report
+from preflight.results.report import Report, findings_of
 from preflight.results.result import Result
 
 
@@ -34,8 +34,7 @@ def judge_again(
     results: list[Result] = []
     checks = []
     for old in report["checks"]:
-        again = _again(old, job, book, sources, settings)
-        again = replace(again, findings=policy.applied(again.findings, job))
+        again = _again(old, job, book, sources, settings, policy)
         results.append(again)
         fresh = again.to_json(job)
         checks.append({**old, **{key: fresh[key] for key in ("status", "findings", "summary")}})
@@ -51,37 +50,30 @@ def judge_again(
 
 
 def _again(
-    old: dict[str, object], job: Job, book: FactsStore, sources: Mapping[str, Source], settings: Mapping[str, str]
+    old: dict[str, Any],
+    job: Job,
+    book: FactsStore,
+    sources: Mapping[str, Source],
+    settings: Mapping[str, str],
+    policy: Policy,
 ) -> Result:
-    id_, title = str(old["check"]), str(old["title"])
-    skipped = None if old["skipped"] is None else str(old["skipped"])
-    outcomes = outcomes_of(old, book)
+    id_, outcomes = old["check"], outcomes_of(old, book)
     if id_ == RUN or not outcomes:
-        return Result(id_, title, findings=list(old["findings"]), skipped=skipped)  # type: ignore[call-overload]
+        return Result(id_, old["title"], findings=policy.applied(findings_of(old), job), skipped=old["skipped"])
     if id_ not in sources:
         raise UsageError(f"{id_}: this report's check is not here; name its plugin with --plugin")
-    check = registry.load(sources[id_])
-    answer = Answer(judging.judge(check.source, job, outcomes, book, settings))
-    judged = judging.judged(
-        check.source, check.plan.scope, outcomes, job, answer, judges_failures=check.plan.judges_failures
-    )
-    return Result(
-        id_,
-        title,
-        int(str(old["facts_version"])),
-        judged.findings,
-        outcomes,
-        judged.summary,
-        skipped=skipped,
-        picture=list(judged.picture),
-        aside=bool(old.get("aside")),
-    )
+    try:
+        check = registry.load(sources[id_])
+    except Exception as error:
+        raise UsageError(f"{id_}: cannot be loaded: {registry.load_error(sources[id_], error)}") from None
+    answer = Returned(judging.judge(check.source, job, outcomes, book, settings))
+    return judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
 
 
-def outcomes_of(check: Mapping[str, object], book: FactsStore) -> dict[int, Outcome]:
+def outcomes_of(check: Mapping[str, Any], book: FactsStore) -> dict[int, Outcome]:
     """A report lists only what was not measured; the rest is known by its facts."""
-    outcomes = {rank: Outcome("measured") for rank in book.ranks(str(check["check"]))}
-    for entry in check["outcomes"]:  # type: ignore[attr-defined]
+    outcomes = {rank: Outcome("measured") for rank in book.ranks(check["check"])}
+    for entry in check["outcomes"]:
         for rank in rank_ranges.from_text(entry["ranks"]):
             outcomes[rank] = Outcome.from_json({**entry, "facts": None})
     return outcomes

@@ -3,39 +3,35 @@
 import contextlib
 import gzip
 import json
+import math
 import os
 import re
 import secrets
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from importlib import resources
 from typing import Any, BinaryIO
 
 from preflight import __version__
 from preflight.core import rank_ranges
-from preflight.core.facts import LIMIT, FactsStore
+from preflight.core.exceptions import in_one_line
+from preflight.core.facts import LIMIT, FactsStore, to_text
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.hangs import desync
-from preflight.planning.policy import Policy, counts
+from preflight.planning.policy import Policy
 from preflight.results import result
 from preflight.results.result import Result
 
 SCHEMA = 1
 LONGEST_LINE = 2 * LIMIT
-"""Of a facts file: a longer one is none of ours."""
+"""Of a facts file: a longer one was not written by preflight."""
 Report = dict[str, Any]
 """See report.schema.json."""
 NAMES = (
-    "report.json",
-    "facts.jsonl.gz",
-    "report.md",
-    "report.html",
-    "junit.xml",
-    "good_nodes.txt",
-    "bad_nodes.txt",
-)
+    "report.json", "facts.jsonl.gz", "report.md", "report.html", "junit.xml", "good_nodes.txt", "bad_nodes.txt"
+)  # fmt: skip
 
 
 def build(
@@ -50,7 +46,6 @@ def build(
     strict: bool = False,
     policy: Policy | None = None,
 ) -> Report:
-    """The whole report but the facts."""
     word = result.verdict(results)
     return {
         "schema": SCHEMA,
@@ -81,9 +76,8 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
         }
         for check in report["checks"]
     ]
-    options = {name: scrub.text(value) for name, value in report["options"].items()}
-    policy, command = scrub.value(report["policy"]), scrub.value(report["command"])
-    return {**report, "checks": checks, "options": options, "policy": policy, "command": command}
+    told = {name: scrub.value(report[name]) for name in ("options", "policy", "command")}
+    return {**report, **told, "checks": checks}
 
 
 def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
@@ -92,16 +86,9 @@ def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
     return {**finding, **texts, "where": where, "evidence": scrub.value(finding["evidence"])}
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a report."""
-    text = resources.files(__package__).joinpath("report.schema.json").read_text()
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
-
-
 def bad_nodes(report: Report) -> list[str]:
     """Nodes that a failure names, by node or by one of their ranks."""
-    failed = (finding for finding in findings(report) if finding["severity"] == "fail" and counts(finding))
+    failed = (finding for finding in findings(report) if finding.severity == "fail" and finding.counts)
     bad = {node for finding in failed for node in _named(finding, report)}
     return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
 
@@ -109,7 +96,7 @@ def bad_nodes(report: Report) -> list[str]:
 def good_nodes(report: Report) -> list[str]:
     """Nodes that a job may use: all that no failure or error names. None, where something is wrong that names
     no node: it may be any."""
-    wrong = [finding for finding in findings(report) if finding["severity"] in ("fail", "error") and counts(finding)]
+    wrong = [finding for finding in findings(report) if finding.severity in ("fail", "error") and finding.counts]
     named = [_named(finding, report) for finding in wrong]
     if report["verdict"] not in ("pass", "warn") and not (wrong and all(named)):
         return []
@@ -117,22 +104,26 @@ def good_nodes(report: Report) -> list[str]:
     return [node["node"] for node in report["job"]["nodes"] if node["node"] not in bad]
 
 
-def _named(finding: dict[str, Any], report: Report) -> set[str]:
+def _named(finding: Reported, report: Report) -> set[str]:
     """The nodes that a finding blames; a rank that never came has none, and stands as "" then."""
-    where = finding["where"]
+    where = finding.where
     if "node" in where:
         return {where["node"]}
-    ranks = {where["rank"]} if "rank" in where else set(rank_ranges.from_text(finding.get("ranks", "")))
+    ranks = {where["rank"]} if "rank" in where else set(rank_ranges.from_text(finding.ranks))
     if not ranks:
-        return set(finding.get("nodes", ()))
+        return set(finding.nodes or ())
     nodes = {node["node"] for node in report["job"]["nodes"] if ranks & set(rank_ranges.from_text(node["ranks"]))}
     return nodes or {""}
 
 
-def findings(report: Report) -> Iterator[dict[str, Any]]:
-    """All findings, check by check."""
-    for check in report["checks"]:
-        yield from check["findings"]
+def findings(report: Report) -> Iterator[Reported]:
+    """All findings, check by check. Raises KeyError and TypeError for a report that is none."""
+    return (finding for check in report["checks"] for finding in findings_of(check))
+
+
+def findings_of(check: Mapping[str, Any]) -> list[Reported]:
+    """Those of an entry of the report's `checks`."""
+    return [Reported.from_json(finding) for finding in check["findings"]]
 
 
 def write_folder(folder: str, report: Report, book: FactsStore, texts: Mapping[str, Callable[[Report], str]]) -> None:
@@ -164,7 +155,6 @@ def _logs(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def as_text(report: Report) -> str:
-    """report.json."""
     return json.dumps(report, indent=1, allow_nan=False) + "\n"
 
 
@@ -189,31 +179,25 @@ def with_facts(report: Report, book: FactsStore) -> Report:
 
 def read_facts(path: str) -> FactsStore:
     """The facts beside a report. Raises UsageError."""
-    from preflight.core.facts import content_hash, to_text
-
     book = FactsStore()
     try:
         with gzip.open(path, "rt") as file:
             while line := file.readline(LONGEST_LINE):
                 entry = json.loads(line)
-                text = to_text(entry["facts"])
-                book.add_text(content_hash(text), text)
-                for rank in rank_ranges.from_text(entry["ranks"]):
-                    book.note(entry["check"], rank, content_hash(text))
+                book.add(entry["check"], rank_ranges.from_text(entry["ranks"]), to_text(entry["facts"]))
     except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
-        raise UsageError(f"{path}: cannot be read ({type(error).__name__}: {error})") from None
+        raise UsageError(f"{path}: cannot be read ({in_one_line(error)})") from None
     return book
 
 
 def write(path: str, text: str) -> None:
-    """See `replacing`."""
     with replacing(path) as file:
         file.write(text.encode(errors="replace"))
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
-    """A file that appears whole or not at all, without following a link that somebody laid, and private until
+    """A file that appears whole or not at all, without following a link, and private until
     it is whole."""
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -279,15 +263,27 @@ def load(path: str) -> tuple[Report, str]:
         raise UsageError(f"{path}: is no regular file")
     try:
         with open(file_path, encoding="utf-8") as file:
-            report = json.load(file)
+            report = json.load(file, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UsageError(f"{path}: is no JSON ({error})") from None
+        raise UsageError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(report, dict) or report.get("schema") != SCHEMA or "checks" not in report:
         found = report.get("schema") if isinstance(report, dict) else None
         raise UsageError(f"{path}: is no preflight report of schema {SCHEMA} (schema: {found!r})")
     return report, file_path
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:12]}{'...' * (len(text) > 12)} is a number that no float holds")
+    return value
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def facts_beside(path: str) -> FactsStore:

@@ -3,17 +3,20 @@
 import json
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from preflight.core import rank_ranges
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
-from preflight.planning.policy import counts
 
 WORST_FIRST = ("fail", "error", "warn", "skip", "pass")
+SEVERITIES = ("fail", "error", "warn", "info")
 EXIT_CODES = {"pass": 0, "warn": 0, "fail": 1, "error": 3}
 USAGE = 2
+_NOT_REPORTED = {"facts", "measures_no_more"}
+_OF_ONE_RANK = {"seconds", "stack", "log_tail", "nccl_log", "ras", *_NOT_REPORTED}
 EQUAL_FINDINGS = 100
 """More equal findings of one check than this are written as one, with their ranks as a range."""
 
@@ -25,7 +28,7 @@ class Result:
     check: str
     title: str
     facts_version: int = 1
-    findings: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[Reported] = field(default_factory=list)
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
     summary: str = ""
     skipped: str | None = None
@@ -37,8 +40,8 @@ class Result:
     @property
     def status(self) -> str:
         """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, also
-        where others passed: nobody looked at them."""
-        severities = {finding["severity"] for finding in self.findings if counts(finding)}
+        where others passed: they were not measured."""
+        severities = {finding.severity for finding in self.findings if finding.counts}
         severity = next((word for word in WORST_FIRST if word in severities), None)
         return severity or ("skip" if self.skipped is not None else "pass")
 
@@ -52,9 +55,9 @@ class Result:
         """The ranks that its failures name, by rank or by node; empty if one of them names neither."""
         named: set[int] = set()
         for finding in self.findings:
-            where = finding["where"]
+            where = finding.where
             ranks = {where["rank"]} if "rank" in where else _ranks_of(where.get("node"), job)
-            if finding["severity"] in ("fail", "error") and counts(finding):
+            if finding.severity in ("fail", "error") and finding.counts:
                 if not ranks:
                     return set()
                 named |= ranks
@@ -71,13 +74,14 @@ class Result:
             "skipped": self.skipped,
             **({"picture": self.picture} if self.picture else {}),
             **({"aside": True} if self.picture and self.aside else {}),
-            "findings": sorted(merge(self.findings, job), key=lambda f: WORST_FIRST.index(_rank_of(f))),
+            "findings": [finding.to_json() for finding in sorted(merge(self.findings, job), key=badness)],
             "outcomes": _grouped(self.outcomes, job),
         }
 
 
-def _rank_of(finding: dict[str, Any]) -> str:
-    return finding["severity"] if finding["severity"] != "info" else "pass"
+def badness(finding: Reported) -> int:
+    """The worst first."""
+    return SEVERITIES.index(finding.severity)
 
 
 def _ranks_of(node: str | None, job: Job) -> set[int]:
@@ -93,98 +97,61 @@ def _seconds(outcomes: Mapping[int, Outcome]) -> dict[str, Any]:
     return {"median": round(median, 4), "max": round(outcomes[slowest].seconds, 4), "rank": slowest}
 
 
-def same_but_for_the_rank(finding: dict[str, Any]) -> tuple[Any, ...]:
-    """Findings with equal keys say the same of different ranks."""
-    where = {key: value for key, value in finding["where"].items() if key not in ("rank", "local_rank", "node")}
-    return (
-        finding["code"], finding["severity"], finding["message"], finding["fix"], finding["noticed_by"],
-        repr(sorted(where.items())), repr(sorted(finding["evidence"].items())),
-        repr(finding.get("waived")), repr(finding.get("waiver_ended")),
-    )  # fmt: skip
+def _but_for_the_rank(finding: Reported) -> Reported:
+    where = {key: value for key, value in finding.where.items() if key not in ("rank", "local_rank", "node")}
+    return replace(finding, where=where)
 
 
-def merge(findings: list[dict[str, Any]], job: Job, more_than: int = EQUAL_FINDINGS) -> list[dict[str, Any]]:
+def merge(findings: Iterable[Reported], job: Job, more_than: int = EQUAL_FINDINGS) -> list[Reported]:
     """Equal findings of many ranks as one, which has `ranks` ("0-7,9") and `nodes` beside `where`."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    groups: dict[str, list[Reported]] = {}
     for finding in findings:
-        groups.setdefault(same_but_for_the_rank(finding), []).append(finding)
-    merged: list[dict[str, Any]] = []
+        key = json.dumps(_but_for_the_rank(finding).to_json(), sort_keys=True)
+        groups.setdefault(key, []).append(finding)
+    merged: list[Reported] = []
     for group in groups.values():
-        if len(group) > more_than and all("rank" in finding["where"] for finding in group):
+        of_ranks = ["rank" in finding.where for finding in group]
+        if len(group) > more_than and all(of_ranks):
             merged.append(_of_ranks(group, job))
-        elif len(group) > more_than and not any("rank" in finding["where"] for finding in group):
+        elif len(group) > more_than and not any(of_ranks):
             merged += _of_nodes(group)
         else:
             merged += group
     return merged
 
 
-def _of_ranks(group: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-    ranks = [finding["where"]["rank"] for finding in group]
-    where = {key: value for key, value in group[0]["where"].items() if key not in ("rank", "local_rank", "node")}
+def _of_ranks(group: list[Reported], job: Job) -> Reported:
+    ranks = [finding.where["rank"] for finding in group]
     nodes = list(dict.fromkeys(job.node_of(rank).node for rank in sorted(ranks)))
-    if len(nodes) == 1 and nodes[0]:
-        where["node"] = nodes[0]
-    return {**group[0], "where": where, "ranks": rank_ranges.to_text(ranks), "nodes": nodes}
+    node = {"node": nodes[0]} if len(nodes) == 1 and nodes[0] else {}
+    common = _but_for_the_rank(group[0])
+    return replace(common, where={**common.where, **node}, ranks=rank_ranges.to_text(ranks), nodes=nodes)
 
 
-def _of_nodes(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of_nodes(group: list[Reported]) -> list[Reported]:
     """One finding for all nodes, where each names one."""
-    nodes = list(dict.fromkeys(finding["where"]["node"] for finding in group if "node" in finding["where"]))
-    if len(nodes) < len(group):
-        return group
-    where = {key: value for key, value in group[0]["where"].items() if key != "node"}
-    return [{**group[0], "where": where, "nodes": nodes}]
+    nodes = list(dict.fromkeys(finding.where["node"] for finding in group if "node" in finding.where))
+    return group if len(nodes) < len(group) else [replace(_but_for_the_rank(group[0]), nodes=nodes)]
 
 
 def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
     """All but `measured` (of these only those that were asked for their collectives, as others had failed); equal
     ones (but for seconds, stack and logs, which are the first one's) as one."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(outcomes):
-        outcome = outcomes[rank]
-        if outcome.kind != "measured" or outcome.recorded:
-            key = (
-                outcome.kind,
-                outcome.reason,
-                outcome.signal,
-                outcome.state,
-                outcome.doing,
-                outcome.aborted,
-                outcome.slug,
-                json.dumps(outcome.collective),
-                json.dumps(outcome.recorded),
-                outcome.in_collective,
-                job.node_of(rank).node,
-            )
-            groups.setdefault(key, []).append(rank)
-    listed = []
-    for ranks in groups.values():
-        first = outcomes[ranks[0]]
-        listed.append(
-            {
-                "ranks": rank_ranges.to_text(ranks),
-                "kind": first.kind,
-                "node": job.node_of(ranks[0]).node,
-                "seconds": round(max(outcomes[rank].seconds for rank in ranks), 4),
-                "reason": first.reason,
-                "signal": first.signal,
-                "state": first.state,
-                "doing": first.doing,
-                "collective": first.collective,
-                "slug": first.slug,
-                "in_collective": first.in_collective,
-                "aborted": first.aborted,
-                "cut_short": first.cut_short,
-                "own_fault": first.own_fault,
-                "stack": first.stack,
-                "log_tail": first.log_tail,
-                "recorded": first.recorded,
-                "nccl_log": first.nccl_log,
-                "ras": next((outcomes[rank].ras for rank in ranks if outcomes[rank].ras), None),
-            }
-        )
-    return listed
+        if outcomes[rank].kind != "measured" or outcomes[rank].recorded:
+            what = {name: value for name, value in vars(outcomes[rank]).items() if name not in _OF_ONE_RANK}
+            groups.setdefault((job.node_of(rank).node, json.dumps(what)), []).append(rank)
+    return [
+        {
+            **{name: value for name, value in vars(outcomes[ranks[0]]).items() if name not in _NOT_REPORTED},
+            "ranks": rank_ranges.to_text(ranks),
+            "node": node,
+            "seconds": round(max(outcomes[rank].seconds for rank in ranks), 4),
+            "ras": next((outcomes[rank].ras for rank in ranks if outcomes[rank].ras), None),
+        }
+        for (node, _), ranks in groups.items()
+    ]
 
 
 def verdict(results: Iterable[Result]) -> str:

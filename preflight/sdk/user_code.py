@@ -1,8 +1,8 @@
-"""What a user gives as MODULE:FUNCTION: his code is loaded and called, and what goes wrong in it is said with his file
-and line first.
+"""What a user gives as MODULE:FUNCTION: it is loaded and called, and what goes wrong in it is said with file and line
+first.
 
-In a worker only, in a check whose plan is `fresh`: his folder comes first on sys.path there, and his code may hang,
-crash or change what it likes.
+In a worker only, in a check whose plan is `fresh`: the user's folder comes first on sys.path there, and the code may
+hang, crash or change what it likes.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class UserError(Exception):
         return {"file": self.file, "line": self.line, "text": self.text}
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """A line of the user's."""
 
     file: str
@@ -62,7 +62,7 @@ class UserCode:
     function: str
     """Of the module; dots lead into a class or an object."""
     start: str = field(default_factory=os.getcwd, compare=False)
-    """The current folder, before his code may change it."""
+    """The current folder, before the user's code may change it."""
 
     @classmethod
     def parse(cls, given: str) -> "UserCode":
@@ -88,7 +88,7 @@ class UserCode:
 
     def blamed(self, *, always: bool = False) -> "_Blame":
         """A `with` around whatever calls the user's code again (a forward, a loss, a loader): an exception that came
-        through a line of his, also in a DataLoader worker, becomes a UserError that names the innermost one. Others
+        through a line of it, also in a DataLoader worker, becomes a UserError that names the innermost one. Others
         stay what they are, but for `always`: then they become one without a line. What a collective has raised stays
         what it is: it tells of another rank's death."""
         return _Blame(self, always=always)
@@ -111,15 +111,15 @@ class UserCode:
                 return _shown(path), int(line)
         return None
 
-    def innermost(self, frames: Iterable[Frame]) -> Place | None:
-        """The first line of his. `frames`: path, line, function and module's name, or None where only its file is
+    def innermost(self, frames: Iterable[Frame]) -> CodePlace | None:
+        """The user's first line. `frames`: path, line, function and module's name, or None where only its file is
         known; the most recent call first."""
         for path, line, function, module in frames:
             if self.is_own(path, _module_at(path) if module is None else module):
-                return Place(_shown(path), line, _function_name(function))
+                return CodePlace(_shown(path), line, _function_name(function))
         return None
 
-    def innermost_printed(self, stack: str) -> Place | None:
+    def innermost_printed(self, stack: str) -> CodePlace | None:
         """As `innermost`, of a stack that faulthandler has printed."""
         return self.innermost(printed_frames(stack))
 
@@ -137,7 +137,7 @@ class UserCode:
 
     @property
     def path(self) -> str | None:
-        """Of his .py file, where he gave one."""
+        """Of the .py file, where one was given."""
         return os.path.join(self.start, self.module) if self.module.endswith(".py") else None
 
     @property
@@ -148,8 +148,8 @@ class UserCode:
     def _import(self) -> ModuleType:
         if sys.path[:1] != [self.folder]:
             sys.path.insert(0, self.folder)
-        sys.dont_write_bytecode = True  # nothing of ours stays in his folder; a hook may run as root there
-        sys.argv = [self.module]  # a parser of his must not read preflight's options
+        sys.dont_write_bytecode = True  # nothing of ours stays in the user's folder; a hook may run as root there
+        sys.argv = [self.module]  # the user's parser must not read preflight's options
         importlib.invalidate_caches()
         return _from_file(self.path) if self.path else _from_name(self.module, self.folder)
 
@@ -195,7 +195,7 @@ def _from_file(path: str) -> ModuleType:
     other = sys.modules.get(name)
     if other is not None and getattr(other, "__file__", None) == path:
         return other
-    if other is not None:  # his platform.py must not be the one that torch imports
+    if other is not None:  # the user's platform.py must not be the one that torch imports
         name = f"user_code_{name}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
@@ -252,9 +252,10 @@ class _Blame:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        kinds = Exception | SystemExit | KeyboardInterrupt  # (a worker is sent no SIGINT: his code has raised it)
-        may_be_his = isinstance(error, kinds) and not isinstance(error, UserError | Skip)
-        if error is None or not may_be_his or out_of_a_collective(error):
+        # A worker is sent no SIGINT: the user's code has raised it.
+        kinds = Exception | SystemExit | KeyboardInterrupt
+        may_be_the_users = isinstance(error, kinds) and not isinstance(error, UserError | Skip)
+        if error is None or not may_be_the_users or out_of_a_collective(error):
             return
         place, said = self._told(error, trace and trace.tb_frame)
         if place is not None:
@@ -262,11 +263,11 @@ class _Blame:
         if self._always:
             raise UserError(f"{self._code}: {said}") from error
 
-    def _told(self, error: BaseException, own: FrameType | None) -> tuple[Place | None, str]:
+    def _told(self, error: BaseException, own: FrameType | None) -> tuple[CodePlace | None, str]:
         """The innermost line of the user's, of the exception or of one that it came of; and what was raised. `own`: the
         frame that holds the `with`, which is the check's."""
         if isinstance(error, SyntaxError) and error.filename and self._code.is_own(error.filename, ""):
-            return Place(_shown(error.filename), error.lineno or 1, ""), _said(error)  # it has no frame yet
+            return CodePlace(_shown(error.filename), error.lineno or 1, ""), _said(error)  # it has no frame yet
         raised: BaseException | None = error
         for _ in range(10):  # exceptions may name each other in a ring
             worker = Worker.of(raised)

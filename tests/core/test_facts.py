@@ -113,9 +113,9 @@ def test_a_name_is_known_when_its_text_is() -> None:
 
 
 def test_equal_facts_take_room_once() -> None:
-    one = filled({0: {"a": "x" * 1000}})
-    assert 0 < one.size == filled({rank: {"a": "x" * 1000} for rank in range(8)}).size
-    assert filled({0: {"a": "x" * 1000}, 1: {"a": "y" * 1000}}).size > one.size
+    single = filled({0: {"a": "x" * 1000}})
+    assert 0 < single.size == filled({rank: {"a": "x" * 1000} for rank in range(8)}).size
+    assert filled({0: {"a": "x" * 1000}, 1: {"a": "y" * 1000}}).size > single.size
 
 
 def test_unequal_facts_have_unequal_names() -> None:

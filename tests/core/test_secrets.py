@@ -1,3 +1,4 @@
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,23 @@ SENTINEL = "swordfish-4711"
 
 @pytest.mark.parametrize(
     "name",
-    ["WANDB_API_KEY", "HF_TOKEN", "db.password", "AWS_SECRET_ACCESS_KEY", "token", "APIKEY", "my-passphrase", "AUTH"],
-)
+    [
+        "WANDB_API_KEY", "HF_TOKEN", "db.password", "AWS_SECRET_ACCESS_KEY", "token", "APIKEY", "my-passphrase", "AUTH",
+        "apiKey", "authToken", "SecretAccessKey", "AWSAccessKeyId", "PGPASSWORD", "DOCKER_AUTH_CONFIG", "GITHUB_PAT",
+        "SENTRY_DSN", "MYSQL_PWD", "private_key", "X-Amz-Signature", "HFTOKEN",
+    ],
+)  # fmt: skip
 def test_a_secret_is_known_by_a_word_of_its_name(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["KEYBOARD", "monkey", "TOKENIZERS_PARALLELISM", "AUTHOR", "MASTER_ADDR", "", "HOME"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "KEYBOARD", "monkey", "TOKENIZERS_PARALLELISM", "AUTHOR", "MASTER_ADDR", "", "HOME", "PWD", "OLDPWD",
+        "KeyError", "KeyboardInterrupt", "pat", "TokenizerFast", "signature",
+    ],
+)  # fmt: skip
 def test_a_word_that_only_holds_another_is_no_secret(name: str) -> None:
     assert not is_secret(name)
 
@@ -40,6 +51,37 @@ def test_a_short_value_would_stand_everywhere() -> None:
     assert Scrubber({"USE_AUTH": "1", "A_KEY": "12345"}).text("12345 of 1") == "12345 of 1"
 
 
+@pytest.mark.parametrize("word", ["true", "password", "training", "Training", "DISABLED", "1000000"])
+def test_an_ordinary_word_is_hidden_beside_its_name_only(word: str) -> None:
+    scrub = Scrubber({"DB_PASSWORD": word})
+    assert scrub.text(f"a {word}; DB_PASSWORD={word}") == f"a {word}; DB_PASSWORD={HIDDEN}"
+    assert scrub.value({"db_password": word, "mode": word}) == {"db_password": HIDDEN, "mode": word}
+
+
+RANDOM = "q8Zr2LwX0pTn5VbK7hYs"
+ENVIRON = {
+    "PATH": "/usr/local/bin:/usr/bin", "HOME": "/home/me", "LABEL": RANDOM, "MODEL": "meta/Llama-3.1-8B-Instruct",
+    "GPU": "GPU-3f2a1b4c-0d1e-2f3a-4b5c-6d7e8f901234", "RUN_ID": "4711",
+}  # fmt: skip
+
+
+def test_what_looks_random_is_hidden_in_a_whole_environment() -> None:
+    hidden = {**ENVIRON, "LABEL": HIDDEN}
+    for printed in (
+        lambda environ: "\n".join(f"{name}={value}" for name, value in environ.items()),
+        lambda environ: f"environ({environ})",
+        json.dumps,
+    ):
+        assert Scrubber({}).text(printed(ENVIRON)) == printed(hidden)
+    assert Scrubber({}).value(ENVIRON) == hidden
+
+
+def test_elsewhere_it_stays() -> None:
+    text = f"PATH=/usr/bin HOME=/home/me LABEL={RANDOM}"
+    assert Scrubber({}).text(text) == text
+    assert Scrubber({}).value({"LABEL": RANDOM}) == {"LABEL": RANDOM}
+
+
 def test_the_path_of_a_credentials_file_is_no_secret(tmp_path: Path) -> None:
     there, gone = tmp_path / "credentials", tmp_path / "no-such-file"
     there.write_text("")
@@ -57,6 +99,13 @@ def test_the_path_of_a_credentials_file_is_no_secret(tmp_path: Path) -> None:
         (f"db.password = '{SENTINEL} two words'", f"db.password = {HIDDEN}"),
         (f'api_key="{SENTINEL}"', f"api_key={HIDDEN}"),
         (f"a_token={SENTINEL};b=2", f"a_token={HIDDEN};b=2"),
+        (f"GET https://host/o?part=1&token={SENTINEL}", f"GET https://host/o?part=1&token={HIDDEN}"),
+        (
+            f"https://host/o?X-Amz-Date=1&X-Amz-Signature={SENTINEL}",
+            f"https://host/o?X-Amz-Date=1&X-Amz-Signature={HIDDEN}",
+        ),
+        (f"https://host/o?sv=1&sig={SENTINEL}", f"https://host/o?sv=1&sig={HIDDEN}"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----", HIDDEN),
     ],
 )
 def test_secrets_that_no_variable_holds_are_found_by_their_name(text: str, expected: str) -> None:
@@ -119,7 +168,22 @@ def test_lists_under_a_secret_name_are_hidden_and_counts_are_not() -> None:
     assert Scrubber({}).value({"tokens": ["s"], "max_tokens": 4096}) == {"tokens": [HIDDEN], "max_tokens": 4096}
 
 
-@pytest.mark.parametrize("unit", ["x", "://", "a=", "--a ", "'", "key: Bearer ", "a" * 81 + "."])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "x",
+        "://",
+        "a=",
+        "--a ",
+        "'",
+        "key: Bearer ",
+        "a" * 81 + ".",
+        "key=",
+        "A=aB3",
+        "-----BEGIN PRIVATE KEY-----",
+        "?sig=",
+    ],
+)
 def test_no_text_takes_long(unit: str) -> None:
     """It runs in the supervisor: a pattern that goes back again and again would hang it."""
     text = (unit * 65536)[:65536]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from preflight.engine import identity, local_launch
+from preflight.sdk.addresses import UP, Address
 
 PLAIN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
 TORCHRUN = {
@@ -161,7 +162,7 @@ def test_ranks_of_one_step_choose_the_same_port() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         (STEP, {**STEP, "SLURM_STEP_ID": "1"}),
         (STEP, {**STEP, "SLURM_JOB_ID": "78"}),
@@ -169,8 +170,8 @@ def test_ranks_of_one_step_choose_the_same_port() -> None:
     ],
     ids=["steps", "jobs", "mpi jobs"],
 )
-def test_jobs_beside_each_other_choose_their_own_ports(one: Mapping[str, str], other: Mapping[str, str]) -> None:
-    assert identity.from_environ(one).master_port != identity.from_environ(other).master_port
+def test_jobs_beside_each_other_choose_their_own_ports(first: Mapping[str, str], other: Mapping[str, str]) -> None:
+    assert identity.from_environ(first).master_port != identity.from_environ(other).master_port
 
 
 def test_a_given_port_is_taken() -> None:
@@ -222,24 +223,22 @@ def test_the_first_host_of_a_slurm_node_list(nodelist: str, host: str) -> None:
     assert identity.first_host(nodelist) == host
 
 
-@dataclass
-class Address:
-    family: int
-    address: str
+def of(interface: str, family: int, text: str) -> Address:
+    return Address(interface, UP, family, text, 24)
 
 
 def test_addresses_leave_out_loopback_and_link_local() -> None:
-    listed = {
-        "lo": [Address(socket.AF_INET, "127.0.0.1"), Address(socket.AF_INET6, "::1")],
-        "eth0": [Address(socket.AF_INET, "10.0.0.1"), Address(socket.AF_INET6, "fe80::1%eth0"), Address(17, "aa:bb")],
-        "ib0": [Address(socket.AF_INET6, "2001:db8::1")],
-    }
-    assert identity.addresses(lambda: listed) == ("10.0.0.1", "2001:db8::1")
+    listed = [
+        of("lo", socket.AF_PACKET, ""), of("lo", socket.AF_INET, "127.0.0.1"), of("eth0", socket.AF_INET, "10.0.0.1"),
+        of("lo", socket.AF_INET6, "::1"), of("eth0", socket.AF_INET6, "fe80::1"),
+        of("ib0", socket.AF_INET6, "2001:db8::1"),
+    ]  # fmt: skip
+    assert identity.host_addresses(lambda: listed) == ("10.0.0.1", "2001:db8::1")
 
 
 def test_addresses_are_few() -> None:
-    many = {f"veth{number}": [Address(socket.AF_INET, f"10.0.{number}.1")] for number in range(200)}
-    assert len(identity.addresses(lambda: many)) == 16
+    many = [of(f"veth{number}", socket.AF_INET, f"10.0.{number}.1") for number in range(200)]
+    assert len(identity.host_addresses(lambda: many)) == 16
 
 
 @pytest.mark.parametrize(

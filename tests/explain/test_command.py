@@ -16,6 +16,7 @@ from preflight.cli import arguments
 from preflight.errors import UsageError
 from preflight.explain import command, console, inputs, output
 from preflight.results import report
+from tests.made import SCHEMA
 
 FAILED = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 10, in <module>\n[rank3]: {}\n'
 
@@ -33,13 +34,13 @@ def explain(*words: str) -> int:
 
 def explained(*words: str) -> report.Report:
     made = command.explain_paths(words)
-    jsonschema.validate(made, report.schema())
+    jsonschema.validate(made, SCHEMA)
     report.as_text(made)  # raises for NaN
     return made
 
 
 def found(*words: str) -> list[tuple[str, str]]:
-    return [(word["severity"], word["message"]) for word in report.findings(explained(*words))]
+    return [(word.severity, word.message) for word in report.findings(explained(*words))]
 
 
 def refused(*words: str) -> str:
@@ -53,7 +54,7 @@ def test_a_healthy_log_and_a_failed_one() -> None:
     assert explained("ok.log")["exit_code"] == 0
     made = explained("failed.log")
     assert (made["exit_code"], made["verdict"], made["job"]["missing_ranks"]) == (1, "fail", "")
-    assert [(item["code"], item["where"]["rank"]) for item in report.findings(made)] == [("explain.app_crash", 3)]
+    assert [(item.code, item.where["rank"]) for item in report.findings(made)] == [("explain.app_crash", 3)]
 
 
 def test_a_screen_of_preflights_before_a_healthy_job_is_no_failure() -> None:
@@ -127,7 +128,7 @@ def test_what_may_hold_the_cause_but_cannot_be_read_leaves_nothing_healthy() -> 
     assert "the gzip file ends in the middle" in message
     assert explained("ok.log", "cut.gz")["exit_code"] == 3
     made = explained("failed.log", "cut.gz")  # what is found stays found
-    assert (made["exit_code"], [item["severity"] for item in report.findings(made)]) == (1, ["fail"])
+    assert (made["exit_code"], [item.severity for item in report.findings(made)]) == (1, ["fail"])
     assert any(line.startswith("not read: cut.gz cannot be read beyond line") for line in console.lines(made))
 
 
@@ -142,10 +143,12 @@ def test_a_log_in_a_folder_that_nobody_may_read_leaves_nothing_healthy(monkeypat
     made = explained(".")
     assert (made["exit_code"], made["verdict"]) == (3, "error")
     [finding] = report.findings(made)
-    assert finding["message"].endswith("could not be read: failed.log cannot be read (Permission denied)")
+    assert finding.message.endswith("could not be read: failed.log cannot be read (Permission denied)")
 
 
-@pytest.mark.parametrize("text", ['{"schema": 99, "checks": []}', '{"schema": 1, "checks": 5}'])
+@pytest.mark.parametrize(
+    "text", ['{"schema": 99, "checks": []}', '{"schema": 1, "checks": 5}', f'{{"schema": 1, "checks": {"9" * 5000}}}']
+)
 def test_a_strange_report_beside_a_log_does_not_keep_it_from_being_read(text: str) -> None:
     Path("logs").mkdir()
     Path("logs/other.json").write_text(text)
@@ -335,8 +338,8 @@ def test_who_only_lost_a_peer_is_listed_once() -> None:
     )
     Path("job.log").write_text("".join(f"[rank{rank}]: {lost if rank else memory}\n" for rank in range(9)))
     made = explained("job.log")
-    after = [item for item in report.findings(made) if item["severity"] == "info"]
-    assert [item["noticed_by"] for item in after] == ["1-8"]
+    after = [item for item in report.findings(made) if item.severity == "info"]
+    assert [item.noticed_by for item in after] == ["1-8"]
     shown = "\n".join(console.lines(made)).partition("INFO ")[2]
     assert shown.count("1-8") == 1
     assert "fix:" not in shown

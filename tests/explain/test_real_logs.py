@@ -6,6 +6,7 @@ import pytest
 from preflight.results import report
 from tests import explained_logs
 from tests.explained_logs import Judged
+from tests.made import SCHEMA
 
 pytestmark = pytest.mark.skipif(not explained_logs.LOGS.is_dir(), reason="no real logs lie in ../shared/nccl_logs")
 FEWEST = 0.95
@@ -30,10 +31,10 @@ def test_a_healthy_log_has_no_finding(logs: list[Judged]) -> None:
 
 def test_every_report_keeps_its_contract(logs: list[Judged]) -> None:
     for log in logs:
-        jsonschema.validate(log.report, report.schema())
+        jsonschema.validate(log.report, SCHEMA)
         for finding in report.findings(log.report):
-            assert "{" not in finding["message"] and finding["fix"], finding
-            assert finding["evidence"]["lines"], finding
+            assert "{" not in finding.message and finding.fix, finding
+            assert finding.evidence["lines"], finding
 
 
 def test_the_page_tells_todays_accuracy(logs: list[Judged]) -> None:

@@ -2,13 +2,13 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from preflight.core import finding
-from preflight.core.finding import RUN_SLUGS
+from preflight.core.finding import RUN_SLUGS, Reported
 from preflight.errors import UsageError
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import Candidate, from_artifact
@@ -19,10 +19,9 @@ from preflight.results import report
 from tests import made
 
 CAUSES = book().causes
-Finding = dict[str, Any]
 
 
-def read(folder: Path, *findings: Finding) -> list[Candidate]:
+def read(folder: Path, *findings: Reported) -> list[Candidate]:
     path = folder / "report.json"
     path.write_text(report.as_text(made.made_report(made.result(*findings))))
     return reports.find_candidates(str(path), CAUSES)
@@ -49,9 +48,9 @@ def test_what_is_worse_weighs_more(tmp_path: Path, severity: str, weight: int | 
 
 
 def test_what_was_waived_does_not_count(tmp_path: Path) -> None:
-    waived = {**made.finding(code="node.limits.shm"), "waived": {"until": "2099-01-01", "reason": "known"}}
+    waived = replace(made.finding(code="node.limits.shm"), waived={"until": "2099-01-01", "reason": "known"})
     assert read(tmp_path, waived) == []
-    ended = {**made.finding(code="node.limits.shm"), "waiver_ended": {"until": "2020-01-01", "reason": "known"}}
+    ended = replace(made.finding(code="node.limits.shm"), waiver_ended={"until": "2020-01-01", "reason": "known"})
     assert [candidate.slug for candidate in read(tmp_path, ended)] == ["shm_exhausted"]
 
 
@@ -79,8 +78,8 @@ def test_a_finding_that_may_mean_two_causes_is_first_of_all_the_likelier(tmp_pat
 
 
 def test_equal_findings_of_many_tell_whose_they_are(tmp_path: Path) -> None:
-    of_ranks = {**made.finding(code="node.limits.shm"), "ranks": "0-199", "nodes": ["node-0", "node-1"]}
-    of_nodes = {**made.finding(code="node.limits.shm"), "nodes": [f"node-{number}" for number in range(120)]}
+    of_ranks = replace(made.finding(code="node.limits.shm"), ranks="0-199", nodes=["node-0", "node-1"])
+    of_nodes = replace(made.finding(code="node.limits.shm"), nodes=[f"node-{number}" for number in range(120)])
     assert [candidate.message for candidate in read(tmp_path, of_ranks, of_nodes)] == [
         "preflight's check found: ranks 0-199: it is 1, expected 2",
         "preflight's check found: node-0, node-1, node-2 and 117 more: it is 1, expected 2",
@@ -88,7 +87,7 @@ def test_equal_findings_of_many_tell_whose_they_are(tmp_path: Path) -> None:
 
 
 def test_what_explain_has_told_before_is_taken_as_it_is(tmp_path: Path) -> None:
-    def before(severity: str, confidence: str, slug: str = "gpu_oom") -> Finding:
+    def before(severity: str, confidence: str, slug: str = "gpu_oom") -> Reported:
         evidence = {"confidence": confidence, "lines": [], "also": []}
         return made.finding(severity, "out of memory", code=f"explain.{slug}", evidence=evidence, rank=3)
 
@@ -105,7 +104,8 @@ def test_what_explain_has_told_before_is_taken_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is no JSON"), ("[]", "is no preflight report"), ('{"schema": 2, "checks": []}', "of schema 1"),
+        ("", "cannot be read as JSON"),
+        ("[]", "is no preflight report"), ('{"schema": 2, "checks": []}', "of schema 1"),
         ('{"schema": 1, "checks": 3}', "is not a well-formed preflight"),
         ("[" * 100_000, "is not a well-formed preflight"),
         ('{"schema": 1, "checks": [{"findings": [{"severity": "fail"}]}]}', "is not a well-formed preflight"),

@@ -1,10 +1,10 @@
 """Exceptions behind a prefix that preflight does not know: a job is never called healthy because of its logger."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from preflight.core.finding import Reported
 from preflight.explain.command import explain_paths
 from preflight.failure_book.book import book
 from preflight.results.report import findings
@@ -32,7 +32,7 @@ CAUGHT = (
 )
 
 
-def explained(folder: Path, texts: tuple[str, ...], prefix: str = "") -> dict[str, Any] | None:
+def explained(folder: Path, texts: tuple[str, ...], prefix: str = "") -> Reported | None:
     log = folder / "job.log"
     log.write_text("".join(f"{prefix.format(number % 10)}{text}\n" for number, text in enumerate(texts)))
     made = explain_paths([str(log)])
@@ -45,22 +45,22 @@ def explained(folder: Path, texts: tuple[str, ...], prefix: str = "") -> dict[st
 @pytest.mark.parametrize("raised", ["ValueError: 17 has no label", CUSTOM])
 def test_a_traceback(prefix: str, raised: str, tmp_path: Path) -> None:
     first = explained(tmp_path, (*TRACEBACK, raised), prefix)
-    assert first and first["code"] == "explain.app_crash"
-    assert (first["where"]["file"], first["where"]["line"]) == ("/job/data.py", 7)
-    assert f"{raised.rpartition('.')[2]} (/job/data.py:7)" in first["message"]
+    assert first and first.code == "explain.app_crash"
+    assert (first.where["file"], first.where["line"]) == ("/job/data.py", 7)
+    assert f"{raised.rpartition('.')[2]} (/job/data.py:7)" in first.message
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_an_exception_without_its_traceback(prefix: str, tmp_path: Path) -> None:
     first = explained(tmp_path, ("ValueError: 17 has no label",), prefix)
-    assert first and (first["code"], first["evidence"]["confidence"]) == ("explain.app_crash", "low")
+    assert first and (first.code, first.evidence["confidence"]) == ("explain.app_crash", "low")
 
 
 def test_an_exception_that_is_not_recognized(tmp_path: Path) -> None:
     """Its traceback is reported though much else follows; not if the job went on."""
     texts = (*TRACEBACK, *["and so on"] * 200)
     first = explained(tmp_path, texts)
-    assert first and "which is not visible in this log" in first["message"]
+    assert first and "which is not visible in this log" in first.message
     steps = [f"iteration {step}/1000 | lm loss: 7.1" for step in (10, 20, 30)]
     assert conclude(lines([*texts, *steps]), book=book()) == []
 

@@ -1,6 +1,8 @@
 """What preflight knows of logs, row by row: each signature fits its own example, and not its near miss."""
 
 import string
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from preflight.checks.comm.init import failed_init
 from preflight.errors import UsageError
 from preflight.explain import pages
 from preflight.explain.inputs import Input
 from preflight.explain.read.reader import Reader
 from preflight.failure_book import book as failure_book
 from preflight.failure_book.book import Book, Match, Signature, book
+from preflight.failure_book.line import Line
 
 KNOWN = book()
 
@@ -122,6 +126,7 @@ def test_no_pattern_is_slow_on_garbage() -> None:
         ({"needs": ["no.such"]}, "there is no signature no.such"),
         ({"pattern": "("}, "missing \\)"),
         ({"patern": "x"}, "has patern, which is unknown"),
+        ({"live": {"cod": "comm.init.rdma"}}, "unexpected keyword argument 'cod'"),
     ],
 )
 def test_a_malformed_row_is_told(change: dict[str, Any], says: str) -> None:
@@ -152,3 +157,33 @@ def test_each_cause_has_a_page() -> None:
     assert "explain.shm_exhausted: " in pages.page("explain")
     with pytest.raises(UsageError, match=r"did you mean explain.shm_exhausted"):
         pages.page("explain.shm_exhuasted")
+
+
+def test_rows_for_comm_init_stand_alone_and_name_its_codes() -> None:
+    """It reads single lines of a few ranks' logs, and a finding says what was expected."""
+    live = [row for row in KNOWN.signatures if row.live]
+    assert {row.name for row in live} == {row.name for row in failure_book.live_book().signatures}
+    assert {row.live.code for row in live if row.live} == set(failed_init.CODES)
+    assert [row.name for row in live if row.needs or row.unless or row.place or "expected" not in row.says] == []
+
+
+def test_what_is_harmless_or_from_a_survivor_is_no_cause_to_comm_init() -> None:
+    rows = [row for row in KNOWN.signatures if row.role in ("harmless", "fallout", "slower")]
+    found = {
+        row.name: names(matches)
+        for row in rows
+        if (matches := failure_book.live_book().matches(Line(text=row.example, level="WARN")))
+    }
+    assert len(rows) > 50 and found == {}
+
+
+def test_comm_init_compiles_only_its_own_rows() -> None:
+    """The whole book takes a second, which a judge of sound ranks must not cost."""
+    code = (
+        "from preflight.checks.comm.init import failed_init\n"
+        "from preflight.failure_book import book\n"
+        "assert not book.live_book.cache_info().currsize\n"
+        "assert len(book.live_book().signatures) < 80\n"
+        "assert not book.book.cache_info().currsize\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -38,6 +38,11 @@ ALL: tuple[Fault, ...] = (
            says="in stuck_function()", settings=PATIENCE),
     _given("stuck_natively", "A rank's loader is stuck in C, where no signal is heard.",
            "error data.sampler.timed_out", says="at broken.py line", exit_code=3, deadline_s=45),
+    _given("stuck_while_counting", "A rank is stuck while all count their samples together.",
+           "fail data.sampler.out_of_step", says="never entered reduce of 24 int32 #2", noticed_by="0,2",
+           deadline_s=40),
+    _given("killed_while_counting", "A rank is killed while all count their samples together.",
+           "fail data.sampler.crashed", says="SIGKILL", noticed_by="0,2"),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
 

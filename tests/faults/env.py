@@ -24,7 +24,8 @@ VARIABLES = (
               f"warn {_V}.wrong_value"),
     _variable("NCCL_TIMEOUT", "1800", "A variable that NCCL never had.", f"warn {_V}.no_effect"),
     _variable("NCCL_IB_CUDA_SUPPORT", "1", "A variable that NCCL has no more.", f"warn {_V}.no_effect"),
-    _variable("NCCL_BLOCKING_WAIT", "1", "A variable under its old name, on one rank.", f"warn {_V}.unlike"),
+    _variable("NCCL_BLOCKING_WAIT", "1", "A variable under its old name, on one rank.", f"info {_V}.deprecated",
+              f"warn {_V}.unlike"),
     _variable("CUDA_LAUNCH_BLOCKING", "1", "A debugging variable is left over.", f"warn {_V}.leftover",
               f"warn {_V}.unlike"),
     _variable("GLOO_SOCKET_IFNAME", "^lo", "gloo's interface is given in NCCL's grammar.",
@@ -47,11 +48,18 @@ _IN_TURN = {
     rank: {"NODE_RANK": str(rank % 2), "SLURMD_NODENAME": f"node-{rank % 2}", "LOCAL_RANK": str(rank // 2),
            "LOCAL_WORLD_SIZE": "2"} for rank in range(4)
 }  # fmt: skip
+_UNEVEN = {
+    rank: {"NODE_RANK": str(rank // 2), "SLURMD_NODENAME": f"node-{rank // 2}", "LOCAL_WORLD_SIZE": str(2 - rank // 2)}
+    for rank in range(3)
+}
 LAUNCH = (
     in_check("ranks_in_turn", "Ranks are dealt out over the nodes one by one.",
              "ranks 0 and 2 call themselves node-0, 1 and 3 node-1", "warn env.launch.not_grouped", only="env.launch",
              world=4, culprit={}, environ_of=_IN_TURN,
              says="over 2 nodes one by one: node-0 has 0,2, node-1 has 1,3; expected consecutive ranks on each node"),
+    in_check("uneven_nodes", "A node has fewer ranks than another.", "ranks 0 and 1 call themselves node-0, 2 node-1",
+             "warn env.launch.uneven", only="env.launch", culprit={"node": "node-1"}, environ_of=_UNEVEN,
+             says="1 rank, expected 2 as on most nodes"),
     in_check("all_on_gpu_0", "All ranks of a node take GPU 0.", "`LOCAL_RANK=0` on both",
              "fail env.launch.local_rank_taken", only="env.launch", world=2, environ={"LOCAL_RANK": "0"},
              culprit={"rank": 1, "peer_rank": 0}, says="LOCAL_RANK is 0, which rank 0 on this node has, too"),

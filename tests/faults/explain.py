@@ -5,10 +5,13 @@ from typing import Any
 from tests.faults.row import Fault, elsewhere
 
 
-def _job(name: str, story: str, made: str, slug: str, exit_code: int, **culprit: Any) -> Fault:
+def _job(
+    name: str, story: str, made: str, slug: str, exit_code: int, *, more: bool = False, **culprit: Any
+) -> Fault:  # fmt: skip
     return elsewhere(
-        f"job_{name}", story, made, f"fail explain.{slug}", world=2, exit_code=exit_code, culprit=culprit, deadline_s=90
-    )
+        f"job_{name}", story, made, f"fail explain.{slug}", world=2, exit_code=exit_code, culprit=culprit,
+        deadline_s=90, more=more,
+    )  # fmt: skip
 
 
 ALL: tuple[Fault, ...] = ()
@@ -31,9 +34,9 @@ ELSEWHERE = (
     _job("stuck_loader", "A data loader never returns.", "`time.sleep(1000)` in a dataset, `--hang-after 3`",
          "slow_rank_timeout", 124, rank=1),
     _job("spawned", "A rank of mp.spawn raises: nobody has set RANK.", "`mp.spawn`, an exception on rank 1",
-         "app_crash", 1, rank=1),
+         "app_crash", 1, more=True, rank=1),
     _job("spawned_stuck", "A data loader of a rank of mp.spawn never returns.", "`mp.spawn`, `--hang-after 3`",
-         "slow_rank_timeout", 124, rank=1),
+         "slow_rank_timeout", 124, more=True, rank=1),
     _job("port", "The master's port is taken.", "a socket that listens there", "port_in_use", 1),
     _job("unused", "DDP with a parameter that no loss uses.", "torchrun, gloo", "ddp_unused_params", 1),
 )  # fmt: skip

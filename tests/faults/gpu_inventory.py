@@ -25,6 +25,8 @@ ALL: tuple[GpuFault, ...] = (
     *on_machines(("pcie_two_sockets",), "memory_size", "A GPU has less memory than its siblings.", "40 GiB",
                  {"gpu.2.memory.total": 40 * 2**30}, f"fail {_I}.memory", culprit={"gpu": 2},
                  says="40 GiB of memory, expected"),
+    *on_machines(("pcie_two_sockets",), "model", "GPUs of a node are of two models.", "another name",
+                 {"gpu.2.name": "NVIDIA L40"}, f"warn {_I}.model", culprit={}, says="NVIDIA L40"),
     *on_machines(("a100_nvswitch",), "vbios", "A GPU has another VBIOS than its siblings.", "another version",
                  {"gpu.2.vbios": "92.00.01.00.01"}, f"warn {_I}.vbios", culprit={"gpu": 2},
                  says="VBIOS 92.00.01.00.01, expected"),

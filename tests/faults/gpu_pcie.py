@@ -33,5 +33,7 @@ ALL: tuple[GpuFault, ...] = (
     *on_machines(("a100_nvswitch",), "pcie_two_faults", "One GPU's link is narrow, another's is slow.",
                  "x4, and generation 1 in P0", {"gpu.2.pcie.width": 4, "gpu.5.pcie.generation": 1}, _WIDTH,
                  _GENERATION, culprit={"gpu": 5}, says="runs at 4 lanes"),
+    *on_machines(("a100_nvswitch",), "lost_in_pcie", "A GPU is lost when its link is read.", "the width says so",
+                 {"gpu.2.pcie.width": "!15"}, "fail gpu.pcie.no_answer", culprit={"gpu": 2}, says="GPU is lost"),
 )  # fmt: skip
 ELSEWHERE: tuple[Fault, ...] = ()

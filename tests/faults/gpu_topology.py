@@ -8,9 +8,9 @@ from tests.faults.row import Fault, elsewhere
 _T = "warn gpu.topology"
 
 
-def p2p(one: int, other: int, **statuses: int) -> dict[str, object]:
+def p2p(first: int, second: int, **statuses: int) -> dict[str, object]:
     """Changes of a machine: what NVML says of two GPUs, both ways."""
-    ways = ((one, other), (other, one))
+    ways = ((first, second), (second, first))
     return {f"gpu.{a}.p2p.{b}.{name}": status for a, b in ways for name, status in statuses.items()}
 
 
@@ -37,8 +37,8 @@ ALL: tuple[GpuFault, ...] = (
     *on_machines(("b200_nvswitch",), "p2p_none_of_one", "A GPU reaches no other.", "as above, for 7 pairs",
                  _ALONE, f"{_T}.no_p2p", culprit={"gpu": 3}, says="no P2P between GPU 3 and GPUs 0-2,4-7: "),
     *on_machines(("h100_nvl",), "p2p_off", "P2P is turned off.", "the driver says that its registry forbids it",
-                 {key: value for one in range(4) for other in range(one)
-                  for key, value in p2p(one, other, read=4, write=4, nvlink=4).items()},
+                 {key: value for first in range(4) for second in range(first)
+                  for key, value in p2p(first, second, read=4, write=4, nvlink=4).items()},
                  f"{_T}.no_p2p", culprit={"gpu": 2, "peer_gpu": 3}, says="the driver's registry turns it off"),
     *on_machines(("pcie_two_sockets",), "p2p_pcie", "Two cards do not reach each other over PCIe.",
                  "the driver says that the chipset forbids it", p2p(0, 2, read=1, write=1), f"{_T}.no_p2p",

@@ -95,11 +95,13 @@ def _kernel(name: str, story: str, made: str, *finds: str, **more: Any) -> Fault
 _LOG = "a file over /dev/kmsg on the second of three nodes"
 KERNEL_ELSEWHERE = (
     # tests/checks/node/test_kernel.py
-    _kernel("xid", "A GPU has fallen off the bus, and a link of an NVSwitch has failed.", _LOG, "fail xid", "fail sxid",
+    _kernel("xid", "A GPU has fallen off the bus, another asks for a reboot, a third does not start, and a link of an "
+            "NVSwitch has failed.", _LOG, "fail xid", "fail sxid", "fail recovery", "fail driver",
             culprit={**NODE_1, "device": "0000:c1:00.0", "link": 30},
             says="ago: the GPU does not answer over PCIe any more (it has fallen off the bus); expected none"),
-    _kernel("troubles", "PCIe errors, a hung and a killed task, a memory error and a driver of another version.", _LOG,
-            "warn aer", "warn hung", "warn out_of_memory", "warn memory_error", "warn mismatch",
+    _kernel("troubles", "PCIe errors, a hung and a killed task, a memory error, a hot CPU, a network card whose "
+            "firmware has failed, a link that flaps, and a driver of another version.", _LOG, "warn aer", "warn hung",
+            "warn out_of_memory", "warn memory_error", "warn throttled", "warn nic", "warn link_down", "warn mismatch",
             says="tasks hung in the kernel: python3 ("),
     _kernel("apart", "GPUs and network cards do not reach each other (and no fabric manager runs, if that is seen).",
             "trees of files over /sys and /proc: a proprietary driver on an old kernel, ACS, an IOMMU, an NVSwitch",

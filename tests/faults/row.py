@@ -90,14 +90,14 @@ def as_one(rows: Sequence[Fault]) -> Fault:
     plugins = tuple(dict.fromkeys(plugin for row in rows for plugin in row.plugins))
     finds = tuple(found for row in rows for found in row.finds)
     stopped = tuple(rank for row in rows for rank in row.stopped)
-    one = replace(rows[0], environ_of=environ_of, plugins=plugins, exit_code=code, finds=finds, stopped=stopped)
+    run = replace(rows[0], environ_of=environ_of, plugins=plugins, exit_code=code, finds=finds, stopped=stopped)
     own = {
         "name", "story", "made", "finds", "culprit", "noticed_by", "exit_code", "says", "environ_of", "plugins",
         "stopped",
     }  # fmt: skip
-    alike = [{key: value for key, value in vars(row).items() if key not in own} for row in (one, *rows)]
-    assert all(row == alike[0] for row in alike), f"rows of the run {one.shares} want unlike runs"
-    return one
+    alike = [{key: value for key, value in vars(row).items() if key not in own} for row in (run, *rows)]
+    assert all(row == alike[0] for row in alike), f"rows of the run {run.shares} want different runs"
+    return run
 
 
 def sick(deed: str) -> dict[str, str]:

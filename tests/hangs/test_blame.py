@@ -57,7 +57,7 @@ def found(outcomes: Mapping[int, Outcome], scope: Scope = Scope.WORLD) -> list[d
     """The findings, each valid by the report's schema."""
     listed = blame.findings("plugin.made", scope, outcomes, JOB)
     made.made_report(made.result(*listed, outcomes=dict(outcomes)), on=JOB)
-    return listed
+    return [finding.to_json() for finding in listed]
 
 
 def told(outcomes: Mapping[int, Outcome], scope: Scope = Scope.WORLD) -> list[tuple[str, Any, str]]:
@@ -303,13 +303,13 @@ def test_an_innocent_that_was_aborted_is_a_victim() -> None:
     aborted = Outcome("timed_out", 4.0, state="S", aborted=True, reason="rank 1 could not go on")
     raised = Outcome("raised", reason="ValueError: x")
     (found,) = blame.findings("a.b", Scope.WORLD, {0: aborted, 1: raised, 2: aborted}, JOB)
-    assert (found["where"]["rank"], found["noticed_by"]) == (1, "0,2")
+    assert (found.where["rank"], found.noticed_by) == (1, "0,2")
 
 
 def test_an_abort_outside_a_collective_explains_the_others() -> None:
     heard = Outcome("raised", reason="connection closed", in_collective=True, collective=in_())
     (found,) = blame.findings("a.b", Scope.WORLD, {0: heard, 1: Outcome("crashed", signal="SIGABRT"), 2: heard}, JOB)
-    assert (found["where"]["rank"], found["noticed_by"]) == (1, "0,2")
+    assert (found.where["rank"], found.noticed_by) == (1, "0,2")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_an_abort_outside_a_collective_explains_the_others() -> None:
 )
 def test_what_is_not_the_machines_fault_is_an_error(outcome: Outcome, says: str) -> None:
     (found,) = blame.findings("a.b", Scope.RANK, {1: outcome}, JOB)
-    assert found["severity"] == "error" and says in found["message"]
+    assert found.severity == "error" and says in found.message
 
 
 @pytest.mark.parametrize(

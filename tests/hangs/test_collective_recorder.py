@@ -203,7 +203,7 @@ def holds_beside_an_idle_rank(folder: Path, condition: Callable[[], bool]) -> bo
     def join(rank: int) -> None:
         store = dist.FileStore(str(folder / "store"), 2)  # type: ignore[attr-defined]  # not in __all__
         store.set(f"here {rank}", "")
-        store.wait([f"here {one}" for one in range(2)], timedelta(seconds=60))
+        store.wait([f"here {rank}" for rank in range(2)], timedelta(seconds=60))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=2))
 
     def run() -> None:

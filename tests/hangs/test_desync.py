@@ -49,7 +49,7 @@ IN_IT = hung(world(WAITS))
 def found(outcomes: dict[int, Outcome], job: Job = JOB) -> list[dict[str, Any]]:
     listed = blame.findings("plugin.made", Scope.WORLD, outcomes, job)
     made.made_report(made.result(*listed, outcomes=outcomes), on=job)
-    return listed
+    return [finding.to_json() for finding in listed]
 
 
 def told(outcomes: dict[int, Outcome]) -> list[tuple[str, Any, str, str]]:
@@ -241,8 +241,8 @@ def test_what_is_told_does_not_grow_with_the_world(many: bool) -> None:
         return group(rank_ranges.to_text((rank, rank ^ 1)), [(1, "all_reduce", 4, False)], world=False)
 
     listed = blame.findings("plugin.made", Scope.WORLD, {rank: hung(of(rank)) for rank in range(1024)}, JOB)
-    assert len(listed) == 1 and len(listed[0]["message"]) < 500, listed[0]["message"]
-    assert f"{1016 if many else 1020:,} ranks elsewhere" in listed[0]["message"]
+    assert len(listed) == 1 and len(listed[0].message) < 500, listed[0].message
+    assert f"{1016 if many else 1020:,} ranks elsewhere" in listed[0].message
 
 
 def test_a_rank_that_is_ahead_of_ranks_that_hang_is_not_blamed() -> None:

@@ -1,10 +1,11 @@
 """Loaders of which rank 1's raises, is stuck or dies."""
 
 import ctypes
+import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -131,3 +132,25 @@ class StuckNatively(Bad):
 
 def stuck_natively() -> Loader:
     return _bad(StuckNatively())
+
+
+def _while_counting(deed: Callable[[], object]) -> Loader:
+    """Rank 1 does it once it has counted the samples of the first epoch, in the call that counts the second's."""
+    if rank() == 1:
+        calls, reduce = itertools.count(), torch.distributed.reduce
+
+        def counted(*given: Any, **named: Any) -> Any:
+            if next(calls):
+                deed()
+            return reduce(*given, **named)
+
+        torch.distributed.reduce = counted
+    return even()
+
+
+def stuck_while_counting() -> Loader:
+    return _while_counting(lambda: time.sleep(FOR_EVER))
+
+
+def killed_while_counting() -> Loader:
+    return _while_counting(lambda: os.kill(os.getpid(), signal.SIGKILL))

@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there_or_no_toml_is_said_with_its_path(tmp_path: Pat
 def test_a_file_that_hangs_does_not_hang_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "READ_S", 0.2)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match=r"cannot be read within 0 s"):
+    with pytest.raises(UsageError, match=r"cannot be read \(no answer within 0\.\d s\)"):
         config.read(str(tmp_path / "pipe"))
 
 

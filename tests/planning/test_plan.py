@@ -6,7 +6,7 @@ import pytest
 from preflight.check import Level, Plan, Scope
 from preflight.errors import UsageError
 from preflight.planning import plan
-from preflight.planning.plan import Request, Selection
+from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.registry import Source, Spec
 
 
@@ -23,13 +23,13 @@ ALL = [
     spec("comm.all_reduce", needs=("comm.init",), reads=("gpu.nvlink",)),
     spec("comm.pairs", Level.FULL, needs=("comm.init",), when=("comm.all_reduce",)),
 ]
-KNOWN = {one.id: one.source for one in ALL}
+KNOWN = {spec.id: spec.source for spec in ALL}
 
 
-def chosen(selection: Selection, specs: list[Spec] = ALL, **settings: str) -> list[str]:
+def chosen(selection: CheckSelection, specs: list[Spec] = ALL, **settings: str) -> list[str]:
     """`settings`: of plugin.own, by their options."""
     texts = {f"plugin.own.{name}": value for name, value in settings.items()}
-    return [one.id for one in plan.choose(specs, Request(selection, texts, {one.id: one.source for one in specs}))]
+    return [spec.id for spec in plan.choose(specs, Request(selection, texts, {spec.id: spec.source for spec in specs}))]
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def chosen(selection: Selection, specs: list[Spec] = ALL, **settings: str) -> li
     [
         (Level.QUICK, ["env.launch", "gpu.inventory", "gpu.nvlink"]),
         (Level.STANDARD, ["env.launch", "gpu.inventory", "gpu.nvlink", "comm.init", "comm.all_reduce"]),
-        (Level.FULL, [one.id for one in ALL]),
+        (Level.FULL, [spec.id for spec in ALL]),
     ],
 )
 def test_a_level_holds_the_one_before(level: Level, ids: list[str]) -> None:
-    assert chosen(Selection(level)) == ids
+    assert chosen(CheckSelection(level)) == ids
 
 
 @pytest.mark.parametrize(
@@ -56,26 +56,31 @@ def test_a_level_holds_the_one_before(level: Level, ids: list[str]) -> None:
     ],
 )
 def test_only_takes_what_is_needed_and_read_along(only: tuple[str, ...], ids: list[str]) -> None:
-    assert chosen(Selection(only=only)) == ids
+    assert chosen(CheckSelection(only=only)) == ids
 
 
 def test_only_does_not_ask_for_the_level() -> None:
-    assert "comm.pairs" in chosen(Selection(Level.QUICK, only=("comm",)))
+    assert "comm.pairs" in chosen(CheckSelection(Level.QUICK, only=("comm",)))
 
 
 def test_a_check_that_cannot_be_loaded_may_be_named() -> None:
     known = {**KNOWN, "plugin.broken": Source("plugin.broken", "file")}
     for words in (("plugin",), ("plugin.broken",)):
-        assert plan.choose(ALL, Request(Selection(only=words), {}, known)) == []
+        assert plan.choose(ALL, Request(CheckSelection(only=words), {}, known)) == []
         skips, all_ = (
-            plan.choose(ALL, Request(selection, {}, known)) for selection in (Selection(skip=words), Selection())
+            plan.choose(ALL, Request(selection, {}, known))
+            for selection in (CheckSelection(skip=words), CheckSelection())
         )
         assert skips == all_
 
 
 def test_skip_wins_over_all_else() -> None:
-    assert chosen(Selection(Level.FULL, skip=("gpu", "comm.pairs"))) == ["env.launch", "comm.init", "comm.all_reduce"]
-    assert chosen(Selection(only=("comm.init",), skip=("env",))) == ["comm.init"]
+    assert chosen(CheckSelection(Level.FULL, skip=("gpu", "comm.pairs"))) == [
+        "env.launch",
+        "comm.init",
+        "comm.all_reduce",
+    ]
+    assert chosen(CheckSelection(only=("comm.init",), skip=("env",))) == ["comm.init"]
 
 
 def test_a_check_runs_after_what_it_depends_on() -> None:
@@ -84,11 +89,11 @@ def test_a_check_runs_after_what_it_depends_on() -> None:
         spec("plugin.reads", reads=("comm.init",)),
         spec("plugin.when", when=("comm.all_reduce",)),
     ]
-    order = chosen(Selection(), [*early, *ALL])
+    order = chosen(CheckSelection(), [*early, *ALL])
     assert order.index("plugin.needs") > order.index("env.launch")
     assert order.index("plugin.reads") > order.index("comm.init")
     assert order.index("plugin.when") > order.index("comm.all_reduce")
-    assert [id_ for id_ in order if not id_.startswith("plugin")] == chosen(Selection())
+    assert [id_ for id_ in order if not id_.startswith("plugin")] == chosen(CheckSelection())
 
 
 def test_the_last_one_comes_after_plugins_and_what_it_reads() -> None:
@@ -96,12 +101,16 @@ def test_the_last_one_comes_after_plugins_and_what_it_reads() -> None:
         spec("gpu.released", reads=("plugin.a",)),
         plan=replace(spec("gpu.released", reads=("plugin.a",)).plan, last=True),
     )
-    assert chosen(Selection(), [late, spec("plugin.a"), spec("plugin.b")]) == ["plugin.a", "plugin.b", "gpu.released"]
+    assert chosen(CheckSelection(), [late, spec("plugin.a"), spec("plugin.b")]) == [
+        "plugin.a",
+        "plugin.b",
+        "gpu.released",
+    ]
 
 
 def test_what_it_only_uses_comes_along_and_may_be_skipped() -> None:
     late = spec("plugin.late", uses=("gpu.nvlink",))
-    only = Selection(only=("plugin.late",))
+    only = CheckSelection(only=("plugin.late",))
     assert chosen(only, [*ALL, late]) == ["env.launch", "gpu.inventory", "gpu.nvlink", "plugin.late"]
     assert "plugin.late" in chosen(replace(only, skip=("gpu.nvlink",)), [*ALL, late])
 
@@ -112,16 +121,16 @@ OWN = [spec("env.launch", Level.QUICK), spec("plugin.own", Level.FULL, given=("m
 @pytest.mark.parametrize(
     ("selection", "is_there_without", "is_there_with"),
     [
-        (Selection(Level.QUICK), False, False),
-        (Selection(Level.STANDARD), False, True),
-        (Selection(Level.FULL), False, True),
-        (Selection(only=("plugin",)), False, True),
-        (Selection(only=("plugin.own",), ids=("plugin.own",)), True, True),
-        (Selection(Level.FULL, skip=("plugin",)), False, False),
+        (CheckSelection(Level.QUICK), False, False),
+        (CheckSelection(Level.STANDARD), False, True),
+        (CheckSelection(Level.FULL), False, True),
+        (CheckSelection(only=("plugin",)), False, True),
+        (CheckSelection(only=("plugin.own",), ids=("plugin.own",)), True, True),
+        (CheckSelection(Level.FULL, skip=("plugin",)), False, False),
     ],
 )
 def test_a_check_that_must_be_given_something_runs_where_it_is(
-    selection: Selection, is_there_without: bool, is_there_with: bool
+    selection: CheckSelection, is_there_without: bool, is_there_with: bool
 ) -> None:
     for settings in ({}, {"model": "m:f"}, {"model": "m:f", "data": " "}):
         assert ("plugin.own" in chosen(selection, OWN, **settings)) is is_there_without
@@ -136,11 +145,11 @@ def test_what_is_given_waits_for_no_all_and_a_quick_check_stays_quick() -> None:
 
 def test_checks_that_need_each_other_are_still_listed() -> None:
     circle = [spec("plugin.a", needs=("plugin.b",)), spec("plugin.b", needs=("plugin.a",))]
-    assert chosen(Selection(), circle) == ["plugin.a", "plugin.b"]
+    assert chosen(CheckSelection(), circle) == ["plugin.a", "plugin.b"]
 
 
 def test_a_need_that_is_not_there_is_left_to_the_coordinator() -> None:
-    assert chosen(Selection(), [spec("plugin.a", needs=("gpu.gone",))]) == ["plugin.a"]
+    assert chosen(CheckSelection(), [spec("plugin.a", needs=("gpu.gone",))]) == ["plugin.a"]
 
 
 @pytest.mark.parametrize(
@@ -173,15 +182,15 @@ def test_an_unknown_word_is_a_usage_error_with_near_misses(word: str, says: str)
 @pytest.mark.parametrize(
     ("selection", "named"),
     [
-        (Selection(), True),
-        (Selection(only=("plugin",)), True),
-        (Selection(only=("plugin.a",)), True),
-        (Selection(only=("comm",)), False),
-        (Selection(skip=("plugin",)), False),
-        (Selection(only=("plugin",), skip=("plugin.a",)), False),
+        (CheckSelection(), True),
+        (CheckSelection(only=("plugin",)), True),
+        (CheckSelection(only=("plugin.a",)), True),
+        (CheckSelection(only=("comm",)), False),
+        (CheckSelection(skip=("plugin",)), False),
+        (CheckSelection(only=("plugin",), skip=("plugin.a",)), False),
     ],
 )
-def test_a_plugin_that_cannot_be_loaded_may_have_been_asked_for(selection: Selection, named: bool) -> None:
+def test_a_plugin_that_cannot_be_loaded_may_have_been_asked_for(selection: CheckSelection, named: bool) -> None:
     assert selection.names("plugin.a") is named
 
 

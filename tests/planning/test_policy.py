@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from preflight.check import Severity
+from preflight.core.finding import Reported
 from preflight.planning.policy import Policy, Waiver
 from preflight.results import console, formats, report
 from preflight.results.result import Result
@@ -21,14 +22,14 @@ def waiver(until: str = "2026-07-01", node: str = "") -> Waiver:
     return Waiver(CODE, until, "ticket 7", node)
 
 
-def applied(rules: Policy, *findings: dict[str, Any]) -> Result:
+def applied(rules: Policy, *findings: Reported) -> Result:
     return made.result(*rules.applied(findings, JOB), outcomes=made.measured(0, 1))
 
 
 @pytest.mark.parametrize("severity", [Severity.INFO, Severity.WARN, Severity.FAIL])
 def test_a_severity_of_ones_own(severity: Severity) -> None:
     result = applied(policy(own=severity), made.finding("warn"))
-    assert result.findings[0]["severity"] == severity
+    assert result.findings[0].severity == severity
     assert result.status == ("pass" if severity is Severity.INFO else severity)
     shown = "      info by --config; the check says warn" in console.ending(made.made_report(result, on=JOB), [])
     assert shown is (severity is Severity.INFO)
@@ -37,14 +38,14 @@ def test_a_severity_of_ones_own(severity: Severity) -> None:
 def test_a_waiver_takes_the_finding_out_of_the_count_and_leaves_it_to_be_seen() -> None:
     result = applied(policy(waiver()), made.finding(**JOB.where(3)))
     assert result.status == "pass"
-    assert result.findings[0]["waived"] == {"until": "2026-07-01", "reason": "ticket 7"}
+    assert result.findings[0].waived == {"until": "2026-07-01", "reason": "ticket 7"}
 
 
 @pytest.mark.parametrize(("until", "status"), [("2026-06-30", "pass"), ("2026-06-29", "fail")])
 def test_it_holds_on_its_last_day_and_no_longer(until: str, status: str) -> None:
     result = applied(policy(waiver(until)), made.finding())
     assert result.status == status
-    assert ("waiver_ended" in result.findings[0]) is (status == "fail")
+    assert (result.findings[0].waiver_ended is not None) is (status == "fail")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_another_code_is_not_waived() -> None:
 
 def test_what_was_not_measured_cannot_be_waived_or_made_less() -> None:
     result = applied(policy(waiver(), own="info"), made.finding("error"))
-    assert result.status == "error" and "waived" not in result.findings[0]
+    assert result.status == "error" and result.findings[0].counts
 
 
 def test_a_node_under_a_waiver_is_good() -> None:

@@ -197,7 +197,7 @@ def test_quick_checks_need_quick_checks_only() -> None:
 def test_every_check_has_a_title_and_every_option_a_help() -> None:
     for check in built_in():
         assert check.title.endswith("."), check.id
-        assert all(one.help for one in check.options.values()), check.id
+        assert all(option.help for option in check.options.values()), check.id
         assert all(code.meaning and code.fix for code in check.codes.values()), check.id
 
 

@@ -67,7 +67,6 @@ HEALTH: tuple[Reading, ...] = (
     ("persistence", "persistence_mode", enabled),
     ("power_limit_mw", "gpu_power_readings/current_power_limit|power_readings/enforced_power_limit", milliwatts),
     ("power_default_mw", "gpu_power_readings/default_power_limit|power_readings/default_power_limit", milliwatts),
-    ("power_most_mw", "gpu_power_readings/max_power_limit|power_readings/max_power_limit", milliwatts),
     ("clocks.sm_max", "max_clocks/sm_clock", number),
     ("clocks.memory_max", "max_clocks/mem_clock", number),
     ("bar1", "bar1_memory_usage/total", mib),

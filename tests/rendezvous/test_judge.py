@@ -8,7 +8,7 @@ import pytest
 from preflight.rendezvous import judge, port_owner, wire_format
 from preflight.rendezvous.judge import NodeArrival, Observations
 from preflight.rendezvous.node import NOTHING
-from preflight.rendezvous.server import as_json, is_odd
+from preflight.rendezvous.server import is_odd, reported
 from preflight.sdk import reachability, tcp
 from preflight.sdk.tcp import Connection, Reach
 
@@ -50,7 +50,7 @@ def seen(arrivals: list[NodeArrival], **more: Any) -> Observations:
 
 
 def found(about: Observations) -> list[dict[str, Any]]:
-    return [as_json(finding) for finding in judge.judge(about)]
+    return [reported(finding).to_json() for finding in judge.judge(about)]
 
 
 def told(about: Observations) -> list[tuple[str, str, dict[str, Any]]]:
@@ -141,7 +141,7 @@ def test_the_second_target_is_the_first_by_name() -> None:
 
 def test_a_connection_over_no_route_to_the_name_of_a_loopback_is_told_as_such() -> None:
     own = reach(to("127.0.1.1", error="connection refused", kind="refused"))
-    finding = as_json(judge.unreached(own, "node-0", 29500, "node-1"))
+    finding = reported(judge.unreached(own, "node-0", 29500, "node-1")).to_json()
     assert finding["code"] == "preflight.rendezvous.loopback" and "{" not in finding["fix"]
 
 
@@ -149,7 +149,7 @@ def test_a_connection_over_no_route_to_the_name_of_a_loopback_is_told_as_such() 
 def test_each_cause_has_its_own_cure(kind: str) -> None:
     slug = {"other": "unreachable"}.get(kind, kind)
     failed = reach(to("10.0.0.1", error="it failed", kind=kind))
-    finding = as_json(judge.unreached(failed, "node-0", 29500, "node-1"))
+    finding = reported(judge.unreached(failed, "node-0", 29500, "node-1")).to_json()
     assert finding["code"] == f"preflight.rendezvous.{slug}" and "{" not in finding["fix"]
     assert "10.0.0.1" in finding["message"] and "it failed" in finding["message"]
 
@@ -267,11 +267,11 @@ def test_what_is_slow_is_told_of_the_node_that_waits(more: dict[str, Any], slug:
 
 def test_loopback_beside_an_address_is_not_the_cause() -> None:
     both = reach(to("127.0.1.1", error="connection refused", kind="refused"), SILENT)
-    assert as_json(judge.unreached(both, "node-0", 29500, "node-1"))["code"] == "preflight.rendezvous.refused"
+    assert reported(judge.unreached(both, "node-0", 29500, "node-1")).code == "preflight.rendezvous.refused"
 
 
 def test_a_name_without_an_answer_is_unresolved() -> None:
-    nothing = as_json(judge.unreached(NOTHING, "node-0", 29500, "node-1"))
+    nothing = reported(judge.unreached(NOTHING, "node-0", 29500, "node-1")).to_json()
     assert nothing["code"] == "preflight.rendezvous.unresolved"
     assert nothing["message"].startswith("no address of node-0 came in time")
 
@@ -359,7 +359,7 @@ def test_a_number_of_nodes_that_was_mended_by_another_start_is_forgotten() -> No
 
 @pytest.mark.parametrize("entry", [{}, {"findings": 7}, {"findings": [7]}, {"findings": [{"severity": "fail"}]}, []])
 def test_findings_that_node_0_has_not_published_are_refused(entry: Any) -> None:
-    published = [as_json(judge.unreached(reach(SILENT), "node-0", 29500, "node-1"))]
-    assert wire_format.findings({"findings": published}) == published
+    published = [reported(judge.unreached(reach(SILENT), "node-0", 29500, "node-1"))]
+    assert wire_format.findings({"findings": [finding.to_json() for finding in published]}) == published
     with pytest.raises((KeyError, TypeError, ValueError)):
         wire_format.findings(entry)

@@ -1,7 +1,9 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.results import console
 from preflight.results.result import Result
@@ -58,13 +60,13 @@ def test_a_line_is_cut_to_the_width() -> None:
         (made.finding(rank=3, peer_rank=1), "rank 3, peer rank 1"),
         (made.finding(file="model.py", line=12), "file model.py:12"),
         (made.finding(file="model.py"), "file model.py"),
-        ({**made.finding(), "ranks": "8-15", "nodes": ["node-1"]}, "node-1, ranks 8-15"),
-        ({**made.finding(), "ranks": "0-3", "nodes": ["a", "b"]}, "a, b, ranks 0-3"),
-        ({**made.finding(), "ranks": "0-31", "nodes": ["a", "b", "c", "d"]}, "4 nodes, ranks 0-31"),
-        ({**made.finding(), "nodes": ["a", "b", "c", "d"]}, "a, b, c, d"),
+        (replace(made.finding(), ranks="8-15", nodes=["node-1"]), "node-1, ranks 8-15"),
+        (replace(made.finding(), ranks="0-3", nodes=["a", "b"]), "a, b, ranks 0-3"),
+        (replace(made.finding(), ranks="0-31", nodes=["a", "b", "c", "d"]), "4 nodes, ranks 0-31"),
+        (replace(made.finding(), nodes=["a", "b", "c", "d"]), "a, b, c, d"),
     ],
 )
-def test_the_culprit_is_named_in_words(finding: dict[str, Any], text: str) -> None:
+def test_the_culprit_is_named_in_words(finding: Reported, text: str) -> None:
     assert console.culprit(finding) == text
 
 
@@ -179,7 +181,7 @@ def test_while_ranks_are_missing_it_says_which() -> None:
 
 
 def test_one_sentence_tells_what_counts_before_what_is_waived() -> None:
-    waived = {**made.finding("fail", "waived"), "waived": {"until": "2026-07-01", "reason": "ticket 7"}}
+    waived = replace(made.finding("fail", "waived"), waived={"until": "2026-07-01", "reason": "ticket 7"})
     report = made.made_report(made.result(waived, made.finding("warn", "counts", code="plugin.made.other")))
     assert console.sentence(report) == "preflight: WARN: counts [plugin.made.other] (and 1 more)"
 

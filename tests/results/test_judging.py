@@ -2,9 +2,10 @@
 
 import pytest
 
-from preflight.check import Outcome, Scope
-from preflight.core.answer import Answer
-from preflight.planning.registry import Source
+from preflight.check import Level, Outcome, Plan, Scope
+from preflight.core.answer import Returned
+from preflight.planning.policy import Policy
+from preflight.planning.registry import Source, Spec
 from preflight.results import judging
 from tests import made
 
@@ -22,8 +23,9 @@ TO_ITS_AUTHOR = "report it to its author with this report's facts."
     ],
 )
 def test_a_judge_that_raised_is_for_whoever_can_fix_it(source: Source, to_do: str) -> None:
-    answer = Answer({"error": "KeyError: 'free' (disk.py line 9)", "stack": ""})
+    answer = Returned({"error": "KeyError: 'free' (disk.py line 9)", "stack": ""})
     ended = {0: Outcome("measured")}
-    (found,) = judging.judged(source, Scope.NODE, ended, made.job(1), answer, judges_failures=False).findings
-    assert found["message"] == "judge() raised KeyError: 'free' (disk.py line 9)"
-    assert found["fix"] == f"A fault of the check, not of the machine: {to_do}"
+    spec = Spec(source, "", Plan(Scope.NODE, Level.QUICK))
+    (found,) = judging.judged(spec, ended, made.job(1), answer, Policy()).findings
+    assert found.message == "judge() raised KeyError: 'free' (disk.py line 9)"
+    assert found.fix == f"A fault of the check, not of the machine: {to_do}"

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from preflight.core.facts import FactsStore, content_hash, to_text
+from preflight.core.answer import Returned
+from preflight.core.facts import FactsStore, to_text
 from preflight.core.finding import RUN
 from preflight.core.outcome import Outcome
 from preflight.errors import UsageError
-from preflight.hangs import blame
 from preflight.planning import registry
-from preflight.planning.registry import Source
+from preflight.planning.policy import Policy, Waiver
+from preflight.planning.registry import Source, Spec
 from preflight.results import judging, rejudge, report
 from preflight.results.report import Report
-from preflight.results.result import Result
 from tests import made
 
 JOB = made.job(2, 2)
@@ -31,15 +31,12 @@ def live(
     """The report and the facts of a run in which ranks measured this for comm.init."""
     book = FactsStore()
     for rank, value in by_rank.items():
-        text = to_text(value)
-        book.add_text(content_hash(text), text)
-        book.note("comm.init", rank, content_hash(text))
+        book.add("comm.init", [rank], to_text(value))
     ended = {**{rank: Outcome("measured", 1.0) for rank in by_rank}, **(outcomes or {})}
     check = registry.load(SOURCES["comm.init"])
-    answer = judging.judge(check.source, JOB, ended, book, options(slow_s))
-    found = blame.findings(check.id, check.plan.scope, ended, JOB) + answer["findings"]
-    one = Result(check.id, check.title, findings=found, outcomes=ended, summary=answer["summary"])
-    return made.made_report(one, on=JOB, options=options(slow_s)), book
+    answer = Returned(judging.judge(check.source, JOB, ended, book, options(slow_s)))
+    judged = judging.judged(Spec(check.source, check.title, check.plan), ended, JOB, answer, Policy())
+    return made.made_report(judged, on=JOB, options=options(slow_s)), book
 
 
 def options(slow_s: str | None) -> dict[str, str]:
@@ -57,7 +54,7 @@ def judged_again(
 
 
 def codes(made_report: Report) -> list[str]:
-    return [finding["code"] for finding in report.findings(made_report)]
+    return [finding.code for finding in report.findings(made_report)]
 
 
 def test_the_same_facts_give_the_same_report(tmp_path: Path) -> None:
@@ -106,7 +103,7 @@ def test_outcomes_come_back_from_the_report() -> None:
     bad = {1: Outcome("timed_out", 8.0, state="T", doing="x"), 2: Outcome("skipped", 0.5, reason="no library")}
     saved, book = live({0: SLOW[0], 3: SLOW[3]}, bad)
     again = rejudge.outcomes_of(saved["checks"][0], book)
-    assert {rank: (one.kind, one.state, one.doing, one.reason) for rank, one in again.items()} == {
+    assert {rank: (outcome.kind, outcome.state, outcome.doing, outcome.reason) for rank, outcome in again.items()} == {
         0: ("measured", None, None, None),
         1: ("timed_out", "T", "x", None),
         2: ("skipped", None, None, "no library"),
@@ -121,6 +118,16 @@ def test_what_is_no_checks_stays_as_it_was(tmp_path: Path) -> None:
     saved = made.made_report(lost, skipped)
     again = judged_again(saved, book, tmp_path)
     assert again == saved and again["exit_code"] == 1
+
+
+def test_another_policy_drops_the_waivers_and_severities_of_the_runs_own() -> None:
+    found = made.finding(code="site.made.bad", node="node-1")
+    own = Policy({"site.made.bad": "warn"}, (Waiver("site.made.bad", "2099-01-01", "ticket 7"),))
+    saved = made.made_report(made.result(*own.applied([found], JOB)), on=JOB)
+    assert saved["verdict"] == "pass" and saved["checks"][0]["findings"][0]["severity_was"] == "fail"
+    again = rejudge.judge_again({**saved, "policy": own.to_json() | {"strict": False}}, FactsStore(), {}, {}, Policy())
+    assert list(report.findings(again)) == [found]
+    assert (again["verdict"], again["exit_code"], again["policy"]["waivers"]) == ("fail", 1, [])
 
 
 def test_strict_stays_strict(tmp_path: Path) -> None:
@@ -144,6 +151,6 @@ def test_facts_that_the_check_does_not_understand_are_an_error(tmp_path: Path) -
     book.note("comm.init", 1, "x")
     again = judged_again(saved, book, tmp_path)
     (found,) = report.findings(again)
-    assert (found["severity"], found["code"]) == ("error", "comm.init.raised")
-    assert found["message"].startswith("judge() raised KeyError: 'total'")
+    assert (found.severity, found.code) == ("error", "comm.init.raised")
+    assert found.message.startswith("judge() raised KeyError: 'total'")
     assert (again["verdict"], again["exit_code"]) == ("error", 3)

@@ -3,6 +3,7 @@ import json
 import os
 import secrets
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from preflight.core import facts
 from preflight.core.facts import FactsStore
+from preflight.core.finding import Reported
 from preflight.core.outcome import Outcome
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
@@ -24,9 +26,7 @@ def book_of(
 ) -> FactsStore:
     filled = book or FactsStore()
     for rank, value in by_rank.items():
-        text = facts.to_text(value)
-        filled.add_text(facts.content_hash(text), text)
-        filled.note(check, rank, facts.content_hash(text))
+        filled.add(check, [rank], facts.to_text(value))
     return filled
 
 
@@ -159,11 +159,11 @@ def test_preparing_leaves_an_earlier_report_alone(tmp_path: Path) -> None:
         (made.finding("warn", node="node-0"), []),
         (made.finding(), []),
         (made.finding(peer_node="node-0", node="node-1"), ["node-1"]),
-        ({**made.finding(), "ranks": "0-3", "nodes": ["node-0", "node-1"]}, ["node-0", "node-1"]),
+        (replace(made.finding(), ranks="0-3", nodes=["node-0", "node-1"]), ["node-0", "node-1"]),
     ],
     ids=["rank", "node", "error", "warning", "no culprit", "peer", "merged"],
 )
-def test_bad_nodes_are_those_that_a_failure_names(finding: dict[str, Any], nodes: list[str]) -> None:
+def test_bad_nodes_are_those_that_a_failure_names(finding: Reported, nodes: list[str]) -> None:
     assert report.bad_nodes(made.made_report(made.result(finding))) == nodes
 
 
@@ -176,7 +176,7 @@ def test_the_folder_holds_all_readers(tmp_path: Path) -> None:
         3: Outcome("crashed", reason="ended by SIGSEGV", stack="the stack", log_tail="the log"),
     }
     made_report = made.made_report(made.result(made.finding(node="node-1", rank=3), outcomes=outcomes))
-    readers = {"report.md": lambda one: f"verdict {one['verdict']}"}
+    readers = {"report.md": lambda loaded: f"verdict {loaded['verdict']}"}
     report.write_folder(str(tmp_path / "out"), made_report, book_of({0: {"a": 1}}), readers)
     written = {
         str(path.relative_to(tmp_path / "out")): path for path in (tmp_path / "out").rglob("*") if path.is_file()
@@ -217,9 +217,9 @@ def test_equal_facts_make_equal_files_at_any_time(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("one.gz", "other.gz")]
     for path in paths:
         report.write_facts(str(path), made.made_report(made.result()), book_of({0: {"a": 1}}))
-    one, other = (path.read_bytes() for path in paths)
-    assert one == other
-    assert one[4:8] == bytes(4)  # gzip's time of writing (RFC 1952)
+    first, other = (path.read_bytes() for path in paths)
+    assert first == other
+    assert first[4:8] == bytes(4)  # gzip's time of writing (RFC 1952)
 
 
 BROKEN = {
@@ -265,9 +265,13 @@ def test_a_report_is_loaded_by_its_file_or_its_folder(tmp_path: Path) -> None:
     ("text", "says"),
     [
         (None, "cannot be read (No such file or directory)"),
-        ("", "is no JSON"),
-        ("{", "is no JSON"),
-        ("\udcff", "is no JSON"),
+        ("", "cannot be read as JSON"),
+        ("{", "cannot be read as JSON"),
+        ("\udcff", "cannot be read as JSON"),
+        ('{"seconds": -1e999}', "cannot be read as JSON (-1e999 is a number that no float holds)"),
+        ('{"seconds": NaN}', "cannot be read as JSON (NaN is a number that no float holds)"),
+        (f'{{"rank": {"9" * 400}}}', "cannot be read as JSON (999999999999... is a number that no float holds)"),
+        (f'{{"rank": {"9" * 5000}}}', "cannot be read as JSON (999999999999... is a number that no float holds)"),
         ("[]", "is no preflight report of schema 1 (schema: None)"),
         ("{}", "is no preflight report of schema 1 (schema: None)"),
         ('{"schema": 2, "checks": []}', "is no preflight report of schema 1 (schema: 2)"),
@@ -311,29 +315,28 @@ def test_nan_never_gets_into_a_report() -> None:
 TWO_NODES = made.job(2, 2)
 
 
-def nodes_of(*found: dict[str, Any]) -> tuple[list[str], list[str]]:
-    one = made.made_report(made.result(*found), on=TWO_NODES)
-    return report.good_nodes(one), report.bad_nodes(one)
+def nodes_of(*found: Reported) -> tuple[list[str], list[str]]:
+    loaded = made.made_report(made.result(*found), on=TWO_NODES)
+    return report.good_nodes(loaded), report.bad_nodes(loaded)
 
 
 def test_a_rank_alone_names_its_node() -> None:
     names = [node.node for node in TWO_NODES.nodes]
-    found = made.finding()
-    assert nodes_of({**found, "where": {"rank": 3}}) == ([names[0]], [names[1]])
+    assert nodes_of(made.finding(rank=3)) == ([names[0]], [names[1]])
 
 
 def test_a_failure_that_names_no_node_leaves_none_good() -> None:
-    assert nodes_of({**made.finding(), "where": {}}) == ([], [])
+    assert nodes_of(made.finding()) == ([], [])
 
 
 def test_an_error_leaves_its_node_out_and_calls_it_not_bad() -> None:
     names = [node.node for node in TWO_NODES.nodes]
-    assert nodes_of({**made.finding("error"), "where": {"node": names[0]}}) == ([names[1]], [])
+    assert nodes_of(made.finding("error", node=names[0])) == ([names[1]], [])
 
 
 def test_a_rank_that_never_came_has_no_node_to_leave_out() -> None:
     names = [node.node for node in TWO_NODES.nodes]
-    assert nodes_of({**made.finding(), "where": {"rank": 17}}) == (names, [])
+    assert nodes_of(made.finding(rank=17)) == (names, [])
 
 
 def test_an_earlier_report_is_removed_before_the_run(tmp_path: Path) -> None:
@@ -357,7 +360,7 @@ def test_a_pipe_is_not_replaced_by_a_report(tmp_path: Path) -> None:
 def test_a_secret_equal_to_a_field_or_a_node_does_not_break_the_report() -> None:
     node = TWO_NODES.nodes[0].node
     scrub = Scrubber({"DB_PASSWORD": "checks", "NODE_KEY": node, "A_TOKEN": "hidden-1"})
-    found = {**made.finding(), "message": "it said hidden-1", "where": {"node": node}}
+    found = made.finding(message="it said hidden-1", node=node)
     clean = report.without_secrets(made.made_report(made.result(found), on=TWO_NODES), scrub)
     assert "hidden-1" not in report.as_text(clean)
     assert report.bad_nodes(clean) == [node]

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from preflight.core.finding import Reported
 from preflight.core.outcome import Outcome
 from preflight.results import result
 from preflight.results.result import Result
@@ -66,7 +67,7 @@ def test_the_verdict_is_the_worst_of_all(results: list[Result], verdict: str, co
     ],
     ids=["none", "a rank", "a node", "both", "a warning", "one without a culprit", "an unknown node"],
 )
-def test_the_culprits_are_ranks(findings: list[dict[str, Any]], ranks: set[int]) -> None:
+def test_the_culprits_are_ranks(findings: list[Reported], ranks: set[int]) -> None:
     assert made.result(*findings).culprits(made.job(2, 2)) == ranks
 
 
@@ -75,20 +76,20 @@ def test_the_culprits_are_ranks(findings: list[dict[str, Any]], ranks: set[int])
 MANY = made.job(8, 8)
 
 
-def on_ranks(*ranks: int, **more: Any) -> list[dict[str, Any]]:
+def on_ranks(*ranks: int, **more: Any) -> list[Reported]:
     return [made.finding(**MANY.where(rank), **more) for rank in ranks]
 
 
 def test_equal_findings_become_one_with_their_ranks() -> None:
     (merged,) = result.merge(on_ranks(*range(16), variable="MASTER_ADDR"), MANY, more_than=1)
-    assert merged["where"] == {"variable": "MASTER_ADDR"}
-    assert merged["ranks"] == "0-15"
-    assert merged["nodes"] == ["node-0", "node-1"]
+    assert merged.where == {"variable": "MASTER_ADDR"}
+    assert merged.ranks == "0-15"
+    assert merged.nodes == ["node-0", "node-1"]
 
 
 def test_merged_findings_of_one_node_keep_it() -> None:
     (merged,) = result.merge(on_ranks(8, 9, 11), MANY, more_than=1)
-    assert (merged["where"], merged["ranks"], merged["nodes"]) == ({"node": "node-1"}, "8-9,11", ["node-1"])
+    assert (merged.where, merged.ranks, merged.nodes) == ({"node": "node-1"}, "8-9,11", ["node-1"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_merged_findings_of_one_node_keep_it() -> None:
     ],
     ids=["message", "severity", "code", "fix", "victims", "evidence", "gpu"],
 )
-def test_findings_that_differ_stay_apart(other: dict[str, Any]) -> None:
+def test_findings_that_differ_stay_apart(other: Reported) -> None:
     first = made.finding(**MANY.where(0))
     assert result.merge([first, other], MANY, more_than=1) == [first, other]
 
@@ -170,8 +171,8 @@ def test_outcomes_that_differ_stay_apart(other: Outcome) -> None:
 def test_equal_findings_of_nodes_are_one() -> None:
     job = made.job(2, 2, 2)
     found = [made.finding(node=node.node) for node in job.nodes]
-    (one,) = result.merge([*found], job, more_than=1)
-    assert (one["where"], one["nodes"]) == ({}, ["node-0", "node-1", "node-2"]) and "ranks" not in one
+    (merged,) = result.merge([*found], job, more_than=1)
+    assert (merged.where, merged.nodes) == ({}, ["node-0", "node-1", "node-2"]) and not merged.ranks
     assert result.merge([*found, made.finding()], job, more_than=1) == [*found, made.finding()], "one names nobody"
 
 

@@ -5,7 +5,6 @@ FOLDER/R.jsonl: a line a seed and variant."""
 import contextlib
 import json
 import multiprocessing
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +14,8 @@ from typing import Any
 
 from preflight.train_smoke.compare import QUANTITIES, SCALES, difference
 from preflight.train_smoke.names import VARIANTS
+from tests import running
 
-ROOT = Path(__file__).parent.parent.parent
 ALL = tuple(f"{strategy}/{variant}" for strategy, its in VARIANTS.items() for variant in its)
 
 
@@ -25,10 +24,8 @@ def trained(world: int, folder: Path, seeds: Sequence[int], variants: Sequence[s
 ]:  # fmt: skip
     """What each rank measured: a list of {"seed", "variant", "seconds", "compared", "expected"}. Raises AssertionError
     with what the ranks printed where they fail or take longer."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.train_smoke.ranks", str(world), str(folder)]
-    command += [",".join(map(str, seeds)), *variants]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    words = (str(world), str(folder), ",".join(map(str, seeds)), *variants)
+    running.output_of("tests.train_smoke.ranks", *words, limit_s=limit_s)
     return [[json.loads(line) for line in (folder / f"{rank}.jsonl").read_text().splitlines()] for rank in range(world)]
 
 

@@ -63,7 +63,7 @@ def test_what_is_wrong_is_one_sentence(words: str, says: str) -> None:
 
 def module(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "preflight.train_smoke", *arguments]
-    return subprocess.run(command, env=running.environment(), cwd=cwd, capture_output=True, text=True, timeout=60)
+    return running.run_to_end(command, cwd=cwd)
 
 
 def test_it_lists_the_variants_and_runs_nothing_of_the_current_folder(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from preflight.checks.comm.shared import expected, judge_collective, readings, s
 PARTS = (straggler, sweep, judge_collective)
 PLAN = Plan(
     Scope.WORLD, Level.STANDARD, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS,
-    baseline=True, facts_version=2,
+    baseline=True, facts_version=3,
 )  # fmt: skip
 
 LATE_RANK = Code(
@@ -37,9 +37,9 @@ def measure(ctx: Context) -> Facts:
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from judge_collective.judge(facts, run, operation="all_reduce")
-    arrivals = {rank: found for rank, one in facts.items() if (found := one.get("arrival"))}
-    for rank, others, text in straggler.late(arrivals, run[LATE_S]):
-        yield LATE_RANK.warn(text, noticed_by=others, **run.job.where(rank))
+    arrivals = {rank: found for rank, reading in facts.items() if (found := reading.get("arrival"))}
+    for rank, others, text, starved in straggler.late(arrivals, run[LATE_S]):
+        yield LATE_RANK.warn(text, noticed_by=others, evidence={"starved": starved}, **run.job.where(rank))
 
 
 summarize = partial(judge_collective.summarize, operation="all_reduce")

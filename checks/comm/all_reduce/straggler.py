@@ -23,7 +23,8 @@ LATE_S = option(float, 0.03, "warn of a rank that computes so many seconds a ste
 TIMES = 2.0
 """As long as the others' median: there 1.4 at most."""
 WAITED = 0.5
-"""Of what it computes longer: the others must have waited at least so much of it."""
+"""Of what it computes longer: the others must have waited at least so much of it, and the rank itself for a core
+where that is the reason."""
 STEPS, FEWEST_STEPS = 20, 3
 """The fewest, where the network has no time for a hundred small messages."""
 SIDE = {"cpu": 640, "cuda": 4096}
@@ -36,6 +37,8 @@ class Arrival(TypedDict):
 
     busy_s: float
     wait_s: float
+    core_wait_s: float
+    """Of `busy_s`: until the kernel gave the rank a core."""
 
 
 def measure(ctx: Context, latency: Latency | None) -> Arrival | None:
@@ -49,21 +52,36 @@ def measure(ctx: Context, latency: Latency | None) -> Arrival | None:
     group, device = ctx.process_group(), ctx.device
     side = SIDE.get(device.type, 256)
     factor, value = torch.zeros(side, side, device=device), torch.zeros(256, device=device)
-    busy, wait = [], []
+    busy, wait, core_wait = [], [], []
     ctx.doing("steps: compute, then all_reduce")
     with _on_one_core(), ctx.collective(f"all_reduce x{steps}, after computing", "1 KiB"):
         for _ in range(steps):
             dist.all_reduce(value, group=group)  # all begin together
             finish(device)
-            start = time.perf_counter()
+            start, waited_s = time.perf_counter(), core_wait_s()
             compute(factor)
             finish(device)
             computed = time.perf_counter()
+            core_wait.append(core_wait_s() - waited_s)
             dist.all_reduce(value, group=group)
             finish(device)
             busy.append(computed - start)
             wait.append(time.perf_counter() - computed)
-    return {"busy_s": statistics.median(busy), "wait_s": statistics.median(wait)}
+    return {
+        "busy_s": statistics.median(busy),
+        "wait_s": statistics.median(wait),
+        "core_wait_s": statistics.median(core_wait),
+    }
+
+
+def core_wait_s() -> float:
+    """For how long this thread has waited in the run queue since it began (sched-stats.rst of the kernel); 0 where the
+    kernel does not count that."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 @contextlib.contextmanager
@@ -87,20 +105,30 @@ def compute(factor: "torch.Tensor") -> None:
         torch.mm(factor, factor)
 
 
-def late(arrivals: Mapping[int, Arrival], late_s: float) -> Iterator[tuple[int, tuple[int, ...], str]]:
-    """(rank, the others, what is said of it) of each that is late. More than half are never late: the (lower) median is
-    what is usual."""
+def late(arrivals: Mapping[int, Arrival], late_s: float) -> Iterator[tuple[int, tuple[int, ...], str, bool]]:
+    """(rank, the others, what is said of it, whether other processes have its core) of each that is late. More than
+    half are never late: the (lower) median is what is usual."""
     if len(arrivals) < 2:
         return
-    usual = statistics.median_low(one["busy_s"] for one in arrivals.values())
-    slow = [rank for rank, one in arrivals.items() if _is_late(one["busy_s"], usual, late_s)]
+    usual = statistics.median_low(arrival["busy_s"] for arrival in arrivals.values())
+    slow = [rank for rank, arrival in arrivals.items() if _is_late(arrival["busy_s"], usual, late_s)]
     on_time = tuple(rank for rank in arrivals if rank not in set(slow))
     waited = statistics.median_low(arrivals[rank]["wait_s"] for rank in on_time)
     for rank in slow:
-        busy = arrivals[rank]["busy_s"]
-        if waited >= WAITED * (busy - usual):
-            told = f"computes {busy * 1000:,.0f} ms a step, the others {usual * 1000:,.1f} ms, expected about the same"
-            yield rank, on_time, f"{told}: they wait {waited * 1000:,.0f} ms for it, and not for the network"
+        longer = arrivals[rank]["busy_s"] - usual
+        if waited >= WAITED * longer:
+            starved = arrivals[rank]["core_wait_s"] >= WAITED * longer
+            yield rank, on_time, _message(arrivals[rank], usual, waited, starved), starved
+
+
+def _message(arrival: Arrival, usual_s: float, waited_s: float, starved: bool) -> str:
+    times = f"computes {_ms(arrival['busy_s'])} a step, the others {usual_s * 1000:,.1f} ms, expected about the same"
+    core = f"it waits {_ms(arrival['core_wait_s'])} of that for a CPU core that other processes use; " * starved
+    return f"{times}: {core}the others wait {_ms(waited_s)} for it, and not for the network"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms"
 
 
 def _is_late(busy_s: float, usual_s: float, late_s: float) -> bool:

@@ -77,7 +77,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def _wrong_sums(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     expected = len(facts) * (len(facts) + 1) / 2
-    wrong = {rank: one["total"] for rank, one in facts.items() if one["total"] != expected}
+    wrong = {rank: reading["total"] for rank, reading in facts.items() if reading["total"] != expected}
     if few(wrong, len(facts)):
         for rank, total in wrong.items():
             text = f"the first all-reduce gave {total:g}, expected {expected:g}"
@@ -89,7 +89,7 @@ def _wrong_sums(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    slowest = max(one["init_s"] + one["first_s"] for one in facts.values())
+    slowest = max(reading["init_s"] + reading["first_s"] for reading in facts.values())
     if len(facts) == 1:
         return f"1 rank over {run.job.backend} in {slowest:.2f} s"
     rank, late_s = _last(facts)
@@ -99,6 +99,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 def _last(facts: Mapping[int, Facts]) -> tuple[int, float]:
     """(the rank that waited least, by how many seconds less than the one that waited most)."""
-    waits = {rank: one["init_s"] + one["first_s"] for rank, one in facts.items()}
+    waits = {rank: reading["init_s"] + reading["first_s"] for rank, reading in facts.items()}
     last = min(waits, key=lambda rank: waits[rank])
     return last, max(waits.values()) - waits[last]

@@ -1,96 +1,84 @@
 """Why NCCL's ranks did not come together: told from the logs of the ranks that failed.
 
-Only WARN lines and the exception count, and of them only texts that are a cause (init_causes): "Connection closed by
-remote peer", "remote process exited" and error 6 come from who lost a peer. A cause that a rank tells of itself goes
-before an address that others could not reach.
+Only WARN lines and the exception count, and of them only what the failure book knows as a cause: "Connection closed by
+remote peer", "remote process exited" and error 6 come from ranks that lost a peer. A cause that a rank names itself
+goes before an address that others could not reach.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from preflight.check import Code, Finding, Outcome, Run, ranges, vote
-from preflight.checks.comm.init import unreachable
-from preflight.checks.comm.init.init_causes import KINDS, RDMA, Kind
-from preflight.nccl.version import SAME_VERSION_FIX
+from preflight.checks.comm.init import init_causes, unreachable
+from preflight.checks.comm.init.init_causes import DUPLICATE_GPU, RDMA, VERSIONS
+from preflight.failure_book.book import live_book
+from preflight.failure_book.line import Line
 
-VERSIONS = Code(
-    "NCCL refused to start with ranks of another NCCL version.",
-    fix=SAME_VERSION_FIX,
-)
-DUPLICATE_GPU = Code(
-    "Two ranks use one GPU.",
-    fix="Start as many ranks on a node as it has GPUs, and let each take cuda:LOCAL_RANK; see CUDA_VISIBLE_DEVICES of "
-    "both (env.launch, gpu.inventory).",
-)
+CODES = {f"comm.init.{name.lower()}": code for name, code in vars(init_causes).items() if isinstance(code, Code)}
 
 WARN = re.compile(r"NCCL WARN ([^\n]{1,1000})")
 RETRY = re.compile(
     r"NCCL INFO (?:\w+: )?(connect(?: to \S{1,250})? returned [^,\n]{3,60}), retrying \((?:[5-9]|\d\d+)/"
 )
 """2.24 on. NCCL tries for a minute (34 times), which may be longer than the check waits; 5 times are 1.5 s."""
-LAST = re.compile(r"Last error:\n([^\n]{1,1000})|\b(CUDA error|CUDA driver error|Error \d{3}): ([^\n]{1,300})")
+LAST = re.compile(r"Last error:\n([^\n]{1,1000})|\b((?:CUDA error|CUDA driver error|Error \d{3}): [^\n]{1,300})")
 """Of torch's exception: NCCL's last WARN, or CUDA's own."""
-DUPLICATE = re.compile(r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on CUDA device ([0-9a-f]+)")
-SHARED_GPU = "Multiple Ranks are using the same GPU"
-"""2.30 on; it names none."""
-MISMATCH = re.compile(r"Mismatched NCCL version detected ?: rank (\d+) version (\d+) rank (\d+) version (\d+)")
 
 
-BUS_ERROR = "SIGBUS"
-"""What a process gets that writes to memory of a full /dev/shm."""
+class ShownCause(NamedTuple):
+    """What a line of a rank's log shows."""
 
-
-@dataclass(frozen=True)
-class Cause:
-    kind: Kind
+    code: Code
     text: str
-    variable: str
+    variable: str | None
+    """The reason, where NCCL has read it."""
+    or_victim: bool
+    """A rank whose peer died may say so, too: it counts where no rank died or names another cause."""
+    groups: Mapping[str, str]
     words: str
     """NCCL's own."""
 
 
-@dataclass(frozen=True)
-class Told:
-    """Of one failed rank."""
-
-    warnings: tuple[str, ...]
+class FailedRank(NamedTuple):
     log: str
+    warnings: tuple[str, ...]
+    causes: tuple[ShownCause, ...]
+    """In the order of the log."""
 
 
 def findings(run: Run) -> Iterator[Finding]:
-    """Of the ranks that failed; nothing where none did, or none tells of a cause."""
+    """Of the ranks that failed; nothing where none did, or none names a cause."""
     if run.job.backend != "nccl":
         return
     bad = {rank: outcome for rank, outcome in run.outcomes.items() if not outcome.sound}
-    told = {rank: _told(outcome) for rank, outcome in bad.items()}
-    versions, twins = list(_versions(told, run)), list(_twins(told, run))
+    failed = {rank: _read(outcome) for rank, outcome in bad.items()}
+    shared = [*_versions(failed, run), *_twins(failed, run)]
     gone = any(map(_gone, bad.values()))
-    causes = _sure({rank: cause for rank, one in told.items() if (cause := _cause(one))}, bad, gone)
-    victims = tuple(rank for rank in told if rank not in causes)
-    yield from versions
-    yield from twins
-    yield from _of_ranks({rank: cause for rank, cause in causes.items() if cause.kind.code is not RDMA}, victims, run)
-    yield from _of_rdma({rank: cause for rank, cause in causes.items() if cause.kind.code is RDMA}, victims, run)
-    if not (versions or twins or causes or gone):
-        warnings = {rank: one.warnings for rank, one in told.items()}
-        yield from unreachable.findings(warnings, {rank: one.log for rank, one in told.items()}, run)
+    causes = _sure({rank: cause for rank, its in failed.items() if (cause := _own_cause(its))}, bad, gone)
+    victims = tuple(rank for rank in failed if rank not in causes)
+    yield from shared
+    yield from _of_ranks({rank: cause for rank, cause in causes.items() if cause.code is not RDMA}, victims, run)
+    yield from _of_rdma({rank: cause for rank, cause in causes.items() if cause.code is RDMA}, victims, run)
+    if not (shared or causes or gone):
+        warnings = {rank: its.warnings for rank, its in failed.items()}
+        yield from unreachable.findings(warnings, {rank: its.log for rank, its in failed.items()}, run)
 
 
-def _sure(causes: dict[int, Cause], bad: Mapping[int, Outcome], gone: bool) -> dict[int, Cause]:
-    """Without what victims say, where somebody explains them."""
-    own = {rank: one for rank, one in causes.items() if not one.kind.or_victim or _gone(bad[rank])}
+def _sure(causes: dict[int, ShownCause], bad: Mapping[int, Outcome], gone: bool) -> dict[int, ShownCause]:
+    """Without what victims say, where another rank explains it."""
+    own = {rank: cause for rank, cause in causes.items() if not cause.or_victim or _gone(bad[rank])}
     return own if own or gone else causes
 
 
-def _of_ranks(causes: Mapping[int, Cause], victims: tuple[int, ...], run: Run) -> Iterator[Finding]:
-    for rank, one in causes.items():
-        where = {**run.job.where(rank), "variable": one.variable or None}
-        yield one.kind.code.fail(one.text, noticed_by=victims, evidence={"nccl": one.words}, **where)
+def _of_ranks(causes: Mapping[int, ShownCause], victims: tuple[int, ...], run: Run) -> Iterator[Finding]:
+    for rank, cause in causes.items():
+        where = {**run.job.where(rank), "variable": cause.variable}
+        yield cause.code.fail(cause.text, noticed_by=victims, evidence={"nccl": cause.words}, **where)
 
 
-def _of_rdma(causes: Mapping[int, Cause], victims: tuple[int, ...], run: Run) -> Iterator[Finding]:
-    """Both ends of a bad path say so: where several nodes do, nobody is named."""
+def _of_rdma(causes: Mapping[int, ShownCause], victims: tuple[int, ...], run: Run) -> Iterator[Finding]:
+    """Both ends of a bad path say so: where several nodes do, none is named."""
     if len({run.job.node_of(rank).node for rank in causes}) < 2:
         yield from _of_ranks(causes, victims, run)
         return
@@ -100,13 +88,14 @@ def _of_rdma(causes: Mapping[int, Cause], victims: tuple[int, ...], run: Run) ->
     yield RDMA.fail(text, noticed_by=everybody, evidence={"nccl": first.words})
 
 
-def _told(outcome: Outcome) -> Told:
+def _read(outcome: Outcome) -> FailedRank:
     log = outcome.nccl_log or outcome.log_tail or ""
     own = f"{outcome.reason or ''}\n{outcome.stack or ''}"
-    last = [one[0] or f"{one[1]}: {one[2]}" for one in LAST.findall(own)]
-    bus = [BUS_ERROR] if outcome.kind == "crashed" and outcome.signal == "SIGBUS" else []
+    last = [by_nccl or by_cuda for by_nccl, by_cuda in LAST.findall(own)]
+    died = [f"received signal {outcome.signal}"] if outcome.kind == "crashed" and outcome.signal else []
     tried = [f"{text}, exceeded error retry count" for text in RETRY.findall(log)]
-    return Told((*WARN.findall(log), *last, *tried[-1:], *bus, outcome.reason or ""), log)
+    warnings = (*WARN.findall(log), *last, *tried[-1:], *died, outcome.reason or "")
+    return FailedRank(log, warnings, tuple(cause for text in warnings for cause in _causes(text, log)))
 
 
 def _gone(outcome: Outcome) -> bool:
@@ -116,17 +105,25 @@ def _gone(outcome: Outcome) -> bool:
     return stopped or left or outcome.kind in ("crashed", "lost")
 
 
-def _cause(one: Told) -> Cause | None:
-    """The first in the log's order."""
-    for warning in one.warnings:
-        for kind in KINDS:
-            match = kind.pattern.search(warning)
-            if match:
-                value = _value(one.log, kind.variable) if kind.variable else ""
-                text = kind.text.format(*(part or "" for part in match.groups() or ("",)))
-                text = f"{text}: {kind.variable}={value}" if value else text
-                return Cause(kind, text, kind.variable if value or kind.sure else "", warning[:300])
-    return None
+def _causes(warning: str, log: str) -> Iterator[ShownCause]:
+    """The one that the failure book finds most direct, if it knows any."""
+    matches = live_book().matches(Line(text=warning, level="WARN"))
+    for match in sorted(matches, key=lambda match: -match.signature.weight)[:1]:
+        if live := match.signature.live:
+            value = _value(log, live.variable) if live.variable else ""
+            text = match.fill(match.signature.says) + (f": {live.variable}={value}" if value else "")
+            variable = live.variable if value or live.sure else None
+            yield ShownCause(CODES[live.code], text, variable, live.or_victim, match.groups, warning[:300])
+
+
+def _own_cause(failed: FailedRank) -> ShownCause | None:
+    """The first that is about this rank alone."""
+    return next((cause for cause in failed.causes if cause.code not in (VERSIONS, DUPLICATE_GPU)), None)
+
+
+def _groups(failed: Mapping[int, FailedRank], code: Code) -> dict[int, list[Mapping[str, str]]]:
+    """Of all lines that show it, by rank."""
+    return {rank: [cause.groups for cause in its.causes if cause.code is code] for rank, its in failed.items()}
 
 
 def _value(log: str, variable: str) -> str:
@@ -134,19 +131,20 @@ def _value(log: str, variable: str) -> str:
     return match[1].strip() if match else ""
 
 
-def _versions(told: Mapping[int, Told], run: Run) -> Iterator[Finding]:
+def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
     """Each rank tells of the first pair that differs: together they tell who has what."""
-    pairs = {match.groups() for one in told.values() for text in one.warnings if (match := MISMATCH.search(text))}
+    pairs = [pair for lines in _groups(failed, VERSIONS).values() for pair in lines]
     seen: dict[int, str] = {}
-    for one, its, other, others in pairs:
-        seen |= {_rank(run, one): _version(int(its)), _rank(run, other): _version(int(others))}
+    for pair in pairs:
+        seen[_rank(run, pair["rank"])] = _version(int(pair["version"]))
+        seen[_rank(run, pair["peer_rank"])] = _version(int(pair["peer_version"]))
     votes = vote(sorted(seen.items()))
-    victims = tuple(sorted(told.keys() - {rank for rank, _ in votes.odd()}))
+    victims = tuple(sorted(failed.keys() - {rank for rank, _ in votes.odd()}))
     for rank, version in votes.odd():
         text = f"has NCCL {version}, expected {votes.usual} as on {votes.share()} that are named"
         yield VERSIONS.fail(text, noticed_by=victims, **run.job.where(rank))
     if pairs and not votes.decided:
-        yield VERSIONS.fail(f"NCCL is {votes.sides()}, expected one version", noticed_by=tuple(told))
+        yield VERSIONS.fail(f"NCCL is {votes.sides()}, expected one version", noticed_by=tuple(failed))
 
 
 def _version(code: int) -> str:
@@ -159,20 +157,17 @@ def _rank(run: Run, number: str) -> int:
     return run.members[int(number)] if int(number) < len(run.members) else int(number)
 
 
-def _twins(told: Mapping[int, Told], run: Run) -> Iterator[Finding]:
-    found: dict[tuple[int, int], str] = {}
-    unnamed = []
-    for rank, one in told.items():
-        for text in one.warnings:
-            if match := DUPLICATE.search(text):
-                first, second = sorted((_rank(run, match[1]), _rank(run, match[2])))
-                found[first, second] = match[3]
-            elif SHARED_GPU in text:
-                unnamed.append(rank)
-    for (first, second), bus in sorted(found.items()):
+def _twins(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
+    lines = _groups(failed, DUPLICATE_GPU)
+    named: set[tuple[int, int, str]] = set()
+    for pair in (pair for pairs in lines.values() for pair in pairs if pair):  # NCCL 2.30 names no rank
+        first, second = sorted((_rank(run, pair["rank"]), _rank(run, pair["peer_rank"])))
+        named.add((first, second, pair["bus"]))
+    for first, second, bus in sorted(named):
         text = f"rank {first} and rank {second} are on one GPU (PCI {bus}), expected one each"
-        rest = tuple(sorted(told.keys() - {first, second}))
+        rest = tuple(sorted(failed.keys() - {first, second}))
         yield DUPLICATE_GPU.fail(text, peer_rank=second, noticed_by=rest, **run.job.where(first))
-    if unnamed and not found:
-        text = f"ranks of one node are on one GPU, say {ranges.ranks(sorted(set(unnamed)))}, expected one each"
-        yield DUPLICATE_GPU.fail(text, noticed_by=tuple(sorted(set(unnamed))))
+    unnamed = tuple(rank for rank in sorted(failed) if lines[rank])
+    if unnamed and not named:
+        text = f"ranks of one node are on one GPU, say {ranges.ranks(unnamed)}, expected one each"
+        yield DUPLICATE_GPU.fail(text, noticed_by=unnamed)

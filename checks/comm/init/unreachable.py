@@ -70,7 +70,7 @@ def _on_loopback(failed: Mapping[Pair, Sequence[int]], logs: Mapping[int, str], 
         yield UNREACHABLE.fail(text, variable="NCCL_SOCKET_IFNAME", noticed_by=victims)
     for rank, interface in chose.items():
         own = f"NCCL took {interface}, a loopback interface, expected one that joins the nodes"
-        others = tuple(one for one in victims if one != rank)
+        others = tuple(victim for victim in victims if victim != rank)
         yield UNREACHABLE.fail(own, variable="NCCL_SOCKET_IFNAME", noticed_by=others, **run.job.where(rank))
 
 
@@ -89,9 +89,9 @@ def _not_reached(failed: Mapping[Pair, Sequence[int]], run: Run, code: Code, ver
         (run.job.node_of(rank).node, at.get(address, address)) for (address, _), of in failed.items() for rank in of
     }
     ends: dict[str, set[str]] = {}
-    for one, other in links:
-        ends.setdefault(one, set()).add(other)
-        ends.setdefault(other, set()).add(one)
+    for here, there in links:
+        ends.setdefault(here, set()).add(there)
+        ends.setdefault(there, set()).add(here)
     common = [end for end, others in ends.items() if len(others) > 1 and all(end in link for link in links)]
     victims = tuple(sorted({rank for of in failed.values() for rank in of}))
     nodes = {node.node for node in run.job.nodes}

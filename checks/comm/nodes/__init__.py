@@ -56,20 +56,20 @@ def measure(ctx: Context) -> Facts:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     slow, usual = _slow_alone(facts, run)
     links = intra_node.by_node(facts, run)
-    finer = {node for node, one in links.items() if one.slow and not one.is_whole}
+    finer = {node for node, inside in links.items() if inside.slow and not inside.is_whole}
     for node, value in slow.items():
         if node not in finer:
             text = f"{run.job.nodes[node].node} all-reduces within itself with a busbw of {rate(value)}"
             text += f", expected about {rate(usual[node])} as the other nodes do"
             yield SLOW_NODE.warn(text, node=run.job.nodes[node].node, fix=_fix(run))
     yield from _unlike(facts, finer, run)
-    for node, one in links.items():
+    for node, inside in links.items():
         if node in finer:
-            yield from _gpus(node, one, run)
-        elif one.slow and node not in slow and len(links) >= ALIKE:
+            yield from _gpus(node, inside, run)
+        elif inside.slow and node not in slow and len(links) >= ALIKE:
             name = run.job.nodes[node].node
-            text = f"{len(one.slow)} of {ranges.count(len(one.rates), 'link')} within {name} are slow"
-            yield SLOW_NODE.warn(f"{text}: {_rates([*one.slow], one)}", node=name, fix=_fix(run))
+            text = f"{len(inside.slow)} of {ranges.count(len(inside.rates), 'link')} within {name} are slow"
+            yield SLOW_NODE.warn(f"{text}: {_rates([*inside.slow], inside)}", node=name, fix=_fix(run))
 
 
 def _fix(run: Run) -> str | None:
@@ -112,38 +112,38 @@ def _unlike(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> Ite
             yield UNLIKE.warn(f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected alike")
 
 
-def _gpus(node: int, one: Inside, run: Run) -> Iterator[Finding]:
+def _gpus(node: int, inside: Inside, run: Run) -> Iterator[Finding]:
     """What the slow links within a node have in common."""
     told: set[Link] = set()
-    for rank, roles in sorted(one.ranks.items()):
-        links = [link for link in one.slow if any(link[role] == rank for role in roles)]
+    for rank, roles in sorted(inside.ranks.items()):
+        links = [link for link in inside.slow if any(link[role] == rank for role in roles)]
         others = ranges.count(len({*sum(links, ())} - {rank}), "other rank")
         place = {**run.job.where(rank), "local_rank": localize.positions(run.job)[rank].rail}
-        text = f"rank {rank} is slow with {others} of its node: {_rates(links, one)}"
+        text = f"rank {rank} is slow with {others} of its node: {_rates(links, inside)}"
         yield SLOW_GPU.warn(text, noticed_by=tuple(sorted({*sum(links, ())} - {rank})), fix=_fix(run), **place)
-        told |= {link for link in one.slow if any(link[role] == rank for role in roles)}
-    yield from _gpu_pairs(run.job.nodes[node].node, sorted(one.slow - told), one, run)
+        told |= {link for link in inside.slow if any(link[role] == rank for role in roles)}
+    yield from _gpu_pairs(run.job.nodes[node].node, sorted(inside.slow - told), inside, run)
 
 
-def _gpu_pairs(name: str, slow: Sequence[Link], one: Inside, run: Run) -> Iterator[Finding]:
+def _gpu_pairs(name: str, slow: Sequence[Link], inside: Inside, run: Run) -> Iterator[Finding]:
     pairs: dict[tuple[int, int], list[Link]] = defaultdict(list)
     for a, b in slow:
         pairs[min(a, b), max(a, b)].append((a, b))
     if len(pairs) > MOST_PAIRS:
         told = ", ".join(f"{a} and {b}" for a, b in list(pairs)[:3])
-        text = f"{len(pairs)} pairs of ranks are slow with each other, as {told}: {_rates(slow, one)}"
+        text = f"{len(pairs)} pairs of ranks are slow with each other, as {told}: {_rates(slow, inside)}"
         yield SLOW_PAIR.warn(text, node=name, fix=_fix(run))
         return
     for (a, b), links in pairs.items():
         told = f"ranks {a} and {b} are slow with each other"
         told = told if len(links) > 1 else f"rank {links[0][0]} sends slowly to rank {links[0][1]}"
-        text = f"{told}: {_rates(links, one)}"
+        text = f"{told}: {_rates(links, inside)}"
         yield SLOW_PAIR.warn(text, node=name, link=f"rank {a} and rank {b}", fix=_fix(run))
 
 
-def _rates(links: Sequence[Link], one: Inside) -> str:
-    low, high = (rate(end(one.rates[link] for link in links)) for end in (min, max))
-    usual = rate(statistics.median(one.usual[link] for link in links))
+def _rates(links: Sequence[Link], inside: Inside) -> str:
+    low, high = (rate(end(inside.rates[link] for link in links)) for end in (min, max))
+    usual = rate(statistics.median(inside.usual[link] for link in links))
     return f"at {low if low == high else f'{low} to {high}'}, expected about {usual} as other such pairs"
 
 
@@ -151,7 +151,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     values = [value for nodes in _busbw(facts, run).values() for value in nodes.values()]
     if not values:
         return "no node was timed"
-    size = nominal(max(one["bytes"] for one in facts.values()))
+    size = nominal(max(reading["bytes"] for reading in facts.values()))
     nodes = ranges.count(len(values), "node")
     return f"{nodes} alone, {size}: busbw {rate(statistics.median(values))} in the middle, {rate(min(values))} at least"
 
@@ -159,7 +159,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
     """The nodes that have a slow link; else the first."""
     nodes = intra_node.by_node(facts, run)
-    odd = [node for node, one in nodes.items() if one.slow]
+    odd = [node for node, inside in nodes.items() if inside.slow]
     for node in (odd or list(nodes)[:1])[:DRAWN]:
         yield from heatmap.within_node(node, nodes[node].slow, nodes[node].rates, run)
     rest = len(nodes) - max(1, len(odd[:DRAWN]))

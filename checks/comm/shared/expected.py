@@ -25,7 +25,7 @@ from functools import lru_cache
 
 from preflight.check import Run
 from preflight.checks.comm.shared import node_lines
-from preflight.checks.comm.shared.node_lines import Node, switched
+from preflight.checks.comm.shared.node_lines import NodeLog, switched
 from preflight.checks.comm.shared.readings import MIB
 
 TRANSPORTS = "comm.transports"
@@ -47,7 +47,7 @@ counts the coding, too."""
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedBusbw:
     """Bus bandwidth in GB/s of 10^9 bytes (nccl-tests)."""
 
     least: float
@@ -85,14 +85,14 @@ class Links:
     least_bytes: int
 
 
-def busbw(operation: str, bytes_: int, run: Run) -> Expected | None:
+def busbw(operation: str, bytes_: int, run: Run) -> ExpectedBusbw | None:
     """None where the links are not known, or nothing is published of them: then there is nothing to hold it against."""
     links = _links(run)
     if links is None or bytes_ < links.least_bytes or operation not in links.row.operations:
         return None
     low, high = links.row.usual
     source = f"{links.told}; {links.row.source}"
-    return Expected(links.row.least * links.gbps, (low * links.gbps, high * links.gbps), source)
+    return ExpectedBusbw(links.row.least * links.gbps, (low * links.gbps, high * links.gbps), source)
 
 
 @lru_cache(maxsize=4)
@@ -100,17 +100,17 @@ def _links(run: Run) -> Links | None:
     """Looked at once: a judge asks several times."""
     facts = run.facts(TRANSPORTS)
     nodes = node_lines.nodes(facts, run) if len(facts) == len(run.members) > 1 else []
-    if not nodes or len(nodes) > MOST_NODES or len({len(one.ranks) for one in nodes}) > 1:
+    if not nodes or len(nodes) > MOST_NODES or len({len(node.ranks) for node in nodes}) > 1:
         return None
-    if any(one.settings.keys() & LIMITING for one in nodes):
+    if any(node.settings.keys() & LIMITING for node in nodes):
         return None
     nvlink = min(map(_nvlink_gbps, nodes))
     if len(nodes) == 1:
         return _of_gpu("nvswitch", nvlink, LEAST_BYTES["inside"]) if len(facts) >= LEAST_GPUS else None
     least_bytes = max(LEAST_BYTES["across"], BYTES_A_RANK * len(facts))
-    if all(set(one.between) == {"P2P/MNNVL"} for one in nodes):
+    if all(set(node.between) == {"P2P/MNNVL"} for node in nodes):
         return _of_gpu("mnnvl", nvlink, least_bytes)
-    rdma = min(_rdma_gbps(one) for one in nodes)
+    rdma = min(_rdma_gbps(node) for node in nodes)
     if not rdma or nvlink < rdma:  # NVLinks of a GPU carry what its node's HCAs bring
         return None
     return Links(ROWS["rdma"], rdma, f"{rdma:.0f} GB/s of HCAs a node", least_bytes)
@@ -127,11 +127,11 @@ def _of_gpu(row: str, gbps: float, least_bytes: int) -> Links | None:
     return Links(ROWS[row], gbps, f"{gbps:.0f} GB/s of NVLinks a GPU", least_bytes) if gbps else None
 
 
-def _nvlink_gbps(node: Node) -> float:
+def _nvlink_gbps(node: NodeLog) -> float:
     """Of the GPU with the fewest links; 0 where they are not known, do not lead to a switch, or are not taken."""
     if not switched(node) or not node.inside or not all(way.startswith("P2P/") for way in node.inside):
         return 0.0
-    return min(sum(_link_gbps(link) for link in one["links"] if link["active"]) for one in node.links.values())
+    return min(sum(_link_gbps(link) for link in gpu["links"] if link["active"]) for gpu in node.links.values())
 
 
 def _link_gbps(link: Mapping[str, object]) -> float:
@@ -140,7 +140,7 @@ def _link_gbps(link: Mapping[str, object]) -> float:
     return min(known, speed / 1000) if isinstance(speed, int) else known
 
 
-def _rdma_gbps(node: Node) -> float:
+def _rdma_gbps(node: NodeLog) -> float:
     """Of the HCAs that its ranks take to other nodes; 0 where a rate is not known, or data goes through the host."""
     if set(node.between) != {"NET/IB/GDRDMA"}:
         return 0.0
@@ -151,15 +151,15 @@ def _rdma_gbps(node: Node) -> float:
     return sum(rates) / 8
 
 
-def _cards(node: Node) -> Sequence[int]:
-    return sorted({card for one in node.lines for card in one["cards"]})
+def _cards(node: NodeLog) -> Sequence[int]:
+    return sorted({card for line in node.lines for card in line["cards"]})
 
 
-def _rate(node: Node, name: str) -> float:
+def _rate(node: NodeLog, name: str) -> float:
     """Gb/s of "mlx5_0:1/IB"; 0 of a virtual function at Ethernet, which tells the rate of a card that it shares."""
     device, _, port = name.partition("/")[0].partition(":")
     for hca in (node.rdma or {"hcas": []})["hcas"]:
-        for one in hca["ports"] if hca["name"] == device else ():
-            if str(one["port"]) == port.partition(":")[0] and not (hca["virtual"] and one["layer"] == "Ethernet"):
-                return float(one["rate"] or 0.0)
+        for found in hca["ports"] if hca["name"] == device else ():
+            if str(found["port"]) == port.partition(":")[0] and not (hca["virtual"] and found["layer"] == "Ethernet"):
+                return float(found["rate"] or 0.0)
     return 0.0

@@ -67,7 +67,11 @@ def few(wrong: Collection[int], asked: int) -> bool:
 
 
 def _wrong_results(operation: Operation, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    wrong = {rank: found for rank, one in facts.items() if (found := [size for size in one["sizes"] if size["wrong"]])}
+    wrong = {
+        rank: found
+        for rank, reading in facts.items()
+        if (found := [size for size in reading["sizes"] if size["wrong"]])
+    }
     if not wrong:
         return
     source = _common_source(operation, wrong, len(facts))
@@ -229,7 +233,7 @@ def _explained(whose: Whose | None, sender: int | None) -> str:
 
 def _too_slow(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     times = slowest(facts)
-    planned = max((one["planned"] for one in facts.values()), default=0)
+    planned = max((reading["planned"] for reading in facts.values()), default=0)
     for dtype, owed in (("fp32", planned), ("bf16", min(planned, BF16_FIRST))):
         last = largest(times, dtype)
         if last < (1 - LEFT_OUT) * owed:  # equal parts of all ranks may leave some bytes out
@@ -283,7 +287,7 @@ def summarize(facts: Mapping[int, Facts], _run: Run, *, operation: str) -> str:
     if other:
         at = "" if other == size else f"{nominal(other)} "
         told.append(f"bf16 {at}{rate(bandwidths(other, times['bf16', other], len(facts))[1])}")
-    if delays := [one["latency"] for one in facts.values() if one["latency"]]:
-        p50, p99 = max(one["p50_s"] for one in delays), max(one["p99_s"] for one in delays)
+    if delays := [reading["latency"] for reading in facts.values() if reading["latency"]]:
+        p50, p99 = max(delay["p50_s"] for delay in delays), max(delay["p99_s"] for delay in delays)
         told.append(f"{nominal(delays[0]['bytes'])} in {words.duration(p50)} (p99 {words.duration(p99)})")
     return "; ".join(told)

@@ -14,7 +14,7 @@ READS = ("net.rdma", "gpu.nvlink", "gpu.topology", "gpu.inventory")
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class NodeLog:
     """What the ranks of one node have in their logs."""
 
     name: str
@@ -30,67 +30,67 @@ class Node:
 
     @cached_property
     def inside(self) -> dict[str, int]:
-        return _sum(one["ways"]["node"] for one in self.lines)
+        return _sum(line["ways"]["node"] for line in self.lines)
 
     @cached_property
     def between(self) -> dict[str, int]:
-        return _sum(one["ways"]["net"] for one in self.lines)
+        return _sum(line["ways"]["net"] for line in self.lines)
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        return {name: value for one in self.lines for name, value in one["settings"].items()}
+        return {name: value for line in self.lines for name, value in line["settings"].items()}
 
     @property
     def network(self) -> str:
-        return next((one["network"] for one in self.lines if one["network"]), "")
+        return next((line["network"] for line in self.lines if line["network"]), "")
 
     @property
     def plugin(self) -> str:
-        return next((one["plugin"] for one in self.lines if one["plugin"]), "")
+        return next((line["plugin"] for line in self.lines if line["plugin"]), "")
 
     @property
     def hcas(self) -> tuple[str, ...]:
-        return max((tuple(one["hcas"]) for one in self.lines), key=len)
+        return max((tuple(line["hcas"]) for line in self.lines), key=len)
 
     @property
     def local_ranks(self) -> int | None:
-        return min((one["local_ranks"] for one in self.lines if one["local_ranks"] is not None), default=None)
+        return min((line["local_ranks"] for line in self.lines if line["local_ranks"] is not None), default=None)
 
     @property
     def nvls(self) -> bool | None:
         """Where none of its ranks has it, or none says so."""
-        said = [one["nvls"] for one in self.lines if one["nvls"] is not None]
+        said = [line["nvls"] for line in self.lines if line["nvls"] is not None]
         return all(said) if said else None
 
     @property
     def nvls_channels(self) -> int:
-        return max((one["channels"]["nvls"] or 0 for one in self.lines if one["channels"]), default=0)
+        return max((line["channels"]["nvls"] or 0 for line in self.lines if line["channels"]), default=0)
 
     @property
     def channels(self) -> int:
-        return max((one["channels"]["coll"] for one in self.lines if one["channels"]), default=0)
+        return max((line["channels"]["coll"] for line in self.lines if line["channels"]), default=0)
 
     @property
     def evidence(self) -> dict[str, Any]:
         """For a finding."""
-        warnings = [text for one in self.lines for text in one["warnings"]]
+        warnings = [text for line in self.lines for text in line["warnings"]]
         seen = {"network": self.network, "in_node": self.inside, "between_nodes": self.between}
         return {**seen, **({"nccl_warned": warnings[:3]} if warnings else {})}
 
 
-def nodes(facts: Mapping[int, Lines], run: Run) -> list[Node]:
+def nodes(facts: Mapping[int, Lines], run: Run) -> list[NodeLog]:
     by_node: dict[str, list[int]] = {}
     for rank in sorted(facts):
         by_node.setdefault(run.job.node_of(rank).node, []).append(rank)
-    rdma = {run.job.node_of(rank).node: one for rank, one in run.facts("net.rdma").items()}
+    rdma = {run.job.node_of(rank).node: reading for rank, reading in run.facts("net.rdma").items()}
     links = _gpus(run, "gpu.nvlink")
     places = _gpus(run, "gpu.topology")
     models: dict[str, set[str]] = {}
-    for rank, one in run.facts("gpu.inventory").items():
-        names = (handle["name"] for handle in one["seen"]["gpus"].values())
+    for rank, reading in run.facts("gpu.inventory").items():
+        names = (handle["name"] for handle in reading["seen"]["gpus"].values())
         models.setdefault(run.job.node_of(rank).node, set()).update(names)
     return [
-        Node(name, ranks_, [facts[rank] for rank in ranks_], rdma.get(name), links.get(name, {}),
+        NodeLog(name, ranks_, [facts[rank] for rank in ranks_], rdma.get(name), links.get(name, {}),
              _reach(places.get(name, {})), frozenset(models.get(name, ())))
         for name, ranks_ in by_node.items()
     ]  # fmt: skip
@@ -99,8 +99,8 @@ def nodes(facts: Mapping[int, Lines], run: Run) -> list[Node]:
 def _gpus(run: Run, check: str) -> dict[str, dict[str, Any]]:
     """By node and UUID."""
     found: dict[str, dict[str, Any]] = {}
-    for rank, one in run.facts(check).items():
-        found.setdefault(run.job.node_of(rank).node, {}).update(one["look"]["gpus"])
+    for rank, reading in run.facts(check).items():
+        found.setdefault(run.job.node_of(rank).node, {}).update(reading["look"]["gpus"])
     return found
 
 
@@ -112,13 +112,13 @@ def _reach(places: Mapping[str, Any]) -> bool | None:
 
 def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
-    for one in counts:
-        for name, count in one.items():
+    for counted in counts:
+        for name, count in counted.items():
             total[name] = total.get(name, 0) + count
     return total
 
 
-def switched(node: Node) -> bool:
+def switched(node: NodeLog) -> bool:
     """Whether NVSwitches join all its GPUs (a GPU in MIG mode has no links)."""
-    ends = [[link["remote_type"] for link in one["links"] or () if link["active"]] for one in node.links.values()]
-    return len(ends) > 1 and all("switch" in one for one in ends)
+    ends = [[link["remote_type"] for link in gpu["links"] or () if link["active"]] for gpu in node.links.values()]
+    return len(ends) > 1 and all("switch" in kinds for kinds in ends)

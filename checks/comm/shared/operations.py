@@ -207,8 +207,8 @@ def _others(ranks: int) -> float:
 
 
 OPERATIONS = {
-    one.name: one
-    for one in (
+    operation.name: operation
+    for operation in (
         Operation("all_reduce", lambda n: 2 * (n - 1) / n, _all_reduce, in_parts=False, in_place=True),
         Operation("all_gather", _others, _all_gather, part_sent=True, sent=_to_all, received=_of_all),
         Operation("reduce_scatter", _others, _reduce_scatter, part_received=True),

@@ -83,8 +83,8 @@ def rate(gigabytes: float) -> str:
 def slowest(facts: Mapping[int, Facts]) -> dict[tuple[str, int], float]:
     """Seconds of the slowest rank by dtype and bytes, for what all ranks have measured, in the order of measuring."""
     found: dict[tuple[str, int], list[float]] = {}
-    for one in facts.values():
-        for size in one["sizes"]:
+    for reading in facts.values():
+        for size in reading["sizes"]:
             found.setdefault((size["dtype"], size["bytes"]), []).append(size["seconds"])
     return {key: max(seconds) for key, seconds in found.items() if len(seconds) == len(facts)}
 

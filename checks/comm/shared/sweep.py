@@ -118,8 +118,8 @@ class Sweep:
         known = _keys(found)
         if (dtype, size) in known or (dtype == "bf16" and largest(known, "fp32") < size) or not pace.begins(size):
             return None
-        one, each_s = self.one_size(size, dtype, pace)
-        found += [one] if one else []
+        measured, each_s = self.one_size(size, dtype, pace)
+        found += [measured] if measured else []
         for other in paces.values():
             other.spent_s = pace.spent_s
         return each_s
@@ -258,7 +258,7 @@ def _cgroup_leaves() -> Iterator[int]:
 
 
 def _keys(found: list[Size]) -> list[tuple[str, int]]:
-    return [(one["dtype"], one["bytes"]) for one in found]
+    return [(size["dtype"], size["bytes"]) for size in found]
 
 
 def _let_go(device: "torch.device") -> None:

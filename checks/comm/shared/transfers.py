@@ -189,7 +189,7 @@ def _short(seconds: float) -> float:
     return float(f"{seconds:.4g}")
 
 
-def busbw(one: Facts, ranks: int) -> float | None:
+def busbw(reading: Facts, ranks: int) -> float | None:
     """GB/s of the all-reduce in a part of so many ranks; None where it was not timed."""
-    seconds = one["reduce_s"]
-    return OPERATIONS["all_reduce"].bandwidths(one["bytes"], seconds, ranks)[1] if seconds else None
+    seconds = reading["reduce_s"]
+    return OPERATIONS["all_reduce"].bandwidths(reading["bytes"], seconds, ranks)[1] if seconds else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, vote
 from preflight.checks.comm.shared import node_lines
-from preflight.checks.comm.shared.node_lines import Node
+from preflight.checks.comm.shared.node_lines import NodeLog
 from preflight.checks.comm.shared.readings import MIB
 from preflight.checks.comm.transports import transport_choice
 from preflight.checks.comm.transports.transport_choice import Why
@@ -93,8 +93,8 @@ def read(ctx: Context) -> Facts:
         raise Skip("NCCL has written no log here, so what it chose is not known")
     nodes = [ctx.job.node_of(rank).node for rank in ctx.members]
 
-    def is_local(one: int, other: int) -> bool:
-        return one < len(nodes) and other < len(nodes) and nodes[one] == nodes[other]
+    def is_local(rank: int, peer_rank: int) -> bool:
+        return rank < len(nodes) and peer_rank < len(nodes) and nodes[rank] == nodes[peer_rank]
 
     found = log_lines.parse(text, is_local)
     found["settings"] |= {name: ctx.environ[name][:200] for name in UNTOLD if name in ctx.environ}
@@ -151,14 +151,14 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     nodes = node_lines.nodes(facts, run)
     yield from _versions(facts, run)
     split = transport_choice.split(nodes)
-    sockets = {one.name: text for one in nodes if (text := transport_choice.socket_instead(one))}
+    sockets = {node.name: text for node in nodes if (text := transport_choice.socket_instead(node))}
     gdr = transport_choice.without_gdr(nodes)
-    whole = [one for one in nodes if one.name not in split]
-    p2p = {one.name: text for one in whole if (text := transport_choice.host_instead(one))}
-    shm = {one.name: text for one in whole if (text := transport_choice.network_instead(one))}
+    whole = [node for node in nodes if node.name not in split]
+    p2p = {node.name: text for node in whole if (text := transport_choice.host_instead(node))}
+    shm = {node.name: text for node in whole if (text := transport_choice.network_instead(node))}
     plugin, nvls = transport_choice.other_plugin(nodes), transport_choice.without_nvls(nodes)
     known = {*split, *sockets, *gdr, *p2p, *shm, *plugin}
-    unlike = transport_choice.unlike([one for one in nodes if one.name not in known]) if "" not in plugin else {}
+    unlike = transport_choice.unlike([node for node in nodes if node.name not in known]) if "" not in plugin else {}
     for code, found, why in (
         (SPLIT_NODE, split, transport_choice.naming("NCCL_HOSTID")),
         (SOCKET, sockets, transport_choice.why_socket),
@@ -173,29 +173,29 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _told(
-    code: Code, found: Mapping[str, str], nodes: Sequence[Node], why: Callable[[Node], Why | None]
+    code: Code, found: Mapping[str, str], nodes: Sequence[NodeLog], why: Callable[[NodeLog], Why | None]
 ) -> Iterator[Finding]:
     """A finding for each node and cause; one for all where every node is so. `found`: what is so, by node; the name
     "" is of no single node."""
     if "" in found:
         yield code.warn(found[""])
-    alike: dict[tuple[str, Why | None], list[Node]] = {}
+    alike: dict[tuple[str, Why | None], list[NodeLog]] = {}
     for node in nodes:
         if node.name in found:
             alike.setdefault((found[node.name], why(node)), []).append(node)
     for (text, cause), of in alike.items():
         everywhere = len(of) == len(nodes) > 1
         text = f"{text}{cause.text if cause else ''}" + (f"; so on all {len(of)} nodes" if everywhere else "")
-        for one in of[:1] if everywhere else of:
-            where = {} if everywhere else {"node": one.name}
+        for node in of[:1] if everywhere else of:
+            where = {} if everywhere else {"node": node.name}
             yield code.warn(
                 text, fix=cause.fix if cause else None, variable=cause.variable if cause else None,
-                evidence=one.evidence, **where,
+                evidence=node.evidence, **where,
             )  # fmt: skip
 
 
 def _versions(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    votes = vote((rank, one["version"]) for rank, one in facts.items() if one["version"])
+    votes = vote((rank, reading["version"]) for rank, reading in facts.items() if reading["version"])
     for rank, version in votes.odd():
         text = f"has loaded NCCL {version}, expected {votes.usual} as on {votes.share()}"
         yield VERSIONS.fail(text, **run.job.where(rank))
@@ -205,7 +205,7 @@ def _versions(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     nodes = node_lines.nodes(facts, run)
-    versions = vote((rank, one["version"]) for rank, one in facts.items() if one["version"])
+    versions = vote((rank, reading["version"]) for rank, reading in facts.items() if reading["version"])
     told = [" and ".join(versions.ranks_of)] if versions.ranks_of else []
     inside = sorted({way for node in nodes for way in node.inside})
     between = sorted({way.removeprefix("NET/") for node in nodes for way in node.between})

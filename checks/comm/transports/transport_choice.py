@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from preflight.check import ranges, vote, words
-from preflight.checks.comm.shared.node_lines import Node, switched
+from preflight.checks.comm.shared.node_lines import NodeLog, switched
 from preflight.nccl.log_patterns import NVLS_REFUSED
 
 MELLANOX, BROADCOM, AMAZON = "0x15b3", "0x14e4", "0x1d0f"
@@ -34,16 +34,16 @@ def describe_way(way: str) -> str:
 # What is not as it could be: a sentence by node
 
 
-def split(all_: Sequence[Node]) -> dict[str, str]:
-    counted = {one: one.local_ranks for one in all_}
+def split(all_: Sequence[NodeLog]) -> dict[str, str]:
+    counted = {node: node.local_ranks for node in all_}
     return {
-        one.name: f"NCCL sees {ranges.count(count, 'rank')} on this node, expected its {len(one.ranks)}"
-        for one, count in counted.items()
-        if count is not None and count < len(one.ranks)
+        node.name: f"NCCL sees {ranges.count(count, 'rank')} on this node, expected its {len(node.ranks)}"
+        for node, count in counted.items()
+        if count is not None and count < len(node.ranks)
     }
 
 
-def usable(node: Node) -> list[str]:
+def usable(node: NodeLog) -> list[str]:
     """Devices that NCCL could use: a port is ACTIVE, the process may open it, and the make is known. A virtual function
     at Ethernet may be a cloud's plain network card (Azure's accelerated networking), over which RDMA leads nowhere."""
     return [
@@ -57,7 +57,7 @@ def usable(node: Node) -> list[str]:
     ]
 
 
-def socket_instead(node: Node) -> str:
+def socket_instead(node: NodeLog) -> str:
     over = sum(count for way, count in node.between.items() if way.startswith("NET/Socket"))
     there = usable(node)
     if not over or not there:
@@ -66,51 +66,51 @@ def socket_instead(node: Node) -> str:
     return f"NCCL goes over sockets to other nodes, expected RDMA: {shown} {'is' if len(there) == 1 else 'are'} active"
 
 
-def _kinds(all_: Sequence[Node]) -> list[list[Node]]:
+def _kinds(all_: Sequence[NodeLog]) -> list[list[NodeLog]]:
     """Nodes that should choose alike: with as many ranks, on the same models of GPUs."""
-    found: dict[object, list[Node]] = {}
-    for one in all_:
-        found.setdefault((len(one.ranks), one.models), []).append(one)
+    found: dict[object, list[NodeLog]] = {}
+    for node in all_:
+        found.setdefault((len(node.ranks), node.models), []).append(node)
     return list(found.values())
 
 
-def without_gdr(all_: Sequence[Node]) -> dict[str, str]:
+def without_gdr(all_: Sequence[NodeLog]) -> dict[str, str]:
     """Nodes whose HCAs could take from GPU memory and do not: no module, a variable, or unlike the other nodes."""
     return {name: text for alike in _kinds(all_) for name, text in _without_gdr(alike).items()}
 
 
-def _without_gdr(all_: Sequence[Node]) -> dict[str, str]:
-    uses = {one.name: use for one in all_ if (use := _gdr(one))}
+def _without_gdr(all_: Sequence[NodeLog]) -> dict[str, str]:
+    uses = {node.name: use for node in all_ if (use := _gdr(node))}
     votes = vote(enumerate(uses.values()))
     usual = votes.decided and votes.usual == "all"
     expected = f"all as on {votes.share('node')}" if usual else "all"
     found = {}
-    for one in all_:
-        use = uses.get(one.name, "all")
-        if use != "all" and (usual or (use == "none" and _could(one))):
+    for node in all_:
+        use = uses.get(node.name, "all")
+        if use != "all" and (usual or (use == "none" and _could(node))):
             had = "no connection to another node uses" if use == "none" else "some connections to other nodes lack"
-            found[one.name] = f"{had} GPUDirect RDMA, expected {expected}"
+            found[node.name] = f"{had} GPUDirect RDMA, expected {expected}"
     return found
 
 
-def _gdr(node: Node) -> str:
+def _gdr(node: NodeLog) -> str:
     """all, some, none; "" where it has no RDMA to other nodes."""
     over = [way for way in node.between if way.startswith("NET/") and not way.startswith("NET/Socket")]
     own = {way.endswith("/GDRDMA") for way in over}
     return "some" if len(own) > 1 else "" if not own else "all" if True in own else "none"
 
 
-def _could(node: Node) -> bool:
+def _could(node: NodeLog) -> bool:
     """Whether the cards are known to be able to, and NCCL or a variable says why they do not."""
     able = bool(node.models) and all(DATA_CENTRE.search(name) for name in node.models)
     virtual = any(hca["virtual"] for hca in (node.rdma or {"hcas": []})["hcas"])
-    said = [on for one in node.lines for on in one["gdr"].values()]
+    said = [on for line in node.lines for on in line["gdr"].values()]
     own = node.network.startswith("IB")  # or HPC-X's plugin, which works as NCCL's own: IBext
     missing = bool(said) and not any(said) and not virtual and own
     return able and (missing or _turns_off(node, "NCCL_NET_GDR_LEVEL"))
 
 
-def _turns_off(node: Node, variable: str) -> bool:
+def _turns_off(node: NodeLog, variable: str) -> bool:
     """Whether it is set, and to a value that does so: NCCL_P2P_DISABLE=0 says nothing."""
     value = node.settings.get(variable)
     if variable.endswith("_DISABLE"):
@@ -120,7 +120,7 @@ def _turns_off(node: Node, variable: str) -> bool:
     return value == "0" if variable.endswith("_ENABLE") else value is not None
 
 
-def host_instead(node: Node) -> str:
+def host_instead(node: NodeLog) -> str:
     """SHM is NCCL's right choice between PCIe cards that are far apart; behind NVSwitches it never is."""
     over = {way: count for way, count in node.inside.items() if not way.startswith("P2P/")}
     if not over:
@@ -135,7 +135,7 @@ def host_instead(node: Node) -> str:
     return f"of the connections in the node {told}, expected {expected}"
 
 
-def network_instead(node: Node) -> str:
+def network_instead(node: NodeLog) -> str:
     over = {way: count for way, count in node.inside.items() if way.startswith("NET/")}
     if not over or not (_turns_off(node, "NCCL_SHM_DISABLE") or any(way.startswith("NET/Socket") for way in over)):
         return ""  # over RDMA it may be the quicker way between two sockets (ncclTopoCheckNet in graph/paths.cc)
@@ -143,17 +143,17 @@ def network_instead(node: Node) -> str:
     return f"of the connections in the node {told}, expected P2P or shared memory"
 
 
-def without_nvls(all_: Sequence[Node]) -> dict[str, str]:
+def without_nvls(all_: Sequence[NodeLog]) -> dict[str, str]:
     """Unlike the others, or where NCCL itself says that it should work."""
     found = {name: text for alike in _kinds(all_) for name, text in _without_nvls(alike).items()}
-    for one in all_:
-        if any(text.startswith(NVLS_REFUSED) for lines in one.lines for text in lines["warnings"]):
-            found[one.name] = "the NVSwitches refuse memory for NVLS, which they say they have; expected NVLS to work"
+    for node in all_:
+        if any(text.startswith(NVLS_REFUSED) for lines in node.lines for text in lines["warnings"]):
+            found[node.name] = "the NVSwitches refuse memory for NVLS, which they say they have; expected NVLS to work"
     return found
 
 
-def _without_nvls(all_: Sequence[Node]) -> dict[str, str]:
-    votes = vote((number, can) for number, one in enumerate(all_) if (can := _nvls(one)) is not None)
+def _without_nvls(all_: Sequence[NodeLog]) -> dict[str, str]:
+    votes = vote((number, can) for number, node in enumerate(all_) if (can := _nvls(node)) is not None)
     if not (votes.decided and votes.usual):
         return {}
     return {
@@ -162,37 +162,37 @@ def _without_nvls(all_: Sequence[Node]) -> dict[str, str]:
     }
 
 
-def _nvls(node: Node) -> bool | None:
+def _nvls(node: NodeLog) -> bool | None:
     """NCCL says nothing where the variable turns it off."""
     return False if node.nvls is None and _turns_off(node, "NCCL_NVLS_ENABLE") else node.nvls
 
 
-def other_plugin(all_: Sequence[Node]) -> dict[str, str]:
-    return _compared(all_, "the network plugin is {}", lambda one: one.plugin or "none" if one.network else None)
+def other_plugin(all_: Sequence[NodeLog]) -> dict[str, str]:
+    return _compared(all_, "the network plugin is {}", lambda node: node.plugin or "none" if node.network else None)
 
 
-def unlike(all_: Sequence[Node]) -> dict[str, str]:
+def unlike(all_: Sequence[NodeLog]) -> dict[str, str]:
     """The network of all; how many HCAs, and the ways in the node, of nodes that should choose alike."""
     found: dict[str, str] = {}
     for alike in _kinds(all_):
         found |= _compared(alike, "connections in the node are {}", _inside)
         found |= _compared(alike, "NCCL takes {} HCAs", _hcas)
-    found |= _compared(all_, "the network is {}", lambda one: one.network or None)
+    found |= _compared(all_, "the network is {}", lambda node: node.network or None)
     return found
 
 
-def _hcas(node: Node) -> int | None:
+def _hcas(node: NodeLog) -> int | None:
     """None: its log does not say."""
     return len(node.hcas) if node.hcas or node.network not in ("", "IB") else None
 
 
-def _inside(node: Node) -> str | None:
+def _inside(node: NodeLog) -> str | None:
     return " and ".join(sorted(node.inside)) or None
 
 
-def _compared(all_: Sequence[Node], text: str, value: Callable[[Node], Any]) -> dict[str, str]:
+def _compared(all_: Sequence[NodeLog], text: str, value: Callable[[NodeLog], Any]) -> dict[str, str]:
     """By node; under "" what is said where no value has more than half."""
-    votes = vote((number, known) for number, one in enumerate(all_) if (known := value(one)) is not None)
+    votes = vote((number, known) for number, node in enumerate(all_) if (known := value(node)) is not None)
     if not votes.unanimous and not votes.decided:
         sides = [f"{had} on {words.some((all_[at].name for at in of), 2)}" for had, of in votes.ranks_of.items()]
         return {"": f"{text.format(words.some(sides, last=', '))}, expected alike"}
@@ -205,20 +205,20 @@ def _compared(all_: Sequence[Node], text: str, value: Callable[[Node], Any]) -> 
 # Why
 
 
-def naming(*variables: str) -> Callable[[Node], Why | None]:
+def naming(*variables: str) -> Callable[[NodeLog], Why | None]:
     """The first of these that NCCL has read on the node, and that may be the reason."""
 
-    def why(node: Node) -> Why | None:
+    def why(node: NodeLog) -> Why | None:
         return next((_variable(node, name) for name in variables if _turns_off(node, name)), None)
 
     return why
 
 
-def _variable(node: Node, name: str) -> Why:
+def _variable(node: NodeLog, name: str) -> Why:
     return Why(f": {name}={node.settings[name]}", name, f"unset {name} (see env | grep {name}; /etc/nccl.conf).")
 
 
-def why_socket(node: Node) -> Why | None:
+def why_socket(node: NodeLog) -> Why | None:
     settings = node.settings
     if settings.get("NCCL_NET", "").lower().startswith("socket"):
         return _variable(node, "NCCL_NET")
@@ -232,7 +232,7 @@ def why_socket(node: Node) -> Why | None:
     return None
 
 
-def _why_no_efa(node: Node) -> Why:
+def _why_no_efa(node: NodeLog) -> Why:
     if node.settings.get("NCCL_NET_PLUGIN", "").lower() == "none":
         return _variable(node, "NCCL_NET_PLUGIN")
     if node.plugin:
@@ -242,13 +242,13 @@ def _why_no_efa(node: Node) -> Why:
     return Why(": NCCL uses EFA only by the plugin aws-ofi-nccl, which it did not load", None, fix)
 
 
-def why_no_gdr(node: Node) -> Why | None:
-    said = [on for one in node.lines for on in one["gdr"].values()]
+def why_no_gdr(node: NodeLog) -> Why | None:
+    said = [on for line in node.lines for on in line["gdr"].values()]
     if _turns_off(node, "NCCL_NET_GDR_LEVEL"):
         return _variable(node, "NCCL_NET_GDR_LEVEL")
     if said and not any(said):
         if _turns_off(node, "NCCL_DMABUF_ENABLE"):
             return _variable(node, "NCCL_DMABUF_ENABLE")
         return Why(": its HCAs have neither nvidia_peermem nor DMA-BUF", None, None)
-    off = sorted({name for one in node.lines for name, on in one["gdr"].items() if not on})
+    off = sorted({name for line in node.lines for name, on in line["gdr"].items() if not on})
     return Why(f": not by {', '.join(off[:4])}", None, None) if off else None

@@ -7,6 +7,7 @@ together are held against the dataset's length; else by their content. See docs/
 DistributedSampler is read on this world, and nothing is said of your own loader.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 
 from preflight.check import (
@@ -39,8 +40,9 @@ from preflight.checks.data.sampler import (
 from preflight.checks.data.sampler.one_loader import Loader
 from preflight.checks.data.shared.readings import Facts
 
-PART = 0.4
-"""Of the check's time: the most that reading, or a single wait, may take of it."""
+PART, MEET = 0.4, 0.7
+"""Of the check's time: the most that reading, or a single wait, may take of it; and when no rank waits for others that
+still read."""
 
 
 def _deadline(job: Job) -> float:
@@ -57,6 +59,7 @@ PLAN = Plan(
     uses=("comm.init",),
     unless=("comm.init",),
     fresh_with=("data",),
+    facts_version=2,
 )
 
 
@@ -84,8 +87,9 @@ def measure(ctx: Context) -> Facts:
     from preflight.checks.data.sampler.loaders import Budget
     from preflight.checks.data.shared.user_function import called
 
-    reading_s, patience_s = (min(ctx[one], PART * ctx.deadline_s) for one in (SECONDS, PATIENCE_S))
-    budget = Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), ctx[KEY] or None)
+    end_s = time.monotonic() + MEET * ctx.deadline_s
+    reading_s, patience_s = (min(ctx[limit], PART * ctx.deadline_s) for limit in (SECONDS, PATIENCE_S))
+    budget = Budget(reading_s, ctx[SAMPLES], patience_s, len(ctx.members), end_s, ctx[KEY] or None)
     code = ctx[DATA]
     if code is None:
         return every_loader.torchs_own(ctx, budget)
@@ -96,7 +100,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from mistakes.mistakes(facts, run)
     others = list(mistakes.other_loaders(facts, run))
     yield from others
-    if not others and not any(one["mistake"] for one in facts.values()):
+    if not others and not any(own["mistake"] for own in facts.values()):
         yield from _loaders(facts, run)
     yield from _aside(facts)
 
@@ -111,7 +115,7 @@ def _loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 def _read(facts: Mapping[int, Facts], run: Run) -> Iterator[Loader]:
     """Those that were read without a mistake on every rank."""
     for loader in one_loader.loaders(facts, run, run[DATA_PARALLEL]):
-        if not any(one["mistake"] for one in loader.readings.values()):
+        if not any(reading["mistake"] for reading in loader.readings.values()):
             yield loader
 
 
@@ -149,13 +153,13 @@ def _causes(loader: Loader, parts: list[Loader], run: Run) -> Iterator[Iterator[
 def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     """What ranks other than the first did besides."""
     others = [(rank, facts[rank]) for rank in sorted(facts)[1:]]
-    printed = {rank: one for rank, one in others if one["lines"]}
+    printed = {rank: other for rank, other in others if other["lines"]}
     if printed:
         first = next(iter(printed.values()))
-        lines = ranges.count(sum(one["lines"] for one in printed.values()), "line")
+        lines = ranges.count(sum(own["lines"] for own in printed.values()), "line")
         text = f"{ranges.ranks(printed)} printed {lines} in the function, such as {first['printed'][0]!r}"
         yield PRINTED.info(text, evidence={"printed": first["printed"]})
-    written = {rank: one["written"] for rank, one in others if one["written"]}
+    written = {rank: other["written"] for rank, other in others if other["written"]}
     if written:
         names = [name for its in written.values() for name in its]
         often = max(names, key=names.count)
@@ -167,10 +171,10 @@ def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     """ "1,000,003 samples, 4 ranks x 250,001 (1 padded), disjoint, complete, reshuffled each epoch"."""
-    if any(one["mistake"] for one in facts.values()) or len({one_loader.names(one) for one in facts.values()}) > 1:
+    if any(own["mistake"] for own in facts.values()) or len({one_loader.names(own) for own in facts.values()}) > 1:
         return "nothing was proven"
     read = list(_read(facts, run))
-    if not any(one["given"] for one in facts.values()):
+    if not any(own["given"] for own in facts.values()):
         return _of_torch(read)
     return "; ".join(loader.says(_proven(loader, run)) for loader in read) or "nothing was proven"
 

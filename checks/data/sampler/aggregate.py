@@ -1,41 +1,39 @@
-"""All ranks' samples of an epoch against the dataset: the first member reads every rank's sketch.
+"""All ranks' samples of an epoch against the dataset: how many times each index is read, counted over all ranks.
 
-A rank's sketch is that of its samples less its own block of range(length): summed over the ranks it is all samples less
-each index once. A rank tells two kinds of words over the store: `read/<rank>`, the epochs that it has read, and
-`sketch/<rank>/<number>`, one for each of them.
+First the ranks meet at the store, where each tells which epochs it has read whole. Only if all come does the first
+member name epochs to count; a rank that does not come costs the count and hangs nobody. They are counted together, by
+a `reduce` to the first member for each chunk of the indices.
 """
 
 import json
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from preflight.check import Context
-from preflight.checks.data.sampler.sketch import Sketch, from_bytes, to_bytes
 from preflight.checks.data.shared.readings import Together
+from preflight.checks.data.shared.user_function import bounded_group
 
 if TYPE_CHECKING:
     import torch
-    from torch._C._distributed_c10d import Store
 
 Key = tuple[str, int]
 """A loader's name, and which epoch."""
-ENDS = 64
-"""Samples at each end of a rank's epoch that it tells by id. What evens the ranks out is taken from the beginning once
-more and put at the end: so most repeats are known before decoding, also where there are more than a sketch holds."""
-LISTED_IN_ALL = 4000
-"""Ids that are told by the first member, of all epochs: of each too often, and missing."""
-LISTED = 1000
-LONGEST_BLOCK = 10**8
-"""Indices that a rank subtracts: some seconds. A dataset that claims more of them for each rank is left out."""
-AT_ONCE = 64
-"""Sketches in one reading of the store: less than 5 MB."""
-DROPPED_IN_ALL = 1 << 20
-"""Samples that batch samplers drop from all ranks' epoch are told by id, 8 bytes each. They are fewer than a global
-batch; an epoch with more is left out."""
+COUNTED = 2 * 10**8
+"""Indices, of all epochs together: two epochs of 10^8 samples, for which each rank sends 800 MB. Epochs beyond that are
+left out."""
+CHUNK = 1 << 22
+"""Indices that are counted at once: 16 MiB of int32 in each collective."""
+CHUNK_S = 60.0
+"""For one such collective, to which the ranks come together: enough for a network that moves 0.3 MB/s."""
+SPARE = 0.2
+"""Of the check's time, after the last moment at which ranks meet: so long a collective may last at least. It is to fail
+before the check's deadline, so that the ranks that wait in it can say so."""
+LISTED_IN_ALL, LISTED = 4000, 1000
+"""Ids that the first member tells, of all epochs and of one: of each too often, and missing."""
 
 
 class Whole(NamedTuple):
@@ -46,137 +44,184 @@ class Whole(NamedTuple):
     length: int
     """Of the dataset."""
     dropped: int = 0
+    order: str = ""
+    """A digest of the ids in their order."""
 
 
-class Said(TypedDict):
-    """By a rank, of one epoch."""
+class Came(TypedDict):
+    """What a rank tells of such an epoch when it comes."""
 
     name: str
     epoch: int
     length: int
-    ends: list[int]
+    order: str
+    lowest: int
+    highest: int
+    drops: bool
 
 
-@dataclass
-class Told:
-    """What one rank tells of an epoch."""
+class Asked(TypedDict):
+    """An epoch that all ranks count."""
 
-    said: Said
-    sketch: Sketch
-    dropped: "torch.Tensor"
+    name: str
+    epoch: int
+    length: int
+    first: int
+    """The lowest index that is counted: below 0 where a rank has such ids. And the one after the highest."""
+    last: int
+    drops: bool
+    """Whether a rank's batch sampler drops samples, which are counted, too."""
+    silent: list[int]
+    """Ranks whose samples do not count, since another one has the same in the same order."""
 
 
 def together(
-    ctx: Context, mine: Mapping[Key, Whole], orders: Mapping[Key, str], data_parallel: int | None, patience_s: float
+    ctx: Context, mine: Mapping[Key, Whole], data_parallel: int | None, patience_s: float, end_s: float
 ) -> list[Together]:
-    """All members call it. `mine`: the epochs that this rank has read whole; `orders`: the digests of their ids. Where
-    only `data_parallel` ranks see unlike data, of those with equal orders one counts.
+    """All members call it. `mine`: the epochs that this rank has read whole. Where only `data_parallel` ranks see
+    different data, of those with equal orders one counts. The first member waits `patience_s` for the others, nobody
+    beyond `end_s` (by time.monotonic()).
 
-    On the first member the epochs that all have read whole, with one length; on others, and where a rank has told
-    nothing within `patience_s`, none.
+    On the first member, of the epochs that all have read whole, with one length; on others, and where a rank has not
+    come, nothing.
     """
-    first, *others = ctx.members
-    store = ctx.store() if others else None
-    ctx.doing("sketching the samples")
-    told: dict[Key, Told] = {}
-    for key, one in mine.items():
-        if one.length <= LONGEST_BLOCK * len(ctx.members) and one.dropped * len(ctx.members) <= DROPPED_IN_ALL:
-            counts = not store or data_parallel is None or _is_first(store, key, orders[key], data_parallel, ctx)
-            told[key] = _told(key, one if counts else Whole(one.ids[:0], one.length), ctx)
-    if store and ctx.rank != first:
-        _tell(store, ctx.rank, list(told.values()))
-        return []
-    ctx.doing("reading all ranks' sketches")
-    return list(_all(store, others, told, time.monotonic() + patience_s))
+    came = [_came(key, whole) for key, whole in mine.items()]
+    if len(ctx.members) == 1:
+        asked, group = _asked({ctx.rank: came}, None), None
+    else:
+        asked = _agreed(ctx, came if _has_group() else [], data_parallel, patience_s, end_s)
+        left_s = end_s - time.monotonic() + SPARE * ctx.deadline_s
+        group = bounded_group(ctx, min(CHUNK_S, left_s)) if asked else None
+    ranks = _Ranks(ctx, group)
+    listed = min(LISTED, LISTED_IN_ALL // max(1, len(asked)))
+    told = [ranks.count(epoch, mine[epoch["name"], epoch["epoch"]], listed) for epoch in asked]
+    return told if ctx.rank == ctx.members[0] else []
 
 
-def _is_first(store: "Store", key: Key, order: str, data_parallel: int, ctx: Context) -> bool:
-    """Whether no other rank has claimed this order of the epoch before."""
-    if data_parallel >= len(ctx.members):
-        return True
-    return store.add(f"claimed/{key[1]}/{order}/{key[0]}", 1) == 1
+def _has_group() -> bool:
+    """The user's code may have destroyed it."""
+    from torch import distributed
+
+    return distributed.is_initialized()
 
 
-def _told(key: Key, epoch: Whole, ctx: Context) -> Told:
-    (ids, length, dropped), world, place = epoch, len(ctx.members), ctx.group_rank
-    sketch = Sketch.of(ids, world).minus_range(length * place // world, length * (place + 1) // world)
-    ends = [*ids[:ENDS].tolist(), *ids[max(ENDS, len(ids) - ENDS) :].tolist()]
-    return Told(Said(name=key[0], epoch=key[1], length=length, ends=ends), sketch, ids[len(ids) - dropped :])
+def _came(key: Key, whole: Whole) -> Came:
+    ids = whole.ids
+    lowest, highest = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
+    return Came(
+        name=key[0], epoch=key[1], length=whole.length, order=whole.order, lowest=lowest, highest=highest,
+        drops=whole.dropped > 0,
+    )  # fmt: skip
 
 
-def _tell(store: "Store", rank: int, told: Sequence[Told]) -> None:
-    for number, one in enumerate(told):
-        raw = one.sketch.to_bytes() + to_bytes(one.dropped)
-        store.set(f"sketch/{rank}/{number}", raw)  # type: ignore[arg-type]  # any bytes
-    store.set(f"read/{rank}", json.dumps([one.said for one in told]))  # last: then its sketches are there, too
-
-
-def _all(store: "Store | None", others: Sequence[int], own: Mapping[Key, Told], end_s: float) -> Iterator[Together]:
-    said = _said(store, others, end_s) if store else {}
-    if len(said) < len(others):
-        return
-    for key, mine in own.items():
-        theirs = {rank: of[key] for rank, of in said.items() if key in of}
-        if len(theirs) < len(others) or any(one["length"] != mine.said["length"] for _, one in theirs.values()):
-            continue
-        keys = [f"sketch/{rank}/{number}" for rank, (number, _) in theirs.items()]
-        total = _total(store, keys, mine, end_s)
-        if total is None:
-            return
-        listed = min(LISTED, LISTED_IN_ALL // len(own))
-        yield _together(total, [mine.said["ends"], *(one["ends"] for _, one in theirs.values())], listed)
-
-
-def _said(store: "Store", others: Sequence[int], end_s: float) -> dict[int, dict[Key, tuple[int, Said]]]:
-    """By rank and epoch, with the numbers of the sketches; nothing where a rank has told nothing in time."""
+def _agreed(ctx: Context, came: list[Came], data_parallel: int | None, patience_s: float, end_s: float) -> list[Asked]:
+    """The first answer in the store holds for all: the first member's, or "nothing" of a rank whose patience has
+    ended. (The first member may come as late as any other, and then waits as long.)"""
     from torch.distributed import DistStoreError
 
-    keys = [f"read/{rank}" for rank in others]
-    try:
-        store.wait(keys, timedelta(seconds=max(0.001, end_s - time.monotonic())))
-    except DistStoreError:
-        return {}
-    lists: list[list[Said]] = [json.loads(text) for text in store.multi_get(keys)]
-    return {
-        rank: {(one["name"], one["epoch"]): (number, one) for number, one in enumerate(said)}
-        for rank, said in zip(others, lists, strict=True)
-    }
+    first, *others = ctx.members
+    store, leads = ctx.store(), ctx.rank == first
+    store.set(f"came/{ctx.rank}", json.dumps(came))
+    keys = [f"came/{rank}" for rank in others] if leads else ["asked"]
+    asked: list[Asked] = []
+    left_s = min(patience_s * (1 if leads else 2), end_s - time.monotonic())
+    with ctx.collective("waiting for all ranks to have read their loaders"), suppress(DistStoreError):
+        store.wait(keys, timedelta(seconds=max(0.001, left_s)))
+        if leads:
+            theirs = dict(zip(others, map(json.loads, store.multi_get(keys)), strict=True))
+            asked = _asked({first: came, **theirs}, data_parallel)
+    answer: list[Asked] = json.loads(store.compare_set("asked", "", json.dumps(asked)))
+    return answer
 
 
-def _total(store: "Store | None", keys: list[str], own: Told, end_s: float) -> Told | None:
-    """With what other ranks tell, which is then removed from the store: it may be the launcher's, that lives as long as
-    the job. None where time is up."""
+def _asked(came: Mapping[int, list[Came]], data_parallel: int | None) -> list[Asked]:
+    """In the first rank's order. `came`: by rank."""
+    known = {rank: {(epoch["name"], epoch["epoch"]): epoch for epoch in its} for rank, its in came.items()}
+    shares = data_parallel is not None and data_parallel < len(came)
+    asked: list[Asked] = []
+    left = COUNTED
+    for key in next(iter(known.values())):
+        of = {rank: its[key] for rank, its in known.items() if key in its}
+        lengths = {epoch["length"] for epoch in of.values()}
+        if len(of) < len(came) or len(lengths) > 1:
+            continue
+        length = lengths.pop()
+        first = min(0, *(epoch["lowest"] for epoch in of.values()))
+        last = max(length, *(epoch["highest"] + 1 for epoch in of.values()))
+        if last - first > left:
+            continue
+        left -= last - first
+        drops, silent = any(epoch["drops"] for epoch in of.values()), _silent(of) if shares else []
+        asked.append(
+            Asked(name=key[0], epoch=key[1], length=length, first=first, last=last, drops=drops, silent=silent)
+        )
+    return asked
+
+
+def _silent(of: Mapping[int, Came]) -> list[int]:
+    """All but the first of those with one order."""
+    firsts: dict[str, int] = {}
+    return [rank for rank, epoch in of.items() if firsts.setdefault(epoch["order"], rank) != rank]
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """All members, which count together."""
+
+    ctx: Context
+    group: "torch.distributed.ProcessGroup | None"
+    """None of a single one."""
+
+    def count(self, epoch: Asked, whole: Whole, listed: int) -> Together:
+        """On the first member all ranks' differences to the dataset; on others it says nothing."""
+        told = Together(
+            name=epoch["name"], epoch=epoch["epoch"], again={}, missing=[], agains=0, misses=0, again_dropped=0
+        )
+        ids = whole.ids[:0] if self.ctx.rank in epoch["silent"] else whole.ids
+        dropped = ids[max(0, len(ids) - whole.dropped) :]
+        for start in range(epoch["first"], epoch["last"], CHUNK):
+            end = min(start + CHUNK, epoch["last"])
+            where = f"of indices {start:,} to {end - 1:,}"
+            counts = self._summed(_counts(ids, start, end), where)
+            drops = self._summed(_counts(dropped, start, end), f"{where}, dropped") if epoch["drops"] else None
+            if self.ctx.rank == self.ctx.members[0]:
+                _tell(told, counts, drops, start, epoch["length"], listed)
+        return told
+
+    def _summed(self, counts: "torch.Tensor", where: str) -> "torch.Tensor":
+        """Over all ranks, on the first member."""
+        import torch
+
+        if self.group is None:
+            return counts
+        sent = counts.to(self.ctx.device)
+        with self.ctx.collective("reduce", where):
+            torch.distributed.reduce(sent, group=self.group, group_dst=0)
+        return sent.cpu()
+
+
+def _counts(ids: "torch.Tensor", start: int, end: int) -> "torch.Tensor":
+    """int32[end - start]: how many times each index from `start` on is there."""
     import torch
 
-    sketch, dropped, size = own.sketch, [own.dropped], len(own.sketch.to_bytes())
-    for some in (keys[start : start + AT_ONCE] for start in range(0, len(keys), AT_ONCE)):
-        assert store is not None, "it is there where other ranks are"
-        if time.monotonic() > end_s:
-            return None
-        for key, raw in zip(some, store.multi_get(some), strict=True):
-            sketch = sketch + Sketch.from_bytes(raw[:size], len(keys) + 1)
-            dropped.append(from_bytes(raw[size:]))
-            store.delete_key(key)
-    return Told(own.said, sketch, torch.cat(dropped))
+    chosen = ids[(ids >= start) & (ids < end)]
+    return torch.bincount(chosen - start, minlength=end - start).to(torch.int32)
 
 
-def _together(total: Told, ends: Sequence[Sequence[int]], listed: int) -> Together:
-    """`ends`: of all ranks: an id that is there n times is seen at least n - 1 times too often. `listed`: how many ids
-    are told."""
+def _tell(
+    told: Together, counts: "torch.Tensor", drops: "torch.Tensor | None", start: int, length: int, listed: int
+) -> None:
+    """Adds what a chunk of counts from index `start` on shows. `listed`: how many ids are told of each kind."""
     import torch
 
-    times = Counter(id_ for of in ends for id_ in of)
-    known = Counter({id_: often - 1 for id_, often in times.items() if often > 1})
-    rest = (total.sketch - Sketch.of(torch.tensor(list(known.elements()), dtype=torch.int64), len(ends))).decode()
-    again = known + Counter(rest.again) if rest.exact else Counter[int]()
-    dropped = Counter(total.dropped[torch.isin(total.dropped, torch.tensor(list(again), dtype=torch.int64))].tolist())
-    return Together(
-        name=total.said["name"],
-        epoch=total.said["epoch"],
-        exact=rest.exact,
-        again={str(id_): again[id_] for id_ in sorted(again)[:listed]},
-        missing=rest.missing[:listed],
-        agains=again.total(),
-        misses=len(rest.missing),
-        again_dropped=(again & dropped).total(),
-    )
+    wanted = torch.zeros_like(counts)
+    wanted[max(0, -start) : max(0, length - start)] = 1
+    again = (counts - wanted).clamp_(min=0)
+    places, missing = again.nonzero().flatten(), (counts < wanted).nonzero().flatten()
+    told["agains"] += int(again.sum())
+    told["misses"] += len(missing)
+    if drops is not None:
+        told["again_dropped"] += int(torch.minimum(again, drops).sum())
+    told["missing"] += (missing[: listed - len(told["missing"])] + start).tolist()
+    places = places[: listed - len(told["again"])]
+    told["again"] |= {str(place + start): int(again[place]) for place in places.tolist()}

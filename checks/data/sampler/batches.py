@@ -42,11 +42,11 @@ def _of_epoch(loader: Loader, number: int) -> dict[int, int]:
     """Batches by rank. Where not all have read their epoch whole, by len(loader); or those read, if one that came to
     the end has fewer than others already."""
     epochs = loader.epoch(number)
-    read = {rank: one["batches"] for rank, one in epochs.items()}
-    ended = [one["batches"] for one in epochs.values() if one["whole"]]
+    read = {rank: epoch["batches"] for rank, epoch in epochs.items()}
+    ended = [epoch["batches"] for epoch in epochs.values() if epoch["whole"]]
     if not epochs or len(ended) == len(epochs) or (ended and min(ended) < max(read.values())):
         return read
-    lengths = {rank: one["batches"] for rank, one in loader.readings.items() if one["batches"] is not None}
+    lengths = {rank: reading["batches"] for rank, reading in loader.readings.items() if reading["batches"] is not None}
     return lengths if len(lengths) == len(loader.readings) and loader.by_index else {}
 
 
@@ -97,10 +97,10 @@ def constants(loader: Loader) -> dict[int, int]:
 
 def _constant(loader: Loader, rank: int) -> int:
     epochs = loader.readings[rank]["epochs"]
-    sizes = {int(size) for one in epochs for size in one["sizes"]}
-    batches = sum(often for one in epochs for often in one["sizes"].values())
+    sizes = {int(size) for epoch in epochs for size in epoch["sizes"]}
+    batches = sum(often for epoch in epochs for often in epoch["sizes"].values())
     size = max(sizes, default=0)
-    return size if len(sizes) == 1 and batches >= FEWEST and all(one["last"] <= size for one in epochs) else 0
+    return size if len(sizes) == 1 and batches >= FEWEST and all(epoch["last"] <= size for epoch in epochs) else 0
 
 
 def sizes(loader: Loader) -> Iterator[Finding]:
@@ -119,8 +119,8 @@ def sizes(loader: Loader) -> Iterator[Finding]:
 
 def wrong_global_batch(loaders: Sequence[Loader], wanted: int | None, accumulate: int) -> Iterator[Finding]:
     """Of the loaders that are trained on one must make it."""
-    trained = [one for one in loaders if not one.is_for_evaluation and _known_sizes(one)]
-    made = [sum(_known_sizes(one).values()) // one.sharers * accumulate for one in trained]
+    trained = [candidate for candidate in loaders if not candidate.is_for_evaluation and _known_sizes(candidate)]
+    made = [sum(_known_sizes(candidate).values()) // candidate.sharers * accumulate for candidate in trained]
     if wanted is None or not made or wanted in made:
         return
     loader, number = trained[0], made[0]
@@ -142,5 +142,5 @@ def _known_sizes(loader: Loader) -> dict[int, int]:
 
 def _size(loader: Loader, rank: int) -> int:
     epochs = loader.readings[rank]["epochs"]
-    found = {size for one in epochs for size in ([int(its) for its in one["sizes"]] or [one["last"]])}
+    found = {size for epoch in epochs for size in ([int(its) for its in epoch["sizes"]] or [epoch["last"]])}
     return found.pop() if len(found) == 1 else 0

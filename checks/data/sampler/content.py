@@ -63,7 +63,7 @@ class Cutter:
 
 
 def _joined(row: tuple[int, ...]) -> int:
-    packed = b"".join(one.to_bytes(digests.BYTES, "little") for one in row)
+    packed = b"".join(number.to_bytes(digests.BYTES, "little") for number in row)
     return digests.number(hashlib.blake2b(packed, digest_size=digests.BYTES))
 
 
@@ -80,8 +80,8 @@ def _leaves(value: Any) -> Iterator[Any]:
     if fields is None or (isinstance(value, list | tuple) and fields and not any(map(_holds, fields))):
         yield value
     else:
-        for one in fields:
-            yield from _leaves(one)
+        for field in fields:
+            yield from _leaves(field)
 
 
 def _fields(value: Any) -> list[Any] | None:
@@ -116,8 +116,8 @@ def _common(columns: list[Any]) -> int | None:
 
 
 def _field(batch: Any, key: str) -> Any:
-    if isinstance(batch, list) and batch and all(isinstance(one, Mapping) for one in batch):
-        return [_field(one, key) for one in batch]
+    if isinstance(batch, list) and batch and all(isinstance(sample, Mapping) for sample in batch):
+        return [_field(sample, key) for sample in batch]
     known: Mapping[str, Any] = {}
     if isinstance(batch, Mapping):
         known = {str(name): value for name, value in batch.items()}

@@ -65,7 +65,7 @@ def coverage(loader: Loader, number: int) -> Coverage | None:
     if not (loader.by_index and loader.whole_world and loader.is_whole(number) and length is not None and epochs):
         return None
     told, seen = loader.together.get(number), overlaps.of(loader, number)
-    samples, distinct = (sum(one[key] for one in epochs.values()) for key in ("samples", "distinct"))
+    samples, distinct = (sum(epoch[key] for epoch in epochs.values()) for key in ("samples", "distinct"))
     exact = told is not None or seen.is_all
     again = told["agains"] - told["again_dropped"] if told else samples - distinct + seen.again
     missing = max(0, length - (samples - again if exact else distinct))
@@ -77,10 +77,10 @@ def coverage(loader: Loader, number: int) -> Coverage | None:
         missing=missing,
         exact=exact,
         own=samples - distinct,
-        most=max(one["samples"] for one in epochs.values()),
-        least=min(one["samples"] for one in epochs.values()),
+        most=max(epoch["samples"] for epoch in epochs.values()),
+        least=min(epoch["samples"] for epoch in epochs.values()),
         ranks=len(epochs),
-        unequal=len({one["batches"] for one in epochs.values()}) > 1,
+        unequal=len({epoch["batches"] for epoch in epochs.values()}) > 1,
         is_padding=not again or _is_padding(samples - again, *given, length, epochs, seen),
         is_tail=not missing or not given[1] or (not given[0] and _is_tail(missing, length, loader, epochs)),
     )
@@ -91,7 +91,7 @@ def _is_padding(
 ) -> bool:
     """`again`, `missing`: before a batch sampler drops anything. Where a large part is left out only few samples can be
     taken for padding, and none where a rank has all of another's; where a small part is, none: the ranks need none."""
-    ranks, size, each = len(epochs), whole_batches(epochs), [one["samples"] for one in epochs.values()]
+    ranks, size, each = len(epochs), whole_batches(epochs), [epoch["samples"] for epoch in epochs.values()]
     if missing:
         is_even = min(each) == max(each)
         return missing > LARGE_PART * length and again < ranks and is_even and not seen.alike()
@@ -101,18 +101,18 @@ def _is_padding(
 
 def _is_tail(dropped: int, length: int, loader: Loader, epochs: Mapping[int, Epoch]) -> bool:
     ranks, size = len(epochs), whole_batches(epochs)
-    biggest = max(max([one["last"], *map(int, one["sizes"])]) for one in epochs.values())
+    biggest = max(max([epoch["last"], *map(int, epoch["sizes"])]) for epoch in epochs.values())
     if dropped < ranks or (size and dropped == length % (ranks * size)):
         return True
-    drops = any(one["drop_last"] for one in loader.readings.values())
-    varies = any(len(one["sizes"]) > 1 for one in epochs.values())
-    as_many = len({one["batches"] for one in epochs.values()}) == 1
+    drops = any(reading["drop_last"] for reading in loader.readings.values())
+    varies = any(len(epoch["sizes"]) > 1 for epoch in epochs.values())
+    as_many = len({epoch["batches"] for epoch in epochs.values()}) == 1
     return dropped < ranks * biggest and (drops or (varies and as_many))
 
 
 def whole_batches(epochs: Mapping[int, Epoch]) -> int:
     """The batch size, where each batch of all ranks, also the last, has it; else 0."""
-    sizes = {size for one in epochs.values() for size in (one["last"], *map(int, one["sizes"]))}
+    sizes = {size for epoch in epochs.values() for size in (epoch["last"], *map(int, epoch["sizes"]))}
     return sizes.pop() if len(sizes) == 1 else 0
 
 
@@ -122,14 +122,14 @@ def _up(number: int, unit: int) -> int:
 
 def both(loader: Loader) -> list[Coverage]:
     """Of both epochs, or nothing."""
-    known = [one for number in EPOCHS if (one := coverage(loader, number))]
+    known = [cover for number in EPOCHS if (cover := coverage(loader, number))]
     return known if len(known) == len(EPOCHS) else []
 
 
 def is_sound(loader: Loader) -> bool:
     """Whether both epochs are proven to be disjoint and complete, but for what evens the ranks out."""
     known = both(loader)
-    return bool(known) and all(one.is_sound for one in known)
+    return bool(known) and all(cover.is_sound for cover in known)
 
 
 def misses_the_same(loader: Loader) -> bool:

@@ -22,8 +22,12 @@ CONTENT = Code(
 
 
 def lengths(loader: Loader) -> Iterator[Finding]:
-    parted = [one["num_replicas"] is not None or loader.by_index for one in loader.readings.values()]
-    known = {rank: one["length"] for rank, one in loader.readings.items() if one["length"] is not None and all(parted)}
+    parted = [reading["num_replicas"] is not None or loader.by_index for reading in loader.readings.values()]
+    known = {
+        rank: reading["length"]
+        for rank, reading in loader.readings.items()
+        if reading["length"] is not None and all(parted)
+    }
     counted = vote(known)
     if counted.unanimous:
         return
@@ -43,7 +47,7 @@ def contents(loader: Loader) -> Iterator[Finding]:
 
 def _contents(loader: Loader, readings: Mapping[int, Reading]) -> Iterator[Finding]:
     indices = _comparable(readings)
-    counted = vote({rank: tuple(one["content"][at] for at in indices) for rank, one in readings.items()})
+    counted = vote({rank: tuple(reading["content"][at] for at in indices) for rank, reading in readings.items()})
     if counted.unanimous:
         return
     if counted.decided:
@@ -63,19 +67,19 @@ def _contents(loader: Loader, readings: Mapping[int, Reading]) -> Iterator[Findi
 
 
 def _by_machine(readings: Mapping[int, Reading]) -> dict[str, tuple[int, ...]]:
-    return dict(vote({rank: one["machine"] for rank, one in readings.items()}).ranks_of)
+    return dict(vote({rank: reading["machine"] for rank, reading in readings.items()}).ranks_of)
 
 
 def _comparable(readings: Mapping[int, Reading]) -> list[str]:
     """Indices at which every one of them knows the content, and does not draw it anew each time."""
     first, *others = readings.values()
     known = (at for at, digest in first["content"].items() if digest)
-    return sorted((at for at in known if all(one["content"].get(at) for one in others)), key=int)
+    return sorted((at for at in known if all(other["content"].get(at) for other in others)), key=int)
 
 
 def is_known(loader: Loader) -> bool:
     """Whether all ranks' contents can be compared."""
-    machines = {one["machine"] for one in loader.readings.values()}
+    machines = {reading["machine"] for reading in loader.readings.values()}
     return bool(_comparable(loader.readings)) and (len(machines) == 1 or len(_alike(loader)) == 1)
 
 
@@ -97,7 +101,10 @@ def parts(loader: Loader) -> list[Loader]:
 def _alike(loader: Loader) -> list[tuple[int, ...]]:
     """Ranks whose datasets are the same, as far as was looked at."""
     indices = _comparable(loader.readings)
-    seen = {rank: (one["length"], *(one["content"][at] for at in indices)) for rank, one in loader.readings.items()}
+    seen = {
+        rank: (reading["length"], *(reading["content"][at] for at in indices))
+        for rank, reading in loader.readings.items()
+    }
     return list(vote(seen).ranks_of.values())
 
 

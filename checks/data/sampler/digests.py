@@ -52,7 +52,7 @@ def rows(column: Any) -> list[int]:
         return _cut(f"rows {dense.dtype} {tuple(dense.shape[1:])}", _buffer(dense), len(dense))
     if is_array(column) and not column.dtype.hasobject:
         return _cut(f"rows {column.dtype.str} {column.shape[1:]}", memoryview(column.tobytes()), len(column))
-    return [id_of(one) for one in column]
+    return [id_of(item) for item in column]
 
 
 def number(hasher: "hashlib.blake2b") -> int:
@@ -93,8 +93,8 @@ class _Feeding:
             self.hasher.update(value)
         elif kind in (list, tuple):
             self.say(kind.__name__, len(value))
-            for one in value:
-                self.feed(one, depth + 1)
+            for item in value:
+                self.feed(item, depth + 1)
         elif kind in (dict, set, frozenset):
             self.unordered(value, depth)
         elif is_tensor(value):
@@ -107,10 +107,10 @@ class _Feeding:
     def unordered(self, value: Any, depth: int) -> None:
         """A set's order is another in each process."""
         parts = []
-        for one in value.items() if isinstance(value, dict) else value:
+        for item in value.items() if isinstance(value, dict) else value:
             part = _Feeding()
             part.left = self.left
-            part.feed(one, depth + 1)
+            part.feed(item, depth + 1)
             self.left = part.left
             parts.append(part.hasher.digest())
         self.say(type(value).__name__, len(parts))

@@ -47,7 +47,7 @@ NAMED = 3
 def workers(loader: Loader) -> Iterator[Finding]:
     """A stream in which every sample comes exactly as often as there are workers."""
     epochs = loader.epoch(0)
-    repeat = [rank for rank, one in epochs.items() if _workers_repeat(loader.readings[rank], one)]
+    repeat = [rank for rank, epoch in epochs.items() if _workers_repeat(loader.readings[rank], epoch)]
     if not repeat:
         return
     number = loader.readings[repeat[0]]["workers"]
@@ -78,8 +78,8 @@ def all_see_all(loader: Loader) -> Iterator[Finding]:
         seen = overlaps.of(loader, number)
         if not _is_everyone(loader, number, seen) or _is_padded(loader, number):
             continue
-        samples = max(one["distinct"] for one in epochs.values())
-        one_order = len({one["order"] for one in epochs.values()}) == 1
+        samples = max(epoch["distinct"] for epoch in epochs.values())
+        one_order = len({epoch["order"] for epoch in epochs.values()}) == 1
         text = (
             f"{listed(list(loader.readings), loader.run.job.world_size)} see the same {samples:,} samples"
             f"{_of_all(loader, samples)}, {'in one order' if one_order else 'each in an order of its own'}"
@@ -95,10 +95,10 @@ def _is_everyone(loader: Loader, number: int, seen: Overlaps) -> bool:
     epochs = loader.heads(number)
     if len(epochs) < 2 or loader.augments or seen.alike() != [tuple(epochs)]:
         return False
-    one_order = len({one["order"] for one in epochs.values()}) == 1
+    one_order = len({epoch["order"] for epoch in epochs.values()}) == 1
     if loader.repeats_by_design:
         return one_order
-    fewest = min(one["distinct"] for one in epochs.values())
+    fewest = min(epoch["distinct"] for epoch in epochs.values())
     if loader.by_index:
         return one_order or bool(seen.beyond_chance(by_index=True))
     return fewest >= LEAST_DISTINCT and bool(seen.beyond_chance(by_index=False))
@@ -150,32 +150,32 @@ def overlap(loader: Loader) -> Iterator[Finding]:
 
 
 def _drawn_alike(seen: Overlaps) -> list[Pair]:
-    orders = {rank: one["order"] for rank, one in seen.epochs.items()}
+    orders = {rank: epoch["order"] for rank, epoch in seen.epochs.items()}
     return [pair for pair in seen.pairs if orders[pair.first] == orders[pair.second] and pair.of >= LEAST_DISTINCT]
 
 
 def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list[Pair]) -> Finding:
-    paired = {(one.first, one.second) for one in pairs}
+    paired = {(pair.first, pair.second) for pair in pairs}
     alike = [ranks for ranks in seen.alike() if (ranks[0], ranks[1]) in paired]
     inside = {(ranks[0], other) for ranks in alike for other in ranks[1:]}
     told = [f"{ranges.ranks(ranks)} see the same {seen.epochs[ranks[0]]['distinct']:,} samples" for ranks in alike]
-    told += [_share(seen, one) for one in pairs if (one.first, one.second) not in inside]
+    told += [_share(seen, pair) for pair in pairs if (pair.first, pair.second) not in inside]
     more = f", and {ranges.count(len(told) - NAMED, 'more pair')}" if len(told) > NAMED else ""
-    such = "".join(f", such as {one}" for one in overlaps.example(loader, pairs[0], seen))
+    such = "".join(f", such as {text}" for text in overlaps.example(loader, pairs[0], seen))
     total = ""
     if known and known.exact:
         total = f"; in all {known.again:,} times a sample comes again"
         total += f", and {known.missing:,} of {known.length:,} are seen by nobody" if known.missing else ""
     text = f"{', '.join(told[:NAMED])}{more}{such}{total}; expected each sample on one rank"
     proof = {
-        "pairs": [[one.first, one.second, round(one.share, 4)] for one in pairs[:20]],
+        "pairs": [[pair.first, pair.second, round(pair.share, 4)] for pair in pairs[:20]],
         "again": known and known.again,
     }
     culprit = _culprit(pairs, seen)
     where = loader.run.job.where(culprit) if culprit is not None else {}
     return OVERLAP.fail(
         loader.says(text),
-        noticed_by=tuple({rank for one in pairs for rank in (one.first, one.second)} - {culprit}),
+        noticed_by=tuple({rank for pair in pairs for rank in (pair.first, pair.second)} - {culprit}),
         evidence=proof,
         fix=FIX_DRAWN if loader.repeats_by_design else None if loader.by_index else FIX_STREAM,
         **loader.place,
@@ -193,16 +193,16 @@ def _share(seen: Overlaps, pair: Pair) -> str:
 
 def _culprit(pairs: list[Pair], seen: Overlaps) -> int | None:
     """The one rank that has samples of three others or more, which have none of each other's."""
-    in_all = set.intersection(*({one.first, one.second} for one in pairs))
+    in_all = set.intersection(*({pair.first, pair.second} for pair in pairs))
     by_two = all(len(its) == 2 for its in seen.common.values())
     return in_all.pop() if len(pairs) > 2 and by_two and len(in_all) == 1 else None
 
 
 def never_seen(loader: Loader) -> Iterator[Finding]:
     both = coverage.both(loader)
-    if not both or loader.repeats_by_design or any(one["by_design"] for one in loader.readings.values()):
+    if not both or loader.repeats_by_design or any(reading["by_design"] for reading in loader.readings.values()):
         return
-    least = min(both, key=lambda one: one.missing)
+    least = min(both, key=lambda cover: cover.missing)
     if not least.samples:  # no batch at all
         return
     if not least.missing or least.is_tail or least.is_uneven_only or least.own or not coverage.misses_the_same(loader):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from preflight.checks.data.sampler.sketch import shown
+from preflight.checks.data.sampler.lowest_hashes import shown
 from preflight.checks.data.shared.readings import Epoch
 
 if TYPE_CHECKING:

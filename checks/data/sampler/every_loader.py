@@ -25,6 +25,8 @@ def given(ctx: Context, called: Called, budget: Budget, data_parallel: int | Non
 
 def torchs_own(ctx: Context, budget: Budget) -> Facts:
     """Without the user's: DistributedSampler itself, on this world."""
+    if len(ctx.members) > 1:
+        ctx.process_group()
     readings, compared = _read(ctx, _distributed(ctx.group_rank, len(ctx.members)), None, budget, None)
     return Facts(
         given=False, function="", mistake=None, readings=readings, together=compared, printed=[], lines=0, written=[]
@@ -37,7 +39,6 @@ def _read(
     """`budget.seconds` are shared by the loaders."""
     readings: list[Reading] = []
     mine: dict[Key, Whole] = {}
-    orders: dict[Key, str] = {}
     each = replace(budget, seconds=budget.seconds / max(1, len(loaders)), loaders=max(1, len(loaders)))
     for name, loader in loaders.items():
         ctx.doing(f"reading loader {name}" if name else "reading the loader")
@@ -45,10 +46,10 @@ def _read(
         readings.append(reading)
         length, whole = reading["length"], [at for at, epoch in enumerate(reading["epochs"]) if epoch["whole"]]
         for number, its in zip(whole, ids, strict=False):
-            mine[name, number] = Whole(its, length or 0, reading["epochs"][number]["dropped"])
-            orders[name, number] = reading["epochs"][number]["order"]
+            epoch = reading["epochs"][number]
+            mine[name, number] = Whole(its, length or 0, epoch["dropped"], epoch["order"])
     slower_s = budget.seconds + budget.patience_s  # than this rank another one may be
-    return readings, together(ctx, mine, orders, data_parallel, slower_s)
+    return readings, together(ctx, mine, data_parallel, slower_s, budget.end_s)
 
 
 def _distributed(rank: int, world: int) -> dict[str, Any]:

@@ -26,8 +26,8 @@ def read(chooser: Any, batches: bool, what: str, limit: Limit, waiting: Waiting)
     while not limit.spent(len(ids)):
         with waiting.on(what):
             drawn, ids.whole = _drawn(iterator, limit.samples - len(ids), math.inf if limit.agree else AT_ONCE_S)
-            for one in drawn:
-                _add(ids, *_listed(one, batches))
+            for item in drawn:
+                _add(ids, *_listed(item, batches))
         if ids.whole:
             break
     return ids
@@ -37,9 +37,9 @@ def _drawn(iterator: Iterator[Any], samples: int, seconds: float) -> tuple[list[
     """Some batches, and whether these were the last."""
     drawn: list[Any] = []
     until = time.monotonic() + seconds
-    for one in islice(iterator, AT_ONCE):
-        drawn.append(one)
-        samples -= len(one) if type(one) is list else 1
+    for item in islice(iterator, AT_ONCE):
+        drawn.append(item)
+        samples -= len(item) if type(item) is list else 1
         if samples <= 0 or time.monotonic() > until:
             return drawn, False
     return drawn, len(drawn) < AT_ONCE
@@ -54,11 +54,11 @@ def _add(ids: Ids, batch: list[Any], sized: bool) -> None:
         ids.add_batch(known, sized=sized)
 
 
-def _listed(one: Any, is_batch: bool) -> tuple[list[Any], bool]:
+def _listed(item: Any, is_batch: bool) -> tuple[list[Any], bool]:
     """The indices, and whether they are a batch's: what a dataset has at an index by itself may be a whole batch."""
-    if type(one) is list:
-        return one, True
-    values = one.tolist() if hasattr(one, "tolist") else one  # a tensor, an array, or a number of NumPy's
+    if type(item) is list:
+        return item, True
+    values = item.tolist() if hasattr(item, "tolist") else item  # a tensor, an array, or a number of NumPy's
     if is_batch:
         return list(values), True
     return (values, True) if type(values) is list else ([values], False)

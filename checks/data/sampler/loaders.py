@@ -33,6 +33,8 @@ class Budget:
     patience_s: float
     """How long a single batch may take."""
     world: int
+    end_s: float
+    """By time.monotonic(): until when ranks may wait for each other's readings."""
     key: str | None = None
     """The field that tells samples apart where they are known by content."""
     loaders: int = 1
@@ -43,16 +45,16 @@ def read(loader: Any, name: str, code: UserCode | None, budget: Budget) -> "tupl
     """The reading, and the ids (int64[samples + dropped], in order) of each epoch that was read whole by index. What is
     wrong in the user's code is `Reading.mistake`. `code`: the user's; None where torch's own sampler is read."""
     began = time.monotonic()
-    one = _One(loader, name, Waiting(code, budget.patience_s), budget)
+    reader = _One(loader, name, Waiting(code, budget.patience_s), budget)
     try:
-        one.describe()
-        one.read()
+        reader.describe()
+        reader.read()
     except UserError as error:
-        one.reading["mistake"] = Mistake(kind="user_error", text=error.text, file=error.file, line=error.line)
+        reader.reading["mistake"] = Mistake(kind="user_error", text=error.text, file=error.file, line=error.line)
     except Stuck as error:
-        one.reading["mistake"] = error.mistake()
-    one.reading["seconds"] = round(time.monotonic() - began, 3)
-    return one.reading, one.whole if one.reading["known_by"] == "index" else []
+        reader.reading["mistake"] = error.mistake()
+    reader.reading["seconds"] = round(time.monotonic() - began, 3)
+    return reader.reading, reader.whole if reader.reading["known_by"] == "index" else []
 
 
 class _One:
@@ -150,7 +152,7 @@ class _One:
     def _load(self) -> None:
         """A few batches by the loader itself: it may raise, or be stuck."""
         epochs = self.reading["epochs"]
-        cutter = content.Cutter(max(size for one in epochs for size in (one["last"], *map(int, one["sizes"]))))
+        cutter = content.Cutter(max(size for epoch in epochs for size in (epoch["last"], *map(int, epoch["sizes"]))))
         until = self.began + 0.9 * self.budget.seconds
         with self.waiting.iterating(self.loader, f"an iterator of {self.called}") as iterator:
             for step in range(LOADED):
@@ -166,7 +168,7 @@ class _One:
         if not length or self.reading["known_by"] != "index":
             return
         _, batches = sampler_chain.chooser(self.loader)
-        in_lists = not batches and any(one["last"] for one in self.reading["epochs"])
+        in_lists = not batches and any(epoch["last"] for epoch in self.reading["epochs"])
         reads = (
             set[int]() if in_lists else self._reads(spot_check.places(length))
         )  # it may take lists of one length only

@@ -44,27 +44,33 @@ def mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             continue
         everywhere = len(ranks) == len(facts) > 1
         noticed_by = tuple(sorted(waiting)) if explained else ()
-        for rank, one in list(ranks.items())[: 1 if everywhere else None]:
+        for rank, mistake in list(ranks.items())[: 1 if everywhere else None]:
             where = {} if everywhere else run.job.where(rank)
-            yield CODES[kind].fail(one["text"], file=one["file"], line=one["line"], noticed_by=noticed_by, **where)
+            yield CODES[kind].fail(
+                mistake["text"], file=mistake["file"], line=mistake["line"], noticed_by=noticed_by, **where
+            )
 
 
 def _absent(absent: list[int], made: Mapping[tuple[Any, ...], Mapping[int, Mistake]], run: Run) -> Finding:
     """Fewer ranks than wait in a collective have not come to it. `made`: by those that wait."""
     waiting = sorted({rank for ranks in made.values() for rank in ranks})
-    one = next(iter(next(iter(made.values())).values()))
+    mistake = next(iter(next(iter(made.values())).values()))
     where = run.job.where(absent[0]) if len(absent) == 1 else {}
-    text = f"{one['text']}: {ranges.ranks(waiting)} wait there for {ranges.ranks(absent)}"
-    return STUCK.fail(text, file=one["file"], line=one["line"], noticed_by=tuple(waiting), **where)
+    text = f"{mistake['text']}: {ranges.ranks(waiting)} wait there for {ranges.ranks(absent)}"
+    return STUCK.fail(text, file=mistake["file"], line=mistake["line"], noticed_by=tuple(waiting), **where)
 
 
 def _made(facts: Mapping[int, Facts]) -> dict[tuple[Any, ...], dict[int, Mistake]]:
     """By kind and place, and by rank. Where no place is known one mistake may have other numbers on each rank."""
     made: dict[tuple[Any, ...], dict[int, Mistake]] = {}
     for rank, facts_of in facts.items():
-        for one in _of(facts_of):
-            place = (one["kind"], one["file"], one["line"] if one["file"] else NUMBERS.sub("#", one["text"]))
-            made.setdefault(place, {}).setdefault(rank, one)
+        for mistake in _of(facts_of):
+            place = (
+                mistake["kind"],
+                mistake["file"],
+                mistake["line"] if mistake["file"] else NUMBERS.sub("#", mistake["text"]),
+            )
+            made.setdefault(place, {}).setdefault(rank, mistake)
     return made
 
 
@@ -73,12 +79,14 @@ def _sound(outcome: Outcome) -> bool:
 
 
 def _of(facts: Facts) -> list[Mistake]:
-    return [one for one in (facts["mistake"], *(one["mistake"] for one in facts["readings"])) if one]
+    return [
+        mistake for mistake in (facts["mistake"], *(reading["mistake"] for reading in facts["readings"])) if mistake
+    ]
 
 
 def other_loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Of ranks on which the function itself went well."""
-    counted = vote({rank: one_loader.names(one) for rank, one in facts.items() if not one["mistake"]})
+    counted = vote({rank: one_loader.names(own) for rank, own in facts.items() if not own["mistake"]})
     if counted.unanimous:
         return
     if counted.decided:

@@ -24,7 +24,7 @@ class Loader:
     readings: Mapping[int, Reading]
     """By rank, ascending."""
     together: Mapping[int, Together]
-    """By epoch, where every difference to the dataset is known."""
+    """By epoch, where all ranks' samples were counted."""
     world: int
     """Ranks that were asked."""
     sharers: int
@@ -41,7 +41,7 @@ class Loader:
     @property
     def whole_world(self) -> bool:
         """Whether nobody is missing: else of samples that nobody sees nothing is known."""
-        sizes = [one["num_replicas"] or 1 for one in self.readings.values()]
+        sizes = [reading["num_replicas"] or 1 for reading in self.readings.values()]
         return len(sizes) == self.world and max(sizes) <= self.replicas
 
     @property
@@ -50,26 +50,26 @@ class Loader:
 
     @cached_property
     def by_index(self) -> bool:
-        return all(one["known_by"] == "index" for one in self.readings.values())
+        return all(reading["known_by"] == "index" for reading in self.readings.values())
 
     @cached_property
     def comparable(self) -> bool:
         """Whether ids of two ranks mean the same."""
-        return len({one["known_by"] for one in self.readings.values()}) == 1
+        return len({reading["known_by"] for reading in self.readings.values()}) == 1
 
     @cached_property
     def repeats_by_design(self) -> bool:
         """Whether samples are drawn with replacement, or by each rank for itself: they come again on other ranks."""
         return any(
-            one["by_design"] in ("repeats", "augments")
-            or (one["by_design"] == "subset" and one["sampler"] != "SubsetRandomSampler")
-            for one in self.readings.values()
+            reading["by_design"] in ("repeats", "augments")
+            or (reading["by_design"] == "subset" and reading["sampler"] != "SubsetRandomSampler")
+            for reading in self.readings.values()
         )
 
     @property
     def augments(self) -> bool:
         """Whether ranks are meant to see the same samples, each augmented in its own way."""
-        return all(one["by_design"] == "augments" for one in self.readings.values())
+        return all(reading["by_design"] == "augments" for reading in self.readings.values())
 
     @property
     def is_for_evaluation(self) -> bool:
@@ -83,17 +83,21 @@ class Loader:
     @cached_property
     def length(self) -> int | None:
         """len(dataset), where all ranks have the same."""
-        lengths = {one["length"] for one in self.readings.values()}
+        lengths = {reading["length"] for reading in self.readings.values()}
         return lengths.pop() if len(lengths) == 1 else None
 
     def epoch(self, number: int) -> dict[int, Epoch]:
         """By rank, of those that have read it."""
-        return {rank: one["epochs"][number] for rank, one in self.readings.items() if len(one["epochs"]) > number}
+        return {
+            rank: reading["epochs"][number]
+            for rank, reading in self.readings.items()
+            if len(reading["epochs"]) > number
+        }
 
     def is_whole(self, number: int) -> bool:
         """Whether every rank has read this epoch to its end."""
         epochs = self.epoch(number)
-        return len(epochs) == len(self.readings) and all(one["whole"] for one in epochs.values())
+        return len(epochs) == len(self.readings) and all(epoch["whole"] for epoch in epochs.values())
 
     def heads(self, number: int) -> dict[int, Epoch]:
         """The epoch, of one rank of each group of `sharers`."""
@@ -103,8 +107,8 @@ class Loader:
         replicas = {rank: self.readings[rank]["replica"] for rank in epochs}
         known = None not in replicas.values()
         first_of: dict[object, int] = {}
-        for rank, one in epochs.items():
-            first_of.setdefault(replicas[rank] if known else one["order"], rank)
+        for rank, epoch in epochs.items():
+            first_of.setdefault(replicas[rank] if known else epoch["order"], rank)
         return {rank: epochs[rank] for rank in first_of.values()}
 
     def part(self, ranks: tuple[int, ...]) -> "Loader":
@@ -124,30 +128,30 @@ class Loader:
     @cached_property
     def place(self) -> dict[str, Any]:
         """File and line of the user's sampler, or of what yields his samples."""
-        places = {(one["file"], one["line"]) for one in self.readings.values()}
+        places = {(reading["file"], reading["line"]) for reading in self.readings.values()}
         file, line = places.pop() if len(places) == 1 else (None, None)
         return {"file": file, "line": line}
 
 
 def names(facts: Facts) -> tuple[str, ...]:
     """Of the loaders that a rank has."""
-    return tuple(sorted(one["name"] for one in facts["readings"]))
+    return tuple(sorted(reading["name"] for reading in facts["readings"]))
 
 
 def loaders(facts: Mapping[int, Facts], run: Run, data_parallel: int | None) -> Iterator[Loader]:
     """In the first rank's order. All ranks have loaders of these names."""
-    by_rank = {rank: {one["name"]: one for one in facts[rank]["readings"]} for rank in sorted(facts)}
+    by_rank = {rank: {reading["name"]: reading for reading in facts[rank]["readings"]} for rank in sorted(facts)}
     world = len(run.members)
     sharers = world // data_parallel if data_parallel and world % data_parallel == 0 else 1
     for name in next(iter(by_rank.values())) if by_rank else ():
-        known = [one for of in facts.values() for one in of["together"] if one["name"] == name and one["exact"]]
+        known = [counted for own in facts.values() for counted in own["together"] if counted["name"] == name]
         yield Loader(
             name=name,
             readings={rank: of[name] for rank, of in by_rank.items()},
-            together={one["epoch"]: one for one in known},
+            together={counted["epoch"]: counted for counted in known},
             world=world,
             sharers=sharers,
-            given=any(one["given"] for one in facts.values()),
+            given=any(own["given"] for own in facts.values()),
             run=run,
         )
 

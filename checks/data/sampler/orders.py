@@ -56,19 +56,19 @@ def has_end(loader: Loader, rank: int) -> bool:
     """Whether an epoch ends. What goes on for ever is begun once in a job, and in one order."""
     reading = loader.readings[rank]
     length = reading["batches"]
-    return all(one["whole"] or (length is not None and one["batches"] <= length) for one in reading["epochs"])
+    return all(epoch["whole"] or (length is not None and epoch["batches"] <= length) for epoch in reading["epochs"])
 
 
 def is_sequential(loader: Loader) -> bool:
     """Whether indices come in the dataset's order on all ranks."""
-    return loader.by_index and all(is_ascending(one) for number in EPOCHS for one in loader.epoch(number).values())
+    return loader.by_index and all(is_ascending(epoch) for number in EPOCHS for epoch in loader.epoch(number).values())
 
 
 def is_ascending(epoch: Epoch) -> bool:
     """Also where it begins again once from the first indices, to even the ranks out."""
     if epoch["ascending"]:
         return True
-    ids = [one["id"] for one in sorted(epoch["shown"], key=lambda one: one["place"])]
+    ids = [sample["id"] for sample in sorted(epoch["shown"], key=lambda sample: sample["place"])]
     return sum(later < former for former, later in itertools.pairwise(ids)) <= 1
 
 
@@ -76,6 +76,6 @@ def is_same(first: Epoch, second: Epoch) -> bool:
     """Of epochs that were not read to the same sample, by the places of those that both show."""
     if first["samples"] == second["samples"]:
         return first["order"] == second["order"]
-    places = {one["id"]: one["place"] for one in first["shown"]}
-    both = [(places[one["id"]], one["place"]) for one in second["shown"] if one["id"] in places]
+    places = {sample["id"]: sample["place"] for sample in first["shown"]}
+    both = [(places[sample["id"]], sample["place"]) for sample in second["shown"] if sample["id"] in places]
     return len(both) >= FEWEST and not first["whole"] and all(here == there for here, there in both)

@@ -1,7 +1,7 @@
 """Which ranks see the same samples, as far as they show them.
 
 Each rank shows the samples with the lowest hashes, so what two ranks show alike they both have, and the share of it
-among what they show is the share among all (bottom-k sampling: see sketch.py).
+among what they show is the share among all (bottom-k sampling: see lowest_hashes.py).
 """
 
 import bisect
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from preflight.checks.data.sampler.lowest_hashes import mixed
 from preflight.checks.data.sampler.one_loader import Loader
-from preflight.checks.data.sampler.sketch import mixed
 from preflight.checks.data.shared.readings import EPOCHS, Epoch, Shown
 
 EVERYTHING = 1 << 64
@@ -56,30 +56,30 @@ class Overlaps:
         seen: set[int] = set()
         again: set[int] = set()
         for epoch in self.epochs.values():
-            ids = {one["id"] for one in epoch["shown"]}
+            ids = {sample["id"] for sample in epoch["shown"]}
             again |= seen & ids
             seen |= ids
         holders: dict[int, list[tuple[int, Shown]]] = {id_: [] for id_ in again}
         for rank, epoch in self.epochs.items() if again else ():
-            for one in epoch["shown"]:
-                if one["id"] in again:
-                    holders[one["id"]].append((rank, one))
+            for sample in epoch["shown"]:
+                if sample["id"] in again:
+                    holders[sample["id"]].append((rank, sample))
         return holders
 
     @cached_property
     def looked(self) -> int:
         """Samples that were compared."""
-        return sum(len(one["shown"]) for one in self.epochs.values())
+        return sum(len(epoch["shown"]) for epoch in self.epochs.values())
 
     @cached_property
     def is_all(self) -> bool:
         """Whether every rank shows all that it has."""
-        return all(shows_all(one) for one in self.epochs.values())
+        return all(shows_all(epoch) for epoch in self.epochs.values())
 
     @cached_property
     def again(self) -> int:
         """How many times samples come again on another rank: estimated, where not all are shown."""
-        distinct = sum(one["distinct"] for one in self.epochs.values())
+        distinct = sum(epoch["distinct"] for epoch in self.epochs.values())
         return round(sum(len(its) - 1 for its in self.common.values()) * distinct / max(1, self.looked))
 
     @cached_property
@@ -88,12 +88,12 @@ class Overlaps:
         are no more pairs than samples that are shown."""
         shared: dict[tuple[int, int], list[int]] = {}
         crossing: dict[tuple[int, int], float] = {}
-        for id_, ((first, one), *others) in self.common.items():
+        for id_, ((first, sample), *others) in self.common.items():
             for second, other in others:
                 shared.setdefault((first, second), []).append(id_)
-                crossing[first, second] = crossing.get((first, second), 0.0) + one["times"] * other["times"]
+                crossing[first, second] = crossing.get((first, second), 0.0) + sample["times"] * other["times"]
         made = [self._pair(*both, ids, crossing[both]) for both, ids in shared.items()]
-        return sorted(made, key=lambda one: (-one.share, one.first, one.second))
+        return sorted(made, key=lambda pair: (-pair.share, pair.first, pair.second))
 
     def _pair(self, first: int, second: int, shared: list[int], twice: float) -> Pair:
         limit = min(self._limits[first], self._limits[second])
@@ -108,14 +108,15 @@ class Overlaps:
     def _limits(self) -> dict[int, int]:
         """Up to which hash a rank shows all that it has."""
         return {
-            rank: EVERYTHING if shows_all(one) else mixed(one["shown"][-1]["id"]) for rank, one in self.epochs.items()
+            rank: EVERYTHING if shows_all(epoch) else mixed(epoch["shown"][-1]["id"])
+            for rank, epoch in self.epochs.items()
         }
 
     @cached_property
     def _own(self) -> dict[int, float]:
         """Pairs of equal samples on one rank."""
         return {
-            rank: sum(one["times"] * (one["times"] - 1) / 2 for one in epoch["shown"])
+            rank: sum(sample["times"] * (sample["times"] - 1) / 2 for sample in epoch["shown"])
             for rank, epoch in self.epochs.items()
         }
 
@@ -123,7 +124,7 @@ class Overlaps:
         """Groups of ranks that see the very same samples."""
         groups: dict[object, list[int]] = {}
         for rank, epoch in self.epochs.items():
-            ids = tuple(one["id"] for one in epoch["shown"])
+            ids = tuple(sample["id"] for sample in epoch["shown"])
             groups.setdefault((epoch["distinct"], ids) if ids else rank, []).append(rank)
         return [tuple(ranks) for ranks in groups.values() if len(ranks) > 1]
 
@@ -132,7 +133,9 @@ class Overlaps:
         own = sum(self._own.values())
         each = 2 * own / max(1, len(self.epochs))
         surely = by_index and not own
-        told = [one for one in self.pairs if _exceeds(one.twice, max(one.own, each), 1.0, one.share, surely=surely)]
+        told = [
+            pair for pair in self.pairs if _exceeds(pair.twice, max(pair.own, each), 1.0, pair.share, surely=surely)
+        ]
         return told or (self.pairs if self._all_exceed(own, surely=surely) else [])
 
     def _all_exceed(self, own: float, *, surely: bool) -> bool:
@@ -140,8 +143,8 @@ class Overlaps:
         twice = 0.0
         held = dict.fromkeys(self.epochs, 0)
         for its in self.common.values():
-            times = [one["times"] for _, one in its]
-            twice += (sum(times) ** 2 - sum(one * one for one in times)) / 2
+            times = [sample["times"] for _, sample in its]
+            twice += (sum(times) ** 2 - sum(time * time for time in times)) / 2
             for rank, _ in its:
                 held[rank] += 1
         share = max((number / len(self.epochs[rank]["shown"]) for rank, number in held.items() if number), default=0.0)
@@ -165,7 +168,7 @@ def _below(epoch: Epoch, limit: int) -> int:
     """How many of those that it shows have a hash up to this."""
     if limit == EVERYTHING:
         return len(epoch["shown"])
-    return bisect.bisect_right(epoch["shown"], limit, key=lambda one: mixed(one["id"]))
+    return bisect.bisect_right(epoch["shown"], limit, key=lambda sample: mixed(sample["id"]))
 
 
 @functools.lru_cache(maxsize=8)
@@ -187,13 +190,13 @@ def again_next_epoch(loader: Loader) -> float | None:
         return None
     limit = min(_highest(loader, number) for number in EPOCHS)
     if limit != EVERYTHING:
-        first, second = ({id_ for id_ in one if mixed(id_) <= limit} for one in (first, second))
+        first, second = ({id_ for id_ in ids if mixed(id_) <= limit} for ids in (first, second))
     fewer, more = sorted((first, second), key=len)
     return len(fewer & more) / len(fewer) if fewer else None
 
 
 def _union(loader: Loader, number: int) -> set[int]:
-    return {one["id"] for epoch in loader.heads(number).values() for one in epoch["shown"]}
+    return {sample["id"] for epoch in loader.heads(number).values() for sample in epoch["shown"]}
 
 
 def _highest(loader: Loader, number: int) -> int:
@@ -205,7 +208,7 @@ def _highest(loader: Loader, number: int) -> int:
 def example(loader: Loader, pair: Pair, overlaps: Overlaps) -> Iterator[str]:
     """ "index 17 (sample 3 of rank 0, sample 0 of rank 1)": at most one."""
     for id_ in pair.shared[:1]:
-        place = {rank: one["place"] for rank, one in overlaps.common[id_]}
+        place = {rank: sample["place"] for rank, sample in overlaps.common[id_]}
         where = (
             f"sample {place[pair.first]:,} of rank {pair.first}, sample {place[pair.second]:,} of rank {pair.second}"
         )

@@ -33,7 +33,11 @@ STOCK = "DistributedSampler"
 
 
 def replicas(loader: Loader) -> Iterator[Finding]:
-    its = {rank: one["num_replicas"] for rank, one in loader.readings.items() if one["num_replicas"] is not None}
+    its = {
+        rank: reading["num_replicas"]
+        for rank, reading in loader.readings.items()
+        if reading["num_replicas"] is not None
+    }
     expected = {loader.replicas, loader.run.job.world_size // loader.sharers}
     counted = vote(its)
     if set(its.values()) <= expected:
@@ -50,7 +54,7 @@ def replicas(loader: Loader) -> Iterator[Finding]:
 def parted_twice(loader: Loader) -> Iterator[Finding]:
     """The epoch is shorter by the number of ranks, and nothing else shows it: other samples are left out in each."""
     parted, known = loader.first.get("parted", []), coverage.both(loader)
-    least = min(known, key=lambda one: one.missing, default=None)
+    least = min(known, key=lambda cover: cover.missing, default=None)
     if len(parted) < 2 or least is None or least.missing <= coverage.LARGE_PART * least.length:
         return
     text = (
@@ -74,7 +78,7 @@ def _wrong_number(loader: Loader, number: int, ranks: list[int], *, unanimous: b
 
 def _places(loader: Loader) -> Iterator[Finding]:
     """Each replica has its ranks. Which rank is which is free: a sampler may number them otherwise."""
-    its = {rank: one["replica"] for rank, one in loader.readings.items() if one["replica"] is not None}
+    its = {rank: reading["replica"] for rank, reading in loader.readings.items() if reading["replica"] is not None}
     of_replica = {replica: ranks for replica, ranks in vote(its).ranks_of.items() if len(ranks) > loader.sharers}
     members = loader.run.members
     displaced = [rank for ranks in of_replica.values() for rank in ranks if its[rank] != members.index(rank)]
@@ -87,7 +91,7 @@ def _places(loader: Loader) -> Iterator[Finding]:
         yield WRONG_REPLICAS.fail(loader.says(text), evidence={"replicas": loader.replicas}, **loader.place)
         return
     for rank in sorted(displaced):
-        twins = [one for one in of_replica[its[rank]] if one != rank]
+        twins = [twin for twin in of_replica[its[rank]] if twin != rank]
         text = f"the sampler has rank={its[rank]}, expected {members.index(rank)}: {ranges.ranks(twins)} has it, too"
         where = {**loader.place, **loader.run.job.where(rank)}
         yield WRONG_REPLICAS.fail(loader.says(text), evidence={"replica": its[rank]}, **where)
@@ -96,9 +100,9 @@ def _places(loader: Loader) -> Iterator[Finding]:
 def seeds(loader: Loader) -> Iterator[Finding]:
     """A sampler of the user's own that shuffles the part of a rank may do so by a seed of the rank's."""
     shuffled = {
-        rank: one["seed"]
-        for rank, one in loader.readings.items()
-        if one["seed"] is not None and one["shuffle"] is not False and (one["num_replicas"] or 1) > 1
+        rank: reading["seed"]
+        for rank, reading in loader.readings.items()
+        if reading["seed"] is not None and reading["shuffle"] is not False and (reading["num_replicas"] or 1) > 1
     }
     counted = vote(shuffled)
     if counted.unanimous or not (loader.first["sampler"] == STOCK or overlaps.found(loader)):
@@ -122,7 +126,7 @@ def data_parallel(loader: Loader, wanted: int | None) -> Iterator[Finding]:
         yield WRONG_DATA_PARALLEL.fail(f"data_parallel is {wanted}, expected a divisor of {loader.world} ranks")
         return
     epochs = loader.epoch(0)
-    orders = vote({rank: one["order"] for rank, one in epochs.items() if one["samples"] > 1})
+    orders = vote({rank: epoch["order"] for rank, epoch in epochs.items() if epoch["samples"] > 1})
     if loader.is_whole(0) and orders.voters == loader.world and len(orders.ranks_of) != wanted:
         text = (
             f"{ranges.count(len(orders.ranks_of), 'unlike order')} of samples on {loader.world} ranks, expected "

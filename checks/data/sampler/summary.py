@@ -33,14 +33,14 @@ def padded_and_dropped(loader: Loader) -> Iterator[Finding]:
     known = coverage.both(loader)
     if not known or not loader.given or loader.repeats_by_design:
         return
-    again, missing = (max(getattr(one, what) for one in known) for what in ("again", "missing"))
+    again, missing = (max(getattr(cover, what) for cover in known) for what in ("again", "missing"))
     length = f"{known[0].length:,} samples"
-    if again and all(one.is_padding for one in known):
+    if again and all(cover.is_padding for cover in known):
         are = "is" if again == 1 else "are"
         text = f"{again:,} of {length} {are} seen again, to even out {ranges.count(known[0].ranks, 'rank')}"
         yield PADDED.info(loader.says(text), evidence=_examples(loader, "again", again))
     if missing:
-        others = "" if all(one.is_tail for one in known) else ", not the same ones of each"
+        others = "" if all(cover.is_tail for cover in known) else ", not the same ones of each"
         text = f"{missing:,} of {length} are left out of an epoch{others}"
         yield DROPPED.info(loader.says(text), evidence=_examples(loader, "missing", missing))
 
@@ -70,12 +70,12 @@ def _reasons(loader: Loader, parts: list[Loader]) -> Iterator[tuple[str, str | N
         yield f"{text}: whether they overlap, and are all that there is, was not seen", None
         return
     if any(not loader.is_whole(number) for number in EPOCHS):
-        read = [one["samples"] for number in EPOCHS for one in loader.epoch(number).values()]
+        read = [epoch["samples"] for number in EPOCHS for epoch in loader.epoch(number).values()]
         some = "" if loader.length is None else f" of {loader.length:,}"
         yield f"a rank read up to {max(read, default=0):,} samples{some} in an epoch, not to its end", FIX_BUDGET
-    repeating = [one for one in coverage.both(loader) if one.again and not one.is_padding]
+    repeating = [cover for cover in coverage.both(loader) if cover.again and not cover.is_padding]
     if repeating and not loader.repeats_by_design:
-        most = max(repeating, key=lambda one: one.again)
+        most = max(repeating, key=lambda cover: cover.again)
         yield f"{most.again:,} times a sample comes again in an epoch, {most.own:,} times on the same rank", None
     if not loader.by_index and not _is_stable(loader):
         yield "samples have other content in each epoch, so that those of ranks cannot be compared", FIX_KEY
@@ -99,7 +99,7 @@ def summary(loader: Loader, parts: list[Loader]) -> str:
 
 def _samples(loader: Loader) -> str:
     epochs = loader.heads(0)
-    read = sum(one["samples"] for one in epochs.values())
+    read = sum(epoch["samples"] for epoch in epochs.values())
     if loader.by_index and loader.length is not None:
         told = "" if loader.is_whole(0) else f"{read:,} of "
         return f"{told}{loader.length:,} samples"
@@ -109,13 +109,13 @@ def _samples(loader: Loader) -> str:
 
 def _each(loader: Loader, known: list[Coverage]) -> str:
     """ "4 ranks x 250,001 (1 padded)"."""
-    samples = [one["samples"] for one in loader.heads(0).values()]
+    samples = [epoch["samples"] for epoch in loader.heads(0).values()]
     each = f"{min(samples):,}" if min(samples) == max(samples) else f"{min(samples):,}-{max(samples):,}"
     shared = f" (each on {loader.sharers})" if loader.sharers > 1 else ""
-    again, missing = (max((getattr(one, what) for one in known), default=0) for what in ("again", "missing"))
-    meant = not loader.repeats_by_design and all(one.exact and one.is_padding for one in known)
+    again, missing = (max((getattr(cover, what) for cover in known), default=0) for what in ("again", "missing"))
+    meant = not loader.repeats_by_design and all(cover.exact and cover.is_padding for cover in known)
     changes = f" ({again:,} padded)" if meant and again else ""
-    if meant and missing and not again and all(one.is_tail for one in known):
+    if meant and missing and not again and all(cover.is_tail for cover in known):
         changes = f" ({missing:,} dropped)"
     return f"{ranges.count(len(samples), 'rank')} x {each}{shared}{changes}"
 
@@ -126,9 +126,9 @@ def _shares(loader: Loader, parts: list[Loader], known: list[Coverage]) -> Itera
     elif len(parts) > 1:
         yield f"{len(parts)} datasets, not compared"
     elif known:
-        if all(not one.again or one.is_padding for one in known) and all(one.exact for one in known):
+        if all(not cover.again or cover.is_padding for cover in known) and all(cover.exact for cover in known):
             yield from ["disjoint"] if known[0].ranks > 1 else []
-        if all(not one.missing and one.exact for one in known):
+        if all(not cover.missing and cover.exact for cover in known):
             yield "complete"
     elif loader.comparable and len(loader.heads(0)) > 1:
         yield from _by_shown(loader)
@@ -136,10 +136,10 @@ def _shares(loader: Loader, parts: list[Loader], known: list[Coverage]) -> Itera
 
 def _by_shown(loader: Loader) -> Iterator[str]:
     both = [overlaps.of(loader, number) for number in EPOCHS]
-    if any(one.common for one in both) or not (loader.by_index or _is_stable(loader)):
+    if any(seen.common for seen in both) or not (loader.by_index or _is_stable(loader)):
         return
-    whole = all(loader.is_whole(number) for number in EPOCHS) and all(one.is_all for one in both)
-    yield "disjoint" if whole else f"no overlap among {sum(one.looked for one in both):,} compared"
+    whole = all(loader.is_whole(number) for number in EPOCHS) and all(seen.is_all for seen in both)
+    yield "disjoint" if whole else f"no overlap among {sum(seen.looked for seen in both):,} compared"
 
 
 def _order(loader: Loader) -> Iterator[str]:

@@ -107,7 +107,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from some
     for name, loader in _loaders(facts).items():
         yield from repeated_messages.judge(name, loader, run)
-    if len(facts) > 1 and not any(TORCH in one.evidence["libraries"] for one in some):
+    if len(facts) > 1 and not any(TORCH in finding.evidence["libraries"] for finding in some):
         yield from _weights_and_dropout(facts)
 
 
@@ -115,15 +115,15 @@ def _loaders(facts: Mapping[int, Facts]) -> dict[str, dict[int, Draws]]:
     """By name, and by rank."""
     found: dict[str, dict[int, Draws]] = {}
     for rank in sorted(facts):
-        for one in facts[rank]["loaders"]:
-            found.setdefault(one["name"], {})[rank] = one
+        for draws in facts[rank]["loaders"]:
+            found.setdefault(draws["name"], {})[rank] = draws
     return found
 
 
 def _libraries(facts: Mapping[int, Facts]) -> dict[str, dict[int, Seeded]]:
-    names = [name for name in (TORCH, PYTHON, NUMPY) if any(name in one["libraries"] for one in facts.values())]
+    names = [name for name in (TORCH, PYTHON, NUMPY) if any(name in own["libraries"] for own in facts.values())]
     return {
-        name: {rank: one["libraries"][name] for rank, one in sorted(facts.items()) if name in one["libraries"]}
+        name: {rank: own["libraries"][name] for rank, own in sorted(facts.items()) if name in own["libraries"]}
         for name in names
     }
 
@@ -132,8 +132,8 @@ def _some_differ(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """One finding for all libraries that are seeded otherwise on the same ranks."""
     odd: dict[tuple[bool, tuple[int, ...]], dict[str, str]] = {}
     for library, its in _libraries(facts).items():
-        for one in seed_vote.odd(library, its):
-            odd.setdefault((one.certain, one.ranks), {})[library] = one.said
+        for group in seed_vote.odd(library, its):
+            odd.setdefault((group.certain, group.ranks), {})[library] = group.said
     for (certain, ranks), said in odd.items():
         where = run.job.where(ranks[0]) if len(ranks) == 1 else {}
         severity = Severity.WARN if certain else Severity.INFO
@@ -145,14 +145,16 @@ def _weights_and_dropout(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     """Sound scripts choose either, and should know which they have chosen. Of one that has not seeded here nothing is
     said: it may do so later."""
     torch = _libraries(facts)[TORCH]
-    cuda = {rank: one["libraries"].get(CUDA, torch[rank])["state"] for rank, one in facts.items()}
+    cuda = {rank: own["libraries"].get(CUDA, torch[rank])["state"] for rank, own in facts.items()}
     after, ranks = f"after {next(iter(facts.values()))['function']}", ranges.count(len(facts), "rank")
     if len(set(cuda.values())) == 1:
         seed = torch[min(torch)]["seed"]
         yield DROPOUT_REPEATS.info(
             f"torch stands alike on {ranks} {after} (seed {seed}): their dropout masks are equal"
         )
-    elif any(one["changed"] for one in torch.values()) and len({one["state"] for one in torch.values()}) > 1:
+    elif (
+        any(seeded["changed"] for seeded in torch.values()) and len({seeded["state"] for seeded in torch.values()}) > 1
+    ):
         counted = seed_vote.seeds(torch)
         what = f"torch is seeded {counted.usual} on {ranks}, but has drawn otherwise since"
         if not counted.unanimous:

@@ -42,30 +42,30 @@ class Repeat:
     starts: int
     """Of workers, in the first rank, in one epoch of all ranks, or in all epochs; and from how many states."""
     states: int
-    one: Start
+    start: Start
     """An example: it is as the other."""
     other: Start
 
     @property
     def example(self) -> str:
         """ "worker 1 of rank 0 begins as its worker 0"."""
-        one, other = self.one, self.other
-        if one.worker == MAIN:
-            return f"rank {one.rank} begins as rank {other.rank}"
-        begins = f"worker {one.worker} of rank {one.rank} begins"
+        start, other = self.start, self.other
+        if start.worker == MAIN:
+            return f"rank {start.rank} begins as rank {other.rank}"
+        begins = f"worker {start.worker} of rank {start.rank} begins"
         if self.kind == "workers":
             return f"{begins} as its worker {other.worker}"
         if self.kind == "ranks":
             return f"{begins} as worker {other.worker} of rank {other.rank}"
-        as_who = "it began" if one.worker == other.worker else f"worker {other.worker} began"
-        return f"{begins} epoch {one.epoch} as {as_who} epoch {other.epoch}"
+        as_who = "it began" if start.worker == other.worker else f"worker {other.worker} began"
+        return f"{begins} epoch {start.epoch} as {as_who} epoch {other.epoch}"
 
 
 def repeats(draws: Mapping[int, Draws], data: Mapping[int, str]) -> Iterator[Repeat]:
     """Of one loader by rank. `data`: by rank a digest of the samples that it reads, where they are known."""
     known: dict[str, dict[Start, str]] = {}
-    for rank, one in sorted(draws.items()):
-        for look in one["looks"]:
+    for rank, its in sorted(draws.items()):
+        for look in its["looks"]:
             start = Start(rank, look["epoch"], look["worker"], data.get(rank, f"rank {rank}"))
             for name, state in look["drawn"].items():
                 known.setdefault(name, {})[start] = state
@@ -83,13 +83,13 @@ def _repeat(kind: Kind, name: str, states: Mapping[Start, str]) -> Repeat | None
     if not groups:
         return None
     other, *rest = min(groups)
-    one = next(start for start in rest if between(start) != between(other))
+    first = next(start for start in rest if between(start) != between(other))
     ranks = sorted({start.rank for group in groups for start in group})
-    near = [start for start in states if within(start) == within(one)]
+    near = [start for start in states if within(start) == within(first)]
     if kind == "epochs":
         near = [start for start in states if start.rank in ranks]
     distinct = len({states[start] for start in near})
-    return Repeat(kind, (name,), tuple(ranks), len({_own(kind, start) for start in near}), distinct, one, other)
+    return Repeat(kind, (name,), tuple(ranks), len({_own(kind, start) for start in near}), distinct, first, other)
 
 
 def _own(kind: Kind, start: Start) -> object:
@@ -101,10 +101,10 @@ def _joined(found: Mapping[str, Repeat]) -> Iterator[Repeat]:
     """One for the generators that repeat alike: Python, NumPy and torch are seeded at one place. A generator that the
     dataset holds has a cause of its own."""
     like: dict[object, list[Repeat]] = {}
-    for name, one in found.items():
-        like.setdefault((name if is_own(name) else "", one.ranks, one.starts, one.states), []).append(one)
+    for name, repeat in found.items():
+        like.setdefault((name if is_own(name) else "", repeat.ranks, repeat.starts, repeat.states), []).append(repeat)
     for first, *others in like.values():
-        yield Repeat(**{**vars(first), "generators": (*first.generators, *(one.generators[0] for one in others))})
+        yield Repeat(**{**vars(first), "generators": (*first.generators, *(other.generators[0] for other in others))})
 
 
 def is_own(generator: str) -> bool:

@@ -34,10 +34,10 @@ OWN_BY_RANK = "Seed {generator} by the rank, too."
 def judge(name: str, loader: Mapping[int, Draws], run: Run) -> Iterator[Finding]:
     """Of one loader, by rank."""
     found = list(repeats(loader, _data(name, run)))
-    inside = {generator for one in found if one.kind == "workers" for generator in one.generators}
-    for one in found:
-        if one.kind == "workers" or not inside.issuperset(one.generators):
-            yield _finding(one, found, loader, name, run)
+    inside = {generator for repeat in found if repeat.kind == "workers" for generator in repeat.generators}
+    for repeat in found:
+        if repeat.kind == "workers" or not inside.issuperset(repeat.generators):
+            yield _finding(repeat, found, loader, name, run)
     why: dict[str, list[int]] = {}
     for rank, its in loader.items():
         if its["unseen"]:
@@ -51,11 +51,11 @@ def summarize(name: str, loader: Mapping[int, Draws], run: Run) -> str:
     """ "train: 4 x 2 DataLoader workers draw differently in 2 epochs"."""
     first = next(iter(loader.values()))
     who = f"{len(loader):,} x {first['workers']} DataLoader workers" if first["workers"] else "samples"
-    if any(one["unseen"] for one in loader.values()):
+    if any(draws["unseen"] for draws in loader.values()):
         said = "what is drawn was not seen"
-    elif not any(look["drawn"] for one in loader.values() for look in one["looks"]):
+    elif not any(look["drawn"] for draws in loader.values() for look in draws["looks"]):
         said = "no sample draws random numbers"
-    elif found := {one.kind for one in repeats(loader, _data(name, run))}:
+    elif found := {repeat.kind for repeat in repeats(loader, _data(name, run))}:
         said = f"{who} draw alike ({', '.join(sorted(found))})"
     else:
         said = f"{who} draw differently{' in 2 epochs' if first['epochs'] > 1 else ''}"
@@ -66,8 +66,8 @@ def _data(name: str, run: Run) -> dict[int, str]:
     """By rank a digest of what this loader reads, as data.sampler has read it."""
     return {
         rank: reading["epochs"][0]["order"]
-        for rank, one in run.facts("data.sampler").items()
-        for reading in (one["readings"] if one["given"] else ())
+        for rank, own in run.facts("data.sampler").items()
+        for reading in (own["readings"] if own["given"] else ())
         if reading["name"] == name and reading["epochs"]
     }
 
@@ -76,43 +76,45 @@ def _title(name: str) -> str:
     return f"loader {name}: " if name.isdecimal() else f"{name}: " if name else ""
 
 
-def _finding(one: Repeat, found: list[Repeat], loader: Mapping[int, Draws], name: str, run: Run) -> Finding:
-    its, own = loader[one.one.rank], is_own(one.generators[0])
-    also = {str(other.kind) for other in found if set(other.generators) & set(one.generators)}
+def _finding(repeat: Repeat, found: list[Repeat], loader: Mapping[int, Draws], name: str, run: Run) -> Finding:
+    its, own = loader[repeat.start.rank], is_own(repeat.generators[0])
+    also = {str(other.kind) for other in found if set(other.generators) & set(repeat.generators)}
     by_rank = OWN_BY_RANK if own else None if its["workers"] else BY_RANK
     code, fix = {
         "workers": (WORKERS_REPEAT, OWN if own else None),
         "ranks": (RANKS_REPEAT, by_rank),
         "epochs": (EPOCHS_REPEAT, OWN if own else None),
-    }[one.kind]
+    }[repeat.kind]
     # A worker_init_fn that repeats on ranks, but not in epochs, seeds from torch's state: that is the cause.
-    by_init = one.kind != "ranks" or "epochs" in also
+    by_init = repeat.kind != "ranks" or "epochs" in also
     cause = its["dataset"] if own else its["init"] if by_init else None
     where: dict[str, Any] = {"file": cause and cause["file"], "line": cause and cause["line"]}
-    if len(one.ranks) == 1 < len(loader):
-        where |= run.job.where(one.ranks[0])
-    text = f"{_title(name)}{_said(one, also)}{_because(one, its, cause)}"
-    proof = {"generator": one.generators[0], "states": one.states, "starts": one.starts}
+    if len(repeat.ranks) == 1 < len(loader):
+        where |= run.job.where(repeat.ranks[0])
+    text = f"{_title(name)}{_said(repeat, also)}{_because(repeat, its, cause)}"
+    proof = {"generator": repeat.generators[0], "states": repeat.states, "starts": repeat.starts}
     return code.warn(text, fix=fix, evidence=proof, **where)
 
 
-def _said(one: Repeat, also: set[str]) -> str:
+def _said(repeat: Repeat, also: set[str]) -> str:
     """What was measured and what was expected."""
-    more = " in both epochs" if one.kind == "workers" and "epochs" in also else ""
-    more += ", and as other ranks do" if one.kind == "workers" and "ranks" in also else ""
+    more = " in both epochs" if repeat.kind == "workers" and "epochs" in also else ""
+    more += ", and as other ranks do" if repeat.kind == "workers" and "ranks" in also else ""
     begin = (
-        f"on {ranges.count(one.starts, 'rank')}" if one.one.worker == MAIN else f"at {one.starts:,} starts of workers"
+        f"on {ranges.count(repeat.starts, 'rank')}"
+        if repeat.start.worker == MAIN
+        else f"at {repeat.starts:,} starts of workers"
     )
     return (
-        f"{one.kind} draw alike from {listed(one.generators)} on {ranges.ranks(one.ranks)}{more}: {one.example} "
-        f"({ranges.count(one.states, 'state')} {begin}, expected {one.starts:,})"
+        f"{repeat.kind} draw alike from {listed(repeat.generators)} on {ranges.ranks(repeat.ranks)}{more}: "
+        f"{repeat.example} ({ranges.count(repeat.states, 'state')} {begin}, expected {repeat.starts:,})"
     )
 
 
-def _because(one: Repeat, its: Draws, cause: Named | None) -> str:
+def _because(repeat: Repeat, its: Draws, cause: Named | None) -> str:
     if cause is not None:
         place = f" ({cause['file']}:{cause['line']})" if cause["file"] else ""
-        if not is_own(one.generators[0]):
+        if not is_own(repeat.generators[0]):
             return f"; {cause['name']}(){place} seeds them"
         return f"; it is made with {cause['name']}{place}{' and copied to each worker' if its['workers'] else ''}"
     if not its["workers"]:

@@ -85,7 +85,9 @@ def read(loader: Any, name: str, code: UserCode, after: dict[str, generators.Sta
 
 
 def _unread(loader: Any, name: str, code: UserCode, unseen: str) -> Draws:
-    init, dataset, generator = (sampler_chain.linked(loader, one) for one in ("worker_init_fn", "dataset", "generator"))
+    init, dataset, generator = (
+        sampler_chain.linked(loader, link) for link in ("worker_init_fn", "dataset", "generator")
+    )
     workers = sampler_chain.linked(loader, "num_workers") or 0
     runs_on = not workers or bool(sampler_chain.linked(loader, "persistent_workers"))
     return Draws(
@@ -112,7 +114,7 @@ def _torch_loader(loader: Any) -> Any:
     if all(sampler_chain.linked(loader, name) is not None for name in ("dataset", "num_workers", "collate_fn")):
         return loader
     held = vars(loader).values() if hasattr(loader, "__dict__") else ()
-    return next((one for one in held if isinstance(one, torch.utils.data.DataLoader)), None)
+    return next((thing for thing in held if isinstance(thing, torch.utils.data.DataLoader)), None)
 
 
 def _set_epoch(loaders: list[Any], epoch: int, waiting: Waiting) -> None:
@@ -219,4 +221,4 @@ class Watch:
         return MAIN if info is None else info.id, drawn
 
     def _states(self) -> dict[str, str]:
-        return generators.digests({type(one).__name__: one for one in (self._dataset, self._collate)})
+        return generators.digests({type(holder).__name__: holder for holder in (self._dataset, self._collate)})

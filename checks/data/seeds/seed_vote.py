@@ -33,7 +33,7 @@ class Odd:
 
 def seeds(its: Mapping[int, Seeded]) -> Vote[int | str]:
     """The seeds, or where they are not known the states."""
-    return vote({rank: one["state"] if one["seed"] is None else one["seed"] for rank, one in its.items()})
+    return vote({rank: state["state"] if state["seed"] is None else state["seed"] for rank, state in its.items()})
 
 
 def odd(library: str, its: Mapping[int, Seeded]) -> Iterator[Odd]:
@@ -42,8 +42,10 @@ def odd(library: str, its: Mapping[int, Seeded]) -> Iterator[Odd]:
     if counted.decided and not counted.unanimous:
         yield from _but_on_some(library, its, counted)
         return
-    seeded = [rank for rank, one in its.items() if one["changed"] and (one["seed"] is not None or one["undrawn"])]
-    left = [rank for rank, one in its.items() if not one["changed"]]
+    seeded = [
+        rank for rank, state in its.items() if state["changed"] and (state["seed"] is not None or state["undrawn"])
+    ]
+    left = [rank for rank, state in its.items() if not state["changed"]]
     if seeded and left:
         fewer = min(seeded, left, key=len) if len(seeded) != len(left) else [*seeded, *left]
         yield Odd(tuple(fewer), True, f"{library} is seeded on {ranges.ranks(seeded)}, and not on {ranges.ranks(left)}")
@@ -53,15 +55,15 @@ def _but_on_some(library: str, its: Mapping[int, Seeded], counted: "Vote[int | s
     most, among = its[counted.ranks_of[counted.usual][0]], counted.share()
     ranks: dict[tuple[bool, str], list[int]] = {}
     for rank, _ in counted.odd():
-        one = its[rank]
-        if not one["changed"]:
+        state = its[rank]
+        if not state["changed"]:
             certain, said = True, f"{library} is not seeded on {{ranks}}, expected it as on {among}"
-        elif one["seed"] is not None:
+        elif state["seed"] is not None:
             certain, said = (
                 True,
-                f"{library} is seeded {one['seed']} on {{ranks}}, expected {most['seed']} as on {among}",
+                f"{library} is seeded {state['seed']} on {{ranks}}, expected {most['seed']} as on {among}",
             )
-        elif one["undrawn"] and most["undrawn"]:
+        elif state["undrawn"] and most["undrawn"]:
             certain, said = True, f"{library} is seeded otherwise on {{ranks}} than on {among}, expected alike"
         else:
             certain = False
@@ -74,9 +76,9 @@ def _but_on_some(library: str, its: Mapping[int, Seeded], counted: "Vote[int | s
 def said(its: Mapping[int, Seeded]) -> str:
     """ "seeded 42", "not seeded", "seeded with 4 seeds": after the library's name."""
     counted = seeds(its)
-    if not any(one["changed"] for one in its.values()):
+    if not any(state["changed"] for state in its.values()):
         return "not seeded"
-    if not all(one["changed"] for one in its.values()):
+    if not all(state["changed"] for state in its.values()):
         return "not seeded on all"
     if counted.unanimous:
         return f"seeded {counted.usual}" if isinstance(counted.usual, int) else "seeded alike"

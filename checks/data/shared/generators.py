@@ -71,71 +71,71 @@ def digests(holders: Mapping[str, object]) -> dict[str, str]:
     """Of the states of the CPU's global generators by library, and of all generators that these objects hold, by
     path: "Crops.transform.generator"."""
     states = {name: state.digest for name, state in snapshot().items() if name != CUDA}
-    return {**states, **{path: _digest(_state(one)) for path, one in _held(holders)}}
+    return {**states, **{path: _digest(_state(generator)) for path, generator in _held(holders)}}
 
 
 def _held(holders: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
     """Breadth first, each once. The globals of the module of a holder's own class or function count as held."""
     waiting = [(name, holder, 0) for name, holder in holders.items()]
     seen = {id(holder) for holder in holders.values()}
-    for path, one, hops in waiting:  # it grows meanwhile
-        if _is_generator(one):
-            yield path, one
+    for path, thing, hops in waiting:  # it grows meanwhile
+        if _is_generator(thing):
+            yield path, thing
             continue
-        for name, inner in _inner(path, one, is_holder=not hops):
+        for name, inner in _inner(path, thing, is_holder=not hops):
             if id(inner) not in seen and hops < HOPS and len(waiting) < OBJECTS and _may_hold(inner):
                 seen.add(id(inner))
                 waiting.append((name, inner, hops + 1))
 
 
-def _inner(path: str, one: object, is_holder: bool) -> Iterator[tuple[str, Any]]:
-    if isinstance(one, list | tuple):
-        yield from ((f"{path}[{place}]", inner) for place, inner in enumerate(one[:ELEMENTS]))
+def _inner(path: str, thing: object, is_holder: bool) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, list | tuple):
+        yield from ((f"{path}[{place}]", inner) for place, inner in enumerate(thing[:ELEMENTS]))
         return
-    if isinstance(one, dict):
-        keys = [key for key, _ in zip(one, range(ELEMENTS), strict=False)]
-        yield from ((f"{path}[{key!r}]", one[key]) for key in keys)
+    if isinstance(thing, dict):
+        keys = [key for key, _ in zip(thing, range(ELEMENTS), strict=False)]
+        yield from ((f"{path}[{key!r}]", thing[key]) for key in keys)
         return
-    attributes = vars(one) if hasattr(one, "__dict__") else {}
+    attributes = vars(thing) if hasattr(thing, "__dict__") else {}
     yield from ((f"{path}.{name}", inner) for name, inner in list(attributes.items()))
-    if isinstance(one, MethodType):
-        yield type(one.__self__).__name__, one.__self__
+    if isinstance(thing, MethodType):
+        yield type(thing.__self__).__name__, thing.__self__
     if is_holder:
-        of = one if isinstance(one, FunctionType) else type(one)
+        of = thing if isinstance(thing, FunctionType) else type(thing)
         module = sys.modules.get(getattr(of, "__module__", None) or "")
         names = vars(module).items() if module is not None else ()
         yield from ((f"{of.__module__}.{name}", inner) for name, inner in list(names) if _is_generator(inner))
 
 
-def _may_hold(one: object) -> bool:
+def _may_hold(thing: object) -> bool:
     """No tensor, array, text or number; and no module or class, which lead everywhere. (Asked of its type: an object
     may answer for attributes that it does not have.)"""
-    if isinstance(one, type | ModuleType | FunctionType | str | bytes | int | float | None):
+    if isinstance(thing, type | ModuleType | FunctionType | str | bytes | int | float | None):
         return False
-    return not hasattr(type(one), "dtype")
+    return not hasattr(type(thing), "dtype")
 
 
-def _is_generator(one: object) -> bool:
+def _is_generator(thing: object) -> bool:
     """Whether it is one beside the global ones."""
     import torch
 
-    if isinstance(one, torch.Generator):
-        return one.device.type == "cpu" and one is not torch.default_generator
+    if isinstance(thing, torch.Generator):
+        return thing.device.type == "cpu" and thing is not torch.default_generator
     numpy = _numpy()
-    if numpy is not None and one is numpy.random.mtrand._rand:
+    if numpy is not None and thing is numpy.random.mtrand._rand:
         return False
     kinds = (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator) if numpy is not None else ()
-    return isinstance(one, (random.Random, *kinds)) and not isinstance(one, random.SystemRandom)
+    return isinstance(thing, (random.Random, *kinds)) and not isinstance(thing, random.SystemRandom)
 
 
-def _state(one: Any) -> object:
-    if isinstance(one, random.Random):
-        return one.getstate()
-    if hasattr(one, "bit_generator"):  # numpy.random.Generator
-        return one.bit_generator.state
-    if hasattr(one, "initial_seed"):  # torch.Generator
-        return one.get_state().tolist()
-    return one.state if hasattr(one, "state") else one.get_state(legacy=False)
+def _state(generator: Any) -> object:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "bit_generator"):  # numpy.random.Generator
+        return generator.bit_generator.state
+    if hasattr(generator, "initial_seed"):  # torch.Generator
+        return generator.get_state().tolist()
+    return generator.state if hasattr(generator, "state") else generator.get_state(legacy=False)
 
 
 def _of_torch(generator: Any) -> State:

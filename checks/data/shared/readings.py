@@ -54,8 +54,8 @@ class Epoch(TypedDict):
     times: dict[str, int]
     """How many ids are seen so many times: {"1": 998, "2": 2}; at most 20, the commonest."""
     shown: list[Shown]
-    """Those with the lowest `sketch.mixed(id)`, ascending by it: the same ids are told by all ranks that have them.
-    All there are, or as many as `sketch.share(world, loaders)`."""
+    """Those with the lowest `lowest_hashes.mixed(id)`, ascending by it: all ranks that have them tell the same ids. All
+    there are, or as many as `lowest_hashes.share(world, loaders)`."""
 
 
 class Reading(TypedDict):
@@ -108,13 +108,11 @@ class Reading(TypedDict):
 
 
 class Together(TypedDict):
-    """All ranks' samples of an epoch of one loader, with those that batch samplers drop, against range(length), by
-    `sketch.Difference`; first member only."""
+    """All ranks' samples of an epoch of one loader, with those that batch samplers drop, against range(length); first
+    member only."""
 
     name: str
     epoch: int
-    exact: bool
-    """Whether every difference is known; else there are more of them than a sketch holds, and the rest is empty."""
     again: dict[str, int]
     """Ids that are seen more than once: how many times too often; at most 1,000."""
     missing: list[int]

@@ -57,9 +57,9 @@ def within(loader: Any) -> Any:
     """The DataLoader that a loader of the user's own holds, or the loader itself: what it says of its samplers is
     known, though a training script cannot reach them."""
     if chooser(loader)[0] is None:
-        for one in vars(loader).values() if hasattr(loader, "__dict__") else ():
-            if linked(one, "dataset") is not None and chooser(one)[0] is not None:
-                return one
+        for held in vars(loader).values() if hasattr(loader, "__dict__") else ():
+            if linked(held, "dataset") is not None and chooser(held)[0] is not None:
+                return held
     return loader
 
 
@@ -68,10 +68,10 @@ def samplers(loader: Any) -> list[Any]:
     import torch
 
     found: list[Any] = []
-    one, _ = chooser(loader)
-    while one is not None and len(found) < DEEPEST and not any(one is other for other in found):
-        found.append(one)
-        one, _ = chooser(one)
+    sampler, _ = chooser(loader)
+    while sampler is not None and len(found) < DEEPEST and not any(sampler is other for other in found):
+        found.append(sampler)
+        sampler, _ = chooser(sampler)
     streams = isinstance(linked(loader, "dataset"), torch.utils.data.IterableDataset)
     return [] if streams else found  # torch gives each stream a sampler that says nothing
 
@@ -82,25 +82,25 @@ def epoch_setters(loader: Any) -> Iterator[tuple[str, Callable[[int], Any]]]:
     level = [("loader", loader)]
     for _ in range(DEEPEST + 1):
         below: list[tuple[str, Any]] = []
-        for path, one in level:
-            if any(one is other for other in seen):
+        for path, thing in level:
+            if any(thing is other for other in seen):
                 continue
-            seen.append(one)
-            setter = linked(one, "set_epoch")
+            seen.append(thing)
+            setter = linked(thing, "set_epoch")
             if callable(setter):
                 yield path, setter
-            below += [(f"{path}.{name}", linked(one, name)) for name in LINKS]
+            below += [(f"{path}.{name}", linked(thing, name)) for name in LINKS]
         level = below
 
 
 def said(chain: list[Any]) -> dict[str, int | bool | None]:
     """`num_replicas`, `replica`, `seed` and `shuffle` of the innermost sampler that has them."""
-    replicas = next((one for one in reversed(chain) if _number(one, "num_replicas") is not None), None)
+    replicas = next((sampler for sampler in reversed(chain) if _number(sampler, "num_replicas") is not None), None)
     return {
         "num_replicas": _number(replicas, "num_replicas"),
         "replica": _number(replicas, "rank"),
-        "seed": next((seed for one in reversed(chain) if (seed := _number(one, "seed")) is not None), None),
-        "shuffle": next((flag for one in reversed(chain) if (flag := shuffles(one)) is not None), None),
+        "seed": next((seed for sampler in reversed(chain) if (seed := _number(sampler, "seed")) is not None), None),
+        "shuffle": next((flag for sampler in reversed(chain) if (flag := shuffles(sampler)) is not None), None),
     }
 
 
@@ -109,8 +109,10 @@ def parted(loader: Any, chain: list[Any]) -> list[str]:
     ranks; a dispatcher parts each batch."""
     module, kind = iterator_of(loader)
     dispatches = [kind] if (module, kind) == ("accelerate.data_loader", "DataLoaderDispatcher") else []
-    numbers = [(one, _number(one, "num_replicas") or _number(one, "num_processes") or 1) for one in chain]
-    return dispatches + [type(one).__name__ for one, number in numbers if number > 1]
+    numbers = [
+        (sampler, _number(sampler, "num_replicas") or _number(sampler, "num_processes") or 1) for sampler in chain
+    ]
+    return dispatches + [type(sampler).__name__ for sampler, number in numbers if number > 1]
 
 
 def shuffles(thing: Any) -> bool | None:
@@ -120,24 +122,24 @@ def shuffles(thing: Any) -> bool | None:
 
 def drops_last(loader: Any, chain: list[Any]) -> bool | None:
     """Whether the loader or any of its samplers leaves a tail out; None where none says."""
-    flags = [flag for one in [loader, *chain] if (flag := _flag(one, "drop_last")) is not None]
+    flags = [flag for chooser in [loader, *chain] if (flag := _flag(chooser, "drop_last")) is not None]
     return any(flags) if flags else None
 
 
 def by_design(chain: list[Any]) -> Literal["", "subset", "repeats", "augments"]:
     """What torch's own samplers are for, and those of repeated augmentation (`repetitions` in DeiT and torchvision,
     `num_repeats` in timm). torchdata has a RandomSampler by itself."""
-    for one in chain:
-        if any((_number(one, name) or 0) > 1 for name in ("repetitions", "num_repeats")):
+    for sampler in chain:
+        if any((_number(sampler, name) or 0) > 1 for name in ("repetitions", "num_repeats")):
             return "augments"
-        names = {kind.__name__ for kind in type(one).__mro__}
+        names = {kind.__name__ for kind in type(sampler).__mro__}
         if "WeightedRandomSampler" in names:
-            return "repeats" if one.replacement else "subset"
+            return "repeats" if sampler.replacement else "subset"
         if "SubsetRandomSampler" in names:
             return "subset"
-        if "RandomSampler" in names and (one.replacement or one.num_samples > len(one.data_source)):
+        if "RandomSampler" in names and (sampler.replacement or sampler.num_samples > len(sampler.data_source)):
             return "repeats"
-        if "RandomSampler" in names and one.num_samples < len(one.data_source):
+        if "RandomSampler" in names and sampler.num_samples < len(sampler.data_source):
             return "subset"
     return ""
 
@@ -147,9 +149,9 @@ def place(loader: Any, chain: list[Any], code: UserCode | None) -> tuple[str, in
     if code is None:
         return None
     dataset = linked(loader, "dataset")
-    iterates = [getattr(type(one), "__iter__", None) for one in (dataset, loader)]
-    candidates = [type(one) for one in reversed(chain)] or iterates
-    return next((found for one in candidates if one is not None and (found := code.place_of(one))), None)
+    iterates = [getattr(type(thing), "__iter__", None) for thing in (dataset, loader)]
+    candidates = [type(sampler) for sampler in reversed(chain)] or iterates
+    return next((found for thing in candidates if thing is not None and (found := code.place_of(thing))), None)
 
 
 def _number(thing: Any, name: str) -> int | None:

@@ -95,7 +95,7 @@ class _Stream:
 
 def _clean(text: str) -> str:
     """Without what a terminal or JSON would not take: escapes, half characters."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 class _Files:

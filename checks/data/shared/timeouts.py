@@ -91,7 +91,7 @@ class patience:  # noqa: N801 -- it is read as a statement: `with patience(30, "
         if code is None:
             return Stuck(f"nothing {expected}")
         frames = list(_frames(frame, self._owner))
-        wait = next((number for number, one in enumerate(frames) if _waits_for_workers(one)), len(frames))
+        wait = next((number for number, caller in enumerate(frames) if _waits_for_workers(caller)), len(frames))
         place, who = code.innermost(map(_described, frames[:wait])), ""
         if place is None and wait < len(frames):
             stacks, silent = _stacks_of_workers()

@@ -5,11 +5,14 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preflight.check import Context, UserCode, UserError
 from preflight.checks.data.shared.readings import Mistake
 from preflight.checks.data.shared.timeouts import Stuck, patience
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def called(ctx: Context, code: UserCode, patience_s: float) -> Called:
     collective has raised, and what making the process group raises."""
     name = str(code)
     if name not in _calls:
-        _bound(ctx.process_group(), ctx, patience_s)
+        bounded_group(ctx, patience_s + 1.0)
         _set_rank(ctx)
         ctx.doing(f"calling {name}")
         _calls[name] = _called(code, patience_s, len(ctx.job.nodes))
@@ -51,13 +54,16 @@ def called_before(code: UserCode) -> Called | None:
     return _calls.get(str(code))
 
 
-def _bound(group: Any, ctx: Context, patience_s: float) -> None:
-    """A barrier of his, at which another rank never comes, is one call of C: on gloo it ends soon after our patience
-    does. (With NCCL a time-out would end the worker.) The next check sets its own again."""
+def bounded_group(ctx: Context, seconds: float) -> "torch.distributed.ProcessGroup":
+    """The world group, whose collectives last at most so long on gloo: a barrier of the user's, at which another rank
+    never comes, is one call of C, and is to end soon after our patience does. (With NCCL a time-out would end the
+    worker.) The next check sets its own again."""
     from torch.distributed import distributed_c10d
 
+    group = ctx.process_group()
     if ctx.job.backend == "gloo":
-        distributed_c10d._set_pg_timeout(timedelta(seconds=patience_s + 1.0), group)
+        distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+    return group
 
 
 def _set_rank(ctx: Context) -> None:
@@ -104,42 +110,42 @@ def _hint(error: UserError) -> str:
 def _named(made: Any) -> tuple[dict[str, Any], str]:
     """Loaders by their names; and what is wrong with them, or ""."""
     if isinstance(made, Mapping):
-        loaders, which = {str(key): one for key, one in made.items()}, "whose {name!r} is "
+        loaders, which = {str(key): loader for key, loader in made.items()}, "whose {name!r} is "
     elif isinstance(made, list | tuple):
-        loaders, which = {str(number): one for number, one in enumerate(made)}, "whose element {name} is "
+        loaders, which = {str(number): loader for number, loader in enumerate(made)}, "whose element {name} is "
     else:
         return {"": made}, _no_loader(made)
     kind = f"a {type(made).__name__}"
     if not loaders:
         return {}, f"an empty {type(made).__name__}, expected loaders in it"
-    wrong = [(name, why) for name, one in loaders.items() if (why := _no_loader(one) or _nested(one))]
+    wrong = [(name, why) for name, loader in loaders.items() if (why := _no_loader(loader) or _nested(loader))]
     return loaders, f"{kind} {which.format(name=wrong[0][0])}{wrong[0][1]}" if wrong else ""
 
 
-def _no_loader(one: Any) -> str:
+def _no_loader(made: Any) -> str:
     """What it is, and what was expected; "" for an object that a `for` can go over again and again. (A class of the
     user's that is its own iterator may begin anew in `__iter__`: reading it tells.)"""
     import torch
     from torch.utils.data import Dataset, IterableDataset, Sampler
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    kind, name = type(one), type(one).__name__
-    if one is None:
+    kind, name = type(made), type(made).__name__
+    if made is None:
         return "None, expected a loader"
-    if isinstance(one, type):
-        return f"the class {one.__name__}, expected an object of it"
-    if isinstance(one, types.FunctionType | types.MethodType):
-        return f"the function {one.__name__}, expected what it returns"
-    if isinstance(one, _BaseDataLoaderIter) or (hasattr(kind, "__next__") and kind.__module__ in _ONCE):
+    if isinstance(made, type):
+        return f"the class {made.__name__}, expected an object of it"
+    if isinstance(made, types.FunctionType | types.MethodType):
+        return f"the function {made.__name__}, expected what it returns"
+    if isinstance(made, _BaseDataLoaderIter) or (hasattr(kind, "__next__") and kind.__module__ in _ONCE):
         return f"a {name}, which can be read once only: expected the loader, which every epoch reads from its beginning"
     has_rows = hasattr(kind, "__getitem__")
-    if isinstance(one, Dataset) and not isinstance(one, IterableDataset) and not hasattr(kind, "__iter__"):
+    if isinstance(made, Dataset) and not isinstance(made, IterableDataset) and not hasattr(kind, "__iter__"):
         return f"a dataset ({name}), expected the DataLoader that reads it"
     if has_rows and kind.__module__.startswith("datasets."):  # Hugging Face's, which can be iterated over its rows
         return f"a dataset (datasets.{name}), expected the DataLoader that reads it"
-    if isinstance(one, Sampler):
+    if isinstance(made, Sampler):
         return f"a sampler ({name}), expected the DataLoader that asks it"
-    if isinstance(one, str | bytes | torch.Tensor) or not hasattr(kind, "__iter__") or hasattr(kind, "__array__"):
+    if isinstance(made, str | bytes | torch.Tensor) or not hasattr(kind, "__iter__") or hasattr(kind, "__array__"):
         return f"of type {name}, expected a DataLoader, or another object that a for loop reads once an epoch"
     return ""
 
@@ -147,11 +153,11 @@ def _no_loader(one: Any) -> str:
 _ONCE = ("builtins", "itertools", "_io")
 
 
-def _nested(one: Any) -> str:
+def _nested(made: Any) -> str:
     """A list in a list is taken for a loader of few batches."""
-    inner = list(one.values()) if isinstance(one, Mapping) else one
+    inner = list(made.values()) if isinstance(made, Mapping) else made
     if isinstance(inner, list | tuple) and any(hasattr(loader, "batch_sampler") for loader in inner[:100]):
-        return f"a {type(one).__name__} of loaders, expected a loader: name all of them in one list or dict"
+        return f"a {type(made).__name__} of loaders, expected a loader: name all of them in one list or dict"
     return ""
 
 

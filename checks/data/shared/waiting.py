@@ -108,7 +108,7 @@ def _killed(iterator: Any, error: BaseException | None) -> str:
     if not workers or not isinstance(error, RuntimeError | ConnectionError | EOFError):
         return ""
     end = time.monotonic() + REAPED_S
-    while not (codes := [one.exitcode for one in workers if one.exitcode]) and time.monotonic() < end:
+    while not (codes := [worker.exitcode for worker in workers if worker.exitcode]) and time.monotonic() < end:
         time.sleep(0.01)
     if not codes or (isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error)):
         return ""

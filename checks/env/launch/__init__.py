@@ -119,9 +119,9 @@ def _duplicate(rank: int, node: str, who: str, run: Run) -> Finding:
 
 def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """A member got in without them: from its neighbours the engine knew what they should be."""
-    for rank, one in facts.items():
+    for rank, reading in facts.items():
         for variable, least in NUMBERS.items():
-            value = one["environ"].get(variable)
+            value = reading["environ"].get(variable)
             number = _number(value)
             if value is not None and not (isinstance(number, int) and least <= number <= MOST):
                 text = f"{variable} is {value!r}, expected a whole number of at least {least}, and at most {MOST:,}"
@@ -129,7 +129,7 @@ def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _unlike(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    votes = vote((rank, _number(one["environ"].get(variable))) for rank, one in facts.items())
+    votes = vote((rank, _number(reading["environ"].get(variable))) for rank, reading in facts.items())
     if votes.unanimous:
         return
     if variable != "WORLD_SIZE":  # all of them met in one store, so these names lead to the same place
@@ -154,7 +154,7 @@ def _node_sizes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for node in run.job.nodes:
         size = len(node.ranks)
         if size != usual:
-            yield UNEVEN.warn(f"{size} ranks, expected {usual} as on most nodes", node=node.node)
+            yield UNEVEN.warn(f"{ranges.count(size, 'rank')}, expected {usual} as on most nodes", node=node.node)
         for rank in node.ranks:
             said = facts[rank]["environ"].get("LOCAL_WORLD_SIZE") if rank in facts else None
             if said is not None and re.fullmatch("[0-9]{1,9}", said) and int(said) != size:
@@ -198,8 +198,8 @@ def _without_local_rank(facts: Mapping[int, Facts], run: Run) -> Iterator[Findin
     sharing = {rank for node in run.job.nodes if len(node.ranks) > 1 for rank in node.ranks}
     without = [
         rank
-        for rank, one in facts.items()
-        if rank in sharing and "LOCAL_RANK" not in one["environ"] and not places.sees_one_gpu(one)
+        for rank, reading in facts.items()
+        if rank in sharing and "LOCAL_RANK" not in reading["environ"] and not places.sees_one_gpu(reading)
     ]
     if without:
         text = f"LOCAL_RANK is not set on {ranges.ranks(without)}, expected 0, 1, ... on each node"

@@ -22,9 +22,9 @@ def are_dealt_out(nodes: Sequence[Node]) -> bool:
     return all(set(node.ranks) == set(range(min(node.ranks), world, len(nodes))) for node in nodes)
 
 
-def sees_one_gpu(one: Rank) -> bool:
+def sees_one_gpu(reading: Rank) -> bool:
     """Whether the launcher shows a rank a single GPU, its own (srun --gpus-per-task=1)."""
-    return bool(re.fullmatch("[^,]+", one["environ"].get("CUDA_VISIBLE_DEVICES", "")))
+    return bool(re.fullmatch("[^,]+", reading["environ"].get("CUDA_VISIBLE_DEVICES", "")))
 
 
 def table(facts: Mapping[int, Rank], run: Run) -> Iterator[str]:
@@ -54,17 +54,18 @@ def _row(alike: Sequence[Node], facts: Mapping[int, Rank], run: Run) -> tuple[st
 def _devices(node: Node, facts: Mapping[int, Rank], run: Run) -> tuple[str, str]:
     """Local ranks and GPUs, in the order of the ranks."""
     here = [facts.get(rank) for rank in node.ranks]
-    local = _in_order([str(one["local_rank"]) if one else "?" for one in here])
-    return local, _in_order([_gpu(one) if one else "?" for one in here]) if run.job.backend == "nccl" else ""
+    local = _in_order([str(reading["local_rank"]) if reading else "?" for reading in here])
+    gpus = _in_order([_gpu(reading) if reading else "?" for reading in here])
+    return local, gpus if run.job.backend == "nccl" else ""
 
 
-def _gpu(one: Rank) -> str:
+def _gpu(reading: Rank) -> str:
     """As CUDA_VISIBLE_DEVICES names it: gpu.inventory holds UUIDs against each other."""
-    visible = one["environ"].get("CUDA_VISIBLE_DEVICES")
+    visible = reading["environ"].get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return str(one["local_rank"])
+        return str(reading["local_rank"])
     names = [name.strip() for name in visible.split(",")]
-    place = 0 if len(names) == 1 else one["local_rank"]
+    place = 0 if len(names) == 1 else reading["local_rank"]
     return "none" if place >= len(names) or not names[place] else "UUID" if "-" in names[place] else names[place]
 
 
@@ -78,7 +79,7 @@ def _in_order(words: Sequence[str]) -> str:
             runs[-1].append(word)
         else:
             runs.append([word])
-    return short(",".join(one[0] if len(one) == 1 else f"{one[0]}-{one[-1]}" for one in runs))
+    return short(",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs))
 
 
 def short(text: str) -> str:

@@ -55,7 +55,7 @@ class Facts(TypedDict):
     """None where it is not known, or not there."""
     packages: list[str]
     """ "numpy 2.1.0" of each. (In a dict the scrubber would hide the version of a google-auth.)"""
-    code: code.Code
+    code: code.SourceCode
     paths: dict[str, str | None]
 
 
@@ -79,7 +79,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     alike = _usual_ones(builds, alike)
     yield from _versions("nccl", "NCCL", NCCL.fail, alike, run)
     yield from _versions("cudnn", "cuDNN", CUDNN.warn, alike, run)
-    minors = vote((rank, _minor(one)) for rank, one in facts.items())
+    minors = vote((rank, _minor(reading)) for rank, reading in facts.items())
     yield from _unlike("Python", minors, PYTHON.warn, run)
     yield from _versions("python", "Python", PYTHON.info, _usual_ones(minors, facts), run)
     alike = _usual_ones(minors, alike)
@@ -90,16 +90,16 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
-    one = next(iter(facts.values()))
-    versions, known = one["versions"], one["code"]
+    reading = next(iter(facts.values()))
+    versions, known = reading["versions"], reading["code"]
     names = {"python": "Python", "torch": "torch", "nccl": "NCCL", "driver": "driver"}
     parts = [f"{called} {versions[name]}" for name, called in names.items() if versions[name]]
-    parts += [ranges.count(len(one["packages"]), "package")]
+    parts += [ranges.count(len(reading["packages"]), "package")]
     return ", ".join([*parts, f"code {_called(known)}"] if known["digest"] or known["commit"] else parts)
 
 
-def _minor(one: Facts) -> str:
-    return ".".join(str(one["versions"]["python"]).split(".")[:2])
+def _minor(reading: Facts) -> str:
+    return ".".join(str(reading["versions"]["python"]).split(".")[:2])
 
 
 def _usual_ones(votes: Vote[str], facts: Mapping[int, Facts]) -> Mapping[int, Facts]:
@@ -113,7 +113,7 @@ def _versions(
     name: str, called: str, say: Callable[..., Finding], facts: Mapping[int, Facts], run: Run
 ) -> Generator[Finding, None, Vote[str]]:
     """What is not known has no vote."""
-    votes = vote((rank, version) for rank, one in facts.items() if (version := one["versions"][name]) is not None)
+    votes = vote((rank, version) for rank, its in facts.items() if (version := its["versions"][name]) is not None)
     yield from _unlike(called, votes, say, run)
     return votes
 
@@ -143,13 +143,13 @@ def _listed(told: list[str]) -> str:
 
 
 def _unlike_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    lists = {id(one): one["packages"] for one in facts.values()}  # equal facts are one object
+    lists = {id(reading): reading["packages"] for reading in facts.values()}  # equal facts are one object
     names = {name for package in _differing(lists.values()) for name in package.split(" ")[:1]} - NO_MATTER
     versions = {id_: dict(package.split(" ", 1) for package in packages) for id_, packages in lists.items()}
     odd: dict[int, list[str]] = {}
     split: list[str] = []
     for name in sorted(names):
-        votes = vote((rank, versions[id(one)].get(name, MISSING)) for rank, one in facts.items())
+        votes = vote((rank, versions[id(reading)].get(name, MISSING)) for rank, reading in facts.items())
         for rank, version in votes.odd():
             expected = "none" if votes.usual == MISSING else votes.usual
             odd.setdefault(rank, []).append(f"{name} is {version}, expected {expected}")
@@ -167,28 +167,28 @@ def _unlike_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def _differing(lists: Iterable[list[str]]) -> set[str]:
     """What some of them hold and others do not."""
-    first, *others = [set(one) for one in lists] or [set()]
+    first, *others = [set(names) for names in lists] or [set()]
     return first.union(*others) - first.intersection(*others)
 
 
 def _unlike_paths(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    votes = vote((rank, path) for rank, one in facts.items() if (path := one["paths"]["torch"]) is not None)
+    votes = vote((rank, path) for rank, reading in facts.items() if (path := reading["paths"]["torch"]) is not None)
     if votes.decided:  # where all differ, each node has its own environment
         yield from _unlike("torch's folder", votes, PATHS.info, run)
 
 
 def _unreadable_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Of a repository that nobody asked for nothing is said."""
-    for rank, one in facts.items():
-        if run[CODE] and (why := one["code"]["unknown"]):
+    for rank, reading in facts.items():
+        if run[CODE] and (why := reading["code"]["unknown"]):
             say = NO_SOURCES.fail if why in (code.NO_FOLDER, code.IS_FILE) else NO_SOURCES.warn
             yield say(f"{run[CODE]} cannot be compared: {why}, expected its source files", node=_node(rank, run))
 
 
 def _unlike_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    codes = {rank: one["code"] for rank, one in facts.items() if one["code"]["digest"] or one["code"]["commit"]}
-    by_commit = any(one["unknown"] for one in codes.values())
-    ids = ((rank, one["commit"] if by_commit else one["digest"]) for rank, one in codes.items())
+    codes = {rank: its for rank, reading in facts.items() if (its := reading["code"])["digest"] or its["commit"]}
+    by_commit = any(its["unknown"] for its in codes.values())
+    ids = ((rank, its["commit"] if by_commit else its["digest"]) for rank, its in codes.items())
     votes = vote((rank, id_) for rank, id_ in ids if id_)
     if votes.unanimous:
         return
@@ -198,25 +198,25 @@ def _unlike_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         say, files = _weighed(others[0], usual)
         yield say(f"the code is {_sides(sides, run)}, expected the same on all nodes{files}")
     for rank, _ in votes.odd():
-        one = codes[rank]
-        say, files = _weighed(one, usual)
+        own = codes[rank]
+        say, files = _weighed(own, usual)
         expected = f"{_called(usual)} as on {votes.share('node')}"
-        text = f"the code in {one['folder']} is {_called(one)}, expected {expected}{files}"
+        text = f"the code in {own['folder']} is {_called(own)}, expected {expected}{files}"
         yield say(text, node=_node(rank, run))
 
 
-def _called(one: code.Code) -> str:
+def _called(its: code.SourceCode) -> str:
     """ "commit 8af7772e2e with edits, digest 18cddcd29cbb" """
-    commit = [f"commit {one['commit'][:10]}{' with edits' if one['edited'] else ''}"] if one["commit"] else []
-    return ", ".join([*commit, f"digest {one['digest']}"] if one["digest"] else commit)
+    commit = [f"commit {its['commit'][:10]}{' with edits' if its['edited'] else ''}"] if its["commit"] else []
+    return ", ".join([*commit, f"digest {its['digest']}"] if its["digest"] else commit)
 
 
-def _weighed(one: code.Code, usual: code.Code) -> tuple[Callable[..., Finding], str]:
+def _weighed(own: code.SourceCode, usual: code.SourceCode) -> tuple[Callable[..., Finding], str]:
     """Other sources compute something else. Other settings may be meant so, and another folder may be no code at all
     that the job runs."""
-    names = sorted({file.split(" ", 1)[1] for file in _differing([one["files"], usual["files"]])})
-    listed = bool(one["files"] and usual["files"])
+    names = sorted({file.split(" ", 1)[1] for file in _differing([own["files"], usual["files"]])})
+    listed = bool(own["files"] and usual["files"])
     computes = any(name.endswith(code.SOURCES) and not name.endswith(code.SCRIPTS) for name in names)
-    harmless = one["folder"] != usual["folder"] or (listed and not computes)
+    harmless = own["folder"] != usual["folder"] or (listed and not computes)
     told = f"; different: {_listed(names)}" if listed else ""
     return SOURCES.warn if harmless else SOURCES.fail, told

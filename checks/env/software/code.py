@@ -30,7 +30,7 @@ LISTED = 1000
 """Files whose names the facts hold, in some 50 KB; of more files there is only the digest of all."""
 
 
-class Code(TypedDict):
+class SourceCode(TypedDict):
     folder: str
     commit: str | None
     """Of git; None without a repository, and where --code names the folder."""
@@ -56,7 +56,7 @@ def here() -> str:
         return "/"
 
 
-def of_repository(folder: str) -> Code:
+def of_repository(folder: str) -> SourceCode:
     """What the git repository around a folder has checked out; no commit and no digest where there is none."""
     top = next((path for path in _upwards(folder) if os.path.lexists(os.path.join(path, ".git"))), None)
     if top is None:
@@ -70,7 +70,7 @@ def of_repository(folder: str) -> Code:
         return _code(folder, commit, {}, unknown=str(error))
 
 
-def of_folder(folder: str) -> Code:
+def of_folder(folder: str) -> SourceCode:
     """Every source and settings file below a folder."""
     try:
         files = {os.path.relpath(path, folder): _blob(path)[:12] for path in _source_files(folder)}
@@ -81,7 +81,7 @@ def of_folder(folder: str) -> Code:
 
 def _code(
     folder: str, commit: str | None, files: dict[str, str], edited: tuple[str, ...] = (), unknown: str = ""
-) -> Code:
+) -> SourceCode:
     listed = sorted(files.items())
     whole = _sha1(repr(listed).encode())[:12] if listed else None
     named = [f"{digest} {name}" for name, digest in listed] if len(listed) <= LISTED else []

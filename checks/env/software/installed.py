@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from preflight.check import read
+
 IMAGE_NAMES = ("APPTAINER_NAME", "SINGULARITY_NAME", "NVIDIA_BUILD_ID")
 """What tells images apart from inside: the file's name, and the build that NVIDIA's own images state. Docker and
 Kubernetes tell a container nothing of its image."""
@@ -19,7 +21,7 @@ def versions(environ: Mapping[str, str]) -> tuple[dict[str, str | None], dict[st
     found, folder = _torch()
     found |= {"python": sys.version.split()[0], "kernel": f"{os.uname().release} {os.uname().machine}"}
     found |= {"driver": _driver(), "image": _image(environ)}
-    nccl = re.search(r"/\S*libnccl\S*", _text("/proc/self/maps")) if found["nccl"] else None
+    nccl = re.search(r"/\S*libnccl\S*", read("/proc/self/maps")) if found["nccl"] else None
     return found, {"python": sys.executable, "torch": folder, "nccl": nccl.group() if nccl else None}
 
 
@@ -66,7 +68,7 @@ def _answer(ask: Callable[[], object]) -> str | None:
 def _torch_by_its_files() -> tuple[dict[str, str | None], str | None]:
     spec = importlib.util.find_spec("torch")
     folder = os.path.dirname(spec.origin) if spec and spec.origin else None
-    text = _text(os.path.join(folder, "version.py")) if folder else ""
+    text = read(os.path.join(folder, "version.py")) if folder else ""
     said = dict(re.findall(r"^(__version__|cuda|hip)\b.* = '(.+)'$", text, re.MULTILINE))
     build = said.get("cuda") or (f"ROCm {said['hip']}" if "hip" in said else "none")
     versions = {"torch": said.get("__version__"), "cuda": build if said else None, "nccl": None, "cudnn": None}
@@ -75,25 +77,17 @@ def _torch_by_its_files() -> tuple[dict[str, str | None], str | None]:
 
 def _driver() -> str | None:
     """NVIDIA's or AMD's kernel module."""
-    if version := (_text("/sys/module/nvidia/version") or _text("/sys/module/amdgpu/version")).strip():
+    if version := read("/sys/module/nvidia/version") or read("/sys/module/amdgpu/version"):
         return version
-    found = re.search(r"\s(\d+\.[\d.]+)\s", _text("/proc/driver/nvidia/version"))
+    found = re.search(r"\s(\d+\.[\d.]+)\s", read("/proc/driver/nvidia/version"))
     return found[1] if found else None
 
 
 def _image(environ: Mapping[str, str]) -> str:
     """What can be seen from inside: the distribution, the C library, and the image's name where it is told."""
-    system = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text("/etc/os-release"), re.MULTILINE)
-    podman = re.search(r'^image="?([^"\n]+)', _text("/run/.containerenv"), re.MULTILINE)
+    system = re.search(r'^PRETTY_NAME="?([^"\n]+)', read("/etc/os-release"), re.MULTILINE)
+    podman = re.search(r'^image="?([^"\n]+)', read("/run/.containerenv"), re.MULTILINE)
     names = [environ[name] for name in IMAGE_NAMES if environ.get(name)] + ([podman[1]] if podman else [])
     library = os.confstr("CS_GNU_LIBC_VERSION") or "an unknown C library"
     inside = f" in {' '.join(names)}" if names else ""
     return f"{system[1] if system else 'an unknown system'} with {library}{inside}"
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

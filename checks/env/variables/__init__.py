@@ -5,11 +5,10 @@ what NCCL adds from its files. What is known of each variable, with its source, 
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, ranges, vote
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, entries, ranges, vote
 from preflight.checks.env.variables import knowledge
 from preflight.checks.env.variables.knowledge import Variable
 from preflight.nccl import config_files
@@ -54,16 +53,17 @@ def measure(ctx: Context) -> Facts:
     ctx.doing("NCCL's configuration files", file=ctx.environ.get("NCCL_CONF_FILE", "~/.nccl.conf, /etc/nccl.conf"))
     conf = config_files.read(ctx.environ)
     own = {name: value for name, value in ctx.environ.items() if knowledge.is_ours(name)}
-    added = {name: one for name, one in conf["settings"].items() if knowledge.is_ours(name)}
+    added = {name: setting for name, setting in conf["settings"].items() if knowledge.is_ours(name)}
     ctx.doing("devices in /sys/class")
     return {
         "values": {
-            name: _cut(value) for name, value in {**{n: one["value"] for n, one in added.items()}, **own}.items()
+            name: _cut(value)
+            for name, value in ({name: setting["value"] for name, setting in added.items()} | own).items()
         },
-        "origin": {name: one["origin"] for name, one in added.items()},
+        "origin": {name: setting["origin"] for name, setting in added.items()},
         "conf_lines": conf["odd_lines"],
         "conf_missing": conf["missing"],
-        "hcas": _listed("/sys/class/infiniband"),
+        "hcas": entries("/sys/class/infiniband"),
     }
 
 
@@ -76,15 +76,8 @@ def _hash(value: str) -> str:
     return hashlib.sha256(value.encode(errors="replace")).hexdigest()[:12]
 
 
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    names = sorted({name for one in _distinct(facts) for name in one["values"]})
+    names = sorted({name for reading in _distinct(facts) for name in reading["values"]})
     for name in names:
         row = knowledge.find(name)
         if row is None or row.status != "build":
@@ -94,8 +87,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
-    names = {name for one in _distinct(facts) for name in one["values"]}
-    files = {path for one in _distinct(facts) for path in one["origin"].values()}
+    names = {name for reading in _distinct(facts) for name in reading["values"]}
+    files = {path for reading in _distinct(facts) for path in reading["origin"].values()}
     shown = ", ".join(sorted(names)) if len(names) <= 3 else ranges.count(len(names), "variable")
     where = f", some in {' and '.join(sorted(files))}" if files else ""
     return f"{shown or 'none'} set{where}"
@@ -103,7 +96,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
 
 def _distinct(facts: Mapping[int, Facts]) -> list[Facts]:
     """Ranks with equal facts share one object: a thousand ranks are mostly a few of these."""
-    return list({id(one): one for one in facts.values()}.values())
+    return list({id(reading): reading for reading in facts.values()}.values())
 
 
 # Between ranks
@@ -113,7 +106,7 @@ def _unlike(name: str, row: Variable | None, facts: Mapping[int, Facts], run: Ru
     severity = _weight(name, row)
     if severity is None:
         return
-    votes = vote((rank, one["values"].get(name)) for rank, one in facts.items())
+    votes = vote((rank, reading["values"].get(name)) for rank, reading in facts.items())
     if votes.unanimous:
         return
     for rank, value in votes.odd():
@@ -143,12 +136,12 @@ Said = tuple[tuple[Code, Severity, str], tuple[tuple[str, Any], ...]]
 
 def _by_finding(facts: Mapping[int, Facts], run: Run) -> dict[Said, list[int]]:
     ranks_of: dict[int, list[int]] = {}
-    for rank, one in facts.items():
-        ranks_of.setdefault(id(one), []).append(rank)
+    for rank, reading in facts.items():
+        ranks_of.setdefault(id(reading), []).append(rank)
     found: dict[Said, list[int]] = {}
-    for one in _distinct(facts):
-        for said in _said_of(one, run):
-            found.setdefault(said, []).extend(ranks_of[id(one)])
+    for reading in _distinct(facts):
+        for said in _said_of(reading, run):
+            found.setdefault(said, []).extend(ranks_of[id(reading)])
     return found
 
 
@@ -161,25 +154,25 @@ def _told(
         yield code.finding(severity, text, **details, **where)
 
 
-def _said_of(one: Facts, run: Run) -> Iterator[Said]:
-    for name in sorted(one["values"]):
-        value, file = one["values"][name], one["origin"].get(name)
+def _said_of(reading: Facts, run: Run) -> Iterator[Said]:
+    for name in sorted(reading["values"]):
+        value, file = reading["values"][name], reading["origin"].get(name)
         row = knowledge.find(name)
-        for code, severity, text, fix in _said_of_variable(name, value, row, one, run):
+        for code, severity, text, fix in _said_of_variable(name, value, row, reading, run):
             shown = f"{text} (set in {file})" if file else text
             yield (code, severity, shown), (("variable", name), ("file", file), ("fix", fix))
-    for path, line, odd in one["conf_lines"]:
+    for path, line, odd in reading["conf_lines"]:
         text = f"the line sets a variable named {odd!r}, expected {odd.split()[-1] if odd.split() else 'a name'}"
         yield (CONF_LINE, Severity.WARN, text), (("file", path), ("line", line))
-    if one["conf_missing"]:
-        text = f"NCCL_CONF_FILE is {one['conf_missing']!r}, expected a file that can be read"
-        yield (CONF_MISSING, Severity.WARN, text), (("variable", "NCCL_CONF_FILE"), ("file", one["conf_missing"]))
+    if reading["conf_missing"]:
+        text = f"NCCL_CONF_FILE is {reading['conf_missing']!r}, expected a file that can be read"
+        yield (CONF_MISSING, Severity.WARN, text), (("variable", "NCCL_CONF_FILE"), ("file", reading["conf_missing"]))
 
 
 Words = tuple[Code, Severity, str, str | None]
 
 
-def _said_of_variable(name: str, value: str, row: Variable | None, one: Facts, run: Run) -> Iterator[Words]:
+def _said_of_variable(name: str, value: str, row: Variable | None, reading: Facts, run: Run) -> Iterator[Words]:
     if not value:  # the same as none, to all of them
         return
     if row is None:
@@ -189,8 +182,8 @@ def _said_of_variable(name: str, value: str, row: Variable | None, one: Facts, r
     elif row.status != "build":
         if row.status == "deprecated":
             yield DEPRECATED, Severity.INFO, f"{name} is deprecated, expected {row.note}", None
-        yield from _wrong(name, value, row, one, run)
-        yield from _left_over(name, value, row, one)
+        yield from _wrong(name, value, row, reading, run)
+        yield from _left_over(name, value, row, reading)
 
 
 def _unknown(name: str) -> Iterator[Words]:
@@ -211,7 +204,7 @@ def _without_effect(name: str, value: str, row: Variable) -> Iterator[Words]:
     yield NO_EFFECT, Severity.WARN, text, f"Remove {name}{use}."
 
 
-def _wrong(name: str, value: str, row: Variable, one: Facts, run: Run) -> Iterator[Words]:
+def _wrong(name: str, value: str, row: Variable, reading: Facts, run: Run) -> Iterator[Words]:
     problem = knowledge.problem(row, value)
     code = WRONG_GRAMMAR if row.kind in GRAMMARS else WRONG_VALUE
     if problem is not None:
@@ -219,7 +212,7 @@ def _wrong(name: str, value: str, row: Variable, one: Facts, run: Run) -> Iterat
         text = f"{name} is {value!r}, and {problem.reads}; expected {problem.expected}"
         yield code, severity, text, f"Set {name} to {problem.expected}."
     elif row.kind == "hcas":
-        yield from _wider_than_meant(name, value, one)
+        yield from _wider_than_meant(name, value, reading)
 
 
 def _as_felt(severity: str, row: Variable, run: Run) -> Severity:
@@ -228,12 +221,12 @@ def _as_felt(severity: str, row: Variable, run: Run) -> Severity:
     return Severity.WARN if backend not in (None, run.job.backend) else Severity(severity)
 
 
-def _wider_than_meant(name: str, value: str, one: Facts) -> Iterator[Words]:
+def _wider_than_meant(name: str, value: str, reading: Facts) -> Iterator[Words]:
     """mlx5_1 is the beginning of mlx5_10, too."""
     if "=" in value:
         return
     wanted = [word.partition(":")[0] for word in value.removeprefix("^").split(",")]
-    longer = [(hca, word) for hca in one["hcas"] for word in wanted if hca not in wanted and hca.startswith(word)]
+    longer = [(hca, word) for hca in reading["hcas"] for word in wanted if hca not in wanted and hca.startswith(word)]
     wider = [hca for hca, word in longer if word[-1:].isdigit() and hca[len(word) :].isdigit()]
     if wider:
         text = f"{name} is {value!r}, which also takes {', '.join(wider)}; expected whole names after an ="
@@ -241,8 +234,8 @@ def _wider_than_meant(name: str, value: str, one: Facts) -> Iterator[Words]:
         yield WRONG_GRAMMAR, Severity.WARN, text, f"Write {name}='{exact}'."
 
 
-def _left_over(name: str, value: str, row: Variable, one: Facts) -> Iterator[Words]:
+def _left_over(name: str, value: str, row: Variable, reading: Facts) -> Iterator[Words]:
     severity = row.leftover_severity(value)
-    if severity and not (name == "NCCL_IB_DISABLE" and not one["hcas"]):
+    if severity and not (name == "NCCL_IB_DISABLE" and not reading["hcas"]):
         text = f"{name}={value} is a setting for debugging, expected none: {row.note}"
         yield LEFTOVER, Severity(severity), text, None

@@ -60,7 +60,7 @@ def find(name: str) -> Variable | None:
     rows = table()
     words = name.split("_")
     beginnings = ("_".join([*words[:end], "*"]) for end in range(len(words), 0, -1))
-    return rows.get(name) or next((rows[one] for one in beginnings if one in rows), None)
+    return rows.get(name) or next((rows[beginning] for beginning in beginnings if beginning in rows), None)
 
 
 def is_ours(name: str) -> bool:

@@ -27,11 +27,12 @@ from preflight.check import (
     Scope,
     Skip,
     Vote,
+    grouped,
     option,
     ranges,
     vote,
 )
-from preflight.checks.gpu.compute.workload_facts import Facts, Wrong
+from preflight.checks.gpu.compute.workload_facts import Facts, WrongResult
 from preflight.checks.gpu.shared.cards import INVENTORY, cards
 
 PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, reads=("gpu.inventory",))
@@ -111,53 +112,54 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _found(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    for rank, one in facts.items():
-        if one["error"]:
-            text = f"{one['error']}; expected a result"
-            yield DEVICE_ERROR.fail(text, uuid=one["uuid"], **run.job.where(rank))
+    for rank, measured in facts.items():
+        if measured["error"]:
+            text = f"{measured['error']}; expected a result"
+            yield DEVICE_ERROR.fail(text, uuid=measured["uuid"], **run.job.where(rank))
     yield from _wrong(facts, run)
     yield from _unstable(facts, run)
-    sound = {rank: one for rank, one in facts.items() if not one["error"] and not one["wrong"] and not _unlike(one)}
-    for alike in _by(sound, lambda rank, one: _bits_kind(rank, one, run)):
+    sound = {
+        rank: measured
+        for rank, measured in facts.items()
+        if not measured["error"] and not measured["wrong"] and not _unlike(measured)
+    }
+    for alike in _by(sound, lambda rank, measured: _bits_kind(rank, measured, run)):
         yield from _other_bits(alike, run)
-    for alike in _by(sound, lambda _, one: _kind(one)):
+    for alike in _by(sound, lambda _, measured: _kind(measured)):
         yield from _slow(alike, run)
 
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
-    kinds = _by(facts, lambda _, one: _kind(one))
+    kinds = _by(facts, lambda _, measured: _kind(measured))
     most = max(kinds, key=len)
-    one = next(iter(most.values()))
+    typical = next(iter(most.values()))
     told = [_figures("GEMM", ("bf16", "fp32"), "TFLOP/s", most)]
     told += [_figures("copy", ("device", "H2D", "D2H", "P2P"), "GB/s", most)]
     told += [f"and {ranges.count(len(kinds) - 1, 'other kind')} of device"] if len(kinds) > 1 else []
     told += dict.fromkeys(f"not measured: {why}" for each in facts.values() for why in each["not_measured"][:1])
-    return f"{len(most):,} x {one['kind']['name']}: {'; '.join(filter(None, told))}"
+    return f"{len(most):,} x {typical['kind']['name']}: {'; '.join(filter(None, told))}"
 
 
 def _by(facts: Mapping[int, Facts], key: Callable[[int, Facts], str]) -> list[dict[int, Facts]]:
-    groups: dict[str, dict[int, Facts]] = {}
-    for rank, one in facts.items():
-        groups.setdefault(key(rank, one), {})[rank] = one
-    return [*groups.values()]
+    return [dict(alike) for alike in grouped(facts.items(), lambda pair: key(*pair)).values()]
 
 
-def _kind(one: Facts) -> str:
-    return json.dumps(one["kind"])
+def _kind(measured: Facts) -> str:
+    return json.dumps(measured["kind"])
 
 
-def _bits_kind(rank: int, one: Facts, run: Run) -> str:
+def _bits_kind(rank: int, measured: Facts, run: Run) -> str:
     """A CPU's libraries also look at caches and cores, which a virtual machine or container may show otherwise."""
-    return _kind(one) + (run.job.node_of(rank).node if one["kind"]["type"] == "cpu" else "")
+    return _kind(measured) + (run.job.node_of(rank).node if measured["kind"]["type"] == "cpu" else "")
 
 
 # Wrong results
 
 
 def _wrong(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    by_what: dict[str, dict[int, Wrong]] = {}
-    for rank, one in facts.items():
-        for wrong in one["wrong"]:
+    by_what: dict[str, dict[int, WrongResult]] = {}
+    for rank, measured in facts.items():
+        for wrong in measured["wrong"]:
             by_what.setdefault(wrong["what"], {})[rank] = wrong
     for what, of_rank in by_what.items():
         code = WRONG_PRODUCT if what.endswith("GEMM") else WRONG_COPY
@@ -172,7 +174,7 @@ def _wrong(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield code.fail(text, noticed_by=tuple(of_rank), evidence=first)
 
 
-def _told(wrong: Wrong) -> str:
+def _told(wrong: WrongResult) -> str:
     values = (wrong["got"], wrong["expected"])
     got, expected = (value if isinstance(value, str) else f"{value:,.0f}" for value in values)
     first = f"the first at {wrong['index']:,}: {got}, expected {expected}"
@@ -184,13 +186,13 @@ def _is_most(ranks: Iterable[int], facts: Mapping[int, Facts]) -> bool:
     return len(facts) > 1 and 2 * len([*ranks]) > len(facts)
 
 
-def _unlike(one: Facts) -> list[str]:
-    return [name for name, repeats in one["repeats"].items() if repeats["unlike"]]
+def _unlike(measured: Facts) -> list[str]:
+    return [name for name, repeats in measured["repeats"].items() if repeats["unlike"]]
 
 
 def _unstable(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """A library whose kernels add in no fixed order differs from itself on most devices, and is not wrong."""
-    unlike = {rank: names for rank, one in facts.items() if (names := _unlike(one))}
+    unlike = {rank: names for rank, measured in facts.items() if (names := _unlike(measured))}
     if _is_most(unlike, facts):
         share = f"{len(unlike):,} of {ranges.count(len(facts), 'rank')}"
         text = f"the same product has other bits each time on {share}, expected the same"
@@ -205,8 +207,9 @@ def _unstable(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _other_bits(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    for name in dict.fromkeys(name for one in alike.values() for name in one["repeats"]):
-        votes = vote((rank, one["repeats"][name]["digest"]) for rank, one in alike.items() if name in one["repeats"])
+    repeats = {rank: measured["repeats"] for rank, measured in alike.items()}
+    for name in dict.fromkeys(name for of_rank in repeats.values() for name in of_rank):
+        votes = vote((rank, of_rank[name]["digest"]) for rank, of_rank in repeats.items() if name in of_rank)
         if votes.unanimous:
             continue
         if not votes.decided:
@@ -229,8 +232,8 @@ def _has_loner(votes: Vote[str]) -> bool:
 def _slow(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if next(iter(alike.values()))["kind"]["type"] == "cpu":
         return
-    for name in dict.fromkeys(name for one in alike.values() for name in one["speeds"]):
-        speeds = {rank: one["speeds"][name] for rank, one in alike.items() if name in one["speeds"]}
+    for name in dict.fromkeys(name for measured in alike.values() for name in measured["speeds"]):
+        speeds = {rank: measured["speeds"][name] for rank, measured in alike.items() if name in measured["speeds"]}
         outside = not _is_inside(name)
         share = run[MIN_SHARE_OUTSIDE if outside else MIN_SHARE]
         for rank, least, median in _odd_ones(speeds, share):
@@ -263,8 +266,8 @@ def _figures(what: str, names: Iterable[str], unit: str, facts: Mapping[int, Fac
     """ "GEMM bf16 640-655, fp32 49.5-51 TFLOP/s" """
     told = []
     for name in names:
-        start = f"{name} {what}"
-        if speeds := [v for one in facts.values() for own, v in one["speeds"].items() if own.startswith(start)]:
+        known = [pair for measured in facts.values() for pair in measured["speeds"].items()]
+        if speeds := [speed for own, speed in known if own.startswith(f"{name} {what}")]:
             least, most = _number(min(speeds)), _number(max(speeds))
             told.append(f"{name} {least if least == most else f'{least}-{most}'}")
     return f"{what} {', '.join(told)} {unit}" if told else ""

@@ -14,7 +14,7 @@ import statistics
 import torch
 
 from preflight.checks.gpu.compute.timing import seconds_of
-from preflight.checks.gpu.compute.workload_facts import Facts, Repeats, Wrong
+from preflight.checks.gpu.compute.workload_facts import Facts, Repeats, WrongResult
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
@@ -64,7 +64,7 @@ def made_up(rows: int, dtype: torch.dtype, device: torch.device, seed: int) -> t
     return whole.to(dtype) / 2**23
 
 
-def first_wrong(what: str, got: torch.Tensor, expected: torch.Tensor, peer: str | None = None) -> Wrong | None:
+def first_wrong(what: str, got: torch.Tensor, expected: torch.Tensor, peer: str | None = None) -> WrongResult | None:
     """Both of one shape and type, on one device."""
     differ = (got != expected).flatten()
     elements = int(differ.sum())

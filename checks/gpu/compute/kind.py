@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import torch
 
-from preflight.checks.gpu.compute.workload_facts import Kind
-from preflight.checks.gpu.shared import files
+from preflight.checks.gpu.compute.workload_facts import DeviceKind
+from preflight.sdk import files
 
 SETTINGS = (
     "ATEN_CPU_CAPABILITY", "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY",
@@ -20,7 +20,7 @@ SETTINGS = (
 """Variables that make torch or its libraries choose other arithmetic."""
 
 
-def kind_of(device: torch.device, environ: Mapping[str, str]) -> Kind:
+def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:
     settings = [f"{name}={environ[name]}" for name in SETTINGS if name in environ]
     if device.type == "cpu":
         return _kind_of_cpu(settings)
@@ -38,8 +38,7 @@ def kind_of(device: torch.device, environ: Mapping[str, str]) -> Kind:
     }
 
 
-def unknown(device: torch.device) -> Kind:
-    """Of a device that does not say."""
+def unknown(device: torch.device) -> DeviceKind:
     return {"type": device.type, "name": "unknown", "capability": "", "units": 0, "driver": None,
             "torch": str(torch.__version__), "cuda": None, "blas": None, "settings": []}  # fmt: skip
 
@@ -52,9 +51,9 @@ def uuid_of(device: torch.device) -> str | None:
     return f"{'MIG' if ' MIG ' in torch.cuda.get_device_properties(device).name else 'GPU'}-{uuid}"
 
 
-def _kind_of_cpu(settings: list[str]) -> Kind:
+def _kind_of_cpu(settings: list[str]) -> DeviceKind:
     """The flags, since a virtual machine may hide some of its CPU's, and libraries then choose other code."""
-    lines = re.findall(r"^(model name|flags|Features)\s*: (.+)$", files.text("/proc/cpuinfo"), re.MULTILINE)
+    lines = re.findall(r"^(model name|flags|Features)\s*: (.+)$", files.read("/proc/cpuinfo"), re.MULTILINE)
     told: dict[str, str] = dict(lines)
     flags = hashlib.sha256((told.get("flags") or told.get("Features", "")).encode()).hexdigest()[:8]
     name = told.get("model name", platform.machine())
@@ -64,12 +63,12 @@ def _kind_of_cpu(settings: list[str]) -> Kind:
 
 def _driver() -> str | None:
     """NVIDIA's or AMD's kernel module."""
-    return (files.text("/sys/module/nvidia/version") or files.text("/sys/module/amdgpu/version")).strip() or None
+    return files.read("/sys/module/nvidia/version") or files.read("/sys/module/amdgpu/version") or None
 
 
 def _cublas() -> str | None:
     """ "12.4.5": torch does not tell; the library that it has loaded does. None where that is another one."""
-    loaded = re.search(r"/\S*/libcublas\.so\S*", files.text("/proc/self/maps"))
+    loaded = re.search(r"/\S*/libcublas\.so\S*", files.read("/proc/self/maps"))
     if not loaded:
         return None
     value, parts = ctypes.c_int(), []

@@ -20,8 +20,6 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much work it is."""
-
     rows: dict[str, int]
     """Of square matrices; a power of two, and at least 8 (see gemm.py)."""
     copied: int
@@ -40,7 +38,6 @@ CPU = Sizes({"bf16": 256, "fp32": 256}, 8 * MIB, 4 * MIB, 0.002, 0)
 
 
 def nothing_yet(device: torch.device) -> Facts:
-    """Facts to be filled by `steps`."""
     return {"kind": unknown(device), "uuid": None, "speeds": {}, "wrong": [], "repeats": {}, "not_measured": [],
             "error": None}  # fmt: skip
 

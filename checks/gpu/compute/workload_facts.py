@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 
-class Kind(TypedDict):
+class DeviceKind(TypedDict):
     """All that decides which bits a sum rounds to. Devices of equal kind owe each other equal bits and speeds."""
 
     type: str
@@ -21,7 +21,7 @@ class Kind(TypedDict):
     """Variables that choose other arithmetic: "NVIDIA_TF32_OVERRIDE=1"."""
 
 
-class Wrong(TypedDict):
+class WrongResult(TypedDict):
     """A product or a copy that is not what it must be."""
 
     what: str
@@ -50,12 +50,12 @@ class Repeats(TypedDict):
 
 
 class Facts(TypedDict):
-    kind: Kind
+    kind: DeviceKind
     uuid: str | None
     """As NVML writes it; None on a CPU."""
     speeds: dict[str, float]
     """TFLOP/s of GEMMs, and GB/s (10^9 bytes) of copies."""
-    wrong: list[Wrong]
+    wrong: list[WrongResult]
     repeats: dict[str, Repeats]
     not_measured: list[str]
     """What, and why."""

@@ -11,10 +11,10 @@ from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option, ranges, words
 from preflight.checks.gpu.health import settings
-from preflight.checks.gpu.health.settings import Setting
+from preflight.checks.gpu.health.settings import GpuSetting
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, processes
 from preflight.checks.gpu.shared.cards import Card, looked_at
-from preflight.checks.gpu.shared.nvml_survey import Look
+from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.processes import Holder
 from preflight.checks.gpu.shared.readings import Health
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
@@ -67,15 +67,20 @@ POWER_LIMIT = Code(
 BAR1 = Code("A GPU's BAR1 differs from its siblings'.", fix="Compare Above 4G Decoding and Resizable BAR in the BIOS.")
 
 SETTINGS = (
-    Setting(PERSISTENCE, "persistence mode", settings.persistence, settings.on_where_ecc_is),
-    Setting(ECC_MODE, "the ECC mode", settings.ecc, settings.ecc_that_turns),
-    Setting(BAR1, "the size of BAR1", settings.bar1),
-    Setting(POWER_LIMIT, "the power limit", settings.power_limit, settings.power_default),
-    Setting(CLOCK, "the highest SM clock", settings.clock("sm_max")),
-    Setting(CLOCK, "the highest memory clock", settings.clock("memory_max")),
-    Setting(CLOCK, "the memory clock in P0", settings.memory_clock),
-    Setting(CLOCK, "the SM application clock", settings.clock("sm_application"),
-            settings.clock("sm_application_default")),
+    # Servers' GPUs keep the driver loaded; a desktop's screen does so by itself.
+    GpuSetting(PERSISTENCE, "persistence mode", lambda health: settings.switch(health["persistence"]),
+               lambda health: "on" if health["ecc"] else None),
+    GpuSetting(ECC_MODE, "the ECC mode", settings.ecc, settings.ecc_that_turns),
+    GpuSetting(BAR1, "the size of BAR1", lambda health: settings.mib(health["bar1"])),
+    GpuSetting(POWER_LIMIT, "the power limit", lambda health: settings.watts(health["power_limit_mw"]),
+               lambda health: settings.watts(health["power_default_mw"])),
+    GpuSetting(CLOCK, "the highest SM clock", lambda health: settings.mhz(health["clocks"]["sm_max"])),
+    GpuSetting(CLOCK, "the highest memory clock", lambda health: settings.mhz(health["clocks"]["memory_max"])),
+    # Out of power saving memory runs at one speed.
+    GpuSetting(CLOCK, "the memory clock in P0",
+               lambda health: settings.mhz(health["clocks"]["memory"]) if health["pstate"] == 0 else None),
+    GpuSetting(CLOCK, "the SM application clock", lambda health: settings.mhz(health["clocks"]["sm_application"]),
+               lambda health: settings.mhz(health["clocks"]["sm_application_default"])),
 )  # fmt: skip
 
 MOST_ROWS = 512
@@ -112,7 +117,7 @@ Told = tuple[Callable[..., Finding], str]
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     """Health by UUID."""
     holders: dict[str, Holder]
     """By pid: the processes of all GPUs."""
@@ -121,7 +126,7 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     look = nvml_survey.session().look(ctx, "health")
     ctx.doing("looking who uses the GPUs")
-    listed = (process["pid"] for one in look["gpus"].values() for process in one["processes"] or ())
+    listed = (process["pid"] for health in look["gpus"].values() for process in health["processes"] or ())
     facts: Facts = {"look": look, "holders": processes.holders(listed)}
     return nvml_survey.complete(ctx, facts)
 
@@ -130,9 +135,9 @@ def measure(ctx: Context) -> Facts:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from nvml_errors.findings("gpu.health", facts, run)
     looked = looked_at(facts, run)
-    for card, one in looked:
+    for card, health in looked:
         for judged in (_errors, _flood, _recovery, _inforom, _slow):
-            for say, text in judged(one):
+            for say, text in judged(health):
                 yield say(text, evidence=card.evidence, **card.where)
     for setting in SETTINGS:
         yield from settings.unlike(setting, looked)
@@ -140,57 +145,58 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    looked = [one for _, one in looked_at(facts, run)]
-    degrees = [one["temperature"] for one in looked if one["temperature"] is not None]
-    unlisted = sum(one["processes"] is None for one in looked)
+    looked = [health for _, health in looked_at(facts, run)]
+    degrees = [health["temperature"] for health in looked if health["temperature"] is not None]
+    unlisted = sum(health["processes"] is None for health in looked)
     parts = [ranges.count(len(looked), "GPU")]
     parts += [f"{min(degrees)} to {max(degrees)} °C"] if degrees else []
     parts += [f"processes cannot be listed on {unlisted}"] if unlisted else []
     return ", ".join(parts)
 
 
-def _uncorrected(one: Health) -> int:
+def _uncorrected(health: Health) -> int:
     """Since the driver was loaded."""
-    sram = one["sram"]["volatile_uncorrected"] if one["sram"] else 0
-    return max(one["ecc_errors"]["volatile_uncorrected"] or 0, sram)
+    sram = health["sram"]["volatile_uncorrected"] if health["sram"] else 0
+    return max(health["ecc_errors"]["volatile_uncorrected"] or 0, sram)
 
 
-def _repair(one: Health) -> str:
+def _repair(health: Health) -> str:
     """What waits for a reset."""
-    if one["remapped"] and one["remapped"]["pending"]:
+    if health["remapped"] and health["remapped"]["pending"]:
         return "memory rows wait to be remapped at the next reset"
-    return "memory pages wait to be retired at the next reset" if (one["retired"] or {}).get("pending") else ""
+    return "memory pages wait to be retired at the next reset" if (health["retired"] or {}).get("pending") else ""
 
 
-def _errors(one: Health) -> Iterator[Told]:
+def _errors(health: Health) -> Iterator[Told]:
     """The worst alone: errors, what they lead to and what waits for a reset are one event. A row that waits is out of
     use meanwhile (NVIDIA: new work may start), so that alone is a risk."""
-    count, repair, remapped = _uncorrected(one), _repair(one), one["remapped"] or {}
+    count, repair, remapped = _uncorrected(health), _repair(health), health["remapped"] or {}
     had = f"{ranges.count(count, 'uncorrectable memory error')} since the driver was loaded"
     if remapped.get("failed"):
         yield REMAPPED.fail, f"a memory row could not be remapped, expected spare rows to be left; {had}"
-    elif one["sram"] and one["sram"]["threshold_exceeded"]:
-        lived = ranges.count(one["sram"]["aggregate_uncorrected"], "uncorrectable error")
+    elif health["sram"] and health["sram"]["threshold_exceeded"]:
+        lived = ranges.count(health["sram"]["aggregate_uncorrected"], "uncorrectable error")
         yield SRAM.fail, f"the SRAM has exceeded the threshold of its errors ({lived}), expected to stay below it"
     elif count:
         yield UNCORRECTED.fail, f"{had}, expected none{f'; {repair}' if repair else ''}"
     else:
-        yield from _signs(one, repair)
+        yield from _signs(health, repair)
 
 
-def _signs(one: Health, repair: str) -> Iterator[Told]:
+def _signs(health: Health, repair: str) -> Iterator[Told]:
     """Of memory that grows old, but serves."""
-    rows, pages = (one["remapped"] or {}).get("uncorrected", 0), one["retired"] or {}
+    rows, pages = (health["remapped"] or {}).get("uncorrected", 0), health["retired"] or {}
     double = pages.get("double_bit") or 0
     retired = double + (pages.get("single_bit") or 0)
-    lived, sram = one["ecc_errors"]["aggregate_uncorrected"] or 0, (one["sram"] or {}).get("aggregate_uncorrected", 0)
+    lived = health["ecc_errors"]["aggregate_uncorrected"] or 0
+    sram = (health["sram"] or {}).get("aggregate_uncorrected", 0)
     if rows >= MOST_ROWS:
         yield REMAPPED.warn, f"{ranges.count(rows, 'memory row')} are remapped, expected fewer than {MOST_ROWS}"
     elif retired >= MOST_PAGES or double > MANY_DOUBLE:
         most = f"fewer than {MOST_PAGES}, and at most {MANY_DOUBLE} of them"
         yield RETIRED.warn, f"{retired} memory pages are retired, {double} after double-bit errors; expected {most}"
-    elif repair and one["recovery_action"] not in BY_RESET:
-        code = REMAPPED if one["remapped"] else RETIRED
+    elif repair and health["recovery_action"] not in BY_RESET:
+        code = REMAPPED if health["remapped"] else RETIRED
         yield partial(code.warn, fix=RESET), f"{repair}, expected none"
     elif sram > MANY_SRAM:
         yield SRAM.warn, f"{sram} uncorrectable SRAM errors in the GPU's life, expected at most {MANY_SRAM}"
@@ -200,45 +206,45 @@ def _signs(one: Health, repair: str) -> Iterator[Told]:
         yield partial(UNCORRECTED.info, fix="Watch nvidia-smi -q -d ECC -i {gpu}."), text
 
 
-def _flood(one: Health) -> Iterator[Told]:
-    errors = one["ecc_errors"]
+def _flood(health: Health) -> Iterator[Told]:
+    errors = health["ecc_errors"]
     count = max(errors["volatile_corrected"] or 0, errors["aggregate_corrected"] or 0)
     if count > MANY_CORRECTED:
         yield CORRECTED.warn, f"{count:,} corrected memory errors, expected at most {MANY_CORRECTED:,}"
 
 
-def _recovery(one: Health) -> Iterator[Told]:
+def _recovery(health: Health) -> Iterator[Told]:
     """A reset is told by the errors that it is for."""
-    action = one["recovery_action"] or 0
-    if action and not (action in BY_RESET and _uncorrected(one)):
+    action = health["recovery_action"] or 0
+    if action and not (action in BY_RESET and _uncorrected(health)):
         wanted, fix = ACTIONS.get(action, (f"recovery action {action}", RESET))
-        why = f": {repair}" if (repair := _repair(one)) else ""
+        why = f": {repair}" if (repair := _repair(health)) else ""
         yield partial(RECOVERY.fail, fix=fix), f"the driver asks for {wanted}, expected none{why}"
 
 
-def _inforom(one: Health) -> Iterator[Told]:
-    if one["inforom_valid"] is False:
+def _inforom(health: Health) -> Iterator[Told]:
+    if health["inforom_valid"] is False:
         yield INFOROM.warn, "the InfoROM is corrupt, expected a valid checksum"
 
 
-def _slow(one: Health) -> Iterator[Told]:
+def _slow(health: Health) -> Iterator[Told]:
     """Heat tells of its own slowdown too."""
-    reasons, heat = one["throttle"] or 0, _heat(one)
+    reasons, heat = health["throttle"] or 0, _heat(health)
     if heat or reasons & (HW_THERMAL | BRAKE):
         reasons &= ~HW_SLOWDOWN  # which of them it is, is said more precisely
     if heat:
         reasons &= ~(HW_THERMAL | SW_THERMAL)
         yield HOT.warn, heat
     if slowed := [name for bit, name in SLOWED.items() if reasons & bit]:
-        clock = one["clocks"]["sm"]
-        at = f" (SM clock {clock} of {one['clocks']['sm_max']} MHz)" if clock is not None else ""
+        clock = health["clocks"]["sm"]
+        at = f" (SM clock {clock} of {health['clocks']['sm_max']} MHz)" if clock is not None else ""
         yield THROTTLED.warn, f"the clocks are throttled: {' and '.join(slowed)}{at}, expected no such reason"
 
 
-def _heat(one: Health) -> str:
+def _heat(health: Health) -> str:
     """By the card's own limits. Newer ones tell the degrees that are left, and their limits no more."""
-    now, margin, limits = one["temperature"], one["temperature_margin"], one["temperature_limits"]
-    memory, memory_most = one["memory_temperature"], limits["memory_max"]
+    now, margin, limits = health["temperature"], health["temperature_margin"], health["temperature_limits"]
+    memory, memory_most = health["memory_temperature"], limits["memory_max"]
     most = min([limit for limit in (limits["gpu_max"], limits["slowdown"]) if limit], default=None)
     if margin is not None and margin <= 0:
         return f"the GPU is at {now} °C with {margin} degrees left to its limit, expected more than 0"
@@ -251,8 +257,8 @@ def _heat(one: Health) -> str:
 
 def _in_use(looked: list[tuple[Card, Health]], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     known: dict[str, dict[str, Holder]] = {}
-    for rank, one in facts.items():
-        known.setdefault(run.job.node_of(rank).node, {}).update(one["holders"])
+    for rank, measured in facts.items():
+        known.setdefault(run.job.node_of(rank).node, {}).update(measured["holders"])
     for card, health in looked:
         held = {process["pid"]: process["memory"] for process in health["processes"] or ()}
         others = {pid: holder for pid in held if not (holder := known[card.node][str(pid)])["ours"]}
@@ -266,12 +272,12 @@ def _in_use(looked: list[tuple[Card, Health]], facts: Mapping[int, Facts], run: 
             yield from _memory_used(card, health, sum(memory or 0 for memory in held.values()), run[MAX_USED_MIB])
 
 
-def _memory_used(card: Card, one: Health, held: int, most_mib: int) -> Iterator[Finding]:
+def _memory_used(card: Card, health: Health, held: int, most_mib: int) -> Iterator[Finding]:
     """`held` are the bytes of the processes that are listed."""
-    used, total = (one["memory_used"] or 0) - held, one["memory_total"] or 0
-    most_mib *= 1 if one["memory_reserved"] is not None else 2
+    used, total = (health["memory_used"] or 0) - held, health["memory_total"] or 0
+    most_mib *= 1 if health["memory_reserved"] is not None else 2
     if used > most_mib * 2**20:
-        why = "processes cannot be listed here" if one["processes"] is None else "no process is listed that holds it"
+        why = "processes cannot be listed here" if health["processes"] is None else "no process is listed that holds it"
         text = f"{used / GIB:.1f} of {total / GIB:.1f} GiB are in use, and {why}; expected at most {most_mib:,} MiB"
         say = MEMORY_USED.info if card.numa else MEMORY_USED.warn
         yield say(f"{text} (or files: the kernel keeps some there)" if card.numa else text, **card.where)

@@ -13,7 +13,7 @@ Read = Callable[[Health], str | None]
 
 
 @dataclass(frozen=True)
-class Setting:
+class GpuSetting:
     """One thing in which the GPUs of a model should be alike."""
 
     code: Code
@@ -23,9 +23,10 @@ class Setting:
     """The GPU's own, or what it should be anyway; whoever has it is not the odd one."""
 
 
-def unlike(setting: Setting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
+def unlike(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
     """Unlike its siblings is a warning; all alike, but not as they are by default, is worth knowing."""
-    known = [(card, value, setting.default(one)) for card, one in looked if (value := setting.value(one)) is not None]
+    read = [(card, setting.value(health), setting.default(health)) for card, health in looked]
+    known = [(card, value, default) for card, value, default in read if value is not None]
     found = compare_cards(((card, value) for card, value, _ in known), alike=lambda card: card.make)
     sound = {(card.node, card.uuid) for card, value, default in known if value == default} if found.odd else set()
     for odd in found.odd:
@@ -45,54 +46,27 @@ def unlike(setting: Setting, looked: Sequence[tuple[Card, Health]]) -> Iterator[
         yield setting.code.info(text)
 
 
-def persistence(one: Health) -> str | None:
-    return _switch(one["persistence"])
+def ecc(health: Health) -> str | None:
+    now = ecc_that_turns(health)
+    return f"{now} ({switch(health['ecc_pending'])} after the next reset)" if now else switch(health["ecc"])
 
 
-def on_where_ecc_is(one: Health) -> str | None:
-    """Servers' GPUs keep the driver loaded; a desktop's screen does so by itself."""
-    return "on" if one["ecc"] else None
-
-
-def ecc(one: Health) -> str | None:
-    now = ecc_that_turns(one)
-    return f"{now} ({_switch(one['ecc_pending'])} after the next reset)" if now else _switch(one["ecc"])
-
-
-def ecc_that_turns(one: Health) -> str | None:
+def ecc_that_turns(health: Health) -> str | None:
     """The mode, where it is about to change."""
-    return _switch(one["ecc"]) if one["ecc_pending"] not in (None, one["ecc"]) else None
+    return switch(health["ecc"]) if health["ecc_pending"] not in (None, health["ecc"]) else None
 
 
-def _switch(value: bool | None) -> str | None:
+def switch(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
 
 
-def bar1(one: Health) -> str | None:
-    return f"{one['bar1'] >> 20:,} MiB" if one["bar1"] is not None else None
-
-
-def power_limit(one: Health) -> str | None:
-    return _watts(one["power_limit_mw"])
-
-
-def power_default(one: Health) -> str | None:
-    return _watts(one["power_default_mw"])
-
-
-def _watts(milliwatts: int | None) -> str | None:
+def watts(milliwatts: int | None) -> str | None:
     return f"{milliwatts / 1000:.0f} W" if milliwatts is not None else None
 
 
-def clock(name: str) -> Read:
-    """One of the clocks that are set, not of those that run."""
-    return lambda one: _mhz(one["clocks"][name])
+def mib(size: int | None) -> str | None:
+    return f"{size >> 20:,} MiB" if size is not None else None
 
 
-def memory_clock(one: Health) -> str | None:
-    """Out of power saving memory runs at one speed."""
-    return _mhz(one["clocks"]["memory"]) if one["pstate"] == 0 else None
-
-
-def _mhz(value: int | None) -> str | None:
+def mhz(value: int | None) -> str | None:
     return f"{value:,} MHz" if value is not None else None

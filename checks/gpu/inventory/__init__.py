@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, option, ranges, vote
 from preflight.checks.gpu.inventory.visible import chosen
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, compare_cards, device_of, looked_at
-from preflight.checks.gpu.shared.nvml_survey import PERMISSION, Look, Seen
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, compare_cards, device_of, looked_at
+from preflight.checks.gpu.shared.nvml_survey import PERMISSION, GpuLook, SeenGpus
 from preflight.checks.gpu.shared.unused_gpus import SILENT, milder_elsewhere, silent
 
 PARTS = (nvml_errors,)
@@ -66,8 +66,8 @@ PROHIBITED, ONE_PROCESS = 2, 3
 
 
 class Facts(TypedDict):
-    seen: Seen
-    look: Look
+    seen: SeenGpus
+    look: GpuLook
     """Identities by UUID, of the GPUs that this rank looks at."""
     visible: list[str]
     """UUIDs that CUDA shows this rank, in CUDA's order; MIG instances have UUIDs of their own."""
@@ -89,7 +89,7 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     session = nvml_survey.session()
     wanted = ctx.environ.get("CUDA_VISIBLE_DEVICES")
-    look: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
+    look: GpuLook = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
     try:
         seen = session.seen(ctx)
         look = session.look(ctx, "identity") if seen["system"] else look
@@ -125,8 +125,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _models(everyone.values())
     yield from _unlike(known)
     yield from _free_memory(known, run)
-    for rank, one in facts.items():
-        yield from _of_rank(rank, one, run)
+    for rank, measured in facts.items():
+        yield from _of_rank(rank, measured, run)
     if run.job.backend == "nccl":
         yield from _devices(facts, known, run)
 
@@ -137,29 +137,22 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
         return "no NVIDIA GPU"
     models = vote(enumerate(card.name for card in everyone)).ranks_of
     told = ", ".join(f"{len(places)} x {name}" for name, places in models.items())
-    drivers = sorted({system["driver"] or "?" for one in facts.values() if (system := one["seen"]["system"])})
-    nodes = _one_a_node(facts, run).values()
-    there = sum(len(one["seen"]["pci"] if one["confined"] else one["seen"]["gpus"]) for one in nodes)
+    drivers = sorted({system["driver"] or "?" for measured in facts.values() if (system := measured["seen"]["system"])})
+    nodes = by_node(facts, run).values()
+    there = sum(len(node["seen"]["pci"] if node["confined"] else node["seen"]["gpus"]) for node in nodes)
     of = f", the job's, of {there} on its nodes" if there > len(everyone) else ""
     return f"{told}{of}; driver {', '.join(drivers)}"
-
-
-def _one_a_node(facts: Mapping[int, Facts], run: Run) -> dict[str, Facts]:
-    found: dict[str, Facts] = {}
-    for rank, one in facts.items():
-        found.setdefault(run.job.node_of(rank).node, one)
-    return found
 
 
 def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Finding]:
     """GPUs that all ranks of a node see together; a GPU that does not answer is there, and told of otherwise. `told`:
     nodes whose missing GPUs have been named."""
-    of_node: dict[str, set[str]] = {node: set() for node in _one_a_node(facts, run)}
-    for rank, one in facts.items():
-        troubles = [trouble for trouble in one["look"]["troubles"] if trouble["kind"] != PERMISSION]
+    of_node: dict[str, set[str]] = {node: set() for node in by_node(facts, run)}
+    for rank, measured in facts.items():
+        troubles = [trouble for trouble in measured["look"]["troubles"] if trouble["kind"] != PERMISSION]
         unknown = {silent(trouble["gpu"]) for trouble in troubles if trouble["gpu"] is not None}
-        uuids = {handle["uuid"] for handle in one["seen"]["gpus"].values()}
-        known = {silent(int(number)) for number in one["seen"]["gpus"]}
+        uuids = {handle["uuid"] for handle in measured["seen"]["gpus"].values()}
+        known = {silent(int(number)) for number in measured["seen"]["gpus"]}
         of_node[run.job.node_of(rank).node] |= uuids | (unknown - known)
     nodes = list(of_node)
     votes = vote(enumerate(map(len, of_node.values())))
@@ -175,29 +168,29 @@ def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Fi
 
 def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """Only where nothing can have hidden the GPU on purpose."""
-    for node, one in _one_a_node(facts, run).items():
-        if one["confined"] or one["seen"]["system"] is None:
+    for node, measured in by_node(facts, run).items():
+        if measured["confined"] or measured["seen"]["system"] is None:
             continue
-        here = {handle["bus"] for handle in one["seen"]["gpus"].values()}
-        excluded = set(one["seen"]["system"]["excluded"])
-        gone = [bus for bus in one["seen"]["pci"] if bus not in here | excluded]
+        here = {handle["bus"] for handle in measured["seen"]["gpus"].values()}
+        excluded, all_of = set(measured["seen"]["system"]["excluded"]), len(measured["seen"]["pci"])
+        gone = [bus for bus in measured["seen"]["pci"] if bus not in here | excluded]
         for bus in excluded:
             yield EXCLUDED.info(f"the GPU at {bus} is excluded, expected all GPUs to be used", node=node, device=bus)
-        unplaced = _unplaced(one)
+        unplaced = _unplaced(measured)
         if unplaced and len(gone) > unplaced:
             text = f"NVML lists {ranges.count(len(gone) - unplaced, 'GPU')} too few: of those at {', '.join(gone)}"
-            yield MISSING.fail(f"{text}, expected all {len(one['seen']['pci'])}", node=node, fix=_GONE_FIX)
+            yield MISSING.fail(f"{text}, expected all {all_of}", node=node, fix=_GONE_FIX)
         for bus in () if unplaced else gone:
-            driver = one["unbound"].get(bus)
-            text = f"the PCI bus has a GPU at {bus} that NVML does not list, expected all {len(one['seen']['pci'])}"
+            driver = measured["unbound"].get(bus)
+            text = f"the PCI bus has a GPU at {bus} that NVML does not list, expected all {all_of}"
             say = MISSING.info if driver else MISSING.fail  # vfio-pci and the like hold it on purpose
             yield say(f"{text} (its driver is {driver})" if driver else text, node=node, device=bus)
 
 
-def _unplaced(one: Facts) -> int:
+def _unplaced(measured: Facts) -> int:
     """GPUs that NVML lists, and of which nobody knows at which bus id they are."""
-    silent_ones = [t for t in one["look"]["troubles"] if t["gpu"] is not None and t["uuid"] is None]
-    return len(silent_ones) + len([handle for handle in one["seen"]["gpus"].values() if not handle["bus"]])
+    silent_ones = [t for t in measured["look"]["troubles"] if t["gpu"] is not None and t["uuid"] is None]
+    return len(silent_ones) + len([handle for handle in measured["seen"]["gpus"].values() if not handle["bus"]])
 
 
 def _models(everyone: Any) -> Iterator[Finding]:
@@ -210,13 +203,17 @@ def _models(everyone: Any) -> Iterator[Finding]:
 
 def _unlike(known: list[tuple[Card, Any]]) -> Iterator[Finding]:
     """Firmware of boards of one make. ECC takes a sixteenth of some memories, and the driver's reserve some MiB."""
-    vbios = compare_cards(((card, one["vbios"]) for card, one in known if one["vbios"]), alike=lambda card: card.make)
+    vbios = compare_cards(
+        ((card, identity["vbios"]) for card, identity in known if identity["vbios"]), alike=lambda card: card.make
+    )
     for odd in vbios.odd:
         text = f"VBIOS {odd.value}, expected {odd.usual} as on {odd.share}"
         yield VBIOS.warn(text, evidence=odd.card.evidence, **odd.where)
     for tie in vbios.ties:
         yield VBIOS.warn(f"different VBIOS versions: {tie}; expected one on all boards of a make")
-    memory = compare_cards((card, round(one["memory_total"] / GIB)) for card, one in known if one["memory_total"])
+    memory = compare_cards(
+        (card, round(identity["memory_total"] / GIB)) for card, identity in known if identity["memory_total"]
+    )
     for size in memory.odd:
         text = f"{size.value} GiB of memory, expected {size.usual} GiB as on {size.share}"
         say = MEMORY.fail if size.value < FAR_LESS * size.usual else MEMORY.warn
@@ -227,36 +224,36 @@ def _unlike(known: list[tuple[Card, Any]]) -> Iterator[Finding]:
 
 def _free_memory(known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
     least = run[MIN_MEMORY_GIB]
-    for card, one in known:
-        if one["memory_free"] is not None and one["memory_free"] < least * GIB:
-            free, total = one["memory_free"] / GIB, (one["memory_total"] or 0) / GIB
+    for card, identity in known:
+        if identity["memory_free"] is not None and identity["memory_free"] < least * GIB:
+            free, total = identity["memory_free"] / GIB, (identity["memory_total"] or 0) / GIB
             text = f"{free:.1f} GiB of {total:.1f} are free, expected at least {least:g} GiB (min_memory_gib)"
             yield FREE_MEMORY.fail(text, **card.where)
 
 
-def _of_rank(rank: int, one: Facts, run: Run) -> Iterator[Finding]:
-    if one["names_none"] and one["names_none"] != "-1" and one["seen"]["gpus"]:
-        here = ranges.count(len(one["seen"]["gpus"]), "GPU")
-        text = f"CUDA_VISIBLE_DEVICES is {one['wanted']}: {one['names_none']} names none of the {here} here"
+def _of_rank(rank: int, measured: Facts, run: Run) -> Iterator[Finding]:
+    if measured["names_none"] and measured["names_none"] != "-1" and measured["seen"]["gpus"]:
+        here = ranges.count(len(measured["seen"]["gpus"]), "GPU")
+        text = f"CUDA_VISIBLE_DEVICES is {measured['wanted']}: {measured['names_none']} names none of the {here} here"
         yield NOT_VISIBLE.warn(
             f"{text}, expected only GPUs that exist", variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank)
         )
-    unknown = any(trouble["uuid"] is None for trouble in one["look"]["troubles"])
-    if one["torch"] is not None and one["torch"] != len(one["visible"]) and not unknown:
-        text = f"CUDA gives torch {ranges.count(one['torch'], 'GPU')}, expected {len(one['visible'])} by NVML"
+    unknown = any(trouble["uuid"] is None for trouble in measured["look"]["troubles"])
+    if measured["torch"] is not None and measured["torch"] != len(measured["visible"]) and not unknown:
+        text = f"CUDA gives torch {ranges.count(measured['torch'], 'GPU')}, expected {len(measured['visible'])} by NVML"
         yield TORCH_COUNT.fail(text, **run.job.where(rank))
 
 
 def _devices(facts: Mapping[int, Facts], known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
-    by_uuid = {card.uuid: (card, one) for card, one in known}
+    by_uuid = {card.uuid: (card, identity) for card, identity in known}
     holders: dict[str, int] = {}
-    for rank, one in facts.items():
-        device = device_of(one)
-        if (one["seen"]["system"] is None and one["look"]["troubles"]) or (device or "").startswith(SILENT):
+    for rank, measured in facts.items():
+        device = device_of(measured)
+        if (measured["seen"]["system"] is None and measured["look"]["troubles"]) or (device or "").startswith(SILENT):
             continue  # told already
         if device is None:
-            shown = "not set" if one["wanted"] is None else one["wanted"]
-            text = f"local rank {one['local_rank']} has no GPU: {len(one['visible'])} are visible"
+            shown = "not set" if measured["wanted"] is None else measured["wanted"]
+            text = f"local rank {measured['local_rank']} has no GPU: {len(measured['visible'])} are visible"
             text += f" (CUDA_VISIBLE_DEVICES is {shown}), expected one for each rank"
             yield NO_GPU.fail(text, variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank))
             continue
@@ -275,14 +272,14 @@ def _slice(rank: int, device: str, run: Run, **where: Any) -> Finding:
     return MIG.fail(text, **{**where, "uuid": device}, **run.job.where(rank))
 
 
-def _mode(rank: int, card: Card, one: Any, run: Run) -> Iterator[Finding]:
+def _mode(rank: int, card: Card, identity: Any, run: Run) -> Iterator[Finding]:
     """Of the GPU that a rank takes."""
     where = {key: value for key, value in card.where.items() if key != "node"}
-    if one["mig"] and one["mig"]["current"] and run.job.world_size > 1:
-        yield _slice(rank, (one["mig"]["devices"] or [card.uuid])[0], run, **where)
-    if one["compute_mode"] == PROHIBITED:
+    if identity["mig"] and identity["mig"]["current"] and run.job.world_size > 1:
+        yield _slice(rank, (identity["mig"]["devices"] or [card.uuid])[0], run, **where)
+    if identity["compute_mode"] == PROHIBITED:
         text = "the compute mode is PROHIBITED (no process can use it), expected DEFAULT"
         yield EXCLUSIVE.fail(text, **where, **run.job.where(rank))
-    elif one["compute_mode"] == ONE_PROCESS:
+    elif identity["compute_mode"] == ONE_PROCESS:
         text = "the compute mode is EXCLUSIVE_PROCESS (one process can use it), expected DEFAULT"
         yield EXCLUSIVE.info(text, **where, **run.job.where(rank))

@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, vote, words
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, grouped, option, ranges, vote, words
 from preflight.checks.gpu.nvlink import catalog, fabric, imex, nvlink_map
 from preflight.checks.gpu.nvlink.nvlink_map import Short, Wired
-from preflight.checks.gpu.shared import files, nvml_errors, nvml_survey, pci
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, looked_at
-from preflight.checks.gpu.shared.nvml_survey import Look
-from preflight.checks.gpu.shared.readings import Link, NvLink
+from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, looked_at
+from preflight.checks.gpu.shared.nvml_survey import GpuLook
+from preflight.checks.gpu.shared.readings import NvLink, NvLinkPort
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
+from preflight.sdk import files
 
 PARTS = (nvml_errors,)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
@@ -83,7 +84,7 @@ SLOWER = 0.9
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     """NvLink by UUID; of the error counters those that are not zero."""
     counters: list[str]
     """Names of the error counters that the driver gives."""
@@ -96,11 +97,11 @@ class Facts(TypedDict):
 
 def measure(ctx: Context) -> Facts:
     look = _settled(ctx)
-    links = [link for one in look["gpus"].values() for link in one["links"] or ()]
+    links = [link for gpu in look["gpus"].values() for link in gpu["links"] or ()]
     counters = sorted({name for link in links for name in link["errors"]})
     for link in links:
         link["errors"] = {name: count for name, count in link["errors"].items() if count}
-    clusters = {one["fabric"]["cluster"] for one in look["gpus"].values() if one["fabric"]}
+    clusters = {gpu["fabric"]["cluster"] for gpu in look["gpus"].values() if gpu["fabric"]}
     ctx.doing("looking for IMEX")
     service = imex.look(ctx, clusters, nvml_survey.confined(ctx.environ))
     facts: Facts = {
@@ -108,43 +109,45 @@ def measure(ctx: Context) -> Facts:
         "counters": counters,
         "switches": pci.switches(),
         "imex": service,
-        "disabled": "NvLinkDisable: 1" in files.text("/proc/driver/nvidia/params"),
+        "disabled": "NvLinkDisable: 1" in files.read("/proc/driver/nvidia/params"),
     }
-    if unread := [look["numbers"][uuid] for uuid, one in look["gpus"].items() if one["links"] is None]:
+    if unread := [look["numbers"][uuid] for uuid, gpu in look["gpus"].items() if gpu["links"] is None]:
         raise Skip(f"the NVLinks of GPU {ranges.to_text(unread)} cannot be read", facts)
     return nvml_survey.complete(ctx, facts)
 
 
-def _settled(ctx: Context) -> Look:
+def _settled(ctx: Context) -> GpuLook:
     """Links train, and GPUs join their fabric, for some minutes after a node has booted."""
     end = time.monotonic() + min(ctx[TRAINING_S], 0.5 * ctx.deadline_s)
     while True:
         look = nvml_survey.session().look(ctx, "nvlink")
         has_booted = time.clock_gettime(time.CLOCK_BOOTTIME) > BOOTING_S
-        if has_booted or time.monotonic() > end or not any(_may_be_training(one) for one in look["gpus"].values()):
+        if has_booted or time.monotonic() > end or not any(_may_be_training(gpu) for gpu in look["gpus"].values()):
             return look
         ctx.doing("waiting for NVLinks after the boot")
         time.sleep(PAUSE_S)
 
 
-def _may_be_training(one: NvLink) -> bool:
-    links = one["links"] or []
+def _may_be_training(gpu: NvLink) -> bool:
+    links = gpu["links"] or []
     down = [link for link in links if link["active"] is False]
-    return 0 < len(down) < len(links) or bool(one["fabric"] and one["fabric"]["state"] in fabric.STATES)
+    return 0 < len(down) < len(links) or bool(gpu["fabric"] and gpu["fabric"]["state"] in fabric.STATES)
 
 
 @milder_elsewhere
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from nvml_errors.findings("gpu.nvlink", facts, run)
-    off = {run.job.node_of(rank).node for rank, one in facts.items() if one["disabled"] and one["look"]["gpus"]}
+    looked = looked_at(facts, run)
+    disabled = {node for node, measured in by_node(facts, run).items() if measured["disabled"]}
+    off = sorted(disabled & {card.node for card, _ in looked})
     for node in off:
         yield INACTIVE.info("NVLink is turned off by the driver, expected NvLinkDisable: 0", node=node, fix=_OFF_FIX)
-    known = [(card, one) for card, one in looked_at(facts, run) if not card.mig and card.node not in off]
-    fabrics = [(card, one["fabric"]) for card, one in known if one["fabric"]]
+    known = [(card, nvlink) for card, nvlink in looked if not card.mig and card.node not in off]
+    fabrics = [(card, nvlink["fabric"]) for card, nvlink in known if nvlink["fabric"]]
     told = yield from fabric.none_set_up(FABRIC, fabrics)
-    read = [(card, one["links"]) for card, one in known if card.node not in told and one["links"] is not None]
+    read = [(card, nvlink["links"]) for card, nvlink in known if card.node not in told and nvlink["links"] is not None]
     gpus = [nvlink_map.wired(card, links) for card, links in read]
-    short = yield from _missing(gpus, _switches(facts, run))
+    short = yield from _missing(gpus, {node: measured["switches"] for node, measured in by_node(facts, run).items()})
     yield from fabric.not_set_up(FABRIC, fabrics, told, short)
     yield from fabric.unhealthy(FABRIC_HEALTH, fabrics, short)
     yield from fabric.cliques(CLIQUE, DOMAINS, fabrics)
@@ -155,7 +158,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     """ "8 GPUs, 18 links each at 26.6 GB/s, NVSwitch"."""
-    known = [one["links"] or [] for _, one in looked_at(facts, run)]
+    known = [nvlink["links"] or [] for _, nvlink in looked_at(facts, run)]
     active = [[link for link in links if link["active"]] for links in known]
     if not known or not any(active):
         return "no NVLink is up" if any(known) else "the GPUs have no NVLink"
@@ -167,10 +170,6 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     return f"{'; '.join(told)}{at}" + (", NVSwitch" if "switch" in kinds else ", GPU to GPU" if "gpu" in kinds else "")
 
 
-def _switches(facts: Mapping[int, Facts], run: Run) -> dict[str, list[str]]:
-    return {run.job.node_of(rank).node: one["switches"] for rank, one in facts.items()}
-
-
 # Links that are down
 
 
@@ -179,28 +178,23 @@ def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Genera
     found, ties, bridged = nvlink_map.short(gpus)
     for tie in ties:
         fix = "There: nvidia-smi nvlink -s; dmesg | grep -i xid. Reset the GPUs that have fewer: nvidia-smi -r"
-        yield INACTIVE.warn(f"unlike numbers of NVLinks are up: {tie}; expected one number", fix=fix)
+        yield INACTIVE.warn(f"different numbers of NVLinks are up: {tie}; expected one number", fix=fix)
     for tie in bridged:
         yield NO_BRIDGE.info(f"some GPUs have a bridge and some have none, NVLinks: {tie}; expected one number")
-    by_node: dict[str, list[Wired]] = {}
-    for gpu in gpus:
-        by_node.setdefault(gpu.card.node, []).append(gpu)
-    lacking: dict[str, list[Short]] = {}
-    for one in found:
-        lacking.setdefault(one.wired.card.node, []).append(one)
-    for node, of_node in lacking.items():
+    by_node = grouped(gpus, lambda gpu: gpu.card.node)
+    for node, of_node in grouped(found, lambda short: short.wired.card.node).items():
         yield from _of_node(of_node, by_node[node], switches.get(node, []))
     for of_one in by_node.values():
         yield from _no_bridge(of_one)
-    return {one.wired.card for one in found}
+    return {short.wired.card for short in found}
 
 
 def _of_node(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> Iterator[Finding]:
-    single = [one for one in found if not one.whole_node]
-    for one in found:
-        if one.whole_node:
-            text = f"each GPU has {one.wired.up or 'no'} NVLinks up, expected {one.as_on}"
-            yield INACTIVE.warn(text, node=one.wired.card.node, fix=_ALL_FIX)
+    single = [short for short in found if not short.whole_node]
+    for short in found:
+        if short.whole_node:
+            text = f"each GPU has {short.wired.up or 'no'} NVLinks up, expected {short.as_on}"
+            yield INACTIVE.warn(text, node=short.wired.card.node, fix=_ALL_FIX)
     if any(gpu.at_gpus for gpu in gpus):
         yield from _between_gpus(single, gpus)
     else:
@@ -210,41 +204,35 @@ def _of_node(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str
 def _between_gpus(found: Sequence[Short], gpus: Sequence[Wired]) -> Iterator[Finding]:
     hub = nvlink_map.hub(found)
     if hub:
-        others = ranges.to_text(one.wired.card.gpu for one in found if one is not hub)
+        others = ranges.to_text(short.wired.card.gpu for short in found if short is not hub)
         yield _lone(hub, f" to GPUs {others}")
         return
     pairs = nvlink_map.pairs(found, gpus)
     for pair in pairs:
-        one, peer = pair.one, pair.other.card
-        link = one.down[0] if len(one.down) == 1 else None
-        name = f"NVLink {link}" if link is not None else ranges.count(pair.missing, "NVLink")
-        verb = "is" if pair.missing == 1 else "are"
-        text = f"{name} between GPU {one.wired.card.gpu} and GPU {peer.gpu} {verb} down: {one.wired.up} of GPU "
-        text += f"{one.wired.card.gpu} are up, expected {one.as_on}"
-        evidence = {"links": list(one.down), "peer": peer.bus, "peer_uuid": peer.uuid, **one.wired.card.evidence}
-        say = INACTIVE.fail if one.sure else INACTIVE.warn
-        yield say(text, evidence=evidence, link=link, peer_gpu=peer.gpu, **one.wired.card.where)
+        peer = pair.other.card
+        between = f" between GPU {pair.short.wired.card.gpu} and GPU {peer.gpu}"
+        yield _lone(pair.short, between, pair.missing, peer)
     if not pairs:
-        yield from (_lone(one, "") for one in found)
+        yield from (_lone(short, "") for short in found)
 
 
 def _to_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> Iterator[Finding]:
     blamed = nvlink_map.bad_switches(found, gpus, listed)
     for bus, lost in blamed.items():
-        one, node = lost[0], lost[0].wired.card.node
+        short, node = lost[0], lost[0].wired.card.node
         whom = f"{len(lost)} of {ranges.count(len(gpus), 'GPU')}"
         if bus:
-            text = f"{whom} have lost NVLinks to the NVSwitch at {bus}: {one.wired.up} are up, expected {one.as_on}"
+            text = f"{whom} have lost NVLinks to the NVSwitch at {bus}: {short.wired.up} are up, expected {short.as_on}"
             yield SWITCH.fail(text, node=node, device=bus, evidence={"gpus": [each.wired.card.gpu for each in lost]})
         else:
-            text = f"each of {len(lost)} GPUs has {one.wired.up or 'no'} NVLinks up, expected {one.as_on}"
-            yield (INACTIVE.fail if one.sure else INACTIVE.warn)(text, node=node, fix=_ALL_FIX)
-    explained = {one.wired.card for lost in blamed.values() for one in lost}
-    for one in found:
-        to = nvlink_map.lost_to(one.wired, gpus)
-        if one.wired.card not in explained or not to.keys() <= blamed.keys():
-            known = f" to the NVSwitch at {' and '.join(to)}" if sum(to.values()) == one.missing else ""
-            yield _lone(one, known)
+            text = f"each of {len(lost)} GPUs has {short.wired.up or 'no'} NVLinks up, expected {short.as_on}"
+            yield (INACTIVE.fail if short.sure else INACTIVE.warn)(text, node=node, fix=_ALL_FIX)
+    explained = {short.wired.card for lost in blamed.values() for short in lost}
+    for short in found:
+        to = nvlink_map.lost_to(short.wired, gpus)
+        if short.wired.card not in explained or not to.keys() <= blamed.keys():
+            known = f" to the NVSwitch at {' and '.join(to)}" if sum(to.values()) == short.missing else ""
+            yield _lone(short, known)
 
 
 _OFF_FIX = "Nothing, if that is meant; else take NVreg_NvLinkDisable=1 out of /etc/modprobe.d on {node}, and reboot."
@@ -254,20 +242,23 @@ _ALL_FIX = (
 )
 
 
-def _lone(one: Short, to: str) -> Finding:
-    """Of one GPU. `to`: where the links lead, or ""."""
-    link = one.down[0] if len(one.down) == 1 else None
-    name = f"NVLink {link}" if link is not None else ranges.count(one.missing, "NVLink")
-    verb = "is" if one.missing == 1 else "are"
-    text = f"{name}{to} {verb} down: {one.wired.up} are up, expected {one.as_on}"
-    evidence = {"links": list(one.down), **one.wired.card.evidence}
-    say = INACTIVE.fail if one.sure else INACTIVE.warn
-    return say(text, evidence=evidence, link=link, **one.wired.card.where)
+def _lone(short: Short, to: str, missing: int | None = None, peer: Card | None = None) -> Finding:
+    """Of one GPU. `to`: where the links lead, or ""; `peer`: the GPU at their other end; `missing`: to that one."""
+    card, link = short.wired.card, short.down[0] if len(short.down) == 1 else None
+    missing = short.missing if missing is None else missing
+    name = f"NVLink {link}" if link is not None else ranges.count(missing, "NVLink")
+    whose = f" of GPU {card.gpu}" if peer else ""
+    text = f"{name}{to} {'is' if missing == 1 else 'are'} down: {short.wired.up}{whose} are up, expected {short.as_on}"
+    ends = {"peer": peer.bus, "peer_uuid": peer.uuid} if peer else {}
+    evidence = {"links": list(short.down), **ends, **card.evidence}
+    say = INACTIVE.fail if short.sure else INACTIVE.warn
+    return say(text, evidence=evidence, link=link, peer_gpu=peer.gpu if peer else None, **card.where)
 
 
 def _no_bridge(gpus: Sequence[Wired]) -> Iterator[Finding]:
     products = [product for gpu in gpus if (product := catalog.known(gpu.card.name))]
-    if 1 < len(products) == len(gpus) and all(one.bridge for one in products) and not any(gpu.up for gpu in gpus):
+    may_have_bridges = 1 < len(products) == len(gpus) and all(product.bridge for product in products)
+    if may_have_bridges and not any(gpu.up for gpu in gpus):
         text = f"no NVLink is up between {len(gpus)} x {products[0].name}, expected {products[0].links} with bridges"
         yield NO_BRIDGE.info(text, node=gpus[0].card.node)
 
@@ -296,7 +287,7 @@ def _slow(gpus: Sequence[Wired]) -> Iterator[Finding]:
 
 
 def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
-    by_node: dict[str, list[Link]] = {}
+    by_node: dict[str, list[NvLinkPort]] = {}
     for gpu in gpus:
         by_node.setdefault(gpu.card.node, []).extend(link for link in gpu.links if link["active"])
     for gpu in gpus:
@@ -314,19 +305,19 @@ def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
             yield ERRORS.warn(f"{text}the node's other links", link=link_number, evidence=evidence, **gpu.card.where)
 
 
-def _usual(name: str, links: Sequence[Link]) -> float:
+def _usual(name: str, links: Sequence[NvLinkPort]) -> float:
     return statistics.median(link["errors"].get(name, 0) for link in links)
 
 
 def _imex(facts: Mapping[int, Facts], fabrics: fabric.Fabrics, run: Run) -> Iterator[Finding]:
     """NCCL fails at its start where GPUs have a domain and IMEX does not work (its src/mnnvl.cc)."""
-    nodes = {card.node for card, one in fabrics if fabric.is_part(one) and one["cluster"] != fabric.NO_CLUSTER}
-    for rank, one in facts.items():
-        node, lack = run.job.node_of(rank).node, imex.lacks(one["imex"])
+    nodes = {card.node for card, info in fabrics if fabric.is_part(info) and info["cluster"] != fabric.NO_CLUSTER}
+    for rank, measured in facts.items():
+        node, lack = run.job.node_of(rank).node, imex.lacks(measured["imex"])
         if node in nodes and lack:
             nodes.remove(node)
             text = f"{lack}, expected IMEX to work: the GPUs are in an NVLink domain of several nodes"
-            off = one["imex"]["switched_off"]
+            off = measured["imex"]["switched_off"]
             fails = run.job.backend == "nccl" and len(run.job.nodes) > 1  # on one node it is not used
             say = IMEX.fail if fails and not off else IMEX.info
             yield say(f"{text}, but {off}" if off else text, node=node)

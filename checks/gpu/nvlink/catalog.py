@@ -12,8 +12,6 @@ from importlib import resources
 
 @dataclass(frozen=True)
 class Product:
-    """One row."""
-
     name: str
     links: int | None
     """NVLinks that are up on a working card; over bridges these, or none."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
-from preflight.check import Code, Finding, Severity, ranges, vote
+from preflight.check import Code, Finding, Severity, grouped, ranges, vote
 from preflight.checks.gpu.shared.cards import Card
 from preflight.checks.gpu.shared.readings import Fabric
 
@@ -65,7 +65,6 @@ def _ills(fabric: Fabric, links_are_down: bool) -> Iterator[tuple[str, Severity]
 
 
 def _named(cluster: str) -> str:
-    """A cluster's UUID, short."""
     return f"{cluster[:8]}..." if cluster != NO_CLUSTER else "none"
 
 
@@ -75,18 +74,15 @@ Fabrics = Sequence[tuple[Card, Fabric]]
 
 
 def _by_node(fabrics: Fabrics) -> dict[str, list[tuple[Card, Fabric]]]:
-    found: dict[str, list[tuple[Card, Fabric]]] = {}
-    for card, one in fabrics:
-        if one["state"] in (*STATES, COMPLETED):
-            found.setdefault(card.node, []).append((card, one))
-    return found
+    there = ((card, fabric) for card, fabric in fabrics if fabric["state"] in (*STATES, COMPLETED))
+    return grouped(there, lambda pair: pair[0].node)
 
 
 def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[str]]:
     """Returns the nodes on which no GPU has joined: their links need not be looked at."""
     told = set()
     for node, gpus in _by_node(fabrics).items():
-        reasons = {_unset(one) for _, one in gpus}
+        reasons = {_unset(fabric) for _, fabric in gpus}
         if len(gpus) > 1 and "" not in reasons:
             text = f"none of {len(gpus)} GPUs has joined the NVSwitch fabric: {' or '.join(sorted(reasons))}"
             yield code.fail(f"{text}, expected state completed, status success", node=node)
@@ -96,8 +92,8 @@ def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[st
 
 def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -> Iterator[Finding]:
     """A GPU with dead links is told of already: it cannot join."""
-    for card, one in fabrics:
-        reason = _unset(one)
+    for card, fabric in fabrics:
+        reason = _unset(fabric)
         if reason and card.node not in told and card not in short:
             text = f"the GPU has not joined the NVSwitch fabric: {reason}, expected state completed, status success"
             yield code.fail(text, evidence={"bus": card.bus}, **card.where)
@@ -106,14 +102,11 @@ def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -
 def unhealthy(code: Code, fabrics: Fabrics, short: set[Card]) -> Iterator[Finding]:
     """Once a node where all its GPUs say the same."""
     for node, gpus in _by_node(fabrics).items():
-        sick: dict[tuple[str, Severity], list[Card]] = {}
-        for card, one in gpus:
-            if is_part(one):
-                for ill in _ills(one, card in short):
-                    sick.setdefault(ill, []).append(card)
-        for (words, severity), of_cards in sick.items():
-            whole = 1 < len(of_cards) == len(gpus)
-            for card in of_cards[:1] if whole else of_cards:
+        joined = [(card, fabric) for card, fabric in gpus if is_part(fabric)]
+        ills = [(ill, card) for card, fabric in joined for ill in _ills(fabric, card in short)]
+        for (words, severity), sick in grouped(ills, lambda pair: pair[0]).items():
+            whole = 1 < len(sick) == len(gpus)
+            for _, card in sick[:1] if whole else sick:
                 whom = f"all {len(gpus)} GPUs report" if whole else "the GPU reports"
                 text = f"{whom} of the NVSwitch fabric: {words}; expected a healthy one"
                 where = {"node": node} if whole else card.where
@@ -123,7 +116,7 @@ def unhealthy(code: Code, fabrics: Fabrics, short: set[Card]) -> Iterator[Findin
 def cliques(code: Code, several: Code, fabrics: Fabrics) -> Iterator[Finding]:
     usual: dict[str, tuple[str, int]] = {}
     for node, gpus in _by_node(fabrics).items():
-        parts = [(card, (one["cluster"], one["clique"])) for card, one in gpus if is_part(one)]
+        parts = [(card, (fabric["cluster"], fabric["clique"])) for card, fabric in gpus if is_part(fabric)]
         votes = vote(enumerate(value for _, value in parts))
         for place, value in votes.odd():
             card, share = parts[place][0], f"{votes.share('GPU')} of the node"
@@ -131,7 +124,7 @@ def cliques(code: Code, several: Code, fabrics: Fabrics) -> Iterator[Finding]:
             yield code.fail(text, evidence={"bus": card.bus}, **card.where)
         if not votes.unanimous and not votes.decided:
             sides = ", ".join(f"{len(places)} in {_clique(value)}" for value, places in votes.ranks_of.items())
-            yield code.fail(f"the node's GPUs are in unlike cliques: {sides}; expected one", node=node)
+            yield code.fail(f"the node's GPUs are in different cliques: {sides}; expected one", node=node)
         elif parts:
             usual[node] = votes.usual
     yield from _domains(code, several, usual)
@@ -150,12 +143,9 @@ def _domains(code: Code, several: Code, usual: Mapping[str, tuple[str, int]]) ->
         if not has_one:
             text = f"the GPUs are in no NVLink domain, expected one as on {joined.share('node')}"
             yield code.warn(text, node=nodes[place])
-    domains: dict[str, list[str]] = {}
-    for node, (cluster, _) in usual.items():
-        if cluster != NO_CLUSTER:
-            domains.setdefault(cluster, []).append(node)
+    domains = grouped((node for node in usual if usual[node][0] != NO_CLUSTER), lambda node: usual[node][0])
     if len(domains) > 1:
-        sizes = ", ".join(f"{ranges.count(len(of), 'node')} in {_named(one)}" for one, of in domains.items())
+        sizes = ", ".join(f"{ranges.count(len(of), 'node')} in {_named(cluster)}" for cluster, of in domains.items())
         yield several.info(f"the job is in {len(domains)} NVLink domains: {sizes}; expected one for NVLink all over")
     for cluster, of_one in domains.items():
         cliques = vote(enumerate(usual[node][1] for node in of_one))

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from preflight.check import Context
 from preflight.checks.gpu.nvlink.fabric import NO_CLUSTER
-from preflight.checks.gpu.shared import files
+from preflight.sdk import files
 
 CHANNELS = "/dev/nvidia-caps-imex-channels"
 SERVICE = "nvidia-imex"
@@ -29,10 +29,7 @@ class Imex(TypedDict):
 
 def look(ctx: Context, clusters: set[str], confined: bool) -> Imex:
     """`clusters`: UUIDs of the GPUs that this rank looks at."""
-    try:
-        channels = [os.path.join(CHANNELS, name) for name in os.listdir(CHANNELS) if name.startswith("channel")]
-    except OSError:
-        channels = []
+    channels = [os.path.join(CHANNELS, name) for name in files.entries(CHANNELS) if name.startswith("channel")]
     needed = bool(clusters - {NO_CLUSTER})
     off = [name for name, values in SWITCHES.items() if ctx.environ.get(name) in values]
     return {
@@ -44,7 +41,7 @@ def look(ctx: Context, clusters: set[str], confined: bool) -> Imex:
 
 
 def _runs(name: str) -> bool:
-    return any(files.text(f"/proc/{pid}/comm").strip() == name for pid in os.listdir("/proc") if pid.isdigit())
+    return any(files.read(f"/proc/{pid}/comm") == name for pid in files.entries("/proc") if pid.isdigit())
 
 
 def lacks(imex: Imex) -> str:

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from preflight.check import grouped
 from preflight.checks.gpu.nvlink import catalog
 from preflight.checks.gpu.shared.cards import Card, ComparedCards, compare_cards
-from preflight.checks.gpu.shared.readings import Link
+from preflight.checks.gpu.shared.readings import NvLinkPort
 
 NOWHERE = "0000:00:00.0"
 """What NVML gives as the other end where that is no PCI device of this host."""
@@ -24,10 +25,8 @@ MOST_ENDS = 8
 
 @dataclass(frozen=True)
 class Wired:
-    """A GPU and its NVLinks."""
-
     card: Card
-    links: Sequence[Link]
+    links: Sequence[NvLinkPort]
     up: int
     """Also those whose state could not be read: they are not known to be down."""
     ends: Mapping[str, int]
@@ -55,7 +54,7 @@ class Short:
         return self.expected - self.wired.up
 
 
-def wired(card: Card, links: Sequence[Link]) -> Wired:
+def wired(card: Card, links: Sequence[NvLinkPort]) -> Wired:
     active = [link for link in links if link["active"]]
     up = len([link for link in links if link["active"] is not False])
     ends = Counter(link["remote"] for link in active if link["remote"] and link["remote"] != NOWHERE)
@@ -63,24 +62,21 @@ def wired(card: Card, links: Sequence[Link]) -> Wired:
 
 
 def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
-    """(GPUs with too few links, unlike ones of which none is odd, the same of cards that may have bridges)."""
+    """(GPUs with too few links, ties between different ones, the same of cards that may have bridges)."""
     found: list[Short] = []
     left: list[tuple[Card, int]] = []
     part: list[tuple[Card, int]] = []
     bridged: list[tuple[Card, int]] = []
-    models: dict[tuple[str, str], list[Wired]] = {}
-    for one in gpus:
-        models.setdefault((one.card.node, one.card.name), []).append(one)
-    for (_, name), alike in models.items():
-        product, meshed = catalog.known(name), any(one.at_gpus for one in alike)
+    for (_, name), alike in grouped(gpus, lambda gpu: (gpu.card.node, gpu.card.name)).items():
+        product, meshed = catalog.known(name), any(gpu.at_gpus for gpu in alike)
         full, bridge = (product.links, product.bridge) if product else (None, False)
         if full is None or not (bridge or _must_be_full(alike, full, meshed)):
-            (part if meshed else left).extend((one.card, one.up) for one in alike)
+            (part if meshed else left).extend((gpu.card, gpu.up) for gpu in alike)
             continue
-        partial = [one for one in alike if one.up < full and (one.up or not bridge)]
-        found += [Short(one, full, f"{full} as this card has", not bridge) for one in partial]
-        bridged += [(one.card, full if one.up else 0) for one in alike if bridge]
-    of = {one.card: one for one in gpus}
+        partial = [gpu for gpu in alike if gpu.up < full and (gpu.up or not bridge)]
+        found += [Short(gpu, full, f"{full} as this card has", not bridge) for gpu in partial]
+        bridged += [(gpu.card, full if gpu.up else 0) for gpu in alike if bridge]
+    of = {gpu.card: gpu for gpu in gpus}
     unlike, unlike_bridged = compare_cards(left), compare_cards(bridged)
     unlike_part = compare_cards(part, alike=lambda card: f"{card.name}, number {card.gpu}")
     found += [*_odd(unlike, of), *_odd(unlike_bridged, of), *_odd(unlike_part, of, each=True)]
@@ -89,9 +85,9 @@ def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
 
 def _must_be_full(alike: Sequence[Wired], full: int, meshed: bool) -> bool:
     """On NVSwitches all links are up, and where GPUs are linked directly if those of one are: a virtual machine may
-    have a part of such a board, whose GPUs have unlike numbers by design. A single GPU needs no links."""
+    have a part of such a board, whose GPUs have different numbers by design. A single GPU needs no links."""
     if meshed:
-        return any(one.up >= full for one in alike)
+        return any(gpu.up >= full for gpu in alike)
     return len(alike) > 1 or alike[0].up > 0
 
 
@@ -106,11 +102,11 @@ def _odd(unlike: ComparedCards[int], of: Mapping[Card, Wired], each: bool = Fals
 
 def _with_numbers(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Short]:
     """A link that is down on all sound cards of the model as well is so by design."""
-    expected = {one.wired.card.name: one.expected for one in found}
+    expected = {lacking.wired.card.name: lacking.expected for lacking in found}
     used: dict[str, set[int]] = {name: set() for name in expected}
-    for one in gpus:
-        if one.up >= expected.get(one.card.name, MOST_LINKS):
-            used[one.card.name] |= {link["link"] for link in one.links if link["active"]}
+    for gpu in gpus:
+        if gpu.up >= expected.get(gpu.card.name, MOST_LINKS):
+            used[gpu.card.name] |= {link["link"] for link in gpu.links if link["active"]}
     told = []
     for lacking in found:
         down = [link["link"] for link in lacking.wired.links if link["active"] is False]
@@ -124,38 +120,38 @@ def _with_numbers(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Short]:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ShortPair:
     """Two GPUs with fewer links between them than there should be."""
 
-    one: Short
+    short: Short
     other: Wired
     missing: int
 
 
 def hub(found: Sequence[Short]) -> Short | None:
     """The GPU of a node that lacks as many links as several others together: their links to it."""
-    total = sum(one.missing for one in found)
-    alone = [one for one in found if 2 * one.missing == total]
+    total = sum(lacking.missing for lacking in found)
+    alone = [lacking for lacking in found if 2 * lacking.missing == total]
     return alone[0] if len(found) > 2 and len(alone) == 1 else None
 
 
-def pairs(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Pair]:
+def pairs(found: Sequence[Short], gpus: Sequence[Wired]) -> list[ShortPair]:
     """The pairs that explain all that the GPUs of one node lack; nothing where several sets of pairs would."""
-    by_bus = {one.card.bus: one for one in gpus}
-    lacking = {one.wired.card.bus: one for one in found}
+    by_bus = {gpu.card.bus: gpu for gpu in gpus}
+    lacking = {short.wired.card.bus: short for short in found}
     ends: list[str] = []
     one_sided: Counter[tuple[str, str]] = Counter()
-    for bus, one in lacking.items():
-        more = {peer: other.ends.get(bus, 0) - one.wired.ends.get(peer, 0) for peer, other in by_bus.items()}
+    for bus, short in lacking.items():
+        more = {peer: other.ends.get(bus, 0) - short.wired.ends.get(peer, 0) for peer, other in by_bus.items()}
         half_dead = {peer: count for peer, count in more.items() if count > 0}
         one_sided.update({(bus, peer): count for peer, count in half_dead.items()})
-        ends += [bus] * (one.missing - sum(half_dead.values()))
+        ends += [bus] * (short.missing - sum(half_dead.values()))
     ways = [] if len(ends) > MOST_ENDS else [Counter(way) for way in _matched(sorted(ends))]
-    sound = [_pattern(one.ends) for one in gpus if one.card.bus not in lacking]
+    sound = [_pattern(gpu.ends) for gpu in gpus if gpu.card.bus not in lacking]
     fitting = [way for way in ways if _fits(way, gpus, sound)] or ways
     if not fitting or any(way != fitting[0] for way in fitting):
         return []
-    return [Pair(lacking[one], by_bus[other], count) for (one, other), count in (fitting[0] + one_sided).items()]
+    return [ShortPair(lacking[bus], by_bus[other], count) for (bus, other), count in (fitting[0] + one_sided).items()]
 
 
 def _matched(ends: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
@@ -172,11 +168,11 @@ def _matched(ends: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
 
 def _fits(way: Mapping[tuple[str, str], int], gpus: Sequence[Wired], sound: Sequence[list[int]]) -> bool:
     """Whether every GPU would be wired as a sound one is: in a cube mesh two links to two peers, one to two others."""
-    for one in gpus:
-        restored = Counter(one.ends)
+    for gpu in gpus:
+        restored = Counter(gpu.ends)
         for (first, second), count in way.items():
-            if one.card.bus in (first, second):
-                restored[second if one.card.bus == first else first] += count
+            if gpu.card.bus in (first, second):
+                restored[second if gpu.card.bus == first else first] += count
         if _pattern(restored) not in sound:
             return False
     return True
@@ -186,12 +182,12 @@ def _pattern(ends: Mapping[str, int]) -> list[int]:
     return sorted(ends.values())
 
 
-def lost_to(one: Wired, gpus: Sequence[Wired]) -> dict[str, int]:
+def lost_to(gpu: Wired, gpus: Sequence[Wired]) -> dict[str, int]:
     """How many links fewer than its siblings a GPU has to each switch."""
     most: Counter[str] = Counter()
     for other in gpus:
         most |= Counter(other.ends)
-    return {bus: count - one.ends.get(bus, 0) for bus, count in most.items() if count > one.ends.get(bus, 0)}
+    return {bus: count - gpu.ends.get(bus, 0) for bus, count in most.items() if count > gpu.ends.get(bus, 0)}
 
 
 def bad_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> dict[str, list[Short]]:
@@ -201,12 +197,10 @@ def bad_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence
     """
     if len(found) < MANY or 2 * len(found) <= len(gpus):
         return {}
-    at: dict[str, list[Short]] = {}
-    for one in found:
-        for bus in lost_to(one.wired, gpus):
-            at.setdefault(bus, []).append(one)
-    blamed = {bus: lost for bus, lost in at.items() if len(lost) >= MANY and 2 * len(lost) > len(gpus)}
-    if not at and len(found) == len(gpus) and len({one.missing for one in found}) == 1:
-        silent = [bus for bus in listed if not any(bus in one.ends for one in gpus)]
+    at = [(bus, short) for short in found for bus in lost_to(short.wired, gpus)]
+    lost_at = {bus: [short for _, short in pairs] for bus, pairs in grouped(at, lambda pair: pair[0]).items()}
+    blamed = {bus: lost for bus, lost in lost_at.items() if len(lost) >= MANY and 2 * len(lost) > len(gpus)}
+    if not at and len(found) == len(gpus) and len({short.missing for short in found}) == 1:
+        silent = [bus for bus in listed if not any(bus in gpu.ends for gpu in gpus)]
         return {silent[0] if len(silent) == 1 else "": list(found)}
     return blamed

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, grouped, ranges
 from preflight.checks.gpu.pcie import slots
-from preflight.checks.gpu.pcie.slots import End
+from preflight.checks.gpu.pcie.slots import PcieEnd
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, OddCard, compare_cards, looked_at
-from preflight.checks.gpu.shared.nvml_survey import Look
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, OddCard, by_node, compare_cards, looked_at
+from preflight.checks.gpu.shared.nvml_survey import GpuLook
+from preflight.checks.gpu.shared.pci import most_a_minute
 from preflight.checks.gpu.shared.readings import Pcie
-from preflight.checks.gpu.shared.replays import most_a_minute
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 
 PARTS = (nvml_errors,)
@@ -51,9 +51,9 @@ DISPLAY = "0x0300"
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     """Pcie by UUID."""
-    paths: dict[str, list[End]]
+    paths: dict[str, list[PcieEnd]]
     """By UUID: the GPU, and the bridges above it up to the root port."""
     up_s: float
     """Since the node booted."""
@@ -62,7 +62,7 @@ class Facts(TypedDict):
 def measure(ctx: Context) -> Facts:
     session = nvml_survey.session()
     look = session.look(ctx, "pcie")
-    if any(_is_slow(one) for one in look["gpus"].values()):
+    if any(_is_slow(pcie) for pcie in look["gpus"].values()):
         time.sleep(SETTLE_S)  # a GPU that has just woken up trains its link anew
         look = session.look(ctx, "pcie")
     buses = {handle["uuid"]: handle["bus"] for handle in session.seen(ctx)["gpus"].values()}
@@ -71,12 +71,12 @@ def measure(ctx: Context) -> Facts:
     return nvml_survey.complete(ctx, facts)
 
 
-def _is_slow(one: Pcie) -> bool:
-    return one["pstate"] == FULL_SPEED and (one["generation"] or 9) < (one["generation_max"] or 0)
+def _is_slow(pcie: Pcie) -> bool:
+    return pcie["pstate"] == FULL_SPEED and (pcie["generation"] or 9) < (pcie["generation_max"] or 0)
 
 
 @dataclass(frozen=True)
-class Link:
+class PcieLink:
     """A GPU's link in one respect: its lanes, or its generation."""
 
     card: Card
@@ -98,93 +98,91 @@ class Link:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from nvml_errors.findings("gpu.pcie", facts, run)
     known, paths = looked_at(facts, run), _paths(facts, run)
-    ends = [(card, one, paths[card.node, card.uuid]) for card, one in known]
+    ends = [(card, pcie, paths[card.node, card.uuid]) for card, pcie in known]
     yield from _below(WIDTH, "{} lanes", [_lanes(*row) for row in ends if row[1]["width"]])
     for pstate in (FULL_SPEED, None):  # like with like; what saves power is not judged
         awake = [row for row in ends if row[1]["generation"] and row[1]["pstate"] == pstate]
         yield from _below(GENERATION, "generation {}", [_speed(*row) for row in awake])
     yield from _uplinks(ends)
-    yield from _replays(known, _minutes(facts, run))
+    yield from _replays(known, {node: measured["up_s"] / 60 for node, measured in by_node(facts, run).items()})
     yield from _errors(known)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     """ "8 links, 16 lanes, generation 5"."""
-    known = [one for _, one in looked_at(facts, run)]
-    lanes = sorted({one["width"] for one in known if one["width"]})
-    awake = sorted({one["generation"] for one in known if one["generation"] and one["pstate"] == FULL_SPEED})
+    known = [pcie for _, pcie in looked_at(facts, run)]
+    lanes = sorted({pcie["width"] for pcie in known if pcie["width"]})
+    awake = sorted({pcie["generation"] for pcie in known if pcie["generation"] and pcie["pstate"] == FULL_SPEED})
     told = [f"{' and '.join(map(str, lanes))} lanes"] if lanes else []
     told += [f"generation {' and '.join(map(str, awake))}"] if awake else ["generation unknown: they save power"]
     return ", ".join([ranges.count(len(known), "link"), *told]) if known else "no GPU was looked at"
 
 
-def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[End]]:
-    return {
-        (run.job.node_of(rank).node, uuid): path for rank, one in facts.items() for uuid, path in one["paths"].items()
-    }
+def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[PcieEnd]]:
+    by_rank = ((run.job.node_of(rank).node, measured["paths"]) for rank, measured in facts.items())
+    return {(node, uuid): path for node, paths in by_rank for uuid, path in paths.items()}
 
 
-def _lanes(card: Card, one: Pcie, path: Sequence[End]) -> Link:
+def _lanes(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
     slot = path[1]["width_max"] if len(path) > 1 else None
-    return _link(card, one, one["width"] or 0, (one["width_max"], path[0]["width_max"]), slot, path)
+    return _link(card, pcie, pcie["width"] or 0, (pcie["width_max"], path[0]["width_max"]), slot, path)
 
 
-def _speed(card: Card, one: Pcie, path: Sequence[End]) -> Link:
+def _speed(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
     """NVML's maximum is that of card and slot together. A GPU that does not tell its state may save power."""
-    if one["pstate"] is None:
-        return _link(card, one, one["generation"] or 0, (), None, path)
+    if pcie["pstate"] is None:
+        return _link(card, pcie, pcie["generation"] or 0, (), None, path)
     ends = [*(end["generation_max"] for end in path[:2]), None]
-    slot = min((number for number in (one["generation_max"], ends[1]) if number), default=None)
-    return _link(card, one, one["generation"] or 0, (one["generation_gpu_max"], ends[0]), slot, path)
+    slot = min((number for number in (pcie["generation_max"], ends[1]) if number), default=None)
+    return _link(card, pcie, pcie["generation"] or 0, (pcie["generation_gpu_max"], ends[0]), slot, path)
 
 
-def _link(card: Card, one: Pcie, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[End]) -> Link:
+def _link(
+    card: Card, pcie: Pcie, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[PcieEnd]
+) -> PcieLink:
     """Where the slot is said to be less able than the link is, a virtual machine has made it up."""
     told = [number for number in own if number] or [value]
     able = min([*told, slot] if slot is not None and slot >= value else told)
     evidence = {"bus": card.bus, "slot": path[1]["bus"] if len(path) > 1 else None, "slot_able": slot, **card.paper}
-    may_be_less = path[0]["kind"].startswith(DISPLAY) or bool(one["virtual"]) or len(path) < 2
-    return Link(card, value, able, max(told), may_be_less, evidence)
+    may_be_less = path[0]["kind"].startswith(DISPLAY) or bool(pcie["virtual"]) or len(path) < 2
+    return PcieLink(card, value, able, max(told), may_be_less, evidence)
 
 
-def _below(code: Code, unit: str, links: Sequence[Link]) -> Iterator[Finding]:
+def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding]:
     """What is less than both ends can do, or than most siblings have."""
     unlike = compare_cards((link.card, link.value) for link in links).odd
-    odd = {one.card: one for one in unlike if one.value < one.usual}
+    odd = {odd_card.card: odd_card for odd_card in unlike if odd_card.value < odd_card.usual}
     best: dict[Key, int] = {}
     for link in links:
         best[link.model] = max(link.value, best.get(link.model, 0))
-    told, narrow = set(), list[Link]()
+    told, narrow = set(), list[PcieLink]()
     for link in links:
-        one = odd.get(link.card)
+        odd_card = odd.get(link.card)
         text = f"the PCIe link runs at {unit.format(link.value)}, expected "
         if link.value < link.able:
             by_design = link.may_be_less and best[link.model] == link.value
             text += f"{unit.format(link.able)}: {'the card' if by_design else 'both its ends'} can do that"
             told |= set() if by_design else {link.card.node}
             yield (code.info if by_design else code.warn)(text, evidence=link.evidence, **link.card.where)
-        elif one and not one.whole_node:
-            text += f"{unit.format(one.usual)} as on {one.share}"
+        elif odd_card and not odd_card.whole_node:
+            text += f"{unit.format(odd_card.usual)} as on {odd_card.share}"
             yield code.warn(text, evidence=link.evidence, **link.card.where)
         else:
             narrow += [link] if link.value < link.card_able and code is WIDTH else []
-    yield from _whole_nodes(code, unit, [one for one in odd.values() if one.card.node not in told])
+    yield from _whole_nodes(code, unit, [odd_card for odd_card in odd.values() if odd_card.card.node not in told])
     yield from _by_design(narrow)
 
 
-def _whole_nodes(code: Code, unit: str, odd: Iterable[OddCard[int]]) -> Iterator[Finding]:
-    for one in odd:
-        if one.whole_node:
-            text = f"the GPUs' PCIe links run at {unit.format(one.value)}, expected {unit.format(one.usual)}"
-            yield code.warn(f"{text} as on {one.share}", evidence={"bus": one.card.bus}, node=one.card.node)
+def _whole_nodes(code: Code, unit: str, found: Iterable[OddCard[int]]) -> Iterator[Finding]:
+    for odd in found:
+        if odd.whole_node:
+            text = f"the GPUs' PCIe links run at {unit.format(odd.value)}, expected {unit.format(odd.usual)}"
+            yield code.warn(f"{text} as on {odd.share}", evidence={"bus": odd.card.bus}, node=odd.card.node)
 
 
-def _by_design(narrow: Iterable[Link]) -> Iterator[Finding]:
+def _by_design(narrow: Iterable[PcieLink]) -> Iterator[Finding]:
     """Slots with fewer lanes than the cards have, once a node and model."""
-    by_model: dict[Key, list[Link]] = {}
-    for link in narrow:
-        by_model.setdefault(link.model, []).append(link)
-    for links in by_model.values():
+    for links in grouped(narrow, lambda link: link.model).values():
         lanes = sorted({link.value for link in links})
         of = f"the slots of {_gpus(link.card.gpu for link in links)} have {' or '.join(map(str, lanes))} lanes"
         text = f"{of}, expected {links[0].card_able} for the cards' full speed"
@@ -196,9 +194,9 @@ def _gpus(numbers: Iterable[int]) -> str:
     return f"GPU{'' if len(listed) == 1 else 's'} {ranges.to_text(listed)}"
 
 
-def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[End]]]) -> Iterator[Finding]:
+def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[PcieEnd]]]) -> Iterator[Finding]:
     """Above a GPU, a switch is two bridges: its port down, and its port up. Then comes the port that it hangs on."""
-    found: dict[Key, tuple[End, End, list[int]]] = {}
+    found: dict[Key, tuple[PcieEnd, PcieEnd, list[int]]] = {}
     for card, _, path in ends:
         for up, over in zip(path[2::2], path[3::2], strict=True) if len(path) % 2 == 0 else ():
             found.setdefault((card.node, up["bus"]), (up, over, []))[2].append(card.gpu)
@@ -207,7 +205,7 @@ def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[End]]]) -> Iterator[Findi
 
 
 def _slow_uplinks(
-    respect: Literal["width", "generation"], unit: str, found: Mapping[Key, tuple[End, End, list[int]]]
+    respect: Literal["width", "generation"], unit: str, found: Mapping[Key, tuple[PcieEnd, PcieEnd, list[int]]]
 ) -> Iterator[Finding]:
     """A fault only where another such link is better: nobody knows what the board was made for."""
     most: Literal["width_max", "generation_max"] = f"{respect}_max"  # type: ignore[assignment]
@@ -226,15 +224,10 @@ def _slow_uplinks(
 # Counters
 
 
-def _minutes(facts: Mapping[int, Facts], run: Run) -> dict[str, float]:
-    """Since each node booted."""
-    return {run.job.node_of(rank).node: one["up_s"] / 60 for rank, one in facts.items()}
-
-
 def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -> Iterator[Finding]:
     """The driver was loaded after the boot, so the true rate is rather higher."""
-    for (card, one), others in _with_siblings([(card, one, one["replays"]) for card, one in known]):
-        most, count = most_a_minute(one), one["replays"]
+    for (card, pcie), others in _with_siblings([(card, pcie, pcie["replays"]) for card, pcie in known]):
+        most, count = most_a_minute(pcie), pcie["replays"]
         if most is None or count is None or count <= most * LONG_MINUTES:
             continue
         text, up = f"{count:,} PCIe replays since the driver was loaded, expected", minutes[card.node]
@@ -250,23 +243,18 @@ def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -
 def _errors(known: Sequence[tuple[Card, Pcie]]) -> Iterator[Finding]:
     """What all have, a reset of the bus may have left; non-fatal ones also come of harmless questions to a device."""
     for name in ("fatal", "non_fatal"):
-        counts = [(card, one, one["errors"].get(name)) for card, one in known]
-        for (card, one), others in _with_siblings(counts):
+        counts = [(card, pcie, pcie["errors"].get(name)) for card, pcie in known]
+        for (card, pcie), others in _with_siblings(counts):
             odd = 2 * sum(map(bool, others)) <= len(others)
-            if one["errors"].get(name) and (odd or name == "fatal"):
-                count = ranges.count(one["errors"][name], f"{name.replace('_', '-')} PCIe error")
-                evidence = {**card.evidence, **one["errors"]}
+            if pcie["errors"].get(name) and (odd or name == "fatal"):
+                count = ranges.count(pcie["errors"][name], f"{name.replace('_', '-')} PCIe error")
+                evidence = {**card.evidence, **pcie["errors"]}
                 say = ERRORS.warn if odd and name == "fatal" else ERRORS.info
                 yield say(f"{count} since the driver was loaded, expected none", evidence=evidence, **card.where)
 
 
-def _with_siblings(
-    counts: Sequence[tuple[Card, Pcie, int | None]],
-) -> Iterator[tuple[tuple[Card, Pcie], list[int]]]:
+def _with_siblings(counts: Sequence[tuple[Card, Pcie, int | None]]) -> Iterator[tuple[tuple[Card, Pcie], list[int]]]:
     """Each GPU, and the counts of the others of its model in its node."""
-    nodes: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    for card, _, count in counts:
-        if count is not None:
-            nodes.setdefault((card.node, card.name), []).append((card.uuid, count))
-    for card, one, _ in counts:
-        yield (card, one), [count for uuid, count in nodes.get((card.node, card.name), ()) if uuid != card.uuid]
+    for alike in grouped(counts, lambda row: (row[0].node, row[0].name)).values():
+        for card, pcie, _ in alike:
+            yield (card, pcie), [count for other, _, count in alike if count is not None and other is not card]

@@ -4,12 +4,12 @@ import re
 from typing import TypedDict
 
 from preflight.checks.gpu.shared import pci
-from preflight.checks.gpu.shared.replays import GIGATRANSFERS
+from preflight.checks.gpu.shared.pci import GIGATRANSFERS
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
 
-class End(TypedDict):
+class PcieEnd(TypedDict):
     """One end of a link. None where sysfs does not know: in many virtual machines."""
 
     bus: str
@@ -21,12 +21,12 @@ class End(TypedDict):
     generation_max: int | None
 
 
-def path_of(bus: str) -> list[End]:
+def path_of(bus: str) -> list[PcieEnd]:
     """The device, and the bridges above it up to the root port. A switch is two of them: its port down, its port up."""
-    return [_end(one) for one in (bus, *pci.above(bus))]
+    return [_end(device) for device in (bus, *pci.above(bus))]
 
 
-def _end(bus: str) -> End:
+def _end(bus: str) -> PcieEnd:
     return {
         "bus": bus,
         "kind": " ".join(pci.text(bus, name) for name in ("class", "vendor", "device")),
@@ -45,4 +45,4 @@ def _width(bus: str, name: str) -> int | None:
 def _generation(bus: str, name: str) -> int | None:
     """Of "16.0 GT/s PCIe"; older kernels write "8 GT/s"."""
     found = re.match(r"\d+(\.\d+)?", pci.text(bus, name))
-    return next((one for one, speed in GIGATRANSFERS.items() if found and speed == float(found[0])), None)
+    return next((generation for generation, speed in GIGATRANSFERS.items() if found and speed == float(found[0])), None)

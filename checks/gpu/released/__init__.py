@@ -9,20 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
-from preflight.checks.gpu.released import leftovers
-from preflight.checks.gpu.released.counter_deltas import (
-    LinkErrors,
-    Rise,
-    link_errors,
-    memory_rises,
-    nvlink_rises,
-    pcie_rises,
-)
+from preflight.checks.gpu.released import counter_deltas, leftovers
+from preflight.checks.gpu.released.counter_deltas import CounterRise, LinkErrors
 from preflight.checks.gpu.released.leftovers import Leftover
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, processes
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, cards, looked_at
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, by_node, cards, looked_at
 from preflight.checks.gpu.shared.nvml_errors import NO_ANSWER
-from preflight.checks.gpu.shared.nvml_survey import NO_NVML, Look
+from preflight.checks.gpu.shared.nvml_survey import NO_NVML, GpuLook
 from preflight.checks.gpu.shared.processes import Holder
 from preflight.checks.gpu.shared.readings import Health, Pcie
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
@@ -92,7 +85,7 @@ class After(TypedDict):
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     """After by UUID."""
     left: list[Leftover]
     up_s: float
@@ -105,23 +98,23 @@ def measure(ctx: Context) -> Facts:
         raise Skip(f"{NO_NVML}: {session.troubles[0]['text']}")
     look, left = _settled(ctx)
     pcie, nvlink = session.look(ctx, "pcie"), session.look(ctx, "nvlink")
-    for uuid, one in look["gpus"].items():
-        one["pcie"] = pcie["gpus"].get(uuid)
+    for uuid, after in look["gpus"].items():
+        after["pcie"] = pcie["gpus"].get(uuid)
         if uuid in nvlink["gpus"]:
-            one["links"] = [link_errors(link) for link in nvlink["gpus"][uuid]["links"] or ()]
+            after["links"] = [counter_deltas.link_errors(link) for link in nvlink["gpus"][uuid]["links"] or ()]
     up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     return {"look": {**nvlink, "gpus": look["gpus"]}, "left": left, "up_s": up_s}
 
 
-def _settled(ctx: Context) -> tuple[Look, list[Leftover]]:
+def _settled(ctx: Context) -> tuple[GpuLook, list[Leftover]]:
     """What is in use when nothing of this run is any more, or after WAIT_S."""
     began, end = leftovers.run_began(), time.monotonic() + ctx[WAIT_S]
     looks_at_shm = ctx.rank in ctx.job.one_per_node(ctx.members)
     while True:
         look = nvml_survey.session().look(ctx, "health")
         gpus: dict[str, After] = {
-            uuid: {"health": one, "pcie": None, "links": None, "new": _new_holders(one, time.time() - began)}
-            for uuid, one in look["gpus"].items()
+            uuid: {"health": health, "pcie": None, "links": None, "new": _new_holders(health, time.time() - began)}
+            for uuid, health in look["gpus"].items()
         }
         left = leftovers.in_shared_memory(began) if looks_at_shm else []
         busy = any(after["new"] or _is_held_by_nobody(after["health"]) for after in gpus.values())
@@ -131,17 +124,17 @@ def _settled(ctx: Context) -> tuple[Look, list[Leftover]]:
         time.sleep(PAUSE_S)
 
 
-def _new_holders(one: Health, run_s: float) -> dict[str, Holder]:
+def _new_holders(health: Health, run_s: float) -> dict[str, Holder]:
     """The server of MPS starts with its first client, us, and stays: it is the machine's."""
-    found = processes.holders(process["pid"] for process in one["processes"] or ())
+    found = processes.holders(process["pid"] for process in health["processes"] or ())
     new = {pid: holder for pid, holder in found.items() if holder["seconds"] is None or holder["seconds"] < run_s}
     return {pid: holder for pid, holder in new.items() if not processes.belongs_to_the_machine(holder)}
 
 
-def _is_held_by_nobody(one: Health) -> bool:
+def _is_held_by_nobody(health: Health) -> bool:
     """Memory is in use, and no process is listed: it may be one that is ending, or one that a container hides."""
-    reserve = RESERVE if one["memory_reserved"] is None else 0
-    return not one["processes"] and (one["memory_used"] or 0) > SLACK + reserve
+    reserve = RESERVE if health["memory_reserved"] is None else 0
+    return not health["processes"] and (health["memory_used"] or 0) > SLACK + reserve
 
 
 @milder_elsewhere
@@ -153,17 +146,17 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     health, pcie, nvlink = (_values(before[check], run, known) for check in (HEALTH, PCIE, NVLINK))
     seconds = _seconds(facts, before[PCIE], run)
     for card, after in looked_at(facts, run, known):
-        key = card.node, card.uuid
+        key, between_s = (card.node, card.uuid), seconds.get(card.node, 0.0)
         if key in health:
             yield from _held(card, health[key], after, run)
             yield from _recovery(card, health[key], after["health"])
-            for rise in memory_rises(health[key], after["health"]):
+            for rise in counter_deltas.memory_rises(health[key], after["health"]):
                 yield _risen(CORRECTED if rise.corrected else UNCORRECTED, card, rise)
         if key in pcie and after["pcie"]:
-            for rise in pcie_rises(pcie[key], after["pcie"], seconds.get(card.node, 0.0)):
+            for rise in counter_deltas.pcie_rises(pcie[key], after["pcie"], between_s):
                 yield _risen(PCIE_ERRORS, card, rise)
         if key in nvlink and after["links"]:
-            for rise in nvlink_rises(nvlink[key]["links"] or [], after["links"], seconds.get(card.node, 0.0)):
+            for rise in counter_deltas.nvlink_rises(nvlink[key]["links"] or [], after["links"], between_s):
                 yield _risen(NVLINK_ERRORS, card, rise)
     yield from _left(facts, run)
 
@@ -182,9 +175,8 @@ def _values(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card]) -> di
 
 def _seconds(facts: Mapping[int, Facts], before: Mapping[int, Any], run: Run) -> dict[str, float]:
     """Between the two looks at the counters of each node."""
-    began = {run.job.node_of(rank).node: one["up_s"] for rank, one in before.items()}
-    ended = {run.job.node_of(rank).node: one["up_s"] for rank, one in facts.items()}
-    return {node: ended[node] - began[node] for node in ended.keys() & began.keys()}
+    began, ended = by_node(before, run), by_node(facts, run)
+    return {node: ended[node]["up_s"] - began[node]["up_s"] for node in ended.keys() & began.keys()}
 
 
 # What does not answer any more
@@ -195,14 +187,14 @@ def _untold(facts: Mapping[int, Facts], before: Mapping[str, Mapping[int, Any]],
     told = {
         (run.job.node_of(rank).node, trouble["gpu"])
         for earlier in before.values()
-        for rank, one in earlier.items()
-        for trouble in one["look"]["troubles"]
+        for rank, measured in earlier.items()
+        for trouble in measured["look"]["troubles"]
     }
     found = {}
-    for rank, one in facts.items():
+    for rank, measured in facts.items():
         node = run.job.node_of(rank).node
-        troubles = [trouble for trouble in one["look"]["troubles"] if (node, trouble["gpu"]) not in told]
-        found[rank] = {"look": {**one["look"], "troubles": troubles}}
+        troubles = [trouble for trouble in measured["look"]["troubles"] if (node, trouble["gpu"]) not in told]
+        found[rank] = {"look": {**measured["look"], "troubles": troubles}}
     return found
 
 
@@ -236,8 +228,8 @@ def _held(card: Card, before: Health, after: After, run: Run) -> Iterator[Findin
 def _unexplained(card: Card, before: Health, after: Health, waited_s: float) -> Iterator[Finding]:
     """Memory beside that of the listed processes: those that were there before may take more by now."""
     was, is_ = (
-        max(0, (one["memory_used"] or 0) - sum(process["memory"] or 0 for process in one["processes"] or ()))
-        for one in (before, after)
+        max(0, (health["memory_used"] or 0) - sum(process["memory"] or 0 for process in health["processes"] or ()))
+        for health in (before, after)
     )
     if is_ > was + SLACK:
         text = f"{is_ / 2**20:,.0f} MiB of memory are in use {waited_s:g} s after the run"
@@ -247,13 +239,13 @@ def _unexplained(card: Card, before: Health, after: Health, waited_s: float) -> 
 
 
 def _left(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    for rank, one in facts.items():
-        if one["left"]:
-            names = [leftover["name"] for leftover in one["left"]]
-            size = sum(leftover["size"] for leftover in one["left"]) / 2**20
+    for rank, measured in facts.items():
+        if measured["left"]:
+            names = [leftover["name"] for leftover in measured["left"]]
+            size = sum(leftover["size"] for leftover in measured["left"]) / 2**20
             text = f"{ranges.count(len(names), 'file')} of {size:,.1f} MiB, made during the run, "
             text += f"are left in /dev/shm ({words.some(names, 3)}), expected none"
-            say = SHM.warn if one["left"][0]["sure"] else SHM.info
+            say = SHM.warn if measured["left"][0]["sure"] else SHM.info
             file = f"{leftovers.SHM}/{names[0]}"
             yield say(text, evidence={"files": names}, node=run.job.node_of(rank).node, file=file)
 
@@ -264,6 +256,6 @@ def _recovery(card: Card, before: Health, after: Health) -> Iterator[Finding]:
         yield RECOVERY.fail(text, evidence={"bus": card.bus}, **card.where)
 
 
-def _risen(code: Code, card: Card, rise: Rise) -> Finding:
+def _risen(code: Code, card: Card, rise: CounterRise) -> Finding:
     evidence = {"bus": card.bus, "counters": rise.counters}
     return code.finding(rise.severity, rise.text, evidence=evidence, link=rise.link, **card.where)

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from preflight.check import Severity, ranges
-from preflight.checks.gpu.shared.readings import Health, Link, Pcie
-from preflight.checks.gpu.shared.replays import most_a_minute
+from preflight.checks.gpu.shared.pci import most_a_minute
+from preflight.checks.gpu.shared.readings import Health, NvLinkPort, Pcie
 
 Counts = Mapping[str, int | None]
 
 
 class LinkErrors(TypedDict):
-    """Of one NVLink: what is kept of a Link."""
+    """Of one NVLink: what is kept of a NvLinkPort."""
 
     link: int
     active: bool | None
@@ -21,7 +21,7 @@ class LinkErrors(TypedDict):
 
 
 @dataclass(frozen=True)
-class Rise:
+class CounterRise:
     severity: Severity
     text: str
     """With what was expected."""
@@ -47,66 +47,68 @@ def _told(found: Mapping[str, str]) -> str:
 # Memory
 
 
-def memory_rises(before: Health, after: Health) -> Iterator[Rise]:
+def memory_rises(before: Health, after: Health) -> Iterator[CounterRise]:
     """Wrong data, or rows taken out of use, is a fault; what was set right is worth knowing."""
     if bad := risen(_uncorrected(before), _uncorrected(after)):
-        yield Rise(Severity.FAIL, f"uncorrectable memory errors rose during the run: {_told(bad)}; expected none", bad)
+        yield CounterRise(
+            Severity.FAIL, f"uncorrectable memory errors rose during the run: {_told(bad)}; expected none", bad
+        )
     replaced = risen(_replaced(before), _replaced(after))
     if replaced and not bad:
         text = f"memory was taken out of use during the run: {_told(replaced)}; expected none"
-        yield Rise(Severity.WARN, text, replaced, corrected=True)
+        yield CounterRise(Severity.WARN, text, replaced, corrected=True)
     if corrected := risen(_corrected(before), _corrected(after)):
         text = f"memory errors were corrected during the run: {_told(corrected)}; expected none"
-        yield Rise(Severity.INFO, text, corrected, corrected=True)
+        yield CounterRise(Severity.INFO, text, corrected, corrected=True)
 
 
-def _uncorrected(one: Health) -> Counts:
-    sram, remapped = one["sram"] or {}, one["remapped"] or {}
+def _uncorrected(health: Health) -> Counts:
+    sram, remapped = health["sram"] or {}, health["remapped"] or {}
     return {
-        "volatile": one["ecc_errors"].get("volatile_uncorrected"),
-        "aggregate": one["ecc_errors"].get("aggregate_uncorrected"),
+        "volatile": health["ecc_errors"].get("volatile_uncorrected"),
+        "aggregate": health["ecc_errors"].get("aggregate_uncorrected"),
         "SRAM volatile": sram.get("volatile_uncorrected"),
         "SRAM aggregate": sram.get("aggregate_uncorrected"),
         "SRAM threshold exceeded": sram.get("threshold_exceeded"),
         "remapped rows": remapped.get("uncorrected"),
         "failed remappings": remapped.get("failed"),
-        "retired pages": one["retired"].get("double_bit"),
+        "retired pages": health["retired"].get("double_bit"),
     }
 
 
-def _replaced(one: Health) -> Counts:
+def _replaced(health: Health) -> Counts:
     """After many corrected errors of one place."""
-    remapped = one["remapped"] or {}
+    remapped = health["remapped"] or {}
     return {
         "remapped rows": remapped.get("corrected"),
         "pending remappings": remapped.get("pending"),
-        "retired pages": one["retired"].get("single_bit"),
-        "pending retirements": one["retired"].get("pending"),
+        "retired pages": health["retired"].get("single_bit"),
+        "pending retirements": health["retired"].get("pending"),
     }
 
 
-def _corrected(one: Health) -> Counts:
+def _corrected(health: Health) -> Counts:
     names = ("volatile_corrected", "aggregate_corrected")
-    return {name.removesuffix("_corrected"): one["ecc_errors"].get(name) for name in names}
+    return {name.removesuffix("_corrected"): health["ecc_errors"].get(name) for name in names}
 
 
 # PCIe
 
 
-def pcie_rises(before: Pcie, after: Pcie, seconds: float) -> Iterator[Rise]:
+def pcie_rises(before: Pcie, after: Pcie, seconds: float) -> Iterator[CounterRise]:
     """Replays are normal at the rate that the specification allows; one minute's worth is always allowed."""
     uncorrected = {"fatal": Severity.FAIL, "non_fatal": Severity.WARN}
     for name, severity in uncorrected.items():
         if found := risen(_only(before["errors"], name), _only(after["errors"], name)):
             text = f"{name.replace('_', '-')} PCIe errors rose during the run: {found[name]}, expected none"
-            yield Rise(severity, text, found)
+            yield CounterRise(severity, text, found)
     most, replays = most_a_minute(before), (after["replays"] or 0) - (before["replays"] or 0)
     if before["replays"] is not None and most is not None and replays > most * max(1.0, seconds / 60):
         text = f"{replays:,} PCIe replays in {seconds:.0f} s, expected at most {most:.0f} a minute"
-        yield Rise(Severity.WARN, text, risen({"replays": before["replays"]}, {"replays": after["replays"]}))
+        yield CounterRise(Severity.WARN, text, risen({"replays": before["replays"]}, {"replays": after["replays"]}))
     if before["width"] and after["width"] and after["width"] < before["width"]:
         text = f"the PCIe link has {after['width']} lanes after the run, expected {before['width']} as before it"
-        yield Rise(Severity.WARN, text, {"width": f"{before['width']} to {after['width']}"})
+        yield CounterRise(Severity.WARN, text, {"width": f"{before['width']} to {after['width']}"})
 
 
 def _only(errors: Counts, name: str) -> Counts:
@@ -123,12 +125,12 @@ HARMLESS = ("crc_flit", "crc_data", "ecc", "effective_errors", "xmit_discards")
 LOST = "recovery_failed"
 
 
-def link_errors(link: Link) -> LinkErrors:
+def link_errors(link: NvLinkPort) -> LinkErrors:
     errors = {name: count for name, count in link["errors"].items() if count}
     return {"link": link["link"], "active": link["active"], "errors": errors}
 
 
-def nvlink_rises(before: list[Link], after: list[LinkErrors], seconds: float) -> Iterator[Rise]:
+def nvlink_rises(before: list[NvLinkPort], after: list[LinkErrors], seconds: float) -> Iterator[CounterRise]:
     """One finding a severity: a bad switch shows on many links."""
     old = {link["link"]: link for link in before}
     found: dict[Severity, dict[int, dict[str, str]]] = {}
@@ -144,7 +146,7 @@ def nvlink_rises(before: list[Link], after: list[LinkErrors], seconds: float) ->
         only = first if len(links) == 1 else None
         which = f"link {first}" if only is not None else f"links {ranges.to_text(links)}, {first} for one"
         text = f"NVLink got worse during the run: {which}: {_told(links[first])}; expected no errors"
-        yield Rise(severity, text, {f"link {link}": _told(rises) for link, rises in links.items()}, only)
+        yield CounterRise(severity, text, {f"link {link}": _told(rises) for link, rises in links.items()}, only)
 
 
 def _of_link(before: Counts, after: Counts) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from preflight.check import Comparison, Run, Vote, compare, ranges
+from preflight.check import Comparison, Run, Vote, compare, grouped, ranges
 
 T = TypeVar("T")
 
@@ -15,8 +15,6 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of one node."""
-
     node: str
     gpu: int
     """NVML's number, as nvidia-smi shows it."""
@@ -36,12 +34,10 @@ class Card:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """For a finding about its hardware."""
         return {"bus": self.bus, **self.paper}
 
     @property
     def where(self) -> dict[str, Any]:
-        """The culprit's address for a finding."""
         return {"node": self.node, "gpu": self.gpu, "uuid": self.uuid, "serial": self.serial}
 
 
@@ -50,12 +46,12 @@ def cards(inventory: Mapping[int, Any], run: Run) -> dict[Key, Card]:
     found: dict[Key, Card] = {}
     identities = {
         (run.job.node_of(rank).node, uuid): identity
-        for rank, one in inventory.items()
-        for uuid, identity in one["look"]["gpus"].items()
+        for rank, measured in inventory.items()
+        for uuid, identity in measured["look"]["gpus"].items()
     }
-    for rank, one in inventory.items():
+    for rank, measured in inventory.items():
         node = run.job.node_of(rank).node
-        for number, handle in one["seen"]["gpus"].items():
+        for number, handle in measured["seen"]["gpus"].items():
             key = node, handle["uuid"]
             if key not in found:  # all ranks of a node may see the same
                 found[key] = _card(node, int(number), handle, identities.get(key))
@@ -72,11 +68,19 @@ def _card(node: str, gpu: int, handle: Mapping[str, Any], identity: Mapping[str,
     return Card(*named, mig, identity["numa"] is not None, make, paper)
 
 
-def device_of(one: Mapping[str, Any]) -> str | None:
-    """The UUID of the GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees. `one`: its facts of
+def by_node(facts: Mapping[int, T], run: Run) -> dict[str, T]:
+    """Those of the first rank of each node that has some."""
+    found: dict[str, T] = {}
+    for rank, measured in facts.items():
+        found.setdefault(run.job.node_of(rank).node, measured)
+    return found
+
+
+def device_of(measured: Mapping[str, Any]) -> str | None:
+    """The UUID of the GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees. `measured`: its facts of
     gpu.inventory."""
-    visible: list[str] = one["visible"]
-    index = 0 if len(visible) == 1 else one["local_rank"]
+    visible: list[str] = measured["visible"]
+    index = 0 if len(visible) == 1 else measured["local_rank"]
     return visible[index] if index < len(visible) else None
 
 
@@ -85,10 +89,11 @@ def looked_at(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card] | No
     the GPUs of the job, else those of gpu.inventory, where a rank may have had no chance to tell of its own."""
     known = cards(run.facts(INVENTORY), run) if known is None else known
     found: dict[Key, tuple[Card, Any]] = {}
-    for rank, one in facts.items():
+    for rank, measured in facts.items():
         node = run.job.node_of(rank).node
-        for uuid, values in one["look"]["gpus"].items():
-            card = known.get((node, uuid)) or Card(node, one["look"]["numbers"][uuid], uuid, "unknown GPU", None, "")
+        look = measured["look"]
+        for uuid, values in look["gpus"].items():
+            card = known.get((node, uuid)) or Card(node, look["numbers"][uuid], uuid, "unknown GPU", None, "")
             found.setdefault((node, uuid), (card, values))
     return sorted(found.values(), key=lambda pair: (pair[0].node, pair[0].gpu))
 
@@ -124,13 +129,12 @@ def compare_cards(
     """Each with the GPUs that should be `alike`, those of its model: first within its node, then what is usual on a
     node with the other nodes. Only against a majority is anything odd."""
     known = list(values)
-    nodes_of: dict[str, list[Comparison[Card, T]]] = {}
-    for (model, _), node in compare(known, lambda card: (alike(card), card.node)).items():
-        nodes_of.setdefault(model, []).append(node)
+    on_nodes = compare(known, lambda card: (alike(card), card.node)).items()
+    nodes_of = grouped(on_nodes, lambda pair: pair[0][0])
     found: ComparedCards[T] = ComparedCards([], [])
     for model, overall in compare(known, alike).items():
         if not overall.votes.unanimous:
-            _compare_nodes(nodes_of[model], overall.votes, found)
+            _compare_nodes((node for _, node in nodes_of[model]), overall.votes, found)
     return found
 
 

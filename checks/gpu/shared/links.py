@@ -5,18 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from preflight.checks.gpu.shared import nvml
-from preflight.checks.gpu.shared.nvml import (
-    Trouble,
-    bus_id,
-    call,
-    field_values,
-    first,
-    flag,
-    handle_of,
-    pstate,
-    text_of,
-)
-from preflight.checks.gpu.shared.readings import Fabric, Link, NvLink, Pcie, Peer, Place
+from preflight.checks.gpu.shared.nvml import NvmlTrouble, bus_id, call, field_values, first, flag, handle_of, pstate
+from preflight.checks.gpu.shared.readings import Fabric, GpuPlace, NvLink, NvLinkPort, Pcie, Peer
 
 _PCIE_FIELDS = {
     "correctable": "NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS",
@@ -59,12 +49,12 @@ def nvlink(index: int) -> NvLink:
 MOST_LINKS = 64
 
 
-def _links(gpu: Any) -> Iterator[Link]:
+def _links(gpu: Any) -> Iterator[NvLinkPort]:
     """A single one of unknown state where not even the first can be read."""
     for link in range(MOST_LINKS):
         try:
             state = call("nvmlDeviceGetNvLinkState", gpu, link, strict=True)
-        except Trouble as trouble:
+        except NvmlTrouble as trouble:
             if trouble.number in nvml.FATAL:
                 raise
             if trouble.number in (nvml.INVALID, nvml.NOT_SUPPORTED):
@@ -94,7 +84,7 @@ _LINK_FIELDS = {
 _OLD_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc")
 
 
-def _down(link: int, active: bool | None) -> Link:
+def _down(link: int, active: bool | None) -> NvLinkPort:
     """It has no other end, and its counters may block."""
     return {
         "link": link, "active": active, "version": None, "speed_mbps": None, "remote": None, "remote_type": None,
@@ -102,7 +92,7 @@ def _down(link: int, active: bool | None) -> Link:
     }  # fmt: skip
 
 
-def _link(gpu: Any, link: int) -> Link:
+def _link(gpu: Any, link: int) -> NvLinkPort:
     remote = first(("nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetNvLinkRemotePciInfo_v2"), gpu, link)
     kind = call("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link)
     fields = ["NVML_FI_DEV_NVLINK_GET_SPEED", *_LINK_FIELDS.values()]
@@ -156,8 +146,8 @@ def _number(info: Any, name: str) -> int | None:
     return int(getattr(info, name)) if hasattr(info, name) else None
 
 
-def place(index: int, others: Sequence[int]) -> Place:
-    """`others`: the numbers of the GPUs that answer. Raises Trouble of this GPU only."""
+def place(index: int, others: Sequence[int]) -> GpuPlace:
+    """`others`: the numbers of the GPUs that answer. Raises NvmlTrouble of this GPU only."""
     gpu = handle_of(index)
     peers = {}
     for other in others:
@@ -176,13 +166,13 @@ def _peer(gpu: Any, other: int) -> tuple[str, Peer] | None:
     statuses = ("read", "write", "nvlink", "atomics")  # in the order of nvmlGpuP2PCapsIndex_t
     try:
         peer = handle_of(other)
-        uuid = text_of(call("nvmlDeviceGetUUID", peer, strict=True))
+        uuid = nvml.text_of(call("nvmlDeviceGetUUID", peer, strict=True))
         with nvml.about(f" with GPU {other}"):
             read, write, link, atomics = (
                 call("nvmlDeviceGetP2PStatus", gpu, peer, number) for number in range(len(statuses))
             )
             ancestor = call("nvmlDeviceGetTopologyCommonAncestor", gpu, peer)
-    except Trouble:
+    except NvmlTrouble:
         return None
     found: Peer = {"ancestor": ancestor, "read": read, "write": write, "nvlink": link, "atomics": atomics}
     return (uuid, found) if uuid else None

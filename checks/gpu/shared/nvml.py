@@ -1,15 +1,16 @@
 """What NVML tells of the GPUs, in plain typed data: the one module that knows pynvml.
 
-It runs in a process of its own that may hang (see nvml_survey.py). Every value is None where the driver, the card or a
-permission does not give it: that is normal. `Trouble` is raised where a GPU answers no more. New names are tried
+It runs in a Probe, since a call may hang (see nvml_survey.py). Every value is None where the driver, the card or a
+permission does not give it: that is normal. `NvmlTrouble` is raised where a GPU answers no more. New names are tried
 first, old ones after: drivers and versions of nvidia-ml-py lack one or the other.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from preflight.checks.gpu.shared.readings import Handle, Health, Identity, Mig, Process, System
+from preflight.check import Probe
+from preflight.checks.gpu.shared.readings import GpuIdentity, GpuProcess, Handle, Health, Mig, System
 
 LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
 FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
@@ -22,28 +23,20 @@ NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
 """Codes that say no more than that this driver or card does not give a value."""
 
 
-class Trouble(Exception):  # noqa: N818 -- says what is wrong
-    """A GPU, or the driver, that does not answer as it should."""
-
+class NvmlTrouble(Exception):  # noqa: N818 -- says what is wrong
     def __init__(self, kind: str, call: str, text: str, number: int = 0) -> None:
         super().__init__(text)
         self.kind, self.call, self.text, self.number = kind, call, text, number
 
 
 _about = [""]
-_announcing: list[Callable[[str], None]] = []
 _notes: list[str] = []
 """Answers that are neither a value nor normal, of the group being read."""
 
 
-def announce_to(told: Callable[[str], None]) -> None:
-    """Before every call its name goes there, so that a hang has a name."""
-    _announcing[:] = [told]
-
-
 def announce(name: str) -> None:
-    for told in _announcing:
-        told(name + _about[-1])
+    """Before every call, so that a hang has a name."""
+    Probe.doing(name + _about[-1])
 
 
 @contextlib.contextmanager
@@ -70,18 +63,18 @@ def take_notes() -> list[str]:
 
 
 def start() -> None:
-    """Opens the driver: seconds without persistence mode. Raises Trouble, its `number` NVML's code."""
+    """Opens the driver: seconds without persistence mode. Raises NvmlTrouble, its `number` NVML's code."""
     import pynvml
 
     announce("nvmlInit")
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise Trouble(ERROR, "nvmlInit", _words(error), error.value) from None
+        raise NvmlTrouble(ERROR, "nvmlInit", _words(error), error.value) from None
 
 
 def call(name: str, *arguments: Any, strict: bool = False) -> Any:
-    """The answer of one function, or None. `strict`: any error is a Trouble."""
+    """The answer of one function, or None. `strict`: any error is a NvmlTrouble."""
     import pynvml
 
     function = getattr(pynvml, name, None)
@@ -95,17 +88,16 @@ def call(name: str, *arguments: Any, strict: bool = False) -> Any:
         number = error.value
         if strict or number in FATAL:
             kind = NO_PERMISSION if number == _NO_PERMISSION else FATAL.get(number, ERROR)
-            raise Trouble(kind, name, _words(error), number) from None
+            raise NvmlTrouble(kind, name, _words(error), number) from None
         if number not in NORMAL:
             note(f"{name}: {_words(error)}")
     except Exception as error:  # pynvml's own: ArgumentError, TypeError, NVMLLibraryMismatchError
         if strict:
-            raise Trouble(ERROR, name, f"{type(error).__name__}: {error}") from None
+            raise NvmlTrouble(ERROR, name, f"{type(error).__name__}: {error}") from None
     return None
 
 
 def first(names: Sequence[str], *arguments: Any) -> Any:
-    """The answer of the first function that gives one."""
     return next((answer for name in names if (answer := call(name, *arguments)) is not None), None)
 
 
@@ -136,7 +128,6 @@ def system() -> System:
     return {
         "driver": text_of(call("nvmlSystemGetDriverVersion")),
         "cuda": first(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion")),
-        "nvml": text_of(call("nvmlSystemGetNVMLVersion")),
         "count": int(call("nvmlDeviceGetCount", strict=True)),
         "excluded": excluded,
     }
@@ -147,7 +138,7 @@ def handle_of(index: int) -> Any:
 
 
 def handle(index: int) -> Handle:
-    """Raises Trouble also for a look-up that is refused."""
+    """Raises NvmlTrouble also for a look-up that is refused."""
     gpu = handle_of(index)
     pci = call("nvmlDeviceGetPciInfo", gpu)
     return {
@@ -159,22 +150,19 @@ def handle(index: int) -> Handle:
     }
 
 
-def identity(index: int) -> Identity:
+def identity(index: int) -> GpuIdentity:
     import pynvml
 
     gpu = handle_of(index)
     pci = call("nvmlDeviceGetPciInfo", gpu)
     total, _used, reserved, free = _memory(gpu)
-    capability = call("nvmlDeviceGetCudaComputeCapability", gpu)
     module = call("nvmlDeviceGetModuleId", gpu, pynvml.c_uint())
     return {
         "vbios": text_of(call("nvmlDeviceGetVbiosVersion", gpu)),
         "board": text_of(call("nvmlDeviceGetBoardPartNumber", gpu)),
         "inforom": text_of(call("nvmlDeviceGetInforomImageVersion", gpu)),
         "module": module,
-        "device_id": int(pci.pciDeviceId) if pci is not None else 0,
         "subsystem": int(pci.pciSubSystemId) if pci is not None else 0,
-        "capability": ".".join(map(str, capability)) if capability else None,
         "numa": call("nvmlDeviceGetNumaNodeId", gpu),
         "memory_total": total,
         "memory_free": free,
@@ -212,7 +200,6 @@ def health(index: int) -> Health:
     gpu = handle_of(index)
     mode = call("nvmlDeviceGetEccMode", gpu)
     total, used, reserved, _ = _memory(gpu)
-    limits = call("nvmlDeviceGetPowerManagementLimitConstraints", gpu) or (None, None)
     bar1 = call("nvmlDeviceGetBAR1MemoryInfo", gpu)
     fields = field_values(gpu, [("NVML_FI_DEV_MEMORY_TEMP", 0), ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 0)])
     return {
@@ -233,11 +220,8 @@ def health(index: int) -> Health:
         "memory_temperature": fields[0],
         "persistence": flag(call("nvmlDeviceGetPersistenceMode", gpu)),
         "pstate": pstate(gpu),
-        "power_mw": call("nvmlDeviceGetPowerUsage", gpu),
         "power_limit_mw": call("nvmlDeviceGetEnforcedPowerLimit", gpu),
         "power_default_mw": call("nvmlDeviceGetPowerManagementDefaultLimit", gpu),
-        "power_least_mw": limits[0],
-        "power_most_mw": limits[1],
         "clocks": _clocks(gpu),
         "bar1": int(bar1.bar1Total) if bar1 is not None else None,
         "memory_total": total,
@@ -312,14 +296,14 @@ def _clocks(gpu: Any) -> dict[str, int | None]:
     }
 
 
-def _processes(gpu: Any) -> list[Process] | None:
+def _processes(gpu: Any) -> list[GpuProcess] | None:
     kinds = ("Compute", "Graphics", "MPSCompute")
     lists = [
         first([f"nvmlDeviceGet{kind}RunningProcesses{version}" for version in ("_v3", "_v2")], gpu) for kind in kinds
     ]
     if lists[0] is None:
         return None
-    found: dict[int, Process] = {}
+    found: dict[int, GpuProcess] = {}
     for process in (process for listed in lists for process in listed or ()):
         memory = process.usedGpuMemory
         found[int(process.pid)] = {"pid": int(process.pid), "memory": int(memory) if memory is not None else None}
@@ -330,7 +314,7 @@ def _inforom_valid(gpu: Any) -> bool | None:
     """False only for the code that says so: 14, corrupted."""
     try:
         call("nvmlDeviceValidateInforom", gpu, strict=True)
-    except Trouble as trouble:
+    except NvmlTrouble as trouble:
         if trouble.number in FATAL:
             raise
         return False if trouble.number == 14 else None

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from preflight.check import Code, Finding, Run, words
-from preflight.checks.gpu.shared.nvml_process import UNKNOWN
-from preflight.checks.gpu.shared.nvml_survey import CUDA, PERMISSION, Trouble
+from preflight.checks.gpu.shared.nvml_survey import CUDA, PERMISSION, UNKNOWN, GpuTrouble
 
 NO_ANSWER = Code(
     "A GPU, or the driver, does not answer.",
@@ -27,10 +26,10 @@ SHOWN = 3
 
 
 def findings(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    """What did not answer in this check, each once a node; what nobody can tell of is a skip (probing.complete)."""
+    """What did not answer in this check, each once a node; what nobody can tell of is a skip (nvml_survey.complete)."""
     told: set[tuple[Any, ...]] = set()
-    for rank, one in facts.items():
-        for trouble in one["look"]["troubles"]:
+    for rank, measured in facts.items():
+        for trouble in measured["look"]["troubles"]:
             # A number of a rank that does not see all GPUs is its own.
             whose = (rank, trouble["gpu"]) if trouble["hidden"] else trouble["gpu"]
             key = run.job.node_of(rank).node, trouble["uuid"] or trouble["bus"] or whose
@@ -40,7 +39,7 @@ def findings(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding
     yield from _odd_answers(facts, run)
 
 
-def _unanswered(trouble: Trouble, rank: int, run: Run) -> Finding:
+def _unanswered(trouble: GpuTrouble, rank: int, run: Run) -> Finding:
     node, gpu, what = run.job.node_of(rank).node, trouble["gpu"], f"{trouble['call']}: {trouble['text']}"
     if trouble["kind"] == CUDA:
         fix = "On {node}: dmesg | grep -i xid. Reset the GPU that it names, or reboot; else drain the node."
@@ -60,7 +59,7 @@ def _unanswered(trouble: Trouble, rank: int, run: Run) -> Finding:
 
 def _odd_answers(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
     """Errors that a driver gives for most GPUs are its way."""
-    looks = [(rank, one["look"]) for rank, one in facts.items()]
+    looks = [(rank, measured["look"]) for rank, measured in facts.items()]
     total = sum(len(look["gpus"]) for _, look in looks)
     common = Counter(note for _, look in looks for notes in look["notes"].values() for note in set(notes))
     told: set[tuple[str, str]] = set()

@@ -1,24 +1,27 @@
 """What NVML tells of the node's GPUs, with a deadline for each question, and which of them this rank looks at.
 
-A question is one GPU and one group of calls. When its deadline passes, the process that asks is killed, the GPU is
-asked no more, and another process goes on with the others. The check in which a GPU fell silent tells of it.
+A question is one GPU and one group of calls. When its deadline passes, the process that asks (a Probe) is killed, the
+GPU is asked no more, and another process goes on with the others. The check in which a GPU fell silent tells of it.
 """
 
 import os
 import re
 import sys
-from collections.abc import Mapping
-from typing import Any, TypedDict, TypeVar, cast
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
-from preflight.check import Context, NotApplicable, Skip, ranges
-from preflight.checks.gpu.shared import nvml, pci
-from preflight.checks.gpu.shared.nvml_process import DIED, HANGS, UNKNOWN, Process
+from preflight.check import Context, NoReply, NoReplyKind, NotApplicable, Probe, Skip, ranges
+from preflight.checks.gpu.shared import links, nvml, pci
 from preflight.checks.gpu.shared.readings import Handle, System
 
 T = TypeVar("T")
 NO_NVML = "NVML does not work"
 """Begins the reason of a skip."""
 PERMISSION, NO_DRIVER, CUDA = nvml.NO_PERMISSION, "driver", "cuda"
+HANGS, DIED, UNKNOWN = "hangs", "died", "unknown"
+"""No answer in time; the process that asked crashed; nobody can tell."""
+DISTURBED = NoReplyKind.DISTURBED.value
 
 START_S, ASK_S = 60.0, 5.0
 """For the driver's start, and for a question."""
@@ -32,7 +35,7 @@ SHARE = 0.3
 """Of a check's deadline, for one question; twice as much for the driver's start."""
 
 
-class Trouble(TypedDict):
+class GpuTrouble(TypedDict):
     """A GPU that does not answer as it should."""
 
     gpu: int | None
@@ -51,7 +54,7 @@ class Trouble(TypedDict):
     """The check in which it was met, and which tells of it."""
 
 
-class Seen(TypedDict):
+class SeenGpus(TypedDict):
     """What this process may see of the node's GPUs."""
 
     system: System | None
@@ -63,34 +66,75 @@ class Seen(TypedDict):
     """Some of these are not listed to this process, or it may not read them. (One that is lost is listed.)"""
 
 
-class Look(TypedDict):
+class GpuLook(TypedDict):
     """What a check got of the GPUs that this rank looks at: {uuid: values}, and what did not answer."""
 
     gpus: dict[str, Any]
     numbers: dict[str, int]
     """NVML's, by UUID."""
-    troubles: list[Trouble]
+    troubles: list[GpuTrouble]
     notes: dict[str, list[str]]
     """Calls that ended with an odd error, by UUID: "nvmlDeviceGetSerial: Unknown Error"."""
+
+
+class Unanswered(NamedTuple):
+    """There is no answer."""
+
+    kind: str
+    call: str
+    text: str
+    seconds: float
+
+
+def _torch_count() -> int:
+    """How many GPUs CUDA gives torch. Starts the driver's CUDA, which is why it is asked for here."""
+    import torch
+
+    nvml.announce("torch.cuda.device_count")
+    try:
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    except Exception as error:
+        raise nvml.NvmlTrouble(nvml.ERROR, "torch.cuda.device_count", f"{type(error).__name__}: {error}") from None
+
+
+def _noting(group: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """{"values", "notes"} of a group of calls, or {"trouble": [kind, call, text]}."""
+
+    def answer(*arguments: Any) -> dict[str, Any]:
+        nvml.take_notes()
+        try:
+            return {"values": group(*arguments), "notes": nvml.take_notes()}
+        except nvml.NvmlTrouble as trouble:
+            return {"trouble": [trouble.kind, trouble.call, trouble.text]}
+
+    return answer
+
+
+_GROUPS: Mapping[str, Callable[..., Any]] = {
+    "start": nvml.start, "system": nvml.system, "handle": nvml.handle, "identity": nvml.identity,
+    "health": nvml.health, "pcie": links.pcie, "nvlink": links.nvlink, "place": links.place, "torch": _torch_count,
+}  # fmt: skip
 
 
 class Session:
     """NVML, for all checks of one worker."""
 
     def __init__(self) -> None:
-        self._process: Process | None = None
-        self._silent: dict[int | str | None, Trouble] = {}
+        self._probe = Probe({name: _noting(group) for name, group in _GROUPS.items()})
+        self._started: int | None = None
+        """The pid of the process in which NVML has been opened."""
+        self._silent: dict[int | str | None, GpuTrouble] = {}
         """GPUs that are asked no more, and why. None is the driver, CUDA the part of it that torch uses."""
-        self._seen: Seen | None = None
+        self._seen: SeenGpus | None = None
         self._notes: list[str] = []
 
-    def seen(self, ctx: Context) -> Seen:
+    def seen(self, ctx: Context) -> SeenGpus:
         """Raises NotApplicable where there is no NVIDIA GPU. Where NVML does not work, `system` is None."""
         if self._seen is None:
             self._seen = self._look_around(ctx)
         return self._seen
 
-    def _look_around(self, ctx: Context) -> Seen:
+    def _look_around(self, ctx: Context) -> SeenGpus:
         cards = pci.gpus()
         system = self.ask(ctx, "system", None) if self._start(ctx) else None
         fails = None in self._silent and self._silent[None]["kind"] == NO_DRIVER
@@ -113,74 +157,71 @@ class Session:
         """Whether NVML could be opened. Raises Skip where that is not known."""
         if None in self._silent:
             return False
-        if self._process is None:
-            self._process = Process()
+        if self._started is None or self._started != self._probe.pid:
             ctx.doing("starting NVML")
-            within_s = min(START_S, 2 * SHARE * ctx.deadline_s)
-            answer = self._process.ask("start", [], within_s)
-            if "trouble" in answer:
-                trouble = self._meet(ctx, None, _weighed("start", answer, within_s))
+            answer = self._answer("start", [], min(START_S, 2 * SHARE * ctx.deadline_s))
+            if isinstance(answer, Unanswered):
+                trouble = self._meet(ctx, None, answer)
                 if trouble["kind"] == UNKNOWN:
                     raise Skip(trouble["text"])
                 return False
+            self._started = self._probe.pid
         return True
 
     def ask(self, ctx: Context, group: str, gpu: int | None, *more: Any) -> Any:
         """The values of a group of calls, or None; then `troubles` has the reason. Raises Skip as `_start` does."""
-        arguments = [*([] if gpu is None else [gpu]), *more]
         within_s = min(WITHIN_S.get(group, ASK_S), SHARE * ctx.deadline_s)
         for _ in range(2):  # once more, where somebody has disturbed the process
             if gpu in self._silent or not self._start(ctx):
                 return None
-            assert self._process is not None
             ctx.doing(f"asking NVML: {group}", **({} if gpu is None else {"gpu": gpu}))
-            answer = self._process.ask(group, arguments, within_s)
-            if not answer.get("disturbed"):
+            answer = self._answer(group, [*([] if gpu is None else [gpu]), *more], within_s)
+            if not isinstance(answer, Unanswered) or answer.kind != DISTURBED:
                 break
-            self._end_process()
-        if "trouble" in answer:
-            self._meet(ctx, gpu if group != "torch" else CUDA, _weighed(group, answer, within_s))
+        if isinstance(answer, Unanswered):
+            self._meet(ctx, gpu if group != "torch" else CUDA, answer)
             return None
         self._notes = answer["notes"]
         return answer["values"]
 
-    def _meet(self, ctx: Context, who: int | str | None, answer: Mapping[str, Any]) -> Trouble:
-        kind, call, text = answer["trouble"]
-        seen = self._seen
-        handle = seen["gpus"].get(str(who)) if seen else None
+    def _answer(self, group: str, arguments: list[Any], within_s: float) -> dict[str, Any] | Unanswered:
+        start = time.monotonic()
+        reply = self._probe.ask(group, *arguments, deadline_s=within_s)
+        if isinstance(reply, NoReply):
+            return _why(group, reply, within_s)
+        answer: dict[str, Any] = reply.value
+        if "trouble" in answer:
+            kind, call, text = answer["trouble"]
+            return Unanswered(kind, call, text, time.monotonic() - start)
+        return answer
+
+    def _meet(self, ctx: Context, who: int | str | None, why: Unanswered) -> GpuTrouble:
+        handle = self._seen["gpus"].get(str(who)) if self._seen else None
         self._silent[who] = {
             "gpu": who if isinstance(who, int) else None,
             "uuid": handle["uuid"] if handle else None,
             "bus": handle["bus"] if handle else None,
             "serial": handle["serial"] if handle else None,
-            "hidden": seen is not None and seen["partial"],
-            "kind": _kind(who, kind),
-            "call": call,
-            "text": text,
-            "seconds": round(answer["seconds"], 1),
+            "hidden": self._seen is not None and self._seen["partial"],
+            "kind": _kind(who, why.kind),
+            "call": why.call,
+            "text": why.text,
+            "seconds": round(why.seconds, 1),
             "met_in": ctx.check,
         }
-        if "disturbed" in answer:
-            self._end_process()
         return self._silent[who]
 
-    def _end_process(self) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
-
     @property
-    def troubles(self) -> list[Trouble]:
-        """All that were met so far."""
+    def troubles(self) -> list[GpuTrouble]:
         return list(self._silent.values())
 
-    def look(self, ctx: Context, group: str) -> Look:
+    def look(self, ctx: Context, group: str) -> GpuLook:
         """The values of a group for every GPU that this rank looks at. Raises NotApplicable without a GPU, and Skip
         where NVML does not work and another check has told of it."""
         seen = self.seen(ctx)
         if None in self._silent and self._silent[None]["met_in"] != ctx.check:
             raise Skip(f"{NO_NVML}: {self._silent[None]['text']}")
-        found: Look = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
+        found: GpuLook = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
         numbers = [int(number) for number in seen["gpus"]]
         for number in numbers if looks(ctx, seen) else ():
             values = self._place(ctx, number, numbers) if group == "place" else self.ask(ctx, group, number)
@@ -205,31 +246,37 @@ class Session:
         del self._silent[gpu]
         values = self.ask(ctx, "place", gpu, [other for other in others if other != int(peer[1])])
         if values is not None:
-            trouble = [first["kind"], first["call"].replace(peer[0], f" with GPU {gpu}"), first["text"]]
-            self._meet(ctx, int(peer[1]), {"trouble": trouble, "seconds": first["seconds"]})
+            call = first["call"].replace(peer[0], f" with GPU {gpu}")
+            self._meet(ctx, int(peer[1]), Unanswered(first["kind"], call, first["text"], first["seconds"]))
         return values
 
 
 def _kind(who: int | str | None, kind: str) -> str:
-    if kind == UNKNOWN or isinstance(who, int):
+    if kind in (UNKNOWN, DISTURBED):
+        return UNKNOWN
+    if isinstance(who, int):
         return kind
     return CUDA if who == CUDA else NO_DRIVER if kind == nvml.ERROR else kind
 
 
-def _weighed(group: str, answer: dict[str, Any], within_s: float) -> dict[str, Any]:
-    """No answer where a sound node may take as long, and a fault of our own, are nothing to blame a GPU for."""
-    kind, call, text = answer["trouble"]
-    if kind == HANGS and within_s < HEALTHY_S.get(group, HEALTHY_ASK_S):
-        kind, text = UNKNOWN, f"{call} gave {text}, which may be healthy: give a longer --deadline"
-    elif kind == UNKNOWN:
-        text = f"NVML could not be asked: {text}"
-    return {**answer, "trouble": [kind, call, text]}
+def _why(group: str, reply: NoReply, within_s: float) -> Unanswered:
+    """No answer where a sound node may take as long, and what is not the GPU's fault, blame no GPU."""
+    kind, text = UNKNOWN, f"NVML could not be asked: {reply.text}"
+    if reply.kind == NoReplyKind.TIMED_OUT and within_s < HEALTHY_S.get(group, HEALTHY_ASK_S):
+        text = f"{reply.call} gave {reply.text}, which may be healthy: give a longer --deadline"
+    elif reply.kind == NoReplyKind.TIMED_OUT:
+        kind, text = HANGS, reply.text
+    elif reply.kind == NoReplyKind.CRASHED:
+        kind, text = DIED, f"the process that asked {reply.text}"
+    elif reply.kind == NoReplyKind.DISTURBED:
+        kind, text = DISTURBED, f"NVML could not be asked: the process that asks {reply.text}"
+    return Unanswered(kind, reply.call, text, reply.seconds)
 
 
 def complete(ctx: Context, facts: T) -> T:
     """The facts of a check. Raises Skip with them where a GPU was not looked at in it: it had fallen silent before, or
     nobody can tell whether it will answer."""
-    troubles: list[Trouble] = cast("dict[str, Any]", facts)["look"]["troubles"]
+    troubles: list[GpuTrouble] = cast("dict[str, Any]", facts)["look"]["troubles"]
     unsure = [trouble for trouble in troubles if trouble["kind"] == UNKNOWN]
     if unsure:
         gpu = f"GPU {unsure[0]['gpu']}: " if unsure[0]["gpu"] is not None else ""
@@ -245,7 +292,7 @@ def complete(ctx: Context, facts: T) -> T:
     return facts
 
 
-def looks(ctx: Context, seen: Seen) -> bool:
+def looks(ctx: Context, seen: SeenGpus) -> bool:
     """Whether this rank looks at the GPUs that it sees. Where it sees all of the node's, one rank a node does; where a
     cgroup or a container hides some (srun --gpus-per-task), each rank looks at what it sees."""
     return seen["partial"] or ctx.rank in ctx.job.one_per_node(ctx.members)
@@ -255,7 +302,6 @@ _session = Session()
 
 
 def session() -> Session:
-    """That of this worker."""
     return _session
 
 

@@ -57,7 +57,7 @@ def _is_of_the_run(process: "psutil.Process", command: list[str]) -> bool:
     import psutil
 
     try:
-        return any(one.cmdline() == command for one in (process, *process.parents()))
+        return any(ancestor.cmdline() == command for ancestor in (process, *process.parents()))
     except psutil.Error:
         return False
 

@@ -7,7 +7,6 @@ class System(TypedDict):
     driver: str | None
     cuda: int | None
     """12040 is CUDA 12.4: the newest that the driver supports."""
-    nvml: str | None
     count: int
     excluded: list[str]
     """Bus ids of GPUs that an administrator has excluded (NVreg_ExcludedGpus)."""
@@ -32,16 +31,14 @@ class Mig(TypedDict):
     """UUIDs of the instances that this process can see."""
 
 
-class Identity(TypedDict):
+class GpuIdentity(TypedDict):
     vbios: str | None
     board: str | None
     inforom: str | None
     module: int | None
     """The number of the slot on the baseboard."""
-    device_id: int
-    """PCI device and vendor: 0x233010de."""
     subsystem: int
-    capability: str | None
+    """PCI device and vendor of the board: 0x16c110de."""
     numa: int | None
     """The GPU's memory is this NUMA node of the kernel's (Grace), which keeps files in it, too."""
     memory_total: int | None
@@ -53,7 +50,7 @@ class Identity(TypedDict):
     mig: Mig | None
 
 
-class Process(TypedDict):
+class GpuProcess(TypedDict):
     pid: int
     memory: int | None
     """Bytes."""
@@ -85,12 +82,9 @@ class Health(TypedDict):
     persistence: bool | None
     pstate: int | None
     """0 is the fastest."""
-    power_mw: int | None
     power_limit_mw: int | None
     """That is enforced."""
     power_default_mw: int | None
-    power_least_mw: int | None
-    power_most_mw: int | None
     clocks: dict[str, int | None]
     """MHz: sm, memory, sm_max, memory_max, sm_application, sm_application_default."""
     bar1: int | None
@@ -100,7 +94,7 @@ class Health(TypedDict):
     """Without the driver's own reserve, where the driver tells them apart."""
     memory_reserved: int | None
     """None: it is part of what is used, 0.3 to 0.9 GiB."""
-    processes: list[Process] | None
+    processes: list[GpuProcess] | None
     """Compute, graphics and MPS; None where they cannot be listed. Pids are those of this process's namespace, or
     the host's."""
     inforom_valid: bool | None
@@ -125,7 +119,7 @@ class Pcie(TypedDict):
     """Counters since the driver was loaded: correctable, non_fatal, fatal, lane_error, ...; only those it gives."""
 
 
-class Link(TypedDict):
+class NvLinkPort(TypedDict):
     link: int
     active: bool | None
     version: int | None
@@ -155,7 +149,7 @@ class Fabric(TypedDict):
 
 
 class NvLink(TypedDict):
-    links: list[Link] | None
+    links: list[NvLinkPort] | None
     """Empty where the card has none; None where that cannot be read."""
     fabric: Fabric | None
 
@@ -173,7 +167,7 @@ class Peer(TypedDict):
     atomics: int | None
 
 
-class Place(TypedDict):
+class GpuPlace(TypedDict):
     peers: dict[str, Peer]
     """By the other GPU's UUID."""
     cpus: list[int] | None

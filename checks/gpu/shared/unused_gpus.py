@@ -29,21 +29,21 @@ def used_gpus(inventory: Mapping[int, Any], run: Run) -> dict[str, set[str]]:
     of GPUs, are left out. `inventory`: the facts of gpu.inventory."""
     used: dict[str, set[str]] = {}
     open_nodes = set()
-    for rank, one in inventory.items():
+    for rank, measured in inventory.items():
         node = run.job.node_of(rank).node
-        used.setdefault(node, set()).update(one["visible"])
-        if one["wanted"] is None or not _is_sure(one):
+        used.setdefault(node, set()).update(measured["visible"])
+        if measured["wanted"] is None or not _is_sure(measured):
             open_nodes.add(node)
     return {node: gpus for node, gpus in used.items() if node not in open_nodes}
 
 
-def _is_sure(one: Mapping[str, Any]) -> bool:
+def _is_sure(measured: Mapping[str, Any]) -> bool:
     """Whether the GPUs of CUDA_VISIBLE_DEVICES are those that we take them for: CUDA may count another model first,
     stop at a GPU that is lost, and show instances of one."""
-    models = {handle["name"] for handle in one["seen"]["gpus"].values()}
-    in_order = len(models) < 2 or one["order"] == "PCI_BUS_ID" or "GPU-" in one["wanted"]
-    read_to_the_end = one["names_none"] in ("", "-1")
-    return in_order and read_to_the_end and not any(uuid.startswith("MIG-") for uuid in one["visible"])
+    models = {handle["name"] for handle in measured["seen"]["gpus"].values()}
+    in_order = len(models) < 2 or measured["order"] == "PCI_BUS_ID" or "GPU-" in measured["wanted"]
+    read_to_the_end = measured["names_none"] in ("", "-1")
+    return in_order and read_to_the_end and not any(uuid.startswith("MIG-") for uuid in measured["visible"])
 
 
 SILENT = "silent "

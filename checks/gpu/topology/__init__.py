@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, grouped, ranges, vote
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
-from preflight.checks.gpu.shared.readings import Fabric, Place
+from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.checks.gpu.topology import outliers, paths, topo_drawing
-from preflight.checks.gpu.topology.outliers import Cell, FarNic, Pair, Unlike
+from preflight.checks.gpu.topology.outliers import Cell, FarNic, GpuPair, UnlikePairs
 from preflight.checks.gpu.topology.topo_facts import NVLINK, Facts, Layout, kind, layouts
 
 PARTS = (nvml_errors,)
@@ -91,10 +91,10 @@ def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
     wired = layouts(facts, run)
     pairs = outliers.pairs(wired, _without_p2p(run))
     wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
-    for one in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
-        wrong[one.layout.node] |= dict.fromkeys(one.cells, "")
-    for one in outliers.other_layout(wired)[0]:
-        wrong[one.layout.node] |= dict.fromkeys(one.cells, one.told)
+    for unlike in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
+        wrong[unlike.layout.node] |= dict.fromkeys(unlike.cells, "")
+    for unlike in outliers.other_layout(wired)[0]:
+        wrong[unlike.layout.node] |= dict.fromkeys(unlike.cells, unlike.told)
     for far in outliers.far_nics(wired):
         wrong[far.layout.node] |= {far.cell: ""} if far.cell else {}
     return topo_drawing.draw(wired, wrong)
@@ -107,8 +107,8 @@ def _without_p2p(run: Run) -> set[str]:
     """UUIDs of GPUs in MIG mode, which have none, and of those whose fabric is not ready, which gpu.nvlink tells."""
     known = cards(run.facts(INVENTORY), run)
     identities = looked_at(run.facts(INVENTORY), run, known)
-    sliced = {card.uuid for card, one in identities if one["mig"] and one["mig"]["current"]}
-    fabrics = ((card.uuid, one["fabric"]) for card, one in looked_at(run.facts(NVLINK), run, known))
+    sliced = {card.uuid for card, identity in identities if identity["mig"] and identity["mig"]["current"]}
+    fabrics = ((card.uuid, nvlink["fabric"]) for card, nvlink in looked_at(run.facts(NVLINK), run, known))
     return sliced | {uuid for uuid, fabric in fabrics if fabric and (fabric["state"] in (1, 2) or _failed(fabric))}
 
 
@@ -116,7 +116,7 @@ def _failed(fabric: Fabric) -> bool:
     return fabric["state"] == 3 and fabric["status"] != 0
 
 
-def _p2p(pairs: list[Pair]) -> Iterator[Finding]:
+def _p2p(pairs: list[GpuPair]) -> Iterator[Finding]:
     missing, ties = outliers.no_p2p(pairs)
     yield from _told(NO_P2P.warn, missing, "no P2P {between}: {told}; {expected}", pairs)
     yield from (NO_P2P.warn(f"{tie}; expected alike", node=node) for node, tie in ties)
@@ -125,20 +125,20 @@ def _p2p(pairs: list[Pair]) -> Iterator[Finding]:
 
 
 def _told(
-    say: Callable[..., Finding], found: Iterable[Unlike], text: str, pairs: Iterable[Pair] = ()
+    say: Callable[..., Finding], found: Iterable[UnlikePairs], text: str, pairs: Iterable[GpuPair] = ()
 ) -> Iterator[Finding]:
     known = {(pair.layout.node, pair.cell): pair for pair in pairs} if found else {}
-    for one in found:
-        for where, between, cells in one.culprits():
+    for unlike in found:
+        for where, between, cells in unlike.culprits():
             first = cells[0]
-            pair = known.get((one.layout.node, first))
+            pair = known.get((unlike.layout.node, first))
             evidence = {
-                "pairs": len(cells), "near": one.layout.near[first[0]][first[1]],
-                "buses": [one.layout.cards[place].bus for place in first],
-                "serials": [one.layout.cards[place].serial for place in first],
+                "pairs": len(cells), "near": unlike.layout.near[first[0]][first[1]],
+                "buses": [unlike.layout.cards[place].bus for place in first],
+                "serials": [unlike.layout.cards[place].serial for place in first],
                 **({"forth": pair.forth, "back": pair.back} if pair else {}),
             }  # fmt: skip
-            message = text.format(between=between, told=one.told, expected=one.expected)
+            message = text.format(between=between, told=unlike.told, expected=unlike.expected)
             yield say(message, evidence=evidence, **where)
 
 
@@ -153,10 +153,7 @@ def _layouts(wired: list[Layout]) -> Iterator[Finding]:
 
 def _nics(found: list[FarNic]) -> Iterator[Finding]:
     """One finding for a node all of whose GPUs are far from a NIC."""
-    of_node: dict[str, list[FarNic]] = {}
-    for far in found:
-        of_node.setdefault(far.layout.node, []).append(far)
-    for node, fars in of_node.items():
+    for node, fars in grouped(found, lambda far: far.layout.node).items():
         gpus = fars[0].layout.cards
         whole = 1 < len(fars) == len(gpus)
         for far in fars[:1] if whole else fars:
@@ -176,20 +173,20 @@ def _numbers(text: str) -> frozenset[int]:
 
 
 def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator[Finding]:
-    places: dict[tuple[str, str | None], tuple[Card, Place, int]] = {
+    places: dict[tuple[str, str | None], tuple[Card, GpuPlace, int]] = {
         (layout.node, card.uuid): (card, place, layout.numa[number])
         for layout in wired
         for number, (card, place) in enumerate(zip(layout.cards, layout.places, strict=True))
     }
     inventory = run.facts(INVENTORY)
-    for rank, one in facts.items():
+    for rank, measured in facts.items():
         known = places.get((run.job.node_of(rank).node, device_of(inventory[rank]) if rank in inventory else None))
-        if not one["bound"] or known is None:
+        if not measured["bound"] or known is None:
             continue
         card, place, numa = known
-        if place["cpus"] and _numbers(one["cpus"]).isdisjoint(place["cpus"]):
+        if place["cpus"] and _numbers(measured["cpus"]).isdisjoint(place["cpus"]):
             near = ranges.to_text(place["cpus"])
-            text = f"bound to CPUs {one['cpus']}, expected some of {near}, which are near its GPU {card.gpu}"
+            text = f"bound to CPUs {measured['cpus']}, expected some of {near}, which are near its GPU {card.gpu}"
             where = {key: value for key, value in card.where.items() if key != "node"}
             node = {"numa": ranges.to_text(place["memory_nodes"] or [max(numa, 0)])}
             yield FAR_CPUS.warn(text, evidence={**node, "near": near}, **where, **run.job.where(rank))

@@ -1,10 +1,11 @@
-"""Which pairs of GPUs, and which of their network cards, are unlike their siblings."""
+"""Which pairs of GPUs, and which of their network cards, differ from their siblings."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from preflight.check import ranges, vote
+from preflight.check import grouped, ranges, vote
 from preflight.checks.gpu.shared.readings import Peer
 from preflight.checks.gpu.topology.topo_facts import UNKNOWN, Layout, farther
 
@@ -20,18 +21,18 @@ Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Pair:
+class GpuPair:
     """Two GPUs of a node that were looked at together, both ways."""
 
     layout: Layout
-    one: int
+    gpu: int
     other: int
     forth: Peer
     back: Peer
 
     @property
     def cell(self) -> Cell:
-        return self.one, self.other
+        return self.gpu, self.other
 
     @property
     def ways(self) -> tuple[int | None, int | None]:
@@ -43,13 +44,13 @@ class Pair:
 
     @property
     def linked(self) -> bool:
-        return self.layout.linked(self.one, self.other)
+        return self.layout.linked(self.gpu, self.other)
 
     @property
     def siblings(self) -> tuple[str, ...]:
         """Pairs with the same are alike."""
-        models = sorted((self.layout.cards[self.one].name, self.layout.cards[self.other].name))
-        return self.layout.near[self.one][self.other], *models
+        models = sorted((self.layout.cards[self.gpu].name, self.layout.cards[self.other].name))
+        return self.layout.near[self.gpu][self.other], *models
 
 
 def _way(peer: Peer) -> int | None:
@@ -58,23 +59,21 @@ def _way(peer: Peer) -> int | None:
     return max(known) if len(known) == 2 else None
 
 
-def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[Pair]:
+def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[GpuPair]:
     """All whose P2P is known. `left_out`: UUIDs of GPUs that have none for a reason that is told elsewhere."""
     found = []
     for layout in layouts:
-        for one, other in layout.pairs:
-            forth, back = layout.peer(one, other), layout.peer(other, one)
-            uuids = layout.cards[one].uuid, layout.cards[other].uuid
+        for gpu, other in layout.pairs:
+            forth, back = layout.peer(gpu, other), layout.peer(other, gpu)
+            uuids = layout.cards[gpu].uuid, layout.cards[other].uuid
             if forth and back and left_out.isdisjoint(uuids):
-                pair = Pair(layout, one, other, forth, back)
+                pair = GpuPair(layout, gpu, other, forth, back)
                 found += [pair] if None not in pair.ways else []
     return found
 
 
 @dataclass(frozen=True)
-class Unlike:
-    """Pairs of one node with one thing wrong."""
-
+class UnlikePairs:
     layout: Layout
     cells: list[Cell]
     told: str
@@ -89,59 +88,50 @@ class Unlike:
         shared = set.intersection(*map(set, self.cells))
         if len(self.cells) > 1 and len(shared) == 1:
             odd = min(shared)
-            others = [self._number(one if other == odd else other) for one, other in self.cells]
+            others = [self._number(gpu if other == odd else other) for gpu, other in self.cells]
             yield cards[odd].where, f"between GPU {self._number(odd)} and GPUs {ranges.to_text(others)}", self.cells
         elif 1 < len(self.cells) == self.possible:
             yield {"node": self.layout.node}, f"between any two of {len(cards)} GPUs", self.cells
         else:
-            for one, other in self.cells:
-                where = {**cards[one].where, "peer_gpu": cards[other].gpu}
-                yield where, f"between GPU {self._number(one)} and GPU {self._number(other)}", [(one, other)]
+            for gpu, other in self.cells:
+                where = {**cards[gpu].where, "peer_gpu": cards[other].gpu}
+                yield where, f"between GPU {self._number(gpu)} and GPU {self._number(other)}", [(gpu, other)]
 
     def _number(self, place: int) -> int:
         return int(self.layout.labels[place].removeprefix("GPU"))
 
 
-def _by_node(found: Iterable[tuple[Pair, str, str]], everyone: Iterable[Pair]) -> list[Unlike]:
+def _by_node(found: Iterable[tuple[GpuPair, str, str]], everyone: Iterable[GpuPair]) -> list[UnlikePairs]:
     """`found`: pairs, what is told of them, and what was expected."""
-    possible: dict[str, int] = {}
-    for pair in everyone:
-        possible[pair.layout.node] = possible.get(pair.layout.node, 0) + 1
-    groups: dict[tuple[str, str, str], list[Pair]] = {}
-    for pair, told, expected in found:
-        groups.setdefault((pair.layout.node, told, expected), []).append(pair)
+    possible = Counter(pair.layout.node for pair in everyone)
+    groups = grouped(found, lambda row: (row[0].layout.node, *row[1:]))
     return [
-        Unlike(alike[0].layout, [pair.cell for pair in alike], told, expected, possible[node])
+        UnlikePairs(alike[0][0].layout, [pair.cell for pair, _, _ in alike], told, expected, possible[node])
         for (node, told, expected), alike in groups.items()
     ]
 
 
-def one_way(everyone: list[Pair]) -> list[Unlike]:
+def one_way(everyone: list[GpuPair]) -> list[UnlikePairs]:
     """Pairs whose P2P works in one direction only."""
     found = []
     for pair in everyone:
         forth, back = pair.ways
         if (forth == 0) != (back == 0):
-            first, last = (pair.one, pair.other) if forth == 0 else (pair.other, pair.one)
+            first, last = (pair.gpu, pair.other) if forth == 0 else (pair.other, pair.gpu)
             names = f"{pair.layout.labels[first]} to {pair.layout.labels[last]}"
             found.append((pair, f"{names}, not back: {STATUSES[(forth or 0) + (back or 0)]}", "expected both ways"))
     return _by_node(found, everyone)
 
 
-def no_p2p(everyone: list[Pair]) -> tuple[list[Unlike], list[tuple[str | None, str]]]:
+def no_p2p(everyone: list[GpuPair]) -> tuple[list[UnlikePairs], list[tuple[str | None, str]]]:
     """Pairs with NVLinks must have it; others if most pairs of such GPUs, so near to each other, do. And
     the ties, with the node where it is one."""
-    found: list[tuple[Pair, str, str]] = []
-    unlinked: dict[tuple[str, ...], list[Pair]] = {}
-    for pair in everyone:
-        if 0 in pair.ways and not pair.works:
-            continue  # one way
-        if not pair.linked:
-            unlinked.setdefault(pair.siblings, []).append(pair)
-        elif not pair.works:
-            found.append((pair, STATUSES[pair.ways[0] or 0], "expected it: NVLinks join them"))
+    alike_both_ways = [pair for pair in everyone if pair.works or 0 not in pair.ways]
+    lacking = [pair for pair in alike_both_ways if pair.linked and not pair.works]
+    found = [(pair, STATUSES[pair.ways[0] or 0], "expected it: NVLinks join them") for pair in lacking]
+    unlinked = (pair for pair in alike_both_ways if not pair.linked)
     ties = []
-    for (word, *_), alike in unlinked.items():
+    for (word, *_), alike in grouped(unlinked, lambda pair: pair.siblings).items():
         votes = vote(enumerate(pair.works for pair in alike))
         if votes.decided and votes.usual:
             expected = f"expected it as between {votes.share('pair')} that are {word} apart"
@@ -153,14 +143,14 @@ def no_p2p(everyone: list[Pair]) -> tuple[list[Unlike], list[tuple[str | None, s
     return _by_node(found, everyone), ties
 
 
-def _some(alike: list[Pair], works: bool) -> str:
+def _some(alike: list[GpuPair], works: bool) -> str:
     first, *others = [pair for pair in alike if pair.works == works]
     labels = first.layout.labels
     more = f" and {ranges.count(len(others), 'other pair')}" if others else ""
-    return f"between {labels[first.one]} and {labels[first.other]} of {first.layout.node}{more}"
+    return f"between {labels[first.gpu]} and {labels[first.other]} of {first.layout.node}{more}"
 
 
-def past_nvlink(everyone: list[Pair]) -> list[Unlike]:
+def past_nvlink(everyone: list[GpuPair]) -> list[UnlikePairs]:
     """Pairs with NVLinks whose P2P takes another way, where most such pairs use theirs."""
     linked = [
         pair
@@ -179,14 +169,11 @@ def past_nvlink(everyone: list[Pair]) -> list[Unlike]:
 
 def _comparable(layouts: Iterable[Layout]) -> Iterator[list[Layout]]:
     """Nodes of as many GPUs of the same models, none hidden."""
-    groups: dict[tuple[str, ...], list[Layout]] = {}
-    for layout in layouts:
-        if layout.whole and not any(UNKNOWN in row for row in layout.near):
-            groups.setdefault(tuple(card.name for card in layout.cards), []).append(layout)
-    yield from groups.values()
+    known = (layout for layout in layouts if layout.whole and not any(UNKNOWN in row for row in layout.near))
+    yield from grouped(known, lambda layout: tuple(card.name for card in layout.cards)).values()
 
 
-def other_layout(layouts: Iterable[Layout]) -> tuple[list[Unlike], list[str]]:
+def other_layout(layouts: Iterable[Layout]) -> tuple[list[UnlikePairs], list[str]]:
     """Nodes whose GPUs are farther from each other than on most nodes; and the ties."""
     found, ties = [], []
     for alike in _comparable(layouts):
@@ -194,21 +181,18 @@ def other_layout(layouts: Iterable[Layout]) -> tuple[list[Unlike], list[str]]:
         for at, _ in votes.odd():
             found += list(_other_words(alike[at], alike[votes.ranks_of[votes.usual][0]], votes.share("node")))
         if not votes.unanimous and not votes.decided:
-            one, other = (alike[places[0]] for places in [*votes.ranks_of.values()][:2])
-            cell = next(cell for cell in one.pairs if _word(one, cell) != _word(other, cell))
-            names = " and ".join(one.labels[place] for place in cell)
-            sides = f"{_word(one, cell)} apart on {one.node}, {_word(other, cell)} on {other.node}"
-            ties.append(f"the nodes are wired unlike: {names} are {sides}")
+            layout, other = (alike[places[0]] for places in [*votes.ranks_of.values()][:2])
+            cell = next(cell for cell in layout.pairs if _word(layout, cell) != _word(other, cell))
+            names = " and ".join(layout.labels[place] for place in cell)
+            sides = f"{_word(layout, cell)} apart on {layout.node}, {_word(other, cell)} on {other.node}"
+            ties.append(f"the nodes are wired differently: {names} are {sides}")
     return found, ties
 
 
-def _other_words(odd: Layout, usual: Layout, share: str) -> Iterator[Unlike]:
-    words: dict[tuple[str, str], list[Cell]] = {}
-    for cell in odd.pairs:
-        if farther(_word(odd, cell), _word(usual, cell)):
-            words.setdefault((_word(odd, cell), _word(usual, cell)), []).append(cell)
-    for (got, expected), cells in words.items():
-        yield Unlike(odd, cells, got, f"expected {expected} as on {share}", len([*odd.pairs]))
+def _other_words(odd: Layout, usual: Layout, share: str) -> Iterator[UnlikePairs]:
+    far = (cell for cell in odd.pairs if farther(_word(odd, cell), _word(usual, cell)))
+    for (got, expected), cells in grouped(far, lambda cell: (_word(odd, cell), _word(usual, cell))).items():
+        yield UnlikePairs(odd, cells, got, f"expected {expected} as on {share}", len([*odd.pairs]))
 
 
 def _word(layout: Layout, cell: Cell) -> str:
@@ -230,7 +214,6 @@ class FarNic:
 
     @property
     def cell(self) -> Cell | None:
-        """Of the nearest."""
         return (self.gpu, self.layout.near[self.gpu].index(self.word, len(self.layout.cards))) if self.word else None
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TypedDict
 
+from preflight.check import entries
 from preflight.checks.gpu.shared import pci
 
 RDMA = "/sys/class/infiniband"
@@ -32,19 +33,12 @@ def nics() -> dict[str, Device]:
     """The RDMA devices by name, "mlx5_0", in their order. Virtual functions only where they are all there is, as in a
     virtual machine: elsewhere they stand where their card does."""
     found: dict[str, Device] = {}
-    for name in sorted(_names(), key=_in_order):
+    for name in sorted(entries(RDMA), key=_in_order):
         bus = os.path.basename(os.path.realpath(os.path.join(RDMA, name, "device")))
         device = _device(bus)
         if device and not os.path.exists(os.path.join(pci.ROOT, bus, "physfn")) and len(found) < MOST_NICS:
             found[name] = device
     return found
-
-
-def _names() -> list[str]:
-    try:
-        return os.listdir(RDMA)
-    except OSError:
-        return []
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:
@@ -63,10 +57,10 @@ def _device(bus: str) -> Device | None:
 
 
 @lru_cache(maxsize=65536)
-def nearness(one: tuple[str, ...], other: tuple[str, ...], same_node: bool) -> str:
-    """One of NEARNESS. `one` and `other`: paths of devices; `same_node`: whether on one NUMA node. A switch is two
+def nearness(path: tuple[str, ...], other: tuple[str, ...], same_node: bool) -> str:
+    """One of NEARNESS. `path` and `other`: those of devices; `same_node`: whether on one NUMA node. A switch is two
     bridges in a path: its port up and its port down."""
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, other, strict=False)))
     if shared > 1:
-        return "PIX" if max(len(one), len(other)) - shared <= 2 else "PXB"
+        return "PIX" if max(len(path), len(other)) - shared <= 2 else "PXB"
     return "PHB" if shared else "NODE" if same_node else "SYS"

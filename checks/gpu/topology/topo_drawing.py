@@ -1,9 +1,9 @@
 """Draws how the GPUs and network cards of the nodes are wired, as `nvidia-smi topo -m` does."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from preflight.check import ranges
+from preflight.check import grouped, ranges
 from preflight.checks.gpu.topology.outliers import Cell, pairs
 from preflight.checks.gpu.topology.paths import NEARNESS
 from preflight.checks.gpu.topology.topo_facts import Layout, kind
@@ -21,10 +21,8 @@ Wrong = Mapping[Cell, str]
 
 def draw(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[str]:
     """A matrix for each kind of node, the commonest first. `wrong`: by node."""
-    alike: dict[object, list[Layout]] = {}
-    for layout in layouts:
-        if len(layout.cards) + len(layout.nics) > 1:
-            alike.setdefault(_looks(layout, wrong.get(layout.node, {})), []).append(layout)
+    several = (layout for layout in layouts if len(layout.cards) + len(layout.nics) > 1)
+    alike = grouped(several, lambda layout: _looks(layout, wrong.get(layout.node, {})))
     kinds = sorted(alike.values(), key=len, reverse=True)
     words: set[str] = set()
     for same in kinds[:MOST_LAYOUTS]:
@@ -41,7 +39,7 @@ def draw(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[str]
     yield from _legend(words)
 
 
-def _looks(layout: Layout, wrong: Wrong) -> object:
+def _looks(layout: Layout, wrong: Wrong) -> Hashable:
     """All that a matrix shows, but for names."""
     cpus = tuple(tuple(place["cpus"] or ()) for place in layout.places)
     models = tuple(card.name for card in layout.cards)
@@ -120,7 +118,6 @@ def _aligned(rows: list[list[str]]) -> Iterator[str]:
 
 
 def _names(layout: Layout, shown: list[int]) -> list[str]:
-    """Which NIC is which."""
     names = [f"NIC{number}: {layout.nics[number]}" for number in shown]
     hidden = len(layout.nics) - len(shown)
     names += [f"({hidden} farther from the GPUs not shown)"] if hidden else []
@@ -130,15 +127,13 @@ def _names(layout: Layout, shown: list[int]) -> list[str]:
 
 def _p2p(layout: Layout) -> Iterator[str]:
     """How many pairs of each distance reach each other's memory: "P2P: NV2 8 of 8 pairs, SYS 0 of 12"."""
-    works: dict[str, list[bool]] = {}
-    for pair in pairs([layout]):
-        works.setdefault(_cell(layout, pair.one, pair.other, {}).rstrip("!"), []).append(pair.works)
-    if works:
-        yield f"P2P works: {', '.join(f'{word} {sum(each)} of {len(each)}' for word, each in works.items())} pairs"
+    near = grouped(pairs([layout]), lambda pair: _cell(layout, pair.gpu, pair.other, {}).rstrip("!"))
+    told = [f"{word} {sum(pair.works for pair in alike)} of {len(alike)}" for word, alike in near.items()]
+    if told:
+        yield f"P2P works: {', '.join(told)} pairs"
 
 
 def _legend(words: set[str]) -> Iterator[str]:
-    """Only of what is drawn."""
     drawn = {"NV#" if word.startswith("NV") else word.rstrip("!") for word in words if not word.startswith("NIC")}
     drawn |= {"!"} if any(word.endswith("!") for word in words) else set()
     told = [f"{word} {meaning}" for word, meaning in LEGEND.items() if word in drawn]

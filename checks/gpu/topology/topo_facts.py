@@ -4,20 +4,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
-from preflight.check import Run
-from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, looked_at
-from preflight.checks.gpu.shared.nvml_survey import Look
-from preflight.checks.gpu.shared.readings import NvLink, Peer, Place
+from preflight.check import Run, grouped
+from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, looked_at
+from preflight.checks.gpu.shared.nvml_survey import GpuLook
+from preflight.checks.gpu.shared.readings import GpuPlace, NvLink, Peer
 from preflight.checks.gpu.topology.paths import NEARNESS, Device, nearness
 
 NVLINK = "gpu.nvlink"
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML's levels (nvml.h, nvmlGpuTopologyLevel_t) as nvidia-smi writes them; GPUs of one board meet at its switch."""
 UNKNOWN = "?"
+Placed = list[tuple[Card, GpuPlace]]
 
 
 class Facts(TypedDict):
-    look: Look
+    look: GpuLook
     gpus: dict[str, Device]
     """By bus id, all of the node; empty where this rank looks at none."""
     nics: dict[str, Device]
@@ -34,7 +35,7 @@ class Layout:
 
     node: str
     cards: tuple[Card, ...]
-    places: tuple[Place, ...]
+    places: tuple[GpuPlace, ...]
     nics: tuple[str, ...]
     near: tuple[tuple[str, ...], ...]
     """How near each GPU is over PCIe: a row a GPU, a column for each GPU and then each NIC; "X" is itself."""
@@ -53,14 +54,14 @@ class Layout:
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Places of two GPUs, each pair once."""
         count = len(self.cards)
-        return ((one, other) for one in range(count) for other in range(one + 1, count))
+        return ((gpu, other) for gpu in range(count) for other in range(gpu + 1, count))
 
-    def peer(self, one: int, other: int) -> Peer | None:
+    def peer(self, gpu: int, other: int) -> Peer | None:
         """How one reaches the other; None where they were not looked at together."""
-        return self.places[one]["peers"].get(self.cards[other].uuid)
+        return self.places[gpu]["peers"].get(self.cards[other].uuid)
 
-    def linked(self, one: int, other: int) -> bool:
-        return self.links[one][other] > 0 and self.links[other][one] > 0
+    def linked(self, gpu: int, other: int) -> bool:
+        return self.links[gpu][other] > 0 and self.links[other][gpu] > 0
 
     def nearest_nic(self, gpu: int) -> str:
         """Of NEARNESS, or "" without any."""
@@ -77,23 +78,15 @@ class Layout:
 
 def layouts(facts: Mapping[int, Facts], run: Run) -> list[Layout]:
     """One a node that has GPUs that answer."""
-    of_node: dict[str, list[tuple[Card, Place]]] = {}
     known = cards(run.facts(INVENTORY), run)
-    for card, place in looked_at(facts, run, known):
-        if card.bus:  # without it nobody knows where it stands
-            of_node.setdefault(card.node, []).append((card, place))
-    links: dict[str, dict[str, NvLink]] = {}
-    for card, values in looked_at(run.facts(NVLINK), run, known):
-        links.setdefault(card.node, {})[card.uuid] = values
-    devices: dict[str, Facts] = {}
-    for rank, one in facts.items():
-        if one["gpus"] or one["nics"]:
-            devices.setdefault(run.job.node_of(rank).node, one)
-    nothing: dict[str, NvLink] = {}
-    return [_layout(node, found, links.get(node, nothing), devices.get(node)) for node, found in of_node.items()]
+    placed = [(card, place) for card, place in looked_at(facts, run, known) if card.bus]  # else nobody knows where
+    links = dict(looked_at(run.facts(NVLINK), run, known))
+    devices = by_node({rank: measured for rank, measured in facts.items() if measured["gpus"] or measured["nics"]}, run)
+    of_node = grouped(placed, lambda pair: pair[0].node)
+    return [_layout(node, found, links, devices.get(node)) for node, found in of_node.items()]
 
 
-def _layout(node: str, known: list[tuple[Card, Place]], links: Mapping[str, NvLink], devices: Facts | None) -> Layout:
+def _layout(node: str, known: Placed, links: Mapping[Card, NvLink], devices: Facts | None) -> Layout:
     if len({card.gpu for card, _ in known}) < len(known):
         known = sorted(known, key=lambda pair: pair[0].bus)
     gpus, nics = (devices["gpus"], devices["nics"]) if devices else ({}, {})
@@ -112,7 +105,7 @@ def _layout(node: str, known: list[tuple[Card, Place]], links: Mapping[str, NvLi
         links=counted,
         switched=switched,
         numa=tuple(numa for _, numa in (*spots, *nic_spots)),
-        nic_near=tuple(tuple("X" if one is other else _near(one, other) for other in nic_spots) for one in nic_spots),
+        nic_near=tuple(tuple("X" if nic is other else _near(nic, other) for other in nic_spots) for nic in nic_spots),
         whole=len(known) >= len(gpus),
     )
 
@@ -124,11 +117,11 @@ def _spot(device: Device | None) -> _Spot:
     return (tuple(device["path"]), device["numa"]) if device else ((), -1)
 
 
-def _near(one: _Spot, other: _Spot) -> str:
-    return nearness(one[0], other[0], one[1] == other[1]) if one[0] and other[0] else UNKNOWN
+def _near(spot: _Spot, other: _Spot) -> str:
+    return nearness(spot[0], other[0], spot[1] == other[1]) if spot[0] and other[0] else UNKNOWN
 
 
-def _to_gpus(known: list[tuple[Card, Place]], spots: list[_Spot], number: int) -> Iterator[str]:
+def _to_gpus(known: Placed, spots: list[_Spot], number: int) -> Iterator[str]:
     """As NVML says; sysfs for GPUs of a node that no rank sees together."""
     peers = known[number][1]["peers"]
     for other, (card, _) in enumerate(known):
@@ -141,16 +134,16 @@ def _to_gpus(known: list[tuple[Card, Place]], spots: list[_Spot], number: int) -
 # NVLink
 
 
-def _links(known: list[tuple[Card, Place]], links: Mapping[str, NvLink]) -> tuple[tuple[tuple[int, ...], ...], bool]:
+def _links(known: Placed, links: Mapping[Card, NvLink]) -> tuple[tuple[tuple[int, ...], ...], bool]:
     buses = [card.bus for card, _ in known]
-    ends = [_ends(links[card.uuid], buses) if card.uuid in links else {} for card, _ in known]
+    ends = [_ends(links[card], buses) if card in links else {} for card, _ in known]
     count = range(len(known))
     rows = []
-    for one in count:
-        peers = [known[one][1]["peers"].get(known[other][0].uuid) for other in count]
+    for gpu in count:
+        peers = [known[gpu][1]["peers"].get(known[other][0].uuid) for other in count]
         rows.append(
             tuple(
-                0 if one == other else _between(ends[one], ends[other], buses[other], peers[other]) for other in count
+                0 if gpu == other else _between(ends[gpu], ends[other], buses[other], peers[other]) for other in count
             )
         )
     return tuple(rows), any(SWITCH in end for end in ends)
@@ -189,7 +182,7 @@ def kind(layout: Layout) -> str:
     if not most:
         return f"PCIe ({gpus})"
     groups = {_group(layout, number) for number in range(count)}
-    if any(not layout.linked(one, other) for group in groups for one in group for other in group if one != other):
+    if any(not layout.linked(gpu, other) for group in groups for gpu in group for other in group if gpu != other):
         return f"cube mesh ({gpus}, {max(map(sum, layout.links))} links each)"
     if len(groups) > 1 or count == 2:
         return f"NVLink bridges ({gpus}, {most} links a pair)"
@@ -200,7 +193,7 @@ def _group(layout: Layout, number: int) -> frozenset[int]:
     """All GPUs that NVLinks lead to, over others too."""
     found, new = {number}, {number}
     while new:
-        new = {other for one in new for other in range(len(layout.cards)) if layout.linked(one, other)} - found
+        new = {other for gpu in new for other in range(len(layout.cards)) if layout.linked(gpu, other)} - found
         found |= new
     return frozenset(found)
 

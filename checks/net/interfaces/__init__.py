@@ -15,7 +15,7 @@ from preflight.checks.net.interfaces.interface_table import (
     VARIABLES,
     Choice,
     Facts,
-    Trouble,
+    InterfaceTrouble,
     World,
     owners,
     rate,
@@ -101,7 +101,7 @@ def measure(ctx: Context) -> Facts:
     taken, route = _looked_up(ctx, entries)
     is_known = bool(taken["gloo"]) or len(settings.get("GLOO_SOCKET_IFNAME", "")) > 1
     chosen = [word for name in VARIABLES.values() for word in settings.get(name, "").lstrip("^=").split(",")]
-    named = [*chosen, *(one["interface"].partition(":")[0] for some in taken.values() for one in some)]
+    named = [*chosen, *(address["interface"].partition(":")[0] for some in taken.values() for address in some)]
     interfaces, left_out = links.read(entries, named)
     facts: Facts = {
         "interfaces": interfaces,
@@ -149,7 +149,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _none(first)
     if first.has_several_hosts:
         yield from _of_several_hosts(first)
-        lists = [one["chosen"]["gloo"] or [] for one in facts.values() if run.job.backend == "gloo"]
+        lists = [reading["chosen"]["gloo"] or [] for reading in facts.values() if run.job.backend == "gloo"]
         for place in range(1, max(map(len, lists), default=0)):
             yield from _of_several_hosts(World(facts, run, place))
     if run.job.backend == "nccl":
@@ -169,9 +169,9 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     if not world.left:
         return f"{world.called} finds no interface"
     choices_ = list(world.left.values())
-    names = list(dict.fromkeys(one.name for one in choices_))
-    mtus = sorted({one.link["mtu"] for one in choices_ if one.link["mtu"]})
-    speeds = sorted({one.link["speed_mbps"] for one in choices_ if one.link["speed_mbps"]})
+    names = list(dict.fromkeys(choice.name for choice in choices_))
+    mtus = sorted({choice.link["mtu"] for choice in choices_ if choice.link["mtu"]})
+    speeds = sorted({choice.link["speed_mbps"] for choice in choices_ if choice.link["speed_mbps"]})
     of = f" on {ranges.count(len(choices_), 'node')}" if len(facts) > 1 else f" ({choices_[0].address})"
     parts = [f"{world.called} takes {words.some(names, 3)}{of}"]
     parts += [f"MTU {' or '.join(map(str, mtus[:3]))}"] if mtus else []
@@ -184,14 +184,14 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 def _none(world: World) -> Iterator[Finding]:
     """It stops one host, too."""
-    why = {rank: why_none(one, world.backend) for rank, one in world.facts.items()}
+    why = {rank: why_none(reading, world.backend) for rank, reading in world.facts.items()}
     yield from world.told(NONE.fail, {rank: trouble for rank, trouble in why.items() if trouble})
 
 
 def _gloo_beside(world: World) -> Iterator[Finding]:
     """Many a job on NCCL has a gloo group beside it."""
-    for rank, one in world.facts.items():
-        trouble = why_none(one, "gloo") if "GLOO_SOCKET_IFNAME" in one["settings"] else None
+    for rank, reading in world.facts.items():
+        trouble = why_none(reading, "gloo") if "GLOO_SOCKET_IFNAME" in reading["settings"] else None
         if trouble:
             name = "GLOO_SOCKET_IFNAME"
             where = {"node": world.run.job.node_of(rank).node, "variable": name, "evidence": {"variable": name}}
@@ -201,47 +201,48 @@ def _gloo_beside(world: World) -> Iterator[Finding]:
 def _down(world: World) -> Iterator[Finding]:
     """Its address still takes connections, but none from another host. NCCL takes no such interface since 2.28."""
 
-    def why(rank: int, one: Choice) -> str:
-        state = {"down": "is down", "no carrier": "has no carrier"}.get(one.link["state"])
+    def why(rank: int, choice: Choice) -> str:
+        state = {"down": "is down", "no carrier": "has no carrier"}.get(choice.link["state"])
         called = f"NCCL {world.facts[rank]['nccl']}".rstrip() if world.backend == "nccl" else world.called
-        return f"{called} takes {one}, which {state}; expected an interface that is up" if state else ""
+        return f"{called} takes {choice}, which {state}; expected an interface that is up" if state else ""
 
     yield from world.each(DOWN.fail, why)
 
 
 def _loopback(world: World) -> Iterator[Finding]:
     """What gloo takes by the host's own name is told by net.rendezvous."""
-    lost = [rank for rank, one in world.left.items() if tcp.is_loopback(one.address)]
+    lost = [rank for rank, choice in world.left.items() if tcp.is_loopback(choice.address)]
     asked = {rank: world.left[rank] for rank in lost if world.backend == "nccl" or world.is_set(rank)}
     text = f"{world.called} takes {{}}, expected an interface that other hosts reach"
-    yield from world.told(LOOPBACK.fail, {rank: Trouble(text.format(one), one.name) for rank, one in asked.items()})
+    troubles = {rank: InterfaceTrouble(text.format(choice), choice.name) for rank, choice in asked.items()}
+    yield from world.told(LOOPBACK.fail, troubles)
     world.leave_out(lost)
 
 
 def _shared(world: World) -> Iterator[Finding]:
     """Who connects to such an address reaches itself, or the wrong node."""
     takers: dict[tuple[str, str], list[int]] = {}
-    for rank, one in world.left.items():
-        if len(world.hosts_of.get(one.address, ())) > 1 and not (one.is_ipv6 and one.is_link_local):
-            takers.setdefault((one.name, one.address), []).append(rank)
-    hosts = len({one["host"] for one in world.facts.values()})
+    for rank, choice in world.left.items():
+        if len(world.hosts_of.get(choice.address, ())) > 1 and not (choice.is_ipv6 and choice.is_link_local):
+            takers.setdefault((choice.name, choice.address), []).append(rank)
+    hosts = len({reading["host"] for reading in world.facts.values()})
     for (name, address), ranks_ in takers.items():
         whose = owners(len(world.hosts_of[address]), hosts)
         text = f"{world.called} takes {name} ({address}) on {world.nodes(ranks_)}, an address that {whose} have; "
         text += "expected one that no other host has"
-        yield SHARED.fail(text, **world.details(ranks_, Trouble("", name)))
+        yield SHARED.fail(text, **world.details(ranks_, InterfaceTrouble("", name)))
     world.leave_out([rank for ranks_ in takers.values() for rank in ranks_])
 
 
 def _internal(world: World) -> Iterator[Finding]:
     text = f"{world.called} takes {{}}, which joins this host with its own containers or virtual machines; expected an "
     text += "interface that other hosts reach"
-    yield from world.each(INTERNAL.warn, lambda _, one: text.format(one) if one.is_internal else "")
+    yield from world.each(INTERNAL.warn, lambda _, choice: text.format(choice) if choice.is_internal else "")
 
 
 def _link_local(world: World) -> Iterator[Finding]:
     text = f"{world.called} takes {{}}, a link-local address; expected one that is good beyond its own link"
-    yield from world.each(LINK_LOCAL.warn, lambda _, one: text.format(one) if one.is_link_local else "")
+    yield from world.each(LINK_LOCAL.warn, lambda _, choice: text.format(choice) if choice.is_link_local else "")
 
 
 # Between nodes
@@ -250,14 +251,14 @@ def _link_local(world: World) -> Iterator[Finding]:
 def _family(world: World) -> Iterator[Finding]:
     """gloo refuses a pair of unlike families (Device::isInitiator in gloo/transport/tcp/device.cc); NCCL connects
     where both hosts have both."""
-    votes = vote({rank: "IPv6" if one.is_ipv6 else "IPv4" for rank, one in world.left.items()})
+    votes = vote({rank: "IPv6" if choice.is_ipv6 else "IPv4" for rank, choice in world.left.items()})
     if votes.unanimous:
         return
     found = FAMILY.fail if world.backend == "gloo" or not world.all_have_ipv6() else FAMILY.warn
     odd = dict(votes.odd())
     for rank in odd:
-        one = world.left[rank]
-        text = f"{world.called} takes {one}, expected an {votes.usual} address as on {votes.share('node')}"
+        choice = world.left[rank]
+        text = f"{world.called} takes {choice}, expected an {votes.usual} address as on {votes.share('node')}"
         yield found(text, **world.details([rank], world.at(rank)))
     if not votes.decided:
         sides = " and ".join(f"{family} on {world.nodes(ranks_)}" for family, ranks_ in votes.ranks_of.items())
@@ -269,13 +270,13 @@ def _family(world: World) -> Iterator[Finding]:
 def _other_network(world: World) -> Iterator[Finding]:
     """That nodes are in several networks is normal where routers join these: they are still compared. That one takes
     Ethernet beside InfiniBand, or leaves out an address that it has in the others' network, is not."""
-    votes = vote({rank: one.network for rank, one in world.left.items()})
+    votes = vote({rank: choice.network for rank, choice in world.left.items()})
     routed = []
     for rank, _ in votes.odd():
-        one, usual = world.left[rank], world.left[votes.ranks_of[votes.usual][0]]
+        choice, usual = world.left[rank], world.left[votes.ranks_of[votes.usual][0]]
         beside = world.in_network(rank, {votes.usual})
-        if beside or (one.link["kind"] == "infiniband") != (usual.link["kind"] == "infiniband"):
-            text = f"{world.called} takes {one}, expected one in {votes.usual} as on {votes.share('node')}"
+        if beside or (choice.link["kind"] == "infiniband") != (usual.link["kind"] == "infiniband"):
+            text = f"{world.called} takes {choice}, expected one in {votes.usual} as on {votes.share('node')}"
             why = (
                 f"; its {beside} is in that, and is {world.state(rank, beside)}" if beside else f" ({usual.name} there)"
             )
@@ -295,10 +296,10 @@ def _other_network(world: World) -> Iterator[Finding]:
 
 
 def _mtu(world: World) -> Iterator[Finding]:
-    votes = vote((rank, one.link["mtu"]) for rank, one in world.left.items() if one.link["mtu"])
+    votes = vote((rank, choice.link["mtu"]) for rank, choice in world.left.items() if choice.link["mtu"])
     for rank, mtu in votes.odd():
-        one = world.left[rank]
-        text = f"the MTU of {one} is {mtu:,}, expected {votes.usual:,} as on {votes.share('node')}"
+        choice = world.left[rank]
+        text = f"the MTU of {choice} is {mtu:,}, expected {votes.usual:,} as on {votes.share('node')}"
         yield MTU.warn(text, **world.details([rank], world.at(rank), usual=votes.usual))
     if not votes.unanimous and not votes.decided:
         sides = words.some((f"{mtu:,} on {world.nodes(ranks_)}" for mtu, ranks_ in votes.ranks_of.items()), last=", ")
@@ -309,11 +310,11 @@ def _mtu(world: World) -> Iterator[Finding]:
 
 def _speed(world: World) -> Iterator[Finding]:
     """Where NCCL uses RDMA, little goes over its sockets."""
-    votes = vote((rank, one.link["speed_mbps"]) for rank, one in world.left.items() if one.link["speed_mbps"])
+    votes = vote((rank, choice.link["speed_mbps"]) for rank, choice in world.left.items() if choice.link["speed_mbps"])
     for rank, speed in votes.odd():
-        one, usual = world.left[rank], votes.usual
+        choice, usual = world.left[rank], votes.usual
         if speed and usual and speed < usual:
-            text = f"{one} runs at {rate(speed)}, expected {rate(usual)} as on {votes.share('node')}"
+            text = f"{choice} runs at {rate(speed)}, expected {rate(usual)} as on {votes.share('node')}"
             is_felt = world.backend == "gloo" or not world.uses_rdma(rank)
             found = SPEED.warn if is_felt else SPEED.info
             yield found(text, **world.details([rank], world.at(rank)))
@@ -322,14 +323,14 @@ def _speed(world: World) -> Iterator[Finding]:
 def _other_route(world: World) -> Iterator[Finding]:
     """Where it was asked for, or is InfiniBand, this is how clusters are built."""
     found: dict[tuple[str, str], list[int]] = {}
-    for rank, one in world.left.items():
+    for rank, choice in world.left.items():
         route = world.facts[rank]["route"]
-        if route not in ("", one.name) and not world.is_set(rank) and one.link["kind"] != "infiniband":
-            found.setdefault((one.name, route), []).append(rank)
+        if route not in ("", choice.name) and not world.is_set(rank) and choice.link["kind"] != "infiniband":
+            found.setdefault((choice.name, route), []).append(rank)
     for (name, route), ranks_ in found.items():
         text = f"{world.called} takes {name} on {world.nodes(ranks_)}, and MASTER_ADDR is reached over {route}"
         yield ROUTE.info(
-            f"{text}; expected one interface for both", **world.details(ranks_, Trouble("", name), use=route)
+            f"{text}; expected one interface for both", **world.details(ranks_, InterfaceTrouble("", name), use=route)
         )
 
 
@@ -339,10 +340,10 @@ def _also(world: World) -> Iterator[Finding]:
     found: dict[tuple[str, str], list[int]] = {}
     for rank in world.left if world.backend == "nccl" else ():
         if not world.uses_rdma(rank):
-            for one in world.also_taken(rank):
-                found.setdefault((one.name, one.address), []).append(rank)
+            for choice in world.also_taken(rank):
+                found.setdefault((choice.name, choice.address), []).append(rank)
     for (name, address), ranks_ in found.items():
         text = f"NCCL also takes {name} ({address}) on {world.nodes(ranks_)}, an address that another host has"
         yield ALSO.info(
-            f"{text}; expected only interfaces that join the nodes", **world.details(ranks_, Trouble("", name))
+            f"{text}; expected only interfaces that join the nodes", **world.details(ranks_, InterfaceTrouble("", name))
         )

@@ -72,7 +72,7 @@ class Choice:
         return _network(found[0]) if found else self.address
 
 
-class Trouble(NamedTuple):
+class InterfaceTrouble(NamedTuple):
     """What is wrong on one node."""
 
     text: str
@@ -93,28 +93,28 @@ class World:
         self.backend = run.job.backend
         self.called, self.variable = CALLED[self.backend], VARIABLES[self.backend]
         self.left = {
-            rank: Choice(first["interface"], first["address"], _link(one, first["interface"]))
-            for rank, one in facts.items()
-            if (some := (one["chosen"][self.backend] or [])[place:]) and (first := some[0])["interface"]
+            rank: Choice(first["interface"], first["address"], _link(reading, first["interface"]))
+            for rank, reading in facts.items()
+            if (some := (reading["chosen"][self.backend] or [])[place:]) and (first := some[0])["interface"]
         }
 
     @cached_property
     def has_several_hosts(self) -> bool:
-        return len({one["host"] for one in self.facts.values()}) > 1
+        return len({reading["host"] for reading in self.facts.values()}) > 1
 
     @cached_property
     def hosts_of(self) -> dict[str, set[str]]:
         """Who has an address, on any interface. One that is down takes its own host's connections, too."""
         found: dict[str, set[str]] = {}
-        for one in self.facts.values():
-            for text in {text for link in one["interfaces"].values() for text in link["addresses"]}:
-                found.setdefault(text.partition("/")[0], set()).add(one["host"])
+        for reading in self.facts.values():
+            for text in {text for link in reading["interfaces"].values() for text in link["addresses"]}:
+                found.setdefault(text.partition("/")[0], set()).add(reading["host"])
         return found
 
     @cached_property
     def use(self) -> str:
         """The interface by which nodes reach the first one, where it has one name."""
-        names = {one["route"] for one in self.facts.values()} - {""}
+        names = {reading["route"] for reading in self.facts.values()} - {""}
         return names.pop() if len(names) == 1 else "INTERFACE"
 
     def is_set(self, rank: int) -> bool:
@@ -123,10 +123,10 @@ class World:
 
     def uses_rdma(self, rank: int) -> bool:
         """Whether NCCL will send its data over RDMA. A network plugin does not hear NCCL_IB_DISABLE."""
-        one = self.facts[rank]
-        net = one["settings"].get("NCCL_NET", "").upper()
-        is_off = net == "SOCKET" if net not in ("", "IB") else not hca_names.uses_verbs(one["settings"])
-        return one["has_rdma"] and not is_off
+        reading = self.facts[rank]
+        net = reading["settings"].get("NCCL_NET", "").upper()
+        is_off = net == "SOCKET" if net not in ("", "IB") else not hca_names.uses_verbs(reading["settings"])
+        return reading["has_rdma"] and not is_off
 
     def leave_out(self, ranks_: Iterable[int]) -> None:
         for rank in ranks_:
@@ -135,43 +135,45 @@ class World:
     def nodes(self, ranks_: Sequence[int], most: int = 3) -> str:
         return words.some((self.run.job.node_of(rank).node for rank in ranks_), most)
 
-    def details(self, ranks_: Sequence[int], trouble: Trouble | None = None, **evidence: Any) -> dict[str, Any]:
+    def details(
+        self, ranks_: Sequence[int], trouble: InterfaceTrouble | None = None, **evidence: Any
+    ) -> dict[str, Any]:
         """Of a finding about these nodes: a single one is named, and so is the variable where all have it."""
-        one = trouble or Trouble("")
+        trouble = trouble or InterfaceTrouble("")
         asked = self.variable if ranks_ and all(map(self.is_set, ranks_)) else ""
-        variable = (asked if one.variable is None else one.variable) or None
+        variable = (asked if trouble.variable is None else trouble.variable) or None
         files = {self.facts[rank]["files"].get(variable or "") for rank in ranks_}
         proof = {"variable": variable or self.variable, "use": self.use, **evidence}
         return {
             "node": self.run.job.node_of(ranks_[0]).node if len(ranks_) == 1 else None,
-            "interface": one.interface,
+            "interface": trouble.interface,
             "variable": variable,
             "file": files.pop() if len(files) == 1 else None,
-            "fix": one.fix,
-            "evidence": {**proof, **({"interface": one.interface} if one.interface else {})},
+            "fix": trouble.fix,
+            "evidence": {**proof, **({"interface": trouble.interface} if trouble.interface else {})},
         }
 
-    def told(self, found: Callable[..., Finding], troubles: Mapping[int, Trouble]) -> Iterator[Finding]:
+    def told(self, found: Callable[..., Finding], troubles: Mapping[int, InterfaceTrouble]) -> Iterator[Finding]:
         """A finding for each node; one for all if all have the trouble. They are judged no further."""
         if len(troubles) == len(self.facts) > 1:
             first = next(iter(troubles.values()))
             text = f"{first.text}; it is so on all {len(troubles):,} nodes"
             yield found(text, **self.details(list(troubles), first))
         else:
-            for rank, one in troubles.items():
-                yield found(one.text, **self.details([rank], one))
+            for rank, trouble in troubles.items():
+                yield found(trouble.text, **self.details([rank], trouble))
         self.leave_out(troubles)
 
     def each(self, found: Callable[..., Finding], why: Callable[[int, Choice], str]) -> Iterator[Finding]:
         """Where there is a `why`."""
-        reasons = {rank: Trouble(why(rank, one), one.name) for rank, one in self.left.items()}
-        yield from self.told(found, {rank: one for rank, one in reasons.items() if one.text})
+        reasons = {rank: InterfaceTrouble(why(rank, choice), choice.name) for rank, choice in self.left.items()}
+        yield from self.told(found, {rank: reason for rank, reason in reasons.items() if reason.text})
 
-    def at(self, rank: int) -> Trouble:
+    def at(self, rank: int) -> InterfaceTrouble:
         """Only the interface that this node takes."""
-        return Trouble("", self.left[rank].name)
+        return InterfaceTrouble("", self.left[rank].name)
 
-    def mended(self, rank: int, other: str) -> Trouble:
+    def mended(self, rank: int, other: str) -> InterfaceTrouble:
         """The same, with the fix for another interface of it that should be taken, if that is down."""
         is_down = bool(other) and self.facts[rank]["interfaces"][other]["state"] != "up"
         fix = f"On that node: ip link set {other} up; see its cable and switch port (ethtool {other})."
@@ -181,7 +183,7 @@ class World:
         """The interface of this node that has an address in one of these networks, other than that it takes; or ""."""
         for name, link in self.facts[rank]["interfaces"].items():
             found = [_network(text) for text in link["addresses"]]
-            if any(one in networks and one != self.left[rank].network for one in found):
+            if any(network in networks and network != self.left[rank].network for network in found):
                 return name
         return ""
 
@@ -194,10 +196,10 @@ class World:
         address that another host has, too."""
         first = self.left[rank].link["speed_mbps"] or 10_000
         for taken in (self.facts[rank]["chosen"][self.backend] or [])[1:]:
-            one = Choice(taken["interface"], taken["address"], _link(self.facts[rank], taken["interface"]))
-            is_shared = len(self.hosts_of.get(one.address, ())) > 1 and not one.is_link_local
-            if is_shared and (one.link["speed_mbps"] or 10_000) >= first:
-                yield one
+            choice = Choice(taken["interface"], taken["address"], _link(self.facts[rank], taken["interface"]))
+            is_shared = len(self.hosts_of.get(choice.address, ())) > 1 and not choice.is_link_local
+            if is_shared and (choice.link["speed_mbps"] or 10_000) >= first:
+                yield choice
 
     def all_have_ipv6(self) -> bool:
         """Beside link-local addresses."""
@@ -207,12 +209,12 @@ class World:
         )
 
 
-def _link(one: Facts, name: str) -> Interface:
-    return one["interfaces"].get(name.partition(":")[0], UNKNOWN)  # without an address's label
+def _link(reading: Facts, name: str) -> Interface:
+    return reading["interfaces"].get(name.partition(":")[0], UNKNOWN)  # without an address's label
 
 
-def _addresses(one: Facts) -> Iterator[str]:
-    return (text for link in one["interfaces"].values() for text in link["addresses"])
+def _addresses(reading: Facts) -> Iterator[str]:
+    return (text for link in reading["interfaces"].values() for text in link["addresses"])
 
 
 def _network(text: str) -> str:
@@ -226,61 +228,63 @@ def rate(mbps: int) -> str:
 # Nothing to listen on
 
 
-def why_none(one: Facts, backend: str) -> Trouble | None:
+def why_none(reading: Facts, backend: str) -> InterfaceTrouble | None:
     """Why the backend gives up on this node; None where it does not, or that is not known."""
-    some, settings = one["chosen"][backend], one["settings"]
+    some, settings = reading["chosen"][backend], reading["settings"]
     if some is None:
         return None
     if backend == "gloo":
-        return _gloo_gives_up(one, some)
+        return _gloo_gives_up(reading, some)
     if some:
         return None
     if "NCCL_COMM_ID" in settings:
-        text = f"NCCL_COMM_ID is {settings['NCCL_COMM_ID']!r}, expected an address in a subnet of {_all(one)}"
-        return Trouble(
+        text = f"NCCL_COMM_ID is {settings['NCCL_COMM_ID']!r}, expected an address in a subnet of {_all(reading)}"
+        return InterfaceTrouble(
             text, None, "NCCL_COMM_ID", "Unset NCCL_COMM_ID: torch hands rank 0's address over by its store."
         )
     names = settings.get("NCCL_SOCKET_IFNAME", "")
     if len(names) > 1:
-        return _takes_none(one, names, settings.get("NCCL_SOCKET_FAMILY", ""))
+        return _takes_none(reading, names, settings.get("NCCL_SOCKET_FAMILY", ""))
     family = {"AF_INET": "IPv4 ", "AF_INET6": "IPv6 "}.get(settings.get("NCCL_SOCKET_FAMILY", ""), "")
-    text = f"NCCL can use none of {_all(one)}, expected an interface that is up and has an {family}address"
+    text = f"NCCL can use none of {_all(reading)}, expected an interface that is up and has an {family}address"
     if family:
-        return Trouble(
+        return InterfaceTrouble(
             text, None, "NCCL_SOCKET_FAMILY", "Unset NCCL_SOCKET_FAMILY, or give an interface such an address."
         )
-    return Trouble(text, fix="On that node: ip -br addr; bring an interface up, and give it an address.")
+    return InterfaceTrouble(text, fix="On that node: ip -br addr; bring an interface up, and give it an address.")
 
 
-def _takes_none(one: Facts, names: str, family: str) -> Trouble:
-    taken = {name: link for name, link in one["interfaces"].items() if interface_rules.takes(names, name)}
+def _takes_none(reading: Facts, names: str, family: str) -> InterfaceTrouble:
+    taken = {name: link for name, link in reading["interfaces"].items() if interface_rules.takes(names, name)}
     said = f"NCCL_SOCKET_IFNAME is {names!r}, which takes"
     if not taken:
-        meant = "" if names.startswith("^") else _meant(names.removeprefix("="), one)
-        return Trouble(f"{said} no interface of this node, expected one of {_all(one)}{meant}", None)
+        meant = "" if names.startswith("^") else _meant(names.removeprefix("="), reading)
+        return InterfaceTrouble(f"{said} no interface of this node, expected one of {_all(reading)}{meant}", None)
     states = words.some(f"{name} ({_state(link, family)})" for name, link in taken.items())
-    return Trouble(f"{said} only {states}; expected one that is up and has an address", next(iter(taken)))
+    return InterfaceTrouble(f"{said} only {states}; expected one that is up and has an address", next(iter(taken)))
 
 
-def _gloo_gives_up(one: Facts, some: Sequence[Chosen]) -> Trouble | None:
-    names = one["settings"].get("GLOO_SOCKET_IFNAME", "")
+def _gloo_gives_up(reading: Facts, some: Sequence[Chosen]) -> InterfaceTrouble | None:
+    names = reading["settings"].get("GLOO_SOCKET_IFNAME", "")
     if len(names) < 2:
         nowhere = [first["address"] for first in some if not first["interface"]]
         text = "by the host's own name gloo listens on {}, which no interface has; expected one of {}"
         fix = "Give the host's name its real address in its /etc/hosts, or set GLOO_SOCKET_IFNAME."
-        return Trouble(text.format(nowhere[0], _all(one)), fix=fix) if nowhere else None
+        return InterfaceTrouble(text.format(nowhere[0], _all(reading)), fix=fix) if nowhere else None
     found = {first["interface"] for first in some}
     for name in names.removesuffix(",").split(","):  # std::getline gives no empty word at the end
         if name not in found:
             said = f"GLOO_SOCKET_IFNAME is {names!r}, and {name or 'an empty word'}"
-            if name in one["interfaces"]:
-                return Trouble(f"{said} has no address; expected one of {_all(one)}", name)
-            return Trouble(f"{said} is no interface of this node; expected one of {_all(one)}{_meant(name, one)}", None)
+            if name in reading["interfaces"]:
+                return InterfaceTrouble(f"{said} has no address; expected one of {_all(reading)}", name)
+            return InterfaceTrouble(
+                f"{said} is no interface of this node; expected one of {_all(reading)}{_meant(name, reading)}", None
+            )
     return None
 
 
-def _meant(name: str, one: Facts) -> str:
-    near = difflib.get_close_matches(name, one["interfaces"], n=1, cutoff=0.5)
+def _meant(name: str, reading: Facts) -> str:
+    near = difflib.get_close_matches(name, reading["interfaces"], n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -290,10 +294,10 @@ def _state(link: Interface, family: str) -> str:
     return {"AF_INET": "no IPv4 address", "AF_INET6": "no IPv6 address"}.get(family, "no address")
 
 
-def _all(one: Facts, most: int = 6) -> str:
+def _all(reading: Facts, most: int = 6) -> str:
     """Those that have an address: "eth0 (10.0.0.1), ib0 (10.1.0.1, down)"."""
     shown = []
-    for name, link in one["interfaces"].items():
+    for name, link in reading["interfaces"].items():
         address = link["addresses"][0].partition("/")[0] if link["addresses"] else ""
         if address and not tcp.is_loopback(address):
             shown.append(f"{name} ({address})" if link["state"] == "up" else f"{name} ({address}, {link['state']})")

@@ -1,8 +1,9 @@
-"""Mesh: every node reaches every other one on the ports that NCCL and gloo use, large messages too, and alike fast.
+"""Mesh: every node reaches every other one on the ports that NCCL and gloo use, large messages too, and as fast.
 
-One rank a node listens on the address that the backend will choose, on a port that the kernel gives it. All nodes
-connect to all others; then in rounds in which each node has one partner they time round trips, 1 MiB each way and one
-stream. Above 64 nodes each has some partners, spread over all. Only who knows a word from the job's store is let in.
+One rank per node listens on the address that the backend will choose, on a port that the kernel gives it. All nodes
+connect to all others; then in rounds in which each node has one partner they time round trips, 1 MiB each way and two
+streams. Pairs that seem slow are timed again after all rounds: busy cores look like a slow link for a moment. Above 64
+nodes each has some partners, spread over all. Only a node that knows a word from the job's store is let in.
 """
 
 import math
@@ -29,7 +30,7 @@ from preflight.check import (
     words,
 )  # fmt: skip
 from preflight.checks.net.mesh import pair_tables, switches, timeouts
-from preflight.checks.net.mesh.messages import Trouble
+from preflight.checks.net.mesh.messages import PairTrouble
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.shared import links, port_selection
 from preflight.nccl import interface_rules
@@ -47,7 +48,7 @@ PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, r
 
 MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is so many times slower than is usual")
 """A bad link is slower by far: one that fell back to 1/10 of its rate, a wrong duplex, lost packets. Streams that share
-a link with others, or a busy core, halve a rate, and the best of three or more counts."""
+a link with others, or a busy core, halve a rate; the best of two streams counts, or of eight where they are slow."""
 FAR_S = option(float, 0.01, "warn where a round trip takes so many seconds, and ten times as long as is usual")
 """Within a site a round trip takes a few milliseconds at most; see net.rendezvous."""
 MUCH_FARTHER = 10
@@ -182,10 +183,10 @@ def _listener(ctx: Context) -> tuple[str, str, socket.socket | None, str]:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     nodes = pair_tables.of_nodes(facts)
     pairs = pair_tables.seen(nodes)
-    for rank, one in nodes.items():
-        if one["why"]:
-            text = f"{one['why']}, expected a socket that other nodes can connect to"
-            yield NO_ADDRESS.fail(text, node=run.job.node_of(rank).node, interface=one["interface"] or None)
+    for rank, reading in nodes.items():
+        if reading["why"]:
+            text = f"{reading['why']}, expected a socket that other nodes can connect to"
+            yield NO_ADDRESS.fail(text, node=run.job.node_of(rank).node, interface=reading["interface"] or None)
     for rank, why in pair_tables.own_errors(pairs).items():
         yield _own_error(rank, why, nodes, run)
     tried = pair_tables.connections(nodes, pairs)
@@ -193,8 +194,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for address, ranks in shared.items():
         yield _same_address(address, ranks, nodes, run)
     unsure = {rank for ranks in shared.values() for rank in ranks}
-    places = {rank: one["switches"] for rank, one in nodes.items()}
-    interfaces = {rank: one["interface"] for rank, one in nodes.items()}
+    places = {rank: reading["switches"] for rank, reading in nodes.items()}
+    interfaces = {rank: reading["interface"] for rank, reading in nodes.items()}
     sure = {pair: error for pair, error in tried.items() if not unsure & set(pair)}
     for trouble in (_connections(sure, nodes), *_measured(pairs, nodes, run)):
         yield from trouble.findings(run, places, interfaces)
@@ -202,7 +203,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield _untried(left, pairs, run)
 
 
-def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[Trouble, Trouble, Trouble]:
+def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[PairTrouble, PairTrouble, PairTrouble]:
     """Of pairs that have a connection. A link is full where round trips are slow, and large packets pass all the same:
     what stalls there is slow."""
     trips, arrived = pair_tables.round_trips(pairs), pair_tables.arrived(pairs)
@@ -227,7 +228,8 @@ def _is_by_rdma(nodes: Nodes, run: Run) -> bool:
     """Whether NCCL takes HCAs on all nodes, so that little goes over sockets. Not known where net.rdma did not run."""
     if run.job.backend != "nccl":
         return False
-    return nodes.keys() <= {one.rank for one in port_selection.nodes(run.facts(RDMA)) if one.uses_verbs and one.taken}
+    seen = port_selection.nodes(run.facts(RDMA))
+    return nodes.keys() <= {node.rank for node in seen if node.uses_verbs and node.taken}
 
 
 def _same_address(address: str, ranks: Sequence[int], nodes: Nodes, run: Run) -> Finding:
@@ -265,7 +267,7 @@ KINDS = {
 """What says most comes first: of two nodes without a route one way, the other one hears nothing."""
 
 
-def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> Trouble:
+def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> PairTrouble:
     def kinds(bad: Sequence[Pair]) -> list[str]:
         """The commonest first; of as many what KINDS has first."""
         listed = [tried[pair] for pair in bad]
@@ -276,7 +278,7 @@ def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> Trouble:
         at = f" at {addresses.pop()}" if len(addresses) == 1 else ""
         return f"{', or '.join(KINDS[kind][1] for kind in kinds(bad))}{at}"
 
-    return Trouble(
+    return PairTrouble(
         list(tried), [pair for pair, error in tried.items() if error], Severity.FAIL,
         code=lambda bad: KINDS[kinds(bad)[0]][0], how=how,
         expected=lambda _: "connections on ephemeral ports, as the backend makes them",
@@ -289,7 +291,7 @@ def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> Trouble:
     )  # fmt: skip
 
 
-def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
+def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
     """`far`: round trips that are slow."""
 
     def how(bad: Sequence[Pair]) -> str:
@@ -304,7 +306,7 @@ def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes:
     def expected(bad: Sequence[Pair]) -> str:
         return f"all; {_mtus(sorted({node for pair in bad for node in pair}), nodes, run)}"
 
-    return Trouble(
+    return PairTrouble(
         list(arrived), [pair for pair, count in arrived.items() if count is not None], Severity.FAIL,
         code=lambda _: MTU, how=how, expected=expected,
         wording=Wording(
@@ -327,7 +329,7 @@ def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
     return f"MTU {words.some(told, 3, '; ', '; ')}"
 
 
-def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
+def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
     """Against what is usual; of two nodes one way against the other."""
     factor, by_rdma = run[MUCH_SLOWER], _is_by_rdma(nodes, run)
     usual = pair_tables.usual(rates, statistics.median_high)
@@ -342,7 +344,7 @@ def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> Trouble:
         about = f"about {words.rate(usual)} as is usual{', or ' * bool(back)}{other}" if usual else f"about {other}"
         return about + " (NCCL's data goes by RDMA)" * by_rdma
 
-    return Trouble(
+    return PairTrouble(
         list(rates), bad, Severity.INFO if by_rdma else Severity.WARN,
         code=lambda _: SLOW if usual else ASYMMETRIC, how=how, expected=expected,
         wording=Wording(
@@ -360,14 +362,14 @@ def _far_limit(trips: Mapping[Pair, float], run: Run) -> float:
     return math.inf if usual is None else max(run[FAR_S], MUCH_FARTHER * usual)
 
 
-def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> Trouble:
+def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> PairTrouble:
     usual = statistics.median_low(trips.values()) if trips else 0.0
 
     def how(bad: Sequence[Pair]) -> str:
         return f"{words.duration(min(trips[pair] for pair in bad))}{' at least' * (len(bad) > 1)}"
 
     slow = "has slow round trips with"
-    return Trouble(
+    return PairTrouble(
         list(trips), [pair for pair, trip in trips.items() if trip >= limit], Severity.WARN,
         code=lambda _: FAR, how=how, expected=lambda _: f"about {words.duration(usual)} as in the middle of all pairs",
         wording=Wording(

@@ -1,7 +1,8 @@
 """How the nodes of net.mesh meet: a listener on an ephemeral port, connections to all partners at once, then rounds.
 
-One select loop a node, no thread. The store carries two words of each node: its `place` (address, port, token), and
-whom it has `reached`. Each wait is bounded, and a node that is gone is waited for no longer.
+One select loop per node, no thread. The store carries three words of each node: its `place` (address, port, token), the
+nodes that it has `reached`, and the `rate` at which it sends to most. Each wait is bounded, and none is for a node that
+is gone.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import hmac
 import json
 import secrets
 import socket
+import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, TypedDict
 from preflight.checks.net.mesh import probe, protocol
 from preflight.checks.net.mesh.pair_tables import OWN
 from preflight.checks.net.mesh.probe import Exchange, Own, Tried
-from preflight.checks.net.mesh.protocol import Line, Refused
+from preflight.checks.net.mesh.protocol import PeerConnection, Refused
 from preflight.checks.net.mesh.timeouts import ALL_PAIRS, AUTH_S, CONNECT_S, HEART_S, MEET_S, REACHED_S, SILENT_S
 from preflight.sdk import pairs, tcp
 
@@ -79,12 +81,12 @@ class Meeting:
     """Between two looks into the store."""
     tried: dict[int, Tried] = field(default_factory=dict)
     """By the partners that listen."""
-    cut: bool = False
-    """No time was left."""
+    cut: bool = True
+    """No time was left for all partners."""
     _own: Own = field(default_factory=Own)
     _token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
-    _out: dict[int, Line] = field(default_factory=dict)
-    _back: dict[int, Line] = field(default_factory=dict)
+    _out: dict[int, PeerConnection] = field(default_factory=dict)
+    _back: dict[int, PeerConnection] = field(default_factory=dict)
     """Connections by the partner: that this node has opened, that the partner has."""
     _strangers: dict[socket.socket, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -95,10 +97,9 @@ class Meeting:
         loop.add_reader(server, self._admit, server)
         beating = asyncio.create_task(self._beat())
         try:
-            async with asyncio.timeout(self.ends_s - time.monotonic()):
-                await self._meet_all({"address": host.partition("%")[0], "port": port, "token": self._token.hex()})
-        except TimeoutError:
-            self.cut = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.ends_s - time.monotonic()):
+                    await self._meet_all({"address": host.partition("%")[0], "port": port, "token": self._token.hex()})
         finally:
             loop.remove_reader(server)
             server.close()
@@ -120,10 +121,28 @@ class Meeting:
         await asyncio.gather(*(self._connect(partner, place) for partner, place in places.items()))
         self.store.set(f"reached/{self.number}", json.dumps(sorted(self._out)))
         reached = await self._told("reached", places.keys(), REACHED_S)
-        for partner in self.rounds:
-            if partner in reached:
-                self.doing(f"meeting {self.names[partner] if self.names else partner}")
-                await self._with(partner, self.number in json.loads(reached[partner]))
+        partners = {
+            partner: self.number in json.loads(reached[partner]) for partner in self.rounds if partner in reached
+        }
+        await self._hold_rounds(partners)
+        self.cut = False
+        await self._hold_rounds(partners, await self._usual(partners))
+
+    async def _hold_rounds(self, partners: Mapping[int, bool], usual: float | None = None) -> None:
+        """`partners`: whether they have a connection to this node. `usual`: of the first rounds, bytes a second."""
+        for partner, is_reached in partners.items():
+            name = self.names[partner] if self.names else partner
+            self.doing(f"meeting {name}{'' if usual is None else ' again'}")
+            await self._with(partner, is_reached, usual)
+
+    async def _usual(self, partners: Collection[int]) -> float:
+        """Bytes a second that a node in the middle sends to a partner in the middle; of two nodes what the other one
+        sends."""
+        rates = [tried.rate for tried in self.tried.values() if tried.rate]
+        self.store.set(f"rate/{self.number}", json.dumps(statistics.median_high(rates) if rates else 0.0))
+        told = [json.loads(text) for text in (await self._told("rate", partners, MEET_S)).values()]
+        own = [statistics.median_high(rates)] if rates and len(told) > 1 else []
+        return statistics.median_high([*told, *own]) if told else 0.0
 
     async def _told(self, word: str, of: Collection[int], patience_s: float) -> dict[int, str]:
         """What the nodes have said; without those that are gone, or silent for too long."""
@@ -154,32 +173,34 @@ class Meeting:
                     await asyncio.get_running_loop().sock_connect(sock, target)
                 tried.error = await _introduced(sock, bytes.fromhex(place["token"]), self.number, partner)
                 if not tried.error:
-                    self._out[partner] = Line(sock)
+                    self._out[partner] = PeerConnection(sock)
                     closing.pop_all()
         except OSError as error:  # TimeoutError is one
             tried.error = "reset" if isinstance(error, BrokenPipeError) else tcp.kind(error)
             if tried.error == OWN:
                 tried.why = (error.strerror or str(error)).lower()
 
-    async def _with(self, partner: int, is_reached: bool) -> None:
+    async def _with(self, partner: int, is_reached: bool, usual: float | None = None) -> None:
         """One round: the lower number asks first. Each direction's own connection, as far as there is one."""
-        exchange, tried = Exchange(), self.tried[partner]
+        exchange = Exchange()
         if self.number < partner:
-            await self._ask(partner, tried, exchange)
+            await self._ask(partner, exchange, usual)
         await self._serve(partner, exchange, is_reached)
         if self.number > partner:
-            await self._ask(partner, tried, exchange)
-        for line in (self._out.get(partner), self._back.get(partner)):
-            if line:
-                line.release()
-        self._own.stalls += bool(exchange.stalled)
+            await self._ask(partner, exchange, usual)
+        self._own.stalls += bool(exchange.stalled) and usual is None
 
-    async def _ask(self, partner: int, tried: Tried, exchange: Exchange) -> None:
-        if line := self._out.get(partner):
-            try:
+    async def _ask(self, partner: int, exchange: Exchange, usual: float | None) -> None:
+        line, tried = self._out.get(partner), self.tried[partner]
+        if not line:
+            return
+        try:
+            if usual is None:
                 await probe.ask(line, tried, exchange, self._own)
-            except Refused as error:
-                tried.error = str(error)
+            else:
+                await probe.ask_again(line, tried, usual, self._own)
+        except Refused as error:
+            tried.error = str(error) if usual is None else tried.error  # gone since: it was measured before
 
     async def _serve(self, partner: int, exchange: Exchange, is_reached: bool) -> None:
         """What breaks here is the partner's to tell."""
@@ -211,7 +232,7 @@ class Meeting:
                 )
                 if known and known[0] in self.rounds and known[0] not in self._back:
                     sock.send(known[1])
-                    self._back[known[0]], is_partner = Line(sock), True
+                    self._back[known[0]], is_partner = PeerConnection(sock), True
         finally:
             del self._strangers[sock]
             if not is_partner:
@@ -255,9 +276,9 @@ def hold(
 
 def as_facts(tried: Mapping[int, Tried], ranks: Sequence[int]) -> dict[str, dict[str, object]]:
     """By the partner's rank; without what was not measured."""
-    rounded = {ranks[partner]: vars(one) for partner, one in sorted(tried.items())}
-    return {str(rank): {key: _rounded(value) for key, value in one.items() if value not in (None, "")}
-            for rank, one in rounded.items()}  # fmt: skip
+    rounded = {ranks[partner]: vars(result) for partner, result in sorted(tried.items())}
+    return {str(rank): {key: _rounded(value) for key, value in result.items() if value not in (None, "")}
+            for rank, result in rounded.items()}  # fmt: skip
 
 
 def _rounded(value: object) -> object:

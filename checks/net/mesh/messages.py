@@ -15,7 +15,7 @@ LEGS = "If {node} has a bond (cat /proc/net/bonding/*): ethtool -S on each leg, 
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PairTrouble:
     """One kind of trouble, and its words. Nodes are known by the rank that has measured."""
 
     tried: Collection[Pair]
@@ -52,7 +52,7 @@ def _by_node(pairs: Collection[Pair]) -> dict[int, list[Pair]]:
 
 @dataclass(frozen=True)
 class _Messages:
-    trouble: Trouble
+    trouble: PairTrouble
     run: Run
     cause: Common
     behind: Mapping[frozenset[int], str]

@@ -50,14 +50,14 @@ Nodes = Mapping[int, Facts]
 
 
 def of_nodes(facts: Nodes) -> dict[int, Facts]:
-    return {rank: one for rank, one in facts.items() if one["takes_part"]}
+    return {rank: reading for rank, reading in facts.items() if reading["takes_part"]}
 
 
 def seen(nodes: Nodes) -> dict[Pair, Seen]:
     """Of pairs of which both nodes have ended well, and listen: what a dead one leaves is not the network's fault."""
     found: dict[Pair, Seen] = {}
-    for rank, one in nodes.items():
-        for partner, what in one["pairs"].items():
+    for rank, reading in nodes.items():
+        for partner, what in reading["pairs"].items():
             other = nodes.get(int(partner))
             if other and not other["why"]:
                 found[rank, int(partner)] = what
@@ -133,8 +133,8 @@ def usual(values: Mapping[Pair, float], best: Callable[[Sequence[float]], float]
 def shared_addresses(nodes: Nodes, tried: Mapping[Pair, str]) -> dict[str, list[int]]:
     """Addresses that several nodes have, and do not reach each other by: several nodes of one host do."""
     having: dict[str, list[int]] = {}
-    for rank, one in nodes.items():
-        if one["address"]:
-            having.setdefault(one["address"], []).append(rank)
+    for rank, reading in nodes.items():
+        if reading["address"]:
+            having.setdefault(reading["address"], []).append(rank)
     broken = {a for (a, b), error in tried.items() if error and nodes[a]["address"] == nodes[b]["address"]}
     return {address: ranks for address, ranks in having.items() if len(ranks) > 1 and broken & set(ranks)}

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from preflight.checks.net.mesh import protocol
-from preflight.checks.net.mesh.protocol import Line, Refused
+from preflight.checks.net.mesh.protocol import PeerConnection, Refused
 from preflight.checks.net.mesh.timeouts import (
     ANSWER_S,
     KNOWN,
@@ -22,10 +22,13 @@ from preflight.checks.net.mesh.timeouts import (
 
 ROUND_TRIPS = 8
 STREAM_S, STREAM_MOST_S = 0.03, 2.0
-STREAMS, MORE_STREAMS = 2, 4
-"""The best of them counts; more where one is much slower than what this node has seen, before it is called slow."""
-MUCH, PAUSE_S = 4, 0.02
-"""Between those the pause grows, so that a busy moment passes."""
+STREAMS, MORE_STREAMS = 2, 6
+"""The best of them counts; more, after all rounds, where it is much slower than is usual."""
+MUCH, PAUSE_S = 3, 0.02
+"""Less than what the check warns of. The pause before each grows, so that a busy moment passes: a process that has
+slept gets a core next."""
+MORE_S = 8.0
+"""Of more streams for each node: one behind a slow link needs no more to be sure."""
 
 
 @dataclass
@@ -54,8 +57,8 @@ class Own:
 
     stalls: int = 0
     """Partners with which large messages have stalled."""
-    best: float = 0.0
-    """Bytes a second, of all."""
+    more_s: float = 0.0
+    """Spent on more streams."""
 
 
 @dataclass
@@ -78,7 +81,7 @@ class Exchange:
             (self.stalled if kind == protocol.STALLED else self.slow).add(way)
 
 
-async def ask(line: Line, tried: Tried, exchange: Exchange, own: Own) -> None:
+async def ask(line: PeerConnection, tried: Tried, exchange: Exchange, own: Own) -> None:
     """On the connection that this node has opened: all that `Tried` holds. Raises Refused."""
     await _meet(line, exchange, own)
     for _ in range(ROUND_TRIPS):
@@ -92,11 +95,29 @@ async def ask(line: Line, tried: Tried, exchange: Exchange, own: Own) -> None:
     if exchange.may("back") and not await _get(line, tried, exchange):
         return
     if tried.rate:
-        await _streams(line, tried, exchange, own)
+        for _ in range(STREAMS):
+            if not await _stream(line, tried, exchange):
+                return
     await line.say(protocol.BYE)
 
 
-async def serve(line: Line, exchange: Exchange, own: Own) -> None:
+async def ask_again(line: PeerConnection, tried: Tried, usual: float, own: Own) -> None:
+    """When all rounds are over: whether what seems slow, against what is `usual` (bytes a second), is. Busy cores on
+    either end look like a slow link for as long as a process gets none. Raises Refused."""
+    exchange = Exchange()
+    await _meet(line, exchange, own)
+    for number in range(1, MORE_STREAMS + 1):
+        if tried.rate is None or MUCH * tried.rate >= usual or own.more_s > MORE_S:
+            break
+        start = time.monotonic()
+        await asyncio.sleep(PAUSE_S * number)
+        if not await _stream(line, tried, exchange):
+            return
+        own.more_s += time.monotonic() - start
+    await line.say(protocol.BYE)
+
+
+async def serve(line: PeerConnection, exchange: Exchange, own: Own) -> None:
     """On the connection that the partner has opened: what it asks for, until it says goodbye. Raises Refused."""
     await line.hear(protocol.READY)
     await line.say(protocol.READY, own.stalls)
@@ -119,7 +140,7 @@ def _patience_s(own: int, theirs: int) -> float:
     return SHORT_STALL_S if max(own, theirs) >= KNOWN else STALL_S
 
 
-async def _meet(line: Line, exchange: Exchange, own: Own) -> None:
+async def _meet(line: PeerConnection, exchange: Exchange, own: Own) -> None:
     """The partner may still be busy with another one: then heartbeats come."""
     await line.say(protocol.READY)
     _, theirs = await line.hear(protocol.READY)
@@ -127,7 +148,7 @@ async def _meet(line: Line, exchange: Exchange, own: Own) -> None:
     exchange.patience_s = _patience_s(own.stalls, theirs)
 
 
-async def _put(line: Line, size: int, most_s: float, tried: Tried, exchange: Exchange) -> bool:
+async def _put(line: PeerConnection, size: int, most_s: float, tried: Tried, exchange: Exchange) -> bool:
     """Whether the connection is of use after it."""
     start = time.perf_counter()
     kind, arrived = await _push(line, protocol.PUT, size, most_s, exchange)
@@ -138,7 +159,7 @@ async def _put(line: Line, size: int, most_s: float, tried: Tried, exchange: Exc
     return kind == protocol.ARRIVED
 
 
-async def _get(line: Line, tried: Tried, exchange: Exchange) -> bool:
+async def _get(line: PeerConnection, tried: Tried, exchange: Exchange) -> bool:
     start = time.perf_counter()
     await line.say(protocol.GET, LARGE)
     await line.hear(protocol.DATA)
@@ -150,19 +171,13 @@ async def _get(line: Line, tried: Tried, exchange: Exchange) -> bool:
     return kind == protocol.ARRIVED
 
 
-async def _streams(line: Line, tried: Tried, exchange: Exchange, own: Own) -> None:
-    done, wanted = 0, STREAMS
-    while done < wanted and tried.rate:
-        size = min(max(int(tried.rate * STREAM_S), LARGE + 1), protocol.LONGEST)
-        if not await _put(line, size, STREAM_MOST_S, tried, exchange):
-            return
-        done += 1
-        await asyncio.sleep(PAUSE_S * max(0, done - STREAMS))
-        own.best = max(own.best, tried.rate or 0.0, tried.rate_back or 0.0)
-        wanted = STREAMS + (MORE_STREAMS if MUCH * tried.rate < own.best else 0)
+async def _stream(line: PeerConnection, tried: Tried, exchange: Exchange) -> bool:
+    """Whether the connection is of use after it."""
+    size = min(max(int((tried.rate or 0.0) * STREAM_S), LARGE + 1), protocol.LONGEST)
+    return await _put(line, size, STREAM_MOST_S, tried, exchange)
 
 
-async def _push(line: Line, word: int, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:
+async def _push(line: PeerConnection, word: int, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:
     """Sends data, and hears from the receiver what became of it. Small messages have just passed: where nothing at
     all is heard any longer, not a heartbeat, the data has stalled, too (its acknowledgements of what the receiver says
     are lost with it). Raises Refused."""
@@ -182,7 +197,7 @@ async def _push(line: Line, word: int, size: int, most_s: float, exchange: Excha
     return kind, arrived
 
 
-async def _pull(line: Line, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:
+async def _pull(line: PeerConnection, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:
     """Receives data, and says what became of it. Raises Refused."""
     kind, arrived = await line.receive(size, exchange.patience_s, most_s)
     exchange.note("back", kind)
@@ -191,7 +206,7 @@ async def _pull(line: Line, size: int, most_s: float, exchange: Exchange) -> tup
     return kind, arrived
 
 
-def _end(line: Line, kind: int) -> None:
+def _end(line: PeerConnection, kind: int) -> None:
     """What is still under way cannot be told from what would follow."""
     if kind != protocol.ARRIVED:
         line.close("stalled" if kind == protocol.STALLED else "slow")

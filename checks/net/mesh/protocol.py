@@ -79,7 +79,7 @@ async def read(sock: socket.socket, size: int, patience_s: float) -> bytes:
     return got
 
 
-class Line:
+class PeerConnection:
     """A connection to another node, after both have proved themselves."""
 
     def __init__(self, sock: socket.socket) -> None:

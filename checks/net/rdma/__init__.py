@@ -12,7 +12,7 @@ from functools import partial
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity
 from preflight.checks.net.rdma import hca_gids, hca_links, hca_numbers, hca_selected, hca_states
 from preflight.checks.net.shared import hca
-from preflight.checks.net.shared.port_selection import Facts, Node, Trouble, findings, nodes, weighed
+from preflight.checks.net.shared.port_selection import Facts, NodePorts, PortTrouble, findings, nodes, weighed
 from preflight.nccl import config_files
 from preflight.sdk import tcp
 
@@ -60,28 +60,28 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     all_ = nodes(facts)
     if not all_:
         return
-    of = {one.rank: one for one in all_}
+    of = {node.rank: node for node in all_}
     silent = list(_silent(all_, run))
     lost, undecided = hca_states.not_active(of, run)
     closed, nothing = list(_closed(of, run)), list(hca_selected.selects_nothing(all_, run))
     fewer, explained = hca_numbers.missing(of, run)
-    explained |= {one.rank for one in (*silent, *lost, *closed, *nothing)}
+    explained |= {trouble.rank for trouble in (*silent, *lost, *closed, *nothing)}
     explained |= {rank for tie in undecided for ranks_ in tie.votes.ranks_of.values() for rank in ranks_}
     everywhere = hca_states.down_everywhere(of, lost, run)
     rest = [*everywhere, *hca_gids.unfit(of, run), *hca_selected.unmatched(all_, run), *hca_selected.too_many(all_)]
     yield from fewer
     yield from findings([*silent, *lost, *closed, *nothing, *rest], run, len(all_))
     yield from hca_states.both_sides(undecided, of, run)
-    yield from hca_numbers.unequal({rank: one for rank, one in of.items() if rank not in explained}, run)
+    yield from hca_numbers.unequal({rank: node for rank, node in of.items() if rank not in explained}, run)
     yield from hca_links.unlike(of, run)
     yield from _unused(all_, run)
 
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     all_ = nodes(facts)
-    devices = sorted({len(one.devices) for one in all_})
-    taken = sorted({hca_numbers.takes(one) for one in all_})
-    links = {(port["layer"], port["rate"] or 0.0) for node in all_ for one in node.taken if (port := one.port)}
+    devices = sorted({len(node.devices) for node in all_})
+    taken = sorted({hca_numbers.takes(node) for node in all_})
+    links = {(port["layer"], port["rate"] or 0.0) for node in all_ for use in node.taken if (port := use.port)}
     kinds = ", ".join(f"{layer} {rate:g} Gb/s" for layer, rate in sorted(links)[:3])
     of = f"{_range(devices)} RDMA device{'' if devices == [1] else 's'} a node"
     return f"{of}; NCCL's own transport takes {_range(taken)}{f' ({kinds})' if taken[-1] else ''}"
@@ -91,28 +91,30 @@ def _range(numbers: Sequence[int]) -> str:
     return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def _silent(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
+def _silent(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
     what = f"silent: reading what /sys tells of it did not end within {PATIENCE_S:g} s"
-    for one in all_:
-        for name, vendor in one.facts["silent"].items():
-            yield Trouble(SILENT, weighed(FAIL, one, vendor, run), one.rank, name, what, "milliseconds")
+    for node in all_:
+        for name, vendor in node.facts["silent"].items():
+            yield PortTrouble(SILENT, weighed(FAIL, node, vendor, run), node.rank, name, what, "milliseconds")
 
 
-def _closed(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
+def _closed(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
     """Who can open the same device on another node has shown that it should be so."""
-    ports = [one for node in of.values() for one in node.wanted if one.is_active]
-    open_ = {one.label for one in ports if one.hca["opens"]}
-    for one in ports:
-        if one.hca["opens"] is False:
-            worst = FAIL if one.label in open_ else WARN
-            severity = weighed(worst, of[one.rank], one.vendor, run, alone=INFO)
-            expected = "open to it as on other nodes" if one.label in open_ else "open to it"
-            expected += "" if of[one.rank].taken else ", without which NCCL goes over sockets"
-            yield Trouble(CLOSED, severity, one.rank, one.label, "closed to this process (/dev/infiniband)", expected)
+    ports = [use for node in of.values() for use in node.wanted if use.is_active]
+    open_ = {use.label for use in ports if use.hca["opens"]}
+    for use in ports:
+        if use.hca["opens"] is False:
+            worst = FAIL if use.label in open_ else WARN
+            severity = weighed(worst, of[use.rank], use.vendor, run, alone=INFO)
+            expected = "open to it as on other nodes" if use.label in open_ else "open to it"
+            expected += "" if of[use.rank].taken else ", without which NCCL goes over sockets"
+            yield PortTrouble(
+                CLOSED, severity, use.rank, use.label, "closed to this process (/dev/infiniband)", expected
+            )
 
 
-def _unused(all_: Sequence[Node], run: Run) -> Iterator[Finding]:
-    wanted = [use for one in all_ for use in one.wanted if one.uses_verbs]
+def _unused(all_: Sequence[NodePorts], run: Run) -> Iterator[Finding]:
+    wanted = [use for node in all_ for use in node.wanted if node.uses_verbs]
     if wanted and run.job.backend == "nccl" and not any(use.is_active for use in wanted):
         text = f"none of {len(wanted):,} ports is ACTIVE, expected some if NCCL should use them: it goes over sockets"
         yield UNUSED.info(text)

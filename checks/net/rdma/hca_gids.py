@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from preflight.check import Code, Run, Severity
 from preflight.checks.net.shared.hca import ETHERNET, MELLANOX, Gid
 from preflight.checks.net.shared.hca_peers import OddPort, compare_ports
-from preflight.checks.net.shared.port_selection import Node, Trouble, Use, weighed
+from preflight.checks.net.shared.port_selection import NodePorts, PortTrouble, Use, weighed
 from preflight.nccl.hca_names import integer
 
 NO_GID = Code(
@@ -42,7 +42,7 @@ def chosen(gids: Sequence[Gid], settings: Mapping[str, str]) -> int:
     is not."""
     wanted = "AF_INET6" if settings.get(FAMILY) == "AF_INET6" else "AF_INET"
     version = _version(settings)
-    by_index = {one["index"]: one for one in gids}
+    by_index = {gid["index"]: gid for gid in gids}
     index = 0
     for candidate in gids:
         if _family(candidate) != wanted:
@@ -69,48 +69,48 @@ def _family(gid: Gid | None) -> str:
     return "AF_INET" if gid is not None and gid["kind"] == "ipv4" else "AF_INET6"
 
 
-def unfit(of: Mapping[int, Node], run: Run) -> Iterator[Trouble]:
+def unfit(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
     """A table that cannot be read tells nothing; NCCL_IB_ADDR_RANGE asks for addresses, which are not kept."""
     by_index: dict[int | None, list[Use]] = {}
     for node in of.values():
         settings = node.facts["settings"]
         index = set_index(settings)
         if index is not None or RANGE not in settings:
-            ports = [one for one in node.taken if one.port["layer"] == ETHERNET and one.port["gids"] is not None]
+            ports = [use for use in node.taken if use.port["layer"] == ETHERNET and use.port["gids"] is not None]
             by_index.setdefault(index, []).extend(ports)
     for index, ports in by_index.items():
-        flaws = {one: _flaw(one, of[one.rank].facts["settings"]) for one in ports}
-        items = compare_ports(one.has(flaw) for one, flaw in flaws.items())
-        as_on = {item.one.about: item.as_on for item in items if isinstance(item, OddPort) and not item.usual}
-        for one, flaw in flaws.items():
-            if flaw and (one in as_on or one.vendor == MELLANOX):
-                worst = Severity.FAIL if one in as_on or flaw == EMPTY else _everywhere(index, of[one.rank], flaws)
+        flaws = {use: _flaw(use, of[use.rank].facts["settings"]) for use in ports}
+        items = compare_ports(use.has(flaw) for use, flaw in flaws.items())
+        as_on = {item.port.about: item.as_on for item in items if isinstance(item, OddPort) and not item.usual}
+        for use, flaw in flaws.items():
+            if flaw and (use in as_on or use.vendor == MELLANOX):
+                worst = Severity.FAIL if use in as_on or flaw == EMPTY else _everywhere(index, of[use.rank], flaws)
                 alone = Severity.INFO if index is None else Severity.WARN
-                severity = weighed(worst, of[one.rank], one.vendor, run, alone)
-                expected = f"a routable one (RoCE v{_version(of[one.rank].facts['settings'])}) {as_on.get(one, '')}"
-                yield _trouble(one, index, flaw, expected.rstrip(), severity)
+                severity = weighed(worst, of[use.rank], use.vendor, run, alone)
+                expected = f"a routable one (RoCE v{_version(of[use.rank].facts['settings'])}) {as_on.get(use, '')}"
+                yield _trouble(use, index, flaw, expected.rstrip(), severity)
 
 
-def _everywhere(index: int | None, node: Node, flaws: Mapping[Use, str]) -> Severity:
+def _everywhere(index: int | None, node: NodePorts, flaws: Mapping[Use, str]) -> Severity:
     """Of a port that is so on all nodes: without an address it may be meant for something else, if others are fit."""
-    others = any(not flaws.get(one) for one in node.taken)
+    others = any(not flaws.get(use) for use in node.taken)
     return Severity.INFO if index is None and others else Severity.WARN
 
 
-def _trouble(one: Use, index: int | None, flaw: str, expected: str, severity: Severity) -> Trouble:
+def _trouble(use: Use, index: int | None, flaw: str, expected: str, severity: Severity) -> PortTrouble:
     if index is None:
-        return Trouble(NO_GID, severity, one.rank, one.label, f"without a fit GID (NCCL takes {flaw})", expected)
+        return PortTrouble(NO_GID, severity, use.rank, use.label, f"without a fit GID (NCCL takes {flaw})", expected)
     what, more = f"without a fit GID at index {index}, which {INDEX} names (it is {flaw})", (("variable", INDEX),)
-    return Trouble(GID_INDEX, severity, one.rank, one.label, what, expected, more=more)
+    return PortTrouble(GID_INDEX, severity, use.rank, use.label, what, expected, more=more)
 
 
-def _flaw(one: Use, settings: Mapping[str, str]) -> str:
+def _flaw(use: Use, settings: Mapping[str, str]) -> str:
     """What is wrong with the GID that NCCL takes; "" where nothing is, or its version cannot be read."""
     index = set_index(settings)
-    gids = one.port["gids"] or []
+    gids = use.port["gids"] or []
     at = chosen(gids, settings) if index is None else index
     gid = next((gid for gid in gids if gid["index"] == at), None)
-    if gid is None and one.port["more_gids"]:
+    if gid is None and use.port["more_gids"]:
         return ""
     if gid is None:
         return EMPTY if index is not None else f"{at}, which is {EMPTY}"

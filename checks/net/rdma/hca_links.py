@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from preflight.check import Code, Finding, Run, Severity, Vote, vote, words
 from preflight.checks.net.shared.hca import MELLANOX
 from preflight.checks.net.shared.hca_peers import Tie, compare_ports, differs_from_siblings, numbered_otherwise
-from preflight.checks.net.shared.port_selection import SHOWN, Node, Trouble, Use, findings, tied, weighed
+from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTrouble, Use, findings, tied, weighed
 
 LINK_LAYER = Code(
     "A port is InfiniBand where the others' is Ethernet, or the other way round.",
@@ -29,13 +29,13 @@ FIRMWARE = Code(
 FIX_EVERYWHERE = "If it should be as fast as they are: see its switch, and on one node mlxlink -d {device}."
 
 
-def unlike(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+def unlike(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
     """Of NVIDIA's cards. Ports that NCCL does not take may be as they like."""
-    wanted = [one for node in of.values() for one in node.wanted if one.vendor == MELLANOX]
-    taken = [one for node in of.values() for one in node.taken if one.vendor == MELLANOX]
-    rates = [(one, f"{one.port['rate']:g} Gb/s") for one in taken if one.port["rate"]]
-    lanes = [(one, one.hca["pcie"]) for one in taken if one.hca["pcie"]]
-    layers = [(one, one.port["layer"]) for one in wanted]
+    wanted = [use for node in of.values() for use in node.wanted if use.vendor == MELLANOX]
+    taken = [use for node in of.values() for use in node.taken if use.vendor == MELLANOX]
+    rates = [(use, f"{use.port['rate']:g} Gb/s") for use in taken if use.port["rate"]]
+    lanes = [(use, use.hca["pcie"]) for use in taken if use.hca["pcie"]]
+    layers = [(use, use.port["layer"]) for use in wanted]
     yield from _found(LINK_LAYER, Severity.FAIL, "link layer", layers, of, run)
     yield from _found(SLOW, Severity.WARN, "rate", rates, of, run)
     yield from _found(PCIE, Severity.WARN, "PCIe link", lanes, of, run)
@@ -44,36 +44,36 @@ def unlike(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
 
 
 def _found(
-    code: Code, worst: Severity, noun: str, values: Iterable[tuple[Use, str]], of: Mapping[int, Node], run: Run
+    code: Code, worst: Severity, noun: str, values: Iterable[tuple[Use, str]], of: Mapping[int, NodePorts], run: Run
 ) -> Iterator[Finding]:
     """A node's cards may be of two link layers; but where one is faster than most, that is no fault of it."""
     layers = code is LINK_LAYER
     told, ties = [], []
-    known = [one.has(value, layers) for one, value in values]
+    known = [use.has(value, layers) for use, value in values]
     alike = numbered_otherwise(known)
     for item in compare_ports(known, by_siblings=not layers):
         if isinstance(item, Tie):
             voters = ((rank, value) for value, ranks in item.votes.ranks_of.items() for rank in ranks)
-            ties += [] if all((rank, item.one.kind, value) in alike for rank, value in voters) else [item]
-        elif item.has_twin and (item.one.rank, item.one.kind, item.one.value) in alike:
+            ties += [] if all((rank, item.port.kind, value) in alike for rank, value in voters) else [item]
+        elif item.has_twin and (item.port.rank, item.port.kind, item.port.value) in alike:
             continue
-        elif layers or speed(item.one.value) < speed(item.usual):
-            one: Use = item.one.about
-            of_host = code is SLOW and one.hca["virtual"] and of[one.rank].is_aside(one)
-            severity = weighed(Severity.INFO if of_host else worst, of[one.rank], one.vendor, run)
+        elif layers or speed(item.port.value) < speed(item.usual):
+            use: Use = item.port.about
+            of_host = code is SLOW and use.hca["virtual"] and of[use.rank].is_aside(use)
+            severity = weighed(Severity.INFO if of_host else worst, of[use.rank], use.vendor, run)
             told.append(
-                Trouble(code, severity, one.rank, one.label, f"at {item.one.value}", f"{item.usual} {item.as_on}")
+                PortTrouble(code, severity, use.rank, use.label, f"at {item.port.value}", f"{item.usual} {item.as_on}")
             )
     yield from findings(told, run, len(of))
     yield from tied(code, worst, ties, noun, of, run)
 
 
-def _slow_everywhere(rates: Iterable[tuple[Use, str]], of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+def _slow_everywhere(rates: Iterable[tuple[Use, str]], of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
     """Slower than its siblings on all nodes: mostly meant so, as for storage; but not behind a wrong switch."""
-    used = (one.has(rate) for one, rate in rates if run.job.backend == "nccl" and of[one.rank].uses_verbs)
-    slow = [item for item in differs_from_siblings(used) if speed(item.one.value) < speed(item.usual)]
+    used = (use.has(rate) for use, rate in rates if run.job.backend == "nccl" and of[use.rank].uses_verbs)
+    slow = [item for item in differs_from_siblings(used) if speed(item.port.value) < speed(item.usual)]
     told = (
-        Trouble(SLOW, Severity.INFO, item.one.rank, item.one.label, f"at {item.one.value}",
+        PortTrouble(SLOW, Severity.INFO, item.port.rank, item.port.label, f"at {item.port.value}",
                 f"{item.usual} as most siblings of its board", FIX_EVERYWHERE)
         for item in slow
     )  # fmt: skip
@@ -86,19 +86,19 @@ def speed(text: str) -> float:
     return numbers[0] * (numbers[1] if len(numbers) > 1 else 1)
 
 
-def _firmware(nodes: Sequence[Node], run: Run) -> Iterator[Finding]:
+def _firmware(nodes: Sequence[NodePorts], run: Run) -> Iterator[Finding]:
     """All of a board's in the job are compared with each other. That of virtual functions is their host's, and that of
     ports that NCCL does not take hardly matters: these are worth knowing, and compared apart."""
-    boards: dict[tuple[str, str, bool], list[tuple[Node, str, str]]] = {}
+    boards: dict[tuple[str, str, bool], list[tuple[NodePorts, str, str]]] = {}
     for node in nodes:
-        taken = {one.hca["name"] for one in node.taken}
+        taken = {use.hca["name"] for use in node.taken}
         for card in node.facts["hcas"]:
             if card["vendor"] == MELLANOX and card["firmware"]:
                 matters = card["name"] in taken and not card["virtual"]
                 layer = card["ports"][0]["layer"] if card["ports"] else ""
                 cards = boards.setdefault((card["kind"], layer, matters), [])
                 cards.append((node, card["name"], card["firmware"]))
-    told: list[Trouble] = []
+    told: list[PortTrouble] = []
     for (board, _, matters), cards in boards.items():
         worst = Severity.WARN if matters else Severity.INFO
         votes = vote((at, version) for at, (_, _, version) in enumerate(cards))
@@ -109,22 +109,22 @@ def _firmware(nodes: Sequence[Node], run: Run) -> Iterator[Finding]:
 
 
 def _odd_firmware(
-    board: str, cards: Sequence[tuple[Node, str, str]], votes: Vote[str], worst: Severity, run: Run
-) -> Iterator[Trouble]:
+    board: str, cards: Sequence[tuple[NodePorts, str, str]], votes: Vote[str], worst: Severity, run: Run
+) -> Iterator[PortTrouble]:
     for at, version in votes.odd():
         node, name, _ = cards[at]
         expected = f"{votes.usual} as on {votes.share('HCA')} of its board ({board})"
         severity = weighed(worst, node, MELLANOX, run)
-        yield Trouble(FIRMWARE, severity, node.rank, name, f"on firmware {version}", expected)
+        yield PortTrouble(FIRMWARE, severity, node.rank, name, f"on firmware {version}", expected)
 
 
 def _two_firmwares(
-    board: str, cards: Sequence[tuple[Node, str, str]], votes: Vote[str], worst: Severity, run: Run
+    board: str, cards: Sequence[tuple[NodePorts, str, str]], votes: Vote[str], worst: Severity, run: Run
 ) -> Finding:
     whom = {
         version: words.some(dict.fromkeys(run.job.node_of(cards[at][0].rank).node for at in places), SHOWN)
         for version, places in votes.ranks_of.items()
     }
-    text = f"HCAs of board {board} have firmware {', '.join(f'{one} on {who}' for one, who in whom.items())}"
+    text = f"HCAs of board {board} have firmware {', '.join(f'{firmware} on {who}' for firmware, who in whom.items())}"
     severity = weighed(worst, cards[0][0], MELLANOX, run)
     return FIRMWARE.finding(severity, f"{text}; expected one version", evidence={"device": cards[0][1]})

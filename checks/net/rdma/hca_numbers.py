@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.check import Code, Finding, Run, Severity, ranges, vote, words
-from preflight.checks.net.shared.port_selection import SHOWN, Node, Use, sides, weighed
+from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, Use, sides, weighed
 from preflight.nccl import hca_names
 
 MISSING = Code(
@@ -23,16 +23,16 @@ HCAS = "NCCL_IB_HCA"
 FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
 
 
-def takes(one: Node) -> int:
-    return min(len(one.taken), hca_names.MOST) if one.uses_verbs else 0
+def takes(node: NodePorts) -> int:
+    return min(len(node.taken), hca_names.MOST) if node.uses_verbs else 0
 
 
-def missing(of: Mapping[int, Node], run: Run) -> tuple[list[Finding], set[int]]:
+def missing(of: Mapping[int, NodePorts], run: Run) -> tuple[list[Finding], set[int]]:
     """(findings, of which nodes). More than usual may be the fault of nobody: it is told where NCCL takes them. So are
     cards that nobody uses; but EFA's are a plugin's. Where most have none, those need not be the healthy ones."""
-    votes = vote((rank, len(one.devices)) for rank, one in of.items())
-    most = max(of.values(), key=lambda one: len(one.devices))
-    unlike = len({len(one.taken) for one in of.values()}) > 1
+    votes = vote((rank, len(node.devices)) for rank, node in of.items())
+    most = max(of.values(), key=lambda node: len(node.devices))
+    unlike = len({len(node.taken) for node in of.values()}) > 1
     worst = FAIL if unlike else WARN if len(most.suited) < len(most.ports) else INFO
     severity = weighed(worst, most, most.ports[0].vendor if most.ports else "", run)
     most_have_none = votes.usual == 0 and not votes.unanimous and severity is not INFO
@@ -45,20 +45,20 @@ def missing(of: Mapping[int, Node], run: Run) -> tuple[list[Finding], set[int]]:
     return [_fewer(of[rank], usual, severity, expected, run) for rank in fewer], set(fewer)
 
 
-def _fewer(one: Node, usual: Sequence[str], severity: Severity, expected: str, run: Run) -> Finding:
-    here = set(one.devices)
+def _fewer(node: NodePorts, usual: Sequence[str], severity: Severity, expected: str, run: Run) -> Finding:
+    here = set(node.devices)
     gone = [name for name in usual if name not in here]
     known = here and len(gone) == len(usual) - len(here)
     which = f"; {words.some(gone, SHOWN)} {'is' if len(gone) == 1 else 'are'} missing" if known else ""
     text = f"{ranges.count(len(here), 'RDMA device')} there, {expected}{which}"
     device = gone[0] if known and len(gone) == 1 else None
-    return MISSING.finding(severity, text, node=run.job.node_of(one.rank).node, device=device)
+    return MISSING.finding(severity, text, node=run.job.node_of(node.rank).node, device=device)
 
 
-def unequal(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
+def unequal(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
     """`of`: the nodes of which no device says why. One that takes fewer than most is named; one that takes more need
     not be at fault, so that both sides are told."""
-    votes = vote((rank, takes(one)) for rank, one in of.items())
+    votes = vote((rank, takes(node)) for rank, node in of.items())
     if votes.unanimous:
         return
     usual = of[votes.ranks_of[votes.usual][0]]
@@ -71,17 +71,17 @@ def unequal(of: Mapping[int, Node], run: Run) -> Iterator[Finding]:
         yield _both_sides(of, rest, run)
 
 
-def _takes_fewer(one: Node, usual: Node, expected: str, run: Run) -> Finding:
-    variable, differ = _cause(one, usual), _differ(one, usual)
+def _takes_fewer(node: NodePorts, usual: NodePorts, expected: str, run: Run) -> Finding:
+    variable, differ = _cause(node, usual), _differ(node, usual)
     why = f" (they differ in {words.some((port.label for port in differ), SHOWN)})" if differ else ""
     if variable:
-        there, others = _setting(one, variable), _setting(usual, variable)
+        there, others = _setting(node, variable), _setting(usual, variable)
         why = f" ({variable} is {there} there, {others} on {run.job.node_of(usual.rank).node})"
-    text = f"NCCL takes {ranges.count(takes(one), 'port')}, {expected}{why}"
-    return _finding(text, one, usual, variable, run, run.job.node_of(one.rank).node)
+    text = f"NCCL takes {ranges.count(takes(node), 'port')}, {expected}{why}"
+    return _finding(text, node, usual, variable, run, run.job.node_of(node.rank).node)
 
 
-def _both_sides(of: Mapping[int, Node], ranks_of: Mapping[int, Sequence[int]], run: Run) -> Finding:
+def _both_sides(of: Mapping[int, NodePorts], ranks_of: Mapping[int, Sequence[int]], run: Run) -> Finding:
     some, others = (of[ranks[0]] for ranks in list(ranks_of.values())[:2])
     variable, differ = _cause(some, others), _differ(some, others)
     why = f" (they differ in {words.some((port.label for port in differ), SHOWN)})" if differ else ""
@@ -94,30 +94,32 @@ def _both_sides(of: Mapping[int, Node], ranks_of: Mapping[int, Sequence[int]], r
     return _finding(text, some, others, variable, run)
 
 
-def _finding(text: str, one: Node, other: Node, variable: str | None, run: Run, node: str | None = None) -> Finding:
+def _finding(
+    text: str, first: NodePorts, other: NodePorts, variable: str | None, run: Run, node: str | None = None
+) -> Finding:
     """Milder where the two differ only in ports that stand aside."""
-    differ = _differ(one, other)
-    using = max(one, other, key=takes)
-    aside = differ and all(one.is_aside(port) or other.is_aside(port) for port in differ)
+    differ = _differ(first, other)
+    using = max(first, other, key=takes)
+    aside = differ and all(first.is_aside(port) or other.is_aside(port) for port in differ)
     severity = weighed(WARN if aside else FAIL, using, using.taken[0].vendor if using.taken else "", run)
     device = differ[0].label if len(differ) == 1 else None
     fix = FIX_SETTING if variable in SWITCHES else None
     return UNEQUAL.finding(severity, text, fix=fix, node=node, device=device, variable=variable)
 
 
-def _differ(one: Node, other: Node) -> list[Use]:
+def _differ(node: NodePorts, other: NodePorts) -> list[Use]:
     """Ports that NCCL takes on one of them."""
-    labels = {port.label for port in one.taken} ^ {port.label for port in other.taken}
-    return sorted((port for port in (*one.taken, *other.taken) if port.label in labels), key=lambda port: port.label)
+    labels = {port.label for port in node.taken} ^ {port.label for port in other.taken}
+    return sorted((port for port in (*node.taken, *other.taken) if port.label in labels), key=lambda port: port.label)
 
 
-def _cause(one: Node, other: Node) -> str | None:
+def _cause(node: NodePorts, other: NodePorts) -> str | None:
     """The variable by which they differ."""
-    names = (HCAS,) if one.uses_verbs == other.uses_verbs else SWITCHES
-    own, others = one.facts["settings"], other.facts["settings"]
+    names = (HCAS,) if node.uses_verbs == other.uses_verbs else SWITCHES
+    own, others = node.facts["settings"], other.facts["settings"]
     return next((name for name in names if own.get(name) != others.get(name)), None)
 
 
-def _setting(one: Node, variable: str) -> str:
-    value = one.facts["settings"].get(variable)
+def _setting(node: NodePorts, variable: str) -> str:
+    value = node.facts["settings"].get(variable)
     return "not set" if value is None else repr(value)

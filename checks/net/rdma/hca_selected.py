@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from preflight.check import Code, Run, Severity
 from preflight.checks.net.shared.hca import MELLANOX
-from preflight.checks.net.shared.port_selection import Node, Trouble, weighed
+from preflight.checks.net.shared.port_selection import NodePorts, PortTrouble, weighed
 from preflight.nccl import hca_names
 from preflight.nccl.hca_names import Entry
 
@@ -21,48 +21,48 @@ TOO_MANY = Code(
 )
 
 
-def selects_nothing(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
-    worst = Severity.FAIL if any(one.wanted for one in all_) else Severity.WARN
-    for one in all_:
-        if one.suited and not one.wanted:
-            value = one.facts["settings"]["NCCL_IB_HCA"]
+def selects_nothing(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
+    worst = Severity.FAIL if any(node.wanted for node in all_) else Severity.WARN
+    for node in all_:
+        if node.suited and not node.wanted:
+            value = node.facts["settings"]["NCCL_IB_HCA"]
             what, more = f"left out by NCCL_IB_HCA={value!r}", (("variable", "NCCL_IB_HCA"),)
-            for port in one.suited:
-                severity = weighed(worst, one, port.vendor, run)
-                yield Trouble(NOTHING, severity, one.rank, port.label, what, "some of them taken", more=more)
+            for port in node.suited:
+                severity = weighed(worst, node, port.vendor, run)
+                yield PortTrouble(NOTHING, severity, node.rank, port.label, what, "some of them taken", more=more)
 
 
-def unmatched(all_: Sequence[Node], run: Run) -> Iterator[Trouble]:
+def unmatched(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
     """Only names that end in a number, as of one device: `mlx5,irdma` may be meant for several machines."""
     matched: dict[str, set[str]] = {}
-    asked: dict[str, list[Node]] = {}
-    for one in all_:
-        if one.wanted and not one.selection.exclude:
-            value = one.facts["settings"].get("NCCL_IB_HCA", "")
-            asked.setdefault(value, []).append(one)
-            ports = [(use.hca["name"], use.port["port"]) for use in one.suited]
-            for entry in one.selection.entries:
-                if any(entry.matches(*port, one.selection.exact) for port in ports):
+    asked: dict[str, list[NodePorts]] = {}
+    for node in all_:
+        if node.wanted and not node.selection.exclude:
+            value = node.facts["settings"].get("NCCL_IB_HCA", "")
+            asked.setdefault(value, []).append(node)
+            ports = [(use.hca["name"], use.port["port"]) for use in node.suited]
+            for entry in node.selection.entries:
+                if any(entry.matches(*port, node.selection.exact) for port in ports):
                     matched.setdefault(value, set()).add(entry.text)
     for value, asking in asked.items():
         left = [entry for entry in asking[0].selection.entries if entry.text not in matched.get(value, ())]
         for entry in (entry for entry in left if entry.name[-1:].isdigit()):
-            for one in asking:
-                worst = Severity.INFO if _longer(entry, one) else Severity.WARN
-                severity = weighed(worst, one, MELLANOX, run, alone=Severity.INFO)
+            for node in asking:
+                worst = Severity.INFO if _longer(entry, node) else Severity.WARN
+                severity = weighed(worst, node, MELLANOX, run, alone=Severity.INFO)
                 what, more = "not there, but named by NCCL_IB_HCA", (("variable", "NCCL_IB_HCA"),)
-                yield Trouble(
-                    UNMATCHED, severity, one.rank, entry.text, what, "only names that match a device", more=more
+                yield PortTrouble(
+                    UNMATCHED, severity, node.rank, entry.text, what, "only names that match a device", more=more
                 )
 
 
-def _longer(entry: Entry, one: Node) -> bool:
+def _longer(entry: Entry, node: NodePorts) -> bool:
     """A list for larger machines: its number is beyond those that are there, and no port that is like those taken is
     left out in its place."""
-    kinds = {use.hca["kind"] for use in one.wanted}
-    left_out = any(use.hca["kind"] in kinds for use in one.suited if use not in one.wanted)
+    kinds = {use.hca["kind"] for use in node.wanted}
+    left_out = any(use.hca["kind"] in kinds for use in node.suited if use not in node.wanted)
     stem, number = _numbered(entry.name)
-    there = [at for name, at in map(_numbered, one.devices) if name == stem]
+    there = [at for name, at in map(_numbered, node.devices) if name == stem]
     return not left_out and bool(there) and number > max(there)
 
 
@@ -71,8 +71,8 @@ def _numbered(name: str) -> tuple[str, int]:
     return stem, int(name[len(stem) :] or -1)
 
 
-def too_many(all_: Sequence[Node]) -> Iterator[Trouble]:
-    for one in all_:
-        for use in one.taken[hca_names.MOST :]:
+def too_many(all_: Sequence[NodePorts]) -> Iterator[PortTrouble]:
+    for node in all_:
+        for use in node.taken[hca_names.MOST :]:
             what = f"beyond the {hca_names.MOST} ports that NCCL takes"
-            yield Trouble(TOO_MANY, Severity.INFO, one.rank, use.label, what, f"at most {hca_names.MOST}")
+            yield PortTrouble(TOO_MANY, Severity.INFO, node.rank, use.label, what, f"at most {hca_names.MOST}")

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import TypedDict
 
-from preflight.checks.net.shared import files, hca_counters
+from preflight.checks.net.shared import hca_counters
+from preflight.sdk import files
 
 FOLDER = "/sys/class/infiniband"
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
@@ -68,41 +69,41 @@ class Hca(TypedDict):
 
 def vendor(name: str, root: str = "") -> str:
     """Of PCI, which answers though the card does not."""
-    return files.text(f"{root}{FOLDER}/{name}/device/vendor")
+    return files.read(f"{root}{FOLDER}/{name}/device/vendor")
 
 
 def names(root: str = "") -> list[str]:
     """mlx5_2 before mlx5_10."""
-    return sorted(files.listed(f"{root}{FOLDER}"), key=_natural)
+    return sorted(files.entries(f"{root}{FOLDER}"), key=_natural)
 
 
 def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") -> Hca:
     """`verbs`: from `verbs_devices`. `most_gids`: kept of a port's table."""
     folder = f"{root}{FOLDER}/{name}"
     device = f"{folder}/device"
-    numa = files.text(f"{device}/numa_node")
-    model = files.text(f"{device}/device")
-    own = f"{files.text(f'{device}/vendor')} {model}".strip()
+    numa = files.read(f"{device}/numa_node")
+    model = files.read(f"{device}/device")
+    own = f"{files.read(f'{device}/vendor')} {model}".strip()
     path = verbs.get(name)
-    ports = sorted((one for one in files.listed(f"{folder}/ports") if one.isdecimal()), key=int)
+    ports = sorted((number for number in files.entries(f"{folder}/ports") if number.isdecimal()), key=int)
     return {
         "name": name,
-        "vendor": files.text(f"{device}/vendor"),
-        "kind": files.text(f"{folder}/board_id") or files.text(f"{folder}/hca_type") or own,
-        "firmware": files.text(f"{folder}/fw_ver"),
+        "vendor": files.read(f"{device}/vendor"),
+        "kind": files.read(f"{folder}/board_id") or files.read(f"{folder}/hca_type") or own,
+        "firmware": files.read(f"{folder}/fw_ver"),
         "bus": os.path.basename(os.path.realpath(device)) if os.path.exists(device) else "",
         "numa": int(numa) if re.fullmatch(r"\d+", numa) else None,
         "pcie": _pcie(device),
         "virtual": model in VIRTUAL or os.path.exists(f"{device}/physfn"),
         "opens": None if path is None else os.access(f"{root}{path}", os.R_OK | os.W_OK),
-        "ports": [_port(f"{folder}/ports/{one}", int(one), most_gids) for one in ports],
+        "ports": [_port(f"{folder}/ports/{number}", int(number), most_gids) for number in ports],
     }
 
 
 def verbs_devices(root: str = "") -> dict[str, str]:
     """By the name of an HCA its device file, which need not be there."""
     folder = f"{root}/sys/class/infiniband_verbs"
-    found = {files.text(f"{folder}/{name}/ibdev"): f"/dev/infiniband/{name}" for name in files.listed(folder)}
+    found = {files.read(f"{folder}/{name}/ibdev"): f"/dev/infiniband/{name}" for name in files.entries(folder)}
     return {name: path for name, path in found.items() if name}
 
 
@@ -111,12 +112,12 @@ def watched(name: str, root: str = "") -> dict[str, tuple[str, dict[str, int]]]:
     ports = f"{root}{FOLDER}/{name}/ports"
     return {
         f"{name}:{port}": (_named(f"{ports}/{port}/state"), _counters(f"{ports}/{port}"))
-        for port in files.listed(ports)
+        for port in files.entries(ports)
     }
 
 
 def _port(folder: str, number: int, most_gids: int) -> Port:
-    layer, rate = files.text(f"{folder}/link_layer"), re.match(r"[\d.]+", files.text(f"{folder}/rate"))
+    layer, rate = files.read(f"{folder}/link_layer"), re.match(r"[\d.]+", files.read(f"{folder}/rate"))
     gids = _gids(folder) if layer == ETHERNET else None
     return {
         "port": number,
@@ -132,14 +133,14 @@ def _port(folder: str, number: int, most_gids: int) -> Port:
 
 def _gids(folder: str) -> list[Gid] | None:
     """Without the empty ones, which the kernel shows as zeros."""
-    numbers = sorted(int(one) for one in files.listed(f"{folder}/gids") if one.isdecimal())
-    read = {index: gid for index in numbers if (gid := files.text(f"{folder}/gids/{index}"))}
+    numbers = sorted(int(number) for number in files.entries(f"{folder}/gids") if number.isdecimal())
+    read = {index: gid for index in numbers if (gid := files.read(f"{folder}/gids/{index}"))}
     return [_gid(folder, index, gid) for index, gid in read.items() if gid != NO_GID] if read else None
 
 
 def _gid(folder: str, index: int, gid: str) -> Gid:
-    interface = files.text(f"{folder}/gid_attrs/ndevs/{index}")
-    version = {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}.get(files.text(f"{folder}/gid_attrs/types/{index}"))
+    interface = files.read(f"{folder}/gid_attrs/ndevs/{index}")
+    version = {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}.get(files.read(f"{folder}/gid_attrs/types/{index}"))
     return {"index": index, "kind": _kind(gid), "version": version, "interface": interface}
 
 
@@ -152,20 +153,20 @@ def _kind(gid: str) -> str:
 
 
 def _counters(folder: str) -> dict[str, int]:
-    texts = {name: files.text(f"{folder}/{of}/{name}") for of, names in hca_counters.KEPT.items() for name in names}
+    texts = {name: files.read(f"{folder}/{of}/{name}") for of, names in hca_counters.KEPT.items() for name in names}
     return {name: int(text) for name, text in texts.items() if text.isdecimal() and int(text)}
 
 
 def _pcie(device: str) -> str:
     """A virtual function says "Unknown", and 0."""
-    speed, width = files.text(f"{device}/current_link_speed"), files.text(f"{device}/current_link_width")
+    speed, width = files.read(f"{device}/current_link_speed"), files.read(f"{device}/current_link_width")
     known = re.match(r"[\d.]+ GT/s", speed)
     return f"{known[0]} x{width}" if known and width.isdecimal() and int(width) else ""
 
 
 def _named(path: str) -> str:
     """Of "4: ACTIVE" the word."""
-    return files.text(path).rpartition(":")[2].strip()
+    return files.read(path).rpartition(":")[2].strip()
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

@@ -45,7 +45,11 @@ def risen(before: Mapping[str, int], after: Mapping[str, int]) -> list[Rise]:
 def bad(rises: list[Rise], gigabits: float, seconds: float) -> list[Rise]:
     """Those that a good link of this rate would not have in so long a time; at least a minute's worth is allowed."""
     allowed = BIT_ERROR_RATE * gigabits * 1e9 * max(60.0, seconds)
-    return [one for one in rises if one.name in BROKEN or (one.name in WRONG_BITS and one.after - one.before > allowed)]
+    return [
+        rise
+        for rise in rises
+        if rise.name in BROKEN or (rise.name in WRONG_BITS and rise.after - rise.before > allowed)
+    ]
 
 
 def full(counters: Mapping[str, int]) -> list[str]:

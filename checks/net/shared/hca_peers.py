@@ -26,7 +26,7 @@ class Value(Generic[T]):
 
 @dataclass(frozen=True)
 class OddPort(Generic[T]):
-    one: Value[T]
+    port: Value[T]
     usual: T
     as_on: str
     """ "as on 7 of 8 nodes"."""
@@ -36,7 +36,7 @@ class OddPort(Generic[T]):
 
 @dataclass(frozen=True)
 class Tie(Generic[T]):
-    one: Value[T]
+    port: Value[T]
     """Of any node."""
     votes: Vote[T]
 
@@ -59,7 +59,7 @@ def compare_ports(
             yield from (OddPort(port, votes.usual, as_on, True) for port, _ in group.odd())
             continue
         found = list(_odd_siblings(ports, in_node)) if by_siblings else []
-        found = [odd for odd in found if good is None or odd.one.value != good]
+        found = [odd for odd in found if good is None or odd.port.value != good]
         yield from found
         if len(ports) > 1 and not found:
             yield tie
@@ -81,8 +81,8 @@ def numbered_otherwise(values: Iterable[Value[T]]) -> set[tuple[int, str, T]]:
     """(rank, kind, value) of which a node has no more than most nodes: in a chassis of another make the same HCAs have
     other numbers."""
     counts: dict[str, dict[int, Counter[T]]] = {}
-    for one in values:
-        counts.setdefault(one.kind, {}).setdefault(one.rank, Counter())[one.value] += 1
+    for port in values:
+        counts.setdefault(port.kind, {}).setdefault(port.rank, Counter())[port.value] += 1
     alike: set[tuple[int, str, T]] = set()
     for kind, by_rank in counts.items():
         votes = vote((rank, frozenset(counter.items())) for rank, counter in by_rank.items())

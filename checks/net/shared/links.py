@@ -8,8 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import TypedDict
 
-from preflight.checks.net.shared import files
-from preflight.sdk import addresses
+from preflight.sdk import addresses, files
 from preflight.sdk.addresses import Address
 
 CLASS, RDMA = "/sys/class/net", "/sys/class/infiniband"
@@ -40,26 +39,26 @@ def read(
     """(interfaces by name, how many were left out). Virtual ones without an address are, if not `named`: they are
     the ends of containers."""
     found: dict[str, Interface] = {}
-    for one in entries:
-        name = one.interface.partition(":")[0]  # the label of an address is behind the colon
+    for entry in entries:
+        name = entry.interface.partition(":")[0]  # the label of an address is behind the colon
         if name not in found:
-            found[name] = _interface(name, one.flags, folder)
-        if one.text:
-            found[name]["addresses"].append(f"{one.text}/{one.prefix}")
-    kept = [name for name, one in found.items() if name in named or not _is_an_end(one)]
+            found[name] = _interface(name, entry.flags, folder)
+        if entry.text:
+            found[name]["addresses"].append(f"{entry.text}/{entry.prefix}")
+    kept = [name for name, link in found.items() if name in named or not _is_an_end(link)]
     kept = sorted(kept, key=lambda name: name not in named)[:MOST]
     return {name: found[name] for name in found if name in kept}, len(found) - len(kept)
 
 
-def _is_an_end(one: Interface) -> bool:
-    return one["kind"] == "virtual" and all(text.startswith("fe80:") for text in one["addresses"])
+def _is_an_end(link: Interface) -> bool:
+    return link["kind"] == "virtual" and all(text.startswith("fe80:") for text in link["addresses"])
 
 
 def _interface(name: str, flags: int, folder: str) -> Interface:
     state = "down" if not flags & addresses.UP else "up" if flags & addresses.RUNNING else "no carrier"
     place = os.path.join(folder, name)
-    is_shown = files.text(f"{place}/ifindex") == str(_index(name))
-    speed = files.text(f"{place}/speed") if is_shown else ""
+    is_shown = files.read(f"{place}/ifindex") == str(_index(name))
+    speed = files.read(f"{place}/speed") if is_shown else ""
     return {
         "addresses": [],
         "state": state,
@@ -87,10 +86,10 @@ def mtu(name: str) -> int | None:
 
 
 def _kind(place: str) -> str:
-    type_ = files.text(f"{place}/type")
+    type_ = files.read(f"{place}/type")
     if type_ in (str(INFINIBAND), str(LOOPBACK)):
         return "infiniband" if type_ == str(INFINIBAND) else "loopback"
-    told = [line.partition("=") for line in files.text(f"{place}/uevent").splitlines()]
+    told = [line.partition("=") for line in files.read(f"{place}/uevent").splitlines()]
     words = {name: value for name, _, value in told}
     return words.get("DEVTYPE") or ("ethernet" if os.path.exists(os.path.join(place, "device")) else "virtual")
 
@@ -114,11 +113,11 @@ def host(entries: Sequence[Address]) -> str:
         namespace = os.readlink("/proc/self/ns/net")
     except OSError:
         namespace = ""
-    listed = sorted(f"{one.interface} {one.text}" for one in entries)
-    told = "\n".join([files.text("/proc/sys/kernel/random/boot_id"), namespace, *listed])
+    listed = sorted(f"{entry.interface} {entry.text}" for entry in entries)
+    told = "\n".join([files.read("/proc/sys/kernel/random/boot_id"), namespace, *listed])
     return hashlib.sha256(told.encode(errors="replace")).hexdigest()[:16]
 
 
 def has_rdma(folder: str = RDMA) -> bool:
     """Whether there is any InfiniBand, RoCE or EFA device."""
-    return bool(files.listed(folder))
+    return bool(files.entries(folder))

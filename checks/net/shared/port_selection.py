@@ -60,7 +60,7 @@ class Use:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class NodePorts:
     """A node, by the rank that has measured."""
 
     rank: int
@@ -78,26 +78,26 @@ class Node:
     def suited(self) -> list[Use]:
         """Those of a link layer that NCCL takes (ncclIbInitDevices), in whatever state. EFA's are none: they have a
         plugin."""
-        return [one for one in self.ports if one.port["layer"] in (INFINIBAND, ETHERNET)]
+        return [use for use in self.ports if use.port["layer"] in (INFINIBAND, ETHERNET)]
 
     @cached_property
     def wanted(self) -> list[Use]:
         """Those of NCCL_IB_HCA: it would take them."""
-        return [one for one in self.suited if self.selection.takes(one.hca["name"], one.port["port"])]
+        return [use for use in self.suited if self.selection.takes(use.hca["name"], use.port["port"])]
 
     @cached_property
     def taken(self) -> list[Use]:
         """Those that it takes, but for its limit."""
-        return [one for one in self.wanted if one.is_active and one.hca["opens"] is not False]
+        return [use for use in self.wanted if use.is_active and use.hca["opens"] is not False]
 
     @cached_property
     def boards(self) -> Counter[tuple[str, str]]:
-        return Counter((one.hca["kind"], one.port["layer"]) for one in self.wanted)
+        return Counter((use.hca["kind"], use.port["layer"]) for use in self.wanted)
 
-    def is_aside(self, one: Use) -> bool:
+    def is_aside(self, use: Use) -> bool:
         """An Ethernet port beside more ports of another kind, as of a front end or of storage: the job's traffic hardly
         needs it, though NCCL takes it, too."""
-        own = one.hca["kind"], one.port["layer"]
+        own = use.hca["kind"], use.port["layer"]
         return own[1] == ETHERNET and any(number > self.boards[own] for number in self.boards.values())
 
     @property
@@ -115,14 +115,14 @@ class Node:
         return not self.selection.exclude and any(entry.name == name for entry in self.selection.entries)
 
 
-def nodes(facts: Mapping[int, Facts]) -> list[Node]:
-    return [Node(rank, one) for rank, one in facts.items()]
+def nodes(facts: Mapping[int, Facts]) -> list[NodePorts]:
+    return [NodePorts(rank, reading) for rank, reading in facts.items()]
 
 
-def weighed(severity: Severity, one: Node, vendor: str, run: Run, alone: Severity = Severity.WARN) -> Severity:
+def weighed(severity: Severity, node: NodePorts, vendor: str, run: Run, alone: Severity = Severity.WARN) -> Severity:
     """gloo uses no RDMA; on one node nothing crosses the network, so that it is `alone` there; cards of another vendor
     fail nothing."""
-    if run.job.backend != "nccl" or not one.uses_verbs:
+    if run.job.backend != "nccl" or not node.uses_verbs:
         return Severity.INFO
     if len(run.job.nodes) < 2:
         return Severity.INFO if severity is Severity.INFO else alone
@@ -133,7 +133,7 @@ def weighed(severity: Severity, one: Node, vendor: str, run: Run, alone: Severit
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PortTrouble:
     """Of one device: "mlx5_3 is DOWN, expected ACTIVE"."""
 
     code: Code
@@ -147,12 +147,12 @@ class Trouble:
     """Further keys of `where`."""
 
 
-def findings(troubles: Iterable[Trouble], run: Run, of: int) -> Iterator[Finding]:
+def findings(troubles: Iterable[PortTrouble], run: Run, of: int) -> Iterator[Finding]:
     """One for all devices of a node with the same trouble; one for all `of` nodes, which then names none of them."""
     by_node: dict[tuple[Any, ...], list[str]] = {}
-    for one in troubles:
-        key = (one.code, one.severity, one.rank, one.what, one.expected, one.fix, one.more)
-        by_node.setdefault(key, []).append(one.label)
+    for trouble in troubles:
+        key = (trouble.code, trouble.severity, trouble.rank, trouble.what, trouble.expected, trouble.fix, trouble.more)
+        by_node.setdefault(key, []).append(trouble.label)
     alike: dict[tuple[Any, ...], list[int]] = {}
     for (code, severity, rank, *rest), labels in by_node.items():
         alike.setdefault((code, severity, *rest, tuple(dict.fromkeys(labels))), []).append(rank)
@@ -177,20 +177,20 @@ def tied(
     worst: Severity,
     ties: Sequence[Tie[str]],
     noun: str,
-    of: Mapping[int, Node],
+    of: Mapping[int, NodePorts],
     run: Run,
     fix: str | None = None,
 ) -> Iterator[Finding]:
     """Both sides: nobody knows who is wrong."""
     alike: dict[tuple[Severity, str], list[str]] = {}
     for tie in ties:
-        severity = weighed(worst, of[tie.one.rank], tie.one.about.vendor, run)
-        alike.setdefault((severity, sides(tie.votes.ranks_of, run)), []).append(tie.one.label)
+        severity = weighed(worst, of[tie.port.rank], tie.port.about.vendor, run)
+        alike.setdefault((severity, sides(tie.votes.ranks_of, run)), []).append(tie.port.label)
     for (severity, told), labels in alike.items():
         text = f"the {noun} of {words.some(labels, SHOWN)} is {told}, expected the same on all nodes"
         device = labels[0].partition(":")[0]
-        one = device if len(labels) == 1 else None
-        yield code.finding(severity, text, evidence={"device": device, "devices": labels}, fix=fix, device=one)
+        only = device if len(labels) == 1 else None
+        yield code.finding(severity, text, evidence={"device": device, "devices": labels}, fix=fix, device=only)
 
 
 def sides(ranks_of: Mapping[Any, Sequence[int]], run: Run) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, Skip, option, ranges, words
 from preflight.checks.node.kernel import gpudirect, kernel_log, xids
 from preflight.checks.node.kernel.gpudirect import Setup
-from preflight.checks.node.kernel.kernel_log import Event, Log
+from preflight.checks.node.kernel.kernel_log import Event, KernelLog
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.3)
 
@@ -29,7 +29,7 @@ SXID = Code(
 RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=xids.ACTIONS["reset"])
 DRIVER = Code("The driver cannot reach or initialise a GPU.", fix=xids.ACTIONS["reboot"])
 MISMATCH = Code(
-    "A program's libraries and the GPU driver have unlike versions.",
+    "A program's libraries and the GPU driver have different versions.",
     fix="After an upgrade of the driver: reboot. In a container: start it with the NVIDIA container toolkit, and "
     "without a driver of its own (cat /proc/driver/nvidia/version).",
 )
@@ -94,12 +94,12 @@ PROBING_S = 30
 AT_LEAST_S = 600
 """Over which a rate is taken: a short burst is none."""
 TOLD = 4
-NO_LOG: Log = {"reaches_s": 0, "uptime_s": 0, "events": []}
+NO_LOG: KernelLog = {"reaches_s": 0, "uptime_s": 0, "events": []}
 UNPRIVILEGED = "start as root, or a container with --device /dev/kmsg --cap-add SYSLOG"
 
 
 class Facts(TypedDict):
-    log: Log | None
+    log: KernelLog | None
     """None where it may not be read."""
     setup: Setup
 
@@ -110,15 +110,15 @@ def measure(ctx: Context) -> Facts:
     ctx.doing("reading the kernel log")
     try:
         log = kernel_log.read(ctx[WINDOW_S])
-    except kernel_log.Unreadable as why:
+    except kernel_log.KernelLogUnreadable as why:
         unread: Facts = {"log": None, "setup": setup}
         raise Skip(f"the kernel log cannot be read ({why}): {UNPRIVILEGED}", unread) from None
     return {"log": log, "setup": setup}
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    for rank, one in facts.items():
-        node, log, setup = run.job.node_of(rank).node, one["log"] or NO_LOG, one["setup"]
+    for rank, measured in facts.items():
+        node, log, setup = run.job.node_of(rank).node, measured["log"] or NO_LOG, measured["setup"]
         for in_log in (_xids, _recovery, _driver, _mismatch, _tasks, _plain, _link_down):
             yield from in_log(log, node)
         yield from _aer(log, node, run[AER_A_MINUTE])
@@ -128,7 +128,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    logs = [log for one in facts.values() if (log := one["log"])]
+    logs = [log for measured in facts.values() if (log := measured["log"])]
     if not logs:
         return ""
     covered = min(min(run[WINDOW_S], log["uptime_s"], log["reaches_s"]) for log in logs)
@@ -139,7 +139,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 # The log
 
 
-def _of(log: Log, *kinds: str) -> list[Event]:
+def _of(log: KernelLog, *kinds: str) -> list[Event]:
     return [event for event in log["events"] if event["kind"] in kinds]
 
 
@@ -155,32 +155,32 @@ def _found(code: Code, severity: Severity, event: Event, node: str, text: str, *
     return code.finding(severity, text, node=node, device=event["device"] or None, evidence=evidence, **details)
 
 
-def _restarted_s(log: Log, device: str) -> float:
+def _restarted_s(log: KernelLog, device: str) -> float:
     """Seconds since the driver was last loaded, or has reported that this GPU needs no recovery any more."""
     ages = [event["last_s"] + PROBING_S for event in _of(log, "loaded")]
     ages += [event["last_s"] for event in _recoveries(log) if event["device"] == device and _asked(event) == "None"]
     return min(ages, default=float("inf"))
 
 
-def _stepped(log: Log, event: Event, severity: str) -> Severity:
+def _stepped(log: KernelLog, event: Event, severity: str) -> Severity:
     """One step less where the driver has started anew since."""
     if _restarted_s(log, event["device"]) < event["last_s"]:
         severity = {"fail": "warn", "warn": "info"}.get(severity, severity)
     return Severity(severity)
 
 
-def _uuid(log: Log, device: str) -> str | None:
+def _uuid(log: KernelLog, device: str) -> str | None:
     """As the driver names each GPU before its first Xid."""
     return next((event["what"] for event in _of(log, "uuid") if event["device"] == device), None)
 
 
-def _xids(log: Log, node: str) -> Iterator[Finding]:
+def _xids(log: KernelLog, node: str) -> Iterator[Finding]:
     for event in _of(log, "xid", "sxid"):
         if event["what"] != RECOVERY_XID:
             yield _xid(log, event, node)
 
 
-def _xid(log: Log, event: Event, node: str) -> Finding:
+def _xid(log: KernelLog, event: Event, node: str) -> Finding:
     code, called = (XID, "Xid") if event["kind"] == "xid" else (SXID, "SXid")
     row, links = xids.known(event["kind"], int(event["what"])), event["links"]
     link = links[0] if len(links) == 1 else None
@@ -192,7 +192,7 @@ def _xid(log: Log, event: Event, node: str) -> Finding:
     return _found(code, _graded(log, event), event, node, text, fix=fix, evidence=evidence, **where)
 
 
-def _graded(log: Log, event: Event) -> Severity:
+def _graded(log: KernelLog, event: Event) -> Severity:
     severity = xids.known(event["kind"], int(event["what"])).severity
     if severity == "graded":
         severity = "fail" if event["grade"] == "fatal" and not _is_of_the_peer(event) else "warn"
@@ -205,7 +205,7 @@ def _is_of_the_peer(event: Event) -> bool:
     return event["what"] in LINK_XIDS and word is not None and int(word[1], 16) >> 20 & 0x3F == OF_THE_PEER
 
 
-def _recoveries(log: Log) -> list[Event]:
+def _recoveries(log: KernelLog) -> list[Event]:
     return [event for event in _of(log, "xid") if event["what"] == RECOVERY_XID]
 
 
@@ -215,7 +215,7 @@ def _asked(event: Event) -> str:
     return found[1] if found else "unknown"
 
 
-def _recovery(log: Log, node: str) -> Iterator[Finding]:
+def _recovery(log: KernelLog, node: str) -> Iterator[Finding]:
     """Only where no failure of the same GPU tells as much."""
     failed = {event["device"] for event in _of(log, "xid") if _graded(log, event) is Severity.FAIL}
     for event in _recoveries(log):
@@ -227,7 +227,7 @@ def _recovery(log: Log, node: str) -> Iterator[Finding]:
             yield _found(RECOVERY, severity, event, node, text, uuid=_uuid(log, event["device"]), fix=fix)
 
 
-def _driver(log: Log, node: str) -> Iterator[Finding]:
+def _driver(log: KernelLog, node: str) -> Iterator[Finding]:
     told = {event["device"] for event in _of(log, "xid") if event["what"] == LOST_XID}
     for event in _of(log, "fallen", "init"):
         if event["device"] not in told:
@@ -237,7 +237,7 @@ def _driver(log: Log, node: str) -> Iterator[Finding]:
             yield _found(DRIVER, _stepped(log, event, "fail"), event, node, text)
 
 
-def _mismatch(log: Log, node: str) -> Iterator[Finding]:
+def _mismatch(log: KernelLog, node: str) -> Iterator[Finding]:
     """A warning: it may be another one's container."""
     for event in _of(log, "mismatch"):
         text = f"the driver has refused a program with libraries of version {event['what']}, {_when(event)}"
@@ -245,7 +245,7 @@ def _mismatch(log: Log, node: str) -> Iterator[Finding]:
         yield _found(MISMATCH, severity, event, node, f"{text}; expected the driver's own version")
 
 
-def _aer(log: Log, node: str, most: float) -> Iterator[Finding]:
+def _aer(log: KernelLog, node: str, most: float) -> Iterator[Finding]:
     recovered_s = min((event["last_s"] for event in _of(log, "recovered")), default=float("inf"))
     for event in _of(log, "aer"):
         text = f"PCIe errors, {event['what'].lower()}, {_when(event)}; expected"
@@ -261,7 +261,7 @@ def _aer(log: Log, node: str, most: float) -> Iterator[Finding]:
             yield _found(AER, Severity.FAIL, event, node, f"{text} none")
 
 
-def _tasks(log: Log, node: str) -> Iterator[Finding]:
+def _tasks(log: KernelLog, node: str) -> Iterator[Finding]:
     hung, killed = _of(log, "hung", "lockup"), _of(log, "oom")
     if hung:
         text = f"tasks hung in the kernel: {_named(hung)}; expected none"
@@ -275,13 +275,13 @@ def _named(events: list[Event]) -> str:
     return words.some((f"{event['what']} ({_when(event)})" for event in events), TOLD)
 
 
-def _plain(log: Log, node: str) -> Iterator[Finding]:
+def _plain(log: KernelLog, node: str) -> Iterator[Finding]:
     for event in _of(log, *PLAIN):
         code, text = PLAIN[event["kind"]]
         yield _found(code, Severity.WARN, event, node, f"{text}, {_when(event)}; expected never")
 
 
-def _link_down(log: Log, node: str) -> Iterator[Finding]:
+def _link_down(log: KernelLog, node: str) -> Iterator[Finding]:
     for event in _of(log, "link_down"):
         if event["count"] >= FLAPS and log["uptime_s"] - event["last_s"] > BOOT_S:
             text = f"the link of {event['what']} went down {_when(event)}; expected to stay up"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import TypedDict
 
-from preflight.checks.node.shared.process import names, text
+from preflight.check import entries, read
 
 NVIDIA, MELLANOX = "0x10de", "0x15b3"
 GPU, SWITCH = "0x0302", "0x0680"
@@ -50,63 +50,63 @@ def setup(root: str = "") -> Setup:
         "gpus": gpus,
         "nics": nics,
         "bare_metal": platform.machine() == "x86_64" and not _virtual(root),
-        "kernel": text(f"{root}/proc/sys/kernel/osrelease").strip(),
+        "kernel": read(f"{root}/proc/sys/kernel/osrelease"),
         "driver": _driver(root),
         "peermem": any(os.path.isdir(f"{root}/sys/module/{name}") for name in ("nvidia_peermem", "nv_peer_mem")),
         "redirecting": _redirecting(root, [*gpus, *nics]),
-        "translated": [one for one in (*gpus, *nics) if _domain(root, one).startswith("DMA")],
+        "translated": [device for device in (*gpus, *nics) if _domain(root, device).startswith("DMA")],
         "nvswitches": 0 if _links_off(root) else len(_pci(root, NVIDIA, SWITCH)),
         "fabric_manager": _runs(root, "nv-fabricmanage"),  # the kernel keeps 15 letters
     }
 
 
-def has_dmabuf(one: Setup) -> bool:
+def has_dmabuf(setup: Setup) -> bool:
     """Whether the NIC can get at GPU memory without peermem."""
-    version = re.match(r"(\d+)\.(\d+)", one["kernel"])
-    return one["driver"] != "proprietary" and (version is None or (int(version[1]), int(version[2])) >= DMABUF_KERNEL)
+    version = re.match(r"(\d+)\.(\d+)", setup["kernel"])
+    return setup["driver"] != "proprietary" and (version is None or (int(version[1]), int(version[2])) >= DMABUF_KERNEL)
 
 
 def _pci(root: str, vendor: str, kind: str) -> list[str]:
     devices = f"{root}/sys/bus/pci/devices"
-    ours = [one for one in names(devices) if text(f"{devices}/{one}/vendor").strip() == vendor]
-    return sorted(one for one in ours if text(f"{devices}/{one}/class").startswith(kind))
+    ours = [bus for bus in entries(devices) if read(f"{devices}/{bus}/vendor") == vendor]
+    return sorted(bus for bus in ours if read(f"{devices}/{bus}/class").startswith(kind))
 
 
 def _nics(root: str) -> list[str]:
     folder = f"{root}/sys/class/infiniband"
     found = []
-    for name in names(folder):
+    for name in entries(folder):
         ports = f"{folder}/{name}/ports"
-        active = any("ACTIVE" in text(f"{ports}/{port}/state") for port in names(ports))
-        if active and text(f"{folder}/{name}/device/vendor").strip() == MELLANOX:
+        active = any("ACTIVE" in read(f"{ports}/{port}/state") for port in entries(ports))
+        if active and read(f"{folder}/{name}/device/vendor") == MELLANOX:
             found.append(os.path.basename(os.path.realpath(f"{folder}/{name}/device")))
     return sorted(found)
 
 
 def _virtual(root: str) -> bool:
-    return re.search(r"^flags\s*:.*\bhypervisor\b", text(f"{root}/proc/cpuinfo"), re.MULTILINE) is not None
+    return re.search(r"^flags\s*:.*\bhypervisor\b", read(f"{root}/proc/cpuinfo"), re.MULTILINE) is not None
 
 
 def _driver(root: str) -> str:
-    version = text(f"{root}/proc/driver/nvidia/version")
+    version = read(f"{root}/proc/driver/nvidia/version")
     return "" if not version else "open" if "Open Kernel Module" in version else "proprietary"
 
 
 def _links_off(root: str) -> bool:
     """NVLink is switched off by a parameter of the driver: the fabric is not used."""
-    return "NvLinkDisable: 1" in text(f"{root}/proc/driver/nvidia/params")
+    return "NvLinkDisable: 1" in read(f"{root}/proc/driver/nvidia/params")
 
 
 def _domain(root: str, device: str) -> str:
     """identity (not translated), DMA, DMA-FQ, or "" without an IOMMU."""
-    return text(f"{root}/sys/bus/pci/devices/{device}/iommu_group/type").strip()
+    return read(f"{root}/sys/bus/pci/devices/{device}/iommu_group/type")
 
 
 def _runs(root: str, name: str) -> bool | None:
     """The host's processes are seen where its process 2 is; every container has a process 1."""
-    if text(f"{root}/proc/2/comm").strip() != "kthreadd":
+    if read(f"{root}/proc/2/comm") != "kthreadd":
         return None
-    return any(text(f"{root}/proc/{pid}/comm").strip() == name for pid in names(f"{root}/proc") if pid.isdecimal())
+    return any(read(f"{root}/proc/{pid}/comm") == name for pid in entries(f"{root}/proc") if pid.isdecimal())
 
 
 def _redirecting(root: str, devices: Iterable[str]) -> list[str] | None:
@@ -118,7 +118,6 @@ def _redirecting(root: str, devices: Iterable[str]) -> list[str] | None:
 
 
 def _above(root: str, device: str) -> list[str]:
-    """The bridges that stand in the path to the device."""
     path = os.path.realpath(f"{root}/sys/bus/pci/devices/{device}")
     return [part for part in path.split("/") if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", part)][:-1]
 

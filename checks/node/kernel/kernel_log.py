@@ -53,7 +53,7 @@ _ANY = re.compile(
 """What every line of a kind holds, to leave out the many others quickly."""
 
 
-class Unreadable(Exception):  # noqa: N818 -- says why
+class KernelLogUnreadable(Exception):  # noqa: N818 -- says why
     """The kernel log cannot be read from here. Its text says why."""
 
 
@@ -84,36 +84,32 @@ class Record:
     text: str
 
 
-class Log(TypedDict):
+class KernelLog(TypedDict):
     reaches_s: int
     """How many seconds ago its oldest record was written."""
     uptime_s: int
     events: list[Event]
 
 
-def read(window_s: float) -> Log:
-    """What the log tells of the last `window_s` seconds, and of older things that bear on it. Raises Unreadable."""
+def read(window_s: float) -> KernelLog:
+    """What the log tells of the last `window_s` seconds. Raises KernelLogUnreadable."""
     now = time.monotonic()
     found = list(records(chunks(PATH)))
     if not found:
-        raise Unreadable(f"{PATH} holds no records")
-    recent = (one for one in found if now - one.at_s <= window_s)
-    return {
-        "reaches_s": _ago(now, found[0].at_s),
-        "uptime_s": int(now),
-        "events": events(recent, now),
-    }
+        raise KernelLogUnreadable(f"{PATH} holds no records")
+    recent = (record for record in found if now - record.at_s <= window_s)
+    return {"reaches_s": _ago(now, found[0].at_s), "uptime_s": int(now), "events": events(recent, now)}
 
 
 def chunks(path: str) -> Iterator[bytes]:
-    """The device gives a record a read, and never waits; a regular file is read as well. Raises Unreadable."""
+    """The device gives a record a read, and never waits; a regular file is read as well. Raises KernelLogUnreadable."""
     try:
         kept = os.stat(path)
         if not stat.S_ISREG(kept.st_mode) and kept.st_rdev != DEVICE:  # some containers link it to their console
-            raise Unreadable(f"{path} is not the kernel's")
+            raise KernelLogUnreadable(f"{path} is not the kernel's")
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise Unreadable(f"{path}: {error.strerror}") from None
+        raise KernelLogUnreadable(f"{path}: {error.strerror}") from None
     left = MOST_BYTES
     try:
         while left > 0:
@@ -128,7 +124,7 @@ def chunks(path: str) -> Iterator[bytes]:
     except BlockingIOError:  # the end
         return
     except OSError as error:
-        raise Unreadable(f"{path}: {error.strerror}") from None
+        raise KernelLogUnreadable(f"{path}: {error.strerror}") from None
     finally:
         os.close(log)
 
@@ -180,7 +176,7 @@ def events(read_records: Iterable[Record], now: float) -> list[Event]:
 
 def _event(record: Record, now: float) -> Event | None:
     kind, match = next(
-        ((kind, match) for kind, one in KINDS.items() if (match := re.search(one, record.text))), ("", None)
+        ((kind, match) for kind, pattern in KINDS.items() if (match := re.search(pattern, record.text))), ("", None)
     )
     if match is None:
         return None

@@ -11,7 +11,7 @@ import resource
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Node, Plan, Run, Scope, option, ranges
+from preflight.check import Code, Context, Finding, Level, Node, Plan, Run, Scope, entries, option, ranges, read
 from preflight.checks.node.limits import cgroups
 from preflight.checks.node.limits.surroundings import FIXES, surroundings
 from preflight.checks.node.shared import disks, process
@@ -101,7 +101,7 @@ def measure(ctx: Context) -> Facts:
     shm, shm_free, _ = disks.space(disks.SHM)
     return {
         "surroundings": surroundings(ctx.environ),
-        "rdma": len(process.names("/sys/class/infiniband")),
+        "rdma": len(entries("/sys/class/infiniband")),
         "memlock": process.memlock(),
         "nofile": process.limit(resource.RLIMIT_NOFILE),
         "nofile_hard": process.limit(resource.RLIMIT_NOFILE, hard=True),
@@ -118,8 +118,7 @@ def measure(ctx: Context) -> Facts:
 
 
 def _available() -> Room | None:
-    """Bytes of memory that the node has left."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", process.text("/proc/meminfo"), re.MULTILINE)
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", read("/proc/meminfo"), re.MULTILINE)
     return Room(None, int(found[1]) * 1024) if found else None
 
 
@@ -129,22 +128,22 @@ def _shared_cpus(ctx: Context) -> float | None:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    for rank, one in facts.items():
+    for rank, measured in facts.items():
         node = run.job.node_of(rank)
         for judged in (_memlock, _nofile, _tasks, _shm, _memory, _cpus, _full_disks, _ulimits):
-            yield from judged(one, node, run)
+            yield from judged(measured, node, run)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
-    files = [one["nofile"] for one in facts.values() if one["nofile"] is not None]
-    shm = [one["shm_free_mib"] for one in facts.values() if one["shm_free_mib"] is not None]
-    memory = [one["memory_left_mib"] for one in facts.values() if one["memory_left_mib"] is not None]
+    files = [measured["nofile"] for measured in facts.values() if measured["nofile"] is not None]
+    shm = [measured["shm_free_mib"] for measured in facts.values() if measured["shm_free_mib"] is not None]
+    memory = [measured["memory_left_mib"] for measured in facts.values() if measured["memory_left_mib"] is not None]
     least = [(files, "open files"), (shm, "MiB of shared memory"), (memory, "MiB of memory")]
     return f"at least {', '.join(f'{min(values):,} {of}' for values, of in least if values)}"
 
 
-def _say(say: Callable[..., Finding], what: str, one: Facts, node: Node, text: str, expected: float) -> Finding:
-    fix = FIXES[what].get(one["surroundings"])
+def _say(say: Callable[..., Finding], what: str, measured: Facts, node: Node, text: str, expected: float) -> Finding:
+    fix = FIXES[what].get(measured["surroundings"])
     return say(text, node=node.node, evidence={"expected": expected}, fix=fix)
 
 
@@ -152,18 +151,18 @@ def _of_ranks(node: Node) -> str:
     return f"for {ranges.count(len(node.ranks), 'rank')}"
 
 
-def _memlock(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+def _memlock(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
     """gloo uses no RDMA."""
-    limit, least = one["memlock"], run[MEMLOCK_MIB]
-    if run.job.backend == "nccl" and one["rdma"] and limit is not None and limit >> 20 < least:
-        devices = ranges.count(one["rdma"], "RDMA device")
+    limit, least = measured["memlock"], run[MEMLOCK_MIB]
+    if run.job.backend == "nccl" and measured["rdma"] and limit is not None and limit >> 20 < least:
+        devices = ranges.count(measured["rdma"], "RDMA device")
         text = f"{limit >> 10:,} KiB of memory may be locked for {devices}, expected at least {least:,} MiB"
-        yield _say(MEMLOCK.warn, "memlock", one, node, text, least)
+        yield _say(MEMLOCK.warn, "memlock", measured, node, text, least)
 
 
-def _nofile(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+def _nofile(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
     """The server of the store has connections to all ranks, and so has every rank on gloo."""
-    limit, world, serves = one["nofile"], run.job.world_size, 0 in node.ranks
+    limit, world, serves = measured["nofile"], run.job.world_size, 0 in node.ranks
     if limit is None:
         return
     connected = f"for the connections to {ranges.count(world, 'rank')}"
@@ -174,43 +173,43 @@ def _nofile(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
         say, least, why = NOFILE.fail, world + SPARE_FILES, connected
     if limit < least:
         text = f"a process may open {limit:,} files, expected at least {least:,} {why}"
-        yield _say(say, "nofile", one, node, text, least)
+        yield _say(say, "nofile", measured, node, text, least)
 
 
-def _tasks(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+def _tasks(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
     least = run[TASKS_A_RANK] * len(node.ranks)
-    if one["tasks_left"] is not None and one["tasks_left"] < least:
-        left = f"{one['tasks_left']:,} more processes and threads may be started, of {one['tasks']:,}"
-        yield _say(TASKS.warn, "tasks", one, node, f"{left}, expected at least {least:,} {_of_ranks(node)}", least)
+    if measured["tasks_left"] is not None and measured["tasks_left"] < least:
+        left = f"{measured['tasks_left']:,} more processes and threads may be started, of {measured['tasks']:,}"
+        yield _say(TASKS.warn, "tasks", measured, node, f"{left}, expected at least {least:,} {_of_ranks(node)}", least)
 
 
-def _shm(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
-    nccl, free = run.job.backend == "nccl", one["shm_free_mib"]
+def _shm(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    nccl, free = run.job.backend == "nccl", measured["shm_free_mib"]
     least = run[SHM_MIB] or (SHM_NCCL if nccl else SHM_GLOO_A_RANK * len(node.ranks))
     if free is not None and free < least:
         full = nccl and run.job.world_size > 1 and free < SHM_FULL
-        text = f"{free:,} MiB are free in /dev/shm, of {one['shm_mib']:,}, expected at least {least:,} MiB"
-        yield _say(SHM.fail if full else SHM.warn, "shm", one, node, text, least)
+        text = f"{free:,} MiB are free in /dev/shm, of {measured['shm_mib']:,}, expected at least {least:,} MiB"
+        yield _say(SHM.fail if full else SHM.warn, "shm", measured, node, text, least)
 
 
-def _memory(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+def _memory(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
     a_rank = run[MEMORY_MIB_A_RANK] or MEMORY_OF[run.job.backend]
-    least, room = a_rank * len(node.ranks), one["memory_left_mib"]
+    least, room = a_rank * len(node.ranks), measured["memory_left_mib"]
     if room is not None and room < least:
-        limit = "" if one["memory_mib"] is None else f", within a limit of {one['memory_mib']:,} MiB"
+        limit = "" if measured["memory_mib"] is None else f", within a limit of {measured['memory_mib']:,} MiB"
         text = f"{room:,} MiB of memory are left{limit}, expected at least {least:,} MiB {_of_ranks(node)}"
-        yield _say(MEMORY.warn, "memory", one, node, text, least)
+        yield _say(MEMORY.warn, "memory", measured, node, text, least)
 
 
-def _cpus(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
+def _cpus(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
     least = (run[CPUS_A_RANK] or CPUS_OF[run.job.backend]) * len(node.ranks)
-    if one["cpus"] is not None and one["cpus"] < least:
-        text = f"the ranks may use {one['cpus']:g} of the CPUs, expected at least {least:g} {_of_ranks(node)}"
-        yield _say(CPUS.warn, "cpus", one, node, text, least)
+    if measured["cpus"] is not None and measured["cpus"] < least:
+        text = f"the ranks may use {measured['cpus']:g} of the CPUs, expected at least {least:g} {_of_ranks(node)}"
+        yield _say(CPUS.warn, "cpus", measured, node, text, least)
 
 
-def _full_disks(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
-    for disk in one["disks"]:
+def _full_disks(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    for disk in measured["disks"]:
         place, least = f"{disk['called']} ({disk['path']})", f"{run[DISK_MIB]:,} MiB"
         text = ""
         if disk["error"]:
@@ -223,8 +222,8 @@ def _full_disks(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
             yield DISK.warn(text, node=node.node, file=disk["path"])
 
 
-def _ulimits(one: Facts, node: Node, run: Run) -> Iterator[Finding]:
-    for letter, limit in one["ulimits"].items():
+def _ulimits(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
+    for letter, limit in measured["ulimits"].items():
         if letter != "v" or run.job.backend == "nccl":
             text = f"{CALLED[letter].format(limit)} (ulimit -{letter}), expected unlimited"
             yield ULIMIT.warn(text, node=node.node)

@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from preflight.checks.node.shared.process import Room, text, tightest
+from preflight.check import read
+from preflight.checks.node.shared.process import Room, tightest
 
 NO_LIMIT = 1 << 60
 """Version 1 writes a number of about this size where there is no limit."""
@@ -33,7 +34,7 @@ def _memory(folder: str) -> Room | None:
     limits = [limit for name in names if (limit := _number(f"{folder}/{name}")) is not None and limit < NO_LIMIT]
     used = _number(f"{folder}/memory.current") or _number(f"{folder}/memory.usage_in_bytes") or 0
     cached = dict(
-        re.findall(r"^(total_inactive_file|inactive_file) (\d+)$", text(f"{folder}/memory.stat"), re.MULTILINE)
+        re.findall(r"^(total_inactive_file|inactive_file) (\d+)$", read(f"{folder}/memory.stat"), re.MULTILINE)
     )
     used -= int(cached.get("total_inactive_file") or cached.get("inactive_file") or 0)
     return Room(min(limits), max(0, min(limits) - used)) if limits else None
@@ -46,9 +47,9 @@ def _tasks(folder: str) -> Room | None:
 
 def _quotas(root: str) -> Iterator[float]:
     for folder in _folders("cpu", root):
-        quota, _, period = text(f"{folder}/cpu.max").strip().partition(" ")
-        quota = quota or text(f"{folder}/cpu.cfs_quota_us").strip()
-        period = period or text(f"{folder}/cpu.cfs_period_us").strip()
+        quota, _, period = read(f"{folder}/cpu.max").partition(" ")
+        quota = quota or read(f"{folder}/cpu.cfs_quota_us")
+        period = period or read(f"{folder}/cpu.cfs_period_us")
         if quota.isdecimal() and period.isdecimal() and int(period):
             yield int(quota) / int(period)
 
@@ -57,7 +58,7 @@ def _cpusets(root: str) -> Iterator[int]:
     """Only the nearest: it holds no CPU that those above do not have."""
     for folder in _folders("cpuset", root)[:1]:
         names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
-        listed = next((found for name in names if (found := text(f"{folder}/{name}").strip())), "")
+        listed = next((found for name in names if (found := read(f"{folder}/{name}"))), "")
         if listed:
             yield sum(_length(part) for part in listed.split(","))
 
@@ -70,7 +71,7 @@ def _length(part: str) -> int:
 def _folders(controller: str, root: str) -> list[str]:
     """The cgroups of this process that may limit something, the nearest first."""
     found: list[str] = []
-    for line in text(f"{root}/proc/self/cgroup").splitlines():
+    for line in read(f"{root}/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "" or controller in controllers.split(","):
             found += _upwards(path, *_mount(controllers and controller, root))
@@ -79,7 +80,7 @@ def _folders(controller: str, root: str) -> list[str]:
 
 def _mount(controller: str, root: str) -> tuple[str, str]:
     """(the cgroup that is mounted, where) of version 2 ("") or of a controller of version 1; nothing: ("", "")."""
-    for line in text(f"{root}/proc/self/mountinfo").splitlines():
+    for line in read(f"{root}/proc/self/mountinfo").splitlines():
         words = line.split(" ")
         kind, _, options = words[words.index("-") + 1 :][:3]
         if kind == ("cgroup" if controller else "cgroup2") and (not controller or controller in options.split(",")):
@@ -96,5 +97,5 @@ def _upwards(path: str, mounted: str, place: str) -> list[str]:
 
 
 def _number(path: str) -> int | None:
-    found = text(path).strip()
+    found = read(path)
     return int(found) if found.isdecimal() else None

@@ -5,6 +5,8 @@ import resource
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from preflight.check import entries, read
+
 
 class Room(NamedTuple):
     limit: int | None
@@ -40,7 +42,7 @@ def tasks() -> Room | None:
     most = limit(resource.RLIMIT_NPROC)
     if most is None or _has(SYS_ADMIN, SYS_RESOURCE, root=True):
         return None
-    return Room(most, max(0, most - sum(_threads(name) for name in names("/proc") if name.isdecimal())))
+    return Room(most, max(0, most - sum(_threads(name) for name in entries("/proc") if name.isdecimal())))
 
 
 def _threads(pid: str) -> int:
@@ -52,25 +54,8 @@ def _threads(pid: str) -> int:
 
 def _has(*capabilities: int, root: bool = False) -> bool:
     """Whether one of these capabilities is effective, or this is root. In a user namespace neither excepts anybody."""
-    if text("/proc/self/uid_map").split() != EVERYBODY:
+    if read("/proc/self/uid_map").split() != EVERYBODY:
         return False
-    lines = [line for line in text("/proc/self/status").splitlines() if line.startswith("CapEff:")]
+    lines = [line for line in read("/proc/self/status").splitlines() if line.startswith("CapEff:")]
     effective = int(lines[0].split()[1], 16) if lines else 0
     return (root and os.getuid() == 0) or any(effective >> bit & 1 for bit in capabilities)
-
-
-def names(folder: str) -> list[str]:
-    """What is in a folder; nothing where there is none."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def text(path: str) -> str:
-    """What is in a file; nothing where there is none."""
-    try:
-        with open(path, errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -12,18 +12,18 @@ from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, option, ranges, words
 from preflight.checks.node.storage import mounts, one_file, sameness
-from preflight.checks.node.storage.path_probe import Hang, PathFacts, Probe
+from preflight.checks.node.storage.path_probe import Hang, PathFacts, PathProbe
 
 PLAN = Plan(Scope.WORLD, Level.QUICK, deadline_s=60.0, estimate_s=1.0)
 
 
 def path_list(text: str) -> tuple[str, ...]:
     """Absolute paths with commas between them, without what leads nowhere ("//", "."). Raises ValueError."""
-    paths = [one.strip() for one in text.split(",")] if text.strip() else []
-    for one in paths:
-        if not one.startswith("/") or "\0" in one:
-            raise ValueError(f"{one!r} is no absolute path; expected paths such as /data,/checkpoints")
-    return tuple(dict.fromkeys(re.sub(r"^//+", "/", os.path.normpath(one)) for one in paths))
+    paths = [path.strip() for path in text.split(",")] if text.strip() else []
+    for path in paths:
+        if not path.startswith("/") or "\0" in path:
+            raise ValueError(f"{path!r} is no absolute path; expected paths such as /data,/checkpoints")
+    return tuple(dict.fromkeys(re.sub(r"^//+", "/", os.path.normpath(path)) for path in paths))
 
 
 NONE: tuple[str, ...] = ()
@@ -106,19 +106,19 @@ def measure(ctx: Context) -> Facts:
         return {"paths": {}, "writers": writers}
     bounds = one_file.Bounds.within(ctx.deadline_s, ctx[PATIENCE_S])
     name = f".preflight-{os.urandom(8).hex()}"
-    probes = [Probe(path, f"{name}-{number}") for number, path in enumerate(paths)]
+    probes = [PathProbe(path, f"{name}-{number}") for number, path in enumerate(paths)]
     try:
         one_file.look(ctx, probes, writers, len(nodes), bounds)
     finally:
         for probe in probes:
-            probe.end()
+            probe.close()
     facts: Facts = {"paths": {probe.path: probe.facts for probe in probes}, "writers": writers}
     if why := _unsure(probes, ctx[PATIENCE_S]):
         raise Skip(why, facts)
     return facts
 
 
-def _unsure(probes: Sequence[Probe], patience_s: float) -> str:
+def _unsure(probes: Sequence[PathProbe], patience_s: float) -> str:
     """Why this cannot be held against a path; "" where it can."""
     for probe in probes:
         if probe.disturbed:
@@ -141,7 +141,7 @@ Here = Mapping[int, PathFacts]
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for path, here in _by_path(facts).items():
-        usable = {rank: one for rank, one in here.items() if one["opened"]}
+        usable = {rank: view for rank, view in here.items() if view["opened"]}
         yield from _unusable(path, here, run)
         for judged in (_errors, _unwritable, _room, _same, _slow, _left):
             yield from judged(path, usable, run, facts)
@@ -149,8 +149,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def _by_path(facts: Mapping[int, Facts]) -> dict[str, Here]:
     found: dict[str, dict[int, PathFacts]] = {}
-    for rank, one in facts.items():
-        for path, known in one["paths"].items():
+    for rank, measured in facts.items():
+        for path, known in measured["paths"].items():
             found.setdefault(path, {})[rank] = known
     return dict(found)
 
@@ -169,12 +169,12 @@ def _each(
 def _unusable(path: str, here: Here, run: Run) -> Iterator[Finding]:
     """What could not even be opened, and what does not answer any more."""
     silent = {
-        rank: _hanging(path, hang, one["mount"])
-        for rank, one in here.items()
-        if (hang := one["hang"]) and _counts(hang, run[PATIENCE_S])
+        rank: _hanging(path, hang, view["mount"])
+        for rank, view in here.items()
+        if (hang := view["hang"]) and _counts(hang, run[PATIENCE_S])
     }
     yield from _each(NO_ANSWER.fail, silent, len(here), path, run)
-    closed = {rank: one["failed"] for rank, one in here.items() if not one["opened"] and one["failed"]}
+    closed = {rank: view["failed"] for rank, view in here.items() if not view["opened"] and view["failed"]}
     sorts: dict[Code, dict[int, str]] = {MISSING: {}, DENIED: {}, BROKEN: {}}
     for rank, failed in closed.items():
         assert failed
@@ -193,15 +193,15 @@ def _hanging(path: str, hang: Hang, mount: mounts.Mount | None) -> str:
 
 def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     """What a call in an open folder gave. No room is a failure only where the job writes, as far as that is known."""
-    wrote = {sameness.sort(one["mount"]) for one in here.values() if one["written"]}
+    wrote = {sameness.sort(view["mount"]) for view in here.values() if view["written"]}
     sorts: dict[Callable[..., Finding], dict[int, str]] = {}
-    for rank, one in here.items():
-        failed = one["failed"]
-        if failed and not sameness.is_denied(one) and not sameness.is_sealed(one):
-            full = INODES_LEFT if one["inodes"] == 0 else SPACE
+    for rank, view in here.items():
+        failed = view["failed"]
+        if failed and not sameness.is_denied(view) and not sameness.is_sealed(view):
+            full = INODES_LEFT if view["inodes"] == 0 else SPACE
             code = {"ENOSPC": full, "EDQUOT": QUOTA}.get(failed["error"], BROKEN)
-            text = f"{failed['call']} in {path} gave {failed['text']} ({mounts.told(one['mount'])})"
-            must = code is BROKEN or path in run[WRITTEN] or sameness.sort(one["mount"]) in wrote
+            text = f"{failed['call']} in {path} gave {failed['text']} ({mounts.told(view['mount'])})"
+            must = code is BROKEN or path in run[WRITTEN] or sameness.sort(view["mount"]) in wrote
             expected = f"expected to write 4 KiB{'' if must else ', unless the job only reads there'}"
             sorts.setdefault(code.fail if must else code.warn, {})[rank] = f"{text}, {expected}"
     for say, texts in sorts.items():
@@ -219,7 +219,7 @@ def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iter
             yield from _each(code.fail, texts, len(here), path, run)
         return
     if any(map(sameness.is_denied, here.values())) and not any(
-        one["written"] or sameness.is_sealed(one) for one in here.values()
+        view["written"] or sameness.is_sealed(view) for view in here.values()
     ):
         yield DENIED.info(f"{path} was not written to: this user may not; expected so for data that is read", file=path)
     for peers in sameness.peers(here):
@@ -227,13 +227,13 @@ def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iter
 
 
 def _barred(here: Here) -> tuple[tuple[Code, list[int], str], ...]:
-    sealed = [rank for rank, one in here.items() if sameness.is_sealed(one)]
-    denied = [rank for rank, one in here.items() if sameness.is_denied(one)]
+    sealed = [rank for rank, view in here.items() if sameness.is_sealed(view)]
+    denied = [rank for rank, view in here.items() if sameness.is_denied(view)]
     return (READ_ONLY, sealed, "is read-only"), (DENIED, denied, "may not be written to")
 
 
 def _unlike_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
-    written = [rank for rank, one in peers.items() if one["written"]]
+    written = [rank for rank, view in peers.items() if view["written"]]
     (_, sealed, _), (_, denied, _) = barred = _barred(peers)
     if not written or not sealed + denied:
         return
@@ -251,8 +251,8 @@ def _unlike_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
 
 def _room(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     """Of what was written to: a full disk that is only read is none of the job's business."""
-    written = {rank: one for rank, one in here.items() if one["written"]}
-    free = {rank: one["free_mib"] for rank, one in written.items()}
+    written = {rank: view for rank, view in here.items() if view["written"]}
+    free = {rank: view["free_mib"] for rank, view in written.items()}
     few = {
         rank: f"{path} has {left:,} MiB free of {written[rank]['size_mib'] or 0:,}, expected {run[FREE_MIB]:,} MiB"
         for rank, left in free.items()
@@ -261,9 +261,9 @@ def _room(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[F
     yield from _each(SPACE.warn, few, len(here), path, run)
     # Where a file could be made with none left, they are not counted as elsewhere.
     files = {
-        rank: f"{path} takes {one['inodes']:,} more files (inodes), expected {run[INODES]:,}"
-        for rank, one in written.items()
-        if one["inodes"] and one["inodes"] < run[INODES]
+        rank: f"{path} takes {view['inodes']:,} more files (inodes), expected {run[INODES]:,}"
+        for rank, view in written.items()
+        if view["inodes"] and view["inodes"] < run[INODES]
     }
     yield from _each(INODES_LEFT.warn, files, len(here), path, run)
 
@@ -275,7 +275,7 @@ def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterat
     must = path in run[SHARED]
     if len(groups) > 1:
         yield from _unshared(path, here, groups, run, must=must)
-    known = {rank: mount for rank, one in here.items() if (mount := one["mount"])}
+    known = {rank: mount for rank, view in here.items() if (mount := view["mount"])}
     alone = all(len(group) == 1 for group in groups)
     if not groups or (alone and not (must and sameness.all_wrote(here))):
         yield from _unlike_mounts(path, here, known, run, written=bool(groups))
@@ -285,14 +285,13 @@ def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterat
     if len(groups) < 2 and len(set(options.values())) > 1 and sameness.vote_of_kinds(known).unanimous:
         sides = sameness.told_apart(options, run)
         yield UNLIKE_OPTIONS.info(f"{path} is mounted with {sides}, expected the same on all nodes", file=path)
-    soft = [rank for rank, one in here.items() if one["written"] and sameness.is_soft(one)]
+    soft = [rank for rank, view in here.items() if view["written"] and sameness.is_soft(view)]
     if soft:
         text = f"{path} is mounted soft on {ranges.count(len(soft), 'node')}: a write may be lost while its server"
         yield SOFT.info(f"{text} does not answer, expected hard", file=path)
 
 
 def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, *, must: bool) -> Iterator[Finding]:
-    """`groups`: ranks that see one file, the largest first."""
     most, nodes = groups[0], sum(map(len, groups))
     within = f"within {one_file.RETRIES_S:g} s"
     if 2 * len(most) > nodes:
@@ -349,7 +348,7 @@ def _unlike_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
 def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     """The best of some tries counts, and the middle one of at least three nodes."""
     for what, floor in (("stat", run[STAT_MS]), ("fsync", run[FSYNC_MS])):
-        best = {rank: times[0] for rank, one in here.items() if (times := one[f"{what}_ms"])}  # type: ignore[literal-required]
+        best = {rank: times[0] for rank, view in here.items() if (times := view[f"{what}_ms"])}  # type: ignore[literal-required]
         if not best:
             continue
         middle = sorted(best.values())[len(best) // 2]
@@ -364,17 +363,17 @@ def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[F
 
 
 def _left(_path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
-    for rank, one in here.items():
-        if one["left"]:
-            text = f"{one['left']} may still be there, expected it to be gone: removing it failed, or gave no answer"
-            yield LEFT.info(text, node=run.job.node_of(rank).node, file=one["left"])
+    for rank, view in here.items():
+        if view["left"]:
+            text = f"{view['left']} may still be there, expected it to be gone: removing it failed, or gave no answer"
+            yield LEFT.info(text, node=run.job.node_of(rank).node, file=view["left"])
 
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     told = []
     for path, here in _by_path(facts).items():
-        kinds = "/".join(sorted({one["mount"]["type"] for one in here.values() if one["mount"]}))
-        syncs = [one["fsync_ms"][0] for one in here.values() if one["fsync_ms"]]
+        kinds = "/".join(sorted({view["mount"]["type"] for view in here.values() if view["mount"]}))
+        syncs = [view["fsync_ms"][0] for view in here.values() if view["fsync_ms"]]
         speed = f"fsync {min(syncs):.2g}-{max(syncs):.2g} ms" if syncs else "not written to"
         told.append(f"{path} ({kinds or '?'}) {speed}")
-    return f"{ranges.count(sum(bool(one['paths']) for one in facts.values()), 'node')}: {', '.join(told)}"
+    return f"{ranges.count(sum(bool(measured['paths']) for measured in facts.values()), 'node')}: {', '.join(told)}"

@@ -7,7 +7,7 @@ the others hold addresses, which differ between sound nodes, and may hold secret
 import re
 from typing import TypedDict
 
-from preflight.checks.node.shared.process import text
+from preflight.check import read
 
 LOCAL = {
     "aufs", "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuse.fuse-overlayfs",
@@ -41,14 +41,15 @@ class Mount(TypedDict):
 
 def of_descriptor(descriptor: int) -> Mount | None:
     """The mount of an open file: also where another one lies over it, or the way to it went over a link."""
-    found = re.search(r"^mnt_id:\s*(\d+)$", text(f"/proc/self/fdinfo/{descriptor}"), re.MULTILINE)
-    return dict(table(text("/proc/self/mountinfo"))).get(int(found[1])) if found else None
+    found = re.search(r"^mnt_id:\s*(\d+)$", read(f"/proc/self/fdinfo/{descriptor}"), re.MULTILINE)
+    return dict(table(read("/proc/self/mountinfo"))).get(int(found[1])) if found else None
 
 
 def of_path(path: str) -> Mount | None:
     """The same by the path's name alone: nothing is touched, and links are not followed."""
-    above = [one for _, one in table(text("/proc/self/mountinfo")) if _holds(one["point"], path)]
-    return max(reversed(above), key=lambda one: len(one["point"]), default=None)  # the last one lies over the others
+    above = [mount for _, mount in table(read("/proc/self/mountinfo")) if _holds(mount["point"], path)]
+    # Of equal ones the last lies over the others.
+    return max(reversed(above), key=lambda mount: len(mount["point"]), default=None)
 
 
 def _holds(point: str, path: str) -> bool:
@@ -64,7 +65,7 @@ def table(lines: str) -> list[tuple[int, Mount]]:
         if dash and len(about) >= 6 and len(file_system) >= 2 and about[0].isdecimal():
             options = {*about[5].split(","), *(file_system[2].split(",") if len(file_system) > 2 else ())}
             point, kind, source = _plain(about[4]), file_system[0], shown(_plain(file_system[1]))
-            kept = sorted(one for one in options if KEPT.fullmatch(one))
+            kept = sorted(option for option in options if KEPT.fullmatch(option))
             found.append((int(about[0]), {"point": point, "type": kind, "source": source, "options": kept}))
     return found
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from preflight.check import Context, ranges
 from preflight.checks.node.storage import mounts
-from preflight.checks.node.storage.path_probe import Probe, answers
+from preflight.checks.node.storage.path_probe import PathProbe, answers
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -47,7 +47,7 @@ def writers_of(nodes: Sequence[int]) -> list[int]:
     return [nodes[number * len(nodes) // WRITERS] for number in range(WRITERS)]
 
 
-def look(ctx: Context, probes: Sequence[Probe], writers: Sequence[int], nodes: int, bounds: Bounds) -> None:
+def look(ctx: Context, probes: Sequence[PathProbe], writers: Sequence[int], nodes: int, bounds: Bounds) -> None:
     """Asks each path's process all that it is asked; what it says is in its `facts`. `nodes`: how many look."""
     ctx.doing(f"looking at {', '.join(probe.path for probe in probes)}")
     for probe in probes:
@@ -73,12 +73,12 @@ def look(ctx: Context, probes: Sequence[Probe], writers: Sequence[int], nodes: i
             pass
 
 
-def tell(store: "Store", rank: int, number: int, probe: Probe) -> None:
+def tell(store: "Store", rank: int, number: int, probe: PathProbe) -> None:
     """What a writer says of the path with this number: its file's name, or "" where it has none."""
     store.set(f"wrote/{rank}/{number}", json.dumps(probe.name if probe.facts["written"] else ""))
 
 
-def look_for_all(store: "Store", rank: int, writers: Sequence[int], probes: Sequence[Probe], bounds: Bounds,
+def look_for_all(store: "Store", rank: int, writers: Sequence[int], probes: Sequence[PathProbe], bounds: Bounds,
                  until: float) -> None:  # fmt: skip
     """Each path's process looks for the others' files. `until`: when the writers will have told, by this clock."""
     others = [writer for writer in writers if writer != rank]

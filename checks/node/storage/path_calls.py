@@ -1,18 +1,24 @@
-"""The calls that touch a path, in the process that may hang in them (path_probe.py)."""
+"""The calls that touch a path, in a Probe, since they may hang (path_probe.py)."""
 
 import contextlib
 import errno
-import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from preflight.check import Probe
 from preflight.checks.node.shared.disks import rounded
 from preflight.checks.node.storage import mounts
 
+Found = dict[str, Any]
 TRIES = 5
+BUSY_STAT_MS, BUSY_FSYNC_MS = 10.0, 50.0
+"""Half of what node.storage never calls slow. What takes longer may have waited for a CPU, and is tried again."""
+BUSY_S, PAUSE_S = 1.0, 0.05
+"""For so long, and with pauses: on a busy machine a process waits for its turn for some tens of milliseconds (the
+scheduler's time slices), and gets one between them; a slow path stays slow."""
 SIZE = 4096
 """Bytes of the file; each try writes them anew."""
 AGAIN_S = 0.25
@@ -30,40 +36,41 @@ class Failed(TypedDict):
 
 
 class Calls:
-    """All calls on one path."""
+    """All calls on one path. The generators yield what they find out, as keys of PathFacts."""
 
-    def __init__(self, path: str, name: str, calling: mmap.mmap, tell: Callable[..., None]) -> None:
+    def __init__(self, path: str, name: str) -> None:
+        """`name`: of the file to be made in it."""
         self._path, self._name, self._file = path, name, os.path.join(path, name)
-        self._calling, self._tell = calling, tell
-        self.made = False
+        self._now = ""
+        self._made = False
 
     def _call(self, name: str) -> None:
-        self._calling[:] = name.encode().ljust(16, b"\0")
+        self._now = name
+        Probe.doing(name)
 
-    def look(self, keep: bool) -> None:
+    def look(self, keep: bool) -> Iterator[Found]:
         """`keep`: the file stays, for the other nodes to see."""
         failed: Failed | None = None
         try:
-            self._look()
+            yield from self._look()
         except OSError as error:
-            failed = _failed(self._calling, error)
-        if self.made and (failed or not keep):
-            self.unlink()
-        self._tell(failed=failed, done=True)
+            failed = _failed(self._now, error)
+        if self._made and (failed or not keep):
+            yield from self.remove()
+        yield {"failed": failed}
 
-    def _look(self) -> None:
+    def _look(self) -> Iterator[Found]:
         self._call("open")
         folder = self._open()
-        self._tell(mount=mounts.of_descriptor(folder), opened=True)
+        yield {"mount": mounts.of_descriptor(folder), "opened": True}
         self._call("stat")
-        self._tell(stat_ms=_best_and_worst([_timed(partial(self._miss, number)) for number in range(TRIES)]))
+        yield {"stat_ms": _best_and_worst(self._look_ups())}
         self._call("statvfs")
         about = os.fstatvfs(folder)
         read_only = bool(about.f_flag & os.ST_RDONLY)
-        self._tell(**_room(about), read_only=read_only)
+        yield {**_room(about), "read_only": read_only}
         if not read_only:
-            self._write()
-            self._tell(written=True)
+            yield {**self._write(), "written": True}
 
     def _open(self) -> int:
         """For reading where that is allowed: it has an automounter mount what is missing."""
@@ -72,26 +79,34 @@ class Calls:
         except PermissionError:
             return os.open(self._path, os.O_PATH | os.O_DIRECTORY)
 
+    def _look_ups(self) -> list[float]:
+        """Milliseconds, of names that are not there."""
+        times, end = list[float](), time.monotonic() + BUSY_S
+        while len(times) < TRIES or _may_be_busy(times, BUSY_STAT_MS, end):
+            times.append(_timed(partial(self._miss, len(times))))
+        return times
+
     def _miss(self, number: int) -> None:
         with contextlib.suppress(FileNotFoundError, PermissionError):
             os.stat(f"{self._file}-{number}")
 
-    def _write(self) -> None:
-        times: list[tuple[float, float | None]] = []
+    def _write(self) -> Found:
+        writes, syncs, end = list[float](), list[float](), time.monotonic() + BUSY_S
         self._call("create")
         descriptor = os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, 0o600)
-        self.made = True
+        self._made = True
         try:
-            while len(times) < TRIES:
-                times.append(self._write_once(descriptor))
+            while len(writes) < TRIES or _may_be_busy(syncs, BUSY_FSYNC_MS, end):
+                write, sync = self._write_once(descriptor)
+                writes.append(write)
+                syncs += [] if sync is None else [sync]
         except OSError as error:
-            if not times or error.errno not in ONCE:
+            if not writes or error.errno not in ONCE:
                 os.close(descriptor)
                 raise
         self._call("close")  # NFS tells of a full disk here
         os.close(descriptor)
-        syncs = [sync for _, sync in times if sync is not None]
-        self._tell(write_ms=_best_and_worst([write for write, _ in times]), fsync_ms=_best_and_worst(syncs))
+        return {"write_ms": _best_and_worst(writes), "fsync_ms": _best_and_worst(syncs)}
 
     def _write_once(self, descriptor: int) -> tuple[float, float | None]:
         """Milliseconds of the write, and of the fsync where there is one."""
@@ -103,7 +118,7 @@ class Calls:
             return write, _timed(lambda: os.fsync(descriptor))
         return write, None
 
-    def see(self, names: dict[str, str], within_s: float) -> None:
+    def see(self, names: dict[str, str], within_s: float) -> Iterator[Found]:
         """Looks for others' files by their names, {rank: name}. A server is asked at the first look, and a client may
         keep its answer for a while: there is no look before the file is there, and few after it."""
         end = time.monotonic() + within_s
@@ -112,7 +127,7 @@ class Calls:
         while "no" in seen.values() and time.monotonic() + AGAIN_S < end:
             time.sleep(AGAIN_S)
             seen = {rank: self._read(names[rank]) if told == "no" else told for rank, told in seen.items()}
-        self._tell(seen=seen, done=True)
+        yield {"seen": seen}
 
     def _read(self, name: str) -> str:
         try:
@@ -125,22 +140,24 @@ class Calls:
         except OSError as error:
             return os.strerror(error.errno or 0)
 
-    def remove(self) -> None:
-        self.unlink()
-        self._tell(done=True)
-
-    def unlink(self) -> None:
+    def remove(self) -> Iterator[Found]:
         self._call("unlink")
-        left = ""
+        yield {"left": self._unlink()}
+
+    def remove_what_was_made(self) -> None:
+        if self._made:
+            self._unlink()
+
+    def _unlink(self) -> str:
+        """What could not be removed."""
+        self._made = False
         try:
             os.unlink(self._file)
         except FileNotFoundError:
-            pass
+            return ""
         except OSError:
-            left = self._file
-        self.made = False
-        with contextlib.suppress(OSError):  # the worker is gone
-            self._tell(left=left)
+            return self._file
+        return ""
 
 
 def _content(name: str) -> bytes:
@@ -148,9 +165,8 @@ def _content(name: str) -> bytes:
     return (name.encode() * SIZE)[:SIZE]
 
 
-def _failed(calling: mmap.mmap, error: OSError) -> Failed:
+def _failed(call: str, error: OSError) -> Failed:
     number = error.errno or 0
-    call = calling[:].rstrip(b"\0").decode()
     return {"call": call, "error": errno.errorcode.get(number, str(number)), "text": os.strerror(number)}
 
 
@@ -165,10 +181,17 @@ def _where_there_is_one() -> Iterator[None]:
 
 
 def _timed(call: Callable[[], object]) -> float:
-    """Milliseconds."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1000
+
+
+def _may_be_busy(times: list[float], slow_ms: float, end: float) -> bool:
+    """Whether to try again: not one was quick, which may be for want of a CPU."""
+    if not times or min(times) < slow_ms or time.monotonic() > end:
+        return False
+    time.sleep(PAUSE_S)
+    return True
 
 
 def _best_and_worst(times: list[float]) -> list[float]:

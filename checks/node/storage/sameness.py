@@ -18,44 +18,44 @@ def groups(here: Mapping[int, PathFacts], writers: Sequence[int]) -> list[tuple[
     """Ranks that see one file, the largest group first; nothing where no file was written, or nobody looked. A rank
     that saw nobody's is a group of its own; one that could look for nobody's is in none."""
     wrote = {rank for rank in writers if rank in here and here[rank]["written"]}
-    looked_for = {int(writer) for one in here.values() for writer in one["seen"]}
-    seen = {rank: _seen(rank, one, wrote, looked_for) for rank, one in here.items()}
+    looked_for = {int(writer) for view in here.values() for writer in view["seen"]}
+    seen = {rank: _seen(rank, view, wrote, looked_for) for rank, view in here.items()}
     leader = _joined(saw for saw in seen.values() if saw)
     voters = {rank: leader[min(saw)] if saw else ~rank for rank, saw in seen.items() if saw is not None}
     return list(vote(voters).ranks_of.values()) if wrote else []
 
 
-def _seen(rank: int, one: PathFacts, wrote: set[int], looked_for: set[int]) -> set[int] | None:
+def _seen(rank: int, view: PathFacts, wrote: set[int], looked_for: set[int]) -> set[int] | None:
     """The writers whose files it has; None where it does not know, and the others know nothing of its own."""
-    if one["hang"] is not None or set(one["seen"].values()) - {"yes", "no"}:
+    if view["hang"] is not None or set(view["seen"].values()) - {"yes", "no"}:
         return None
-    saw = {int(writer) for writer, told in one["seen"].items() if told == "yes"} | ({rank} & wrote)
-    return saw if one["seen"] or saw & looked_for else None
+    saw = {int(writer) for writer, told in view["seen"].items() if told == "yes"} | ({rank} & wrote)
+    return saw if view["seen"] or saw & looked_for else None
 
 
 def _joined(sets: Iterable[set[int]]) -> dict[int, int]:
     """The lowest writer with whom each shares a file: whoever sees two writers' files joins them."""
     lowest: dict[int, int] = {}
     for saw in sets:
-        all_of = {lowest.get(one, one) for one in saw}
-        for one in saw:
-            lowest.setdefault(one, one)
-        for one in [one for one, low in lowest.items() if low in all_of]:
-            lowest[one] = min(all_of)
+        all_of = {lowest.get(writer, writer) for writer in saw}
+        for writer in saw:
+            lowest.setdefault(writer, writer)
+        for writer in [writer for writer, low in lowest.items() if low in all_of]:
+            lowest[writer] = min(all_of)
     return lowest
 
 
 def all_wrote(here: Mapping[int, PathFacts]) -> bool:
-    return all(one["written"] for one in here.values())
+    return all(view["written"] for view in here.values())
 
 
-def is_sealed(one: PathFacts) -> bool:
-    return one["read_only"] or (one["failed"] is not None and one["failed"]["error"] == "EROFS")
+def is_sealed(view: PathFacts) -> bool:
+    return view["read_only"] or (view["failed"] is not None and view["failed"]["error"] == "EROFS")
 
 
-def is_denied(one: PathFacts) -> bool:
+def is_denied(view: PathFacts) -> bool:
     """This user may not write there, or nobody can: FUSE without CREATE answers ENOSYS, and procfs ENOENT."""
-    failed, mount = one["failed"], one["mount"]
+    failed, mount = view["failed"], view["mount"]
     if failed is None or failed["error"] in ("EACCES", "EPERM"):
         return failed is not None
     on_proc = mount is not None and mount["type"] == "proc"
@@ -66,8 +66,8 @@ def peers(here: Mapping[int, PathFacts]) -> list[dict[int, PathFacts]]:
     """Nodes with a disk of their own, and those with one type of server: who of them can write says what the others
     should. A data set on a server is not read-only by mistake because an empty folder below a missing mount is not."""
     found: dict[str, dict[int, PathFacts]] = {}
-    for rank, one in here.items():
-        found.setdefault(sort(one["mount"]), {})[rank] = one
+    for rank, view in here.items():
+        found.setdefault(sort(view["mount"]), {})[rank] = view
     return list(found.values())
 
 
@@ -77,13 +77,13 @@ def sort(mount: mounts.Mount | None) -> str:
 
 def should_be_shared(here: Mapping[int, PathFacts]) -> bool:
     """All have mounted the same from a server."""
-    known = [one["mount"] for one in here.values()]
-    return all(map(mounts.is_served, known)) and len({mounts.kind(one) for one in known if one}) == 1
+    known = [view["mount"] for view in here.values()]
+    return all(map(mounts.is_served, known)) and len({mounts.kind(mount) for mount in known if mount}) == 1
 
 
 def vote_of_sizes(here: Mapping[int, PathFacts]) -> Vote[int]:
     """By MiB; sizes that may be those of one file system count as the smallest of them."""
-    sizes = {rank: size for rank, one in here.items() if (size := one["size_mib"])}
+    sizes = {rank: size for rank, view in here.items() if (size := view["size_mib"])}
     counts_as: dict[int, int] = {}
     for size in sorted(set(sizes.values())):
         last = next(reversed(counts_as), None)
@@ -107,7 +107,7 @@ def odd_mounts(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount]) 
 def bare(here: Mapping[int, PathFacts]) -> dict[int, mounts.Mount]:
     """Nodes that have nothing mounted where others have a server's data, which nobody may write to: such data cannot
     be on a disk of these nodes. {rank: what the others have}. Where somebody writes, nobody can tell who is right."""
-    there = {rank: mount for rank, one in here.items() if (mount := one["mount"])}
+    there = {rank: mount for rank, view in here.items() if (mount := view["mount"])}
     served = {rank: mount for rank, mount in there.items() if not mounts.is_local(mount)}
     local = {rank: mount for rank, mount in there.items() if rank not in served}
     if len({mounts.kind(mount) for mount in served.values()}) != 1 or any(here[rank]["written"] for rank in served):
@@ -130,8 +130,8 @@ def _some_lack_it(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount
     return bool(local) and local[votes.usual] and not all(local.values())
 
 
-def is_soft(one: PathFacts) -> bool:
-    mount = one["mount"]
+def is_soft(view: PathFacts) -> bool:
+    mount = view["mount"]
     return mount is not None and mount["type"].startswith("nfs") and "soft" in mount["options"]
 
 

@@ -64,7 +64,7 @@ def _strategies(text: str) -> dict[str, list[str]]:
             known = ", ".join(VARIANTS.get(strategy, VARIANTS))
             raise ValueError(f"{word} is no strategy; known are {known}")
         chosen = found.setdefault(strategy, [])
-        chosen += [one for one in ([variant] if slash else VARIANTS[strategy]) if one not in chosen]
+        chosen += [name for name in ([variant] if slash else VARIANTS[strategy]) if name not in chosen]
     if not found:
         raise ValueError(f"no strategy is named; known are {', '.join(VARIANTS)}")
     return found
@@ -166,13 +166,13 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _mistakes(facts, run)
     yield from _refused(facts[min(facts)], run)
     yield from _unlike(facts, run)
-    tried = {rank: one for rank, one in facts.items() if one["traits"]}
+    tried = {rank: own for rank, own in facts.items() if own["traits"]}
     if tried:
         yield from _traits(tried)
-    trained = {rank: one for rank, one in tried.items() if one["strategies"] and not one["mistake"]}
+    trained = {rank: own for rank, own in tried.items() if own["strategies"] and not own["mistake"]}
     said = False
     for strategy in next(iter(trained.values()))["strategies"] if trained else ():
-        its = {rank: one["strategies"][strategy] for rank, one in trained.items()}
+        its = {rank: own["strategies"][strategy] for rank, own in trained.items()}
         for found in parity.judge(its, run, strategy, is_known=False):
             if found.code is not parity.UNSTEADY or not said:  # it is of the training alone, which strategies share
                 yield found
@@ -182,9 +182,9 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 def _mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """One that all ranks make is nobody's."""
     made: dict[str, list[int]] = {}
-    for rank, one in facts.items():
-        if one["mistake"]:
-            made.setdefault(one["mistake"]["text"], []).append(rank)
+    for rank, own in facts.items():
+        if own["mistake"]:
+            made.setdefault(own["mistake"]["text"], []).append(rank)
     for text, ranks in made.items():
         for rank in ranks if len(ranks) < len(facts) else ranks[:1]:
             told = facts[rank]["mistake"]
@@ -194,17 +194,17 @@ def _mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield MISTAKES[told["kind"]].fail(text, evidence=told["evidence"], **place, **where)
 
 
-def _refused(one: Facts, run: Run) -> Iterator[Finding]:
+def _refused(own: Facts, run: Run) -> Iterator[Finding]:
     """What all ranks' training raised under a strategy: a failure where the user wants that one, or none takes it."""
-    asked, ran = run[STRATEGIES], any(its["variants"] for its in one["strategies"].values())
+    asked, ran = run[STRATEGIES], any(its["variants"] for its in own["strategies"].values())
     alike: dict[tuple[str, str], list[str]] = {}
     for strategy, name in (
         (strategy, f"{strategy}/{variant}") for strategy, its in VARIANTS.items() for variant in its
     ):
-        if told := one["refused"].get(name):
+        if told := own["refused"].get(name):
             alike.setdefault((strategy, told["text"].replace(name, "")), []).append(name)
     for (strategy, _), (name, *others) in alike.items():
-        told = one["refused"][name]
+        told = own["refused"][name]
         code = MISTAKES[told["kind"]]
         also = f"; so it is under {', '.join(others)}" if others else ""
         find = code.fail if strategy in (asked or ()) or not ran else code.warn
@@ -213,17 +213,17 @@ def _refused(one: Facts, run: Run) -> Iterator[Finding]:
 
 def _unlike(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """What ranks should have alike."""
-    whole = {rank: one for rank, one in facts.items() if one["layout"]}
-    texts = [one["unlike"] for one in whole.values() if one["unlike"]]
-    models = vote({rank: one["layout"] for rank, one in whole.items()})
+    whole = {rank: own for rank, own in facts.items() if own["layout"]}
+    texts = [own["unlike"] for own in whole.values() if own["unlike"]]
+    models = vote({rank: own["layout"] for rank, own in whole.items()})
     if whole and not models.unanimous:
         yield from _parted(OTHER_MODEL, "the model has other parameters or buffers", models, f": {texts[0]}", run)
         return
-    batches = vote({rank: one["batch"] for rank, one in whole.items()})
+    batches = vote({rank: own["batch"] for rank, own in whole.items()})
     if whole and not batches.unanimous:
         yield from _parted(OTHER_BATCH, "the batch has other numbers or shapes", batches, "", run)
-    elif any(one["loaded"] for one in whole.values()):
-        others = [rank for rank, one in whole.items() if one["weights"] != whole[min(whole)]["weights"]]
+    elif any(own["loaded"] for own in whole.values()):
+        others = [rank for rank, own in whole.items() if own["weights"] != whole[min(whole)]["weights"]]
         text = f"{ranges.ranks(others)} began with other weights than rank {min(whole)}, whose were loaded into all"
         yield OTHER_WEIGHTS.info(text)
 
@@ -250,7 +250,7 @@ def _traits(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         )
         yield NOT_A_MEAN.warn(text, evidence={"apart": seen["apart"]})
     if seen["batch_norms"]:
-        rows = " or ".join(sorted({str(one["own"]) for one in facts.values()})[:2])
+        rows = " or ".join(sorted({str(own["own"]) for own in facts.values()})[:2])
         text = (
             f"BatchNorm normalises by the {rows} rows of one rank, and in one process by all {first['rows']}, in "
             f"{_listed(seen['batch_norms'])}: so training alone is cut as the ranks are, to be compared with"
@@ -265,7 +265,7 @@ def _traits(facts: Mapping[int, Facts]) -> Iterator[Finding]:
             "under a strategy what it draws alone, and training alone is cut as the ranks are"
         )
         yield DRAWS.info(text)
-    idle = [rank for rank, one in facts.items() if not one["own"]]
+    idle = [rank for rank, own in facts.items() if not own["own"]]
     if idle:
         yield FEW_ROWS.info(f"{ranges.ranks(idle)} have none of the {first['rows']} rows, and count for nothing")
     if first["left_out"]:
@@ -280,15 +280,15 @@ def _traits(facts: Mapping[int, Facts]) -> Iterator[Finding]:
 
 
 def _unused(facts: Mapping[int, Facts]) -> Iterator[Finding]:
-    everywhere = {name for one in facts.values() for name in (one["traits"] or {})["unused"]}
-    here = {rank: names for rank, one in facts.items() if (names := (one["traits"] or {})["unused_here"])}
+    everywhere = {name for own in facts.values() for name in (own["traits"] or {})["unused"]}
+    here = {rank: names for rank, own in facts.items() if (names := (own["traits"] or {})["unused_here"])}
     left = "; here they are left as they are"
     if everywhere:
         names = _listed(sorted(everywhere), "parameter")
         text = f"no gradient comes to {names}, expected one to all that require it{left}"
         yield UNUSED.warn(text, parameter=min(everywhere), evidence={"parameters": sorted(everywhere)[:20]})
     if here:
-        some = sorted({name for one in here.values() for name in one})
+        some = sorted({name for unused in here.values() for name in unused})
         names = _listed(some, "parameter")
         text = f"no gradient comes to {names} from the rows of {ranges.ranks(here)}, but from others' rows{left}"
         yield UNUSED.warn(text, parameter=some[0], evidence={"parameters": some[:20]})
@@ -305,9 +305,9 @@ def _percent(value: float) -> str:
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     """ "ddp/plain, fsdp2/plain on 2 ranks: loss 4.1 to 3.9, as alone to 3e-07; 4 a rank x 2 ranks = 8"."""
-    if not any(one["own"] for one in facts.values()):
+    if not any(own["own"] for own in facts.values()):
         return "nothing was trained"
-    batch = curves.effective_batch([one["own"] for one in facts.values()], len(facts), 1, run[BASE_BATCH])
+    batch = curves.effective_batch([own["own"] for own in facts.values()], len(facts), 1, run[BASE_BATCH])
     trained = _all_strategies(facts)
     return f"{parity.summarize(trained, run)}; {batch}" if trained else batch
 
@@ -324,14 +324,14 @@ def _all_strategies(facts: Mapping[int, Facts]) -> "dict[int, strategies.Facts]"
     JSON has none."""
     return {
         rank: {
-            "alone": {name: alone for its in one["strategies"].values() for name, alone in its["alone"].items()},
+            "alone": {name: alone for its in own["strategies"].values() for name, alone in its["alone"].items()},
             "variants": {
-                f"{strategy}/{name}": one["strategies"][strategy]["variants"][name]
+                f"{strategy}/{name}": own["strategies"][strategy]["variants"][name]
                 for strategy, known in VARIANTS.items()
                 for name in known
-                if name in one["strategies"].get(strategy, _NONE)["variants"]
+                if name in own["strategies"].get(strategy, _NONE)["variants"]
             },
         }
-        for rank, one in facts.items()
-        if one["strategies"] and not one["mistake"]
+        for rank, own in facts.items()
+        if own["strategies"] and not own["mistake"]
     }

@@ -139,7 +139,7 @@ def _alone(ctx: Context, code: UserCode, facts: Facts) -> "Given":
         facts["own"] = len(own) if given.rows > rank else 0
         facts["layout"] = user_given.digest(iter(user_given.layout(given.model)))
         facts["weights"] = user_given.digest(user_given.values(given.model))
-        facts["batch"] = user_given.digest(one for _, one in user_given.tensors(given.batch))
+        facts["batch"] = user_given.digest(tensor for _, tensor in user_given.tensors(given.batch))
         facts["batch_words"] = user_given.words(given.batch)
         ctx.doing("training it alone for one step")
         facts["traits"] = vars(user_traits.traits(given, own, ctx.device, dropouts))
@@ -200,17 +200,17 @@ def _answered(store: "Store", ctx: Context, facts: Facts, layout: list[str], lef
 
 def _answer(said: list[dict[str, Any]], layout: list[str], left_s: float) -> Answer:
     """`layout`: of the first rank's model. Differences beside weights are no reason to go on: `judge` tells them."""
-    alike = {key: len({one[key] for one in said}) == 1 for key in ("layout", "weights", "batch")}
-    whole = [one for one in said if not one["mistake"] and not one["skipped"]]
-    unused = [name for one in whole for kind in ("unused", "unused_here") for name in one["traits"][kind]]
+    alike = {key: len({answer[key] for answer in said}) == 1 for key in ("layout", "weights", "batch")}
+    whole = [answer for answer in said if not answer["mistake"] and not answer["skipped"]]
+    unused = [name for answer in whole for kind in ("unused", "unused_here") for name in answer["traits"][kind]]
     return Answer(
         go=len(whole) == len(said) and alike["layout"] and alike["batch"],
-        skipped=next((f"rank {one['rank']}: {one['skipped']}" for one in said if one["skipped"]), ""),
+        skipped=next((f"rank {answer['rank']}: {answer['skipped']}" for answer in said if answer["skipped"]), ""),
         loaded=not alike["weights"],
         layout=[] if alike["layout"] else layout,
         traits=said[0]["traits"],
         unused=sorted(set(unused)),
-        step_s=max((one["traits"]["step_s"] for one in whole), default=0.0),
+        step_s=max((answer["traits"]["step_s"] for answer in whole), default=0.0),
         left_s=left_s,
     )
 
@@ -259,9 +259,9 @@ def _trained(
     traits = answer["traits"] or {}
     exactly = bool(traits["batch_norms"] or traits["draws"] or traits["apart"])
     facts["unused"] = answer["unused"]
-    for name, one in given.model.named_parameters():
+    for name, parameter in given.model.named_parameters():
         if name in facts["unused"]:
-            one.requires_grad_(False)
+            parameter.requires_grad_(False)
     if answer["loaded"]:
         _load_first(ctx, given)
         facts["loaded"] = True

@@ -38,17 +38,19 @@ def draw(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[str]:
     there what roundings make is in the place of the difference."""
     every = [*facts.values()]
     names = variants_in(facts)
-    made = {name: [one["variants"][name] for one in every if name in one["variants"]] for name in names}
+    made = {name: [own["variants"][name] for own in every if name in own["variants"]] for name in names}
     peaks = [kind for kind in PEAKS if any(_of(kind, its) for its in made.values())]
-    rows = [_variant(name, its, every, peaks) for name, its in made.items() if any(one["curve"] for one in its)]
-    recipes = dict.fromkeys(its[0]["recipe"] for its in made.values() if any(one["curve"] for one in its))
+    rows = [
+        _variant(name, its, every, peaks) for name, its in made.items() if any(compared["curve"] for compared in its)
+    ]
+    recipes = dict.fromkeys(its[0]["recipe"] for its in made.values() if any(compared["curve"] for compared in its))
     rows += [_alone(name, every, len(peaks)) for name in recipes]
     if rows:
         yield from _table(rows, ["off", "held", *(PEAKS[kind] for kind in peaks)])
         yield "loss: the ranks' mean; off: at most, from alone (of alone: by roundings)"
         yield f"MiB a rank: held between steps{'; at most, over what was taken before' if peaks else ''}"
     for name, its in made.items():
-        if unfit := next((one["unfit"] for one in its if one["unfit"]), ""):
+        if unfit := next((compared["unfit"] for compared in its if compared["unfit"]), ""):
             yield f"{name} not run: {unfit}"
 
 
@@ -73,27 +75,29 @@ def _some(steps: int, most: int) -> list[int]:
 
 def _variant(name: str, its: Sequence["Compared"], every: Sequence["Facts"], peaks: Iterable[str]) -> _Row:
     pairs = [
-        (one["variants"][name]["curve"], one["alone"][one["variants"][name]["recipe"]]["curve"])
-        for one in every
-        if name in one["variants"] and one["variants"][name]["recipe"] in one["alone"]
+        (own["variants"][name]["curve"], own["alone"][own["variants"][name]["recipe"]]["curve"])
+        for own in every
+        if name in own["variants"] and own["variants"][name]["recipe"] in own["alone"]
     ]
     off = max((_off(measured, expected) for measured, expected in pairs if measured), default=0.0)
     memory = [_span(_of("held", its), 2), *(_span(_of(kind, its), 1) for kind in peaks)]
-    return _Row(name, _means([one["curve"]["losses"] for one in its if one["curve"]]), [_short(off), *memory])
+    return _Row(
+        name, _means([compared["curve"]["losses"] for compared in its if compared["curve"]]), [_short(off), *memory]
+    )
 
 
 def _alone(recipe: str, every: Sequence["Facts"], peaks: int) -> _Row:
-    its = [one for one in every if recipe in one["alone"]]
-    spread = compare.middle(one["alone"][recipe]["spread"]["curves"] for one in its)
+    its = [own for own in every if recipe in own["alone"]]
+    spread = compare.middle(own["alone"][recipe]["spread"]["curves"] for own in its)
     name = "alone" if recipe == PLAIN else f"alone {recipe}"
-    steps = (_steps(recipe, one) for one in its)
-    losses = [one["alone"][recipe]["curve"]["losses"][:most] for one, most in zip(its, steps, strict=True)]
+    steps = (_steps(recipe, own) for own in its)
+    losses = [own["alone"][recipe]["curve"]["losses"][:most] for own, most in zip(its, steps, strict=True)]
     return _Row(name, _means(losses), [_short(spread), *["-"] * (1 + peaks)])
 
 
-def _steps(recipe: str, one: "Facts") -> int | None:
+def _steps(recipe: str, own: "Facts") -> int | None:
     """How many this rank has taken under the strategy: a mean over other ranks' losses would be another one."""
-    curves = (its["curve"] for its in one["variants"].values() if its["recipe"] == recipe)
+    curves = (its["curve"] for its in own["variants"].values() if its["recipe"] == recipe)
     return min((len(curve["losses"]) for curve in curves if curve), default=None)
 
 
@@ -130,7 +134,7 @@ def _short(value: float) -> str:
 
 
 def _of(kind: str, its: Iterable["Compared"]) -> list[int]:
-    memories: list[Memory] = [one["memory"] for one in its if one["memory"]]
+    memories: list[Memory] = [compared["memory"] for compared in its if compared["memory"]]
     found: list[int | None] = [memory[kind] for memory in memories]  # type: ignore[literal-required]
     return [value for value in found if value is not None]
 

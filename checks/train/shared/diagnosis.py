@@ -108,7 +108,7 @@ def _is_like(mine: Curve, its: Curve, step: int, limit: float) -> bool:
 def _of_wrong_weights(case: Case) -> Meaning:
     """All ranks train on with the same wrong weights, though no gradient was wrong before."""
     step = case.divergence.place.step
-    now, before = (divergence.worst(case.pairs.values(), one, case.limits) for one in (step, step - 1))
+    now, before = (divergence.worst(case.pairs.values(), at, case.limits) for at in (step, step - 1))
     if now < CLEARLY and before * CLEARLY > now:
         why = f": no step stands out (at step {step - 1} it was {before:.1g} of the limit), so roundings have added up"
         return unblamed(case, "drift", why)

@@ -43,7 +43,9 @@ def with_least(pairs: Mapping[int, Pair]) -> dict[int, Pair]:
 
 
 def _largest(quantity: compare.Quantity) -> Callable[[Pair], float]:
-    return lambda pair: max((abs(one) for one in pair.expected[quantity] if not isinstance(one, str)), default=0.0)
+    return lambda pair: max(
+        (abs(number) for number in pair.expected[quantity] if not isinstance(number, str)), default=0.0
+    )
 
 
 class Place(NamedTuple):
@@ -147,7 +149,7 @@ def of(pairs: Mapping[int, Pair], limits: Limits) -> Divergence | None:
 
 def few_are_off(off: int, others: list[float]) -> bool:
     """Whether the ranks that are off are to blame: at least as many others, and those clearly right."""
-    return off <= len(others) and all(one * CLEARLY < 1 for one in others)
+    return off <= len(others) and all(other * CLEARLY < 1 for other in others)
 
 
 def _first_beyond(pair: Pair, limits: Limits) -> Point | None:
@@ -156,8 +158,8 @@ def _first_beyond(pair: Pair, limits: Limits) -> Point | None:
 
 def each(values: Mapping[int, T], make: Callable[[T], U]) -> dict[int, U]:
     """By rank. Ranks with equal facts share one object, and what is made of it."""
-    made = {id(one): make(one) for one in {id(one): one for one in values.values()}.values()}
-    return {rank: made[id(one)] for rank, one in values.items()}
+    made = {id(value): make(value) for value in {id(value): value for value in values.values()}.values()}
+    return {rank: made[id(value)] for rank, value in values.items()}
 
 
 def worst(pairs: Iterable[Pair], step: int, limits: Limits) -> float:
@@ -169,8 +171,8 @@ def worst(pairs: Iterable[Pair], step: int, limits: Limits) -> float:
 def odd_pieces(pairs: Mapping[int, Pair], moment: Moment, limits: Limits) -> list[int]:
     """Ranks to blame where each keeps a piece of the tensors: only theirs are off."""
     offs = {rank: over(compare.way_off(own), moment, limits) for rank, own in _own(pairs, moment).items()}
-    off = [rank for rank, one in offs.items() if one > 1]
-    return off if off and few_are_off(len(off), [one for rank, one in offs.items() if rank not in off]) else []
+    off = [rank for rank, off_by in offs.items() if off_by > 1]
+    return off if off and few_are_off(len(off), [off_by for rank, off_by in offs.items() if rank not in off]) else []
 
 
 def furthest_piece(pairs: Mapping[int, Pair], moment: Moment, limits: Limits) -> int | None:

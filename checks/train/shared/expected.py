@@ -53,7 +53,7 @@ def _first_text(norms: Listed, losses: Listed) -> tuple[int, Told, dict[int, Num
     named: tuple[tuple[Told, Listed], ...] = (("losses", losses), ("norms", norms))
     for step in range(max(map(len, norms.values()), default=0)):
         for quantity, values in named:
-            if texts := {rank: one[step] for rank, one in values.items() if isinstance(one[step], str)}:
+            if texts := {rank: texts_of[step] for rank, texts_of in values.items() if isinstance(texts_of[step], str)}:
                 return step, quantity, texts
     return None
 
@@ -77,7 +77,7 @@ def _not_a_number(spreads: Sequence[Spread]) -> str:
     words = {"curves": "the curves move", "gradient": "the first gradient moves", "end": "the weights move",
              "state": "the optimizer's state moves"}  # fmt: skip
     for kind, told in words.items():
-        texts = [one for one in spreads if isinstance(one[kind], str)]  # type: ignore[literal-required]
+        texts = [spread for spread in spreads if isinstance(spread[kind], str)]  # type: ignore[literal-required]
         if 2 * len(texts) > len(spreads):
             return told
     return ""
@@ -86,7 +86,7 @@ def _not_a_number(spreads: Sequence[Spread]) -> str:
 def _unlike(norms: Listed, limits: Limits, undecided: Kind) -> Iterator[Meaning]:
     """The gradient is that of all ranks' rows: the same on all, but for roundings."""
     for step in range(min(map(len, norms.values()), default=0)):
-        counted = vote(compare.alike({rank: one[step] for rank, one in norms.items()}, limits.curves))
+        counted = vote(compare.alike({rank: own_norms[step] for rank, own_norms in norms.items()}, limits.curves))
         if not counted.unanimous:
             yield from _parted(step, counted, undecided)
             return

@@ -79,9 +79,9 @@ def _is_own(case: Case) -> bool:
             return True
     firsts = [case.pairs[rank].measured for rank in case.divergence.first]
     return quantity == "norms" and all(
-        step < len(one["own_norms"])
-        and compare.difference(one["norms"][step], one["own_norms"][step]) <= case.limits.curves
-        for one in firsts
+        step < len(curve["own_norms"])
+        and compare.difference(curve["norms"][step], curve["own_norms"][step]) <= case.limits.curves
+        for curve in firsts
     )
 
 
@@ -112,12 +112,12 @@ def _clipped_to(case: Case) -> float | None:
     steps = min(len(taken), *map(len, own))
     if len(curves) == 1 or steps < 2:
         return None
-    unit = sum(print_ / norm for norm, print_ in (one[0] for one in own) if norm) / len(own)
+    unit = sum(print_ / norm for norm, print_ in (norms[0] for norms in own) if norm) / len(own)
     to = taken[0][1] / unit if unit else 0.0
-    if not 0 < to < min(one[0][0] for one in own):
+    if not 0 < to < min(norms[0][0] for norms in own):
         return None
     for step in range(steps):
-        mean = sum(print_ * min(1.0, to / norm) for norm, print_ in (one[step] for one in own) if norm) / len(own)
+        mean = sum(print_ * min(1.0, to / norm) for norm, print_ in (norms[step] for norms in own) if norm) / len(own)
         if not abs(mean - taken[step][1]) <= min(CLIPPED, CLEARLY * case.limits.curves) * taken[step][0]:
             return None
     return to
@@ -133,7 +133,7 @@ def _out_of_proportion(case: Case) -> list[int]:
     Nobody where it fits all."""
     left = {rank: 1 - _share(pair) for rank, pair in case.pairs.items()}
     best = max(min(left.values()), ROUNDED)
-    near = [rank for rank, one in left.items() if one <= CLEARLY * best]
+    near = [rank for rank, left_over in left.items() if left_over <= CLEARLY * best]
     return near if best < 1 - ONE_RANKS and len(near) < len(left) else []
 
 
@@ -162,7 +162,9 @@ def _of_tensors(case: Case) -> str:
     furthest = case.pairs[min(case.divergence.first)].apart["whole"]["gradient"]
     limit = case.limits.gradient
     off = how_far(furthest)
-    rest, elsewhere = (math.inf if isinstance(one, str) else one for one in (furthest["rest"], furthest["elsewhere"]))
+    rest, elsewhere = (
+        math.inf if isinstance(part, str) else part for part in (furthest["rest"], furthest["elsewhere"])
+    )
     block = compare.block_of(furthest["parameter"])
     if compare.way_off(furthest) <= limit:
         return "no tensor of it is further off than roundings make it"

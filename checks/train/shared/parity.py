@@ -5,11 +5,11 @@ be apart is measured: 8 times as far as this hardware's own roundings take the t
 middle rank; in float32 at least 2e-5.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Code, Context, Finding, Level, Run, Skip, ranges
+from preflight.check import Code, Context, Finding, Level, Option, Plan, Run, Scope, Skip, option, ranges
 from preflight.checks.train.shared import diagnosis, divergence, expected
 from preflight.checks.train.shared.divergence import Pair
 from preflight.checks.train.shared.variant import Case, Meaning
@@ -81,9 +81,23 @@ LIKE_ALONE: tuple[compare.Quantity, ...] = ("losses", "norms")
 # What runs
 
 
-def names_of(strategy: str) -> Callable[[str], tuple[str, ...]]:
-    """The type of the option `variants`: names with commas between them, or "all"."""
-    known = VARIANTS[strategy]
+def plan(level: Level, *, deadline_s: float, estimate_s: float) -> Plan:
+    """Of a strategy's check. `deadline_s`: for all variants of many ranks on few cores; it grows by a second for every
+    64 ranks."""
+    return Plan(
+        Scope.WORLD,
+        level,
+        deadline_s=lambda job: deadline_s + job.world_size / 64,
+        estimate_s=estimate_s,
+        needs=("comm.init", "train.alone"),
+        aside=True,
+    )
+
+
+def variants_of(strategy: str) -> Option[tuple[str, ...]]:
+    """The option that names variants, with commas between them, or all."""
+    known, unset = VARIANTS[strategy], tuple[str, ...]()
+    without = ", or all; unset: plain, at level full all" if PLAIN in known else "; unset or all: all"
 
     def parse(text: str) -> tuple[str, ...]:
         if text.strip() == ALL:
@@ -94,16 +108,16 @@ def names_of(strategy: str) -> Callable[[str], tuple[str, ...]]:
                 raise ValueError(f"{name!r} is no variant of {strategy}; known are {', '.join(known)}, or {ALL}")
         return names
 
-    return parse
+    return option(parse, unset, f"which, with commas between them{without}")
 
 
-def measure(ctx: Context, strategy: str, variants: tuple[str, ...]) -> "Facts":
-    """The variants of this strategy; where none is named, the plain one, at level full all."""
+def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "Facts":
+    """The variants that the option names; where none is named, the plain one, at level full all."""
     from preflight.train_smoke import strategies, task
     from preflight.train_smoke.wrapped import Setting
 
     known = VARIANTS[strategy]
-    names = variants or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else tuple(known))
+    names = ctx[variants] or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else tuple(known))
     group = ctx.process_group()
     ctx.doing("importing torch._dynamo")
     task.import_dynamo()
@@ -111,7 +125,7 @@ def measure(ctx: Context, strategy: str, variants: tuple[str, ...]) -> "Facts":
     built_in = task.built_in(ctx.group_rank, ranks, ctx.device)
     setting = Setting(group, ctx.device, ranks, ctx.part)
     facts = strategies.run(built_in, strategy, names, setting, ctx.collective, ctx.doing)
-    reasons = {name: one["unfit"] for name, one in facts["variants"].items()}
+    reasons = {name: compared["unfit"] for name, compared in facts["variants"].items()}
     if all(reasons.values()):
         raise Skip("; ".join(f"{name}: {why}" for name, why in reasons.items()))
     return facts
@@ -133,12 +147,12 @@ class Told:
     def is_of(self, other: "Told") -> bool:
         """Whether both are consequences of one fault: the same of the same rank; or at the same place, where it does
         not lie with two ranks."""
-        one, two = self.meaning, other.meaning
-        if one.kind != two.kind and "unsteady" in (one.kind, two.kind):
+        mine, theirs = self.meaning, other.meaning
+        if mine.kind != theirs.kind and "unsteady" in (mine.kind, theirs.kind):
             return False
-        if one.rank == two.rank:
-            return one.kind == two.kind or one.point.place == two.point.place
-        return one.point.place == two.point.place and None in (one.rank, two.rank)
+        if mine.rank == theirs.rank:
+            return mine.kind == theirs.kind or mine.point.place == theirs.point.place
+        return mine.point.place == theirs.point.place and None in (mine.rank, theirs.rank)
 
 
 def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", *, is_known: bool = True) -> Iterator[Finding]:
@@ -169,14 +183,14 @@ def variants_in(facts: Mapping[int, "Facts"]) -> tuple[str, ...]:
 
 def _unfit(facts: Mapping[int, "Facts"]) -> dict[str, str]:
     some = next(iter(facts.values()))["variants"] if facts else {}
-    return {name: one["unfit"] for name, one in some.items() if one["unfit"]}
+    return {name: compared["unfit"] for name, compared in some.items() if compared["unfit"]}
 
 
 def _of_variant(facts: Mapping[int, "Facts"], variant: str, is_known: bool) -> Iterator[Told]:
     pairs, spreads = _pairs(facts, variant), _spreads(facts, variant)
     limits = compare.limits(spreads)
     kinds = Spread.__annotations__
-    middle = {kind: compare.middle(one[kind] for one in spreads) for kind in kinds}  # type: ignore[literal-required]
+    middle = {kind: compare.middle(spread[kind] for spread in spreads) for kind in kinds}  # type: ignore[literal-required]
     for found in _meanings(facts, variant, is_known, pairs, limits, spreads):
         some = found.rank if found.rank is not None else min(pairs)
         yield Told(variant, found, _evidence(found, pairs[some], limits, middle))
@@ -198,11 +212,11 @@ def _meanings(
 def _pairs(facts: Mapping[int, "Facts"], variant: str) -> dict[int, Pair]:
     """By rank; ranks with equal facts share one."""
 
-    def make(one: "Facts") -> Pair | None:
-        compared: Compared = one["variants"][variant]
+    def make(own: "Facts") -> Pair | None:
+        compared: Compared = own["variants"][variant]
         if compared["curve"] is None or compared["apart"] is None:
             return None
-        return Pair(compared["curve"], one["alone"][compared["recipe"]]["curve"], compared["apart"])
+        return Pair(compared["curve"], own["alone"][compared["recipe"]]["curve"], compared["apart"])
 
     return divergence.with_least(
         {rank: pair for rank, pair in divergence.each(facts, make).items() if pair is not None}
@@ -210,7 +224,7 @@ def _pairs(facts: Mapping[int, "Facts"], variant: str) -> dict[int, Pair]:
 
 
 def _spreads(facts: Mapping[int, "Facts"], variant: str) -> list[Spread]:
-    recipes = ((one["alone"], one["variants"][variant]["recipe"]) for one in facts.values())
+    recipes = ((own["alone"], own["variants"][variant]["recipe"]) for own in facts.values())
     return [alone[recipe]["spread"] for alone, recipe in recipes if recipe in alone]
 
 
@@ -265,7 +279,7 @@ def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
 def _went(facts: Mapping[int, "Facts"], variant: str) -> str:
     """The mean loss over the ranks, at the first step and the last that all have taken."""
     losses = [pair.measured["losses"] for pair in _pairs(facts, variant).values()]
-    first, last = ([one[place] for one in losses] for place in (0, min(map(len, losses)) - 1))
+    first, last = ([curve[place] for curve in losses] for place in (0, min(map(len, losses)) - 1))
     return f"loss {_mean(first)} to {_mean(last)}"
 
 

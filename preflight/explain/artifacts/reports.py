@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from preflight.core import rank_ranges, words
+from preflight.core.finding import Reported
 from preflight.errors import UsageError
 from preflight.explain.candidates import Candidate, from_artifact
 from preflight.failure_book.book import Cause
-from preflight.planning.policy import counts
 from preflight.results import report
 
 WEIGHTS = {"fail": 80, "error": 60, "warn": 30}
@@ -31,20 +31,20 @@ def find_candidates(path: str, causes: Mapping[str, Cause]) -> list[Candidate]:
         raise UsageError(text) from None
 
 
-def _from_finding(finding: Mapping[str, Any], file: str, causes: Mapping[str, Cause]) -> Iterator[Candidate]:
-    severity, code, message = (_text(finding[name]) for name in ("severity", "code", "message"))
-    if severity not in WEIGHTS or not counts(finding) or code == UNREADABLE:
+def _from_finding(finding: Reported, file: str, causes: Mapping[str, Cause]) -> Iterator[Candidate]:
+    severity, code, message = finding.severity, finding.code, finding.message
+    if severity not in WEIGHTS or not finding.counts or code == UNREADABLE:
         return
     ours = code.startswith(FAMILY)
-    sure = SURENESS.get(str(_mapping(finding["evidence"]).get("confidence")), SURENESS["low"]) if ours else 100
+    sure = SURENESS.get(str(finding.evidence.get("confidence")), SURENESS["low"]) if ours else 100
     weight = min(sure, WEIGHTS[severity])
     slugs = [code.removeprefix(FAMILY)] if ours else _slugs(code, severity, causes)
     text = message if ours else f"preflight's check found: {_subjects(finding)}{message}"
     for place, slug in enumerate([slug for slug in slugs if slug in causes] or [""]):
-        noticed = () if place else rank_ranges.from_text(_text(finding["noticed_by"]))
+        noticed = () if place else rank_ranges.from_text(finding.noticed_by)
         yield from_artifact(
-            slug, text, _where(finding["where"]), noticed, file, SECOND if place else weight,
-            quote=f"{code}: {message}", fix=_text(finding["fix"]), code=code,
+            slug, text, _where(finding.where), noticed, file, SECOND if place else weight,
+            quote=f"{code}: {message}", fix=finding.fix, code=code,
         )  # fmt: skip
 
 
@@ -56,25 +56,12 @@ def _slugs(code: str, severity: str, causes: Mapping[str, Cause]) -> list[str]:
     return [slug for slug in slugs if severity == "warn" or causes[slug].severity != "warn"]
 
 
-def _subjects(finding: Mapping[str, Any]) -> str:
+def _subjects(finding: Reported) -> str:
     """Ranks or nodes of equal findings that are reported as one."""
-    if listed := _text(finding.get("ranks", "")):
-        return f"{rank_ranges.ranks(rank_ranges.from_text(listed))}: "
-    nodes = finding.get("nodes", [])
-    return f"{words.some(nodes, 3)}: " if nodes else ""
+    if finding.ranks:
+        return f"{rank_ranges.ranks(rank_ranges.from_text(finding.ranks))}: "
+    return f"{words.some(finding.nodes, 3)}: " if finding.nodes else ""
 
 
-def _where(value: Any) -> dict[str, Any]:
-    return {key: item for key, item in _mapping(value).items() if isinstance(item, int | str)}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("a text was expected")
-    return value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("a mapping was expected")
-    return value
+def _where(culprit: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in culprit.items() if isinstance(value, int | str)}

@@ -6,7 +6,7 @@ import pytest
 
 from preflight.check import Job, Node, Run
 from preflight.checks.comm.shared import expected
-from preflight.checks.comm.shared.expected import Expected
+from preflight.checks.comm.shared.expected import ExpectedBusbw
 from tests.checks.comm import made_nccl
 from tests.checks.comm.made_nccl import A100, EFA, FAKED, GB200, GEFORCE, L40S, ONE_GPU, Machine
 from tests.large import timed
@@ -24,7 +24,7 @@ def run_on(machine: Machine, changes: Mapping[int, Machine] | None = None) -> Ru
     return Run(Job("torchrun", len(members), "nccl", nodes), members, {}, {}, lambda check: facts.get(check, {}))
 
 
-def busbw(machine: Machine, operation: str = "all_reduce", bytes_: int = 8 * GIB) -> Expected | None:
+def busbw(machine: Machine, operation: str = "all_reduce", bytes_: int = 8 * GIB) -> ExpectedBusbw | None:
     return expected.busbw(operation, bytes_, run_on(machine))
 
 

@@ -26,11 +26,11 @@ CLUSTER = replace(ONE_GPU, nodes=3, version="2.27.5")
 
 def run(
     folder: Path, only: str, logs: Mapping[int, str], errors: Mapping[int, str] | None = None, world: int = 3,
-    wrap: Mapping[int, list[str]] | None = None,
+    before: Mapping[int, str] | None = None,
 ) -> Finished:  # fmt: skip
     """A rank a node. `logs`, `errors`: by rank."""
     environ = {**written(folder, logs, errors or {}), **ALONE}
-    return run_nodes(folder, world, "--only", only, environ=environ, wrap=wrap)
+    return run_nodes(folder, world, "--only", only, environ=environ, before=before)
 
 
 def written(folder: Path, logs: Mapping[int, str], errors: Mapping[int, str]) -> dict[str, str]:
@@ -59,10 +59,10 @@ def test_a_sound_cluster(tmp_path: Path) -> None:
     machine = Machine(gpus=2, nodes=2)
     nccl = written(tmp_path, {rank: made_nccl.log(machine, rank) for rank in range(4)}, {})
     started = running.Run(tmp_path)
-    words = running.preflight("--only", "comm.transports", "--report", str(tmp_path), "--deadline", "60")
+    words = ["--only", "comm.transports", "--report", str(tmp_path), "--deadline", "60"]
     for rank, place in enumerate(running.plain_ranks(4)):
         node = {"NODE_RANK": str(rank // 2), "SLURMD_NODENAME": f"node-{rank // 2}", "LOCAL_WORLD_SIZE": "2"}
-        started.start(words, {**place, **node, "LOCAL_RANK": str(rank % 2), **nccl})
+        started.start_rank(rank, words, {**place, **node, "LOCAL_RANK": str(rank % 2), **nccl})
     finished = started.finish()
     assert of_comm(finished) == [], finished.told()
     check = finished.check("comm.transports")
@@ -75,10 +75,9 @@ def test_a_sound_cluster(tmp_path: Path) -> None:
 def test_a_node_goes_over_sockets(tmp_path: Path) -> None:
     cards = made_hcas.cards(1, verbs="unknown")
     trees = [made_hcas.write(tmp_path / f"tree-{rank}", cards) for rank in range(3)]
-    script = 'mount --bind {}/sys/class /sys/class && exec "$@"'
-    wrap = {rank: ["unshare", "--mount", "sh", "-c", script.format(tree), "sh"] for rank, tree in enumerate(trees)}
+    before = {rank: f"mount --bind {tree}/sys/class /sys/class" for rank, tree in enumerate(trees)}
     odd = replace(CLUSTER, across="Socket", settings={"NCCL_IB_DISABLE": "1"})
-    finished = run(tmp_path, "comm.transports", logs(CLUSTER, odd), wrap=wrap)
+    finished = run(tmp_path, "comm.transports", logs(CLUSTER, odd), before=before)
     (one,) = of_comm(finished)
     assert ELSEWHERE["nccl_socket"].is_told_by([one]), finished.told()
     assert one["message"].endswith("expected RDMA: mlx5_0 is active: NCCL_IB_DISABLE=1"), finished.told()

@@ -1,5 +1,8 @@
 """Whom the judge of collectives names, on made-up facts of many ranks; sick ranks are in test_sick_ranks.py."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -30,7 +33,7 @@ def sound(world: int = 8, seconds: float = 0.01, planned: int = MIB) -> dict[int
         {"dtype": dtype, "bytes": size, "seconds": seconds, "repeats": 20, "wrong": None} for dtype, size in sizes
     ]  # fmt: skip
     latency = {"bytes": KIB, "p50_s": 0.00015, "p99_s": 0.0004, "repeats": 100}
-    facts = {"latency": latency, "planned": planned, "arrival": {"busy_s": 0.002, "wait_s": 0.0005}}
+    facts = {"latency": latency, "planned": planned, "arrival": {"busy_s": 0.002, "wait_s": 0.0005, "core_wait_s": 0.0}}
     return {rank: {**facts, "sizes": [dict(size) for size in one]} for rank in range(world)}
 
 
@@ -300,9 +303,9 @@ def test_what_the_baseline_has_not_measured_is_not_compared() -> None:
 def test_slower_than_the_links_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def busbw(operation: str, size: int, _run: Run) -> expected.Expected:
+    def busbw(operation: str, size: int, _run: Run) -> expected.ExpectedBusbw:
         asked.append((operation, size))
-        return expected.Expected(0.1, (0.12, 0.2), "made up")
+        return expected.ExpectedBusbw(0.1, (0.12, 0.2), "made up")
 
     monkeypatch.setattr(expected, "busbw", busbw)
     (found,) = all_gather.judge(sound(4), run_of(4, {}))
@@ -387,7 +390,11 @@ def arrivals(busy_ms: dict[int, float], world: int = 8, wait_ms: float = 50.0) -
     facts = sound(world)
     for rank, one in facts.items():
         late = rank in busy_ms
-        one["arrival"] = {"busy_s": busy_ms.get(rank, 2.0) / 1000, "wait_s": 0.0001 if late else wait_ms / 1000}
+        one["arrival"] = {
+            "busy_s": busy_ms.get(rank, 2.0) / 1000,
+            "wait_s": 0.0001 if late else wait_ms / 1000,
+            "core_wait_s": 0.0,
+        }
     return facts
 
 
@@ -397,9 +404,39 @@ def test_a_late_rank_is_named_and_the_others_noticed() -> None:
     assert found["where"] == {"node": "node-1", "rank": 5} and found["noticed_by"] == "0-4,6-7"
     assert found["message"] == (
         "computes 52 ms a step, the others 2.0 ms, expected about the same: "
-        "they wait 50 ms for it, and not for the network"
+        "the others wait 50 ms for it, and not for the network"
     )
+    assert found["evidence"]["starved"] is False
     assert [one["where"]["rank"] for one in judged(all_reduce, arrivals({1: 52.0}, world=2))] == [1]
+
+
+def test_a_rank_whose_core_others_use_is_told_as_that() -> None:
+    facts = arrivals({5: 52.0})
+    facts[5]["arrival"]["core_wait_s"] = 0.045
+    (found,) = judged(all_reduce, facts)
+    assert "it waits 45 ms of that for a CPU core that other processes use; the others wait 50 ms" in found["message"]
+    assert found["evidence"]["starved"] is True
+
+
+def test_the_wait_for_a_core_is_counted() -> None:
+    """Beside three processes on the same core."""
+    core = min(os.sched_getaffinity(0))
+    words = ["taskset", "--cpu-list", str(core), sys.executable, "-c"]
+    burners = [subprocess.Popen([*words, "while True: pass"]) for _ in range(3)]
+    code = (
+        "import time; from preflight.checks.comm.all_reduce.straggler import core_wait_s as waits\n"
+        "start = time.perf_counter(), time.thread_time(), waits()\n"
+        "while time.thread_time() - start[1] < 0.2: pass\n"
+        "print(waits() - start[2], time.perf_counter() - start[0] - (time.thread_time() - start[1]))"
+    )
+    try:
+        printed = subprocess.run([*words, code], capture_output=True, text=True, check=True, timeout=300).stdout
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    counted, off_core = map(float, printed.split())
+    assert off_core > 0.1 and 0.8 < counted / off_core < 1.2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.data import sampler
-from preflight.checks.data.sampler.sketch import mixed, share
+from preflight.checks.data.sampler.lowest_hashes import mixed, share
 from preflight.checks.data.shared.readings import Epoch, Facts, Reading, Together
 
 Ids = Sequence[int]
@@ -55,7 +55,7 @@ def together(ranks: Sequence[Ids], length: int, number: int, name: str = "") -> 
     again = {str(id_): times - 1 for id_, times in sorted(counts.items()) if times > 1}
     missing = [id_ for id_ in range(length) if id_ not in counts]
     return Together(
-        name=name, epoch=number, exact=True, again=again, missing=missing, agains=sum(again.values()), again_dropped=0,
+        name=name, epoch=number, again=again, missing=missing, agains=sum(again.values()), again_dropped=0,
         misses=len(missing),
     )  # fmt: skip
 

@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,15 +34,12 @@ SEEDED = ("sound", "streams", "seeds")
 def measured(world: int, *cases: str, path: tuple[str, ...] = (), package: str = "") -> dict[str, list[dict[str, Any]]]:
     """By the case: for each rank {"rank": 0, "sampler": facts, "seeds": facts, "raised": text or None}. `path`: folders
     of packages that other tests do without. `package`: is imported once, for all ranks."""
-    command = [sys.executable, "-m", "tests.checks.data.on_ranks", str(world), *cases]
+    words = (str(world), *cases)
     with tempfile.TemporaryDirectory(prefix="written-") as folder:
         paths = os.pathsep.join([str(running.ROOT), *path])
-        environ = {**running.environment(), "PYTHONPATH": paths, "TEST_FOLDER": folder, "PACKAGE": package}
-        done = subprocess.run(
-            command, env=environ, cwd=running.ROOT, capture_output=True, text=True, timeout=DEADLINE_S + 60,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        own = {"PYTHONPATH": paths, "TEST_FOLDER": folder, "PACKAGE": package}
+        output = running.output_of("tests.checks.data.on_ranks", *words, limit_s=DEADLINE_S + 60, **own)
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {case: [one for one in lines if one["case"] == case] for case in cases}
 
 
@@ -58,7 +54,7 @@ def _rank(rank: int, world: int, port: int, cases: list[str]) -> None:
         store.set(f"told/{number}/{rank}", json.dumps(told))
         if rank == 0:
             for other in range(world):
-                print("\n" + store.get(f"told/{number}/{other}").decode(), flush=True)
+                os.write(1, b"\n" + store.get(f"told/{number}/{other}") + b"\n")  # at once: others write there, too
     store.set(f"end/{rank}", "")
     if rank == 0:  # it holds the store
         store.wait([f"end/{other}" for other in range(world)])

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -285,10 +284,9 @@ def test_numpys_generators() -> None:
     """In a process that has it."""
     assert (NUMPY / "numpy").is_dir(), f"no NumPy in {NUMPY}: make .venv/.dev puts it there"
     path = os.pathsep.join([str(running.ROOT), str(NUMPY)])
-    done = subprocess.run(
-        [sys.executable, "-m", __name__], env={**running.environment(), "PYTHONPATH": path}, cwd=running.ROOT,
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    done = running.run_to_end(
+        [sys.executable, "-m", __name__], {**running.environment(), "PYTHONPATH": path}, running.ROOT
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {case: sorted(map(list, expected)) for case, (_, expected) in _expected().items()}
 

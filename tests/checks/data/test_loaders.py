@@ -300,6 +300,6 @@ def test_as_much_of_the_second_epoch_as_of_the_first(monkeypatch: pytest.MonkeyP
 
 
 def test_torchs_own_sampler_is_read_without_loading() -> None:
-    budget = loaders.Budget(20, 10_000, 20, WORLD)
+    budget = loaders.Budget(20, 10_000, 20, WORLD, 0)
     reading, ids = loaders.read(distributed(), "", None, budget)
     assert (len(ids), reading["loaded"], reading["content"]) == (2, [], {})

@@ -1,53 +1,70 @@
+"""All ranks' samples against the dataset. (On real ranks: test_on_ranks.py, and the rows of tests/faults/.)"""
+
 import threading
+import time
 from collections.abc import Mapping
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # not in __all__
 
 from preflight.check import Context, Job, Node, Skip
-from preflight.checks.data.sampler import aggregate, sketch
+from preflight.checks.data.sampler import aggregate
 from preflight.checks.data.sampler.aggregate import Whole
 from preflight.checks.data.shared.readings import Together
+from tests import forked
 
 Mine = dict[tuple[str, int], Whole]
-EXACT = {"exact": True, "again": {}, "missing": [], "agains": 0, "misses": 0, "again_dropped": 0}
-
-
-class NoPage:
-    def doing(self, what: str, where: Mapping[str, Any]) -> None: ...
-    def enter(self, operation: str, shape: str) -> None: ...
-    def leave(self) -> None: ...
+NOTHING = {"again": {}, "missing": [], "agains": 0, "misses": 0, "again_dropped": 0}
 
 
 class Ranks:
-    """Whose members tell one after the other, the first last."""
+    """Members in threads of one process, with one store; `reduce` adds up what they bring."""
 
     def __init__(self, *members: int) -> None:
         self.members, self.store = members, HashStore()
+        self.brought: dict[int, torch.Tensor] = {}
+        self.meeting = threading.Barrier(len(members), timeout=60)
 
     def tell(self, rank: int, mine: Mine, data_parallel: int | None = None, patience_s: float = 60.0) -> list[Together]:
         nodes = (Node("node-0", 0, self.members),)
-        never: Any = None
         context = Context(
             "data.sampler", Job("env", max(self.members) + 1, "gloo", nodes), rank, rank, self.members, {}, 60.0,
-            NoPage(), never, self.client,
+            forked.NoPage(), lambda: cast(Any, (self, rank)), self.client,
         )  # fmt: skip
-        orders = {key: str(ids.tolist()) for key, (ids, *_) in mine.items()}
-        return aggregate.together(context, mine, orders, data_parallel, patience_s)
+        named = {key: whole._replace(order=str(whole.ids.tolist())) for key, whole in mine.items()}
+        return aggregate.together(context, named, data_parallel, patience_s, time.monotonic() + 60.0)
 
     def client(self) -> Any:
         if len(self.members) == 1:
             raise Skip("there is no store: this run has no launcher")
         return self.store
 
-    def all(self, of: Mapping[int, Mine], data_parallel: int | None = None) -> list[Together]:
-        """What the first one finds. `of`: by the rank."""
-        first, *others = self.members
-        for rank in others:
-            assert self.tell(rank, of[rank], data_parallel) == []
-        return self.tell(first, of[first], data_parallel)
+    def all(self, of: Mapping[int, Mine], data_parallel: int | None = None, patience_s: float = 60.0) -> list[Together]:
+        """What the first one finds. `of`: by the rank, of those that come."""
+        with ThreadPoolExecutor(len(of)) as pool:
+            told = {rank: pool.submit(self.tell, rank, mine, data_parallel, patience_s) for rank, mine in of.items()}
+        first, *others = [told[rank].result() for rank in self.members if rank in told]
+        assert not any(others)
+        return first
+
+
+def reduce(sent: torch.Tensor, group: tuple[Ranks, int], group_dst: int) -> None:
+    ranks, rank = group
+    ranks.brought[rank] = sent
+    ranks.meeting.wait()
+    if rank == ranks.members[group_dst]:
+        sent.copy_(torch.stack([ranks.brought[other] for other in ranks.members]).sum(0))
+    ranks.meeting.wait()
+
+
+@pytest.fixture(autouse=True)
+def group_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "reduce", reduce)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(aggregate, "bounded_group", lambda ctx, _: ctx.process_group())
 
 
 def strided(length: int, world: int, shift: int = 0) -> list[torch.Tensor]:
@@ -63,31 +80,23 @@ def one_epoch(ids: list[torch.Tensor], length: int) -> dict[int, Mine]:
 
 def test_a_dataset_that_is_dealt_out_once() -> None:
     (found,) = Ranks(0, 1, 2, 3).all(one_epoch(strided(1000, 4), 1000))
-    assert found == {"name": "", "epoch": 0, **EXACT}
+    assert found == {"name": "", "epoch": 0, **NOTHING}
 
 
 def test_padding_is_told_by_id() -> None:
     ids = strided(1001, 70)
     (found,) = Ranks(*range(70)).all(one_epoch(ids, 1001))
     padded = sorted(int(own[0]) for own in ids[:49])
-    assert found == {"name": "", "epoch": 0, **EXACT, "again": {str(id_): 1 for id_ in padded}, "agains": 49}
+    assert found == {"name": "", "epoch": 0, **NOTHING, "again": {str(id_): 1 for id_ in padded}, "agains": 49}
 
 
 def test_what_batch_samplers_drop_is_held_against_what_comes_again() -> None:
-    """More is dropped than a sketch holds, and not all that comes again is among it."""
+    """Not all that comes again is among it."""
     ids = [own.clone() for own in strided(8000, 4)]
     ids[1][:2], ids[2][0], ids[3][-2:] = ids[0][:2], ids[1][-1], ids[0][5]
     (found,) = Ranks(0, 1, 2, 3).all({rank: {("", 0): Whole(own, 8000, 255)} for rank, own in enumerate(ids)})
     # of ids[1][-1] one of two is dropped, of ids[0][5] two of three
-    assert (found["exact"], found["agains"], found["again_dropped"], found["misses"]) == (True, 5, 3, 5)
-
-
-def test_an_epoch_of_which_too_many_samples_are_dropped_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregate, "DROPPED_IN_ALL", 20)
-    ids = strided(1000, 2)
-    for dropped, number in ((10, 1), (11, 0)):
-        mine = {rank: {("", 0): Whole(own, 1000, dropped)} for rank, own in enumerate(ids)}
-        assert len(Ranks(0, 1).all(mine)) == number
+    assert (found["agains"], found["again_dropped"], found["misses"]) == (5, 3, 5)
 
 
 def test_repeats_and_gaps_in_the_middle_are_told_by_id() -> None:
@@ -98,7 +107,7 @@ def test_repeats_and_gaps_in_the_middle_are_told_by_id() -> None:
     missing = sorted({gone, *range(10_000)} - set(torch.cat(ids).tolist()))
     (found,) = Ranks(0, 1, 2).all(one_epoch(ids, 10_000))
     again = {int(ids[0][1500]): 3, int(ids[0][0]): 1, int(ids[1][0]): 1}
-    assert found["exact"] and found["again"] == {str(id_): again[id_] for id_ in sorted(again)}
+    assert found["again"] == {str(id_): again[id_] for id_ in sorted(again)}
     assert (found["agains"], found["missing"], found["misses"], len(missing)) == (5, missing, 3, 3)
 
 
@@ -107,25 +116,25 @@ def test_ids_beyond_the_dataset_come_too_often() -> None:
     assert (found["again"], found["missing"]) == ({"100": 1}, [0])
 
 
-def test_all_that_is_repeated_at_the_ends_is_known_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sketches that hold some ten ids; of 60 repeated ones."""
-    monkeypatch.setattr(sketch, "width", lambda _: 8)
-    ids = strided(4000, 4)
-    ids = [torch.cat([own, ids[(rank + 1) % 4][:15]]) for rank, own in enumerate(ids)]
-    (found,) = Ranks(0, 1, 2, 3).all(one_epoch(ids, 4000))
-    assert found["exact"] and (found["agains"], len(found["again"]), found["misses"]) == (60, 60, 0)
-    ids = [torch.cat([own[:500], own[:15], own[500:]]) for own in strided(4000, 4)]
-    (found,) = Ranks(0, 1, 2, 3).all(one_epoch(ids, 4000))
-    assert found == {"name": "", "epoch": 0, **EXACT, "exact": False}
-
-
-def test_what_is_listed_is_bounded_and_what_is_counted_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sketch, "width", lambda _: 2000)
+def test_what_is_listed_is_bounded_and_what_is_counted_is_not() -> None:
     whole = torch.arange(1500)
     (found,) = Ranks(0, 1).all(one_epoch([whole, whole], 3000))
-    assert found["exact"] and (found["agains"], found["misses"]) == (1500, 1500)
+    assert (found["agains"], found["misses"]) == (1500, 1500)
     assert [int(id_) for id_ in found["again"]] == list(range(1000))
     assert found["missing"] == list(range(1500, 2500))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 999, 1000, 1001])
+def test_chunks_of_any_size_count_the_same(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Also where ids lie below and above the dataset's."""
+    monkeypatch.setattr(aggregate, "CHUNK", chunk)
+    ids = strided(1000, 2)
+    missing = int(ids[1][5])
+    ids[1][5], ids[0] = ids[0][0], torch.cat([ids[0], torch.tensor([-3, 1010, 1010])])
+    (found,) = Ranks(0, 1).all({rank: {("", 0): Whole(own, 1000, 4)} for rank, own in enumerate(ids)})
+    again = {-3: 1, int(ids[0][0]): 1, 1010: 2}
+    assert found["again"] == {str(id_): again[id_] for id_ in sorted(again)}
+    assert (found["missing"], found["agains"], found["misses"], found["again_dropped"]) == ([missing], 4, 1, 3)
 
 
 def test_many_loaders_share_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +175,27 @@ def test_a_dataset_that_claims_to_be_endless_is_left_out() -> None:
     assert Ranks(0, 1).all(one_epoch(strided(100, 2), 10**15)) == []
 
 
+def test_an_id_far_beyond_the_dataset_leaves_its_epoch_out() -> None:
+    ids = strided(100, 2)
+    ids[1][0] = 10**15
+    assert Ranks(0, 1).all(one_epoch(ids, 100)) == []
+
+
+def test_epochs_are_counted_while_there_is_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregate, "COUNTED", 250)
+    mine = {
+        rank: {
+            ("large", 0): Whole(torch.arange(rank, 200, 2), 200),
+            ("train", 0): Whole(own, 100),
+            ("train", 1): Whole(own, 100),
+        }
+        for rank, own in enumerate(strided(100, 2))
+    }
+    assert [(told["name"], told["epoch"]) for told in Ranks(0, 1).all(mine)] == [("large", 0)]
+    monkeypatch.setattr(aggregate, "COUNTED", 199)
+    assert [(told["name"], told["epoch"]) for told in Ranks(0, 1).all(mine)] == [("train", 0)]
+
+
 def test_members_need_not_be_all_ranks() -> None:
     ids = strided(999, 3)
     ids[1][0] = ids[2][0]
@@ -177,7 +207,7 @@ def test_members_need_not_be_all_ranks() -> None:
 def test_of_ranks_that_are_to_see_the_same_data_one_counts() -> None:
     halves = strided(1000, 2)
     (found,) = Ranks(0, 1, 2, 3).all(one_epoch([halves[0], halves[0], halves[1], halves[1]], 1000), 2)
-    assert found == {"name": "", "epoch": 0, **EXACT}
+    assert found == {"name": "", "epoch": 0, **NOTHING}
 
 
 @pytest.mark.parametrize("data_parallel", [None, 4])
@@ -185,7 +215,7 @@ def test_else_the_same_data_is_a_repeat(data_parallel: int | None) -> None:
     halves = strided(40, 2)
     mine = one_epoch([halves[0], halves[0], halves[1], halves[1]], 40)
     (found,) = Ranks(0, 1, 2, 3).all(mine, data_parallel)
-    assert found["exact"] and (found["agains"], found["misses"]) == (40, 0)
+    assert (found["agains"], found["misses"]) == (40, 0)
 
 
 def test_ranks_without_samples_have_a_part_in_the_range() -> None:
@@ -198,27 +228,29 @@ def test_one_rank_needs_no_store() -> None:
     assert (found["again"], found["missing"]) == ({"2": 1}, [1])
 
 
-def test_a_rank_that_tells_nothing_costs_the_patience() -> None:
-    ranks, mine = Ranks(0, 1, 2), one_epoch(strided(9, 3), 9)
-    ranks.tell(1, mine[1])
-    assert ranks.tell(0, mine[0], patience_s=0.01) == []
-    ranks.tell(2, mine[2])
-    assert ranks.tell(0, mine[0], patience_s=-1.0) == []
-    assert len(ranks.tell(0, mine[0])) == 1
+def test_where_a_rank_does_not_come_nobody_counts() -> None:
+    """Neither where it is the first."""
+    mine = one_epoch(strided(9, 3), 9)
+    for absent in (1, 0):
+        assert Ranks(0, 1, 2).all({rank: its for rank, its in mine.items() if rank != absent}, patience_s=0.05) == []
 
 
-def test_the_first_waits_for_the_others() -> None:
-    ranks, mine = Ranks(0, 1, 2), one_epoch(strided(9, 3), 9)
-    found: list[list[Together]] = []
-    first = threading.Thread(target=lambda: found.append(ranks.tell(0, mine[0])))
-    first.start()
-    for rank in (2, 1):
-        ranks.tell(rank, mine[rank])
-    first.join(60)
-    assert found == [[{"name": "", "epoch": 0, **EXACT}]]
+def test_who_comes_after_the_others_have_gone_counts_nothing() -> None:
+    for order in ((0, 1), (1, 0)):
+        ranks, mine = Ranks(0, 1), one_epoch(strided(9, 2), 9)
+        for rank in order:
+            assert ranks.tell(rank, mine[rank], patience_s=0.02) == []
 
 
-def test_sketches_do_not_stay_in_the_store() -> None:
-    ranks = Ranks(0, 1)
-    ranks.all(one_epoch(strided(9, 2), 9))
-    assert ranks.store.check(["read/1"]) and not ranks.store.check(["sketch/1/0"])
+def test_a_rank_that_has_read_nothing_costs_no_patience() -> None:
+    mine = one_epoch(strided(9, 3), 9)
+    assert Ranks(0, 1, 2).all({**mine, 1: {}}) == []
+
+
+def test_a_rank_whose_code_has_destroyed_the_group_takes_part_in_no_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: threading.current_thread().name != "destroyed")
+    ranks, mine = Ranks(0, 1), one_epoch(strided(9, 2), 9)
+    other = threading.Thread(target=lambda: ranks.tell(1, mine[1]), name="destroyed")
+    other.start()
+    assert ranks.tell(0, mine[0]) == []
+    other.join()

@@ -125,7 +125,7 @@ FAULTS = [
     Fault("fail local_world_size", changed(SOUND, 2, LOCAL_WORLD_SIZE="4"),
           {"node": "node-1", "rank": 2, "variable": "LOCAL_WORLD_SIZE"},
           "LOCAL_WORLD_SIZE is 4, expected 2, the ranks on this node"),
-    Fault("warn uneven", by_torchrun(2, 1, 2), {"node": "node-1"}, "1 ranks, expected 2 as on most nodes",
+    Fault("warn uneven", by_torchrun(2, 1, 2), {"node": "node-1"}, "1 rank, expected 2 as on most nodes",
           sizes=(2, 1, 2)),
     Fault("warn not_grouped", dealt_out(2, 3), {}, "ranks are dealt out over 2 nodes one by one: node-0 has 0,2,4, "
           "node-1 has 1,3,5; expected consecutive ranks on each node", nodes=dealt(2, 3), backend="gloo"),

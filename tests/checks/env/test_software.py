@@ -130,11 +130,8 @@ def test_other_pythons_and_other_torches(tmp_path: Path) -> None:
 @needs_mounts
 @pytest.mark.skipif(not shutil.which("setarch"), reason="setarch makes the kernel call itself 2.6")
 def test_another_driver_kernel_and_packages_and_other_libraries(tmp_path: Path) -> None:
-    def with_driver(version: str) -> list[str]:
-        script = (
-            f"mount -t tmpfs none /sys/module && mkdir /sys/module/nvidia && echo {version} >/sys/module/nvidia/version"
-        )
-        return ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh"]
+    def with_driver(version: str) -> str:
+        return f"mount -t tmpfs none /sys/module\nmkdir /sys/module/nvidia\necho {version} >/sys/module/nvidia/version"
 
     nccl, cudnn = "cuda/nccl.py", "backends/cudnn/__init__.py"
     first = torch_in(tmp_path / "usual", {nccl: answering((2, 21, 5)), cudnn: answering(90100)})
@@ -142,8 +139,9 @@ def test_another_driver_kernel_and_packages_and_other_libraries(tmp_path: Path) 
     for name in ("psutil-0.0.1.dist-info", "left_over-1.2-py3.11.egg-info", "pip-1.0.dist-info"):
         (second / name).mkdir()
     usual, odd = with_driver("550.54.15"), with_driver("535.54.03")
-    wrap = {0: usual, 1: [*odd, "setarch", platform.machine(), "--uname-2.6"], 2: usual}
-    finished = run_nodes(tmp_path, 3, *ONLY, wrap=wrap, own={1: with_path(second)}, environ=with_path(first))
+    before, wrap = {0: usual, 1: odd, 2: usual}, {1: ["setarch", platform.machine(), "--uname-2.6"]}
+    own, environ = {1: with_path(second)}, with_path(first)
+    finished = run_nodes(tmp_path, 3, *ONLY, before=before, wrap=wrap, own=own, environ=environ)
     names = ("driver", "kernel", "packages", "nccl", "cudnn")
     found_each_as(finished, *(f"software_{name}" for name in names))
 
@@ -165,13 +163,6 @@ def clones_of(folder: Path, count: int) -> dict[int, Path]:
     return {number: folder / str(number) for number in range(count)}
 
 
-def at_one_path(clones: Mapping[int, Path], place: Path) -> dict[int, list[str]]:
-    """Each node sees its own clone there."""
-    place.mkdir()
-    script = f'mount --bind "$0" {place} && cd {place} && exec "$@"'
-    return {number: ["unshare", "--mount", "sh", "-c", script, str(clone)] for number, clone in clones.items()}
-
-
 @needs_mounts
 def test_clones_that_are_unlike_and_clones_that_are_not(tmp_path: Path) -> None:
     """A node each. Not told is of the fifth, whose clone was touched, and has another README, an empty commit and what
@@ -187,9 +178,10 @@ def test_clones_that_are_unlike_and_clones_that_are_not(tmp_path: Path) -> None:
     (clones[5] / "README.md").write_text("2\n")
     (clones[5] / "metrics.json").write_text("{}")
     git(clones[5], "commit", "-qam", "readme")
-    elsewhere = {4: clones[4], 6: tmp_path}
-    there = {number: clone for number, clone in clones.items() if number not in elsewhere}
-    finished = run_nodes(tmp_path, 10, *ONLY, wrap=at_one_path(there, tmp_path / "code"), places=elsewhere)
+    elsewhere, code = {4: clones[4], 6: tmp_path}, tmp_path / "code"
+    code.mkdir()
+    before = {number: f"mount --bind {clone} {code}" for number, clone in clones.items() if number not in elsewhere}
+    finished = run_nodes(tmp_path, 10, *ONLY, before=before, places={**dict.fromkeys(before, code), **elsewhere})
     settings = next(one for one in finished.findings() if one["where"] == {"node": "node-3"})
     assert settings["severity"] == "warn" and settings["message"].endswith("; different: config.yaml"), finished.told()
     found_each_as(finished, "software_commit", "software_edits", "software_folder", beside=[settings])
@@ -219,7 +211,9 @@ def test_a_folder_without_code_is_a_warning_on_each_node(tmp_path: Path) -> None
 # Made-up facts
 
 
-def known(commit: str = "a", *files: str, folder: str = "/job", unknown: str = "", edited: bool = False) -> code.Code:
+def known(
+    commit: str = "a", *files: str, folder: str = "/job", unknown: str = "", edited: bool = False
+) -> code.SourceCode:
     return {
         "folder": folder, "commit": commit * 40 or None, "digest": "-".join(files) or None, "files": list(files),
         "edited": ["train.py"] if edited else [], "unknown": unknown,
@@ -233,7 +227,7 @@ VERSIONS: dict[str, str | None] = {
 PACKAGES = ["numpy 2.1.0", "pip 24.0", "torch 2.6.0"]
 
 
-def node(*, packages: Sequence[str] = PACKAGES, code: code.Code | None = None, path: str = "/env/torch",
+def node(*, packages: Sequence[str] = PACKAGES, code: code.SourceCode | None = None, path: str = "/env/torch",
          **versions: str | None) -> Facts:  # fmt: skip
     return {
         "versions": {**VERSIONS, **versions}, "packages": list(packages), "paths": {"torch": path},
@@ -397,13 +391,13 @@ def test_the_summary_is_the_record_of_the_run() -> None:
 def test_the_driver_is_read_from_proc_where_sys_lacks_it(
     text: str, version: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "_text", lambda path: text if path == "/proc/driver/nvidia/version" else "")
+    monkeypatch.setattr(installed, "read", lambda path: text if path == "/proc/driver/nvidia/version" else "")
     assert installed.versions({})[0]["driver"] == version
 
 
 def test_podman_tells_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"/run/.containerenv": 'engine="podman-4"\nimage="site/train:1"\n', "/etc/os-release": "PRETTY_NAME=Arch\n"}
-    monkeypatch.setattr(installed, "_text", lambda path: files.get(path, ""))
+    monkeypatch.setattr(installed, "read", lambda path: files.get(path, ""))
     assert str(installed.versions({})[0]["image"]).startswith("Arch with ")
     assert str(installed.versions({})[0]["image"]).endswith(" in site/train:1")
 

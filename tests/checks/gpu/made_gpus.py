@@ -21,7 +21,7 @@ def handles(node: int, gpus: int = 8, name: str = NAME) -> dict[str, dict[str, A
 def identity(**more: Any) -> dict[str, Any]:
     return {
         "vbios": "96.00.74.00.01", "board": "692-2G520", "inforom": "G520.0200.00.05", "module": 1,
-        "device_id": 0x233010DE, "subsystem": 0x16C110DE, "capability": "9.0", "memory_total": 80 * GIB,
+        "subsystem": 0x16C110DE, "memory_total": 80 * GIB,
         "memory_free": 79 * GIB, "memory_reserved": GIB // 2, "compute_mode": 0, "numa": None,
         "mig": {"current": False, "pending": False, "devices": []}, **more,
     }  # fmt: skip
@@ -45,7 +45,7 @@ def rank_of(node: int, local_rank: int, gpus: int = 8, **more: Any) -> dict[str,
     """What one rank says; the first of a node looks at its GPUs."""
     seen = handles(node, gpus)
     uuids = [handle["uuid"] for handle in seen.values()]
-    system = {"driver": "535.161.08", "cuda": 12020, "nvml": "12.535.161.08", "count": gpus, "excluded": []}
+    system = {"driver": "535.161.08", "cuda": 12020, "count": gpus, "excluded": []}
     identities = {uuid: identity() for uuid in uuids} if local_rank == 0 else {}
     return {
         "seen": {"system": system, "gpus": seen, "pci": [handle["bus"] for handle in seen.values()]},

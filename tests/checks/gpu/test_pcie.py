@@ -11,7 +11,7 @@ from preflight.check import Run
 from preflight.checks.gpu import pcie
 from preflight.checks.gpu.pcie import slots
 from preflight.checks.gpu.shared import nvml_survey, pci
-from preflight.checks.gpu.shared.replays import most_a_minute
+from preflight.checks.gpu.shared.pci import most_a_minute
 from preflight.planning import registry
 from tests import made
 from tests.checks.gpu import made_gpus

@@ -13,9 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from preflight.check import NotApplicable, Skip
+from preflight.check import NoReply, NoReplyKind, NotApplicable, Reply, Skip
 from preflight.checks.gpu.shared import nvml_survey, pci
-from preflight.checks.gpu.shared.nvml_process import Process
 from preflight.checks.gpu.shared.nvml_survey import Session
 from tests import running
 from tests.checks.gpu import in_machine
@@ -24,29 +23,32 @@ from tests.faults import ELSEWHERE
 from tests.running import Finished
 from tests.standin import machines
 
-Answer = dict[str, Any]
-HANGS: Answer = {"trouble": ["hangs", "nvmlX", "no answer"], "seconds": 1.0, "disturbed": False}
+Answer = dict[str, Any] | NoReply
+HANGS = NoReply(NoReplyKind.TIMED_OUT, "nvmlX", "no answer", 1.0)
+DISTURBED = NoReply(NoReplyKind.DISTURBED, "nvmlX", "was stopped")
 
 
 class Scripted:
-    """Stands for the process that asks: `answers` by group, a list of them in turn, or what is called with the
-    arguments."""
+    """Stands for the probe: `answers` by group, a list of them in turn, or what is called with the arguments."""
 
     answers: Mapping[str, Any] = {}
 
-    def ask(self, group: str, arguments: list[Any], _within_s: float) -> Answer:
-        answer = self.answers.get(group, {"values": {}, "notes": []})
-        if isinstance(answer, list):
-            return dict(answer.pop(0))
-        return dict(answer(arguments) if callable(answer) else answer)
+    def __init__(self, _functions: object) -> None:
+        self.pid: int | None = 1
 
-    def end(self) -> None:
-        """There is no process."""
+    def ask(self, group: str, *arguments: Any, deadline_s: float) -> Reply | NoReply:  # noqa: ARG002 -- a Probe's
+        self.pid = self.pid or 1
+        answer = self.answers.get(group, {"values": {}, "notes": []})
+        answer = answer.pop(0) if isinstance(answer, list) else answer(arguments) if callable(answer) else answer
+        if isinstance(answer, NoReply):
+            self.pid = None
+            return answer
+        return Reply(answer)
 
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setattr(nvml_survey, "Process", Scripted)
+    monkeypatch.setattr(nvml_survey, "Probe", Scripted)
     monkeypatch.setattr(pci, "gpus", lambda: [f"0000:0{gpu}:00.0" for gpu in range(3)])
     return Session()
 
@@ -69,7 +71,7 @@ def handle(arguments: list[Any]) -> Answer:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
-    system = {"values": {"driver": "1", "cuda": 1, "nvml": "1", "count": 3, "excluded": []}, "notes": []}
+    system = {"values": {"driver": "1", "cuda": 1, "count": 3, "excluded": []}, "notes": []}
     monkeypatch.setattr(Scripted, "answers", {"system": system, "handle": handle, **answers})
 
 
@@ -82,7 +84,9 @@ def test_a_gpu_that_hangs_costs_no_other_its_values(session: Session, monkeypatc
     answering(monkeypatch, health=on(1, HANGS))
     look = session.look(context(), "health")
     assert list(look["gpus"]) == ["GPU-0", "GPU-2"]
-    assert [(one["gpu"], one["kind"], one["uuid"]) for one in look["troubles"]] == [(1, "hangs", "GPU-1")]
+    assert [(trouble["gpu"], trouble["kind"], trouble["uuid"]) for trouble in look["troubles"]] == [
+        (1, "hangs", "GPU-1")
+    ]
     assert list(session.look(context(check="gpu.pcie"), "pcie")["gpus"]) == ["GPU-0", "GPU-2"]
 
 
@@ -92,7 +96,7 @@ def test_what_may_be_healthy_is_a_skip(
 ) -> None:
     answering(monkeypatch, health=on(1, HANGS))
     look = session.look(context(deadline_s), "health")
-    assert [one["kind"] for one in look["troubles"]] == [kind]
+    assert [trouble["kind"] for trouble in look["troubles"]] == [kind]
     if kind == "unknown":
         with pytest.raises(Skip, match="GPU 1: nvmlX gave no answer, which may be healthy: give a longer --deadline"):
             nvml_survey.complete(context(deadline_s), {"look": look})
@@ -107,7 +111,7 @@ def test_a_start_that_may_be_healthy_is_a_skip(session: Session, monkeypatch: py
 
 
 def test_a_fault_of_our_own_blames_no_gpu(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"trouble": ["unknown", "health", "KeyError: 'x'"], "seconds": 0.0}
+    own = NoReply(NoReplyKind.RAISED, "health", "KeyError: 'x'")
     answering(monkeypatch, health=on(1, own))
     look = session.look(context(), "health")
     with pytest.raises(Skip, match="GPU 1: NVML could not be asked: KeyError: 'x'"):
@@ -115,11 +119,24 @@ def test_a_fault_of_our_own_blames_no_gpu(session: Session, monkeypatch: pytest.
 
 
 def test_who_was_disturbed_is_asked_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    disturbed = {**HANGS, "disturbed": True}
     sound: Answer = {"values": {}, "notes": []}
-    answering(monkeypatch, health=[sound, disturbed, sound, sound])
+    answering(monkeypatch, health=[sound, DISTURBED, sound, sound])
     look = session.look(context(), "health")
     assert len(look["gpus"]) == 3 and look["troubles"] == []
+
+
+def test_who_is_disturbed_again_and_again_blames_no_gpu(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, health=on(1, DISTURBED))
+    look = session.look(context(), "health")
+    with pytest.raises(Skip, match="GPU 1: NVML could not be asked: the process that asks was stopped"):
+        nvml_survey.complete(context(), {"look": look})
+
+
+def test_a_gpu_whose_driver_crashes_the_process_is_blamed(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, health=on(1, NoReply(NoReplyKind.CRASHED, "nvmlX", "ended by SIGSEGV")))
+    look = session.look(context(), "health")
+    told = [(trouble["kind"], trouble["text"]) for trouble in look["troubles"]]
+    assert told == [("died", "the process that asked ended by SIGSEGV")]
 
 
 def test_in_another_check_what_is_silent_is_a_skip(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +148,7 @@ def test_in_another_check_what_is_silent_is_a_skip(session: Session, monkeypatch
 
 
 def test_a_rank_that_may_read_its_own_gpu_only_looks_at_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused: Answer = {"trouble": ["permission", "nvmlX", "Insufficient Permissions"], "seconds": 0.0}
+    refused: Answer = {"trouble": ["permission", "nvmlX", "Insufficient Permissions"]}
     answering(monkeypatch, handle=lambda arguments: handle(arguments) if arguments[0] == 1 else refused)
     ctx = context(rank=1)
     look = session.look(ctx, "health")
@@ -139,10 +156,12 @@ def test_a_rank_that_may_read_its_own_gpu_only_looks_at_it(session: Session, mon
 
 
 def test_where_a_gpu_is_lost_still_one_rank_a_node_looks(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost: Answer = {"trouble": ["lost", "nvmlX", "GPU is lost"], "seconds": 0.0}
+    lost: Answer = {"trouble": ["lost", "nvmlX", "GPU is lost"]}
     answering(monkeypatch, handle=lambda arguments: lost if arguments[0] == 1 else handle(arguments))
     look = session.look(context(rank=1), "health")
-    assert look["gpus"] == {} and [(one["gpu"], one["bus"]) for one in look["troubles"]] == [(1, "0000:01:00.0")]
+    assert look["gpus"] == {} and [(trouble["gpu"], trouble["bus"]) for trouble in look["troubles"]] == [
+        (1, "0000:01:00.0")
+    ]
 
 
 @pytest.mark.parametrize(("on_the_bus", "rank", "looks"), [(3, 0, 3), (3, 1, 0), (8, 0, 3), (8, 1, 3)])
@@ -159,7 +178,7 @@ def test_a_container_without_the_driver_was_given_no_gpu(
     session: Session, monkeypatch: pytest.MonkeyPatch, variable: str, raises: type[Exception] | None
 ) -> None:
     monkeypatch.setattr(nvml_survey, "SIGNS", ())
-    answering(monkeypatch, start={"trouble": ["error", "nvmlInit", "Library Not Found"], "seconds": 0.0})
+    answering(monkeypatch, start={"trouble": ["error", "nvmlInit", "Library Not Found"]})
     ctx = context(**{variable: "1"})  # type: ignore[arg-type]
     if raises is None:
         assert session.seen(ctx)["system"] is None and session.troubles[0]["kind"] == "driver"
@@ -170,17 +189,17 @@ def test_a_container_without_the_driver_was_given_no_gpu(
 
 def test_a_second_start_that_fails_leaves_no_pass(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     sound: Answer = {"values": {}, "notes": []}
-    lost = {"trouble": ["error", "nvmlInit", "Unknown Error"], "seconds": 0.0}
+    lost = {"trouble": ["error", "nvmlInit", "Unknown Error"]}
     answering(monkeypatch, start=[sound, lost], health=on(0, HANGS))
     look = session.look(context(), "health")
-    assert [one["kind"] for one in look["troubles"]] == ["hangs", "driver"]
+    assert [trouble["kind"] for trouble in look["troubles"]] == ["hangs", "driver"]
     with pytest.raises(Skip, match="NVML does not work: Unknown Error"):
         session.look(context(check="gpu.pcie"), "pcie")
 
 
-def pair(one: int, other: int) -> Answer:
+def pair(gpu: int, other: int) -> Answer:
     call = f"nvmlDeviceGetP2PStatus with GPU {other}"
-    return {"trouble": ["hangs", call, f"asked by {one}"], "seconds": 1.0, "disturbed": False}
+    return NoReply(NoReplyKind.TIMED_OUT, call, f"asked by {gpu}", 1.0)
 
 
 @pytest.mark.parametrize("sick", [0, 1, 2])
@@ -198,7 +217,7 @@ def test_of_a_call_on_two_gpus_the_sick_one_is_blamed(
 
     answering(monkeypatch, place=place)
     look = session.look(context(check="gpu.topology"), "place")
-    assert [one["gpu"] for one in look["troubles"]] == [sick]
+    assert [trouble["gpu"] for trouble in look["troubles"]] == [sick]
     assert len(look["gpus"]) == 2 and set(hung) == {0}  # nobody else has to wait for it
 
 
@@ -228,19 +247,6 @@ def test_cuda_that_hangs_is_told(tmp_path: Path) -> None:
     assert finished.check("gpu.inventory")["status"] == "skip", finished.told()
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL, None])
-def test_a_process_that_was_stopped_or_killed_says_nothing_of_the_gpu(how: signal.Signals | None) -> None:
-    process = Process()
-    pid = process._process.pid
-    assert pid is not None
-    if how is not None:
-        os.kill(pid, how)
-    answer = process.ask("system", [], 1.0)
-    process.end()
-    assert bool(answer.get("disturbed")) is (how is not None), answer
-
-
 @needs_machines
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the system calls of x86-64 only")
 def test_no_process_outlives_a_killed_supervisor(tmp_path: Path) -> None:
@@ -260,8 +266,8 @@ def _asking(supervisor: int) -> list[psutil.Process]:
     end = time.monotonic() + running.PATIENCE_S
     while time.monotonic() < end:
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
-            found = [one for child in psutil.Process(supervisor).children() for one in child.children()]
-            if any(Path(f"/proc/{one.pid}/syscall").read_text().split()[0] == PAUSE for one in found):
+            found = [process for child in psutil.Process(supervisor).children() for process in child.children()]
+            if any(Path(f"/proc/{process.pid}/syscall").read_text().split()[0] == PAUSE for process in found):
                 return found
     raise AssertionError("no process asks")
 

@@ -187,9 +187,9 @@ def run_with(
 ) -> Finished:
     """A node for each of these, with its tree over /sys/class; on nccl. `environ`: more for the second."""
     trees = [write(folder / f"tree-{rank}", cards_) for rank, cards_ in enumerate(nodes)]
-    script = 'mount --bind {}/sys/class /sys/class && exec "$@"'
-    wrap = {rank: ["unshare", "--mount", "sh", "-c", script.format(tree), "sh"] for rank, tree in enumerate(trees)}
-    return run_nodes(folder, len(nodes), *arguments, wrap=wrap, environ={"PYTHONPATH": NCCL}, own={1: environ or {}})
+    before = {rank: f"mount --bind {tree}/sys/class /sys/class" for rank, tree in enumerate(trees)}
+    own = {1: environ or {}}
+    return run_nodes(folder, len(nodes), *arguments, before=before, environ={"PYTHONPATH": NCCL}, own=own)
 
 
 def is_told(name: str, finished: Finished) -> None:

@@ -14,7 +14,7 @@ import pytest
 from preflight.checks.net.mesh import connections, probe, protocol, timeouts
 from preflight.checks.net.mesh.connections import Meeting
 from preflight.checks.net.mesh.probe import Exchange, Own, Tried
-from preflight.checks.net.mesh.protocol import Line, Refused
+from preflight.checks.net.mesh.protocol import PeerConnection, Refused
 from preflight.sdk import pairs
 
 TOKEN = b"0123456789abcdef"
@@ -129,18 +129,48 @@ def test_a_hello_that_is_said_again_is_a_strangers() -> None:
     assert (first, second) == (expected, b"")
 
 
-@pytest.mark.parametrize(("best", "tries"), [(0.0, probe.STREAMS), (1e12, probe.STREAMS + probe.MORE_STREAMS)])
-def test_what_seems_slow_is_tried_again(best: float, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("usual", "spent_s", "tries"),
+    [(probe.MUCH * 1e9, 0.0, 0), (1e12, 0.0, probe.MORE_STREAMS), (1e12, probe.MORE_S + 1, 0)],
+)
+def test_only_what_seems_slow_is_tried_again(
+    usual: float, spent_s: float, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = []
 
     async def put(*_: Any) -> bool:
         done.append(1)
         return True
 
+    class Answering:
+        async def say(self, *_: int) -> None: ...
+
+        async def hear(self, *_: int) -> tuple[int, int]:
+            return protocol.READY, 0
+
     monkeypatch.setattr(probe, "_put", put)
-    line: Any = None
-    asyncio.run(probe._streams(line, Tried(rate=1e9), Exchange(), Own(best=best)))
+    monkeypatch.setattr(probe, "PAUSE_S", 0.0)
+    line: Any = Answering()
+    asyncio.run(probe.ask_again(line, Tried(rate=1e9), usual, Own(more_s=spent_s)))
     assert len(done) == tries
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_what_a_busy_core_made_slow_is_right_after_the_last_rounds(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 1 had no core while it sent to node 0, for the first time."""
+    ask = probe.ask
+
+    async def ask_busy(line: PeerConnection, tried: Tried, exchange: Exchange, own: Own) -> None:
+        await ask(line, tried, exchange, own)
+        if not slow:
+            slow.append(tried)
+            tried.rate = 1000.0
+
+    slow: list[Tried] = []
+    monkeypatch.setattr(probe, "STREAM_S", 0.001)
+    monkeypatch.setattr(probe, "ask", ask_busy)
+    assert is_complete(asyncio.run(all_of(nodes, "127.0.0.1")))
+    assert slow[0].rate and slow[0].rate > 1e6
 
 
 def test_only_who_knows_the_token_is_admitted() -> None:
@@ -271,13 +301,15 @@ def test_when_no_time_is_left_it_ends_and_says_so() -> None:
     assert asyncio.run(alone()).cut
 
 
-async def joined(client: Callable[[Line], Awaitable[None]], server: Callable[[Line], Awaitable[None]]) -> None:
+async def joined(
+    client: Callable[[PeerConnection], Awaitable[None]], server: Callable[[PeerConnection], Awaitable[None]]
+) -> None:
     tcp = socket.create_server(("127.0.0.1", 0))
     one = socket.create_connection(tcp.getsockname())
     other, _ = tcp.accept()
     for end in (one, other):
         end.setblocking(False)
-    lines = Line(one), Line(other)
+    lines = PeerConnection(one), PeerConnection(other)
 
     async def beat() -> None:
         while True:
@@ -297,10 +329,10 @@ def test_heartbeats_do_no_harm_to_what_is_said_or_sent(monkeypatch: pytest.Monke
     tried, served = Tried(), Exchange()
     monkeypatch.setattr(probe, "STREAM_S", 0.2)
 
-    async def ask(line: Line) -> None:
+    async def ask(line: PeerConnection) -> None:
         await probe.ask(line, tried, Exchange(), Own())
 
-    async def serve(line: Line) -> None:
+    async def serve(line: PeerConnection) -> None:
         await asyncio.sleep(0.1)  # busy with another one: the client hears heartbeats meanwhile
         await probe.serve(line, served, Own())
 
@@ -309,10 +341,10 @@ def test_heartbeats_do_no_harm_to_what_is_said_or_sent(monkeypatch: pytest.Monke
 
 
 def test_who_waits_hears_heartbeats_and_is_patient() -> None:
-    async def ask(line: Line) -> None:
+    async def ask(line: PeerConnection) -> None:
         assert await line.hear(protocol.PING, patience_s=0.2) == (protocol.PING, 5)
 
-    async def serve(line: Line) -> None:
+    async def serve(line: PeerConnection) -> None:
         await asyncio.sleep(0.5)
         await line.say(protocol.PING, 5)
 
@@ -333,7 +365,7 @@ def test_half_a_heartbeat_is_made_whole() -> None:
             return len(taken)
 
     sock: Any = Full()
-    line = Line(sock)
+    line = PeerConnection(sock)
     line.beat()
     line.beat()
     line.beat()
@@ -341,7 +373,7 @@ def test_half_a_heartbeat_is_made_whole() -> None:
 
 
 def test_where_nothing_comes_it_is_silent() -> None:
-    async def hears(line: Line) -> None:
+    async def hears(line: PeerConnection) -> None:
         with pytest.raises(Refused, match="silent"):
             await line.hear(protocol.PING, patience_s=0.05)
         start = time.monotonic()
@@ -353,7 +385,7 @@ def test_where_nothing_comes_it_is_silent() -> None:
         tcp = socket.create_server(("127.0.0.1", 0))
         one = socket.create_connection(tcp.getsockname())
         one.setblocking(False)
-        line = Line(one)
+        line = PeerConnection(one)
         await hears(line)
         line.release()
         tcp.close()
@@ -365,19 +397,19 @@ def test_data_that_stalls_is_told_by_who_receives_it(monkeypatch: pytest.MonkeyP
     """Where the data does not leave: half of it is never sent."""
     monkeypatch.setattr(probe, "STALL_S", 0.1)  # read by both ends when they have met
 
-    async def half(line: Line, kind: int, size: int, patience_s: float) -> None:
+    async def half(line: PeerConnection, kind: int, size: int, patience_s: float) -> None:
         async with line._turn(patience_s):
             said = protocol._FRAME.pack(kind, size) + bytes(size // 2)
             await asyncio.get_running_loop().sock_sendall(line._sock, said)
             await asyncio.sleep(patience_s)
 
-    monkeypatch.setattr(Line, "send_data", half)
+    monkeypatch.setattr(PeerConnection, "send_data", half)
     tried, served, asked = Tried(), Exchange(), Exchange(patience_s=0.1)
 
-    async def ask(line: Line) -> None:
+    async def ask(line: PeerConnection) -> None:
         await probe.ask(line, tried, asked, Own())
 
-    async def serve(line: Line) -> None:
+    async def serve(line: PeerConnection) -> None:
         with pytest.raises(Refused, match="stalled"):
             await probe.serve(line, served, Own())
 
@@ -392,13 +424,13 @@ def test_after_some_stalls_patience_is_shorter_on_both_ends() -> None:
 
 
 def test_a_frame_that_was_not_asked_for_ends_the_connection() -> None:
-    async def ask(line: Line) -> None:
+    async def ask(line: PeerConnection) -> None:
         await line.say(protocol.READY)
         await line.hear(protocol.READY)
         await line.say(protocol.READY)
         await line.say(protocol.PUT, protocol.LONGEST + 1)
 
-    async def serve(line: Line) -> None:
+    async def serve(line: PeerConnection) -> None:
         with pytest.raises(Refused, match="stranger"):
             await probe.serve(line, Exchange(), Own())
 

@@ -14,7 +14,7 @@ from preflight.check import Run
 from preflight.checks.node import kernel
 from preflight.checks.node.kernel import Facts, kernel_log, xids
 from preflight.checks.node.kernel.gpudirect import Setup
-from preflight.checks.node.kernel.kernel_log import Unreadable
+from preflight.checks.node.kernel.kernel_log import KernelLogUnreadable
 from tests import made
 from tests.checks.node.test_gpudirect import GPU, SWITCH, tree
 from tests.faults import ELSEWHERE
@@ -239,7 +239,7 @@ def test_overwritten_records_are_stepped_over(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(("path", "why"), [("/no/kmsg", "No such file"), ("/dev/null", "is not the kernel's")])
 def test_what_is_no_log_is_unreadable(path: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=why):
+    with pytest.raises(KernelLogUnreadable, match=why):
         list(kernel_log.chunks(path))
 
 
@@ -301,20 +301,17 @@ needs_mounts = pytest.mark.skipif(
 )
 
 
-def mounting(script: str) -> Sequence[str]:
-    return ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh"]
-
-
-def logging(folder: Path, name: str, *lines: str, then: str = "true") -> Sequence[str]:
-    """What a rank's command begins with to have these lines in its kernel log."""
+def logging(folder: Path, name: str, *lines: str, then: str = "true") -> str:
+    """What a rank begins with to have these lines in its kernel log."""
     (folder / name).write_bytes(records("Linux version 6.8.0", *lines, last_s=30, boot=time.monotonic()))
-    return mounting(f"mount --bind {folder / name} /dev/kmsg && {then}")
+    return f"mount --bind {folder / name} /dev/kmsg && {then}"
 
 
 def nodes(folder: Path, *lines: str, then: str = "true") -> Finished:
     """Three, of which the second has these lines."""
-    wrap = {rank: logging(folder, f"kmsg-{rank}", *QUIET) for rank in (0, 2)}
-    return run_nodes(folder, 3, *ONLY, wrap={**wrap, 1: logging(folder, "kmsg-1", *QUIET, *lines, then=then)})
+    before = {rank: logging(folder, f"kmsg-{rank}", *QUIET) for rank in (0, 2)}
+    before[1] = logging(folder, "kmsg-1", *QUIET, *lines, then=then)
+    return run_nodes(folder, 3, *ONLY, before=before)
 
 
 def is_told(name: str, finished: Finished) -> None:
@@ -330,11 +327,16 @@ def test_a_lost_gpu_and_a_broken_link_of_a_switch(tmp_path: Path) -> None:
     """What an application did wrong is told beside them, and is no fault of the node."""
     link = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
     application = "NVRM: Xid (PCI:0000:9c:00): 31, pid=7, name=python3, MMU Fault"
-    finished = nodes(tmp_path, LOST, link, application)
+    others = (
+        "NVRM: Xid (PCI:0000:9d:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+        "NVRM: GPU 0000:9e:00.0: RmInitAdapter failed! (0x62:0xffff:1863)",
+    )
+    finished = nodes(tmp_path, LOST, link, application, *others)
     is_told("kernel_xid", finished)
     check = finished.check("node.kernel")
-    assert sorted(one["severity"] for one in check["findings"]) == ["fail", "fail", "info"], finished.told()
-    assert check["summary"].startswith("2 Xids in the kernel log of the last "), finished.told()
+    severities = [finding["severity"] for finding in check["findings"]]
+    assert sorted(severities) == ["fail", "fail", "fail", "fail", "info"], finished.told()
+    assert check["summary"].startswith("3 Xids in the kernel log of the last "), finished.told()
 
 
 @needs_mounts
@@ -344,6 +346,9 @@ def test_troubles_of_the_node(tmp_path: Path) -> None:
         "INFO: task python3:42 blocked for more than 120 seconds.",
         "Out of memory: Killed process 7 (python3) total-vm:9kB",
         "EDAC MC1: 1 UE memory read error on CPU_SrcID#0",
+        "CPU4: Package temperature above threshold, cpu clock throttled (total events = 9)",
+        "mlx5_core 0000:02:00.0: print_health_info:431:(pid 0): synd 0x1: firmware internal error",
+        *["mlx5_core 0000:02:00.0 eth2: Link down", "mlx5_core 0000:02:00.0 eth2: Link up"] * 2,
         "NVRM: API mismatch: the client 'python3' (pid 7)\\x0aNVRM: has the version 570.86, but\\x0aNVRM: this",
     )
     is_told("kernel_troubles", nodes(tmp_path, *lines))
@@ -381,7 +386,7 @@ def test_no_permission_is_a_skip(unprivileged: Sequence[str], tmp_path: Path) ->
 
 @needs_mounts
 def test_without_a_log_the_rest_is_told(tmp_path: Path) -> None:
-    no_log = mounting(f"mount --bind /dev/null /dev/kmsg && {places(tree(tmp_path / 'root', driver='Kernel Module'))}")
-    finished = run_nodes(tmp_path, 2, *ONLY, wrap={1: no_log})
+    no_log = f"mount --bind /dev/null /dev/kmsg && {places(tree(tmp_path / 'root', driver='Kernel Module'))}"
+    finished = run_nodes(tmp_path, 2, *ONLY, before={1: no_log})
     assert ELSEWHERE["kernel_apart"].is_told_by(finished.findings()), finished.told()
     assert "rank 1: the kernel log" in str(finished.check("node.kernel")["skipped"]), finished.told()

@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,9 @@ def is_told(name: str, finished: Finished) -> None:
     assert "rank" not in found["where"] and "{" not in found["fix"], finished.told()
 
 
-def shell(script: str) -> Sequence[str]:
-    return ["sh", "-c", f'{script} && exec "$@"', "sh"]
-
-
-def mounting(script: str) -> Sequence[str]:
-    return ["unshare", "--mount", *shell(script)]
+def limited(*options: str) -> str:
+    """What a rank begins with to have these limits: `prlimit` would start it anew."""
+    return " ".join(("prlimit --pid $PPID", *options))
 
 
 def facts_of(folder: Path, rank: int) -> Facts:
@@ -61,19 +58,19 @@ def test_this_machine_is_sound(tmp_path: Path) -> None:
 
 def test_limits_of_a_shell(tmp_path: Path) -> None:
     """The store's node may open too few files, and another one few, by its soft limit; that limits CPU time, too."""
-    wrap = {0: shell("ulimit -n 66"), 1: shell("ulimit -S -n 200 && ulimit -t 3600")}
-    found_each_as(run_nodes(tmp_path, 3, *ONLY, wrap=wrap), "limits_store_files", "limits_files", "limits_cpu_time")
+    before = {0: limited("--nofile=66"), 1: limited("--nofile=200:", "--cpu=3600")}
+    found_each_as(run_nodes(tmp_path, 3, *ONLY, before=before), "limits_store_files", "limits_files", "limits_cpu_time")
 
 
 # Cgroups, as this machine has them
 
 
 @pytest.fixture
-def cgroups() -> Iterator[Callable[..., Sequence[str]]]:
-    """Makes cgroups with one limit, of version 1 or 2: what a rank's command begins with to run in it."""
+def cgroups() -> Iterator[Callable[..., str]]:
+    """Makes cgroups with one limit, of version 1 or 2: what a rank begins with to run in it."""
     made: list[Path] = []
 
-    def make(controller: str, one: tuple[str, str], two: tuple[str, str]) -> Sequence[str]:
+    def make(controller: str, one: tuple[str, str], two: tuple[str, str]) -> str:
         top = Path("/sys/fs/cgroup")
         name, value = one if (top / controller).is_dir() else two
         group = (top / controller if (top / controller).is_dir() else top) / f"preflight-test-{os.getpid()}-{len(made)}"
@@ -83,30 +80,29 @@ def cgroups() -> Iterator[Callable[..., Sequence[str]]]:
             (group / name).write_text(value)
         except OSError as error:
             pytest.skip(f"no cgroup can be made here: {error}")
-        return shell(f"echo $$ >{group}/cgroup.procs")
+        return f"echo $PPID >{group}/cgroup.procs"
 
     yield make
     for group in made:
         group.rmdir()
 
 
-def small_shared_memory() -> Sequence[str]:
-    """As docker's."""
-    return mounting("mount -t tmpfs -o size=64m none /dev/shm")
+SMALL_SHARED_MEMORY = "mount -t tmpfs -o size=64m none /dev/shm"
+"""As docker's."""
 
 
 @needs_mounts
-def test_what_may_be_too_little(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
+def test_what_may_be_too_little(cgroups: Callable[..., str], tmp_path: Path) -> None:
     """A node each. The fifth has less of temporary files than is usual, and enough."""
-    wrap, own = temporary(tmp_path / "small", "size=20m", 4)
-    wrap |= {
+    before, own = temporary(tmp_path / "small", "size=20m", 4)
+    before |= {
         1: cgroups("memory", ("memory.limit_in_bytes", str(2**30)), ("memory.max", str(2**30))),
         2: cgroups("cpu", ("cpu.cfs_quota_us", "50000"), ("cpu.max", "50000 100000")),
-        3: small_shared_memory(),
+        3: SMALL_SHARED_MEMORY,
     }
     wanted = {"memory_mib_a_rank": 2048, "cpus_a_rank": 1, "shm_mib": 1024, "disk_mib": 10}
     settings = [word for name, value in wanted.items() for word in ("--set", f"node.limits.{name}={value}")]
-    finished = run_nodes(tmp_path, 5, *ONLY, *settings, wrap=wrap, own=own)
+    finished = run_nodes(tmp_path, 5, *ONLY, *settings, before=before, own=own)
     found_each_as(finished, "limits_memory", "limits_quota", "limits_shm_small")
 
 
@@ -121,55 +117,48 @@ def test_one_cpu_for_all_ranks(tmp_path: Path) -> None:
 
 # File systems, and a user who is not root
 
-FILL = "head -c 99999999 /dev/zero >{0}/full 2>/dev/null; [ -s {0}/full ]"
+FILL = "head -c 99999999 /dev/zero >{0}/full 2>/dev/null || [ -s {0}/full ]"
 needs_setpriv = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="setpriv makes root another user, with fewer capabilities"
 )
 
 
 def temporary(folder: Path, options: str, node: int, then: str = "true") -> tuple[dict[int, Any], dict[int, Any]]:
-    """What makes a TMPDIR of its own for a node: words before its command, and variables."""
+    """What makes a TMPDIR of its own for a node: lines that it begins with, and variables."""
     folder.mkdir()
     script = f"mount -t tmpfs -o {options} none {folder} && {then}"
-    return {node: mounting(script)}, {node: {"TMPDIR": str(folder)}}
+    return {node: script}, {node: {"TMPDIR": str(folder)}}
 
 
 def full(folder: Path, node: int) -> tuple[dict[int, Any], dict[int, Any]]:
     """/dev/shm, TMPDIR and the current folder of a node."""
-    wrap, own = temporary(folder / "full", "size=1m", node, FILL.format(folder / "full"))
-    work = folder / "work"
-    work.mkdir()
-    for place, size in (("/dev/shm", "64m"), (work, "1m")):
-        wrap[node] = [
-            *mounting(f"mount -t tmpfs -o size={size} none {place} && cd {work} && {FILL.format(place)}"), *wrap[node]
-        ]  # fmt: skip
-    return wrap, own
-
-
-def read_only(folder: Path) -> Sequence[str]:
-    """A current folder, as a container's, or the / of a prolog."""
-    folder.mkdir()
-    return mounting(f"mount -t tmpfs -o ro,size=1m none {folder} && cd {folder}")
+    before, own = temporary(folder / "full", "size=1m", node, FILL.format(folder / "full"))
+    for place, size in (("/dev/shm", "64m"), (folder / "work", "1m")):
+        before[node] += f"\nmount -t tmpfs -o size={size} none {place}\n{FILL.format(place)}"
+    return before, own
 
 
 @needs_mounts
 @needs_setpriv
-def test_what_is_too_little_for_any_job(cgroups: Callable[..., Sequence[str]], tmp_path: Path) -> None:
-    """A node each. Sound are the first, the sixth, whose current folder is read-only, and the seventh with docker's
-    shared memory: it is enough for gloo."""
+def test_what_is_too_little_for_any_job(cgroups: Callable[..., str], tmp_path: Path) -> None:
+    """A node each. Sound are the first, the sixth, whose current folder is read-only as that of a container or a prolog
+    may be, and the seventh with docker's shared memory: it is enough for gloo."""
     made = [
         temporary(tmp_path / "small", "size=20m", 3), temporary(tmp_path / "few", "nr_inodes=50", 4), full(tmp_path, 5)
     ]  # fmt: skip
-    wrap, own = ({node: what for one in made for node, what in one[part].items()} for part in (0, 1))
+    before, own = ({node: what for parts in made for node, what in parts[part].items()} for part in (0, 1))
     # Who may read our files, which lie below folders of root's.
     user = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    wrap |= {
+    places = {5: tmp_path / "work", 6: tmp_path / "read_only"}
+    for place in places.values():
+        place.mkdir()
+    before |= {
         1: cgroups("pids", ("pids.max", "60"), ("pids.max", "60")),
-        2: [*user, "prlimit", "--nproc=60"],
-        6: read_only(tmp_path / "read_only"),
-        7: small_shared_memory(),
+        6: f"mount -t tmpfs -o ro,size=1m none {places[6]}",
+        7: SMALL_SHARED_MEMORY,
     }
-    finished = run_nodes(tmp_path, 8, *ONLY, wrap=wrap, own=own)
+    wrap = {2: [*user, "prlimit", "--nproc=60"]}
+    finished = run_nodes(tmp_path, 8, *ONLY, before=before, wrap=wrap, own=own, places=places)
     names = ("tasks_cgroup", "tasks_user", "disk_nearly_full", "inodes", "shm_full", "folder_full", "disk_full")
     found_each_as(finished, *(f"limits_{name}" for name in names))
     left = facts_of(tmp_path, 2)["tasks_left"]
@@ -181,8 +170,9 @@ def test_what_is_too_little_for_any_job(cgroups: Callable[..., Sequence[str]], t
 def test_little_locked_memory_for_rdma(tmp_path: Path) -> None:
     """gloo does not need it: the same facts are judged as on nccl."""
     no_lock = ["setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"]
-    devices = mounting("mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/mlx5_0 && ulimit -l 64")
-    finished = run_nodes(tmp_path, 2, *ONLY, wrap={1: [*devices, *no_lock]})
+    devices = "mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/mlx5_0"
+    before = {1: f"{devices} && {limited('--memlock=65536')}"}
+    finished = run_nodes(tmp_path, 2, *ONLY, before=before, wrap={1: no_lock})
     assert finished.check("node.limits")["findings"] == [], finished.told()
     facts = {rank: facts_of(tmp_path, rank) for rank in range(2)}
     assert (facts[1]["memlock"], facts[1]["rdma"]) == (65536, 1)
@@ -197,8 +187,9 @@ def test_little_locked_memory_for_rdma(tmp_path: Path) -> None:
 def test_a_bare_container_is_sound(tmp_path: Path) -> None:
     """What docker gives to root: 64 MiB of shared memory, 64 KiB of locked memory, few capabilities."""
     few = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
-    inside = [*mounting("mount -t tmpfs -o size=64m none /dev/shm && ulimit -l 64"), *few]
-    finished = run_nodes(tmp_path, 2, *ONLY, wrap=dict.fromkeys(range(2), inside))
+    small = f"{SMALL_SHARED_MEMORY} && {limited('--memlock=65536')}"
+    both = range(2)
+    finished = run_nodes(tmp_path, 2, *ONLY, before=dict.fromkeys(both, small), wrap=dict.fromkeys(both, few))
     assert facts_of(tmp_path, 1)["memlock"] == 65536
     assert finished.check("node.limits")["findings"] == [], finished.told()
 

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from preflight.checks.node.storage import mounts, one_file, path_calls
 from preflight.checks.node.storage.one_file import Bounds
-from preflight.checks.node.storage.path_probe import PathFacts, Probe, answers
+from preflight.checks.node.storage.path_probe import PathFacts, PathProbe, answers
 from tests import running
 
 NAME = ".preflight-test"
@@ -24,24 +23,18 @@ pytestmark = pytest.mark.process
 
 
 @contextmanager
-def probing(folder: Path) -> Iterator[tuple[Probe, psutil.Process]]:
-    before = set(psutil.Process().children())
-    probe = Probe(str(folder), NAME)
-    (process,) = set(psutil.Process().children()) - before
-    try:
-        yield probe, process
-    finally:
-        probe.end()
-        assert not psutil.pid_exists(process.pid)
+def probing(folder: Path) -> Iterator[PathProbe]:
+    with closing(PathProbe(str(folder), NAME)) as path:
+        yield path
 
 
-def ask(probe: Probe, what: str, *arguments: object, within_s: float = running.DEADLINE_S) -> None:
+def ask(probe: PathProbe, what: str, *arguments: object, within_s: float = running.DEADLINE_S) -> None:
     probe.ask(what, *arguments)
     assert list(answers([probe], within_s)) == [probe]
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    with probing(tmp_path) as (probe, _):
+    with probing(tmp_path) as probe:
         ask(probe, "look", True)
         facts = probe.facts
         assert facts["written"] and facts["opened"] and not facts["read_only"] and facts["failed"] is None
@@ -69,7 +62,7 @@ def write_some(folder: Path, monkeypatch: pytest.MonkeyPatch, good: int, error: 
 
     monkeypatch.setattr(os, "pwrite", sometimes)
     monkeypatch.setattr(os, "unlink", refused)
-    with probing(folder) as (probe, _):
+    with probing(folder) as probe:
         ask(probe, "look", False)
         return probe.facts
 
@@ -94,7 +87,7 @@ def test_what_fails_at_once_or_for_another_reason(
 def test_a_link_leads_to_the_mount_of_its_target(tmp_path: Path) -> None:
     shm, link = Path("/dev/shm"), tmp_path / "link"
     link.symlink_to(shm)
-    with probing(link) as (probe, _):
+    with probing(link) as probe:
         assert probe.facts["mount"] == mounts.of_path(str(tmp_path))
         ask(probe, "look", False)
         assert probe.facts["mount"] == mounts.of_path(str(shm)) != mounts.of_path(str(tmp_path))
@@ -103,10 +96,10 @@ def test_a_link_leads_to_the_mount_of_its_target(tmp_path: Path) -> None:
 
 def test_a_file_that_comes_late(tmp_path: Path) -> None:
     """As one does where a client keeps for a while what is not there."""
-    with probing(tmp_path / "here") as (here, _):
+    with probing(tmp_path / "here") as here:
         (tmp_path / "here").mkdir()
         here.ask("see", {"0": NAME}, running.DEADLINE_S)
-        with probing(tmp_path / "here") as (there, _):
+        with probing(tmp_path / "here") as there:
             ask(there, "look", True)
             assert list(answers([here], running.DEADLINE_S)) == [here]
         assert here.facts["seen"] == {"0": "yes"}
@@ -117,37 +110,58 @@ def test_what_is_not_ours_is_left_alone(made: str, tmp_path: Path) -> None:
     other, mine = tmp_path / "other", tmp_path / NAME
     other.write_text("kept")
     mine.write_text("kept") if made == "file" else mine.symlink_to(other)
-    with probing(tmp_path) as (probe, _):
+    with probing(tmp_path) as probe:
         ask(probe, "look", False)
         assert probe.facts["failed"] == {"call": "create", "error": "EEXIST", "text": "File exists"}
     assert other.read_text() == mine.read_text() == "kept"
 
 
-def test_a_process_that_somebody_kills(tmp_path: Path) -> None:
-    with probing(tmp_path) as (probe, process):
-        process.kill()
+@pytest.mark.parametrize(("deed", "ended"), [(signal.SIGKILL, "ended by SIGKILL"), (signal.SIGSTOP, "was stopped")])
+def test_a_process_that_somebody_disturbs(tmp_path: Path, deed: signal.Signals, ended: str) -> None:
+    with probing(tmp_path) as probe:
         ask(probe, "look", True)
-        assert probe.disturbed == f"the process that looked at {tmp_path} ended by signal 9"
+        os.kill(probe.probe.pid or 0, deed)
+        ask(probe, "remove", within_s=0.2 if deed is signal.SIGSTOP else running.DEADLINE_S)
+        assert probe.disturbed == f"the process that looked at {tmp_path} {ended}"
         assert probe.facts["hang"] is None
 
 
-def test_a_process_that_somebody_stops(tmp_path: Path) -> None:
-    with probing(tmp_path) as (probe, process):
-        process.suspend()
-        ask(probe, "look", True, within_s=0.2)
-        assert probe.disturbed == f"the process that looked at {tmp_path} was stopped"
-        assert probe.facts["hang"] is None
+def slow_for(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For so long, from now on, looking up a name takes longer than what is called slow."""
+    look_up, end = os.stat, time.monotonic() + seconds
+
+    def slow(path: str) -> os.stat_result:
+        if time.monotonic() < end:
+            time.sleep(3 * path_calls.BUSY_STAT_MS / 1000)
+        return look_up(path)
+
+    monkeypatch.setattr(os, "stat", slow)
+
+
+def test_look_ups_that_wait_for_a_cpu_make_no_path_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_for(path_calls.BUSY_S / 2, monkeypatch)
+    with probing(tmp_path) as probe:
+        ask(probe, "look", False)
+        best, worst = probe.facts["stat_ms"]
+        assert best < path_calls.BUSY_STAT_MS < worst
+
+
+def test_a_slow_path_stays_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_for(running.DEADLINE_S, monkeypatch)
+    with probing(tmp_path) as probe:
+        ask(probe, "look", False)
+        assert probe.facts["stat_ms"][0] > path_calls.BUSY_STAT_MS
 
 
 @pytest.mark.parametrize("deed", [signal.SIGKILL, signal.SIGTERM])
 def test_the_file_goes_when_the_worker_is_killed(deed: signal.Signals, tmp_path: Path) -> None:
     code = f"""import sys
 import time
-from preflight.checks.node.storage.path_probe import Probe, answers
-probe = Probe({str(tmp_path)!r}, {NAME!r})
+from preflight.checks.node.storage.path_probe import PathProbe, answers
+probe = PathProbe({str(tmp_path)!r}, {NAME!r})
 probe.ask("look", True)
 list(answers([probe], 60))
-print(probe._pid, flush=True)
+print(probe.probe.pid, flush=True)
 sys.stdin.read()"""
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=running.environment()
@@ -167,7 +181,7 @@ def test_a_node_that_comes_too_late_blames_nothing(tmp_path: Path) -> None:
 
     store = HashStore()
     bounds, now = Bounds.within(running.DEADLINE_S, 15.0), time.monotonic()
-    with probing(tmp_path) as (probe, _):
+    with probing(tmp_path) as probe:
         ask(probe, "look", True)
         one_file.tell(store, 0, 0, probe)
         one_file.look_for_all(store, 1, [0, 1], [probe], bounds, now)

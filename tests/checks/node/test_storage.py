@@ -23,25 +23,22 @@ needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="file sy
 
 
 def run_with(
-    folder: Path, *paths: Path, wrap: Mapping[int, str] | None = None, serving: Sequence[FileSystem] = (),
-    settings: Mapping[str, object] | None = None, prefix: Mapping[int, Sequence[str]] | None = None,
+    folder: Path, *paths: Path, before: Mapping[int, str] | None = None, serving: Sequence[FileSystem] = (),
+    settings: Mapping[str, object] | None = None, wrap: Mapping[int, Sequence[str]] | None = None,
 ) -> Finished:  # fmt: skip
-    """Three nodes, each with mounts of its own, made by a shell's lines. What is served ends with the ranks, so that
-    what hangs in it can end as well."""
+    """Three nodes, each with mounts of its own (`before`: lines of a shell), some with words before their command
+    (`wrap`). What is served ends with the ranks, so that what hangs in it can end as well."""
     report = folder / "report"
     report.mkdir()
     run = running.Run(report)
     named = ",".join(map(str, paths))
-    words = running.preflight(
-        *ONLY, "--set", f"node.storage.paths={named}", "--report", str(report), "--deadline", "60"
-    )
+    words = [*ONLY, "--set", f"node.storage.paths={named}", "--report", str(report), "--deadline", "60"]
     for name, value in (settings or {}).items():
         words += ["--set", f"node.storage.{name}={value}"]
     nodes = as_nodes(3, {})
     for rank, env in enumerate(running.plain_ranks(3)):
-        script = f'set -e\n{(wrap or {}).get(rank, "true")}\nexec "$@"'
-        command = ["unshare", "--mount", "sh", "-c", script, "sh", *(prefix or {}).get(rank, ()), *words]
-        run.start(command, {**env, **nodes[rank]})
+        first, around = (before or {}).get(rank, ""), (wrap or {}).get(rank, ())
+        run.start_rank(rank, words, {**env, **nodes[rank]}, before=first, wrap=around)
     try:
         for process in run.processes:
             process.wait(timeout=running.DEADLINE_S)
@@ -81,7 +78,7 @@ def test_sound_nodes(tmp_path: Path) -> None:
     mine = f"mount --bind {data} {data}\nmount -o remount,ro,bind {data}\nmount -t tmpfs none {scratch}"
     paths = (shared, data, scratch, link)
     must = {"shared": shared, "written": link}
-    finished = run_with(tmp_path, *paths, wrap=dict.fromkeys(range(3), mine), settings=must)
+    finished = run_with(tmp_path, *paths, before=dict.fromkeys(range(3), mine), settings=must)
     check = finished.check("node.storage")
     assert check["status"] == "pass" and finished.left_over == [], finished.told()
     assert len(check["findings"]) == 1, finished.told()
@@ -96,8 +93,8 @@ def test_what_one_node_does_not_have(tmp_path: Path) -> None:
     data, top, sealed, source = folders(tmp_path, "data", "top", "sealed", "source")
     there = f"mount --bind {source} {data}\nmount --bind {source} {top}\nmkdir -p {top}/inside"
     odd = f"mount --bind {sealed} {sealed}\nmount -o remount,ro,bind {sealed}"
-    wrap = {0: there, 1: odd, 2: there}
-    finished = run_with(tmp_path, data, top / "inside", sealed, wrap=wrap)
+    before = {0: there, 1: odd, 2: there}
+    finished = run_with(tmp_path, data, top / "inside", sealed, before=before)
     is_told("storage_not_mounted", finished, data)
     is_told("storage_missing", finished, top / "inside")
     is_told("storage_read_only", finished, sealed)
@@ -114,7 +111,7 @@ mount -t tmpfs -o size=20m none {nearly}
 mount -t tmpfs -o size=2g,nr_inodes=3 none {none}
 touch {none}/one {none}/two
 mount -t tmpfs -o size=2g,nr_inodes=50 none {few}"""
-    finished = run_with(tmp_path, full, nearly, none, few, wrap={0: big, 1: odd, 2: big})
+    finished = run_with(tmp_path, full, nearly, none, few, before={0: big, 1: odd, 2: big})
     is_told("storage_full", finished, full)
     is_told("storage_nearly_full", finished, nearly)
     is_told("storage_no_inodes", finished, none)
@@ -158,7 +155,7 @@ def test_errors_and_a_slow_disk(tmp_path: Path) -> None:
         stale=({Call.OPENDIR: 116}, {}),
         slow=({}, {Call.FSYNC: 0.3}),
     ) as systems:
-        finished = run_with(tmp_path, *paths, wrap=on_nodes(tmp_path, systems), prefix={1: may_read})
+        finished = run_with(tmp_path, *paths, before=on_nodes(tmp_path, systems), wrap={1: may_read})
         assert systems["sound"].names == []
     is_told("storage_quota", finished, quota)
     is_told("storage_io_error", finished, broken)
@@ -175,7 +172,7 @@ def test_dead_mounts(tmp_path: Path) -> None:
     at_unlink = {Call.FSYNC: SILENT, Call.UNLINK: SILENT}
     with served(tmp_path, stat=({Call.LOOKUP: SILENT}, {}), fsync=(at_unlink, {})) as systems:
         finished = run_with(
-            tmp_path, stat, fsync, other, wrap=on_nodes(tmp_path, systems), serving=list(systems.values()),
+            tmp_path, stat, fsync, other, before=on_nodes(tmp_path, systems), serving=list(systems.values()),
             settings={"patience_s": 1},
         )  # fmt: skip
     is_told("storage_dead_stat", finished, stat)
@@ -197,8 +194,8 @@ def test_data_that_one_node_does_not_have(tmp_path: Path) -> None:
     with served(tmp_path) as systems:
         there = {path: f"mount --bind {systems['sound'].folder} {path}\n{sealed(path)}" for path in (data, few)}
         most = f"{there[data]}\nmount -t tmpfs -o size=2g none {top}\nmkdir {few}\n{sealed(top)}"
-        wrap = {0: most, 1: f"mount --bind {data} {data}\n{sealed(data)}\n{there[few]}", 2: most}
-        finished = run_with(tmp_path, data, few, wrap=wrap)
+        before = {0: most, 1: f"mount --bind {data} {data}\n{sealed(data)}\n{there[few]}", 2: most}
+        finished = run_with(tmp_path, data, few, before=before)
     is_told("storage_data_not_mounted", finished, data)
     found = [one for one in finished.findings() if one["where"]["file"] == str(few)]
     assert ELSEWHERE["storage_data_on_one_node"].is_told_by(found), finished.told()

@@ -10,7 +10,7 @@ from preflight import testing
 from preflight.check import Context, NotApplicable, Run
 from preflight.checks.node import storage
 from preflight.checks.node.storage import Facts, mounts, one_file, path_list, sameness
-from preflight.checks.node.storage.path_probe import PathFacts, Probe
+from preflight.checks.node.storage.path_probe import PathFacts, PathProbe
 from preflight.engine.process_group import GROUP_TIMEOUT
 from preflight.errors import UsageError
 from preflight.planning import registry
@@ -284,10 +284,10 @@ def test_a_hang_that_was_cut_short_is_no_finding() -> None:
     [(4.9, 15.0, "/data gave no answer to open within 4.9 s"), (5.0, 15.0, ""), (1.0, 1.0, ""), (0.9, 1.0, "/data")],
 )
 def test_a_hang_that_was_cut_short_is_a_skip(seconds: float, patience_s: float, why: str) -> None:
-    probe = cast("Probe", SimpleNamespace(path=PATH, disturbed="", facts=hanging("open", seconds)))
-    assert storage._unsure([cast("Probe", SimpleNamespace(disturbed="", facts=path())), probe], patience_s).startswith(
-        why
-    )
+    probe = cast("PathProbe", SimpleNamespace(path=PATH, disturbed="", facts=hanging("open", seconds)))
+    assert storage._unsure(
+        [cast("PathProbe", SimpleNamespace(disturbed="", facts=path())), probe], patience_s
+    ).startswith(why)
     assert bool(why) == bool(storage._unsure([probe], patience_s))
 
 
@@ -366,6 +366,6 @@ def test_lines_of_mountinfo() -> None:
 
 
 def test_the_mount_of_a_path_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "text", lambda _: LINES)
+    monkeypatch.setattr(mounts, "read", lambda _: LINES)
     found = {name: one["type"] for name in ("/data/x", "/database", "/my data", "/") if (one := mounts.of_path(name))}
     assert found == {"/data/x": "tmpfs", "/database": "ext4", "/my data": "fuse.sshfs", "/": "ext4"}

@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -29,13 +28,9 @@ def measured(
     world: int, *models: str, strategies: str = "ddp/plain,fsdp2/plain", deadline_s: float = 60
 ) -> dict[str, list[dict[str, Any]]]:
     """By the model: for each rank {"facts": ..., "skipped": ..., "raised": ...}."""
-    command = [sys.executable, "-m", "tests.checks.train.on_ranks", str(world), str(deadline_s), strategies, *models]
-    done = subprocess.run(
-        command, env={**running.environment(), "PYTHONPATH": str(running.ROOT)}, cwd=running.ROOT,
-        capture_output=True, text=True, timeout=DEADLINE_S + 60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    words = (str(world), str(deadline_s), strategies, *models)
+    output = running.output_of("tests.checks.train.on_ranks", *words, limit_s=DEADLINE_S + 60)
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {model: [one[model] for one in lines if model in one] for model in models}
 
 
@@ -78,7 +73,7 @@ def _rank(rank: int, world: int, port: int, deadline_s: float, strategies: str, 
         store.set(f"told/{number}/{rank}", json.dumps({name: told}))
         if rank == 0:
             for other in range(world):
-                print(store.get(f"told/{number}/{other}").decode(), flush=True)
+                os.write(1, b"\n" + store.get(f"told/{number}/{other}") + b"\n")  # at once: others write there, too
     store.set(f"end/{rank}", "")
     if rank == 0:  # it holds the store
         store.wait([f"end/{other}" for other in range(world)])

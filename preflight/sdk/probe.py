@@ -1,0 +1,280 @@
+"""A process for calls that may hang or crash: those of a driver, on a file system, into a library written in C.
+
+The asker sends a question as a line of JSON, the process answers with lines of JSON, and the name of what it does
+stands in memory that both share: so a call that hangs has a name, and what was known before it is kept.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import mmap
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from preflight.sdk.files import state_of
+
+KILL_S, SLEEP_S = 1.0, 0.2
+"""For a process to end, and after which one in uninterruptible sleep (state D) is left behind: no signal ends it."""
+_NAME_BYTES, _READ_BYTES = 256, 1 << 16
+_PR_SET_PDEATHSIG = 1
+_UNKNOWN = 256
+"""For the exit status of a process where SIGCHLD is ignored, as some launchers leave it: the kernel keeps none."""
+_page: mmap.mmap | None = None
+"""In the process: where it writes what it does."""
+
+
+class NoReplyKind(StrEnum):
+    """Why there is no answer."""
+
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    RAISED = "raised"
+    """Also where no process could be started."""
+    DISTURBED = "disturbed"
+    """Somebody else has stopped or killed the process (SIGKILL, SIGTERM), which says nothing of what was asked."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a function returned, after its trip through JSON."""
+
+    value: Any
+    parts: tuple[Any, ...] = ()
+    """What a generator function has yielded; its value is None."""
+
+
+@dataclass(frozen=True)
+class NoReply:
+    """Why there is no answer, and what was known until then."""
+
+    kind: NoReplyKind
+    call: str
+    """What it did: the function's name, or the last words of `Probe.doing`."""
+    text: str
+    """ "no answer within 5.0 s", "ended by SIGSEGV", "was stopped", "ValueError: no index"."""
+    seconds: float = 0.0
+    """Since the question."""
+    parts: tuple[Any, ...] = ()
+    stuck: bool = False
+    """The process could not be killed, and was left behind: uninterruptible sleep, state D of ps(1)."""
+
+
+class Probe:
+    """Runs functions in a process of its own.
+
+    `functions`: a module, an object with methods, or a mapping by name. The process is forked by the first question,
+    and by the next one after it was lost, with what this process has in memory then. What the functions change stays
+    there. Arguments and results are JSON; what they print is lost. `at_end` is called in the process when it is no
+    longer needed, also where the asker was killed; without it the process is then killed, too.
+    """
+
+    def __init__(self, functions: object, *, at_end: Callable[[], None] | None = None) -> None:
+        self._functions, self._at_end = functions, at_end
+        self.pid: int | None = None
+        """Of the process, where there is one."""
+        self.is_busy = False
+        """Whether a question is unanswered."""
+
+    def __enter__(self) -> "Probe":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @staticmethod
+    def doing(what: str) -> None:
+        """For the functions, before a step that may hang: names it (256 bytes count). Elsewhere it does nothing."""
+        if _page is not None:
+            _write(_page, what)
+
+    def ask(self, name: str, *arguments: Any, deadline_s: float) -> Reply | NoReply:
+        """What the function answers. Raises OSError where no descriptor is left."""
+        self.begin(name, *arguments)
+        ((_, reply),) = replies([self], deadline_s)
+        return reply
+
+    def begin(self, name: str, *arguments: Any) -> None:
+        """Asks without waiting: `replies` gives the answer. A probe answers one question at a time."""
+        assert not self.is_busy, "it has not answered yet"
+        if self.pid is None:
+            self._start()
+        self.is_busy, self._asked = True, time.monotonic()
+        self._messages: list[dict[str, Any]] = []
+        _write(self._shared, name)
+        self._socket.settimeout(KILL_S)
+        with contextlib.suppress(OSError):  # it has ended, or reads nothing: no answer will tell
+            self._socket.sendall(_line([name, arguments]))
+        self._socket.setblocking(False)
+
+    def end(self) -> None:
+        """Ends the process: by itself where it waits for a question, else it is killed."""
+        if self.pid is not None:
+            self._end(0.0 if self.is_busy else KILL_S)
+
+    def _start(self) -> None:
+        global _page
+        self._shared, self._rest = mmap.mmap(-1, _NAME_BYTES), b""
+        self._socket, theirs = socket.socketpair()
+        asker = os.getpid()
+        with theirs:
+            try:
+                self.pid = os.fork()
+            except OSError as error:
+                theirs.sendall(_line({"raised": _told(error)}))
+            if self.pid == 0:
+                _page = self._shared
+                _live(theirs, asker, self._functions, self._at_end)
+
+    def _take(self) -> Reply | NoReply | None:
+        """What has come; None where that is not all."""
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            return self._crashed()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._messages += map(json.loads, lines)
+        last = self._messages[-1] if lines else {}
+        if "raised" in last:
+            return self._failure(NoReplyKind.RAISED, last["raised"])
+        self.is_busy = "value" not in last
+        return None if self.is_busy else Reply(last["value"], self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(message["part"] for message in self._messages if "part" in message)
+
+    def _crashed(self) -> NoReply:
+        status = self._end(KILL_S)
+        by_others = status in (None, _UNKNOWN, -signal.SIGKILL, -signal.SIGTERM)
+        return self._failure(NoReplyKind.DISTURBED if by_others else NoReplyKind.CRASHED, _ended(status))
+
+    def _timed_out(self) -> NoReply:
+        pid, seconds = self.pid or 0, time.monotonic() - self._asked
+        is_stopped = state_of(pid) in ("T", "t")
+        self._end(0.0)
+        if is_stopped:
+            return self._failure(NoReplyKind.DISTURBED, "was stopped")
+        return self._failure(NoReplyKind.TIMED_OUT, f"no answer within {seconds:.1f} s", stuck=state_of(pid) == "D")
+
+    def _failure(self, kind: NoReplyKind, text: str, *, stuck: bool = False) -> NoReply:
+        self.is_busy = False
+        call = self._shared[:].rstrip(b"\0").decode(errors="replace")
+        return NoReply(kind, call, text, time.monotonic() - self._asked, self._parts(), stuck)
+
+    def _end(self, grace_s: float) -> int | None:
+        """Its exit status (negative: a signal), by itself within so long or killed; None where it did not end."""
+        pid, self.pid, self.is_busy = self.pid or 0, None, False
+        self._socket.close()
+        status = _status(pid, grace_s)
+        if status is None:
+            os.kill(pid, signal.SIGKILL)
+            status = _status(pid, KILL_S)
+        return status
+
+
+def replies(probes: Iterable[Probe], deadline_s: float) -> Iterator[tuple[Probe, Reply | NoReply]]:
+    """Each busy probe when it has answered, has crashed, or has given no answer for so long."""
+    end = time.monotonic() + deadline_s
+    with selectors.DefaultSelector() as selector:
+        for probe in probes:
+            if probe.is_busy:
+                selector.register(probe._socket.fileno(), selectors.EVENT_READ, probe)
+        while waiting := {key.fd: key.data for key in selector.get_map().values()}:
+            ready = [key.fd for key, _ in selector.select(max(0.0, end - time.monotonic()))]
+            for fileno in ready or waiting:
+                probe = waiting[fileno]
+                if reply := probe._take() if ready else probe._timed_out():
+                    selector.unregister(fileno)
+                    yield probe, reply
+
+
+def _line(message: object) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _write(page: mmap.mmap, what: str) -> None:
+    page[:] = what.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _ended(status: int | None) -> str:
+    if status is None or status == _UNKNOWN:
+        return "ended, nobody knows how"
+    return f"ended with exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
+
+
+def _status(pid: int, within_s: float) -> int | None:
+    end = time.monotonic() + within_s
+    while True:
+        try:
+            gone, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return _UNKNOWN
+        if gone:
+            return os.waitstatus_to_exitcode(status)
+        left_s = end - time.monotonic()
+        if left_s < 0 or (within_s - left_s > SLEEP_S and state_of(pid) == "D"):
+            return None
+        time.sleep(0.002)
+
+
+# In the process
+
+
+def _live(connection: socket.socket, asker: int, functions: object, at_end: Callable[[], None] | None) -> None:
+    """In a session of its own. It keeps no other descriptor of the asker's, since it may never end: what they are the
+    end of would seem to be in use. Their numbers stay taken, for objects of the asker's that close them."""
+    try:
+        os.setsid()
+        if at_end is None:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != asker:  # it was killed before
+                return
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        faulthandler.disable()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number not in (connection.fileno(), null):
+                with contextlib.suppress(OSError):  # that of the listing itself has been closed
+                    os.dup2(null, number)
+        _serve(connection, functions)
+        if at_end is not None:
+            at_end()
+    finally:
+        os._exit(0)
+
+
+def _serve(connection: socket.socket, functions: object) -> None:
+    """Until the asker is done, or gone."""
+    with contextlib.suppress(OSError):
+        for question in connection.makefile("rb"):
+            name, arguments = json.loads(question)
+            for answer in _answers(functions, name, arguments):
+                connection.sendall(answer)
+
+
+def _answers(functions: object, name: str, arguments: list[Any]) -> Iterator[bytes]:
+    try:
+        function = functions[name] if isinstance(functions, Mapping) else getattr(functions, name)
+        value = function(*arguments)
+        if isinstance(value, Iterator):
+            for part in value:
+                yield _line({"part": part})
+            value = None
+        yield _line({"value": value})
+    except Exception as error:
+        yield _line({"raised": _told(error)})
