@@ -161,8 +161,6 @@ def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
         before = who
 
 
-
-
 def _describe_sources(lines: Sequence[Line]) -> str:
     """ "rank 3 on node-a: ", or what is known of it."""
     ranks = {line.rank for line in lines if line.rank is not None}
