@@ -1,5 +1,6 @@
 """MASTER_ADDR on hosts of their own: names, addresses and links are really wrong."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_a_dns_server_that_never_answers_is_told_by_the_host_that_asks_it(two: l
     two[0].etc("hosts", *known(two, mapped=False))
     two[0].has_no_dns("timeout:1", "attempts:1")
     message = found_as("reverse_look_up_hangs", ranks_on(tmp_path, two, *ONLY, served=True))
-    assert "the name of 10.77.0.1 took 1." in message, message
+    assert re.search(r"the name of 10\.77\.0\.1 took 1(\.\d+)? s", message), message
 
 
 def test_a_slow_resolver_is_told(two: list[Host], tmp_path: Path) -> None:
