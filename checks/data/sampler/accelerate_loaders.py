@@ -30,6 +30,11 @@ def by_index(loader: Any) -> bool:
     return sampler_chain.by_index(sampler_chain.linked(loader, "base_dataloader") if kind(loader) else loader)
 
 
+def begins_with_a_collective(loader: Any) -> bool:
+    """Its `__iter__` sends the first rank's random state to all."""
+    return sampler_chain.iterator_of(loader)[0] == "accelerate.data_loader"
+
+
 @contextmanager
 def reads_indices(loader: Any) -> Iterator[Iterator[Any]]:
     """What comes out of an epoch of a shard or a dispatcher: indices, in batches as the loader yields them."""

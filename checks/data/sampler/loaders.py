@@ -175,7 +175,8 @@ class _One:
         second: so much can be compared."""
         read = self.reading["epochs"]
         samples = read[0]["samples"] if read and not read[0]["whole"] else self.budget.samples
-        return Limit(self.began + share * self.budget.seconds, samples, self.agree)
+        begins = accelerate_loaders.begins_with_a_collective(self.loader)
+        return Limit(self.began + share * self.budget.seconds, samples, self.agree, begins)
 
     def _by_index(self, epoch: int) -> Ids:
         what = f"the next index of epoch {epoch} from the sampler of {self.called}"

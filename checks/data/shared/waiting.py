@@ -127,6 +127,12 @@ class Limit:
     agree: Callable[[bool], bool] | None = None
     """Whether any rank has spent its own, where all must end after the same batch: see `wrapped.agreement`."""
 
+    begins: bool = False
+    """Whether an epoch begins with a collective: then each rank begins it, however late it is, or ranks would be out of
+    step in the next collective."""
+
     def spent(self, samples: int) -> bool:
         spent = samples >= self.samples or time.monotonic() > self.until
-        return self.agree(spent) if self.agree else spent
+        if self.agree:
+            return self.agree(spent)
+        return spent and (samples > 0 or not self.begins)

@@ -20,6 +20,7 @@ from torch.utils.data import (
 
 from preflight.checks.data.sampler import indices, loaders
 from preflight.checks.data.shared import waiting
+from preflight.checks.data.shared.waiting import Limit
 from tests.checks.data.made_loaders import MADE, WORLD, Batches, Numbers, Stream, distributed, line_of, sound
 
 # Which way
@@ -303,3 +304,9 @@ def test_torchs_own_sampler_is_read_without_loading() -> None:
     budget = loaders.Budget(20, 10_000, 20, WORLD, 0)
     reading, ids = loaders.read(distributed(), "", None, budget)
     assert (len(ids), reading["loaded"], reading["content"]) == (2, [], {})
+
+
+def test_an_epoch_that_begins_with_a_collective_is_begun_also_late() -> None:
+    late = Limit(0.0, 10_000, begins=True)
+    assert not late.spent(0) and late.spent(1)
+    assert Limit(0.0, 10_000).spent(0)
