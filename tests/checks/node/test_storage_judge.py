@@ -366,6 +366,6 @@ def test_lines_of_mountinfo() -> None:
 
 
 def test_the_mount_of_a_path_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "text", lambda _: LINES)
+    monkeypatch.setattr(mounts, "read", lambda _: LINES)
     found = {name: one["type"] for name in ("/data/x", "/database", "/my data", "/") if (one := mounts.of_path(name))}
     assert found == {"/data/x": "tmpfs", "/database": "ext4", "/my data": "fuse.sshfs", "/": "ext4"}
