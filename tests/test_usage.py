@@ -221,8 +221,8 @@ def test_a_quick_check_alone_is_quick(names: str, tmp_path: Path) -> None:
     (poison / "__init__.py").write_text("raise ImportError('quick must not import torch')")
     env = running.environment()
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
-    command = running.preflight("--level", "quick", "--only", names, "--plugin", str(tmp_path / "mine.py"))
-    finished = running.run_to_end(command, env)
+    chosen = ("--level", "quick", "--only", names, "--plugin", str(tmp_path / "mine.py"), "--deadline", "60")
+    finished = running.run_to_end(running.preflight(*chosen), env)
     assert finished.returncode == 0, finished
     expected = {"env.variables", "node.limits", "gpu.inventory"} if "node" in names else {names}
     assert "1 rank on 1 node" in finished.stdout and expected <= set(finished.stdout.split()), finished
