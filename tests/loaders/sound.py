@@ -260,6 +260,20 @@ def own_files() -> Loader:
     return DataLoader(Shard(20), batch_size=2, shuffle=True)
 
 
+class BroadcastsMore(DistributedSampler[Any]):
+    """Its first rank begins one collective more than the others in each epoch: the world group's no longer fit
+    together, which is the user's affair. The samples are right."""
+
+    def __iter__(self) -> Iterator[Any]:
+        if rank() == 0:
+            self.handle = dist.broadcast(torch.zeros(1), 0, async_op=True)
+        return super().__iter__()
+
+
+def broadcasts_more() -> Loader:
+    return DataLoader(Numbers(), batch_size=2, sampler=BroadcastsMore(Numbers()))
+
+
 # Alone: on one rank
 
 

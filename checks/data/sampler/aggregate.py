@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from preflight.check import Context
 from preflight.checks.data.shared.readings import Together
-from preflight.checks.data.shared.user_function import bounded_group
+from preflight.checks.data.shared.user_function import bounded
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,8 @@ def together(
     if len(ctx.members) > 1:
         asked = _agreed(ctx, asked if _has_group() else [], data_parallel, patience_s, end_s)
         left_s = end_s - time.monotonic() + SPARE * ctx.deadline_s
-        group = bounded_group(ctx, min(CHUNK_S, left_s)) if asked else None
+        # of its own: where the user's code has left out a collective, those of the world's no longer fit together
+        group = bounded(ctx, ctx.part(ctx.members), min(CHUNK_S, left_s)) if asked else None
     ranks = _Ranks(ctx, group)
     listed = min(LISTED, LISTED_IN_ALL // max(1, len(asked)))
     told = [ranks.count(epoch, mine[epoch["name"], epoch["epoch"]], listed) for epoch in _that_fit(asked)]

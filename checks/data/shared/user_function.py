@@ -42,7 +42,7 @@ def called(ctx: Context, code: UserCode, patience_s: float) -> Called:
     collective has raised, and what making the process group raises."""
     name = str(code)
     if name not in _calls:
-        bounded_group(ctx, patience_s + 1.0)
+        bounded(ctx, ctx.process_group(), patience_s + 1.0)
         _set_rank(ctx)
         ctx.doing(f"calling {name}")
         _calls[name] = _called(code, patience_s, len(ctx.job.nodes))
@@ -54,13 +54,12 @@ def called_before(code: UserCode) -> Called | None:
     return _calls.get(str(code))
 
 
-def bounded_group(ctx: Context, seconds: float) -> "torch.distributed.ProcessGroup":
-    """The world group, whose collectives last at most so long on gloo: a barrier of the user's, at which another rank
-    never comes, is one call of C, and is to end soon after our patience does. (With NCCL a time-out would end the
-    worker.) The next check sets its own again."""
+def bounded(ctx: Context, group: "torch.distributed.ProcessGroup", seconds: float) -> "torch.distributed.ProcessGroup":
+    """The group, whose collectives last at most so long on gloo: a barrier of the user's, at which another rank never
+    comes, is one call of C, and is to end soon after our patience does. (With NCCL a time-out would end the worker.)
+    The next check sets its own again."""
     from torch.distributed import distributed_c10d
 
-    group = ctx.process_group()
     if ctx.job.backend == "gloo":
         distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
     return group

@@ -107,6 +107,7 @@ def _context(check: str, rank: int, world: int, make_store: Any, options: dict[O
         deadline_s=60,
         page=forked.NoPage(),
         make_group=lambda: dist.group.WORLD,
+        make_part=lambda ranks: dist.new_group(list(ranks), use_local_synchronization=True),
         make_store=lambda: make_store(),
         options=options,
         level=Level.STANDARD,

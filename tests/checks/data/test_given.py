@@ -151,7 +151,7 @@ def his_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setattr(user_function, "_calls", {})
-    monkeypatch.setattr(user_function, "bounded_group", lambda *_: None)  # there is no process group
+    monkeypatch.setattr(user_function, "bounded", lambda *_: None)  # there is no process group
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     states = random.getstate(), torch.get_rng_state()

@@ -32,7 +32,7 @@ class Ranks:
         nodes = (Node("node-0", 0, self.members),)
         context = Context(
             "data.sampler", Job("env", max(self.members) + 1, "gloo", nodes), rank, rank, self.members, {}, 60.0,
-            forked.NoPage(), lambda: cast(Any, (self, rank)), self.client,
+            forked.NoPage(), lambda: cast(Any, None), self.client, make_part=lambda _: cast(Any, (self, rank)),
         )  # fmt: skip
         named = {key: whole._replace(order=str(whole.ids.tolist())) for key, whole in mine.items()}
         return aggregate.together(context, named, data_parallel, patience_s, time.monotonic() + 60.0)
@@ -64,7 +64,7 @@ def reduce(sent: torch.Tensor, group: tuple[Ranks, int], group_dst: int) -> None
 def group_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "reduce", reduce)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(aggregate, "bounded_group", lambda ctx, _: ctx.process_group())
+    monkeypatch.setattr(aggregate, "bounded", lambda _, group, __: group)
 
 
 def strided(length: int, world: int, shift: int = 0) -> list[torch.Tensor]:
