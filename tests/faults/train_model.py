@@ -14,7 +14,7 @@ def _given(name: str, story: str, *finds: str, **more: Any) -> Fault:
 
 ALL: tuple[Fault, ...] = (
     _given("raises_on_one", "A user's function raises on one rank.", "fail train.model.user_error",
-           says="mistaken.py:26 in raises(): ValueError: hidden size 65"),
+           says="mistaken.py:27 in raises(): ValueError: hidden size 65"),
     _given("summed", "A user's loss is a sum over the rows.", "fail train.model.sum_for_mean", world=2, culprit={},
            says="2 x the mean of its halves"),
     _given("raises_late_on_one", "A user's loss raises on one rank, when all train together.",
