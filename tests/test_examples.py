@@ -207,7 +207,7 @@ sys.exit(max([task.wait() for task in tasks]))
 """
 
 
-@pytest.mark.parametrize("sick", [False, True])
+@pytest.mark.parametrize("sick", [pytest.param(False, marks=pytest.mark.more), True])
 def test_the_batch_script_trains_only_on_sound_nodes(sick: bool, bin_folder: Path, tmp_path: Path) -> None:
     """With a stand-in for srun: two tasks with Slurm's variables."""
     (tmp_path / "srun.py").write_text(SRUN)

@@ -45,6 +45,7 @@ def test_two_hosts_are_sound(two: list[Host], tmp_path: Path) -> None:
     assert [node["ranks"] for node in nodes] == ["0-1", "2-3"]
 
 
+@pytest.mark.more
 def test_a_slow_link_is_waited_for(two: list[Host], tmp_path: Path) -> None:
     two[1].slow_down("200mbit")
     finished = ranks_on(tmp_path, two, "--only", "comm.all_reduce", deadline_s=120)

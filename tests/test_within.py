@@ -63,7 +63,7 @@ preflight.run(only=["plugin"], plugins=["alone"], settings={"plugin.alone.deed":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.more)])
 def test_a_training_process_that_is_ended_takes_it_along(number: signal.Signals, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HANGS], env=running.environment(TEST_CHECK_DEADLINE_S="60"), cwd=tmp_path,
@@ -103,7 +103,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.more)])
 def test_spawned_ranks_are_known_by_their_process_group_or_refused(when: str, tmp_path: Path) -> None:
     """A run of each rank for itself would pass, and have tested nothing between them."""
     script = tmp_path / "spawned.py"

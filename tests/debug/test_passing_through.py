@@ -189,6 +189,7 @@ def test_a_silent_job_is_ended_as_timeout_does(tmp_path: Path) -> None:
     assert b"[explain.slow_rank_timeout]" in done.stderr
 
 
+@pytest.mark.more
 def test_a_job_that_starts_is_no_hung_one(tmp_path: Path) -> None:
     """It imports, unpacks or compiles, and has no rank yet."""
     starts = "import time; end = time.monotonic() + 9\nwhile time.monotonic() < end: pass"
@@ -209,6 +210,7 @@ def test_a_job_that_starts_on_a_loaded_host_is_no_hung_one(tmp_path: Path) -> No
     assert done.stderr.decode().count("still starting; going on") == 1
 
 
+@pytest.mark.more
 def test_a_job_whose_ranks_come_is_no_hung_one(tmp_path: Path) -> None:
     """Its launcher waits; a rank comes soon after it is first looked at, and ends its wait for a slow one."""
     rank = f"exec env RANK=0 WORLD_SIZE=1 {sys.executable} -c 'import time; time.sleep(2)'"

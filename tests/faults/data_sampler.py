@@ -35,7 +35,7 @@ ALL: tuple[Fault, ...] = (
     _given("worker_killed", "A DataLoader's worker is killed on one rank, as when memory is out.",
            "fail data.sampler.user_error", says="ended by SIGKILL"),
     _given("stuck_function", "The user's function does not return on one rank.", "fail data.sampler.stuck",
-           says="in stuck_function()", settings=PATIENCE),
+           says="in stuck_function()", settings=PATIENCE, more=True),
     _given("stuck_natively", "A rank's loader is stuck in C, where no signal is heard.",
            "error data.sampler.timed_out", says="at broken.py line", exit_code=3, deadline_s=45),
     _given("stuck_while_counting", "A rank is stuck while all count their samples together.",

@@ -160,7 +160,7 @@ CONTROL = (
     Fault("store_frozen_at_the_end", "The store freezes just before the verdict.",
           "judge() does it: `deeds.freeze_store`", ("error preflight.run.store_lost",), culprit={}, launcher="agent",
           plugins=("alone",), world=2, after=None, exit_code=3, settings={"plugin.alone.judge": "freeze_store"},
-          deadline_s=30),
+          deadline_s=30, more=True),
 )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ def test_each_fault_is_found_and_named(rows: tuple[Fault, ...], tmp_path: Path) 
     assert finished.report["exit_code"] == 1 and finished.left_over == [], told
 
 
+@pytest.mark.more
 def test_nothing_is_said_of_sound_ranks(tmp_path: Path) -> None:
     """One, two and five ranks are in tests/test_sound.py. One call that waits for a core is no slow network."""
     facts = ("--json", str(tmp_path / "report.json"), "--facts")

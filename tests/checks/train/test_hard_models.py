@@ -29,6 +29,7 @@ def test_a_model_that_is_right_is_not_blamed(name: str, measured: dict[str, list
     assert all("under DDP" not in one["message"] and "alone" in one["message"] for one in unsteady)
 
 
+@pytest.mark.more
 def test_a_slow_model_is_trained_for_as_many_steps_as_there_is_time_for() -> None:
     name = "tests.models.hard:slow"  # by the estimate 8 steps take 32 s, and 2 of them 8: room for a loaded machine
     ranks = on_ranks.measured(2, name, deadline_s=28)[name]
