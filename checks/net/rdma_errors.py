@@ -12,7 +12,7 @@ from typing import TypedDict
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity, ranges, words
 from preflight.checks.net.shared import hca, hca_counters
 from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTrouble, Use, findings, weighed
-from preflight.sdk import tcp
+from preflight.sdk import files, tcp
 
 RDMA = "net.rdma"
 PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, reads=(RDMA,), last=True)
@@ -66,8 +66,7 @@ def measure(ctx: Context, root: str = "") -> Facts:
 
 def _age(pid: int) -> float:
     """Seconds since a process began; the worker's parent is the rank's supervisor."""
-    with open(f"/proc/{pid}/stat") as file:
-        began = int(file.read().rpartition(")")[2].split()[19])
+    began = int(files.stat_of(pid)[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from preflight.explain.artifacts.processes import read_record
 from preflight.results import report
+from preflight.sdk.files import stat_of
 
 SELDOM_S = 5.0
 """Between two listings of the records, besides the kernel's events: a folder on shared storage may hold a thousand."""
@@ -124,8 +125,7 @@ def _add(path: str, more: dict[str, Any]) -> None:
 def _status(pid: int) -> int | None:
     """Its exit code, or minus its signal; None once its parent has asked for it (proc(5), field 52)."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
+        fields = stat_of(pid)
         return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] in ("Z", "X") else None
-    except (OSError, IndexError, ValueError):
+    except (IndexError, ValueError):
         return None

@@ -16,10 +16,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from preflight.core import rank_ranges
 
+T = TypeVar("T")
 LOOKS = (0.65, 0.78)
 """Of a check's deadline: before torch gives a collective up (process_group.GROUP_TIMEOUT, on NCCL the end of the
 process), and shortly before the stacks are written (STACK_DUMP)."""
@@ -235,7 +236,9 @@ def recorded(members: tuple[int, ...], *, raised_in: str = "") -> list[Group]:
             "lately": bool(entries) and _age_s(entries[-1]) < STUCK_S,
             "sending": raised_in == "send" or any(entry["is_p2p"] and not _is_over(entry) for entry in entries),
         }
-        groups.append({**about, "entered": _entered(group, calls), "calls": _of_interest(calls)})
+        groups.append(
+            {**about, "entered": _entered(group, calls), "calls": of_interest(calls, lambda call: bool(call["over"]))}
+        )
     return groups
 
 
@@ -297,9 +300,9 @@ def _age_s(entry: Mapping[str, Any]) -> float:
     return time.time() - float(entry.get("time_created_ns", 0)) / 1e9
 
 
-def _of_interest(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def of_interest(calls: list[T], is_over: Callable[[T], bool]) -> list[T]:
     """The last ones; on NCCL a host runs ahead of its GPU: then those about the first that is not over."""
-    waiting = next((place for place, call in enumerate(calls) if not call["over"]), len(calls))
+    waiting = next((place for place, call in enumerate(calls) if not is_over(call)), len(calls))
     start = max(0, min(waiting - CALLS // 2, len(calls) - CALLS))
     return calls[start : start + CALLS]
 

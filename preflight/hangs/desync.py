@@ -79,7 +79,7 @@ class Desync:
 
     def describe_numbered(self, call: Call) -> str:
         """ "all_reduce of 4 float32 #3"."""
-        return _numbered(call, self.group)
+        return describe_numbered(call, self.group)
 
     def describe_odd(self, rank: int, outcome: Outcome) -> str:
         """The sentence about an odd rank."""
@@ -161,7 +161,7 @@ def is_at_work(outcome: Outcome) -> bool:
 def waits_inside(outcome: Outcome) -> str:
     """ "all_reduce of 4 float32 #3": the first that is not over; "" if there is none."""
     other = "a send or a receive" if _is_sending(outcome) else ""
-    return next((_numbered(call, group) for group, call in _waiting_in(outcome)), other)
+    return next((describe_numbered(call, group) for group, call in _waiting_in(outcome)), other)
 
 
 def _is_sending(outcome: Outcome) -> bool:
@@ -169,7 +169,8 @@ def _is_sending(outcome: Outcome) -> bool:
     return any(group.get("sending") for group in outcome.recorded or ())
 
 
-def _numbered(call: Call, group: str) -> str:
+def describe_numbered(call: Call, group: str) -> str:
+    """ "all_reduce of 4 float32 #3 of the group of ranks 0-1". `group`: its ranks, "" for the world's."""
     of = f" of the group of {rank_ranges.ranks(rank_ranges.from_text(group))}" if group else ""
     return f"{describe_call(call)} #{call['seq']}{of}"
 
@@ -313,5 +314,5 @@ def _without_the_busy(found: Desync, outcomes: Mapping[int, Outcome]) -> Desync:
     together = {(group, call["seq"], _key(call)) for group, call in busy.values()}
     group, call = next(iter(busy.values()))
     is_held = len(together) == 1 and (busy is stuck or set(busy) == set(rank_ranges.from_text(group)))
-    held = f"{rank_ranges.ranks(busy)} did not leave {_numbered(call, group)}" if is_held else ""
+    held = f"{rank_ranges.ranks(busy)} did not leave {describe_numbered(call, group)}" if is_held else ""
     return replace(found, odd=found.odd - set(busy), held=held)

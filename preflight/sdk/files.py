@@ -21,6 +21,11 @@ def entries(path: str) -> list[str]:
         return []
 
 
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat (proc(5)) from the third on, the state; [] where there is no such process."""
+    return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
 def state_of(pid: int) -> str:
     """The state letter of a process (proc(5)): R, S, D, T, Z ...; "" where there is no such process."""
-    return "".join(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1])
+    return "".join(stat_of(pid)[:1])

@@ -403,7 +403,7 @@ def entry(number: int, *, over: bool = True) -> dict[str, Any]:
 )
 def test_the_calls_about_the_first_that_is_not_over_are_kept(waiting: int | None, kept: range) -> None:
     calls = [entry(number, over=waiting is None or number < waiting) for number in range(100)]
-    assert [call["seq"] for call in collective_recorder._of_interest(calls)] == list(kept)
+    assert [call["seq"] for call in collective_recorder.of_interest(calls, lambda call: call["over"])] == list(kept)
 
 
 @pytest.mark.parametrize("name", collective_recorder.BUFFER_VARIABLES)

@@ -9,7 +9,14 @@ from preflight.core import rank_ranges
 from preflight.core.outcome import Outcome
 from preflight.explain.artifacts.flight_recorder import Call
 from preflight.explain.candidates import Candidate, from_artifact
-from preflight.hangs.desync import Desync, describe_by_rank, describe_call, find_desyncs, waits_inside
+from preflight.hangs.desync import (
+    Desync,
+    describe_by_rank,
+    describe_call,
+    describe_numbered,
+    find_desyncs,
+    waits_inside,
+)
 
 TOLD = 8
 """At most this many different actions of odd ranks get a candidate each."""
@@ -152,12 +159,6 @@ def _first_waits(job: JobDumps) -> Iterator[tuple[str, dict[int, Call]]]:
     yield from ((group, calls) for (_, group), calls in waits.items())
 
 
-def _describe_waits(calls: Mapping[int, Call], group: str) -> str:
-    call = next(iter(calls.values()))
-    of = f" of the group of {rank_ranges.ranks(rank_ranges.from_text(group))}" if group else ""
-    return f"{describe_call(call)} #{call['seq']}{of}"
-
-
 def _missing_dumps(job: JobDumps) -> Iterator[Candidate]:
     for group, calls in _first_waits(job):
         missing = sorted(job.missing & job.ranks_of(group))
@@ -167,7 +168,7 @@ def _missing_dumps(job: JobDumps) -> Iterator[Candidate]:
         why = "ended, or hung before a dump was written" if few else "their dumps may be on other nodes"
         text = (
             f"{rank_ranges.ranks(missing)} of {job.world:,} left no dump here, and {rank_ranges.ranks(calls)} "
-            f"{'waits' if len(calls) == 1 else 'wait'} inside {_describe_waits(calls, group)}: "
+            f"{'waits' if len(calls) == 1 else 'wait'} inside {describe_numbered(next(iter(calls.values())), group)}: "
             f"{rank_ranges.ranks(missing)} {why}"
         )
         file = job.files[min(calls)]
@@ -181,7 +182,7 @@ def _all_in_step(job: JobDumps) -> Iterator[Candidate]:
         numbers = {call["seq"] for call in calls.values()}
         if set(calls) != job.ranks_of(group) or len(numbers) > 1:
             continue
-        file, named = job.files[min(calls)], _describe_waits(calls, group)
+        file, named = job.files[min(calls)], describe_numbered(next(iter(calls.values())), group)
         begun, held = ([r for r, call in calls.items() if call["began"] is there] for there in (True, False))
         text = f"all {len(calls):,} ranks wait inside {named}, in step, and none has left it"
         if held and len(held) < len(begun):

@@ -17,7 +17,7 @@ from preflight.core.own_code import is_own
 from preflight.explain.artifacts import plain_pickle
 from preflight.explain.artifacts.plain_pickle import RefusedFile
 from preflight.failure_book.line import RANKS
-from preflight.hangs.collective_recorder import CALLS, DTYPES, STUCK_S
+from preflight.hangs.collective_recorder import CALLS, DTYPES, STUCK_S, of_interest
 
 ENTRIES, GROUPS = 100_000, 512
 """Of a dump: the last ones are read."""
@@ -157,10 +157,9 @@ def _recorded(entries: Sequence[Entry], waits_since: float, shared: dict[Any, Ca
     numbers = sorted(by_number)
     # before torch 2.5 a batch of sends counts as a collective, and only some ranks make it
     gaps = bool(sends and numbers) and (numbers[-1] - numbers[0] >= len(numbers) or "seq_id" in sends[0])
-    waiting = next((place for place, number in enumerate(numbers) if not _is_over(by_number[number])), len(numbers))
-    start = max(0, min(waiting - CALLS // 2, len(numbers) - CALLS))
     timed = any(entry.get("time_discovered_started_ns") for entry in entries)
-    made = [_call(by_number[number], waits_since, timed) for number in numbers[start : start + CALLS]]
+    chosen = of_interest(numbers, lambda number: _is_over(by_number[number]))
+    made = [_call(by_number[number], waits_since, timed) for number in chosen]
     calls = [shared.setdefault(tuple((key, str(value)) for key, value in call.items()), call) for call in made]
     return Recorded(numbers[-1] if numbers else 0, calls, _pending(sends, waits_since), not gaps)
 
