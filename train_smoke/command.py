@@ -5,13 +5,14 @@ It is `preflight run` with other words, so it ends as that does: never later tha
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 from preflight.cli import main as preflight_command
 from preflight.cli.arguments import Parser
 from preflight.errors import UsageError, near_misses
-from preflight.train_smoke.names import VARIANTS
+from preflight.train_smoke import user_names
+from preflight.train_smoke.names import ON_REQUEST, STRATEGIES
 
 ALL_LEVELS = ("--level", "--all")
 NOT_HERE = ("--only", "--skip")
@@ -32,27 +33,28 @@ def translated(arguments: list[str], variants: Mapping[str, Mapping[str, str]]) 
         if word in given:
             parser.error(f"{word}: --strategy says what is run here; preflight run has {word}")
     level = [] if set(ALL_LEVELS) & set(given) else ["--all"]
-    chosen = _chosen(options.strategy, variants)
     if options.model:
         return ["run", *level, *_with_model(options.model, options.strategy), *more]
-    return ["run", *level, *chosen, *more]
+    return ["run", *level, *_chosen(options.strategy, variants), *more]
 
 
 def main() -> NoReturn:
-    preflight_command.main(sys.argv[1:], lambda arguments: translated(arguments, VARIANTS))
+    preflight_command.main(sys.argv[1:], lambda arguments: translated(arguments, STRATEGIES))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="preflight.train_smoke",
-        description="Do DDP and FSDP train like one process? All other options are those of preflight run.",
+        description="Does each strategy train like one process? All other options are those of preflight run.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--strategy", metavar="NAME", help="strategies or variants, by commas: ddp,fsdp2/offload (else all)"
+        "--strategy", metavar="NAME", help="strategies or variants, by commas: tp,fsdp2/offload (else all)"
     )
     parser.add_argument("--list", action="store_true", help="list the strategies and their variants")
-    parser.add_argument("--model", metavar="MODULE:FUNCTION", help="your own model instead of a small transformer")
+    parser.add_argument(
+        "--model", metavar="MODULE:NAME", help="your own model instead of a small transformer (also with tp, pp)"
+    )
     return parser
 
 
@@ -65,7 +67,7 @@ def _print(variants: Mapping[str, Mapping[str, str]]) -> None:
 def _chosen(names: str | None, variants: Mapping[str, Mapping[str, str]]) -> list[str]:
     """The checks of these strategies, and of each the variants if some are named. Raises UsageError."""
     if names is None:
-        return ["--only", ",".join(f"train.{strategy}" for strategy in variants)]
+        return ["--only", ",".join(f"train.{strategy}" for strategy in variants), *_all_of(variants)]
     chosen: dict[str, list[str]] = {}
     for name in _words(names):
         strategy, slash, variant = name.partition("/")
@@ -76,7 +78,14 @@ def _chosen(names: str | None, variants: Mapping[str, Mapping[str, str]]) -> lis
     for strategy, its in chosen.items():
         if set(its) != set(variants[strategy]):
             settings += ["--set", f"train.{strategy}.variants={','.join(dict.fromkeys(its))}"]
+        else:
+            settings += _all_of([strategy])
     return ["--only", ",".join(f"train.{strategy}" for strategy in chosen), *settings]
+
+
+def _all_of(strategies: Iterable[str]) -> list[str]:
+    """Also those that a check leaves out by itself."""
+    return [word for name in strategies if name in ON_REQUEST for word in ("--set", f"train.{name}.variants=all")]
 
 
 def _words(names: str) -> list[str]:
@@ -91,5 +100,8 @@ def _meant(name: str, variants: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _with_model(model: str, strategies: str | None) -> list[str]:
+    """Raises UsageError."""
+    if strategies is not None:
+        _chosen(strategies, user_names.VARIANTS)
     some = ["--set", f"train.model.strategies={','.join(_words(strategies))}"] if strategies else []
     return ["--only", "train.model", "--model", model, *some]

@@ -71,6 +71,29 @@ class Along(TypedDict):
     """Of the difference (squared) that it explains: 1 where the difference is that multiple and nothing else."""
 
 
+class GradientOff(TypedDict):
+    """One parameter's gradient at the first step, beside the one expected."""
+
+    parameter: str
+    error: Number
+    """Relative: the Frobenius norm of the difference, by that of the expected one."""
+    ratio: Number
+    """Its Frobenius norm, by that of the expected one."""
+
+
+class GradientsOff(TypedDict):
+    worst: list[GradientOff]
+    """Those that are furthest off, at most WORST, in that order. One that is next to nothing beside the model's largest
+    is measured by a share of that one's."""
+    alike: int
+    """How many have the same ratio as the first of these, to 1%."""
+    count: int
+    """Of all."""
+
+
+WORST, SAME = 4, 0.01
+
+
 class Apart(TypedDict):
     """How far two trainings' tensors are apart."""
 
@@ -83,6 +106,8 @@ class Apart(TypedDict):
     like: Number | None
     """Cosine between the first step's gradient, as far as this rank keeps it, and that of its own part alone: 1 where
     it is nothing else. None where either is 0."""
+    gradients: GradientsOff
+    """Of the first step's gradient, parameter by parameter."""
 
 
 class Spread(TypedDict):

@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
+from preflight.train_smoke.collectives import Need
 from preflight.train_smoke.names import PLAIN
 from preflight.train_smoke.task import Recipe
 from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped
@@ -23,7 +24,11 @@ class UnderDdp(Wrapped):
 
     def __init__(self, plain: nn.Module, setting: StrategySetting, **options: Any) -> None:
         given = {"process_group": setting.group, "bucket_cap_mb": BUCKET_MB, **options}
-        super().__init__(DistributedDataParallel(plain, **given), plain)
+        own = {name: value for name, value in given.items() if value is not None}
+        super().__init__(DistributedDataParallel(plain, **own), plain)
+        self.sizes = {"ranks": setting.ranks}
+        if setting.ranks > 1:
+            self.needs = [Need(("all-reduce",), setting.group, "ranks", 1, "one at least, for DDP's buckets")]
 
     def piece(self, *, last: bool) -> AbstractContextManager[object]:
         return nullcontext() if last else self.module.no_sync()

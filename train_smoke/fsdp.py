@@ -16,6 +16,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
+from preflight.train_smoke.collectives import REDUCTION, Need
 from preflight.train_smoke.sharded import Sharded
 from preflight.train_smoke.task import Recipe
 from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped, blocks, is_apart, shapes_of, shards
@@ -30,8 +31,8 @@ class UnderFsdp(Sharded):
 
     module: FullyShardedDataParallel
 
-    def clip(self, norm: float) -> None:
-        self.module.clip_grad_norm_(norm)
+    def clip(self, norm: float) -> torch.Tensor:
+        return self.module.clip_grad_norm_(norm)
 
 
 def _wrapped(
@@ -44,13 +45,13 @@ def _wrapped(
 ) -> Wrapped:
     """`policy` makes one for this model; without it each block is a unit, and the whole model."""
     shapes = shapes_of(plain)
-    groups = _hybrid_groups(setting) if strategy is ShardingStrategy.HYBRID_SHARD else setting.group
-    group = groups[0] if isinstance(groups, tuple) else groups
+    groups = _hybrid_groups(setting) if strategy is ShardingStrategy.HYBRID_SHARD else None
+    group = groups[0] if groups else setting.group
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that one rank has nothing to cut, and that no_shard is deprecated
         module = FullyShardedDataParallel(
             plain,
-            process_group=groups,
+            process_group=groups or setting.group,
             sharding_strategy=strategy,
             auto_wrap_policy=policy(plain) if policy else _blocks(plain),
             device_id=setting.device,
@@ -60,6 +61,14 @@ def _wrapped(
     cut = strategy is not ShardingStrategy.NO_SHARD and group.size() > 1
     wrapped = UnderFsdp(module, plain, setting, shapes, group if cut else None)
     wrapped.units = [unit for unit in FullyShardedDataParallel.fsdp_modules(module) if unit is not module]
+    wrapped.sizes = {"ranks": setting.ranks}
+    each = "one at least, for the units"
+    wrapped.needs = [Need(REDUCTION, group, "shards" if groups else "ranks", 1, each)] if group.size() > 1 else []
+    if groups and groups[1].size() > 1:
+        wrapped.needs = [*wrapped.needs, Need(("all-reduce",), groups[1], "replicas", 1, each)]
+    if groups:
+        wrapped.mesh = (("replicate", groups[1].size()), ("shard", groups[0].size()))
+        wrapped.sizes = {**wrapped.sizes, "shards": groups[0].size(), "replicas": groups[1].size()}
     return wrapped
 
 
@@ -131,6 +140,7 @@ VARIANTS: Mapping[str, Variant] = {
     "backward_post": _variant(backward_prefetch=BackwardPrefetch.BACKWARD_POST),
     "forward_prefetch": _variant(forward_prefetch=True),
     "offload": _variant(unfit=_needs_pinned_memory, cpu_offload=CPUOffload(offload_params=True)),
+    "clip": _variant(Recipe("clip", clip=0.5)),
     "mixed": _variant(
         Recipe("mixed", mixed=True),
         mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),

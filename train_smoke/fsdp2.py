@@ -12,6 +12,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
+from preflight.train_smoke.collectives import Need
 from preflight.train_smoke.names import PLAIN
 from preflight.train_smoke.sharded import Sharded
 from preflight.train_smoke.task import Recipe
@@ -29,6 +30,10 @@ def _sharded(plain: nn.Module, setting: StrategySetting, *, checkpoint: bool = F
         fully_shard(unit, **given)
     wrapped = Sharded(plain, plain, setting, shapes, setting.group)
     wrapped.units = units
+    wrapped.sizes = {"ranks": setting.ranks}
+    if setting.ranks > 1:
+        each = f"one for each of the {len(units) + 1} modules that fully_shard was called on"
+        wrapped.needs = [Need(("reduce-scatter",), setting.group, "ranks", len(units) + 1, each)]
     return wrapped
 
 

@@ -2,14 +2,14 @@
 
 import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from preflight.train_smoke import model
-from preflight.train_smoke.wrapped import Mark
+from preflight.train_smoke.wrapped import Mark, as_real
 
 
 class Signs:
@@ -19,7 +19,7 @@ class Signs:
     def __init__(self, plain: nn.Module) -> None:
         random = torch.Generator().manual_seed(model.SEED)
         self._signs = {
-            name: torch.randint(0, 2, parameter.shape, generator=random, dtype=torch.int8)
+            name: torch.randint(0, 2, as_real(parameter).shape, generator=random, dtype=torch.int8)
             .mul_(2)
             .sub_(1)
             .to(parameter.device)
@@ -28,6 +28,7 @@ class Signs:
 
     def norm_and_print(self, name: str, gradient: Tensor) -> Tensor:
         """(2,), float32 at least."""
+        gradient = as_real(gradient)
         exact = gradient if gradient.dtype == torch.float64 else gradient.float()
         return torch.stack([exact.norm(), (exact * self._signs[name].to(exact.device)).sum()])
 
@@ -41,6 +42,37 @@ def together(each: Iterable[Tensor]) -> tuple[float, float]:
     return float(norms.norm()), float(prints.sum())
 
 
+NamedModule = tuple[str, nn.Module]
+
+
+def _inside(plain: nn.Module, at: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, list[NamedModule]]]:
+    """Each of these modules, with all modules inside it that are in none before it."""
+    left = dict(plain.named_modules())
+    for module in at:
+        ids = {id(inner) for inner in module.modules()}
+        inside = [(name, inner) for name, inner in left.items() if id(inner) in ids]
+        left = {name: inner for name, inner in left.items() if id(inner) not in ids}
+        yield module, inside
+
+
+class Unwatched:
+    """Where ranks wait for each other all through forward and backward, and no rank has a gradient of its own."""
+
+    def __init__(self, signs: Signs, mark: Mark) -> None:
+        self.waiting = contextlib.ExitStack()
+        self.signs, self._mark, self._step = signs, mark, ""
+
+    def begin(self, step: int) -> None:
+        self._step = f"step {step}"
+
+    def forward(self) -> None:
+        """Before a part of the batch."""
+        self.waiting.enter_context(self._mark("forward and backward", self._step))
+
+    def own(self) -> tuple[float, float] | None:
+        return None
+
+
 class GradientWatch:
     """Of one model. It must see the model before a strategy wraps it, and so knows the parameters by their names.
 
@@ -48,7 +80,9 @@ class GradientWatch:
     that the optimizer steps.
     """
 
-    def __init__(self, plain: nn.Module, signs: Signs, mark: Mark) -> None:
+    def __init__(self, plain: nn.Module, signs: Signs, mark: Mark, at: Sequence[nn.Module] | None = None) -> None:
+        """`at`: the modules whose beginnings are seen, outermost last, where what is inside them is compiled; else each
+        by itself."""
         self.waiting = contextlib.ExitStack()
         self.signs, self._mark, self._step = signs, mark, ""
         self._hooks: dict[str, list[tuple[Tensor, Any]]] = {}
@@ -56,8 +90,13 @@ class GradientWatch:
         self._own: dict[str, Tensor] = {}
         self._torn = False
         self.names = [name for name, parameter in plain.named_parameters() if parameter.requires_grad]
-        for prefix, module in plain.named_modules(remove_duplicate=False):
-            module.register_forward_pre_hook(functools.partial(self._begins, f"{prefix}." if prefix else ""))
+        if at is None:
+            for prefix, module in plain.named_modules(remove_duplicate=False):
+                module.register_forward_pre_hook(functools.partial(self._begins, [(prefix, module)]))
+            return
+        for module, inside in _inside(plain, at):
+            begins: Any = torch.compiler.disable(functools.partial(self._begins, inside))  # type: ignore[no-untyped-call]
+            module.register_forward_pre_hook(begins)
 
     def begin(self, step: int) -> None:
         self._own.clear()
@@ -82,15 +121,18 @@ class GradientWatch:
         self.waiting.close()
         self.waiting.enter_context(self._mark("forward", self._step))
 
-    def _begins(self, prefix: str, module: nn.Module, _inputs: Any) -> None:
+    def _begins(self, inside: Iterable[NamedModule], _module: nn.Module, _inputs: Any) -> None:
         self.waiting.close()
-        for own, parameter in module._parameters.items():
-            if parameter is None or not parameter.requires_grad or hasattr(parameter, "to_local"):
-                continue
-            hooked = self._hooks.setdefault(prefix + own, [])
-            if not any(known is parameter for known, _ in hooked):
-                made = functools.partial(self._made, prefix + own, len(hooked))
-                hooked.append((parameter, parameter.register_hook(made)))  # type: ignore[no-untyped-call]
+        for prefix, module in inside:
+            for own, parameter in module._parameters.items():
+                if parameter is not None and parameter.requires_grad and not hasattr(parameter, "to_local"):
+                    self._watch(f"{prefix}.{own}" if prefix else own, parameter)
+
+    def _watch(self, name: str, parameter: Tensor) -> None:
+        hooked = self._hooks.setdefault(name, [])
+        if not any(known is parameter for known, _ in hooked):
+            made = functools.partial(self._made, name, len(hooked))
+            hooked.append((parameter, parameter.register_hook(made)))  # type: ignore[no-untyped-call]
 
     def _made(self, name: str, number: int, gradient: Tensor) -> None:
         if name not in self._missing:

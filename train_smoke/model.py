@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 VOCABULARY, LENGTH, WIDTH, HEADS, BLOCKS = 64, 32, 64, 4, 2
+HEAD = WIDTH // HEADS
+"""Numbers of a head: a tensor-parallel rank has some of the heads, whole."""
 SEED = 1
 
 
@@ -24,7 +26,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
-            project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for project in (self.query, self.key, self.value)
+            project(x).unflatten(-1, (-1, HEAD)).transpose(1, 2) for project in (self.query, self.key, self.value)
         )
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         merged: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
@@ -50,13 +52,15 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Token numbers (rows, length) to logits (rows, length, vocabulary)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tied: bool = False) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.positions = nn.Embedding(LENGTH, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.norm = nn.LayerNorm(WIDTH, bias=False)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
@@ -70,14 +74,15 @@ DRAWN = 2**20
 """Weights are whole numbers up to this, times one factor: exact in float32."""
 
 
-def new(device: torch.device, seed: int = SEED) -> Transformer:
-    """The same weights on every rank: drawn on the CPU from one seed. torch's own random state stays as it was.
+def new(device: torch.device, seed: int = SEED, *, tied: bool = False) -> Transformer:
+    """The same weights on every rank: drawn on the CPU from one seed. torch's own random state stays as it was. `tied`:
+    embedding and output layer are one parameter, as in GPT-2; it has the variance of the output layer's.
 
     torch.nn's own are other ones on another kind of CPU: the vector code of normal_ rounds otherwise with AVX2, with
     AVX512 and without. So whole numbers are drawn, which are the same everywhere, with the variances of torch.nn.
     """
     with torch.random.fork_rng(devices=[]):
-        model = Transformer()
+        model = Transformer(tied=tied)
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in model.modules():

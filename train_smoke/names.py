@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 STEPS = 8
 """Of each training."""
+FEW_STEPS = 2
+"""Where ranks cut the model among them, and all see the same rows: the first gradient shows what is wrong with it, the
+second step what clipping and the optimizer made of it, and a DTensor takes ten times as long as a tensor."""
 PLAIN = "plain"
 """The variant that runs at level standard; the others run at full."""
 
@@ -25,6 +28,7 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         "backward_post": "the next parameters fetched after a gradient is made",
         "forward_prefetch": "the next parameters fetched in forward",
         "offload": "parameters and gradients kept on the CPU",
+        "clip": "the gradient clipped to half of its norm, by the model's clip_grad_norm_",
         "mixed": "bfloat16 parameters, float32 reduction",
         "wrap_size": "wrapped by size",
         "wrap_transformer": "wrapped by the transformer's blocks",
@@ -40,4 +44,49 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         "checkpoint": "activation checkpointing on each block",
         "adamw": "AdamW instead of SGD",
     },
+    "compile": {
+        "ddp": "torch.compile on DistributedDataParallel: a graph for each of its buckets",
+        "fsdp2": "torch.compile on each block under fully_shard",
+    },
+    "expert": {
+        "all_to_all": "experts cut among ranks, tokens sent to them and back; the rest under DDP",
+    },
 }
+
+MODEL_PARALLEL: Mapping[str, Mapping[str, str]] = {
+    "tp": {
+        "matrices": "ColwiseParallel and RowwiseParallel on embeddings, attention, MLP and output layer",
+        "sequence": "SequenceParallel between them, and loss_parallel: logits stay cut along the vocabulary",
+        "tied": "embedding and output layer one parameter, the gradient clipped to half of its norm",
+    },
+    "pp": {
+        "gpipe": "GPipe: all forwards, then all backwards",
+        "1f1b": "1F1B: one forward, one backward",
+        "accumulate": "1F1B, two accumulation steps; losses add up",
+        "clip": "1F1B, the gradient clipped to half of its norm over all stages",
+        "interleaved_1f1b": "Interleaved1F1B: two stages per rank",
+        "looped_bfs": "LoopedBFS; losses add up",
+        "zero_bubble": "InterleavedZeroBubble: the gradients of weights come later",
+        "zbv": "ZBVZeroBubble: stages in the shape of a V",
+        "dualpipe_v": "DualPipeV",
+    },
+    "hybrid": {
+        "hsdp": "fully_shard on a mesh of two dimensions: cut among neighbours, repeated by each group",
+        "fsdp2_tp": "tensor parallel among neighbours, fully_shard across them; clipped to half of the norm",
+        "ddp_tp": "tensor parallel among neighbours, DDP across them",
+    },
+}
+"""Strategies in which ranks cut a model among them: they know the small transformer's layers by name, and so train no
+other model."""
+ON_REQUEST: Mapping[str, tuple[str, ...]] = {"pp": ("looped_bfs", "zero_bubble", "dualpipe_v")}
+"""Variants that run only where they are named: other schedules with the same stages, losses or late gradients run."""
+STRATEGIES: Mapping[str, Mapping[str, str]] = {**VARIANTS, **MODEL_PARALLEL}
+TIMED: tuple[str, ...] = ("ddp/plain", "fsdp2/plain", "fsdp2/keep", "fsdp2/checkpoint")
+"""What train.speed times side by side; the first one's phases are told, and its stragglers."""
+FITTED: tuple[str, ...] = ("ddp/plain", "fsdp2/plain", "fsdp2/checkpoint", "fsdp2/offload")
+"""What train.speed sees the memory of."""
+
+WAIT = "wait"
+PHASES = ("data", "forward", "backward", WAIT, "optimizer")
+"""Of a step, in order. `data` is what the loader takes, `backward` goes on until the rank's last gradient is made, and
+`wait` from there until all gradients are exchanged."""

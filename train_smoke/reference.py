@@ -18,7 +18,7 @@ from preflight.train_smoke.gradient_watch import GradientWatch, Signs
 from preflight.train_smoke.task import Recipe, TrainingTask
 from preflight.train_smoke.train import InBfloat16, KeptTensors, Trained, Training, on_cpu
 from preflight.train_smoke.user_given import is_out_of_memory
-from preflight.train_smoke.wrapped import Wrapped, unmarked
+from preflight.train_smoke.wrapped import Wrapped, as_real, unmarked
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _trained(task: TrainingTask, recipe: Recipe) -> Reference:
     in_parts = alone(task, recipe)
     in_parts.kept.own = _own_gradient(task, recipe)
     again = [_alone_nudged(task, recipe, in_parts.kept)]
-    if task.cut.whole is not task.cut.parts:
+    if task.cut.whole is not task.cut.parts and task.cut.ranks > 1:  # else they are one part
         again.append(alone(task, recipe, whole=True, against=in_parts.kept))
     spreads = (compare.spread(training.curve, in_parts.curve, training.apart) for training in again if training.apart)
     return Reference(in_parts.curve, in_parts.kept, functools.reduce(compare.wider, spreads))
@@ -98,7 +98,8 @@ def _own_gradient(task: TrainingTask, recipe: Recipe) -> dict[str, Tensor]:
     with recipe.forward(task.device):
         loss = task.loss(InBfloat16(plain) if recipe.mixed else plain, task.cut.own.data)
     (loss * task.cut.own.share).backward()  # type: ignore[no-untyped-call]
-    return {name: on_cpu(parameter.grad) for name, parameter in plain.named_parameters() if parameter.grad is not None}
+    made = ((name, parameter.grad) for name, parameter in plain.named_parameters())
+    return {name: on_cpu(as_real(gradient)) for name, gradient in made if gradient is not None}
 
 
 def _nudged(task: TrainingTask, cut: Cut) -> TrainingTask:

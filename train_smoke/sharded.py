@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from preflight.train_smoke.wrapped import ShardRange, StrategySetting, Values, Wrapped, plain_name
+from preflight.train_smoke.wrapped import ShardRange, StrategySetting, Values, Wrapped, as_real, plain_name
 
 TOGETHER = 2**20
 """Elements of a rank that are gathered at once, at most, where one parameter has no more: 4 MiB, after which a gather's
@@ -27,11 +27,13 @@ class Sharded(Wrapped):
         setting: StrategySetting,
         shapes: Mapping[str, torch.Size],
         group: torch.distributed.ProcessGroup | None,
+        pieces: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """`shapes` of the parameters before they were cut. `group`: None where nothing is cut. All ranks together."""
+        """`shapes` of the parameters before they were cut. `group`: None where nothing is cut. `pieces`: what this rank
+        has of each, by the names of all; else what `plain` has now. All ranks together."""
         super().__init__(module, plain)
         self._shapes, self._group, self._device = shapes, group, setting.device
-        self._cut = {plain_name(name): parameter for name, parameter in plain.named_parameters()}
+        self._cut = dict(pieces or ((plain_name(name), parameter) for name, parameter in plain.named_parameters()))
         self._counts = self._gathered_numbers([_flat(piece).numel() for piece in self._cut.values()])
 
     def gradients(self) -> Values:
@@ -48,11 +50,17 @@ class Sharded(Wrapped):
             for name, whole in self._whole(kept, self._anywhere(kept)):
                 yield f"{name} {kind}", whole
 
+    def pieces(self) -> Values:
+        return ((name, _flat(piece)) for name, piece in self._cut.items())
+
     def places(self) -> dict[str, ShardRange]:
         if self._group is None:
             return {}
         rank = self._group.rank()
         return {name: ShardRange(sum(counts[:rank]), counts[rank]) for name, counts in self._counts.items()}
+
+    def kept(self) -> dict[str, tuple[int, int]]:
+        return {name: (sum(counts), self._shapes[name].numel()) for name, counts in self._counts.items()}
 
     def _anywhere(self, pieces: Mapping[str, Tensor | None]) -> list[str]:
         """The names of which some rank has a piece with elements in it."""
@@ -106,4 +114,4 @@ class Sharded(Wrapped):
 
 def _flat(piece: Tensor) -> Tensor:
     local: Tensor = piece.to_local() if hasattr(piece, "to_local") else piece
-    return local.detach().flatten()
+    return as_real(local.detach()).flatten()

@@ -3,12 +3,20 @@
 import importlib
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TypedDict
 
-from preflight.train_smoke import reference
-from preflight.train_smoke.compare import Apart, Curve, Spread
-from preflight.train_smoke.gradient_watch import GradientWatch, Signs
+import torch
+from torch import distributed as dist
+
+from preflight.train_smoke import mesh, reference, replicas
+from preflight.train_smoke.collectives import Made
+from preflight.train_smoke.compare import Apart, Curve, Number, Spread
+from preflight.train_smoke.gradient_watch import GradientWatch, Signs, Unwatched
 from preflight.train_smoke.memory import Memory, PeakWatch
+from preflight.train_smoke.names import PLAIN
+from preflight.train_smoke.replicas import Replicas
+from preflight.train_smoke.structure import Changed, Structure
 from preflight.train_smoke.task import TrainingTask, deterministic_arithmetic
 from preflight.train_smoke.train import Training
 from preflight.train_smoke.wrapped import Doing, Mark, StrategySetting, Variant, silent
@@ -29,6 +37,18 @@ class Compared(TypedDict):
     curve: Curve | None
     apart: Apart | None
     memory: Memory | None
+    changed: Changed | None
+    """What wrapping has changed that it may not."""
+    clipped: list[Number]
+    """The gradient's norm as clipping has found it, by step; empty where nothing is clipped."""
+    mesh: str
+    """In words: "2 x 2 (dp x tp), tp inside a node"; "" where all ranks stand in a line."""
+    sizes: dict[str, int]
+    """What a gradient may be a multiple of by mistake, in words: {"microbatches": 4}."""
+    made: list[Made]
+    """The collectives that the strategy needs in a step, and how many of them this rank has made."""
+    replicas: Replicas | None
+    """Whose bits differ after the last step, where they should not."""
 
 
 class Facts(TypedDict):
@@ -39,28 +59,56 @@ class Facts(TypedDict):
 
 
 def variants_of(strategy: str) -> Mapping[str, Variant]:
-    """Of "ddp", "fsdp" or "fsdp2"."""
+    """Of "ddp", "fsdp", "fsdp2" or "tp"."""
     found: Mapping[str, Variant] = importlib.import_module(f"preflight.train_smoke.{strategy}").VARIANTS
     return found
 
 
 def run(
-    task: TrainingTask, strategy: str, names: Iterable[str], setting: StrategySetting, mark: Mark, doing: Doing = silent
-) -> Facts:
-    """All ranks together, with the same names."""
+    task: TrainingTask, strategy: str, names: Iterable[str], setting: StrategySetting, mark: Mark,
+    doing: Doing = silent, known: Mapping[str, Variant] | None = None,
+) -> Facts:  # fmt: skip
+    """All ranks together, with the same names. `known`: variants that are not the strategy's own, but a model's."""
     facts = Facts(alone={}, variants={})
     with deterministic_arithmetic(task.threads):
         for name in names:
-            variant = variants_of(strategy)[name]
+            variant = (known or variants_of(strategy))[name]
             unfit = variant.unfit(setting) if variant.unfit else ""
-            made = Compared(recipe=variant.recipe.name, unfit=unfit, curve=None, apart=None, memory=None)
+            recipe = _named(variant, task)
+            made = Compared(
+                recipe=recipe, unfit=unfit, curve=None, apart=None, memory=None, changed=None, clipped=[], mesh="",
+                sizes={}, made=[], replicas=None,
+            )  # fmt: skip
             facts["variants"][name] = made
             if not unfit:
+                its = _task_of(variant, task, setting)
                 doing(f"{strategy}/{name}: training alone")
-                expected = reference.of(task, variant.recipe)
-                facts["alone"][variant.recipe.name] = TrainedAlone(curve=expected.curve, spread=expected.spread)
-                _run(task, f"{strategy}/{name}", variant, setting, mark, doing, expected, made)
+                expected = reference.of(its, variant.recipe)
+                facts["alone"][recipe] = TrainedAlone(curve=expected.curve, spread=expected.spread)
+                _run(its, f"{strategy}/{name}", variant, setting, mark, doing, expected, made)
     return facts
+
+
+def _named(variant: Variant, task: TrainingTask) -> str:
+    """Which training alone it is held against."""
+    some = f"{variant.steps} steps" if variant.steps < task.steps else ""
+    words = (variant.recipe.name, "tied" if variant.tied else "", "experts" if variant.sparse else "", some)
+    return ", ".join(word for word in words if word and not (word == PLAIN and some))
+
+
+def _task_of(variant: Variant, task: TrainingTask, setting: StrategySetting) -> TrainingTask:
+    """On the model and with the share of the batch that this variant wants."""
+    if variant.tied:
+        assert task.tied, f"{task.name} has no tied parameters"
+        task = task.tied
+    if variant.steps < task.steps:
+        task = replace(task, name=f"{task.name}, {variant.steps} steps", steps=variant.steps)
+    if variant.sparse:
+        assert task.sparse, f"{task.name} has no experts"
+        task = task.sparse
+    if variant.compiled:  # torch.compile compiles nothing under a dispatch mode
+        task = replace(task, counts=False)
+    return task.of_share(*variant.share(setting)) if variant.share else task
 
 
 def _run(
@@ -75,18 +123,38 @@ def _run(
 
     probe = PeakWatch(task.device)
     plain = task.new()
-    watch = GradientWatch(plain, Signs(plain), marked)
+    signs, structure = Signs(plain), Structure.of(plain)
+    at = variant.compiled(plain) if variant.compiled else None
+    watch = Unwatched(signs, marked) if variant.waits_within else GradientWatch(plain, signs, marked, at)
     do("wrapping the model")
     with marked("wrapping the model", ""):
         wrapped = variant.wrap(plain, setting)
-    for unit in wrapped.units:
-        watch.waits_at(unit)
+        changed = structure.changed_in(plain)
+        changed["kept"] = [(name, *counts) for name, counts in wrapped.kept().items() if counts[0] != counts[1]]
+        is_changed = _on_any_rank(any(changed.values()), setting)
+    made["changed"], made["mesh"] = changed, mesh.words(wrapped.mesh, setting)
+    if is_changed:  # of another model no number says anything
+        return
+    if isinstance(watch, GradientWatch):
+        for unit in wrapped.units:
+            watch.waits_at(unit)
     own = task.cut.pieces if variant.in_pieces else (task.cut.own,)
     joins_early = variant.recipe.uneven and not task.cut.is_early
     training = Training(
-        task, variant.recipe, wrapped, watch, times=setting.ranks, against=expected.kept, probe=probe, mark=marked,
+        task, variant.recipe, wrapped, watch, times=task.cut.ranks, against=expected.kept, probe=probe, mark=marked,
         doing=do,
     )  # fmt: skip
     trained = training.run([own] * (task.steps - joins_early), len(own))
-    made["curve"], made["apart"] = trained.curve, trained.apart
+    made["curve"], made["apart"], made["clipped"] = trained.curve, trained.apart, [*trained.clipped]
+    made["sizes"], made["made"] = {**wrapped.sizes}, [*trained.made]
+    do("comparing replicas")
+    with marked("comparing replicas", ""):
+        made["replicas"] = replicas.compared(wrapped, setting)
     made["memory"] = probe.memory(wrapped.held(training.optimizer))
+
+
+def _on_any_rank(found: bool, setting: StrategySetting) -> bool:
+    """A rank that goes on by itself would wait for the others."""
+    flag = torch.tensor(int(found), device=setting.device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=setting.group)
+    return bool(flag.item())

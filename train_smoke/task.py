@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from preflight.sdk.arithmetic import plain_arithmetic
-from preflight.train_smoke import batch, model
+from preflight.train_smoke import batch, experts, model
 from preflight.train_smoke.batch import Cut
 from preflight.train_smoke.names import PLAIN, STEPS
 
@@ -75,6 +75,22 @@ class TrainingTask:
     """For its arithmetic; None leaves them as they are."""
     rates: Rates = field(default_factory=Rates)
     steps: int = STEPS
+    recut: Callable[[int, int], Cut] | None = None
+    """The global batch as share number I of N has it: for strategies in which several ranks see the same rows. None
+    where that is not known."""
+    counts: bool = False
+    """Whether collectives are counted: a user's model may have what does not go together with a dispatch mode."""
+    tied: "TrainingTask | None" = None
+    """The same on a model of which two parameters are one."""
+    sparse: "TrainingTask | None" = None
+    """The same on a model with experts."""
+
+    def of_share(self, share: int, shares: int) -> "TrainingTask":
+        """The same task with the batch of this share."""
+        if (share, shares) == (self.cut.rank, self.cut.ranks):
+            return self
+        assert self.recut, f"{self.name}: its batch is cut by ranks only"
+        return replace(self, cut=self.recut(share, shares))
 
 
 def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED) -> TrainingTask:
@@ -85,9 +101,21 @@ def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED
     for _ in range(model.LENGTH):
         columns.append((columns[-1] * 5 + 3 + row % 3) % model.VOCABULARY)
     tokens = torch.stack(columns, dim=1).to(device)
-    rows = [[sharer % DISTINCT * ROWS + place for place in range(ROWS)] for sharer in range(ranks)]
     name = "transformer" if seed == model.SEED else f"transformer {seed}"
-    return TrainingTask(name, functools.partial(model.new, device, seed), _loss, batch.cut(tokens, rows, rank), device)
+    new = functools.partial(model.new, device, seed)
+    recut = functools.partial(_cut, tokens)
+    untied = TrainingTask(name, new, _loss, recut(rank, ranks), device, recut=recut, counts=True)
+    tied = replace(untied, name=f"{name}, tied", new=functools.partial(new, tied=True))
+    sparse = replace(untied, name=f"{name}, experts", new=functools.partial(experts.new, device, seed))
+    return replace(untied, tied=tied, sparse=sparse)
+
+
+def _cut(tokens: Tensor, share: int, shares: int) -> Cut:
+    if shares > DISTINCT:
+        rows = [[sharer % DISTINCT * ROWS + place for place in range(ROWS)] for sharer in range(shares)]
+    else:
+        rows = [[*batch.rows_of(sharer, shares, len(tokens))] for sharer in range(shares)]
+    return batch.cut(tokens, rows, share)
 
 
 def _loss(trained: nn.Module, tokens: Tensor) -> Tensor:

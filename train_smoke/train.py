@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +19,26 @@ from torch import Tensor, nn
 
 from preflight.train_smoke.batch import Part, each
 from preflight.train_smoke.buffers import Buffers
-from preflight.train_smoke.compare import MOMENTS, Along, Apart, Curve, Furthest, as_json, block_of
-from preflight.train_smoke.gradient_watch import GradientWatch, together
+from preflight.train_smoke.collectives import Collectives, Made
+from preflight.train_smoke.compare import (
+    MOMENTS,
+    SAME,
+    WORST,
+    Along,
+    Apart,
+    Curve,
+    Furthest,
+    GradientOff,
+    GradientsOff,
+    Number,
+    as_json,
+    block_of,
+    difference,
+)
+from preflight.train_smoke.gradient_watch import GradientWatch, Unwatched, together
 from preflight.train_smoke.memory import PeakWatch
 from preflight.train_smoke.task import Recipe, TrainingTask
-from preflight.train_smoke.wrapped import Doing, Mark, ShardRange, Values, Wrapped, silent, unmarked
+from preflight.train_smoke.wrapped import Doing, Mark, Piece, Values, Wrapped, silent, unmarked
 
 NEGLIGIBLE = {"gradient": 0.05, "end": 1e-2, "state": 0.05}
 """A share of the largest element of all tensors. Some parameters have a gradient of nothing but roundings (biases of
@@ -76,12 +91,13 @@ class KeptTensors:
 class TensorComparison:
     """Holds a training's tensors, as they come, against those of another one."""
 
-    def __init__(self, expected: KeptTensors, places: dict[str, ShardRange]) -> None:
+    def __init__(self, expected: KeptTensors, places: Mapping[str, Piece]) -> None:
         self._expected, self._places = expected, places
         self._whole: dict[str, Furthest] = {}
         self._own: dict[str, Furthest] = {}
         self._along = [0.0, 0.0, 0.0]
         self._like = [0.0, 0.0, 0.0]
+        self._gradients: list[tuple[float, GradientOff]] = []
 
     def see(self, moment: str, values: Values) -> None:
         """All tensors of a moment. One that is missing is infinitely far off, and so is one that should not be there,
@@ -97,12 +113,18 @@ class TensorComparison:
             by = self._expected.scale(moment, name)
             off[name] = _relative(apart, by)
             if place := self._places.get(name.partition(" ")[0]):
-                own_off[name] = _relative(apart.flatten()[place.start : place.start + place.length], by)
+                own_off[name] = _relative(place.of(apart), by)
+            if moment == "gradient":
+                self._gradients.append(_gradient_off(name, apart, value, expected[name], by))
             if moment == "gradient" and name in self._expected.own:
-                own = self._expected.own[name].double().flatten()
-                _add_products(self._along, apart.double().flatten(), own)
-                piece = slice(place.start, place.start + place.length) if place else slice(None)
-                _add_products(self._like, value.double().flatten()[piece], own[piece])
+                own = self._expected.own[name].double()
+                _add_products(self._along, apart.double().flatten(), own.flatten())
+                piece, own = (place.of(value), place.of(own)) if place else (value, own)
+                _add_products(self._like, piece.double().flatten(), own.flatten())
+        if moment == "gradient":
+            seen = {told["parameter"] for _, told in self._gradients}
+            missing = [name for name, tensor in expected.items() if name not in seen and tensor.any()]
+            self._gradients += [(math.inf, GradientOff(parameter=name, error=1.0, ratio=0.0)) for name in missing]
         self._whole[moment] = _furthest(off)
         if self._places:
             self._own[moment] = _furthest(own_off)
@@ -112,7 +134,28 @@ class TensorComparison:
         along = Along(times=as_json(common / own), share=as_json(common**2 / own / all_)) if own and all_ else None
         common, own, all_ = self._like
         like = as_json(common / math.sqrt(own * all_)) if own * all_ else None
-        return Apart(whole=self._whole, own=self._own, along=along, like=like)
+        return Apart(whole=self._whole, own=self._own, along=along, like=like, gradients=_worst(self._gradients))
+
+
+def _gradient_off(name: str, apart: Tensor, value: Tensor, expected: Tensor, by: float) -> tuple[float, GradientOff]:
+    """With how far it counts as off: `by` is the scale of its elements, so many of which have this norm at most."""
+    error, norm, wanted = (float(tensor.double().norm()) for tensor in (apart, value, expected))
+    told = GradientOff(parameter=name, error=as_json(_by(error, wanted)), ratio=as_json(_by(norm, wanted)))
+    floor = NEGLIGIBLE["gradient"] * by * math.sqrt(max(1, expected.numel()))
+    off = _by(error, max(wanted, floor))
+    return (math.inf if math.isnan(off) else off), told
+
+
+def _by(value: float, expected: float) -> float:
+    return value / expected if expected else (math.inf if value else 0.0)
+
+
+def _worst(every: list[tuple[float, GradientOff]]) -> GradientsOff:
+    """Those that are off alike, to 3 digits, stay in the model's order."""
+    found = [told for _, told in sorted(every, key=lambda entry: -float(f"{entry[0]:.3g}"))]
+    worst = found[0]["ratio"] if found else 1.0
+    alike = sum(difference(told["ratio"], worst) <= SAME for told in found)
+    return GradientsOff(worst=found[:WORST], alike=alike, count=len(found))
 
 
 def _add_products(sums: list[float], tensor: Tensor, other: Tensor) -> None:
@@ -164,6 +207,10 @@ class Trained:
     """Its tensors; empty where it was held against another one."""
     apart: Apart | None
     """From that."""
+    clipped: Sequence[Number] = ()
+    """The norm that clipping has found, at each step."""
+    made: Sequence[Made] = ()
+    """The collectives of one step that the strategy needs."""
 
 
 class Training:
@@ -174,7 +221,7 @@ class Training:
         task: TrainingTask,
         recipe: Recipe,
         wrapped: Wrapped,
-        watch: GradientWatch,
+        watch: GradientWatch | Unwatched,
         *,
         times: int = 1,
         against: KeptTensors | None = None,
@@ -186,6 +233,8 @@ class Training:
         self._task, self._recipe, self._wrapped, self._watch = task, recipe, wrapped, watch
         self._times, self._probe, self._mark, self._doing = times, probe, mark, doing
         self._kept, self._clip_to = KeptTensors(), 0.0
+        self._made: list[Made] = []
+        self._clipped: list[Number] = []
         self._buffers = Buffers(wrapped.plain)
         self._comparison = None if against is None else TensorComparison(against, wrapped.places())
         self._curve = Curve(losses=[], own_norms=[], own_prints=[], norms=[], prints=[])
@@ -201,10 +250,10 @@ class Training:
         if len(steps) == self._task.steps:  # a rank that joined early has not taken the last step itself
             self._see("state", self._wrapped.states(self.optimizer))
         apart = self._comparison.apart() if self._comparison is not None else None
-        return Trained(self._curve, self._kept, apart)
+        return Trained(self._curve, self._kept, apart, self._clipped, self._made)
 
     def _step(self, step: int, parts: Sequence[Part], own: int) -> None:
-        with self._measured():
+        with self._measured(), self._counted(step):
             self.optimizer.zero_grad()
             losses = []
             for place, part in enumerate(parts, own - len(parts)):
@@ -228,19 +277,28 @@ class Training:
         with self._measured():
             if self._recipe.clip:
                 self._clip_to = self._clip_to or self._recipe.clip * norm
-                self._wrapped.clip(self._clip_to)
+                self._clipped.append(as_json(float(self._wrapped.clip(self._clip_to))))
             self.optimizer.step()
+
+    @contextlib.contextmanager
+    def _counted(self, step: int) -> Iterator[None]:
+        """The second step is like those that follow: before, shapes are sent around, and DDP has one bucket."""
+        if not self._task.counts or self._probe is None or step != min(1, self._task.steps - 1):
+            yield
+            return
+        with Collectives() as counted:
+            yield
+        self._made = counted.made(self._wrapped.needs)
 
     def _backward(self, step: int, part: Part, *, last: bool) -> float:
         self._doing(f"step {step}: forward")
         self._buffers.put_back()
         self._watch.forward()
+        weight = part.share * self._times
         with self._wrapped.piece(last=last), self._watch.waiting:
-            with self._recipe.forward(self._task.device):
-                loss = self._task.loss(self._wrapped.module, part.data)
-            self._doing(f"step {step}: backward")
-            (loss * (part.share * self._times)).backward()  # type: ignore[no-untyped-call]
-            return loss.item()
+            return self._wrapped.pass_(
+                self._task, self._recipe, part.data, weight, lambda what: self._doing(f"step {step}: {what}")
+            )
 
     def _taken(self, step: int) -> tuple[float, float]:
         """Norm and print of the gradient that the step takes."""

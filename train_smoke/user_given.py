@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import dataclasses
 import hashlib
 import itertools
 import random
@@ -19,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from preflight.train_smoke.batch import each
 
 WRAPPERS = (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule)
-EXPECTED = "expected (model, batch, loss_fn)"
+EXPECTED = "expected (model, batch, loss_fn) or a model"
 
 
 class MistakeFacts(TypedDict):
@@ -39,6 +40,10 @@ class ModelMistake(Exception):  # noqa: N818 -- the user's, told as a finding
 
     def to_json(self) -> MistakeFacts:
         return MistakeFacts(kind=self.kind, text=self.text, file=None, line=None, evidence=self.evidence)
+
+
+class TooBig(MemoryError):  # noqa: N818 -- a reason to skip, not an error
+    """There is less memory than the trainings take."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,12 @@ def seed() -> None:
 
 
 def _seeded(loss: Callable[[nn.Module, Any], Tensor]) -> Callable[[nn.Module, Any], Tensor]:
-    """A loss that draws the same numbers for the same rows, alone and under a strategy."""
+    """A loss that draws the same numbers for the same rows, alone and under a strategy. Its batch is a copy: what it
+    changes in place, such as the range of images, is as before at the next step."""
 
     def seeded(model: nn.Module, batch: Any) -> Tensor:
         seed()
-        return loss(model, batch)
+        return loss(model, each(lambda tensor: tensor.detach().clone(), batch))
 
     return seeded
 
@@ -184,6 +190,8 @@ def _rows(data: Any) -> int:
 def _hint(value: object) -> str:
     if type(value).__module__.partition(".")[0] == "numpy":
         return ": torch.from_numpy makes one"
+    if dataclasses.is_dataclass(value):
+        return ", or a tuple, list or dict of tensors: vars(...) makes a dict of this"
     if hasattr(value, "keys") and hasattr(value, "__getitem__"):
         return ", or a tuple, list or dict of tensors: dict(...) makes one of this"
     if hasattr(value, "__next__") or (hasattr(value, "__iter__") and not isinstance(value, str)):

@@ -8,11 +8,12 @@ from dataclasses import replace
 import psutil
 import torch
 
-from preflight.train_smoke import batch
+from preflight.train_smoke import batch, user_pp, user_tp
 from preflight.train_smoke.batch import Cut, Part, each
 from preflight.train_smoke.strategies import variants_of
 from preflight.train_smoke.task import Rates, TrainingTask
-from preflight.train_smoke.user_given import Given
+from preflight.train_smoke.user_given import Given, TooBig
+from preflight.train_smoke.user_names import OWN
 from preflight.train_smoke.wrapped import Variant
 
 ON_DEVICE = 5
@@ -34,10 +35,14 @@ def task(
 ) -> TrainingTask:  # fmt: skip
     """`exactly`: alone the batch is always cut as the ranks have it, since another cut is another function."""
     data = each(lambda tensor: tensor.to(device), given.batch)
+
+    def recut(share: int, shares: int) -> Cut:
+        return batch.cut(data, [batch.rows_of(number, shares, given.rows) for number in range(shares)], share)
+
     rows = [batch.rows_of(number, ranks, given.rows) for number in range(ranks)]
     cut = batch.cut(data, rows, rank)
     cut = _by_rank(cut, data, rows) if exactly else cut
-    return TrainingTask("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps)
+    return TrainingTask("user's", lambda: given.copy(device), given.loss, cut, device, threads, rates, steps, recut)
 
 
 def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
@@ -60,14 +65,30 @@ def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
 # Which variants
 
 
+def known(strategy: str) -> Mapping[str, Variant]:
+    """The variants of a strategy; of those that are a model's own, what is so with every model."""
+    if strategy not in OWN:
+        return variants_of(strategy)
+    return {name: user_tp.variant(None, None) if strategy == "tp" else user_pp.variant(None) for name in OWN[strategy]}
+
+
 def left_out(names: Mapping[str, list[str]], *, exactly: bool, calls: int) -> dict[str, str]:
     """Variants in which a model cannot be compared that is cut `exactly`, or is called so often a step, and why."""
     reasons = {
-        f"{strategy}/{name}": _unfit(variants_of(strategy)[name], exactly, calls)
+        f"{strategy}/{name}": _unfit(known(strategy)[name], exactly, calls) or _uncut(strategy, exactly, calls)
         for strategy, variants in names.items()
         for name in variants
     }
     return {name: why for name, why in reasons.items() if why}
+
+
+def _uncut(strategy: str, exactly: bool, calls: int) -> str:
+    """Why a pipeline's micro-batches cannot be compared."""
+    if strategy != "pp":
+        return ""
+    if exactly:
+        return "its micro-batches are another cut of the batch, of which the loss is another one"
+    return "" if calls == 1 else f"the loss calls the model {calls} times, and a pipeline runs once"
 
 
 def _unfit(variant: Variant, exactly: bool, calls: int) -> str:
@@ -83,7 +104,7 @@ def _unfit(variant: Variant, exactly: bool, calls: int) -> str:
 def by_recipe(names: Mapping[str, list[str]], without: Iterable[str]) -> list[tuple[str, str, str]]:
     """(recipe, strategy, variant), those of one recipe together: they share what is kept of the training alone."""
     found = [
-        (variants_of(strategy)[name].recipe.name, strategy, name)
+        (known(strategy)[name].recipe.name, strategy, name)
         for strategy, variants in names.items()
         for name in variants
         if f"{strategy}/{name}" not in without
@@ -95,37 +116,54 @@ def by_recipe(names: Mapping[str, list[str]], without: Iterable[str]) -> list[tu
 # Memory
 
 
-class TooBig(MemoryError):  # noqa: N818 -- a reason to skip, not an error
-    """There is less memory than the trainings take."""
-
-
 def fits(given: Given, device: torch.device, ranks_here: int) -> None:
-    """An estimate from the parameters alone. `ranks_here`: how many share the node. Raises TooBig."""
+    """Raises TooBig."""
     parameters = list(given.model.parameters())
+    count = sum(parameter.numel() for parameter in parameters)
     size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    kept = KEPT * 4 * sum(parameter.numel() for parameter in parameters)
+    if why := too_big(device, ranks_here, count, size):
+        raise TooBig(why)
+
+
+def too_big(device: torch.device, ranks_here: int, count: int, size: int) -> str:
+    """Why there is no memory for a model of so many parameters and bytes, by an estimate from these alone; "" where
+    there is. `ranks_here`: how many share the node."""
+    kept = KEPT * 4 * count
     needed = {"memory": kept} if device.type == "cuda" else {"memory": kept + ON_DEVICE * size}
     free = {"memory": _free_on_host() // ranks_here}
     if device.type == "cuda":
         needed["GPU memory"] = ON_DEVICE * size
-        sharing = max(1, ranks_here // max(1, torch.cuda.device_count()))
-        free["GPU memory"] = torch.cuda.mem_get_info(device)[0] // sharing
+        free["GPU memory"] = free_on(device, ranks_here)
     for kind, bytes_ in needed.items():
         if bytes_ > free[kind]:
-            count = sum(parameter.numel() for parameter in parameters)
-            raise TooBig(
+            return (
                 f"the model is too big to be trained alone on each rank: its {count:,} parameters need about "
                 f"{_gib(bytes_)} of {kind}, and {_gib(free[kind])} a rank are free"
             )
+    return ""
 
 
 def _gib(bytes_: int) -> str:
     return f"{bytes_ / 2**30:,.2f} GiB"
 
 
+def free_on(device: torch.device, ranks_here: int) -> int:
+    """Bytes for each of so many ranks of the node."""
+    if device.type != "cuda":
+        return _free_on_host() // ranks_here
+    sharing = max(1, ranks_here // max(1, torch.cuda.device_count()))
+    free: int = torch.cuda.mem_get_info(device)[0] // sharing
+    return free
+
+
 def _free_on_host() -> int:
-    """Bytes, also by the limit of the nearest cgroup (version 2)."""
+    """Bytes, also by the limit of the nearest cgroup."""
     free = psutil.virtual_memory().available
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # version 1
+        path = next(line.split(":")[2] for line in _text("/proc/self/cgroup").splitlines() if ":memory:" in line)
+        folder = f"/sys/fs/cgroup/memory{path}"
+        limit, used = (int(_text(f"{folder}/memory.{name}_in_bytes")) for name in ("limit", "usage"))
+        free = min(free, max(0, limit - used))
     with contextlib.suppress(OSError, ValueError):
         folder = "/sys/fs/cgroup"
         limit = int(_text(f"{folder}/memory.max"))

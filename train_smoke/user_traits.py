@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from preflight.train_smoke import user_tokens
 from preflight.train_smoke.batch import each
 from preflight.train_smoke.buffers import Buffers
 from preflight.train_smoke.user_given import Given, ModelMistake, raw, seed, some
+from preflight.train_smoke.wrapped import as_real
 
 SHARE_A_STEP = 0.002
 """Of the weights' norm that the first step of SGD is long. With momentum eight steps come to 6% of it at most: far
@@ -44,8 +46,12 @@ class Traits:
     draws: bool
     """Whether forward or loss draw random numbers even so."""
     apart: float
-    """How far the loss over all rows is from the mean of the losses of its halves, by the largest of these; 0 where
-    they agree but for rounding."""
+    """How far the loss over all rows, or else its gradient, is from the mean of those of its halves, by the largest of
+    these; 0 where they agree but for rounding."""
+    tokens: str
+    """By which tensor of the batch the loss weighs rows, as a mean over valid tokens does; "" where by none."""
+    own_tokens: int
+    """How many of them this rank has."""
     calls: int
     """How often the loss calls the model."""
     rate: float
@@ -90,6 +96,9 @@ def traits(
     start = time.monotonic()
     loss, draws = _draws(lambda: given.loss(plain, data))
     hook.remove()
+    if early := [name for name, parameter in plain.named_parameters() if parameter.grad is not None]:
+        text = f"loss_fn calls backward() itself: {some(early)} parameters have a gradient as it returns, expected none"
+        raise ModelMistake("wrong_loss", text)
     _checked(loss, plain, f"{given.rows} rows")
     step_s = time.monotonic() - start
     doing(f"forward and backward over all {given.rows} rows took {step_s:.2g} s")
@@ -102,8 +111,12 @@ def traits(
     _checked(given.loss(plain, _rows(data, own)), plain, f"its own {len(own)} of {given.rows} rows")
     step_s = min(step_s, (time.monotonic() - start) * given.rows / len(own))  # the first one warmed up
     here = [name for name in _without_gradient(plain) if name not in unused]
-    apart = _apart(given, data, device, draws=draws)
-    return Traits(unused, here, batch_norms(given.model), dropouts, draws, apart, len(calls), rate, adamw_rate, step_s)
+    apart, weighing = _apart(given, data, device, draws=draws)
+    own_tokens = int(weighing.counts[own].sum()) if weighing else 0
+    return Traits(
+        unused, here, batch_norms(given.model), dropouts, draws, apart, weighing.name if weighing else "", own_tokens,
+        len(calls), rate, adamw_rate, step_s,
+    )  # fmt: skip
 
 
 def _rows(data: Any, rows: list[int]) -> Any:
@@ -146,25 +159,25 @@ def _without_gradient(plain: nn.Module) -> list[str]:
 def _rates(used: list[tuple[str, nn.Parameter]]) -> tuple[float, float]:
     """Learning rates of SGD and AdamW, by which a step is SHARE_A_STEP of the weights."""
     count = sum(parameter.numel() for _, parameter in used)
-    size = (
-        math.sqrt(sum(float(parameter.detach().double().norm()) ** 2 for _, parameter in used))
-        or math.sqrt(count) * 0.01
-    )
-    slope = math.sqrt(
-        sum(float(parameter.grad.double().norm()) ** 2 for _, parameter in used if parameter.grad is not None)
-    )
+    size = math.sqrt(sum(_norm(parameter) ** 2 for _, parameter in used)) or math.sqrt(count) * 0.01
+    slope = math.sqrt(sum(_norm(parameter.grad) ** 2 for _, parameter in used if parameter.grad is not None))
     if not slope:
         raise ModelMistake("wrong_loss", f"the gradient of all {some([name for name, _ in used])} parameters is 0")
     return SHARE_A_STEP * size / slope, SHARE_A_STEP * size / math.sqrt(count)
 
 
+def _norm(tensor: Tensor) -> float:
+    return float(as_real(tensor.detach()).double().norm())
+
+
 # Is it a mean over the rows?
 
 
-def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> float:
-    """Raises ModelMistake for a sum. Where each half draws other numbers, nothing finer than that can be told."""
+def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> tuple[float, user_tokens.Weighing | None]:
+    """As `Traits.apart`, and by what it weighs rows. Raises ModelMistake for a sum. Where each half draws other
+    numbers, nothing finer than that can be told."""
     if given.rows < 2:
-        return 0.0
+        return 0.0, None
     plain, middle = given.copy(device), given.rows // 2
     for module in plain.modules():
         if _by_batch(module):
@@ -174,24 +187,29 @@ def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> flo
 
     def loss(rows: range) -> float:
         buffers.put_back()
-        return float(given.loss(plain, _rows(data, list(rows))))
+        return float(given.loss(plain, _rows(data, list(rows))).detach())  # with gradients: a loss may need them
 
-    with torch.no_grad():
-        total, first, second = map(loss, (range(given.rows), range(middle), range(middle, given.rows)))
+    total, first, second = map(loss, (range(given.rows), range(middle), range(middle, given.rows)))
     mean = (first * sizes[1] + second * sizes[2]) / sizes[0]
     least = max(map(abs, (total, mean, first, second)))
     if not math.isfinite(least):
-        return 0.0  # the trainings will tell
+        return 0.0, None  # the trainings will tell
     dtype = next(parameter.dtype for parameter in plain.parameters() if parameter.requires_grad)
     allowed = (DRAWN if draws else ROUNDED.get(dtype, ROUNDED_ELSE)) * least
     if abs(total - mean) <= allowed:
-        return 0.0
+        return (0.0, None) if draws else user_tokens.by_gradient(given, plain, data, ROUNDED.get(dtype, ROUNDED_ELSE))
+    again = loss(range(middle))
+    if abs(again - first) > allowed:
+        text = f"{middle} rows have a loss of {first:.6g}, and of {again:.6g} at the next call: the model or loss_fn "
+        raise Incomparable(f"{text}keeps something from one call to the next that is no buffer of the model's")
     if mean and abs(total - first - second) <= allowed:
         text = f"the loss over {sizes[0]} rows is {total / mean:.3g} x the mean of its halves' losses ({total:.6g} and "
         raise ModelMistake(
             "sum_for_mean", f"{text}{mean:.6g}), expected 1 x: it is a sum over the rows", ratio=total / mean
         )
-    return 0.0 if draws else (total - mean) / least
+    if draws:
+        return 0.0, None
+    return (total - mean) / least, user_tokens.by_loss(data, total, (first, second), allowed)
 
 
 # Does it draw random numbers?

@@ -1,7 +1,7 @@
 """A model under a strategy, and how a training reads it: the whole values of what may be cut among the ranks."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from preflight.train_smoke.task import Recipe
+from preflight.train_smoke.collectives import Need
+from preflight.train_smoke.names import STEPS
+from preflight.train_smoke.task import Recipe, TrainingTask
 
 Mark = Callable[[str, str], AbstractContextManager[None]]
 """Marks the time in which a rank may wait for others: (operation, step)."""
@@ -35,8 +37,25 @@ class ShardRange(NamedTuple):
     start: int
     length: int
 
+    def of(self, whole: Tensor) -> Tensor:
+        """These elements of the whole tensor, flat."""
+        return whole.flatten()[self.start : self.start + self.length]
 
-PUT_BETWEEN = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+class ShardBox(NamedTuple):
+    """Which elements this rank keeps, by ranges of each dimension: (start, end)."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def of(self, whole: Tensor) -> Tensor:
+        """These elements of the whole tensor, flat."""
+        return whole[tuple(slice(*range_) for range_ in self.ranges)].flatten()
+
+
+Piece = ShardRange | ShardBox
+
+
+PUT_BETWEEN = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 """What torch's wrappers put into a parameter's name."""
 
 
@@ -47,9 +66,14 @@ def plain_name(name: str) -> str:
     return name
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """A complex tensor's real and imaginary parts, in one more dimension; another tensor as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def shapes_of(plain: nn.Module) -> dict[str, torch.Size]:
     """Of the parameters, by name; before a strategy cuts them."""
-    return {name: parameter.shape for name, parameter in plain.named_parameters()}
+    return {name: as_real(parameter).shape for name, parameter in plain.named_parameters()}
 
 
 def blocks(plain: nn.Module) -> list[nn.Module]:
@@ -97,10 +121,19 @@ class Wrapped:
         self.module, self.plain = module, plain
         self.units: list[nn.Module] = []
         """Inside the module: those that wait for other ranks as their forward begins."""
+        self.mesh: Sequence[tuple[str, int]] = ()
+        """Names and sizes of the dimensions in which the ranks stand; empty where all stand in a line."""
+        self.sizes: Mapping[str, int] = {}
+        """What a gradient may be a multiple of by mistake, in words: {"microbatches": 4}."""
+        self.needs: Sequence[Need] = ()
 
     def parameters(self) -> list[nn.Parameter]:
         """What the optimizer steps."""
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The same, and what is frozen, by the names in the plain model."""
+        return self.plain.named_parameters()
 
     def piece(self, *, last: bool) -> AbstractContextManager[object]:  # noqa: ARG002 -- for strategies that need it
         """In which a micro-batch is trained on; the last one of a step exchanges gradients."""
@@ -113,29 +146,51 @@ class Wrapped:
     def finish(self) -> None:
         """After the last part of a step, before anybody reads its gradient."""
 
-    def clip(self, norm: float) -> None:
-        """The gradient of all parameters, to this norm."""
-        torch.nn.utils.clip_grad_norm_(self.parameters(), norm)
+    def clip(self, norm: float) -> Tensor:
+        """The gradient of all parameters, to this norm. Returns the one that it had, as the strategy knows it."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters(), norm)
+
+    def pass_(self, task: TrainingTask, recipe: Recipe, data: Any, weight: float, doing: "Doing") -> float:
+        """Forward and backward. The gradient is that of the mean over the rows times `weight`; returns the mean."""
+        with recipe.forward(task.device):
+            loss = self.loss(task, data)
+        doing("backward")
+        (loss * weight).backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def loss(self, task: TrainingTask, data: Any) -> Tensor:
+        """The mean over the rows."""
+        return task.loss(self.module, data)
 
     def gradients(self) -> Values:
         """Those that the step takes. A parameter without a gradient is left out."""
-        for name, parameter in self.plain.named_parameters():
+        for name, parameter in self.named():
             if parameter.grad is not None:
-                yield name, parameter.grad
+                yield name, as_real(parameter.grad)
 
     def weights(self) -> Values:
-        for name, parameter in self.plain.named_parameters():
-            yield name, parameter.detach()
+        for name, parameter in self.named():
+            yield name, as_real(parameter.detach())
 
     def states(self, optimizer: torch.optim.Optimizer) -> Values:
         """The optimizer's tensors of every parameter, as "name momentum_buffer"; single numbers left out."""
-        for name, parameter in self.plain.named_parameters():
+        for name, parameter in self.named():
             for kind, value in sorted(optimizer.state.get(parameter, {}).items()):
                 if isinstance(value, Tensor) and value.dim() > 0:
-                    yield f"{name} {kind}", value
+                    yield f"{name} {kind}", as_real(value)
 
-    def places(self) -> dict[str, ShardRange]:
+    def pieces(self) -> Values:
+        """What this rank keeps of every parameter."""
+        for name, parameter in self.named():
+            yield name, as_real(parameter.detach())
+
+    def places(self) -> Mapping[str, Piece]:
         """By the parameter's name; empty where each rank keeps all. Ranks together."""
+        return {}
+
+    def kept(self) -> Mapping[str, tuple[int, int]]:
+        """By the parameter's name, in elements: what the ranks that cut it among them keep together, and what it has.
+        Empty where each rank keeps all. Ranks together."""
         return {}
 
     def held(self, optimizer: torch.optim.Optimizer) -> int:
@@ -154,6 +209,13 @@ class StrategySetting:
     ranks: int
     part: Callable[[tuple[int, ...]], torch.distributed.ProcessGroup] | None = None
     """A process group of some of the group's ranks (`ctx.part`), all ranks calling it together."""
+    per_node: int = 1
+    """Neighbours in the group that are on one node: the same number on every node; 1 where that is not so."""
+
+
+def all_rows(_setting: StrategySetting) -> tuple[int, int]:
+    """The share of a rank that sees the whole batch, for `Variant.share`."""
+    return 0, 1
 
 
 @dataclass(frozen=True)
@@ -164,3 +226,16 @@ class Variant:
     """Two micro-batches a step."""
     unfit: Callable[[StrategySetting], str] | None = None
     """Why it cannot run here ("" where it can): the same on all ranks."""
+    share: Callable[[StrategySetting], tuple[int, int]] | None = None
+    """Which share of the batch this rank has, of how many: None where each rank has its own."""
+    tied: bool = False
+    """Whether the model's embedding and output layer are one parameter."""
+    steps: int = STEPS
+    """At most."""
+    sparse: bool = False
+    """Whether the model has experts."""
+    waits_within: bool = False
+    """Whether ranks wait for each other all through forward and backward; else only where `GradientWatch` knows."""
+    compiled: Callable[[nn.Module], list[nn.Module]] | None = None
+    """The modules at whose beginning `GradientWatch` may look, outermost last: what is inside them is compiled, and a
+    hook there would break the graph. None where nothing is compiled."""

@@ -13,7 +13,7 @@ gradient_as_bucket_view, clipping and bfloat16 autocast. How far the trainings m
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity
+from preflight.checks.train.shared import curves, parity, plotted
 
 PARTS = (parity,)
 PLAN = parity.plan(Level.STANDARD, deadline_s=180.0, estimate_s=3.0)
@@ -23,3 +23,4 @@ measure = partial(parity.measure, strategy="ddp", variants=VARIANTS)
 judge = partial(parity.judge, strategy="ddp")
 summarize = parity.summarize
 draw = curves.draw
+plot = plotted.plot

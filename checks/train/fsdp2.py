@@ -13,7 +13,7 @@ clipping over DTensors, activation checkpointing and AdamW. How far the training
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.train.shared import curves, parity
+from preflight.checks.train.shared import curves, parity, plotted
 
 PARTS = (parity,)
 PLAN = parity.plan(Level.STANDARD, deadline_s=240.0, estimate_s=3.0)
@@ -23,3 +23,4 @@ measure = partial(parity.measure, strategy="fsdp2", variants=VARIANTS)
 judge = partial(parity.judge, strategy="fsdp2")
 summarize = parity.summarize
 draw = curves.draw
+plot = plotted.plot

@@ -29,3 +29,12 @@ def stat_of(pid: int) -> list[str]:
 def state_of(pid: int) -> str:
     """The state letter of a process (proc(5)): R, S, D, T, Z ...; "" where there is no such process."""
     return "".join(stat_of(pid)[:1])
+
+
+def core_wait_s() -> float:
+    """For how long this thread has waited in the run queue since it began (sched-stats.rst of the kernel); 0 where the
+    kernel does not count that."""
+    try:
+        return int(read("/proc/thread-self/schedstat").split()[1]) / 1e9
+    except (IndexError, ValueError):
+        return 0.0

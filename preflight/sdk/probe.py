@@ -5,7 +5,6 @@ stands in memory that both share: so a call that hangs has a name, and what was 
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import json
 import mmap
@@ -21,10 +20,12 @@ from typing import Any
 
 from preflight.sdk.files import state_of
 
+ENDING = "preflight-ends"
+"""What ps(1) calls a process with an `at_end`: whoever ends what a dead worker has left lets it do that first."""
 KILL_S, SLEEP_S = 1.0, 0.2
 """For a process to end, and after which one in uninterruptible sleep (state D) is left behind: no signal ends it."""
 _NAME_BYTES, _READ_BYTES = 256, 1 << 16
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _UNKNOWN = 256
 """For the exit status of a process where SIGCHLD is ignored, as some launchers leave it: the kernel keeps none."""
 _page: mmap.mmap | None = None
@@ -123,6 +124,8 @@ class Probe:
         global _page
         self._shared, self._rest = mmap.mmap(-1, _NAME_BYTES), b""
         self._socket, theirs = socket.socketpair()
+        import ctypes  # noqa: F401 - before the fork, and not at the start of every command
+
         asker = os.getpid()
         with theirs:
             try:
@@ -240,11 +243,18 @@ def _live(connection: socket.socket, asker: int, functions: object, at_end: Call
     end of would seem to be in use. Their numbers stay taken, for objects of the asker's that close them."""
     try:
         os.setsid()
-        if at_end is None:
+        import ctypes  # `_start` has loaded it
+
+        if at_end is not None:
+            ctypes.CDLL(None).prctl(_PR_SET_NAME, ENDING.encode(), 0, 0, 0)
+            signal.signal(signal.SIGTERM, lambda *_: _end_now(at_end))  # also in the middle of a call
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        else:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != asker:  # it was killed before
                 return
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if at_end is None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         faulthandler.disable()
         null = os.open(os.devnull, os.O_RDWR)
         for number in map(int, os.listdir("/proc/self/fd")):
@@ -256,6 +266,16 @@ def _live(connection: socket.socket, asker: int, functions: object, at_end: Call
             at_end()
     finally:
         os._exit(0)
+
+
+def _end_now(at_end: Callable[[], None]) -> None:
+    """The asker was killed, or somebody wants this process to end, which then is what ended it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        at_end()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _serve(connection: socket.socket, functions: object) -> None:

@@ -84,16 +84,28 @@ class UserCode:
     def __str__(self) -> str:
         return f"{self.module}:{self.function}"
 
-    def call(self, *, may_be_none: bool = False) -> Any:
-        """What the function returns, called without arguments. Raises UserError for all that goes wrong with it; only
-        what a collective has raised stays what it is."""
+    def call(self, *, may_be_none: bool = False, as_they_are: tuple[type, ...] = ()) -> Any:
+        """What the function (or class) returns, called without arguments; an instance of a type in `as_they_are` is
+        returned itself. Raises UserError for all that goes wrong with it; only what a collective has raised stays what
+        it is."""
         with _Blame(self, always=True):
-            function = self._find(self._import())
+            module = self._import()
+            function = self._find(module)
+            if isinstance(function, as_they_are):
+                return function
+            if not callable(function):
+                kind = type(function).__name__
+                raise _at(module, f"{self.function} is of type {kind}, expected a function or a class")
             _takes_no_arguments(function, self.function)
             made = function()
             if made is None and not may_be_none:
                 _refuse(function, f"{self.function}() returns None: is a return missing?")
         return made
+
+    def named(self) -> Any:
+        """What is named, as it is: nothing is called. Raises UserError."""
+        with _Blame(self, always=True):
+            return self._find(self._import())
 
     def blamed(self, *, always: bool = False) -> "_Blame":
         """A `with` around whatever calls the user's code again (a forward, a loss, a loader): an exception that came
@@ -103,9 +115,13 @@ class UserCode:
         return _Blame(self, always=always)
 
     def place(self) -> tuple[str, int] | None:
-        """File and line at which the function begins, once it has been called; None where they are not known."""
+        """File and line at which the function, the class or the instance's class begins, once it has been called; None
+        where they are not known."""
         with contextlib.suppress(Exception):
-            code = inspect.unwrap(self._find(self._import())).__code__
+            found = inspect.unwrap(self._find(self._import()))
+            code = getattr(found, "__code__", None)
+            if code is None:
+                return self.place_of(found if isinstance(found, type) else type(found))
             return _shown(code.co_filename), int(code.co_firstlineno)
         return None
 
@@ -162,7 +178,7 @@ class UserCode:
         importlib.invalidate_caches()
         return _from_file(self.path) if self.path else _from_name(self.module, self.folder)
 
-    def _find(self, module: ModuleType) -> Callable[[], Any]:
+    def _find(self, module: ModuleType) -> Any:
         found: Any = module
         for name in self.function.split("."):
             if not hasattr(found, name):
@@ -170,10 +186,7 @@ class UserCode:
                 hint = near_misses(self.function, [key for key in own if callable(vars(module)[key])])
                 raise _at(module, f"there is no function {self.function} in it{hint}")
             found = getattr(found, name)
-        if not callable(found):
-            raise _at(module, f"{self.function} is of type {type(found).__name__}, expected a function")
-        function: Callable[[], Any] = found
-        return function
+        return found
 
     def homes(self) -> Iterator[str]:
         """Folders (and a single module's file) in which the user's own code lies."""
@@ -231,12 +244,14 @@ def _takes_no_arguments(function: Callable[..., Any], name: str) -> None:
     try:
         signature.bind()
     except TypeError as error:
-        _refuse(function, f"{name}({', '.join(signature.parameters)}) is called without arguments: {error}")
+        hint = f"; name a function that returns {name}(...)" if isinstance(function, type) else ""
+        _refuse(function, f"{name}({', '.join(signature.parameters)}) is called without arguments: {error}{hint}")
 
 
 def _refuse(function: Callable[..., Any], sentence: str) -> NoReturn:
-    """Raises UserError with the place at which the function begins."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    """Raises UserError with the place at which the function begins, or the `__init__` of a class."""
+    code = getattr(inspect.unwrap(getattr(function, "__init__", function)), "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", code)
     if code is None:
         raise UserError(sentence) from None
     file, line = _shown(code.co_filename), int(code.co_firstlineno)

@@ -1,11 +1,12 @@
-"""Your own model trains under DDP and FSDP as it does in one process.
+"""Your own model trains under DDP and FSDP as it does in one process, and under tensor parallel and a pipeline.
 
-`--model MODULE:FUNCTION` names a function without arguments. It returns (model, batch, loss_fn): the model as it is
-before any wrapper; the *global* batch, a tensor or a tuple, list or dict of tensors with the rows in dimension 0; and
-`loss_fn(model, batch)`, the mean loss over the rows that it is given. Every rank calls it, with the same random seed,
-and trains alone on all rows and together on its own ones, a few steps each. The learning rate is chosen so that a step
-changes the weights by 0.2%; dropout is off. What would make many ranks train otherwise than one is told first: see
-docs/model.md.
+`--model MODULE:NAME` names a function without arguments that returns (model, batch, loss_fn): the model as it is before
+any wrapper; the *global* batch, a tensor or a tuple, list or dict of tensors with the rows in dimension 0; and
+`loss_fn(model, batch)`, the mean loss over the rows that it is given. Or it names a model, a class or a function that
+makes one (also a LightningModule), or a config.json of transformers: what is missing is made up, and that is said.
+Every rank makes it with the same random seed, and trains alone on all rows and together on its own ones, a few steps
+each. The learning rate is chosen so that a step changes the weights by 0.2%; dropout is off. What would make many ranks
+train otherwise than one is told first: see docs/model.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,24 +25,29 @@ from preflight.check import (
     Vote,
     count,
     option,
+    plots,
     ranges,
     vote,
+    words,
 )
-from preflight.checks.train.model import user_model
-from preflight.checks.train.model.user_model import Facts
-from preflight.checks.train.shared import curves, parity
-from preflight.train_smoke.names import PLAIN, STEPS, VARIANTS
+from preflight.checks.train.model import traits, user_model
+from preflight.checks.train.model.facts import Facts, Wanted
+from preflight.checks.train.shared import curves, model_source, parity, plotted
+from preflight.sdk import effective_batch
+from preflight.train_smoke import user_names
+from preflight.train_smoke.names import PLAIN
+from preflight.train_smoke.user_names import VARIANTS
 
 if TYPE_CHECKING:
     from preflight.train_smoke import strategies
 
 
 def _deadline(job: Job) -> float:
-    """A model of a few million parameters takes seconds a variant on a CPU; there are 26 of them."""
+    """A model of a few million parameters takes seconds a variant on a CPU; there are 27 of them."""
     return 300.0 + job.world_size / 64
 
 
-PARTS = (parity,)
+PARTS = (parity, traits)
 PLAN = Plan(
     Scope.WORLD,
     Level.FULL,
@@ -70,9 +76,13 @@ def _strategies(text: str) -> dict[str, list[str]]:
     return found
 
 
-MODEL = option(UserCode.parse, None, "the function that returns (model, batch, loss_fn), as MODULE:FUNCTION")
+MODEL = option(model_source.parse, None, "what makes or is the model, as MODULE:NAME, FILE.py:NAME or config.json")
 STRATEGIES = option(_strategies, None, "such as ddp or fsdp2/offload, by commas, or all; unset: by the level")
 BASE_BATCH = option(count, None, "the global batch that your learning rate was chosen for, to say how to scale it")
+TP_PLAN = option(
+    UserCode.parse, None, "a dict of module names to ParallelStyle, or a function of the model, as MODULE:NAME"
+)
+TP_RANKS = option(count, None, "how many ranks cut each matrix; unset: 4 or 2 of a node")
 THREADS = option(count, None, "threads for a CPU's arithmetic; unset: as the ranks have them")
 
 USER_ERROR = Code(
@@ -99,6 +109,20 @@ SUM_FOR_MEAN = Code(
     "The loss is a sum over the rows and not their mean.",
     fix="Use reduction='mean': DDP and FSDP average over ranks, so a sum makes the step depend on the number of ranks.",
 )
+WRONG_PLAN = Code(
+    "The tensor-parallel plan does not fit the model.",
+    fix="Let train.model.tp_plan name a dict of module names to ParallelStyle (or colwise, rowwise, ...), a function "
+    "of the model that returns one, or a function of the model and the mesh that applies it: see docs/model.md.",
+)
+NOT_RUN = Code(
+    "A strategy that was asked for cannot be run with this model.",
+    fix="See the message; --set train.model.strategies=... leaves it out.",
+)
+UNTIED = Code(
+    "What was one parameter of the model is several under the strategy: each is trained by a part of the gradient.",
+    fix="Tensor parallel: tie them again right after parallelize_module, with the same style for both. A pipeline: add "
+    "up the gradients of all copies before each step, or do not tie them.",
+)
 REFUSED = Code(
     "A strategy does not take the model.",
     fix="See the message and the stack (--report DIR, in DIR/logs); --set train.model.strategies=... leaves it out.",
@@ -115,34 +139,6 @@ OTHER_WEIGHTS = Code(
     "Ranks have different weights; the first rank's were loaded into all, as DDP does.",
     fix="Seed the function if all ranks shall begin alike; FSDP does not load rank 0's weights unless told to.",
 )
-UNUSED = Code(
-    "Parameters get no gradient.",
-    fix="Remove them, or use them in the loss, or give DDP find_unused_parameters=True: else its second step raises.",
-)
-BATCH_NORM = Code(
-    "BatchNorm normalizes by the rows of one rank.",
-    fix="torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalises by all ranks' rows; or use another norm.",
-)
-NOT_A_MEAN = Code(
-    "The loss of all rows is not the mean of the losses of their parts.",
-    fix="Where rows weigh unequally (padding), divide by all ranks' count; where rows are compared, gather them first.",
-)
-DROPOUT = Code(
-    "Dropout was set to 0 for the comparison.",
-    fix="Nothing to do: each rank draws its own, so that with it no two trainings are alike.",
-)
-DRAWS = Code(
-    "Forward or the loss draws random numbers; they were drawn from one seed for the comparison.",
-    fix="Nothing to do, if each rank has its own seed in training: else all drop and add the same.",
-)
-FEW_ROWS = Code(
-    "There are fewer rows than ranks.",
-    fix="Give a global batch of at least a row for each rank.",
-)
-LEFT_OUT = Code(
-    "Variants or steps were left out with this model.",
-    fix="Nothing to do where they cannot be compared; where time is short, return fewer rows, or give --deadline.",
-)
 MISTAKES = {
     "user_error": USER_ERROR,
     "wrong_return": WRONG_RETURN,
@@ -151,6 +147,8 @@ MISTAKES = {
     "wrong_loss": WRONG_LOSS,
     "sum_for_mean": SUM_FOR_MEAN,
     "refused": REFUSED,
+    "wrong_plan": WRONG_PLAN,
+    "not_run": NOT_RUN,
 }
 
 
@@ -158,8 +156,11 @@ def measure(ctx: Context) -> Facts:
     code = ctx[MODEL]
     assert code is not None, "the engine asks for it"
     at_level = _strategies("all") if ctx.level is Level.FULL else {"ddp": [PLAIN], "fsdp2": [PLAIN]}
+    if ctx[TP_PLAN]:
+        at_level["tp"] = [user_names.PLAN]
     chosen = ctx[STRATEGIES]
-    return user_model.measure(ctx, code, chosen or at_level, ctx[THREADS])
+    wanted = Wanted(chosen or at_level, bool(chosen), ctx[THREADS], ctx[TP_PLAN], ctx[TP_RANKS])
+    return user_model.measure(ctx, code, wanted)
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -168,12 +169,15 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _unlike(facts, run)
     tried = {rank: own for rank, own in facts.items() if own["traits"]}
     if tried:
-        yield from _traits(tried)
+        yield from traits.told(tried)
     trained = {rank: own for rank, own in tried.items() if own["strategies"] and not own["mistake"]}
     said = False
+    yield from _untied(trained, run)
     for strategy in next(iter(trained.values()))["strategies"] if trained else ():
-        its = {rank: own["strategies"][strategy] for rank, own in trained.items()}
-        for found in parity.judge(its, run, strategy, is_known=False):
+        its = {rank: _compared(own["strategies"][strategy]) for rank, own in trained.items()}
+        if not next(iter(its.values()))["variants"]:
+            continue
+        for found in parity.judge(its, run, strategy, parity.Judging(is_known=False)):
             if found.code is not parity.UNSTEADY or not said:  # it is of the training alone, which strategies share
                 yield found
             said |= found.code is parity.UNSTEADY
@@ -207,8 +211,27 @@ def _refused(own: Facts, run: Run) -> Iterator[Finding]:
         told = own["refused"][name]
         code = MISTAKES[told["kind"]]
         also = f"; so it is under {', '.join(others)}" if others else ""
-        find = code.fail if strategy in (asked or ()) or not ran else code.warn
+        find = code.fail if strategy in (asked or ()) or code is WRONG_PLAN or not ran else code.warn
         yield find(f"{told['text']}{also}", evidence=told["evidence"], file=told["file"], line=told["line"])
+
+
+def _untied(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """It is the same on all ranks: the plan is, or the cut into stages. A failure where it was asked for."""
+    for strategy, its in next(iter(facts.values()))["strategies"].items() if facts else ():
+        for variant, compared in its["variants"].items():
+            for names in (compared["changed"] or {"untied": []})["untied"]:
+                text = f"under {strategy}/{variant} {words.some(names)} are one parameter no longer"
+                again = f"tie them again (model.{names[-1]} = model.{names[0]})"
+                how = "each stage trains its own" if strategy == "pp" else again
+                more = f"expected one: {how}; it is another model now, so no number was compared"
+                find = UNTIED.fail if run[STRATEGIES] or run[TP_PLAN] else UNTIED.warn
+                yield find(f"{text}, {more}", parameter=names[0], evidence={"names": names[:20]})
+
+
+def _compared(its: "strategies.Facts") -> "strategies.Facts":
+    """Without the variants that trained another model, of which `_untied` tells."""
+    variants = {name: own for name, own in its["variants"].items() if not (own["changed"] or {"untied": []})["untied"]}
+    return {"alone": its["alone"], "variants": variants}
 
 
 def _unlike(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -237,101 +260,45 @@ def _parted(code: Code, what: str, counted: Vote[str], more: str, run: Run) -> I
         yield code.fail(f"{what} on some ranks than on others ({sides}), expected the same on all{more}")
 
 
-def _traits(facts: Mapping[int, Facts]) -> Iterator[Finding]:
-    """What many ranks train otherwise than one, and what was done about it."""
-    first = facts[min(facts)]
-    seen = first["traits"]
-    assert seen is not None, "only ranks that have some are asked"
-    yield from _unused(facts)
-    if seen["apart"]:
-        text = (
-            f"the loss of all rows is {_percent(seen['apart'])} off the mean of its halves' losses, expected the same: "
-            "ranks that average theirs train another function than one process (here it is cut as theirs)"
-        )
-        yield NOT_A_MEAN.warn(text, evidence={"apart": seen["apart"]})
-    if seen["batch_norms"]:
-        rows = " or ".join(sorted({str(own["own"]) for own in facts.values()})[:2])
-        text = (
-            f"BatchNorm normalises by the {rows} rows of one rank, and in one process by all {first['rows']}, in "
-            f"{_listed(seen['batch_norms'])}: so training alone is cut as the ranks are, to be compared with"
-        )
-        yield BATCH_NORM.info(text, evidence={"modules": seen["batch_norms"][:20]})
-    if seen["dropouts"]:
-        text = f"dropout was set to 0 in {_listed(seen['dropouts'])}, since each rank draws its own"
-        yield DROPOUT.info(text, evidence={"modules": seen["dropouts"][:20]})
-    if seen["draws"]:
-        text = (
-            "forward or loss_fn draws random numbers: here from one seed before each forward, so that a rank draws "
-            "under a strategy what it draws alone, and training alone is cut as the ranks are"
-        )
-        yield DRAWS.info(text)
-    idle = [rank for rank, own in facts.items() if not own["own"]]
-    if idle:
-        yield FEW_ROWS.info(f"{ranges.ranks(idle)} have none of the {first['rows']} rows, and count for nothing")
-    if first["left_out"]:
-        why: dict[str, list[str]] = {}
-        for name, reason in first["left_out"].items():
-            why.setdefault(reason, []).append(name)
-        told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
-        yield LEFT_OUT.info(f"not run: {told}")
-    if 0 < first["steps"] < STEPS:
-        text = f"{first['steps']} of {STEPS} steps were trained: one on all rows takes {seen['step_s']:.2g} s here"
-        yield LEFT_OUT.info(text)
-
-
-def _unused(facts: Mapping[int, Facts]) -> Iterator[Finding]:
-    everywhere = {name for own in facts.values() for name in (own["traits"] or {})["unused"]}
-    here = {rank: names for rank, own in facts.items() if (names := (own["traits"] or {})["unused_here"])}
-    left = "; here they are left as they are"
-    if everywhere:
-        names = _listed(sorted(everywhere), "parameter")
-        text = f"no gradient comes to {names}, expected one to all that require it{left}"
-        yield UNUSED.warn(text, parameter=min(everywhere), evidence={"parameters": sorted(everywhere)[:20]})
-    if here:
-        some = sorted({name for unused in here.values() for name in unused})
-        names = _listed(some, "parameter")
-        text = f"no gradient comes to {names} from the rows of {ranges.ranks(here)}, but from others' rows{left}"
-        yield UNUSED.warn(text, parameter=some[0], evidence={"parameters": some[:20]})
-
-
-def _listed(names: list[str], what: str = "module") -> str:
-    """ "1 module (norm)", "9 modules (a, b, c, ...)"."""
-    return f"{ranges.count(len(names), what)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-
-
-def _percent(value: float) -> str:
-    return f"{abs(value):.2g} times" if abs(value) > 1 else f"{abs(value):.2%}"
-
-
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     """ "ddp/plain, fsdp2/plain on 2 ranks: loss 4.1 to 3.9, as alone to 3e-07; 4 a rank x 2 ranks = 8"."""
     if not any(own["own"] for own in facts.values()):
         return "nothing was trained"
-    batch = curves.effective_batch([own["own"] for own in facts.values()], len(facts), 1, run[BASE_BATCH])
+    batch = effective_batch.in_words([own["own"] for own in facts.values()], len(facts), 1, run[BASE_BATCH])
     trained = _all_strategies(facts)
-    return f"{parity.summarize(trained, run)}; {batch}" if trained else batch
+    went = [parity.summarize(trained, run)] if any(own["variants"] for own in trained.values()) else []
+    not_run = facts[min(facts)]["not_run"]
+    why = [f"not run: {', '.join(f'{name} ({reason})' for name, reason in not_run.items())}"] if not_run else []
+    return "; ".join([*went, batch, *why])
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
     yield from curves.draw(_all_strategies(facts), run)
 
 
-_NONE: "strategies.Facts" = {"alone": {}, "variants": {}}
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    yield from plotted.plot(_all_strategies(facts), run)
 
 
 def _all_strategies(facts: Mapping[int, Facts]) -> "dict[int, strategies.Facts]":
     """The variants of all strategies as those of one, by names such as fsdp2/offload; in the order of names.py, since
     JSON has none."""
-    return {
-        rank: {
-            "alone": {name: alone for its in own["strategies"].values() for name, alone in its["alone"].items()},
-            "variants": {
-                f"{strategy}/{name}": own["strategies"][strategy]["variants"][name]
-                for strategy, known in VARIANTS.items()
-                for name in known
-                if name in own["strategies"].get(strategy, _NONE)["variants"]
-            },
+    return {rank: _joined(own["strategies"]) for rank, own in facts.items() if own["strategies"] and not own["mistake"]}
+
+
+def _joined(strategies: "Mapping[str, strategies.Facts]") -> "strategies.Facts":
+    joined = _nothing()
+    for strategy, known in VARIANTS.items():
+        its = _compared(strategies.get(strategy, _nothing()))
+        rows = f", all rows of {strategy}" if strategy in user_names.OWN else ""  # they train alone otherwise
+        joined["alone"] |= {f"{name}{rows}": alone for name, alone in its["alone"].items()}
+        joined["variants"] |= {
+            f"{strategy}/{name}": {**its["variants"][name], "recipe": f"{its['variants'][name]['recipe']}{rows}"}
+            for name in known
+            if name in its["variants"]
         }
-        for rank, own in facts.items()
-        if own["strategies"] and not own["mistake"]
-    }
+    return joined
+
+
+def _nothing() -> "strategies.Facts":
+    return {"alone": {}, "variants": {}}

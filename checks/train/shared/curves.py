@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.check import Run, ranges
+from preflight.check import Run
 from preflight.checks.train.shared.parity import variants_in
 from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Curve, Number, Quantity
@@ -152,18 +152,3 @@ def _mib(size: int, digits: int) -> str:
     if 0 < value < 0.1:
         return f"{value:.1g}"
     return f"{value:.{digits}f}" if value < 10 else f"{value:.{digits - 1}f}" if value < 100 else f"{value:,.0f}"
-
-
-def effective_batch(rows_a_rank: int | Collection[int], ranks: int, pieces: int, base: int | None) -> str:
-    """How many rows a step takes, in words: `rows_a_rank` in each of `pieces` micro-batches (each rank's, where they
-    differ). With `base`, the rows for which the learning rate was found: what linear scaling makes of it (Goyal et al.
-    2017, Accurate, Large Minibatch SGD, arXiv:1706.02677)."""
-    each = [rows_a_rank] * ranks if isinstance(rows_a_rank, int) else sorted(rows_a_rank)
-    rows = sum(each) * pieces
-    counts = [f"{count:,}" for count in dict.fromkeys(each)]
-    own = " or ".join(counts) if len(counts) < 3 else f"{counts[0]} to {counts[-1]}"
-    times = f" x {pieces} accumulation" if pieces > 1 else ""
-    text = f"{own} a rank x {ranges.count(ranks, 'rank')}{times} = {rows:,}"
-    if not base:
-        return text
-    return f"{text}; linear scaling from {base:,} gives {rows / base:.3g}x the learning rate"

@@ -3,7 +3,7 @@
 import bisect
 from collections.abc import Iterator
 
-from preflight.checks.train.shared import divergence, gradient_exchange
+from preflight.checks.train.shared import divergence, gradient_exchange, multiples
 from preflight.checks.train.shared.divergence import CLEARLY
 from preflight.checks.train.shared.variant import Case, Meaning, blamed, named, parameter_of, unblamed
 from preflight.train_smoke import compare
@@ -17,6 +17,8 @@ def of(case: Case) -> Iterator[Meaning]:
         yield from blamed(case, "not_finite", _own_norm(case) if divergence.is_whole(quantity) else "")
     elif quantity == "start":
         yield from _of_start(case)
+    elif quantity == "clipped":
+        yield from _of_found_norm(case)
     elif divergence.is_whole(quantity):
         yield from gradient_exchange.of(case)
     elif quantity in ("end", "state"):
@@ -112,14 +114,32 @@ def _of_wrong_weights(case: Case) -> Meaning:
     if now < CLEARLY and before * CLEARLY > now:
         why = f": no step stands out (at step {step - 1} it was {before:.1g} of the limit), so roundings have added up"
         return unblamed(case, "drift", why)
+    if case.clips and step == 1:  # the first step is always clipped: a wrong clip shows at once, in unlike pieces
+        return _of_wrong_clip(case)
     if (rank := divergence.furthest_piece(case.pairs, "end", case.limits)) is not None:
         why = f": the ranks have taken a wrong step, and the piece that rank {rank} keeps ends furthest off"
         return named(case, "out_of_sync", rank, why, parameter_of(case.pairs[rank], "end"))
     if case.clips:
-        why = f": the gradient of step {step - 1} was right, and was not clipped by its norm over all ranks"
-        why += ", or a rank's step is wrong"
-        return unblamed(case, "wrong_clip", why)
+        return _of_wrong_clip(case)
     return unblamed(case, "wrong_exchange", ": all ranks have taken the same wrong step")
+
+
+def _of_wrong_clip(case: Case) -> Meaning:
+    why = f": the gradient of step {case.divergence.place.step - 1} was right, and was not clipped by its norm over"
+    return unblamed(case, "wrong_clip", f"{why} all ranks, or a rank's step is wrong")
+
+
+def _of_found_norm(case: Case) -> Iterator[Meaning]:
+    """The gradient is right, and clipping takes another norm for its own."""
+    pair = case.pairs[min(case.divergence.first)]
+    points = ((rank, divergence.at(its, case.point.place, case.limits)) for rank, its in case.pairs.items())
+    every = {rank: point for rank, point in points if point}
+    values = {compare.text(point.measured, 4): rank for rank, point in reversed(every.items())}
+    told = [f"{value} on rank {rank}" for value, rank in reversed(values.items())]
+    differ = f"; {', '.join(told[:3])}{', ...' if len(told) > 3 else ''}" if len(told) > 1 else ""
+    times = multiples.norm(case.point.measured, case.point.expected, pair.sizes)
+    why = f"{times}: the gradient is right, and is not clipped by its norm over all ranks{differ}"
+    yield from blamed(case, "wrong_clip", why)
 
 
 # The end

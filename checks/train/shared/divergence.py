@@ -2,17 +2,22 @@
 differ there. Numbers only."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from preflight.train_smoke import compare
 from preflight.train_smoke.compare import QUANTITIES, SCALES, WHOLE, Apart, Curve, Limits, Moment, Number
 
+if TYPE_CHECKING:
+    from preflight.train_smoke.collectives import Made
+    from preflight.train_smoke.replicas import Replicas
+
 T = TypeVar("T")
 U = TypeVar("U")
-Quantity = compare.Quantity | Literal["start", "gradient", "end", "state"]
+Quantity = compare.Quantity | Literal["start", "gradient", "clipped", "end", "state"]
+"""clipped: the norm of the gradient as clipping has found it."""
 
 CLEARLY = 10
 """The first are blamed if they are few and the others so many times within the limit there: of ranks that drift off
@@ -27,6 +32,13 @@ class TrainingPair(NamedTuple):
     apart: Apart
     least: Mapping[compare.Quantity, float] = MappingProxyType({})
     """By which a difference is measured at least: see `with_least`."""
+    clipped: Sequence[Number] = ()
+    """The gradient's norm as clipping has found it, by step."""
+    sizes: Mapping[str, int] = MappingProxyType({})
+    """What a gradient may be a multiple of by mistake, in words."""
+    made: Sequence["Made"] = ()
+    """The collectives that the strategy needs, as this rank has made them."""
+    replicas: "Replicas | None" = None
 
 
 OWN: tuple[compare.Quantity, ...] = ("losses", "own_norms")
@@ -71,6 +83,7 @@ def order(steps: int) -> tuple[CurvePlace, ...]:
         found += [CurvePlace(step, quantity) for quantity in QUANTITIES]
         if step == 0:
             found.append(CurvePlace(0, "gradient"))
+        found.append(CurvePlace(step, "clipped"))
     return (*found, CurvePlace(steps - 1, "end"), CurvePlace(steps - 1, "state"))
 
 
@@ -87,6 +100,8 @@ def at(pair: TrainingPair, place: CurvePlace, limits: Limits) -> Point | None:
     step, quantity = place
     if quantity == "start" or quantity == "gradient" or quantity == "end" or quantity == "state":
         return _moment(pair.apart, place, limits)
+    if quantity == "clipped":
+        return _clipped(pair, step, limits)
     measured, expected = pair.measured[quantity], pair.expected[quantity]
     taken = len(pair.measured["losses"])
     if step >= taken or len(measured) < taken or step >= len(expected):
@@ -97,6 +112,14 @@ def at(pair: TrainingPair, place: CurvePlace, limits: Limits) -> Point | None:
         scale = max(abs(scale), pair.least.get(by, 0.0))
     over = compare.difference(measured[step], expected[step], scale) / limits.curves
     return Point(place, measured[step], expected[step], over)
+
+
+def _clipped(pair: TrainingPair, step: int, limits: Limits) -> Point | None:
+    if step >= min(len(pair.clipped), len(pair.expected["norms"])):
+        return None
+    measured, expected = pair.clipped[step], pair.expected["norms"][step]
+    over = compare.difference(measured, expected) / limits.curves
+    return Point(CurvePlace(step, "clipped"), measured, expected, over)
 
 
 def _moment(apart: Apart, place: CurvePlace, limits: Limits) -> Point | None:

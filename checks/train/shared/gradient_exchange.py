@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from preflight.check import ranges
-from preflight.checks.train.shared import divergence
+from preflight.checks.train.shared import collectives, divergence, multiples
 from preflight.checks.train.shared.divergence import CLEARLY, TrainingPair
 from preflight.checks.train.shared.variant import Case, Meaning, blamed, how_far, named, parameter_of, unblamed
 from preflight.train_smoke import compare
@@ -32,7 +32,7 @@ def of(case: Case) -> Iterator[Meaning]:
             why = f": only the piece that rank {rank} keeps is wrong ({piece}), the other ranks' are right"
             yield named(case, "wrong_exchange", rank, why, parameter_of(case.pairs[rank], "gradient"))
     elif _is_own(case):
-        yield from blamed(case, "not_exchanged", ", which is the norm of its own gradient")
+        yield from blamed(case, "not_exchanged", f", which is the norm of its own gradient{_missing(case)}")
     elif case.divergence.blamed:
         why = f", though its own gradient is right; {_of_tensors(case)}" if at_first else ", though its own is right"
         yield from blamed(
@@ -63,8 +63,22 @@ def _of_first_gradient(case: Case) -> Meaning:
     if _is_coarse(case):
         why = f": all of it is a little off ({_of_tensors(case)}), as after rounding to bfloat16"
         return unblamed(case, "drift", why, name)
-    why = f", though every rank's own gradient is right; {_of_tensors(case)}"
+    why = f", though every rank's own gradient is right; {_of_tensors(case)}{_multiple(case)}{_missing(case)}"
     return unblamed(case, "wrong_exchange", why, name)
+
+
+def _missing(case: Case) -> str:
+    told = collectives.missing(case.pairs)
+    return f"; {told}" if told else ""
+
+
+def _multiple(case: Case) -> str:
+    """What the parameter that is furthest off is a multiple of, where that is a number of ranks."""
+    pair = case.pairs[min(case.divergence.first)]
+    worst = pair.apart["gradients"]["worst"][:1]
+    ratio = worst[0]["ratio"] if worst else 1.0
+    is_known = not isinstance(ratio, str) and multiples.of(ratio, pair.sizes)
+    return f"; {multiples.first_gradient(pair, bound=case.limits.gradient)}" if is_known else ""
 
 
 def _is_own(case: Case) -> bool:
@@ -148,12 +162,24 @@ def _times(case: Case, rank: int) -> str:
 
 def _is_coarse(case: Case) -> bool:
     """Whether all tensors are off, by a little, and no rank's own gradient explains it."""
-    furthest = case.pairs[min(case.divergence.first)].apart["whole"]["gradient"]
+    pair = case.pairs[min(case.divergence.first)]
+    furthest = pair.apart["whole"]["gradient"]
     if isinstance(furthest["rest"], str):
         return False
-    return compare.way_off(furthest) < COARSE < CLEARLY * furthest["rest"] * CLEARLY and all(
-        _share(pair) < 0.5 for pair in case.pairs.values()
+    off, norm_off = compare.way_off(furthest), compare.difference(pair.measured["norms"][0], pair.expected["norms"][0])
+    return (
+        off < COARSE * _times_mean(case)
+        and 2 * norm_off < off  # roundings go both ways; a factor moves the norm as far as the elements
+        and CLEARLY * furthest["rest"] * CLEARLY > COARSE
+        and all(_share(pair) < 0.5 for pair in case.pairs.values())
     )
+
+
+def _times_mean(case: Case) -> float:
+    """How many times as large as the mean a rank's own first gradient is: it is what was rounded."""
+    norms = [(pair.expected["norms"][0], pair.expected["own_norms"][:1]) for pair in case.pairs.values()]
+    numbers = [(float(mean), float(own)) for mean, owns in norms for own in owns]
+    return max((own / mean for mean, own in numbers if mean), default=1.0)
 
 
 def _of_tensors(case: Case) -> str:

@@ -5,17 +5,19 @@ be apart is measured: 8 times as far as this hardware's own roundings take the t
 middle rank; in float32 at least 2e-5.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Code, Context, Finding, Level, Option, Plan, Run, Scope, Skip, option, ranges
-from preflight.checks.train.shared import diagnosis, divergence, expected
+from preflight.check import Code, Context, Finding, Job, Level, Option, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.checks.train.shared import diagnosis, divergence, expected, replicas, structure
 from preflight.checks.train.shared.divergence import TrainingPair
+from preflight.checks.train.shared.structure import MODEL_CHANGED
 from preflight.checks.train.shared.variant import Case, Meaning
 from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Limits, Spread
-from preflight.train_smoke.names import PLAIN, VARIANTS
+from preflight.train_smoke.names import ON_REQUEST, PLAIN, STRATEGIES
 
 if TYPE_CHECKING:
     from preflight.train_smoke.strategies import Compared, Facts
@@ -35,7 +37,8 @@ OTHER_DATA = Code(
 )
 WRONG_STEP = Code(
     "Under the strategy a rank's own loss or gradient is not what it is alone.",
-    fix="Run the check again: if it is the same rank, test its device's arithmetic and memory.",
+    fix="Run the check again: if it is the same rank, test its device's arithmetic and memory; if it is on all ranks, "
+    "look for what changes forward under the strategy: a layer plan, a cast, the order of the microbatches.",
 )
 NOT_AVERAGED = Code(
     "Under the strategy the gradient is the mean over the ranks times their number, or divided by it.",
@@ -66,9 +69,13 @@ UNSTEADY = Code(
     fix="Nothing was shown to be wrong, and little to be right. Look for what jumps when a number "
     "moves by one rounding (top-k, a threshold, BatchNorm over few values); float64 or more rows help.",
 )
+SHARED = (MODEL_CHANGED,)
 CODES = {name.lower(): code for name, code in tuple(globals().items()) if isinstance(code, Code)}
 
-TITLES = {"ddp": "DDP", "fsdp": "FSDP", "fsdp2": "FSDP2"}
+TITLES = {
+    "ddp": "DDP", "fsdp": "FSDP", "fsdp2": "FSDP2", "tp": "tensor parallel", "pp": "pipeline parallel",
+    "hybrid": "hybrid parallel", "compile": "torch.compile", "expert": "expert parallel",
+}  # fmt: skip
 ALL = "all"
 NAMED = 52
 """Characters of a summary in which variants are named, each; more are counted."""
@@ -96,8 +103,10 @@ def plan(level: Level, *, deadline_s: float, estimate_s: float) -> Plan:
 
 def variants_of(strategy: str) -> Option[tuple[str, ...]]:
     """The option that names variants, with commas between them, or all."""
-    known, unset = VARIANTS[strategy], tuple[str, ...]()
+    known, unset = STRATEGIES[strategy], tuple[str, ...]()
     without = ", or all; unset: plain, at level full all" if PLAIN in known else "; unset or all: all"
+    if left_out := ON_REQUEST.get(strategy):
+        without = f", or all; unset: all but {', '.join(left_out)}"
 
     def parse(text: str) -> tuple[str, ...]:
         if text.strip() == ALL:
@@ -116,19 +125,37 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
     from preflight.train_smoke import strategies, task
     from preflight.train_smoke.wrapped import StrategySetting
 
-    known = VARIANTS[strategy]
-    names = ctx[variants] or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else tuple(known))
+    known = STRATEGIES[strategy]
+    names = ctx[variants] or ((PLAIN,) if PLAIN in known and ctx.level is not Level.FULL else _unasked(strategy))
     group = ctx.process_group()
     ctx.doing("importing torch._dynamo")
     task.import_dynamo()
     ranks = len(ctx.members)
     built_in = task.built_in(ctx.group_rank, ranks, ctx.device)
-    setting = StrategySetting(group, ctx.device, ranks, ctx.part)
+    setting = StrategySetting(group, ctx.device, ranks, ctx.part, per_node(ctx.job, ctx.members))
     facts = strategies.run(built_in, strategy, names, setting, ctx.collective, ctx.doing)
     reasons = {name: compared["unfit"] for name, compared in facts["variants"].items()}
     if all(reasons.values()):
-        raise Skip("; ".join(f"{name}: {why}" for name, why in reasons.items()))
+        raise Skip(_not_run(reasons))
     return facts
+
+
+def _not_run(reasons: Mapping[str, str]) -> str:
+    """Variants by why they were not run."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        by_reason.setdefault(why, []).append(name)
+    return "; ".join(f"{words.some(names)} ({why})" for why, names in by_reason.items())
+
+
+def _unasked(strategy: str) -> tuple[str, ...]:
+    return tuple(name for name in STRATEGIES[strategy] if name not in ON_REQUEST.get(strategy, ()))
+
+
+def per_node(job: Job, members: Sequence[int]) -> int:
+    """How many neighbours are on one node: the same number on every node; 1 where that is not so."""
+    runs = [len([*its]) for _, its in itertools.groupby(members, lambda rank: job.node_of(rank).node)]
+    return runs[0] if len(set(runs)) == 1 else 1
 
 
 # What it means
@@ -153,13 +180,23 @@ class VariantFault:
         return mine.point.place == theirs.point.place and None in (mine.rank, theirs.rank)
 
 
-def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", *, is_known: bool = True) -> Iterator[Finding]:
-    """What the trainings under a strategy show. A fault that several variants show is told once, of the first.
-    `is_known`: on sound hardware the model trains alone without NaN, as the built-in one does."""
+@dataclass(frozen=True)
+class Judging:
+    """How a strategy is judged."""
+
+    meanings: Callable[[Case], Iterator[Meaning]] = diagnosis.of
+    codes: Mapping[str, Code] = field(default_factory=lambda: CODES)
+    """By the meaning's kind."""
+    is_known: bool = True
+    """Whether the model trains alone without NaN on sound hardware, as the built-in one does."""
+
+
+def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", how: Judging = Judging()) -> Iterator[Finding]:
+    """What the trainings under a strategy show. A fault that several variants show is told once, of the first."""
     listed: list[VariantFault] = []
     of_rank: dict[int | None, list[int]] = {}
     for variant in variants_in(facts):
-        for told in _of_variant(facts, variant, is_known):
+        for told in _of_variant(facts, variant, how):
             rank = told.meaning.rank
             near = range(len(listed)) if rank is None else sorted(of_rank.get(rank, []) + of_rank.get(None, []))
             same = next((place for place in near if listed[place].is_of(told)), None)
@@ -169,13 +206,13 @@ def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", *, is_k
             elif told.variant not in (listed[same].variant, *listed[same].also):
                 listed[same] = replace(listed[same], also=(*listed[same].also, told.variant))
     for told in listed:
-        yield _finding(told, run, strategy)
+        yield _finding(told, run, strategy, how.codes)
 
 
 def variants_in(facts: Mapping[int, "Facts"]) -> tuple[str, ...]:
     """In the order of names.py, since JSON has none: the plain one comes first."""
     names = next(iter(facts.values()))["variants"] if facts else {}
-    known = next((own for own in VARIANTS.values() if names.keys() <= own.keys()), names)
+    known = next((own for own in STRATEGIES.values() if names.keys() <= own.keys()), names)
     return tuple(name for name in known if name in names)
 
 
@@ -184,25 +221,31 @@ def _unfit(facts: Mapping[int, "Facts"]) -> dict[str, str]:
     return {name: compared["unfit"] for name, compared in some.items() if compared["unfit"]}
 
 
-def _of_variant(facts: Mapping[int, "Facts"], variant: str, is_known: bool) -> Iterator[VariantFault]:
+def _of_variant(facts: Mapping[int, "Facts"], variant: str, how: Judging) -> Iterator[VariantFault]:
+    if changed := [*structure.of(facts, variant)]:
+        its = facts[min(facts)]["variants"][variant]
+        yield from (VariantFault(variant, found, {"changed": its["changed"], "mesh": its["mesh"]}) for found in changed)
+        return
     pairs, spreads = _pairs(facts, variant), _spreads(facts, variant)
     limits = compare.limits(spreads)
     kinds = Spread.__annotations__
     middle = {kind: compare.middle(spread[kind] for spread in spreads) for kind in kinds}  # type: ignore[literal-required]
-    for found in _meanings(facts, variant, is_known, pairs, limits, spreads):
+    for found in _meanings(facts, variant, how, pairs, limits, spreads):
         some = found.rank if found.rank is not None else min(pairs)
         yield VariantFault(variant, found, _evidence(found, pairs[some], limits, middle))
 
 
 def _meanings(
-    facts: Mapping[int, "Facts"], variant: str, is_known: bool, pairs: Mapping[int, TrainingPair], limits: Limits,
+    facts: Mapping[int, "Facts"], variant: str, how: Judging, pairs: Mapping[int, TrainingPair], limits: Limits,
     spreads: Sequence[Spread],
 ) -> Iterator[Meaning]:  # fmt: skip
-    if alone := [*expected.of(pairs, limits, spreads, is_known=is_known)]:
+    if alone := [*expected.of(pairs, limits, spreads, is_known=how.is_known)]:
         yield from alone
     elif parted := divergence.of(pairs, limits):
-        clips = next(iter(facts.values()))["variants"][variant]["recipe"] == "clip"
-        yield from diagnosis.of(Case(pairs, limits, parted, clips))
+        clips = next(iter(facts.values()))["variants"][variant]["recipe"].startswith("clip")
+        yield from how.meanings(Case(pairs, limits, parted, clips))
+    elif differing := [*replicas.of(pairs)]:
+        yield from differing
     elif found := expected.unsteady(limits):
         yield found
 
@@ -214,7 +257,10 @@ def _pairs(facts: Mapping[int, "Facts"], variant: str) -> dict[int, TrainingPair
         compared: Compared = own["variants"][variant]
         if compared["curve"] is None or compared["apart"] is None:
             return None
-        return TrainingPair(compared["curve"], own["alone"][compared["recipe"]]["curve"], compared["apart"])
+        return TrainingPair(
+            compared["curve"], own["alone"][compared["recipe"]]["curve"], compared["apart"],
+            clipped=compared["clipped"], sizes=compared["sizes"], made=compared["made"], replicas=compared["replicas"],
+        )  # fmt: skip
 
     return divergence.with_least(
         {rank: pair for rank, pair in divergence.each(facts, make).items() if pair is not None}
@@ -231,11 +277,15 @@ def _evidence(found: Meaning, pair: TrainingPair, limits: Limits, middle: Mappin
     point = found.point
     quantity = point.place.quantity
     kind = quantity if quantity in ("gradient", "end", "state") else "curves"
+    if found.point.place.quantity == "end" and found.point.expected == replicas.EQUAL_BITS:
+        return {"replicas": pair.replicas}
     is_loaded = quantity == "start"
     bound = "none: weights are loaded, not computed" if is_loaded else _bound(getattr(limits, kind), middle[kind])
     return {
         "measured": point.measured, "expected": point.expected, "bound": bound,
         "apart": pair.apart["whole"], "own_piece": pair.apart["own"], "along_own_gradient": pair.apart["along"],
+        "gradients": pair.apart["gradients"], "clipped": [*pair.clipped], "collectives": [*pair.made],
+        "replicas": pair.replicas,
     }  # fmt: skip
 
 
@@ -245,7 +295,7 @@ def _bound(limit: float, spread: float) -> str:
     return f"{limit:.1e}, which {is_it} {spread_of}"
 
 
-def _finding(told: VariantFault, run: Run, strategy: str) -> Finding:
+def _finding(told: VariantFault, run: Run, strategy: str, codes: Mapping[str, Code]) -> Finding:
     found = told.meaning
     under = TITLES.get(strategy, strategy) + ("" if told.variant == PLAIN else f" ({told.variant})")
     also = f"; so it is under {', '.join(told.also)}" if told.also else ""
@@ -255,7 +305,7 @@ def _finding(told: VariantFault, run: Run, strategy: str) -> Finding:
     is_alone = found.kind == "unsteady" and told.variant == PLAIN  # whichever strategy asks
     text = f"{'' if is_alone else f'under {under} '}{found.told}{also}"
     details = {"noticed_by": found.noticed_by, "evidence": told.evidence, "step": found.point.place.step}
-    code = CODES[found.kind]
+    code = codes[found.kind]
     return (code.warn if code is UNSTEADY else code.fail)(text, **details, **where)
 
 
@@ -270,8 +320,15 @@ def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
         return "no variant was run"
     names = ", ".join(ran)
     what = names if len(names) <= NAMED else ranges.count(len(ran), "variant")
-    left_out = f"; not run: {', '.join(f'{name} ({why})' for name, why in unfit.items())}" if unfit else ""
-    return f"{what} on {ranges.count(len(facts), 'rank')}: {_went(facts, ran[0])}, {_near(facts, ran)}{left_out}"
+    left_out = f"; not run: {_not_run(unfit)}" if unfit else ""
+    first = facts[min(facts)]["variants"]
+    meshes = dict.fromkeys(first[name]["mesh"] for name in ran if first[name]["mesh"])
+    mesh = f", mesh {' or '.join(meshes)}" if meshes else ""
+    trained = [name for name in ran if _pairs(facts, name)]
+    if not trained:
+        return f"{what} on {ranges.count(len(facts), 'rank')}{mesh}: not trained, since the model has changed{left_out}"
+    told = f"{_went(facts, trained[0])}, {_near(facts, trained)}"
+    return f"{what} on {ranges.count(len(facts), 'rank')}{mesh}: {told}{left_out}"
 
 
 def _went(facts: Mapping[int, "Facts"], variant: str) -> str:

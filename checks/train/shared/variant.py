@@ -11,9 +11,9 @@ from preflight.train_smoke.compare import Furthest, Limits
 
 Kind = Literal[
     "not_finite", "wrong_start", "other_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
-    "wrong_clip", "out_of_sync", "drift", "unsteady",
+    "wrong_clip", "out_of_sync", "drift", "unsteady", "model_changed", "missing_collective", "wrong_gradient",
 ]  # fmt: skip
-"""The slugs of parity.py's codes."""
+"""The slugs of parity.py's and model_parallel.py's codes."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,12 @@ def _told(point: Point, case: Case, rank: int) -> str:
     step, quantity = point.place
     if quantity in ("start", "gradient", "end", "state"):
         return _of_moment(quantity, case.pairs[rank].apart["whole"][quantity], case.limits)
+    if quantity == "clipped":
+        found = f"clipping finds a gradient norm of {compare.text(point.measured)} at step {step}"
+        return f"{found}, expected {compare.text(point.expected)} (to {case.limits.curves:.0e})"
     to = f"{case.limits.curves:.0e}{' of the norm' if quantity in compare.SCALES else ''}"
-    value = f"{compare.NAMES[quantity]} at step {step} is {compare.text(point.measured)}"
+    is_common = quantity == "losses" and not case.pairs[rank].measured["own_norms"]
+    value = f"{'loss' if is_common else compare.NAMES[quantity]} at step {step} is {compare.text(point.measured)}"
     return f"the {value}, expected {compare.text(point.expected)} (to {to})"
 
 

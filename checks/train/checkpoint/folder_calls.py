@@ -1,0 +1,156 @@
+"""The calls that touch the folder for checkpoints, in a Probe of each rank, since they may hang: folder.py asks."""
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any, TypedDict
+
+from preflight.check import Probe
+
+Found = dict[str, Any]
+NOT_THERE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a file system answers that has no such call (fsync(2), rename(2)); FUSE says ENOSYS."""
+PIECE = 16 * 2**20
+"""Bytes that are written and synced at once: what is lost to the sync is little, and a slow disk is seen after one."""
+AGAIN_S = 0.25
+SEEN = b"written by the first node"
+
+
+class FailedCall(TypedDict):
+    """A call that gave an error, by its name of errno(3)."""
+
+    call: str
+    error: str
+    text: str
+
+
+class FolderCalls:
+    """All calls in one folder. What is made is in one folder of its own there, `tree`."""
+
+    def __init__(self, folder: str, tree: str) -> None:
+        self._folder, self.tree = folder, tree
+        self._now = ""
+
+    def _call(self, name: str) -> None:
+        self._now = name
+        Probe.doing(name)
+
+    def look(self) -> Iterator[Found]:
+        """Makes the tree, and does there once what every checkpoint needs. Yields parts of FolderFacts."""
+        try:
+            yield from self._look()
+        except OSError as error:
+            yield {"failed": _failed(self._now, error)}
+
+    def _look(self) -> Iterator[Found]:
+        self._call("stat")
+        about = os.stat(os.path.join(self._folder, "."))
+        yield {"owner": f"it is user {about.st_uid}'s, mode {about.st_mode & 0o7777:o}; this is user {os.geteuid()}"}
+        self._call("statvfs")
+        room = os.statvfs(self._folder)
+        yield {"free": room.f_bavail * room.f_frsize}
+        self._call("mkdir")
+        with contextlib.suppress(FileExistsError):  # another node's, on a file system that all share
+            os.mkdir(self.tree, 0o700)
+            yield {"made": True}
+        path = os.path.join(self.tree, f"look-{os.urandom(4).hex()}")
+        self._call("create")
+        with open(path, "xb", buffering=0) as file:
+            self._call("write")
+            file.write(SEEN)
+            yield {"fsync": self._refused("fsync", lambda: os.fsync(file.fileno()))}
+        yield {"rename": self._refused("rename", lambda: os.rename(path, f"{path}ed"))}
+        self._call("unlink")
+        for name in (path, f"{path}ed"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+
+    def _refused(self, name: str, call: Any) -> str:
+        """The error of a call that the file system does not have; "" where it works."""
+        self._call(name)
+        try:
+            call()
+        except OSError as error:
+            if error.errno not in NOT_THERE:
+                raise
+            return os.strerror(error.errno)
+        return ""
+
+    def leave(self, name: str) -> Found:
+        """A file, for the other nodes to see."""
+        self._call("write")
+        try:
+            with open(os.path.join(self.tree, name), "xb") as file:
+                file.write(SEEN)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            return {"failed": _failed(self._now, error)}
+        return {}
+
+    def see(self, name: str, within_s: float) -> Found:
+        """Whether another node's file is here."""
+        self._call("read")
+        end = time.monotonic() + within_s
+        while not (seen := self._sees(name)) and time.monotonic() + AGAIN_S < end:
+            time.sleep(AGAIN_S)
+        return {"seen": seen}
+
+    def _sees(self, name: str) -> bool:
+        try:
+            with open(os.path.join(self.tree, name), "rb") as file:
+                return file.read() == SEEN
+        except OSError:
+            return False
+
+    def write(self, name: str, size: int, within_s: float) -> Found:
+        """Bytes and seconds: so many bytes, or as many as fit into the time."""
+        piece = os.urandom(PIECE // 16) * 16
+        self._call("write")
+        done, start = 0, time.monotonic()
+        try:
+            with open(os.path.join(self.tree, name), "wb", buffering=0) as file:
+                while done < size and (not done or time.monotonic() < start + within_s):
+                    done += file.write(piece[: size - done])
+                    self._call("fsync")
+                    self._refused("fsync", lambda: os.fsync(file.fileno()))
+                self._call("close")
+        except OSError as error:
+            return {"failed": _failed(self._now, error)}
+        return {"written": done, "write_s": time.monotonic() - start}
+
+    def read(self, name: str, within_s: float) -> Found:
+        """The same; from the disk or the server where the kernel lets go of what it has of the file."""
+        self._call("open")
+        done, start = 0, time.monotonic()
+        try:
+            with open(os.path.join(self.tree, name), "rb", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                self._call("read")
+                start = time.monotonic()
+                while (piece := file.read(PIECE)) and time.monotonic() < start + within_s:
+                    done += len(piece)
+            self._call("unlink")
+            seconds = time.monotonic() - start
+            os.unlink(os.path.join(self.tree, name))
+        except OSError as error:
+            return {"failed": _failed(self._now, error)}
+        return {"read": done, "read_s": seconds}
+
+    def remove(self) -> Found:
+        """What could not be removed."""
+        self._call("unlink")
+        self.remove_tree()
+        return {"left": self.tree if os.path.lexists(self.tree) else ""}
+
+    def remove_tree(self) -> None:
+        """Also where the rank was killed."""
+        shutil.rmtree(self.tree, ignore_errors=True)
+
+
+def _failed(call: str, error: OSError) -> FailedCall:
+    number = error.errno or 0
+    return {"call": call, "error": errno.errorcode.get(number, str(number)), "text": os.strerror(number)}

@@ -1,0 +1,158 @@
+"""How fast the nodes write into the folder and read from it, all at once; and a node that is far slower than others.
+
+All nodes share the folder's server, which may serve them unequally: so a node that looks slow writes again alone, and
+after it a usual one alone. Only who is slow then as well is named.
+"""
+
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict
+
+from preflight.check import Code, Context, Finding, Run, ranges, words
+from preflight.checks.train.checkpoint.folder import DIR, GIB, AllWell, Folder, FolderFacts
+
+WITHIN_S = 2.0
+"""For writing, and half of it for reading: a slow file system does not get the whole amount."""
+TIMES, CLEAR = 4.0, 2.0
+"""A node is odd that is so many times slower than the middle one, where the next slowest is less than CLEAR times
+slower. With all at once, fair queues of NFS servers differ by 2 (measured with tmpfs and ext4 on one machine: 1.4)."""
+LEAST_NODES = 3
+
+SLOW_NODE = Code(
+    "A node writes or reads checkpoints far slower than the others.",
+    fix="On the node: nfsiostat or iostat -x 1; compare its mount (findmnt -T {file}) and link with another node's; "
+    "node.storage and net.mesh look at both.",
+)
+
+
+class AloneRates(TypedDict):
+    """Bytes per second of two nodes, each alone."""
+
+    rank: int
+    """The lowest of the node that looked slow."""
+    slow: float
+    usual: float
+
+
+def measure(ctx: Context, folder: Folder, all_well: AllWell) -> AloneRates | None:
+    """All ranks together; the facts of the folder hold each rank's. What is returned is the same on all ranks."""
+    size = int(ctx[GIB] * 2**30) // max(1, _neighbours(ctx))
+    if not ctx[DIR] or not size:
+        return None
+    ctx.doing(f"writing {words.size(size)} into {folder.facts['path']}")
+    _write(ctx, folder, size)
+    if not all_well(folder.well, "all have written"):
+        return None
+    ctx.doing("reading it again")
+    folder.ask("read", f"part-{ctx.rank}", WITHIN_S / 2, more_s=WITHIN_S)
+    if not all_well(folder.well, "all have read"):
+        return None
+    rates = _of_nodes(_gathered(ctx, folder.facts))
+    if (odd := slowest(rates)) is None:
+        return None
+    usual = sorted(rates, key=lambda rank: rates[rank])[len(rates) // 2]
+    alone = [_again(ctx, folder, size, rank, all_well) for rank in (odd, usual)]
+    return None if None in alone else AloneRates(rank=odd, slow=alone[0] or 0.0, usual=alone[1] or 0.0)
+
+
+def _write(ctx: Context, folder: Folder, size: int) -> None:
+    folder.ask("write", f"part-{ctx.rank}", size, WITHIN_S, more_s=2 * WITHIN_S)
+
+
+def _neighbours(ctx: Context) -> int:
+    return len(set(ctx.job.node_of(ctx.rank).ranks) & set(ctx.members))
+
+
+def _again(ctx: Context, folder: Folder, size: int, rank: int, all_well: AllWell) -> float | None:
+    """Its node's bytes per second, with nobody beside it. All ranks together."""
+    kept = dict(folder.facts)
+    is_its = rank in ctx.job.node_of(ctx.rank).ranks
+    if is_its:
+        _write(ctx, folder, size)
+    well = all_well(folder.well, "one node has written alone")
+    told = _gathered(ctx, folder.facts if is_its else None)
+    if well:
+        folder.facts.update(kept)  # type: ignore[typeddict-item]
+    return _of_nodes(told).get(rank) if well else None
+
+
+Rates = Mapping[int, float]
+
+
+def _gathered(ctx: Context, own: FolderFacts | None) -> dict[int, list[tuple[int, float]]]:
+    """By the lowest rank of each node, what its ranks have written, and in how many seconds."""
+    import torch
+
+    mine = [own["written"], own["write_s"]] if own else [0.0, 0.0]
+    told = torch.tensor(mine, dtype=torch.float64, device=ctx.device)
+    rows = [torch.empty_like(told) for _ in ctx.members]
+    with ctx.collective("all_gather", "rates"):
+        torch.distributed.all_gather(rows, told, group=ctx.process_group())
+    found: dict[int, list[tuple[int, float]]] = {}
+    for rank, row in zip(ctx.members, rows, strict=True):
+        lowest = min(set(ctx.job.node_of(rank).ranks) & set(ctx.members))
+        found.setdefault(lowest, []).append((int(row[0]), float(row[1])))
+    return found
+
+
+def _of_nodes(parts: Mapping[int, Sequence[tuple[int, float]]]) -> dict[int, float]:
+    """A node has written when its last rank has."""
+    seconds = {node: max(second for _, second in own) for node, own in parts.items()}
+    return {node: sum(size for size, _ in own) / seconds[node] for node, own in parts.items() if seconds[node] > 0}
+
+
+def slowest(rates: Rates) -> int | None:
+    """The one that is far from all others."""
+    if len(rates) < LEAST_NODES:
+        return None
+    ordered = sorted(rates, key=lambda rank: rates[rank])
+    middle = statistics.median(rates.values())
+    is_odd = rates[ordered[0]] * TIMES < middle <= rates[ordered[1]] * CLEAR
+    return ordered[0] if is_odd else None
+
+
+def judge(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) -> Iterator[Finding]:
+    rates = _of_nodes(by_node(facts, run, "write"))
+    if alone is None or slowest(rates) != alone["rank"] or alone["slow"] * TIMES > alone["usual"]:
+        return
+    node, path = run.job.node_of(alone["rank"]), facts[alone["rank"]]["path"]
+    text = (
+        f"{node.node} writes {words.rate(rates[alone['rank']])} into {path} beside the others, and "
+        f"{words.rate(alone['slow'])} alone; expected about {words.rate(statistics.median(rates.values()))} as the "
+        f"middle of {ranges.count(len(rates), 'node')}, and {words.rate(alone['usual'])} alone"
+    )
+    own = {str(rank): _rate(facts[rank]["written"], facts[rank]["write_s"]) for rank in node.ranks if rank in facts}
+    yield SLOW_NODE.warn(text, node=node.node, file=path, evidence={"ranks": own})
+
+
+def by_node(facts: Mapping[int, FolderFacts], run: Run, what: str) -> dict[int, list[tuple[int, float]]]:
+    """`what`: "write" or "read"."""
+    size, seconds = ("written", "write_s") if what == "write" else ("read", "read_s")
+    found: dict[int, list[tuple[int, float]]] = {}
+    for rank, own in facts.items():
+        values: Any = own
+        lowest = min(set(run.job.node_of(rank).ranks) & set(facts))
+        found.setdefault(lowest, []).append((values[size], values[seconds]))
+    return found
+
+
+def _rate(size: int, seconds: float) -> str:
+    return words.rate(size / seconds) if seconds else "nothing"
+
+
+def summarize(facts: Mapping[int, FolderFacts], run: Run) -> str:
+    """ "writes 310 MB/s and reads 2.1 GB/s per node (78 MB/s and 530 MB/s per rank)", of the middle one; ""."""
+    told = []
+    for what, column in (("writes", "write"), ("reads", "read")):
+        rates = _of_nodes(by_node(facts, run, column))
+        parts = itertools.chain.from_iterable(by_node(facts, run, column).values())
+        ranks = _of_nodes({number: [own] for number, own in enumerate(parts)})
+        if any(rates.values()):
+            told.append(
+                (what, words.rate(statistics.median(rates.values())), words.rate(statistics.median(ranks.values())))
+            )
+    if not told:
+        return ""
+    per_node = " and ".join(f"{what} {node}" for what, node, _ in told)
+    return f"{per_node} per node, {' and '.join(rank for _, _, rank in told)} per rank"

@@ -1,0 +1,60 @@
+"""What the user's code has raised, as facts."""
+
+from typing import TYPE_CHECKING
+
+from preflight.check import UserCode, UserError
+from preflight.checks.train.model.facts import Facts
+from preflight.checks.train.shared import refusals
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.user_given import MistakeFacts, ModelMistake
+
+
+def of_backward(error: Exception) -> Exception:
+    """What torch raises in the backward pass through no line of the user's is the loss's mistake, too."""
+    from preflight.train_smoke import user_given
+
+    if type(error) is not RuntimeError or user_given.is_out_of_memory(error) or not refusals.is_refusal(error):
+        return error
+    hint = ": a tensor of one forward is kept for the next; detach it" if "second time" in str(error) else ""
+    text = f"the backward pass of the loss raises RuntimeError{hint} ({said(error).partition('. ')[0]})"
+    return user_given.ModelMistake("wrong_loss", text)
+
+
+def explained(error: Exception, code: UserCode, facts: Facts) -> bool:
+    """Whether it is an exception that facts can tell; they then do."""
+    from preflight.train_smoke import user_given
+    from preflight.train_smoke.user_given import ModelMistake
+    from preflight.train_smoke.user_traits import Incomparable
+
+    if user_given.is_out_of_memory(error):
+        is_estimate = isinstance(error, user_given.TooBig) or isinstance(error.__cause__, user_given.TooBig)
+        facts["skipped"] = str(error) if is_estimate else f"memory has run out: {said(error)}"
+    elif isinstance(error, Incomparable) or isinstance(error.__cause__, Incomparable):
+        facts["skipped"] = f"{str(error).replace('Incomparable: ', '')}, and strategies cannot be compared"
+    elif isinstance(error, UserError | ModelMistake):
+        facts["mistake"] = as_told(error, code)
+    else:
+        return False
+    return True
+
+
+def as_told(error: "UserError | ModelMistake", code: UserCode) -> "MistakeFacts":
+    """A mistake stands at the function's first line, where no other is known."""
+    from preflight.train_smoke.user_given import MistakeFacts
+
+    if isinstance(error, UserError):
+        evidence = {"stack": error.stack} if error.stack else {}
+        return MistakeFacts(kind="user_error", text=error.text, file=error.file, line=error.line, evidence=evidence)
+    told, place = error.to_json(), code.place()
+    if place is None:
+        told["text"] = f"{code}: {told['text']}"
+    else:
+        told["file"], told["line"] = place
+        told["text"] = f"{place[0]}:{place[1]} in {code.function}(): {told['text']}"
+    return told
+
+
+def said(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[0][:300]

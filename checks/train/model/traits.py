@@ -1,0 +1,144 @@
+"""What many ranks train otherwise than one, and what was done about it: findings of a user's model."""
+
+from collections.abc import Iterator, Mapping
+
+from preflight.check import Code, Finding, ranges
+from preflight.checks.train.model.facts import Facts
+from preflight.train_smoke.names import STEPS
+
+UNUSED = Code(
+    "Parameters get no gradient.",
+    fix="Remove them, or use them in the loss, or give DDP find_unused_parameters=True: else its second step raises.",
+)
+BATCH_NORM = Code(
+    "BatchNorm normalizes by the rows of one rank.",
+    fix="torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalises by all ranks' rows; or use another norm.",
+)
+NOT_A_MEAN = Code(
+    "The loss of all rows is not the mean of the losses of their parts.",
+    fix="Where tokens are masked, divide their sum by the valid tokens of all ranks (all_reduce the count), times the "
+    "number of ranks; where rows are compared, gather them first.",
+)
+DROPOUT = Code(
+    "Dropout was set to 0 for the comparison.",
+    fix="Nothing to do: each rank draws its own, so that with it no two trainings are alike.",
+)
+DRAWS = Code(
+    "Forward or the loss draws random numbers; they were drawn from one seed for the comparison.",
+    fix="Nothing to do, if each rank has its own seed in training: else all drop and add the same.",
+)
+FEW_ROWS = Code(
+    "There are fewer rows than ranks.",
+    fix="Give a global batch of at least a row for each rank.",
+)
+LEFT_OUT = Code(
+    "Variants or steps were left out with this model.",
+    fix="Nothing to do where they cannot be compared; where time is short, return fewer rows, or give --deadline.",
+)
+MADE_UP = Code(
+    "The batch or the loss was made up, since a model was given without.",
+    fix="Nothing to do: equal gradients are what is compared. Return (model, batch, loss_fn) to train on your own.",
+)
+SMALLER = Code(
+    "The model of a configuration is too big to be trained alone on each rank, and was made smaller.",
+    fix="Nothing to do: its layers are as they were. Give a smaller configuration to choose what is left out.",
+)
+
+
+def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+    first = facts[min(facts)]
+    seen = first["traits"]
+    assert seen is not None, "only ranks that have some are asked"
+    yield from _unused(facts)
+    if seen["apart"]:
+        yield NOT_A_MEAN.warn(_by_tokens(facts) or _apart(seen["apart"]), evidence={"apart": seen["apart"]})
+    if seen["batch_norms"]:
+        rows = " or ".join(sorted({str(own["own"]) for own in facts.values()})[:2])
+        text = (
+            f"BatchNorm normalises by the {rows} rows of one rank, and in one process by all {first['rows']}, in "
+            f"{_listed(seen['batch_norms'])}: so training alone is cut as the ranks are, to be compared with"
+        )
+        yield BATCH_NORM.info(text, evidence={"modules": seen["batch_norms"][:20]})
+    if seen["dropouts"]:
+        text = f"dropout was set to 0 in {_listed(seen['dropouts'])}, since each rank draws its own"
+        yield DROPOUT.info(text, evidence={"modules": seen["dropouts"][:20]})
+    if seen["draws"]:
+        text = (
+            "forward or loss_fn draws random numbers: here from one seed before each forward, so that a rank draws "
+            "under a strategy what it draws alone, and training alone is cut as the ranks are"
+        )
+        yield DRAWS.info(text)
+    yield from _what_was_done(facts, first)
+
+
+def _what_was_done(facts: Mapping[int, Facts], first: Facts) -> Iterator[Finding]:
+    """To what was given, or was not."""
+    if first["smaller"]:
+        yield SMALLER.info(first["smaller"])
+    if first["made_up"]:
+        yield MADE_UP.info("; ".join(first["made_up"]))
+    idle = [rank for rank, own in facts.items() if not own["own"]]
+    if idle:
+        yield FEW_ROWS.info(f"{ranges.ranks(idle)} have none of the {first['rows']} rows, and count for nothing")
+    if first["left_out"]:
+        why: dict[str, list[str]] = {}
+        for name, reason in first["left_out"].items():
+            why.setdefault(reason, []).append(name)
+        reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
+        yield LEFT_OUT.info(f"not run: {reasons}")
+    if 0 < first["steps"] < STEPS:
+        step_s = (first["traits"] or {})["step_s"]
+        text = f"{first['steps']} of {STEPS} steps were trained: one on all rows takes {step_s:.2g} s here"
+        yield LEFT_OUT.info(text)
+
+
+def _apart(apart: float) -> str:
+    return (
+        f"the loss of all rows is {_percent(apart)} off the mean of its halves' losses, expected the same: "
+        "ranks that average theirs train another function than one process (here it is cut as theirs)"
+    )
+
+
+def _by_tokens(facts: Mapping[int, Facts]) -> str:
+    """Of a loss that is a mean over a rank's own valid tokens; "" of another one."""
+    counts = {rank: own["traits"]["own_tokens"] for rank, own in facts.items() if own["own"] and own["traits"]}
+    where = {own["traits"]["tokens"] for own in facts.values() if own["traits"]}
+    if len(where) != 1 or "" in where or not all(counts.values()):
+        return ""
+    fewest, most = (by(counts, key=lambda rank: counts[rank]) for by in (min, max))
+    weighs = (
+        f": a token of rank {fewest}, which has {counts[fewest]}, weighs {counts[most] / counts[fewest]:.2g} times as "
+        f"much as one of rank {most}, which has {counts[most]}"
+        if counts[fewest] < counts[most]
+        else ""
+    )
+    off = (facts[min(facts)]["traits"] or {})["apart"]
+    return (
+        f"the loss is averaged per rank, over its own valid tokens ({where.pop()}), expected an average over those of "
+        f"all ranks{weighs}; of all rows it, or its gradient, is {_percent(off)} off the mean of its halves' "
+        "(here training alone is cut as the ranks are)"
+    )
+
+
+def _unused(facts: Mapping[int, Facts]) -> Iterator[Finding]:
+    everywhere = {name for own in facts.values() for name in (own["traits"] or {})["unused"]}
+    here = {rank: names for rank, own in facts.items() if (names := (own["traits"] or {})["unused_here"])}
+    left = "; here they are left as they are"
+    if everywhere:
+        names = _listed(sorted(everywhere), "parameter")
+        text = f"no gradient comes to {names}, expected one to all that require it{left}"
+        yield UNUSED.warn(text, parameter=min(everywhere), evidence={"parameters": sorted(everywhere)[:20]})
+    if here:
+        some = sorted({name for unused in here.values() for name in unused})
+        names = _listed(some, "parameter")
+        text = f"no gradient comes to {names} from the rows of {ranges.ranks(here)}, but from others' rows{left}"
+        yield UNUSED.warn(text, parameter=some[0], evidence={"parameters": some[:20]})
+
+
+def _listed(names: list[str], what: str = "module") -> str:
+    """ "1 module (norm)", "9 modules (a, b, c, ...)"."""
+    return f"{ranges.count(len(names), what)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+
+
+def _percent(value: float) -> str:
+    return f"{abs(value):.2g} times" if abs(value) > 1 else f"{abs(value):.2%}"

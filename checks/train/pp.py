@@ -1,0 +1,26 @@
+"""Pipeline parallel: some steps of training give what they give in one process.
+
+Two ranks as far apart as the world allows share the four layers of a small transformer, under each schedule of
+torch.distributed.pipelining, and see the whole batch in microbatches. First the structure is held against the plain
+model, exactly: each parameter is kept by one stage. Then the first step's gradients are, parameter by parameter: a
+ratio that is the number of microbatches or accumulation steps is said in words. Then losses, norms, weights and
+optimizer state are.
+
+Losses are averaged by torch (scale_grads) and added up; there are one and two accumulation steps; clipping is by the
+norm over all stages. torch's pipelines need NumPy: without it this is a skip. What this cannot show: docs/parity.md.
+"""
+
+from functools import partial
+
+from preflight.check import Level
+from preflight.checks.train.shared import curves, model_parallel, parity, plotted
+
+PARTS = (model_parallel,)
+PLAN = parity.plan(Level.FULL, deadline_s=180.0, estimate_s=3.0)
+VARIANTS = parity.variants_of("pp")
+
+measure = partial(parity.measure, strategy="pp", variants=VARIANTS)
+judge = partial(parity.judge, strategy="pp", how=model_parallel.HOW)
+summarize = parity.summarize
+draw = curves.draw
+plot = plotted.plot

@@ -1,0 +1,77 @@
+"""What strategies that cut a model among ranks have beside parity: their codes, and what a difference means there.
+
+No rank has a gradient of its own: ranks that cut a matrix, and stages of a pipeline, see the same rows and wait for
+each other all through a step.
+"""
+
+from collections.abc import Iterator
+
+from preflight.check import Code, ranges
+from preflight.checks.train.shared import collectives, diagnosis, divergence, multiples, parity
+from preflight.checks.train.shared.parity import (
+    NOT_FINITE,
+    OUT_OF_SYNC,
+    WRONG_CLIP,
+    WRONG_START,
+    WRONG_STEP,
+)
+from preflight.checks.train.shared.structure import MODEL_CHANGED
+from preflight.checks.train.shared.variant import Case, Meaning, blamed, unblamed
+
+MISSING_COLLECTIVE = Code(
+    "A step makes fewer collectives than the strategy needs, and the training is wrong.",
+    fix="Look at the layer plan and the mesh: a RowwiseParallel layer reduces its output, FSDP with replicas reduces "
+    "over both dimensions; look for what patches torch.distributed.",
+)
+WRONG_GRADIENT = Code(
+    "Under the strategy a gradient is not that of one process.",
+    fix="Read the ratio in the message: look for what divides or adds up by that number (scale_grads, the loss's "
+    "mean, zero_grad between accumulation steps, the placement of a replicated parameter).",
+)
+SHARED = (NOT_FINITE, WRONG_START, WRONG_STEP, WRONG_CLIP, OUT_OF_SYNC, MODEL_CHANGED)
+CODES = {name.lower(): code for name, code in tuple(globals().items()) if isinstance(code, Code)}
+OTHERWISE = {"drift": WRONG_GRADIENT, "wrong_exchange": OUT_OF_SYNC, "unsteady": WRONG_STEP}
+"""What parity knows by codes of its own. The small transformer is steady in float32: where it is not, arithmetic is
+wrong."""
+
+
+def of(case: Case) -> Iterator[Meaning]:
+    """At least one."""
+    step, quantity = case.divergence.place
+    if quantity == "start":
+        yield from diagnosis.of(case)
+    elif missing := collectives.missing(case.pairs):
+        yield unblamed(case, "missing_collective", f": {missing}")
+    elif isinstance(case.point.measured, str) and quantity not in ("gradient", "end", "state"):
+        yield from blamed(case, "not_finite", "")
+    elif quantity == "losses" and step == 0:
+        why = ": the weights are right, so it is the forward pass, the data or the order of the microbatches"
+        yield from blamed(case, "wrong_step", why)
+    elif divergence.is_whole(quantity):
+        yield _of_gradient(case)
+    elif quantity == "losses":
+        yield _of_wrong_weights(case)
+    else:
+        yield from diagnosis.of(case)
+
+
+def _of_gradient(case: Case) -> Meaning:
+    pair = case.pairs[min(case.divergence.first)]
+    if case.divergence.place.step > 0:
+        why = ", though that of the first step was right: look for what is kept from one step to the next"
+        return unblamed(case, "wrong_gradient", why)
+    worst = pair.apart["gradients"]["worst"]
+    told = multiples.first_gradient(pair, bound=case.limits.gradient)
+    count = pair.replicas["count"] if pair.replicas else 0
+    differ = f"; {ranges.count(count, 'parameter')} then differ between ranks that keep replicas" if count else ""
+    name = worst[0]["parameter"] if worst else None
+    return unblamed(case, "wrong_gradient", f"{told and f': {told}'}{differ}", name)
+
+
+def _of_wrong_weights(case: Case) -> Meaning:
+    why = f": the gradient of step {case.divergence.place.step - 1} was right, so ranks have taken a wrong step"
+    return unblamed(case, "out_of_sync", why)
+
+
+HOW = parity.Judging(of, {**CODES, **OTHERWISE})
+"""For `parity.judge`."""

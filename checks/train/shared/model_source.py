@@ -1,0 +1,84 @@
+"""What `--model` names: a function, a class or a model of the user's code, or a configuration file of transformers."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from preflight.check import Context, UserCode, UserError
+
+FIRST_SHARE = 0.1
+"""Of the deadline that ranks wait for the first one, which makes the same model of a configuration as they do."""
+
+
+@dataclass(frozen=True)
+class ConfigFile(UserCode):
+    """A config.json: `module` is its path, and there is no function."""
+
+    def __str__(self) -> str:
+        return self.module
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.start, self.module)
+
+    def place(self) -> tuple[str, int] | None:
+        return None
+
+    def homes(self) -> Iterator[str]:
+        """With transformers, whose lines are all that there is to be named."""
+        yield from super().homes()
+        yield from getattr(sys.modules.get("transformers"), "__path__", ())
+
+
+def parse(text: str) -> UserCode:
+    """Raises ValueError where it looks like nothing of these."""
+    if text.strip().endswith(".json"):
+        return ConfigFile(text.strip(), "")
+    return UserCode.parse(text)
+
+
+def made(ctx: Context, code: UserCode) -> tuple[Any, str]:
+    """What the user's function returns, or what is named where it is a model, with the same random seed on all ranks;
+    and how a model was made smaller. Raises UserError; TooBig for a configuration of a model for which there is no
+    memory."""
+    from preflight.train_smoke import user_given, user_task
+
+    user_given.seed()
+    too_big = functools.partial(user_task.too_big, ctx.device, ranks_here(ctx))
+    return _called(code, too_big, functools.partial(_as_first, ctx))
+
+
+def ranks_here(ctx: Context) -> int:
+    """Members on this node."""
+    return len(set(ctx.job.node_of(ctx.rank).ranks) & set(ctx.members))
+
+
+def _called(code: UserCode, too_big: Callable[[int, int], str], agreed: Callable[[bool], bool]) -> tuple[Any, str]:
+    """`too_big` and `agreed`: as of `user_transformers.build`."""
+    from torch import nn
+
+    from preflight.train_smoke import user_transformers
+
+    if not isinstance(code, ConfigFile):
+        return code.call(as_they_are=(nn.Module,)), ""
+    try:
+        return user_transformers.build(code.path, too_big, agreed)
+    except user_transformers.ConfigMistake as error:
+        raise UserError(f"{code}: {error}", code.module) from error.__cause__
+
+
+def _as_first(ctx: Context, is_so: bool) -> bool:
+    """What is so on the first rank; on this one, where that does not come to it in time."""
+    store = ctx.store()
+    if ctx.rank == ctx.members[0]:
+        store.set("the first says", "yes" if is_so else "no")
+        return is_so
+    try:
+        store.wait(["the first says"], timedelta(seconds=FIRST_SHARE * ctx.deadline_s))
+    except RuntimeError:  # torch's DistStoreError
+        return is_so
+    return bool(store.get("the first says") == b"yes")

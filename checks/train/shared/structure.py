@@ -1,0 +1,59 @@
+"""What a strategy has changed about a model as it wrapped it: exact, and judged before any number."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from preflight.check import Code, ranges
+from preflight.checks.train.shared.divergence import CurvePlace, Point
+from preflight.checks.train.shared.variant import Meaning
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.strategies import Facts
+    from preflight.train_smoke.structure import Changed
+
+MODEL_CHANGED = Code(
+    "Wrapped by the strategy, the model has other parameters than before: untied, lost, frozen, kept twice or nowhere.",
+    fix="Look at what wraps the model: tie weights again after parallelize_module, freeze and cast before wrapping, "
+    "and give each layer to one stage.",
+)
+
+
+def of(facts: Mapping[int, "Facts"], variant: str) -> Iterator[Meaning]:
+    """Nothing where all is well. One rank is to blame where most others are sound."""
+    told: dict[str, list[int]] = {}
+    names: dict[str, str] = {}
+    for rank, own in facts.items():
+        changed = own["variants"][variant]["changed"]
+        for name, text in _words(changed) if changed else ():
+            told.setdefault(text, []).append(rank)
+            names.setdefault(text, name)
+    if not told:
+        return
+    text, ranks = max(told.items(), key=lambda entry: len(entry[1]))
+    more = f"; {ranges.count(len(told) - 1, 'more change')} of this kind" if len(told) > 1 else ""
+    point = Point(CurvePlace(0, "start"), "", "", math.inf)
+    if 2 * len(ranks) < len(facts):
+        for rank in ranks:
+            others = f", though not on {ranges.count(len(facts) - len(ranks), 'other rank')}"
+            yield Meaning("model_changed", f"{text}{others}{more}", point, rank, names[text])
+        return
+    where = "" if len(ranks) == len(facts) else f" ({ranges.ranks(ranks)})"
+    yield Meaning("model_changed", f"{text}{where}{more}", point, None, names[text], tuple(ranks))
+
+
+def _words(changed: "Changed") -> Iterator[tuple[str, str]]:
+    """(a parameter, what has become of it)."""
+    for names in changed["untied"]:
+        told = f"{' and '.join(names)} were one parameter, and are {len(names)} once it is wrapped"
+        yield names[0], f"{told}, expected one: each gets a part of the gradient only"
+    for name in changed["lost"]:
+        yield name, f"{name} is no parameter any more once it is wrapped, expected one that is trained as before"
+    for name in changed["added"]:
+        yield name, f"{name} is a parameter once it is wrapped, and was none before"
+    for name, was, now in changed["other"]:
+        yield name, f"{name} is {now} once it is wrapped, expected {was} as before"
+    for name, kept, size in changed["kept"]:
+        times = f"{kept / size:.3g} times" if kept else "not at all"
+        told = f"of {name} the ranks that cut the model keep {kept:,} elements together, expected {size:,}"
+        yield name, f"{told}: it is kept {times}, expected once"

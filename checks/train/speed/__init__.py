@@ -1,0 +1,103 @@
+"""Training is as fast as the cores, GPUs and links that are there allow, and no rank holds the others up.
+
+Every rank trains a causal language model of some milliseconds a step: alone on its node, alone beside the others, and
+under DDP and FSDP2. Told are samples and tokens per second, how much of that scaling keeps, step times over ranks, the
+time of each phase of a step (fetching the batch, forward, backward until the last gradient, waiting for other ranks,
+the optimizer), how much communication no computation covers, and what each strategy takes of memory.
+
+A rank that computes late is told from those that wait for it. On one or two CPU cores many ranks are slower than one:
+that is shown, and is no finding. Formulas and sources: docs/speed.md.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from preflight.check import Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, ranges
+from preflight.checks.train.shared import model_source
+from preflight.checks.train.speed import given, measuring, memory_fit, stragglers, table
+from preflight.checks.train.speed.facts import Facts
+from preflight.sdk import effective_batch
+from preflight.sdk.effective_batch import learning_rate
+from preflight.train_smoke.names import TIMED
+
+PARTS = (stragglers, memory_fit)
+PLAN = Plan(
+    Scope.WORLD,
+    Level.FULL,
+    deadline_s=lambda job: 180.0 + job.world_size / 64,
+    estimate_s=8.0,
+    needs=("comm.init", "train.alone"),
+    unless=("train.model",),
+    fresh_with=("model",),
+    sooner_on=("nccl",),
+)
+MODEL = option(model_source.parse, None, "your model, as for train.model; unset: a causal language model")
+LOADER = option(UserCode.parse, None, "returns an iterable of this rank's batches for its loss, as MODULE:FUNCTION")
+
+
+def _trace_ranks(text: str) -> tuple[int, ...]:
+    """Raises ValueError."""
+    return ranges.from_text(text)
+
+
+LR = option(learning_rate, None, "your learning rate, to say what scaling makes of it")
+BASE_BATCH = option(count, None, "the global batch for which it was found; unset: one rank's")
+ACCUMULATE = option(count, 1, "batches of a rank that make an optimizer step, for the effective batch")
+TRACE_RANKS = option(_trace_ranks, None, "whose traces --report keeps, such as 0,7; unset: the slowest and the median")
+
+
+def _strategies(text: str) -> tuple[str, ...]:
+    """Raises ValueError."""
+    names = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    for name in names or ("",):
+        if name not in TIMED:
+            raise ValueError(f"{name!r} is no strategy that is timed; known are {', '.join(TIMED)}")
+    return names
+
+
+STRATEGIES = option(_strategies, TIMED, "which, by commas; the first one's ranks are told from each other")
+
+
+def measure(ctx: Context) -> Facts:
+    ctx.doing("importing torch._dynamo")
+    from preflight.train_smoke import timed_task
+    from preflight.train_smoke.task import import_dynamo
+
+    import_dynamo()
+    code, names, late = ctx[MODEL], ctx[STRATEGIES], stragglers.least_share(ctx[stragglers.LATE], ctx.job)
+    wanted = measuring.TimingRequest(names, late, ctx[TRACE_RANKS])
+    with measuring.one_thread(ctx):
+        task = given.task(ctx, code, ctx[LOADER]) if code else timed_task.built_in(ctx.rank, ctx.device)
+        with code.blamed() if code else contextlib.nullcontext():
+            facts = measuring.measure(ctx, task, wanted)
+            facts["fit"] = memory_fit.measure(ctx, task) if ctx[memory_fit.BATCH] and code else None
+            return facts
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    name = run[STRATEGIES][0]
+    timed = {rank: own["strategies"][name]["rounds"] for rank, own in facts.items() if name in own["strategies"]}
+    yield from stragglers.judge(timed, run, name)
+    yield from memory_fit.judge(_fits(facts), run)
+
+
+def _fits(facts: Mapping[int, Facts]) -> dict[int, memory_fit.FitFacts]:
+    return {rank: fit for rank, own in facts.items() if (fit := own["fit"])}
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    """With the effective batch, where it is the user's or the user has given a learning rate."""
+    told = table.summarize(facts, run)
+    if not run[MODEL] and run[LR] is None:
+        return told
+    samples = [own["samples"] for own in facts.values()]
+    batch = effective_batch.in_words(samples, len(samples), run[ACCUMULATE], run[BASE_BATCH], run[LR])
+    return f"{told}; {batch}"
+
+
+def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
+    fits, rows = _fits(facts), run[memory_fit.BATCH]
+    yield from table.draw(facts, run, memory_fit.without_room(fits, rows) if rows else ())
+    if fits and rows:
+        yield ""
+        yield from table.grid(memory_fit.rows_of_table(fits, rows))

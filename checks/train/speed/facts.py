@@ -1,0 +1,47 @@
+"""What is measured of speed on one rank."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypedDict
+
+from preflight.checks.train.speed.memory_fit import FitFacts
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.memory import Memory
+    from preflight.train_smoke.speed import TimedSteps
+    from preflight.train_smoke.speed_trace import Exposed
+
+
+class StrategySpeed(TypedDict):
+    rounds: "list[TimedSteps]"
+    """More than one where the first ones showed a straggler: it must be seen again."""
+    memory: "Memory"
+    exposed: "Exposed"
+
+
+class Facts(TypedDict):
+    samples: int
+    """A step of this rank."""
+    tokens: int
+    """In a sample; 0 where it is no text."""
+    flops: int
+    """Of a step of this rank, in forward and backward."""
+    device: str
+    autocast: bool
+    cores: int
+    """On which this rank may run."""
+    solo: "TimedSteps | None"
+    """Alone, with no other rank of the node at work: of the first rank of each node."""
+    alone: "TimedSteps"
+    """Alone, with all other ranks at work."""
+    node: "TimedSteps | None"
+    """Under the first strategy, with the ranks of the node; where that is not all or one."""
+    strategies: dict[str, StrategySpeed]
+    failed: dict[str, str]
+    """Strategies that do not take the model, with what was raised."""
+    fit: FitFacts | None
+    """Where the user has asked for it."""
+    attached: dict[str, str]
+    """Files for the report, by name: in base64."""
+
+
+AllFacts = Mapping[int, Facts]

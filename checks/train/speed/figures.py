@@ -1,0 +1,85 @@
+"""What the measured times mean: samples per second, scaling, percentiles, model FLOPs utilisation."""
+
+import csv
+import functools
+import statistics
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, NamedTuple
+
+from preflight.check import Job
+from preflight.checks.train.speed.facts import AllFacts, Facts
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.speed import TimedSteps
+
+
+class Percentiles(NamedTuple):
+    """Seconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+def percentiles(every: "Iterable[TimedSteps]") -> Percentiles:
+    """Of the steps of all ranks, the nearest ones."""
+    steps = sorted(step for series in every for step in series["steps"])
+    return Percentiles(*(steps[min(len(steps) - 1, int(share * len(steps)))] for share in (0.5, 0.95, 0.99)))
+
+
+def samples_per_s(samples: int, series: "TimedSteps") -> float:
+    """By the median step."""
+    return samples / statistics.median(series["steps"])
+
+
+def together(facts: AllFacts, series: "Mapping[int, TimedSteps]") -> float:
+    """Samples per second of all ranks, whose steps end together."""
+    return sum(facts[rank]["samples"] for rank in series) / percentiles(series.values()).p50
+
+
+def solo(facts: AllFacts, job: Job) -> dict[int, float]:
+    """Samples per second that each rank would have, did it train alone on its node: those of the node's first one."""
+    found: dict[int, float] = {}
+    for node in job.nodes:
+        ranks = [rank for rank in node.ranks if rank in facts]
+        first = next((series for rank in ranks if (series := facts[rank]["solo"])), None)
+        if first is not None:
+            found.update({rank: samples_per_s(facts[rank]["samples"], first) for rank in ranks})
+    return found
+
+
+def efficiency(rate: float, alone: Mapping[int, float]) -> float:
+    """The share of what the ranks would reach together, did each train as fast as one alone on its node."""
+    return rate / sum(alone.values()) if alone else 0.0
+
+
+def last_rounds(facts: AllFacts, name: str) -> "dict[int, TimedSteps]":
+    return {rank: own["strategies"][name]["rounds"][-1] for rank, own in facts.items() if name in own["strategies"]}
+
+
+def utilisation(own: Facts, step: float) -> float | None:
+    """MFU: the model's FLOPs a second over the card's peak in bfloat16 (Chowdhery et al. 2022, PaLM, appendix B); None
+    where no peak is known."""
+    peak = _peaks().get(own["device"]) if own["autocast"] else None
+    return own["flops"] / step / peak if peak else None
+
+
+@functools.cache
+def _peaks() -> dict[str, float]:
+    """FLOP/s by the name of the card: peaks.tsv, a source a row."""
+    text = resources.files(__package__).joinpath("peaks.tsv").read_text()
+    rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    return {row["name"]: float(row["bf16_tflops"]) * 1e12 for row in rows}
+
+
+def sharing(facts: AllFacts, job: Job) -> tuple[int, int] | None:
+    """(ranks, cores) of the node on which the fewest cores are there for a rank, on CPUs."""
+    found = [
+        (len(ranks), max(facts[rank]["cores"] for rank in ranks))
+        for node in job.nodes
+        if (ranks := [rank for rank in node.ranks if rank in facts])
+    ]
+    if not found or any(own["device"] != "CPU" for own in facts.values()):
+        return None
+    return min(found, key=lambda pair: pair[1] / pair[0])

@@ -1,0 +1,70 @@
+"""The user's model, and where there is one the user's loader, as what is timed."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from preflight.check import Context, Skip, UserCode
+from preflight.checks.train.shared import model_source
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from preflight.train_smoke.timed_task import TimedTask
+    from preflight.train_smoke.user_given import Given
+
+
+def task(ctx: Context, code: UserCode, loader: UserCode | None) -> "TimedTask":
+    """This rank's rows of the batch that the model comes with; with a `loader`, the batches that it gives. Raises
+    UserError, and Skip where train.model says what is wrong."""
+    from preflight.train_smoke import user_given, user_task
+    from preflight.train_smoke.batch import each
+    from preflight.train_smoke.timed_task import TimedTask
+
+    ctx.doing(f"calling {code}")
+    try:
+        given = _given(ctx, code)
+    except (user_given.ModelMistake, user_given.TooBig) as error:
+        raise Skip(f"{code} cannot be trained: {error} (train.model says more)") from None
+    rows = user_task.rows_of(given.rows, ctx.group_rank, len(ctx.members))
+
+    def own() -> Iterator[Any]:
+        import torch
+
+        index = torch.tensor(rows)
+        while True:
+            yield each(lambda tensor: tensor[index].to(ctx.device), given.batch)
+
+    batches, samples = own, len(rows)
+    if loader is not None:
+        batches, samples = _loaded(ctx, loader)
+    return TimedTask(lambda: given.copy(ctx.device), given.loss, batches, samples, 0, ctx.device)
+
+
+def _given(ctx: Context, code: UserCode) -> "Given":
+    from preflight.train_smoke import user_forms, user_given, user_task
+
+    def again() -> "nn.Module":
+        model: nn.Module = user_forms.model_of(model_source.made(ctx, code)[0]).cpu()
+        return model
+
+    told, _ = model_source.made(ctx, code)
+    with code.blamed():
+        given = user_given.given(user_forms.completed(told, len(ctx.members)).made, again)
+    user_task.fits(given, ctx.device, model_source.ranks_here(ctx))
+    return given
+
+
+def _loaded(ctx: Context, loader: UserCode) -> tuple[Callable[[], Iterator[Any]], int]:
+    """With how many rows its first batch has."""
+    from preflight.train_smoke.batch import each, leaves
+
+    ctx.doing(f"calling {loader}")
+    made = loader.call()
+
+    def batches() -> Iterator[Any]:
+        for batch in itertools.chain.from_iterable(itertools.repeat(made)):
+            yield each(lambda tensor: tensor.to(ctx.device), batch)
+
+    with loader.blamed():
+        return batches, len(leaves(next(batches()))[0])

@@ -1,0 +1,217 @@
+"""Measures speed, all ranks together: alone first, then among others."""
+
+import base64
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from preflight.check import Context, Skip, words
+from preflight.checks.train.shared import refusals
+from preflight.checks.train.shared.agreement import all_failed
+from preflight.checks.train.speed import stragglers
+from preflight.checks.train.speed.facts import Facts, StrategySpeed
+
+if TYPE_CHECKING:
+    from preflight.train_smoke.speed import TimedSteps, TimedTraining
+    from preflight.train_smoke.speed_trace import Event
+    from preflight.train_smoke.timed_task import TimedTask
+
+STEPS, FEWER_STEPS, FEWEST_STEPS = 12, 6, 5
+SERIES_S = 1.0
+"""For STEPS steps: where they take longer there are fewer."""
+SLOW_S = 0.3
+"""A step that takes so long needs no more than one to warm up."""
+TIME = 0.6
+"""Of the check's time: what would take longer is not begun."""
+ROUNDS = 3
+"""In which a straggler must be seen."""
+TRACE = "trace.json.gz"
+
+
+@contextlib.contextmanager
+def one_thread(ctx: Context) -> Iterator[None]:
+    """On a CPU: where ranks share cores, threads wait for each other, and their waits for a core are not seen."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if ctx.device.type == "cpu" else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class TimingRequest:
+    """What is to be timed: the same on all ranks."""
+
+    names: Sequence[str]
+    """Of strategies."""
+    late: float
+    """See stragglers.LATE."""
+    trace_ranks: Sequence[int] | None
+    """Whose traces are kept; None: the slowest's and the median's."""
+
+
+class StepCounts(NamedTuple):
+    """How many steps are taken."""
+
+    warm_up: int
+    steps: int
+
+    def fewer(self) -> "StepCounts":
+        """Under a strategy whose phases are not told."""
+        return StepCounts(self.warm_up, min(self.steps, FEWER_STEPS))
+
+
+def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
+    """All members together."""
+    from preflight.train_smoke import speed, speed_trace
+
+    begin = time.monotonic()
+    task, pace = _tried(ctx, task)
+    node = [rank for rank in ctx.job.node_of(ctx.rank).ranks if rank in ctx.members]
+    is_first = ctx.rank == node[0]
+    solo = _alone(ctx, task, pace, "alone on its node") if is_first else None
+    _gathered(ctx, [0.0])  # the others wait for those
+    facts = Facts(
+        samples=task.samples, tokens=task.tokens, flops=speed.flops(task), device=_name(ctx), autocast=task.autocast,
+        cores=len(os.sched_getaffinity(0)), solo=solo, alone=_alone(ctx, task, pace, "alone, beside the others"),
+        node=None, strategies={}, failed={}, fit=None, attached={},
+    )  # fmt: skip
+    facts["node"] = _on_node(ctx, task, wanted.names[0], pace, node)
+    for name in wanted.names:
+        some = pace if name == wanted.names[0] else pace.fewer()
+        if name != wanted.names[0] and not _has_time(ctx, begin):
+            facts["failed"][name] = "there was no time for it"
+            continue
+        try:
+            facts["strategies"][name], events = _under(ctx, task, name, some, wanted.late)
+        except Exception as error:
+            if not refusals.is_refusal(error) or not all_failed(ctx, ctx.store(), name):
+                raise
+            ctx.page.leave()
+            facts["failed"][name] = f"{type(error).__name__}: {error}"[:300]
+            continue
+        if name == wanted.names[0] and ctx.rank in _chosen(ctx, wanted, facts["strategies"][name]["rounds"][-1]):
+            facts["attached"][TRACE] = base64.b64encode(speed_trace.packed(events)).decode()
+    return facts
+
+
+def _chosen(ctx: Context, wanted: TimingRequest, last: "TimedSteps") -> set[int]:
+    """The slowest rank and the median one, by what they compute, where none was named."""
+    if wanted.trace_ranks is not None:
+        return set(wanted.trace_ranks)
+    rows = _gathered(ctx, [statistics.median(last["own"])])
+    ordered = [rank for _, rank in sorted(zip(rows, ctx.members, strict=True))]
+    return {ordered[-1], ordered[(len(ordered) - 1) // 2]}
+
+
+def _has_time(ctx: Context, begin: float) -> bool:
+    """Whether all ranks have."""
+    slowest = max(row[0] for row in _gathered(ctx, [time.monotonic() - begin]))
+    return slowest < TIME * ctx.deadline_s
+
+
+def _on_node(ctx: Context, task: "TimedTask", name: str, pace: StepCounts, node: list[int]) -> "TimedSteps | None":
+    """All members together, each with those of its node; where that is neither all nor one."""
+    if not 1 < max(len(set(own.ranks) & set(ctx.members)) for own in ctx.job.nodes) < len(ctx.members):
+        return None
+    from preflight.train_smoke.speed import TimedTraining, wrap_of
+    from preflight.train_smoke.wrapped import StrategySetting
+
+    setting = StrategySetting(ctx.part(tuple(node)), ctx.device, len(node))
+    with ctx.collective(name, "among the ranks of a node"):
+        training = TimedTraining(task, wrap_of(name), setting)
+        training.warm_up(pace.warm_up)
+        return training.run(pace.steps)
+
+
+def _name(ctx: Context) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(ctx.device) if ctx.device.type == "cuda" else "CPU"
+
+
+def _alone(ctx: Context, task: "TimedTask", pace: StepCounts, how: str) -> "TimedSteps":
+    from preflight.train_smoke.speed import TimedTraining
+
+    ctx.doing(f"training {how}")
+    training = TimedTraining(task, None, None)
+    training.warm_up(pace.warm_up)
+    return training.run(pace.steps)
+
+
+def _tried(ctx: Context, task: "TimedTask") -> "tuple[TimedTask, StepCounts]":
+    """The task without parameters that get no gradient on some rank, for which DDP would wait; and how many steps there
+    is time for, by the slowest rank's own. Raises Skip on all ranks where there is none."""
+    from preflight.train_smoke.speed import TimedTraining
+
+    ctx.doing("training alone for the first steps")
+    training = TimedTraining(task, None, None)
+    own = min(training.warm_up(2))
+    names = [name for name, parameter in training.wrapped.named() if parameter.requires_grad]
+    has = [float(parameter.grad is not None) for _, parameter in training.wrapped.named() if parameter.requires_grad]
+    rows = _gathered(ctx, [own, *has])
+    on_all = [all(everywhere) for everywhere in zip(*(row[1:] for row in rows), strict=True)]
+    unused = {name for name, used in zip(names, on_all, strict=True) if not used}
+    return (task.without(unused) if unused else task), _pace(max(row[0] for row in rows), ctx.deadline_s)
+
+
+def _pace(step_s: float, deadline_s: float) -> StepCounts:
+    """Raises Skip where alone and the first strategy would take too long."""
+    pace = StepCounts(1 if step_s > SLOW_S else 3, max(FEWEST_STEPS, min(STEPS, int(SERIES_S / step_s))))
+    if (needed := 4 * step_s * (pace.warm_up + pace.steps)) > TIME * deadline_s:
+        raise Skip(
+            f"a step takes {words.duration(step_s)}, and all would take {words.duration(needed)} of the check's "
+            f"{words.duration(deadline_s)}: return fewer rows, or give --deadline"
+        )
+    return pace
+
+
+def _under(
+    ctx: Context, task: "TimedTask", name: str, pace: StepCounts, late: float
+) -> "tuple[StrategySpeed, list[Event]]":
+    from preflight.train_smoke.speed import TimedTraining, wrap_of
+    from preflight.train_smoke.wrapped import StrategySetting
+
+    ctx.doing(f"{name}: wrapping the model")
+    setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)
+    with ctx.collective(name, "wrapping the model"):
+        training = TimedTraining(task, wrap_of(name), setting)
+    with ctx.collective(name, f"the first {pace.warm_up} steps"):
+        training.warm_up(pace.warm_up)
+    rounds = _rounds(ctx, training, name, pace.steps, late)
+    with ctx.collective(name, "steps under the profiler"):
+        exposed, events = training.profiled(ctx.run_folder)
+    return StrategySpeed(rounds=rounds, memory=training.memory(), exposed=exposed), events
+
+
+def _rounds(ctx: Context, training: "TimedTraining", name: str, steps: int, late: float) -> "list[TimedSteps]":
+    """Again where a rank looks late, on all ranks alike."""
+    rounds: list[TimedSteps] = []
+    while not rounds or (len(rounds) < ROUNDS and _someone_is_late(ctx, rounds[-1], late)):
+        with ctx.collective(name, f"{steps} steps"):
+            rounds.append(training.run(steps))
+    return rounds
+
+
+def _someone_is_late(ctx: Context, last: "TimedSteps", late: float) -> bool:
+    rows = _gathered(ctx, [stragglers.core_share(last), *last["own"]])
+    return stragglers.is_suspicious([row[0] for row in rows], [row[1:] for row in rows], late)
+
+
+def _gathered(ctx: Context, values: Sequence[float]) -> list[list[float]]:
+    """Every member's, in the order of the members: as many on each."""
+    import torch
+
+    told = torch.tensor(list(values), dtype=torch.float64, device=ctx.device)
+    rows = [torch.empty_like(told) for _ in ctx.members]
+    group = ctx.process_group()
+    with ctx.collective("all_gather", "times"):
+        torch.distributed.all_gather(rows, told, group=group)
+    return [row.tolist() for row in rows]

@@ -1,0 +1,166 @@
+"""Speed, for people: one line, and tables of strategies and of ranks side by side."""
+
+import statistics
+import textwrap
+from collections.abc import Container, Iterator, Sequence
+
+from preflight.check import Run, ranges, words
+from preflight.checks.train.speed import figures
+from preflight.checks.train.speed.facts import AllFacts
+from preflight.train_smoke.names import PHASES, TIMED
+
+WIDTH = 90
+"""Of a sentence, in characters: the table above it is as wide."""
+MOST_RANKS = 16
+"""Rows of the table of ranks: more are the slowest ones."""
+
+
+def summarize(facts: AllFacts, run: Run) -> str:
+    """ "ddp/plain on 2 ranks: 9,980 tokens/s, 56% of 2 x 8,912 alone; step 51 ms (p95 60, p99 63); ..."."""
+    name = _first(facts)
+    if not name:
+        return "nothing was timed"
+    series = figures.last_rounds(facts, name)
+    alone = figures.solo(facts, run.job)
+    rate, steps = figures.together(facts, series), figures.percentiles(series.values())
+    each = statistics.fmean(alone.values())
+    told = [
+        f"{name} on {ranges.count(len(series), 'rank')}: {_rate(facts, rate)}, "
+        f"{figures.efficiency(rate, alone):.0%} of {len(series)} x {_rate(facts, each, unit=False)} alone",
+        f"step {words.duration(steps.p50)} (p95 {words.duration(steps.p95)}, p99 {words.duration(steps.p99)})",
+        f"{_exposed(facts, name)} exposed communication",
+    ]
+    return "; ".join([*told, *_utilised(facts, steps.p50), *_shared(facts, run)])
+
+
+def _first(facts: AllFacts) -> str:
+    """The strategy whose phases are told; "" where none was timed."""
+    timed = facts[min(facts)]["strategies"]
+    return next((name for name in TIMED if name in timed), "")
+
+
+def _rate(facts: AllFacts, samples_per_s: float, *, unit: bool = True) -> str:
+    """In tokens, where samples are texts."""
+    tokens = facts[min(facts)]["tokens"]
+    value = samples_per_s * (tokens or 1)
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{text} {'tokens' if tokens else 'samples'}/s" if unit else text
+
+
+def _exposed(facts: AllFacts, name: str) -> str:
+    """ "6.1 ms (12%)": of the rank whose steps have the most."""
+    found = [own["strategies"][name]["exposed"] for own in facts.values() if name in own["strategies"]]
+    most = max(found, key=lambda exposed: exposed["exposed"])
+    return f"{words.duration(most['exposed'])} ({most['exposed'] / most['step']:.0%})"
+
+
+def _utilised(facts: AllFacts, step: float) -> Iterator[str]:
+    shares = [share for own in facts.values() if (share := figures.utilisation(own, step)) is not None]
+    if shares:
+        yield f"MFU {statistics.median(shares):.0%}"
+
+
+def _shared(facts: AllFacts, run: Run) -> Iterator[str]:
+    """Where less than all of what ranks reach alone is to be expected."""
+    found = figures.sharing(facts, run.job)
+    if found and found[1] < 2 * found[0]:  # a rank computes on one, and its exchange takes another
+        yield f"{ranges.count(found[0], 'rank')} and their exchange share {ranges.count(found[1], 'core')}"
+
+
+# Pictures
+
+
+def draw(facts: AllFacts, run: Run, too_big: Container[str]) -> Iterator[str]:
+    """Strategies side by side, and the phases of each rank's steps. `too_big`: strategies that will not fit."""
+    yield from grid(_strategies(facts, run))
+    yield "of alone: of what the ranks would reach, were each as fast as one alone on its node"
+    yield "exposed: communication that no computation covers, of the rank with most; seen under"
+    yield f"torch.profiler, with which a step takes {_profiler_cost(facts):.1f} times as long; the rest without"
+    yield from _advice(facts, too_big)
+    for name, why in facts[min(facts)]["failed"].items():
+        yield f"{name} does not take the model: {why}"
+    name = _first(facts)
+    if name:
+        yield ""
+        yield from grid(_ranks(facts, name))
+        yield f"ms a step under {name}, medians; backward until the last own gradient, then wait"
+
+
+def _advice(facts: AllFacts, too_big: Container[str]) -> Iterator[str]:
+    """The fastest one that fits; and the one that holds least, where that is another."""
+    names = [name for name in TIMED if name in facts[min(facts)]["strategies"] and name not in too_big]
+    if len(names) < 2:
+        return
+    rates = {name: figures.together(facts, figures.last_rounds(facts, name)) for name in names}
+    held = {name: max(own["strategies"][name]["memory"]["held"] for own in facts.values()) for name in names}
+    fastest = max(names, key=lambda name: rates[name])
+    least = min(names, key=lambda name: (held[name], -rates[name]))
+    text = f"advice: {fastest}, which is the fastest here"
+    if held[least] < held[fastest]:
+        saved, slower = words.size(held[fastest] - held[least]), rates[fastest] / rates[least]
+        text += f"; where memory is short {least}, which holds {saved} less a rank and takes {slower:.2g} times as long"
+    yield from textwrap.wrap(text, WIDTH)
+
+
+def _strategies(facts: AllFacts, run: Run) -> Iterator[Sequence[str]]:
+    yield ("", "tokens/s" if facts[min(facts)]["tokens"] else "samples/s", "of alone", "p50", "p95", "p99", "exposed",
+           "held", "peak MiB")  # fmt: skip
+    alone = figures.solo(facts, run.job)
+    solo = [own["solo"] for own in facts.values() if own["solo"]]
+    yield _row("alone", facts, statistics.fmean(alone.values()), None, figures.percentiles(solo))
+    beside = {rank: own["alone"] for rank, own in facts.items()}
+    rate = sum(figures.samples_per_s(facts[rank]["samples"], series) for rank, series in beside.items())
+    yield _row("alone, all at once", facts, rate, figures.efficiency(rate, alone), figures.percentiles(beside.values()))
+    nodes = {rank: among for rank, own in facts.items() if (among := own["node"])}
+    if nodes:
+        rate = figures.together(facts, nodes)
+        of_nodes = {rank: alone[rank] for rank in nodes}
+        yield _row("each node", facts, rate, figures.efficiency(rate, of_nodes), figures.percentiles(nodes.values()))
+    for name in (name for name in TIMED if name in facts[min(facts)]["strategies"]):
+        series = figures.last_rounds(facts, name)
+        rate = figures.together(facts, series)
+        row = _row(name, facts, rate, figures.efficiency(rate, alone), figures.percentiles(series.values()))
+        yield (*row[:-3], _exposed(facts, name), *_memory(facts, name))
+
+
+def _row(name: str, facts: AllFacts, rate: float, share: float | None, steps: figures.Percentiles) -> tuple[str, ...]:
+    times = (words.duration(seconds) for seconds in steps)
+    return (name, _rate(facts, rate, unit=False), "" if share is None else f"{share:.0%}", *times, "", "", "")
+
+
+def _memory(facts: AllFacts, name: str) -> tuple[str, str]:
+    """What a rank holds between steps, and its peak over what was taken before: the largest, in MiB."""
+    every = [own["strategies"][name]["memory"] for own in facts.values() if name in own["strategies"]]
+    peaks = [peak for its in every if (peak := its["reserved"] or its["resident"]) is not None]
+    return f"{max(its['held'] for its in every) / 2**20:,.0f}", f"{max(peaks) / 2**20:,.0f}" if peaks else "-"
+
+
+def _profiler_cost(facts: AllFacts) -> float:
+    found = [
+        its["exposed"]["step"] / statistics.median(its["rounds"][-1]["steps"])
+        for own in facts.values()
+        for its in own["strategies"].values()
+    ]
+    return statistics.median(found) if found else 0.0
+
+
+def _ranks(facts: AllFacts, name: str) -> Iterator[Sequence[str]]:
+    series = figures.last_rounds(facts, name)
+    yield ("rank", *PHASES, "core wait", "first collective after")
+    by_own = sorted(series, key=lambda rank: -statistics.median(series[rank]["own"]))
+    for rank in sorted(by_own[:MOST_RANKS]):
+        own = series[rank]
+        core, first = sum(own["core_wait"].values()), own["first_collective"]
+        ms = [*(own["phases"][phase] for phase in PHASES), core, *([] if first is None else [first])]
+        yield (str(rank), *(f"{seconds * 1e3:.1f}" for seconds in ms))
+
+
+def grid(rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    """The first column to the left, the others to the right."""
+    listed = list(rows)
+    columns = max(map(len, listed))
+    filled = [(*row, *[""] * (columns - len(row))) for row in listed]
+    widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
+    for row in filled:
+        cells = (f"{text:>{width}}" for text, width in zip(row[1:], widths[1:], strict=True))
+        yield "  ".join((f"{row[0]:<{widths[0]}}", *cells)).rstrip()

@@ -1,0 +1,66 @@
+"""Reads a checkpoint in a process of its own, a second at a time: a file system may hang, and a file may be hostile."""
+
+import contextlib
+import os
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from preflight.checkpoint import find, same
+from preflight.checkpoint.contents import Contents, NotUsable
+from preflight.sdk.probe import Probe
+
+STEP_S = 0.5
+"""After which a step gives an answer: what it does takes at most one call longer."""
+MEMORY = 16 << 30
+"""Bytes of its own that the process may take: a hostile file can ask for any number."""
+
+
+class CheckpointReader:
+    """The functions of the process. `open`, then `step` until it is done, then `contents`."""
+
+    def __init__(self) -> None:
+        self._contents, self._path, self._read = Contents(), "", 0
+        self._steps: Iterator[int] = iter(())
+
+    def open(self, path: str) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY if hard < 0 else min(MEMORY, hard), hard))
+        self._path = path
+        Probe.doing(f"listing {path}")
+        try:
+            self._steps = find.read(path, self._contents)
+        except NotUsable as error:
+            return {"not_usable": str(error)}
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+            return {"not_usable" if missing else "unreadable": _why(error)}
+        return {"bytes": sum(self._contents.files.values())}
+
+    def step(self) -> dict[str, Any]:
+        end = time.monotonic() + STEP_S
+        Probe.doing("importing torch")
+        import torch
+
+        torch.set_num_threads(1)
+        for read in self._steps:
+            self._read += read
+            if time.monotonic() > end:
+                return {"read": self._read, "done": False}
+        return {"read": self._read, "done": True}
+
+    def contents(self) -> Iterator[dict[str, Any]]:
+        yield from self._contents.parts()
+
+    def differ(self, first: str, second: str) -> bool | None:
+        """Whether two tensors of the checkpoint hold different bytes; None where that cannot be told."""
+        place = self._path if os.path.isdir(self._path) else os.path.dirname(os.path.abspath(self._path))
+        return same.differ(place, self._contents, first, second)
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file or folder"
+    return f"cannot be read ({error.strerror})"

@@ -1,0 +1,93 @@
+"""The files of a checkpoint, held against what was written."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+import torch
+
+from preflight.train_smoke.wrapped import StrategySetting
+
+METADATA = ".metadata"
+"""Of torch.distributed.checkpoint, which unpickles it: it is read only if it is what was written."""
+DIGEST = 32
+
+
+class DamagedFile(TypedDict):
+    """A file that is not what was written."""
+
+    file: str
+    """Its name in the checkpoint's folder."""
+    told: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Of the files that this rank has written, and of the metadata, as all ranks must see it."""
+
+    folder: Path
+    digests: dict[str, tuple[int, bytes]]
+    """Size and SHA-256 by name."""
+
+    @classmethod
+    def of(cls, folder: Path, setting: StrategySetting) -> "Manifest":
+        """Right after all have written. All ranks together."""
+        rank = setting.group.rank()
+        names = [name for name in _names(folder) if _writer(name) == rank]
+        digests = {name: _written(folder / name) for name in names if not name.endswith(".tmp")}
+        size, digest = digests.get(METADATA, (-1, bytes(DIGEST)))
+        told = torch.tensor([size, *digest], device=setting.device)
+        torch.distributed.broadcast(told, group=setting.group, group_src=0)
+        size, *numbers = told.tolist()
+        if size >= 0:
+            digests[METADATA] = size, bytes(numbers)
+        return cls(folder, digests)
+
+    def damaged(self) -> list[DamagedFile]:
+        found = ((name, self._damage(name)) for name in self.digests)
+        return [DamagedFile(file=name, told=told) for name, told in found if told]
+
+    def _damage(self, name: str) -> str:
+        was, digest = self.digests[name]
+        try:
+            now, other = _digest(self.folder / name)
+        except FileNotFoundError:
+            return "is missing, expected it as it was written"
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+        if was < 0:
+            return "could not be read right after it was written, expected its bytes"
+        if now != was:
+            return f"has {now:,} bytes, expected the {was:,} that were written"
+        return "" if other == digest else f"has other contents in its {was:,} bytes, expected those that were written"
+
+    def is_unsafe(self, damaged: list[DamagedFile]) -> bool:
+        return any(damage["file"] == METADATA for damage in damaged)
+
+
+def _written(path: Path) -> tuple[int, bytes]:
+    """Less than no bytes where it cannot be read."""
+    try:
+        return _digest(path)
+    except OSError:
+        return -1, bytes(DIGEST)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _writer(name: str) -> int:
+    """The rank, by the names that torch.distributed.checkpoint ("__3_0.distcp") and checkpoint_forms.py give."""
+    word = name.removeprefix("__").removeprefix("rank-").partition("_" if name.startswith("__") else ".")[0]
+    return int(word) if word.isdecimal() else 0
+
+
+def _digest(path: Path) -> tuple[int, bytes]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+        return file.tell(), digest

@@ -1,0 +1,57 @@
+"""The strategies under which checkpoints are written and read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from preflight.train_smoke import ddp, fsdp, fsdp2, hybrid, mesh, tp
+from preflight.train_smoke.checkpoint_names import ALONE, HALF
+from preflight.train_smoke.dtensors import OfDTensors
+from preflight.train_smoke.names import PLAIN
+from preflight.train_smoke.wrapped import StrategySetting, Wrapped, blocks
+
+
+@dataclass(frozen=True)
+class Strategy:
+    wrap: Callable[[nn.Module, StrategySetting], Wrapped]
+    share: Callable[[StrategySetting], tuple[int, int]] | None = None
+    """Which share of the batch this rank has, of how many: None where each rank has its own."""
+
+
+def _fsdp2_tp(plain: nn.Module, setting: StrategySetting) -> Wrapped:
+    """As the variant of hybrid.py, of a model with a tie."""
+    ranks = mesh.grid(setting, _tensor_ranks(setting), ("dp", "tp"))
+    tp.cut(plain, ranks["tp"], tp.plan(sequence=True, cut_loss=False))
+    for unit in (*blocks(plain), plain):
+        fully_shard(unit, mesh=ranks["dp"])
+    return OfDTensors(plain, plain, setting)
+
+
+def _tensor_ranks(setting: StrategySetting) -> int:
+    """Two, so that each matrix is cut both ways as soon as there are four ranks."""
+    return 2 if setting.ranks % 2 == 0 else 1
+
+
+def _share(setting: StrategySetting) -> tuple[int, int]:
+    size = _tensor_ranks(setting)
+    return setting.group.rank() // size, setting.ranks // size
+
+
+def ranks_of(target: str, ranks: int) -> int:
+    """How many of so many ranks take part: the first ones."""
+    return {HALF: max(1, ranks // 2), ALONE: 1}.get(target, ranks)
+
+
+_FSDP2 = Strategy(fsdp2.VARIANTS[PLAIN].wrap)
+STRATEGIES: Mapping[str, Strategy] = {
+    "ddp": Strategy(ddp.VARIANTS[PLAIN].wrap),
+    "fsdp": Strategy(fsdp.VARIANTS["full_shard"].wrap),
+    "fsdp2": _FSDP2,
+    "hsdp": Strategy(hybrid.VARIANTS["hsdp"].wrap),
+    "fsdp2_tp": Strategy(_fsdp2_tp, _share),
+    HALF: _FSDP2,
+    ALONE: Strategy(lambda plain, _setting: Wrapped(plain, plain)),
+}
+"""By the names of checkpoint_names.py."""

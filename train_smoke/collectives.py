@@ -1,0 +1,97 @@
+"""Which collectives a step makes, by kind and process group, beside what the strategy needs.
+
+torch's CommDebugMode counts them, too, but its package imports NumPy (torch 2.13), which is not a dependency.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import torch
+from torch import distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+KINDS = {
+    "all-reduce": ("allreduce", "all_reduce"),
+    "reduce-scatter": ("reduce_scatter",),
+    "all-gather": ("allgather", "all_gather"),
+    "send": ("send",),
+    "receive": ("recv",),
+}
+"""By how torch's operators begin, but for an underscore before."""
+REDUCTION = ("all-reduce", "reduce-scatter")
+
+
+class Need(NamedTuple):
+    """What a strategy makes in each step, at least."""
+
+    kinds: Sequence[str]
+    """Any of these."""
+    group: dist.ProcessGroup
+    over: str
+    """Which ranks these are, in words."""
+    least: int
+    why: str
+    """Where each of them comes from, in words."""
+
+
+class Made(TypedDict):
+    """A need, and what this rank has made of it in one step."""
+
+    kind: str
+    over: str
+    ranks: list[int]
+    made: int
+    least: int
+    why: str
+
+
+class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
+    """Counts while it is on, also what backward makes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._counts = Counter[tuple[str, tuple[int, ...]]]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # the operators that it is made of come here by themselves
+        if func.namespace in NAMESPACES and (kind := _kind(func.overloadpacket.__name__)):
+            self._counts[kind, _ranks(args)] += 1
+        return func(*args, **(kwargs or {}))
+
+    def made(self, needs: Sequence[Need]) -> list[Made]:
+        return [
+            Made(
+                kind=" or ".join(need.kinds),
+                over=need.over,
+                ranks=list(ranks),
+                made=sum(self._counts[kind, ranks] for kind in need.kinds),
+                least=need.least,
+                why=need.why,
+            )
+            for need in needs
+            for ranks in [tuple(dist.get_process_group_ranks(need.group))]
+        ]
+
+
+def _kind(name: str) -> str:
+    name = name.lstrip("_")
+    return next((kind for kind, beginnings in KINDS.items() if name.startswith(beginnings)), "")
+
+
+def _ranks(args: Sequence[Any]) -> tuple[int, ...]:
+    """Of the group that a collective is over; empty where it is not known. torch gives a name or an object, among
+    others (what to reduce by)."""
+    resolve: Any = dist.distributed_c10d._resolve_process_group  # type: ignore[attr-defined]  # not in __all__
+    for argument in args:
+        if isinstance(argument, torch.ScriptObject | str):
+            with contextlib.suppress(RuntimeError, LookupError, ValueError, AttributeError):
+                group = resolve(argument) if isinstance(argument, str) else dist.ProcessGroup.unbox(argument)
+                return tuple(dist.get_process_group_ranks(group))
+    return ()
