@@ -7,11 +7,13 @@ bytes are the total over all ranks. What is sent, and how a wrong element tells 
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.comm.shared import judge_collective, sweep
+from preflight.checks.comm.shared import judge_collective, plotted, sweep
 
 PARTS = (sweep, judge_collective)
 PLAN = sweep.plan(Level.STANDARD)
 
 measure = partial(sweep.run, operation="all_gather")
 judge = partial(judge_collective.judge, operation="all_gather")
+record = partial(judge_collective.record, operation="all_gather")
 summarize = partial(judge_collective.summarize, operation="all_gather")
+plot = partial(plotted.collective, operation="all_gather")

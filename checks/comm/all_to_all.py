@@ -7,11 +7,13 @@ doc/PERFORMANCE.md). What is sent, and how a wrong element tells whose it is: pa
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.comm.shared import judge_collective, sweep
+from preflight.checks.comm.shared import judge_collective, plotted, sweep
 
 PARTS = (sweep, judge_collective)
 PLAN = sweep.plan(Level.FULL)
 
 measure = partial(sweep.run, operation="all_to_all")
 judge = partial(judge_collective.judge, operation="all_to_all")
+record = partial(judge_collective.record, operation="all_to_all")
 summarize = partial(judge_collective.summarize, operation="all_to_all")
+plot = partial(plotted.collective, operation="all_to_all")

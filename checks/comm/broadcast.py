@@ -7,11 +7,13 @@
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.comm.shared import judge_collective, sweep
+from preflight.checks.comm.shared import judge_collective, plotted, sweep
 
 PARTS = (sweep, judge_collective)
 PLAN = sweep.plan(Level.FULL)
 
 measure = partial(sweep.run, operation="broadcast")
 judge = partial(judge_collective.judge, operation="broadcast")
+record = partial(judge_collective.record, operation="broadcast")
 summarize = partial(judge_collective.summarize, operation="broadcast")
+plot = partial(plotted.collective, operation="broadcast")

@@ -3,12 +3,18 @@
 In rounds each node has one partner; each of its ranks sends to the one in its place there, then receives from it, all
 pairs at once. Up to 32 nodes all pairs meet; above, each node meets twice log2 of their number, near and far ones, so
 that every one has many witnesses. A link is timed where its data arrives, from the moment when its sender is ready.
+
+What is slow is measured once more, together with sound links; above 32 nodes in log2 of their number more rounds, in
+half of which the suspects meet each other: if they do well there, it is not they that are slow, but what lies between
+them and the others. Only what is slow in both looks is blamed (`confirmed: 2 of 2` in the evidence).
 """
 
 from collections.abc import Iterator, Mapping
 
-from preflight.check import Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges
-from preflight.checks.comm.shared import heatmap, localize, meetings, messages, transfers
+from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, plots, ranges
+from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
+from preflight.checks.comm.shared.confirmation import Looks
+from preflight.checks.comm.shared.localize import Blame
 from preflight.checks.comm.shared.readings import nominal, rate
 from preflight.checks.comm.shared.transfers import Facts
 
@@ -18,11 +24,17 @@ def _deadline(job: Job) -> float:
     return 60.0 + len(meetings.rounds_between(len(job.nodes)))
 
 
-PARTS = (localize, messages)
+PARTS = (localize, messages, confirmation)
 PLAN = Plan(
     Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=4.0, needs=("comm.init",), when=localize.SYMPTOMS,
     baseline=True,
 )  # fmt: skip
+
+SLOW_SIDES = Code(
+    "Nodes are slow with those of another group, and not with their own.",
+    fix="See the uplinks between the groups: their speed and errors, and how far they are oversubscribed by design; "
+    "start the job within one group where it fits (Slurm: --switches=1). " + messages.TIME_IT,
+)
 
 BUDGET_S = 3.0
 
@@ -34,17 +46,29 @@ def measure(ctx: Context) -> Facts:
     if not steps:
         raise Skip("one node is left: there is no pair")
     alone = next(ranks for ranks in meetings.group_by_node(ctx.job, ctx.members) if ctx.rank in ranks)
-    return transfers.measure(ctx, alone, steps, BUDGET_S, reduces=False)
+    return transfers.measure(ctx, alone, steps, BUDGET_S, localize.doubt, reduces=False, with_each_other=True)
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    blame = localize.find_blame(facts, run)
+    looks = Looks(facts, run, localize.doubt)
+    blame = localize.find_blame(looks.facts, run, with_sides=True)
     if blame is not None:
-        yield from messages.findings(blame, run)
+        yield from looks.said(_blamed(blame, run))
+        yield from looks.only_once()
         yield from messages.slower_than_baseline("comm.pairs", blame, run)
 
 
+def _blamed(blame: Blame, run: Run) -> Iterator[Finding]:
+    yield from messages.findings(blame, run)
+    if blame.sides:
+        yield messages.LinkMessages(blame, run).on_sides(SLOW_SIDES)
+
+
+record = transfers.record
+
+
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    facts = Looks(facts, run, localize.doubt).facts
     blame = localize.find_blame(facts, run)
     if blame is None:
         return "no link was timed"
@@ -57,6 +81,12 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = localize.find_blame(facts, run)
+    blame = localize.find_blame(Looks(facts, run, localize.doubt).facts, run)
     if blame is not None:
         yield from heatmap.by_node(blame, run)
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    blame = localize.find_blame(Looks(facts, run, localize.doubt).facts, run)
+    if blame is not None:
+        yield plotted.between_nodes(blame, run, "from the row's node to the column's: the slowest link")

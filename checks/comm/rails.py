@@ -5,18 +5,21 @@ networks, a switch. All rails at once, in steps: each rank sends to the next nod
 before, and the receiver times it from the moment when the sender is ready. Then each rail all-reduces by itself, which
 shows a switch that is slow only under load. An all-reduce over all would average all this away.
 
-The links are compared with each other only. With two nodes a slow card looks as a slow cable: their link is named.
+What is slow is measured once more, together with sound links, and only what is slow in both looks is blamed
+(`confirmed: 2 of 2` in the evidence). The links are compared with each other only. With two nodes a slow card looks as
+a slow cable: their link is named.
 """
 
 import statistics
 from collections.abc import Iterator, Mapping
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, ranges
-from preflight.checks.comm.shared import heatmap, localize, meetings, messages, transfers
+from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, plots, ranges
+from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
+from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.readings import nominal, rate
-from preflight.checks.comm.shared.transfers import Facts
+from preflight.checks.comm.shared.transfers import Doubt, Facts
 
-PARTS = (localize, messages)
+PARTS = (localize, messages, confirmation)
 PLAN = Plan(
     Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=1.5, needs=("comm.init",), baseline=True
 )  # fmt: skip
@@ -40,30 +43,40 @@ def measure(ctx: Context) -> Facts:
     if all(len(rail) < 2 for rail in rails):
         raise Skip("one node is left: no link leads to another")
     mine = next(rail for rail in rails if ctx.rank in rail)
-    return transfers.measure(ctx, mine, meetings.ring_steps(rails), BUDGET_S)
+    return transfers.measure(ctx, mine, meetings.ring_steps(rails), BUDGET_S, _doubt)
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    blame = localize.find_blame(facts, run)
-    if blame is None:
-        return
-    yield from messages.findings(blame, run)
-    touched = {blame.places[a].rail for a, _ in blame.bad}
-    yield from _together(facts, touched, run)
-    yield from messages.slower_than_baseline("comm.rails", blame, run)
+    looks = Looks(facts, run, _doubt)
+    blame = localize.find_blame(looks.facts, run)
+    if blame is not None:
+        yield from looks.said([*messages.findings(blame, run), *_together(looks.facts, run)])
+        yield from looks.only_once()
+        yield from messages.slower_than_baseline("comm.rails", blame, run)
 
 
-def _together(facts: Mapping[int, Facts], touched: set[int], run: Run) -> Iterator[Finding]:
-    """Rails are compared by bus bandwidth, since they may have different numbers of ranks (nccl-tests,
-    doc/PERFORMANCE.md). Those with a slow link are told already. On gloo all rails share the processors, and whose
-    turn it is there decides: a sound one is 5 times slower than another under load."""
+def _doubt(facts: Mapping[int, Facts], run: Run) -> Doubt:
+    return Doubt(localize.doubt(facts, run).links, frozenset(_slow_together(facts, run)))
+
+
+def _slow_together(facts: Mapping[int, Facts], run: Run) -> dict[int, float]:
+    """GB/s of the rails that are slow by their own all-reduce only, without those with a slow link.
+
+    Rails are compared by bus bandwidth, since they may have different numbers of ranks (nccl-tests,
+    doc/PERFORMANCE.md). On gloo all rails share the processors, and whose turn it is there decides: a sound one is 5
+    times slower than another under load."""
     busbw = _busbw(facts, run)
     if len(busbw) < FEWEST_RAILS or run.job.backend != "nccl":
-        return
-    least = localize.slow_below(busbw.values(), run)
-    slow = {rail: value for rail, value in busbw.items() if value < least and rail not in touched}
+        return {}
+    place_of, least = localize.positions(run.job), localize.slow_below(busbw.values(), run)
+    touched = {place_of[sender].rail for sender, _ in localize.doubt(facts, run).links}
+    return {rail: value for rail, value in busbw.items() if value < least and rail not in touched}
+
+
+def _together(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    slow = _slow_together(facts, run)
+    others = [value for rail, value in _busbw(facts, run).items() if rail not in slow]
     for rail, value in slow.items():
-        others = [other for number, other in busbw.items() if number not in slow]
         text = f"the all-reduce of rail {rail} (local rank {rail} of all nodes) has a busbw of {rate(value)}"
         usual = f"expected about {rate(statistics.median(others))} as on {ranges.count(len(others), 'other rail')}"
         yield SLOW_TOGETHER.warn(f"{text}, though its links are sound one by one; {usual}", local_rank=rail)
@@ -83,7 +96,11 @@ def _busbw(facts: Mapping[int, Facts], run: Run) -> dict[int, float]:
     return dict(sorted(found.items()))
 
 
+record = transfers.record
+
+
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    facts = Looks(facts, run, _doubt).facts
     blame = localize.find_blame(facts, run)
     if blame is None:
         return "no link was timed"
@@ -95,6 +112,12 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    blame = localize.find_blame(facts, run)
+    blame = localize.find_blame(Looks(facts, run, _doubt).facts, run)
     if blame is not None:
         yield from heatmap.by_rank(blame, run)
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    blame = localize.find_blame(Looks(facts, run, _doubt).facts, run)
+    if blame is not None:
+        yield plotted.by_rail(blame, run, "node by rail: the slower of the best that it sends and receives")

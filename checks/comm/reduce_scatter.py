@@ -7,11 +7,13 @@ the total over all ranks. What is sent, and how a wrong element tells whose it i
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.comm.shared import judge_collective, sweep
+from preflight.checks.comm.shared import judge_collective, plotted, sweep
 
 PARTS = (sweep, judge_collective)
 PLAN = sweep.plan(Level.FULL)
 
 measure = partial(sweep.run, operation="reduce_scatter")
 judge = partial(judge_collective.judge, operation="reduce_scatter")
+record = partial(judge_collective.record, operation="reduce_scatter")
 summarize = partial(judge_collective.summarize, operation="reduce_scatter")
+plot = partial(plotted.collective, operation="reduce_scatter")

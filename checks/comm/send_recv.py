@@ -8,11 +8,13 @@ payload_copy.py.
 from functools import partial
 
 from preflight.check import Level
-from preflight.checks.comm.shared import judge_collective, sweep
+from preflight.checks.comm.shared import judge_collective, plotted, sweep
 
 PARTS = (sweep, judge_collective)
 PLAN = sweep.plan(Level.FULL)
 
 measure = partial(sweep.run, operation="send_recv")
 judge = partial(judge_collective.judge, operation="send_recv")
+record = partial(judge_collective.record, operation="send_recv")
 summarize = partial(judge_collective.summarize, operation="send_recv")
+plot = partial(plotted.collective, operation="send_recv")

@@ -18,6 +18,7 @@ from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
 from preflight.hangs import desync
+from preflight.hangs.ras_evidence import with_ras
 
 FIXES = {
     "lost": "Look at that rank's own output and at its node (ssh, dmesg); leave the node out if it is gone.",
@@ -43,14 +44,22 @@ STATES = {"T": ": the process is stopped", "t": ": the process is stopped", "Z":
 
 def findings(check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job) -> list[Reported]:
     """The engine's findings for one check, worst first."""
+    parted = (
+        desync.find_desyncs(outcomes) if scope is Scope.WORLD and any(not o.sound for o in outcomes.values()) else []
+    )
+    return with_ras(_without_ras(check, scope, outcomes, job, parted), outcomes, parted)
+
+
+def _without_ras(
+    check: str, scope: Scope, outcomes: Mapping[int, Outcome], job: Job, parted: Sequence[desync.Desync]
+) -> list[Reported]:
     bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
     if scope is Scope.WORLD and _all_at_work(outcomes):
         return [_too_slow(check, outcomes)]
     if scope is Scope.WORLD:
-        parted = desync.find_desyncs(outcomes) if bad else []
         told, odd = _told_together(outcomes, bad, parted)
     else:
-        parted, odd = [], set()
+        odd = set()
         dragged = {rank for rank, outcome in bad.items() if outcome.kind == "lost" and outcome.aborted}
         told = {rank: message(bad[rank]) for rank in set(bad) - dragged}
     victims = set(bad) - set(told)

@@ -19,11 +19,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from preflight.core import rank_ranges
+from preflight.nccl.ras import Watch
 
 T = TypeVar("T")
-LOOKS = (0.65, 0.78)
-"""Of a check's deadline: before torch gives a collective up (process_group.GROUP_TIMEOUT, on NCCL the end of the
-process), and shortly before the stacks are written (STACK_DUMP)."""
+LOOKS = (0.55, 0.65, 0.78)
+"""Of a check's deadline: twice before torch gives a collective up (process_group.GROUP_TIMEOUT, on NCCL the end of the
+process), since RAS shows a hang by what has not moved, and shortly before the stacks are written (STACK_DUMP)."""
 ANSWER_S = 0.3
 """For the worker's thread to answer its supervisor."""
 CALLS, GROUPS = 16, 32
@@ -150,9 +151,11 @@ def _word(text: object) -> str:
 class Recorder:
     """The worker's side: arms itself for a check, and writes what the process groups have recorded."""
 
-    def __init__(self, dump_file: DumpFile, number: Callable[[], int], ask_ras: Callable[[], str] | None) -> None:
-        """`number`: of the collective entered last, by the page. `ask_ras`: where NCCL's RAS is to be asked."""
-        self._dump_file, self._number, self._ask_ras = dump_file, number, ask_ras
+    def __init__(self, dump_file: DumpFile, number: Callable[[], int], watch: Callable[[], Watch] | None) -> None:
+        """`number`: of the collective entered last, by the page. `watch`: where NCCL's RAS is to be asked, for the
+        questions of one check."""
+        self._dump_file, self._number, self._new_watch = dump_file, number, watch
+        self._watch: Watch | None = None
         self._members: tuple[int, ...] = ()
         self._looks: list[float] = []
         self._ras = ""
@@ -160,6 +163,7 @@ class Recorder:
 
     def begin(self, deadline_s: float) -> None:
         """A check begins: a process group may be there from the checks before it."""
+        self.end()
         now = time.monotonic()
         self._looks, self._ras = [now + part * deadline_s for part in LOOKS], ""
         if self._thread is not None:
@@ -168,6 +172,9 @@ class Recorder:
     def end(self) -> None:
         """The check has ended: there is nothing to look at."""
         self._looks = []
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
 
     def listen(self, members: tuple[int, ...]) -> None:
         """A process group over these ranks was made: from now on there is something to tell."""
@@ -207,9 +214,12 @@ class Recorder:
 
     def _ask_the_network(self, looks: list[float]) -> None:
         """RAS may take seconds: the check may have ended by then."""
-        if self._ask_ras is None or self._ras:
+        if self._new_watch is None:
             return
-        said = self._ask_ras()
+        watch = self._watch = self._watch or self._new_watch()
+        said = watch.ask()
+        if looks is not self._looks:
+            watch.close()
         if looks is self._looks and said:
             self._ras = said
             self.write_dump()

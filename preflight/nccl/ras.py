@@ -1,37 +1,99 @@
-"""NCCL's RAS: since 2.24 each process of a job answers questions about its communicators at a port of the machine.
+"""NCCL's RAS: since 2.24 each process of a job answers questions about its communicators at a port of the machine,
+since 2.28.7 in JSON, too, and since 2.29 it tells who listens what happens to the job's processes.
 
-The protocol is lines of text (NCCL, src/ras/client_support.cc; its manual, "RAS").
+The protocol is lines of text (NCCL, src/ras/client_support.cc; its manual, "RAS"): a command that an older one does not
+know has an ERROR for an answer, and the next is read.
 """
 
+import contextlib
 import re
 import socket
 import time
+
+from preflight.nccl import ras_snapshot
+from preflight.nccl.ras_snapshot import Snapshot
+from preflight.nccl.version import is_before
 
 DEFAULT = "localhost:28028"
 """NCCL_RAS_CLIENT_PORT in src/ras/ras_internal.h."""
 PATIENCE_S = 3.0
 LIMIT = 64 * 1024
-_QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 1\nVERBOSE STATUS\n"
+"""Bytes that are kept of an answer in text, and read of the events."""
+LARGEST = 8 * 1024 * 1024
+"""Bytes of an answer that are read: NCCL writes 0.7 KiB of JSON per rank of each communicator."""
+_QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 1\nSET FORMAT json\nVERBOSE STATUS\n"
 """TIMEOUT: how long the process that answers waits for the others of the job, in seconds."""
+_MONITOR = b"CLIENT PROTOCOL 2\nSET FORMAT json\nMONITOR\nMONITOR all\n"
+"""`all`: also that a process does not answer; 60 s before it is dead. 2.29 may not know the word."""
+_REPLY = re.compile(r"OK\n|ERROR: [^\n]*\n")
 
 
 def status(address: str, within_s: float = PATIENCE_S) -> str:
-    """What RAS says of the job, at most LIMIT bytes; "" where nothing answers there. `address`: as NCCL_RAS_ADDR."""
+    """What RAS says of the job, JSON where it can; "" where nothing answers there. `address`: as NCCL_RAS_ADDR."""
     end = time.monotonic() + within_s
+    answer = bytearray()
+    # what has come before an error is better than nothing
+    with contextlib.suppress(OSError, OverflowError), _connected(address, within_s) as connection:
+        connection.sendall(_QUESTION)
+        while len(answer) < LARGEST and (left := end - time.monotonic()) > 0:
+            connection.settimeout(left)
+            data = connection.recv(65536)
+            if not data:
+                break
+            answer += data
+    greeting, _, said = answer[:LARGEST].decode(errors="replace").partition("\n")
+    if not greeting.upper().startswith("SERVER PROTOCOL"):
+        return ""
+    while reply := _REPLY.match(said):
+        said = said[reply.end() :]
+    return said.strip()
+
+
+class Watch:
+    """Asks RAS during one check, more than once: only what stands still is a hang."""
+
+    def __init__(self, address: str, within_s: float = PATIENCE_S) -> None:
+        self._address, self._within_s = address, within_s
+        self._before: Snapshot | None = None
+        self._monitor: socket.socket | None = None
+        self._heard = b""
+
+    def ask(self) -> str:
+        """A snapshot as JSON (ras_snapshot.read reads it), the text of an older NCCL, or ""."""
+        said = status(self._address, self._within_s)
+        snapshot = ras_snapshot.parse(said)
+        if snapshot is None:
+            return said[:LIMIT]
+        if self._before is not None:
+            snapshot["still"] = ras_snapshot.is_still(self._before, snapshot)
+        elif not is_before(snapshot["version"], 2, 29):
+            self._listen()
+        self._before = snapshot
+        snapshot["events"] = self._events()
+        return ras_snapshot.to_text(snapshot, LIMIT)
+
+    def close(self) -> None:
+        """The check has ended. Another thread may be asking."""
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            monitor.close()
+
+    def _listen(self) -> None:
+        """The kernel keeps what comes until it is asked for: nobody waits."""
+        with contextlib.suppress(OSError, OverflowError):
+            self._monitor = _connected(self._address, self._within_s)
+            self._monitor.sendall(_MONITOR)
+            self._monitor.setblocking(False)
+
+    def _events(self) -> list[str]:
+        with contextlib.suppress(OSError):  # nothing more has come
+            while self._monitor is not None and len(self._heard) < LIMIT and (data := self._monitor.recv(65536)):
+                self._heard += data
+        return ras_snapshot.events(self._heard[:LIMIT].decode(errors="replace"))
+
+
+def _connected(address: str, within_s: float) -> socket.socket:
     match = re.fullmatch(r"\[?([^\[\]]+?)\]?:(\d{1,5})", address)
     if not match:
-        return ""
-    answer = b""
-    try:
-        with socket.create_connection((match[1], int(match[2])), within_s) as connection:
-            connection.sendall(_QUESTION)
-            while len(answer) < LIMIT and (left := end - time.monotonic()) > 0:
-                connection.settimeout(left)
-                data = connection.recv(65536)
-                if not data:
-                    break
-                answer += data
-    except (OSError, OverflowError):
-        pass  # what has come so far is better than nothing
-    greeting, _, said = answer[:LIMIT].decode(errors="replace").partition("\n")
-    return said.removeprefix("OK\n").strip() if greeting.upper().startswith("SERVER PROTOCOL") else ""
+        raise OSError(f"{address!r} is no address and port")
+    return socket.create_connection((match[1], int(match[2])), within_s)

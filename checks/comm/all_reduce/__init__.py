@@ -2,16 +2,19 @@
 
 `all_reduce`, as DDP sums gradients. Its bus factor is 2(n-1)/n (nccl-tests, doc/PERFORMANCE.md). What is sent, and how
 a wrong element tells whose it is: payload_sum.py. Then each rank computes for some milliseconds and all reduce 1 KiB,
-as in training steps, so that a rank that computes slowly is told from a slow link: straggler.py.
+as in training steps, so that a rank that computes slowly is told from a slow link: straggler.py. A rank is blamed for
+that where it is late also when they do it once more.
 """
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import NotRequired
 
-from preflight.check import Code, Context, Finding, Level, Run
+from preflight.check import Code, Context, Finding, Level, Run, words
 from preflight.checks.comm.all_reduce import straggler
 from preflight.checks.comm.all_reduce.straggler import LATE_S
-from preflight.checks.comm.shared import judge_collective, readings, sweep
+from preflight.checks.comm.shared import judge_collective, plotted, readings, sweep
+from preflight.checks.comm.shared.confirmation import NO_TIME
 
 PARTS = (straggler, sweep, judge_collective)
 PLAN = sweep.plan(Level.STANDARD, facts_version=2)
@@ -22,21 +25,49 @@ LATE_RANK = Code(
 )
 
 
+LATE_ONCE = Code(
+    "A rank computed much longer than the others, and not when all did it once more.",
+    fix="Nothing needs to be done if it stays away. If it comes again, see what else runs on {host} at times (top).",
+)
+
+
 class Facts(readings.Facts, total=False):
     arrival: straggler.Arrival | None
     """Not where the backend lacks a type."""
+    again: NotRequired[straggler.Arrival | None]
+    """Where a rank was late: once more; None where there was no time."""
 
 
 def measure(ctx: Context) -> Facts:
     measured = sweep.run(ctx, operation="all_reduce")
-    return {**measured, "arrival": straggler.measure(ctx, measured["latency"])}
+    arrival = straggler.measure(ctx, measured["latency"])
+    is_late, again = straggler.measure_again(ctx, arrival) if arrival else (False, None)
+    return {**measured, "arrival": arrival, **({"again": again} if is_late else {})}  # type: ignore[typeddict-item]
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from judge_collective.judge(facts, run, operation="all_reduce")
-    arrivals = {rank: found for rank, reading in facts.items() if (found := reading.get("arrival"))}
-    for rank, others, text, starved in straggler.late(arrivals, run[LATE_S]):
-        yield LATE_RANK.warn(text, noticed_by=others, evidence={"starved": starved}, **run.job.where(rank))
+    yield from _late(facts, run)
 
 
+def _late(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    first = {rank: arrival for rank, reading in facts.items() if (arrival := reading.get("arrival"))}
+    again = {rank: arrival for rank, reading in facts.items() if (arrival := reading.get("again"))}
+    still = {rank for rank, *_ in straggler.late(again, run[LATE_S])}
+    for rank, others, text, starved in straggler.late(first, run[LATE_S]):
+        evidence = {"starved": starved, "host": run.job.node_of(rank).node}
+        if not again:
+            proof = {**evidence, "confirmed": "1 of 1"}
+            yield LATE_RANK.warn(f"{text}; {NO_TIME}", noticed_by=others, evidence=proof, **run.job.where(rank))
+        elif rank in still:
+            proof = {**evidence, "confirmed": "2 of 2"}
+            yield LATE_RANK.warn(text, noticed_by=others, evidence=proof, **run.job.where(rank))
+        else:
+            busy = words.duration(again[rank]["busy_s"]) if rank in again else "less"
+            told = f"rank {rank} {text}; once more it computes {busy}: it is not blamed"
+            yield LATE_ONCE.info(told, evidence={**evidence, "confirmed": "1 of 2"})
+
+
+record = partial(judge_collective.record, operation="all_reduce")
 summarize = partial(judge_collective.summarize, operation="all_reduce")
+plot = partial(plotted.collective, operation="all_reduce")

@@ -2,6 +2,7 @@
 
 Each rank times its own computation, which is the same on all, and its wait in the all-reduce that follows. A rank that
 computes long waits for nobody, and all others wait for it; over a slow link all wait, and nobody computes longer.
+Where a rank is late all do it once more: what cost it its time may have been over in a moment.
 """
 
 import contextlib
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, TypedDict
 from preflight.check import Context, option, words
 from preflight.checks.comm.shared.operations import finish
 from preflight.checks.comm.shared.readings import Latency
+from preflight.checks.comm.shared.sweep import agreed
 from preflight.checks.comm.shared.timing import LATENCIES
+from preflight.sdk.files import core_wait_s
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +32,8 @@ WAITED = 0.5
 where that is the reason."""
 STEPS, FEWEST_STEPS = 20, 3
 """The fewest, where the network has no time for a hundred small messages."""
+AGAIN_S = 6.0
+"""What the second time may take: of a step that takes longer than a third of it there is none."""
 SIDE = {"cpu": 640, "cuda": 4096}
 """Of the square matrices that are multiplied: about 10 ms on a core, and on a GPU in fp32. The kernel lets a task that
 has waited run for some milliseconds at once: less would not show that others want its core."""
@@ -45,12 +50,40 @@ class Arrival(TypedDict):
 
 def measure(ctx: Context, latency: Latency | None) -> Arrival | None:
     """None where the network is too slow for some steps."""
+    if latency is None or latency["repeats"] < STEPS or len(ctx.members) < 2:
+        return None
+    return _measured(ctx, STEPS if latency["repeats"] >= LATENCIES else FEWEST_STEPS)
+
+
+def measure_again(ctx: Context, own: Arrival) -> tuple[bool, Arrival | None]:
+    """(whether any rank was late, what it is once more): None where no rank was, or a step takes too long."""
+    group = ctx.process_group()
+    if not agreed(ctx, group, float(any(late(_everyones(ctx, own), ctx[LATE_S])))):
+        return False, None
+    steps = int(AGAIN_S / agreed(ctx, group, own["busy_s"] + own["wait_s"]))
+    return True, _measured(ctx, min(steps, STEPS)) if steps >= FEWEST_STEPS else None
+
+
+def _everyones(ctx: Context, own: Arrival) -> dict[int, Arrival]:
+    """Those of all members, on all of them."""
     import torch
     from torch import distributed as dist
 
-    if latency is None or latency["repeats"] < STEPS or len(ctx.members) < 2:
-        return None
-    steps = STEPS if latency["repeats"] >= LATENCIES else FEWEST_STEPS
+    told = torch.tensor([own["busy_s"], own["wait_s"], own["core_wait_s"]], device=ctx.device, dtype=torch.float64)
+    by_all = torch.empty(3 * len(ctx.members), device=ctx.device, dtype=torch.float64)
+    with ctx.collective("all_gather", "3 elements"):
+        dist.all_gather_into_tensor(by_all, told, group=ctx.process_group())
+        rows = by_all.view(-1, 3).tolist()
+    return {
+        rank: {"busy_s": busy_s, "wait_s": wait_s, "core_wait_s": core_wait_s}
+        for rank, (busy_s, wait_s, core_wait_s) in zip(ctx.members, rows, strict=True)
+    }
+
+
+def _measured(ctx: Context, steps: int) -> Arrival:
+    import torch
+    from torch import distributed as dist
+
     group, device = ctx.process_group(), ctx.device
     side = SIDE.get(device.type, 256)
     factor, value = torch.zeros(side, side, device=device), torch.zeros(256, device=device)
@@ -74,16 +107,6 @@ def measure(ctx: Context, latency: Latency | None) -> Arrival | None:
         "wait_s": statistics.median(wait),
         "core_wait_s": statistics.median(core_wait),
     }
-
-
-def core_wait_s() -> float:
-    """For how long this thread has waited in the run queue since it began (sched-stats.rst of the kernel); 0 where the
-    kernel does not count that."""
-    try:
-        with open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from preflight.check import Code
 from preflight.nccl.version import SAME_VERSION_FIX
 
 VERSIONS = Code(
-    "NCCL refused to start with ranks of another NCCL version.",
+    "NCCL refused to start with ranks that have a different NCCL version.",
     fix=SAME_VERSION_FIX,
 )
 DUPLICATE_GPU = Code(
@@ -14,8 +14,8 @@ DUPLICATE_GPU = Code(
 )
 NO_INTERFACE = Code(
     "NCCL finds no network interface.",
-    fix="There: ip -brief address; then set NCCL_SOCKET_IFNAME to what joins the nodes (a list of prefixes, =name for "
-    "one), or unset it.",
+    fix="There: ip -brief address; then set NCCL_SOCKET_IFNAME to what connects the nodes (a list of prefixes, =name "
+    "for one), or unset it.",
 )
 FABRIC_MANAGER = Code(
     "CUDA waits for the fabric manager of the NVSwitches.",
@@ -23,7 +23,7 @@ FABRIC_MANAGER = Code(
     "/var/log/fabricmanager.log.",
 )
 DRIVER = Code(
-    "The GPU driver does not fit CUDA's libraries.",
+    "The GPU driver does not match CUDA's libraries.",
     fix="There: nvidia-smi; cat /proc/driver/nvidia/version; update the driver, load it anew after an update (reboot), "
     "or take the container's compat libraries out of LD_LIBRARY_PATH.",
 )
@@ -32,32 +32,32 @@ GPU_FAILED = Code(
     fix="There: nvidia-smi; dmesg | grep -i xid; see gpu.health of the node; drain it if the GPU is lost.",
 )
 SHARED_MEMORY = Code(
-    "NCCL gets no shared memory.",
+    "NCCL cannot get shared memory.",
     fix="There: df -h /dev/shm; rm its stale nccl-* files; enlarge it: mount -o remount,size=16G /dev/shm, docker "
     "--shm-size=16g or --ipc=host, Kubernetes: an emptyDir with medium Memory at /dev/shm.",
 )
 MEMLOCK = Code(
-    "RDMA may not lock memory.",
+    "RDMA is not allowed to lock memory.",
     fix="There: ulimit -l (should be unlimited): LimitMEMLOCK=infinity for the launcher's service (slurmd, "
     "containerd), docker --ulimit memlock=-1.",
 )
 RDMA = Code(
-    "An RDMA call of NCCL's failed.",
+    "An RDMA call of NCCL failed.",
     fix="There: ibstat; show_gids; on RoCE see NCCL_IB_GID_INDEX and that both nodes have an address in its network; "
     "net.rdma tells of links and GIDs.",
 )
 IMEX = Code(
-    "NVLinks join the nodes (MNNVL), but IMEX does not work.",
+    "NVLinks connect the nodes (MNNVL), but IMEX does not work.",
     fix="There: nvidia-imex-ctl -N; ls /dev/nvidia-caps-imex-channels; systemctl status nvidia-imex. "
     "NCCL_MNNVL_ENABLE=0 works around it, over the slower network.",
 )
 OPEN_FILES = Code(
-    "NCCL may open no more files.",
+    "NCCL cannot open any more files.",
     fix="There: ulimit -n (65536 or more for large jobs): LimitNOFILE for the launcher's service, docker --ulimit "
     "nofile=1048576.",
 )
 PLUGIN = Code(
-    "NCCL does not get the network plugin or transport it was told to use.",
+    "NCCL cannot use the network plugin or transport that it was told to use.",
     fix="There: env | grep -E 'NCCL_NET|LD_LIBRARY_PATH'; ldd libnccl-net*.so; unset NCCL_NET and NCCL_NET_PLUGIN to "
     "let NCCL choose.",
 )

@@ -9,7 +9,7 @@ from preflight.checks.comm.init.init_causes import RDMA
 UNREACHABLE = Code(
     "A rank could not connect to another node over the interface that NCCL chose.",
     fix="See that the nodes reach each other at these addresses on all ports from 1024 on (net.mesh; firewall: nft "
-    "list ruleset), and that NCCL_SOCKET_IFNAME is the interface which joins them: ip route get ADDRESS.",
+    "list ruleset), and that NCCL_SOCKET_IFNAME is the interface that connects them: ip route get ADDRESS.",
 )
 LOOPBACK = "127."
 
@@ -65,11 +65,11 @@ def _on_loopback(failed: Mapping[Pair, Sequence[int]], logs: Mapping[int, str], 
     chose = {rank: "lo" for rank, log in logs.items() if FORCED.search(log)}
     chose |= {rank: match[1] for rank, log in logs.items() if (match := USING.search(log)) and _is_loopback(match[2])}
     address = next(iter(failed))[0]
-    text = f"a rank is told to connect to {address} on another node, expected an address that joins the nodes"
+    text = f"a rank is told to connect to {address} on another node, expected an address that connects the nodes"
     if not chose:
         yield UNREACHABLE.fail(text, variable="NCCL_SOCKET_IFNAME", noticed_by=victims)
     for rank, interface in chose.items():
-        own = f"NCCL took {interface}, a loopback interface, expected one that joins the nodes"
+        own = f"NCCL took {interface}, a loopback interface, expected one that connects the nodes"
         others = tuple(victim for victim in victims if victim != rank)
         yield UNREACHABLE.fail(own, variable="NCCL_SOCKET_IFNAME", noticed_by=others, **run.job.where(rank))
 

@@ -3,7 +3,8 @@
 Each node all-reduces alone, all nodes at once; then in rounds its ranks send to each other in pairs, one way and the
 other. A node is held against nodes with as many ranks, a pair of ranks against the pairs in its place on those: GPUs
 may be wired unevenly by design. With fewer than three such nodes pairs are held against all others, and only what is
-slower by far is told. On gloo it is the processor and the memory that are timed.
+slower by far is told. On gloo it is the processor and the memory that are timed. Only what is slow also when it is
+measured once more is blamed (`confirmed: 2 of 2` in the evidence).
 """
 
 import statistics
@@ -13,12 +14,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, ranges
 from preflight.checks.comm.nodes import intra_node
 from preflight.checks.comm.nodes.intra_node import ALIKE, Inside
-from preflight.checks.comm.shared import heatmap, localize, meetings, transfers
+from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, transfers
+from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import MUCH_SLOWER, Link
 from preflight.checks.comm.shared.readings import nominal, rate
-from preflight.checks.comm.shared.transfers import Facts
+from preflight.checks.comm.shared.transfers import Doubt, Facts
 
-PARTS = (localize,)
+PARTS = (localize, confirmation)
 PLAN = Plan(
     Scope.WORLD, Level.STANDARD, deadline_s=60, estimate_s=2.0, needs=("comm.init",),
     when=localize.SYMPTOMS,
@@ -50,10 +52,22 @@ def measure(ctx: Context) -> Facts:
     if all(len(group) < 2 for group in groups):
         raise NotApplicable("one rank a node: nothing passes within a node")
     mine = next(group for group in groups if ctx.rank in group)
-    return transfers.measure(ctx, mine, meetings.steps_within(groups), BUDGET_S)
+    return transfers.measure(ctx, mine, meetings.steps_within(groups), BUDGET_S, _doubt)
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    looks = Looks(facts, run, _doubt)
+    yield from looks.said(_blamed(looks.facts, run))
+    yield from looks.only_once()
+
+
+def _doubt(facts: Mapping[int, Facts], run: Run) -> Doubt:
+    slow, _ = _slow_alone(facts, run)
+    links = [link for inside in intra_node.by_node(facts, run).values() for link in inside.slow]
+    return Doubt(frozenset(links), frozenset(slow).union(*_odd_twos(facts, run)))
+
+
+def _blamed(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     slow, usual = _slow_alone(facts, run)
     links = intra_node.by_node(facts, run)
     finer = {node for node, inside in links.items() if inside.slow and not inside.is_whole}
@@ -104,12 +118,18 @@ def _slow_alone(facts: Mapping[int, Facts], run: Run) -> tuple[dict[int, float],
 
 
 def _unlike(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> Iterator[Finding]:
-    """Two nodes with as many ranks: both sides are said, unless what is slow within one is (`finer`)."""
-    for nodes in _busbw(facts, run).values():
-        two = len(nodes) == ALIKE - 1 and not nodes.keys() & set(finer)
-        if two and min(nodes.values()) * run[MUCH_SLOWER] < max(nodes.values()):
+    """Both sides are said, unless what is slow within one is (`finer`)."""
+    for nodes in _odd_twos(facts, run):
+        if not nodes.keys() & set(finer):
             sides = [f"{rate(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
             yield UNLIKE.warn(f"each node's own all-reduce has a busbw of {' and '.join(sides)}, expected the same")
+
+
+def _odd_twos(facts: Mapping[int, Facts], run: Run) -> Iterator[dict[int, float]]:
+    """The busbw of two nodes with as many ranks, where there are no more such and one of them is slow."""
+    for nodes in _busbw(facts, run).values():
+        if len(nodes) == ALIKE - 1 and min(nodes.values()) * run[MUCH_SLOWER] < max(nodes.values()):
+            yield nodes
 
 
 def _gpus(node: int, inside: Inside, run: Run) -> Iterator[Finding]:
@@ -148,6 +168,7 @@ def _rates(links: Sequence[Link], inside: Inside) -> str:
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
+    facts = Looks(facts, run, _doubt).facts
     values = [value for nodes in _busbw(facts, run).values() for value in nodes.values()]
     if not values:
         return "no node was timed"
@@ -158,7 +179,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
     """The nodes that have a slow link; else the first."""
-    nodes = intra_node.by_node(facts, run)
+    nodes = intra_node.by_node(Looks(facts, run, _doubt).facts, run)
     odd = [node for node, inside in nodes.items() if inside.slow]
     for node in (odd or list(nodes)[:1])[:DRAWN]:
         yield from heatmap.within_node(node, nodes[node].slow, nodes[node].rates, run)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from preflight.check import Job, Run, option, pairs
-from preflight.checks.comm.shared.transfers import Facts
+from preflight.checks.comm.shared.transfers import Doubt, Facts
 
 SYMPTOMS = (
     "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.all_to_all", "comm.broadcast", "comm.send_recv",
@@ -91,16 +91,27 @@ def slow_below(values: Collection[float], run: Run) -> float:
     return max(lowest, min(usual / run[SLOWER], usual - SPREADS * spread))
 
 
-def find_blame(facts: Mapping[int, Facts], run: Run) -> Blame | None:
-    """None where no link was timed."""
-    measured, where = link_rates(facts), positions(run.job)
+def find_blame(facts: Mapping[int, Facts], run: Run, *, with_sides: bool = False) -> Blame | None:
+    """None where no link was timed. `with_sides`: where all nodes meet. Any two slow links part a ring."""
+    nothing = _measured(facts, run)
+    return _explain(nothing, with_sides) if nothing and nothing.bad else nothing
+
+
+def doubt(facts: Mapping[int, Facts], run: Run) -> Doubt:
+    """The slow links."""
+    known = _measured(facts, run)
+    return Doubt(known.bad if known else frozenset())
+
+
+def _measured(facts: Mapping[int, Facts], run: Run) -> Blame | None:
+    """Nothing of it explained."""
+    measured = link_rates(facts)
     if not measured:
         return None
     sound = _well(measured, run)
     usual, least = statistics.median_high(sound), slow_below(sound, run)
     bad = frozenset(link for link, rate in measured.items() if rate < least)
-    nothing = Blame(usual, least, measured, where, bad)
-    return _explain(nothing) if bad else nothing
+    return Blame(usual, least, measured, positions(run.job), bad)
 
 
 def _well(measured: Mapping[Link, float], run: Run) -> Collection[float]:
@@ -117,7 +128,7 @@ def _well(measured: Mapping[Link, float], run: Run) -> Collection[float]:
     return [rate for rate in measured.values() if rate * factor >= usual]
 
 
-def _explain(known: Blame) -> Blame:
+def _explain(known: Blame, with_sides: bool) -> Blame:
     rails = _rails(known)
     left = [link for link in known.bad if known.places[link[0]].rail not in rails]
     good = known.rates.keys() - known.bad
@@ -128,7 +139,7 @@ def _explain(known: Blame) -> Blame:
         for link in left
         if not (pairs.is_explained(link, ranks) or pairs.is_explained(known.node_pair(link), nodes))
     ]
-    sides = _sides(good, left, nodes, known)
+    sides = _sides(good, left, nodes, known) if with_sides else ()
     if sides:
         left = []
     nodes |= pairs.bad_with_most(left, known.rates, lambda rank: known.places[rank].node, partners=2)
@@ -174,12 +185,13 @@ def _whole_nodes(ranks: Mapping[int, Collection[int]], known: Blame) -> dict[int
 def _sides(
     good: Iterable[Link], left: Collection[Link], nodes: Mapping[int, object], known: Blame
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups of nodes that are slow with each other only. Not of a ring, which any two slow links part."""
+    """Groups of nodes that are slow with each other only. Not by so few pairs that they may be cables of a ring: each
+    node outside the largest group has two at least, on average."""
     used = {position.node for position in _used(known)}
     between = [known.node_pair(link) for link in left]
-    if len({tuple(sorted(pair)) for pair in between}) < len(used):
-        return ()
-    return pairs.split_sides(used, map(known.node_pair, good), between, nodes)
+    sides = pairs.split_sides(used, map(known.node_pair, good), between, nodes)
+    fewer = sum(map(len, sides[:-1]))
+    return sides if len({tuple(sorted(pair)) for pair in between}) >= 2 * fewer else ()
 
 
 def _by_nodes(left: Iterable[Link], where: Mapping[int, Position]) -> dict[tuple[int, int], tuple[Link, ...]]:

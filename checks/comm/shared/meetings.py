@@ -3,7 +3,8 @@
 A plan holds a step as {sender: receiver}, by the ranks' numbers in the job; all links of a step are used at once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
 from preflight.check import Job, pairs
 
@@ -46,17 +47,60 @@ def steps_within(groups: Sequence[Sequence[int]]) -> list[Step]:
     return _both_ways([pair for group in groups for pair in pairs.meeting(group, turn)] for turn in range(turns))
 
 
-def steps_between(job: Job, members: Iterable[int]) -> list[Step]:
-    """Pairs of nodes: in a round each node has one partner, and each of its ranks meets the one in its own place."""
+def steps_between(job: Job, members: Iterable[int], turns: Iterable[int] | None = None) -> list[Step]:
+    """Pairs of nodes: in a round each node has one partner, and each of its ranks meets the one in its own place.
+    `turns`: the numbers of the rounds, where they are not all that so many nodes hold."""
     ranks, place_of = set(members), {rank: place for node in job.nodes for place, rank in enumerate(sorted(node.ranks))}
     at = {(node.node_rank, place_of[rank]): rank for node in job.nodes for rank in node.ranks if rank in ranks}
     width = max((len(node.ranks) for node in job.nodes), default=0)
     here = sorted({node for node, _ in at})
-    turns = []
-    for turn in rounds_between(len(here)):
+    met = []
+    for turn in rounds_between(len(here)) if turns is None else turns:
         ends = [((a, place), (b, place)) for a, b in pairs.meeting(here, turn) for place in range(width)]
-        turns.append([(at[one_end], at[other]) for one_end, other in ends if one_end in at and other in at])
-    return _both_ways(turns)
+        met.append([(at[one_end], at[other]) for one_end, other in ends if one_end in at and other in at])
+    return _both_ways(met)
+
+
+def steps_again(
+    steps: Sequence[Step], bad: Collection[pairs.Pair], job: Job, *, with_each_other: bool = False
+) -> list[Step]:
+    """Of a second look: the steps in which links were `bad`, with the sound ones beside them. Of more than ALL_PAIRS
+    nodes at most log2 of their number in rounds of two steps: those in which as many ranks as possible are met by FEW
+    others, and, `with_each_other`, rounds among the nodes that are bad with most others. Do these do well there, it is
+    not they that are slow, but what lies between them and the others."""
+    nodes = len(job.nodes)
+    if nodes <= ALL_PAIRS:
+        return [step for step in steps if any(link in bad for link in step.items())]
+    rounds = (nodes - 1).bit_length()
+    own: list[Step] = []
+    if with_each_other:
+        suspects = _bad_with_most(steps, bad, job)
+        turns = range(min(rounds // 2, pairs.rounds_for_all(len(suspects))))
+        own = steps_between(job, [rank for number in suspects for rank in job.nodes[number].ranks], turns)
+    return _covering(steps, bad, 2 * rounds - len(own)) + own
+
+
+def _bad_with_most(steps: Sequence[Step], bad: Collection[pairs.Pair], job: Job) -> list[int]:
+    """The nodes, by their number in the job, most of whose links are bad."""
+    node_of = {rank: number for number, node in enumerate(job.nodes) for rank in node.ranks}
+    tried = Counter(node_of[rank] for step in steps for link in step.items() for rank in link)
+    slow = Counter(node_of[rank] for link in bad for rank in link)
+    return sorted(node for node, count in slow.items() if 2 * count > tried[node])
+
+
+def _covering(steps: Sequence[Step], bad: Collection[pairs.Pair], most: int) -> list[Step]:
+    """Up to so many steps: first those with the most ranks that have few bad links in the steps chosen before."""
+    left = {number: [link for link in step.items() if link in bad] for number, step in enumerate(steps)}
+    chosen: list[int] = []
+    met: Counter[tuple[int, int]] = Counter()
+
+    def gain(number: int) -> int:
+        return sum(met[rank, role] < pairs.FEW for link in left[number] for role, rank in enumerate(link))
+
+    while len(chosen) < most and (number := max(left, key=gain, default=None)) is not None and gain(number):
+        chosen.append(number)
+        met.update((rank, role) for link in left.pop(number) for role, rank in enumerate(link))
+    return [steps[number] for number in sorted(chosen)]
 
 
 def rounds_between(nodes: int) -> Sequence[int]:

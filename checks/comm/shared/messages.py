@@ -18,7 +18,7 @@ WORDING = Wording(
     sends="sends slowly to", receives="receives slowly from", both="is slow with", pair="{a} sends slowly to {b}",
     sides="links between {a} and {b} are slow",
 )  # fmt: skip
-_TIME_IT = (
+TIME_IT = (
     "To time it: iperf3 -s on {peer}, iperf3 -c {peer} on {node}; with RDMA ib_write_bw -d DEVICE on {peer}, "
     "ib_write_bw -d DEVICE {peer} on {node}."
 )
@@ -26,37 +26,32 @@ _TIME_IT = (
 SLOW_NODE = Code(
     "A node is slow with all others, on most of its ranks.",
     fix="On {node}: ethtool INTERFACE (speed, duplex), ethtool -S INTERFACE (errors, drops), ibstat (rate), tc -s "
-    "qdisc, top (what else runs); leave it out until then. " + _TIME_IT,
+    "qdisc, top (what else runs); leave it out until then. " + TIME_IT,
 )
 SLOW_RANK = Code(
     "One rank's GPU or network card is slow with all others, while its node's other ranks are not.",
     fix="On {node}: nvidia-smi topo -m shows the network card near the GPU of local rank {local_rank}; ibstat, ethtool "
-    "INTERFACE (speed), ethtool -S INTERFACE (errors), lspci -vv (LnkSta: its PCIe link). " + _TIME_IT,
+    "INTERFACE (speed), ethtool -S INTERFACE (errors), lspci -vv (LnkSta: its PCIe link). " + TIME_IT,
 )
 SLOW_RAIL = Code(
     "One rail (the ranks with one place among their node's) is slow, while the others are not.",
     fix="See the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
-    "(nvidia-smi topo -m): its ports' speed and errors, its uplinks; ibdiagnet on InfiniBand. " + _TIME_IT,
+    "(nvidia-smi topo -m): its ports' speed and errors, its uplinks; ibdiagnet on InfiniBand. " + TIME_IT,
 )
 SLOW_LINK = Code(
     "Two nodes are slow with each other, and not with others.",
     fix="See the cables and switch ports between {node} and {peer} (ethtool -S INTERFACE, ibdiagnet), and the path "
-    "(tracepath {peer} on {node}). " + _TIME_IT,
-)
-SLOW_SIDES = Code(
-    "Nodes are slow with those of another group, and not with their own.",
-    fix="See the uplinks between the groups: their speed and errors, and how far they are oversubscribed by design; "
-    "start the job within one group where it fits (Slurm: --switches=1). " + _TIME_IT,
+    "(tracepath {peer} on {node}). " + TIME_IT,
 )
 SLOWER_THAN_BASELINE = Code(
     "Links are much slower than in the baseline.",
-    fix="All are equally slow: look for a change that affects all: settings (NCCL_*), drivers, other jobs on the same "
-    "switches; nccl's transport is in comm.transports.",
+    fix="All are equally slow: preflight diff BASELINE REPORT names what has changed (settings, drivers); look for "
+    "other jobs on the same switches; nccl's transport is in comm.transports.",
 )
 
 
 def findings(blame: Blame, run: Run) -> Iterator[Finding]:
-    """What its slow links have in common."""
+    """What its slow links have in common, but for `blame.sides`."""
     messages = LinkMessages(blame, run)
     for rail in blame.rails:
         yield messages.on_rail(rail)
@@ -64,8 +59,6 @@ def findings(blame: Blame, run: Run) -> Iterator[Finding]:
         yield messages.on_node(node, roles)
     for rank, roles in blame.ranks.items():
         yield messages.on_rank(rank, roles)
-    if blame.sides:
-        yield messages.on_sides()
     parts = [[*blame.links]] if len(blame.links) > MOST_PAIRS else _touching(blame.links)
     for pairs in parts:
         yield messages.on_many(pairs) if len(pairs) > 1 else messages.on_pair(pairs[0], blame.links[pairs[0]])
@@ -139,17 +132,22 @@ class LinkMessages:
         details = self._about(links)
         return SLOW_LINK.warn(f"{text}; {self._expected('on the others')}; no node is seen to be the cause", **details)
 
-    def on_sides(self) -> Finding:
+    def on_sides(self, code: Code) -> Finding:
         """Within what a network may be built for: worth knowing."""
         side = {node: number for number, nodes in enumerate(self.blame.sides) for node in nodes}
         nodes = [[self.blame.places[rank].node for rank in link] for link in self.blame.bad]
         ends = zip(self.blame.bad, nodes, strict=True)
         slow = sorted(link for link, (a, b) in ends if a in side and b in side and side[a] != side[b])
-        sides = [
-            words.some((self.run.job.nodes[node].node for node in side), 3, last=", ") for side in self.blame.sides
-        ]
-        text = f"{WORDING.between_sides(sides)}: {self._rates(slow)}"
-        return SLOW_SIDES.info(f"{text}; {self._expected('within')}", **self._about(slow))
+        text = f"{WORDING.between_sides([*map(self._side, self.blame.sides)])}: {self._rates(slow)}"
+        return code.info(f"{text}; {self._expected('within')}", **self._about(slow))
+
+    def _side(self, side: Collection[int]) -> str:
+        """ "switch leaf-1 (node-0, node-1)", where these are all nodes of it that were measured."""
+        names = [self.run.job.nodes[node].node for node in side]
+        used = {self._node(rank) for link in self.blame.rates for rank in link}
+        group = next((group.name for group in self.run.groups if used.intersection(group.nodes) == set(names)), "")
+        told = words.some(names, 3, last=", ")
+        return f"{group} ({told})" if group else told
 
     def _found(self, code: Code, text: str, slow: Sequence[Link], others: str, **where: Any) -> Finding:
         more = self._about(slow, where.get("node"))

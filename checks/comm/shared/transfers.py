@@ -3,16 +3,20 @@
 A link is timed where its data arrives, from the word that asks for them: its sender has said before that it is ready,
 so a rank that computes, or comes, late does not make its links look slow. An all-reduce of a part takes what it takes
 the last one to come: nobody finishes before all have begun, so the least of its members' times is the part's own.
+
+Before anybody is blamed it is done once more with what was slow: all ranks know all times then, and choose alike.
 """
 
+import statistics
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from preflight.check import Context
-from preflight.checks.comm.shared.meetings import Step
+from preflight.check import Context, Figure, Job, Run, pairs
+from preflight.checks.comm.shared.meetings import Step, steps_again
 from preflight.checks.comm.shared.operations import OPERATIONS, finish
 from preflight.checks.comm.shared.readings import KIB, MIB
 from preflight.checks.comm.shared.sweep import agreed
@@ -25,20 +29,50 @@ PROBE = 256 * KIB
 MOST = {"nccl": 64 * MIB}
 MOST_ELSEWHERE = 4 * MIB
 LEAST_PASSES, MOST_PASSES = 3, 30
+KEPT = {"nccl": 0.8, "gloo": 0.2}
+"""The share of a link's rate, the best of all passes, that a sound one keeps from run to run."""
 UNEVEN = {"nccl": 1.5}
 UNEVEN_ELSEWHERE = 3.0
 """Where the slowest link takes so many times as long as the quickest it is all done again while there is time: a busy
 core may have cost the slow one its moment. Below what is found slow (see localize.py)."""
+TIME_FOR_TWO = 0.3
+"""Of the deadline: only what took no longer is measured once more. The process group gives up at 0.7 of it."""
 
 
-class Facts(TypedDict):
-    bytes: int
-    """Of one transfer."""
+class Look(TypedDict):
     links: list[tuple[int, float]]
     """(the rank that sent to this one, seconds): the best of all passes."""
     reduce_s: float | None
     """Of an all-reduce of as many bytes in this rank's part of the world, as it took the last one to come, the best;
-    None where it is alone in its part."""
+    None where it is alone in its part, or was not timed."""
+
+
+class Facts(Look):
+    bytes: int
+    """Of one transfer."""
+    again: NotRequired[Look | None]
+    """A second look at what was slow; None: there was no time for one. Not there where nothing was slow."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What would be blamed after one look."""
+
+    links: frozenset[pairs.Pair] = frozenset()
+    parts: frozenset[int] = frozenset()
+    """Parts of the world (rails or nodes) whose own all-reduce is slow."""
+
+    def __bool__(self) -> bool:
+        return bool(self.links or self.parts)
+
+
+Doubting = Callable[[Mapping[int, Facts], Run], Doubt]
+
+
+def record(reading: Facts, job: Job) -> Iterator[Figure]:
+    if seconds := [seconds for _, seconds in reading["links"] if seconds > 0]:
+        speed = reading["bytes"] / statistics.median(seconds) / 1e9
+        yield Figure("rate of a link", speed, "GB/s", least=KEPT[job.backend])
 
 
 @dataclass
@@ -91,10 +125,13 @@ class _Way:
 
 
 def measure(
-    ctx: Context, part: Sequence[int], steps: Sequence[Step], budget_s: float, *, reduces: bool = True
-) -> Facts:
+    ctx: Context, part: Sequence[int], steps: Sequence[Step], budget_s: float, doubt: Doubting, *,
+    reduces: bool = True, with_each_other: bool = False,
+) -> Facts:  # fmt: skip
     """`part`: this rank and those that it all-reduces with, if it `reduces`. Takes about `budget_s` where links are
-    slow, much less on sound ones. A link that is all too slow still gets its least passes: three of 256 KiB."""
+    slow, much less on sound ones; as long again where the facts of all ranks are in `doubt`. A link that is all too
+    slow still gets its least passes: three of 256 KiB. `with_each_other`: see meetings.steps_again."""
+    started = time.perf_counter()
     group = ctx.process_group()
     ctx.doing("trying the links with little")
     _times(ctx, group, steps, PROBE)  # the first use of a link connects it
@@ -102,10 +139,50 @@ def measure(
     slowest_s = agreed(ctx, group, first_s)
     most = MOST.get(ctx.job.backend, MOST_ELSEWHERE)
     size = _size(slowest_s, budget_s / (LEAST_PASSES * max(len(steps), 1)), most)
+    first = _look(ctx, part if reduces else (), steps, size, budget_s)
+    own: Facts = {"bytes": size, "links": first["links"], "reduce_s": first["reduce_s"]}
+    doubted = doubt(_everyones(ctx, steps, own), Run(ctx.job, ctx.members, {}, ctx.options))
+    more = steps_again(steps, doubted.links, ctx.job, with_each_other=with_each_other)
+    if not _is_same(ctx, [more, bool(doubted.parts)]) or not doubted:
+        return own
+    if agreed(ctx, group, time.perf_counter() - started) > TIME_FOR_TWO * ctx.deadline_s:
+        return {**own, "again": None}
+    return {**own, "again": _look(ctx, part if doubted.parts else (), more, size, budget_s)}
+
+
+def _look(ctx: Context, part: Sequence[int], steps: Sequence[Step], size: int, budget_s: float) -> Look:
+    """`part`: () where none is to be timed."""
+    group = ctx.process_group()
     ctx.doing("timing links", size=f"{size // KIB} KiB")
     best = _repeated(ctx, group, partial(_times, ctx, group, steps, size), budget_s)
     links = [(peer, _short(seconds)) for peer, seconds in sorted(best.items())]
-    return {"bytes": size, "links": links, "reduce_s": _part_s(ctx, part, size, budget_s) if reduces else None}
+    return {"links": links, "reduce_s": _part_s(ctx, part, size, budget_s) if part else None}
+
+
+def _is_same(ctx: Context, what: object) -> bool:
+    """Whether all members have it. Where a sick one got other times than the others, a second look would hang."""
+    most, least = _span(ctx, ctx.process_group(), [float(zlib.crc32(repr(what).encode()))])
+    return most == least
+
+
+def _everyones(ctx: Context, steps: Sequence[Step], own: Facts) -> dict[int, Facts]:
+    """The facts of all members, on all of them."""
+    import torch
+    from torch import distributed as dist
+
+    group, mine = ctx.process_group(), dict(own["links"])
+    senders = [{receiver: sender for sender, receiver in step.items()} for step in steps]
+    times = [mine.get(sender_of.get(ctx.rank, -1), 0.0) for sender_of in senders]
+    told = torch.tensor([*times, own["reduce_s"] or 0.0], device=ctx.device, dtype=torch.float64)
+    told_by_all = torch.empty(len(ctx.members) * len(told), device=ctx.device, dtype=torch.float64)
+    with ctx.collective("all_gather", f"{len(told)} elements"):
+        dist.all_gather_into_tensor(told_by_all, told, group=group)
+        rows = told_by_all.view(len(ctx.members), -1).tolist()
+    found: dict[int, Facts] = {}
+    for rank, row in zip(ctx.members, rows, strict=True):
+        links = [(of[rank], seconds) for of, seconds in zip(senders, row, strict=False) if rank in of]
+        found[rank] = {"bytes": own["bytes"], "links": links, "reduce_s": row[-1] or None}
+    return found
 
 
 def _part_s(ctx: Context, part: Sequence[int], size: int, budget_s: float) -> float | None:

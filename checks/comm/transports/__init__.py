@@ -67,11 +67,11 @@ PLUGIN = Code(
     fix="Compare NCCL_NET_PLUGIN, LD_LIBRARY_PATH and ldconfig -p | grep libnccl-net on both.",
 )
 NVLS_OFF = Code(
-    "A node's NVSwitches do not sum for NCCL (NVLS), though they or those of the others say they can.",
+    "A node's NVSwitches do not sum for NCCL (NVLS), although they or the other nodes' say they can.",
     fix="There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric; reset the GPUs: nvidia-smi -r.",
 )
 UNLIKE = Code(
-    "NCCL chose otherwise on a node than on the others.",
+    "NCCL chose differently on one node than on the others.",
     fix="Compare with another node: ls /sys/class/infiniband; nvidia-smi topo -m; env | grep NCCL; /etc/nccl.conf.",
 )
 
@@ -154,8 +154,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     sockets = {node.name: text for node in nodes if (text := transport_choice.socket_instead(node))}
     gdr = transport_choice.without_gdr(nodes)
     whole = [node for node in nodes if node.name not in split]
-    p2p = {node.name: text for node in whole if (text := transport_choice.host_instead(node))}
     shm = {node.name: text for node in whole if (text := transport_choice.network_instead(node))}
+    p2p = {node.name: text for node in whole if node.name not in shm and (text := transport_choice.host_instead(node))}
     plugin, nvls = transport_choice.other_plugin(nodes), transport_choice.without_nvls(nodes)
     known = {*split, *sockets, *gdr, *p2p, *shm, *plugin}
     unlike = transport_choice.unlike([node for node in nodes if node.name not in known]) if "" not in plugin else {}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from preflight.check import ranges, vote, words
 from preflight.checks.comm.shared.node_lines import NodeLog, switched
+from preflight.nccl.log_lines import Lines
 from preflight.nccl.log_patterns import NVLS_REFUSED
 
 MELLANOX, BROADCOM, AMAZON = "0x15b3", "0x14e4", "0x1d0f"
@@ -70,7 +71,7 @@ def _kinds(all_: Sequence[NodeLog]) -> list[list[NodeLog]]:
 
 
 def without_gdr(all_: Sequence[NodeLog]) -> dict[str, str]:
-    """Nodes whose HCAs could take from GPU memory and do not: no module, a variable, or unlike the other nodes."""
+    """Nodes whose HCAs could take from GPU memory and do not: no module, a variable, or other nodes do."""
     return {name: text for alike in _kinds(all_) for name, text in _without_gdr(alike).items()}
 
 
@@ -141,10 +142,17 @@ def network_instead(node: NodeLog) -> str:
 def without_nvls(all_: Sequence[NodeLog]) -> dict[str, str]:
     """Unlike the others, or where NCCL itself says that it should work."""
     found = {name: text for alike in _kinds(all_) for name, text in _without_nvls(alike).items()}
-    for node in all_:
-        if any(text.startswith(NVLS_REFUSED) for lines in node.lines for text in lines["warnings"]):
-            found[node.name] = "the NVSwitches refuse memory for NVLS, which they say they have; expected NVLS to work"
+    refused = {node: sum(map(_is_refused, node.lines)) for node in all_}
+    some, all_ranks = sum(refused.values()), sum(len(node.lines) for node in all_)
+    for node in (node for node in all_ if refused[node]):
+        found[node.name] = "the NVSwitches refuse memory for NVLS, which they say they have; expected NVLS to work"
+        if some < all_ranks:  # NCCL's guide of 2.30, NCCL_NVLS_ENABLE: 2.27 and 2.28 may hang so, the others fail
+            found[node.name] += f" on all ranks or none: without it on {some} of {all_ranks} the job may hang"
     return found
+
+
+def _is_refused(lines: Lines) -> bool:
+    return any(text.startswith(NVLS_REFUSED) for text in lines["warnings"])
 
 
 def _without_nvls(all_: Sequence[NodeLog]) -> dict[str, str]:

@@ -6,10 +6,12 @@ judged. Only what differs between nodes, or cannot work over several hosts, is a
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, ranges, vote, words
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, Skip, ranges, vote, words
+from preflight.checks.net.interfaces import interface_table
 from preflight.checks.net.interfaces.interface_table import (
     TRANSPORT,
     VARIABLES,
@@ -76,6 +78,10 @@ SPEED = Code(
 ROUTE = Code(
     "MASTER_ADDR is reached over another interface than the backend takes.",
     fix="If the job hangs when it connects: {variable}={use} on all nodes.",
+)
+ONE_NETWORK = (
+    "Give each interface a network of its own, or rules by source address (ip rule add from ADDRESS table ...) and "
+    "sysctl net.ipv4.conf.all.arp_filter=1; else all goes over one of them, or is dropped (rp_filter)."
 )
 ALSO = Code(
     "NCCL also takes an interface whose address other nodes have, too.",
@@ -144,6 +150,22 @@ def _interface_to_master(endpoint: tuple[str, int] | None, entries: Sequence[Add
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    found = [*_of_backend(facts, run)]
+    yield from found
+    if run.job.backend == "nccl":
+        yield from _gloo_beside(World(facts, run))
+    else:
+        said = [_about(finding) for finding in found]
+        beside = _nccl_beside(World(facts, run, backend="nccl"))
+        yield from (finding for finding in beside if _about(finding) not in said)
+
+
+def _about(finding: Finding) -> tuple[Code, str | None, str | None]:
+    """Where both backends are told to take one interface, what is wrong with it is said once."""
+    return finding.code, finding.where.get("node"), finding.where.get("interface")
+
+
+def _of_backend(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     first = World(facts, run)
     yield from _none(first)
     if first.has_several_hosts:
@@ -151,8 +173,6 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         lists = [reading["chosen"]["gloo"] or [] for reading in facts.values() if run.job.backend == "gloo"]
         for place in range(1, max(map(len, lists), default=0)):
             yield from _of_several_hosts(World(facts, run, place))
-    if run.job.backend == "nccl":
-        yield from _gloo_beside(first)
 
 
 def _of_several_hosts(world: World) -> Iterator[Finding]:
@@ -161,6 +181,9 @@ def _of_several_hosts(world: World) -> Iterator[Finding]:
         yield from find(world)
     for find in (_mtu, _speed, _other_route, _also):
         yield from find(world)
+
+
+record = interface_table.record
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
@@ -195,6 +218,18 @@ def _gloo_beside(world: World) -> Iterator[Finding]:
             name = "GLOO_SOCKET_IFNAME"
             where = {"node": world.run.job.node_of(rank).node, "variable": name, "evidence": {"variable": name}}
             yield NONE.info(trouble.text, **where)
+
+
+def _nccl_beside(world: World) -> Iterator[Finding]:
+    """Where somebody has set what NCCL takes, a job on NCCL is to follow this run on gloo."""
+    asked = [rank for rank in world.facts if world.is_set(rank)]
+    world.leave_out([rank for rank in world.facts if rank not in asked])
+    why = {rank: why_none(world.facts[rank], "nccl") for rank in asked}
+    found = [*world.told(NONE.warn, {rank: trouble for rank, trouble in why.items() if trouble})]
+    for find in (_down, _loopback, _shared, _internal, _link_local) if world.has_several_hosts else ():
+        found += find(world)
+    for each in found:
+        yield replace(each, severity=Severity.WARN, message=f"{each.message} (NCCL is not used in this run)")
 
 
 def _down(world: World) -> Iterator[Finding]:
@@ -321,17 +356,20 @@ def _speed(world: World) -> Iterator[Finding]:
 
 
 def _other_route(world: World) -> Iterator[Finding]:
-    """Where it was asked for, or is InfiniBand, this is how clusters are built."""
-    found: dict[tuple[str, str], list[int]] = {}
+    """Where it was asked for, or is InfiniBand, this is how clusters are built, unless both are in one network: then
+    the kernel sends by the first of them, whatever address a socket has (ip-sysctl.rst: arp_filter, rp_filter)."""
+    found: dict[tuple[str, str, str], list[int]] = {}
     for rank, choice in world.left.items():
         route = world.facts[rank]["route"]
-        if route not in ("", choice.name) and not world.is_set(rank) and choice.link["kind"] != "infiniband":
-            found.setdefault((choice.name, route), []).append(rank)
-    for (name, route), ranks_ in found.items():
+        network = choice.network if world.is_in(rank, route, choice.network) else ""
+        is_meant = world.is_set(rank) or choice.link["kind"] == "infiniband"
+        if route not in ("", choice.name) and (network or not is_meant):
+            found.setdefault((choice.name, route, network), []).append(rank)
+    for (name, route, network), ranks_ in found.items():
         text = f"{world.called} takes {name} on {world.nodes(ranks_)}, and MASTER_ADDR is reached over {route}"
-        yield ROUTE.info(
-            f"{text}; expected one interface for both", **world.details(ranks_, InterfaceTrouble("", name), use=route)
-        )
+        text += f", which is in the same network {network}" if network else ""
+        trouble = InterfaceTrouble("", name, fix=ONE_NETWORK if network else None)
+        yield ROUTE.info(f"{text}; expected one interface for both", **world.details(ranks_, trouble, use=route))
 
 
 def _also(world: World) -> Iterator[Finding]:

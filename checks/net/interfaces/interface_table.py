@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
-from preflight.check import Finding, Run, words
+from preflight.check import Finding, Job, Run, Trait, traits, words
 from preflight.checks.net.shared.links import Interface
 from preflight.nccl import hca_names, interface_rules
 from preflight.nccl.interface_rules import Chosen
@@ -40,6 +40,12 @@ class Facts(TypedDict):
     has_rdma: bool
     nccl: str
     """Its version, by whose rules it chooses; "" where that is not known."""
+
+
+def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    for name, link in reading["interfaces"].items():
+        of = {"MTU": link["mtu"], "Mbit/s": link["speed_mbps"], "state": link["state"]}
+        yield from traits("link", {f"{name} {what}": value for what, value in of.items()})
 
 
 @dataclass(frozen=True)
@@ -86,11 +92,11 @@ class InterfaceTrouble(NamedTuple):
 class World:
     """All nodes of a run, and those of them that no step of the judgement has found anything on yet (`left`)."""
 
-    def __init__(self, facts: Mapping[int, Facts], run: Run, place: int = 0) -> None:
+    def __init__(self, facts: Mapping[int, Facts], run: Run, place: int = 0, backend: str = "") -> None:
         """`place`: which of the addresses. NCCL's bootstrap has the first one; gloo joins the ranks by each of its
-        list (connectFullMesh)."""
+        list (connectFullMesh). `backend`: another one than the run's."""
         self.facts, self.run = facts, run
-        self.backend = run.job.backend
+        self.backend = backend or run.job.backend
         self.called, self.variable = CALLED[self.backend], VARIABLES[self.backend]
         self.left = {
             rank: Choice(first["interface"], first["address"], _link(reading, first["interface"]))
@@ -186,6 +192,10 @@ class World:
             if any(network in networks and network != self.left[rank].network for network in found):
                 return name
         return ""
+
+    def is_in(self, rank: int, name: str, network: str) -> bool:
+        """Whether this interface of the node has an address in the network."""
+        return network in map(_network, self.facts[rank]["interfaces"].get(name, UNKNOWN)["addresses"])
 
     def state(self, rank: int, name: str) -> str:
         state = self.facts[rank]["interfaces"][name]["state"]

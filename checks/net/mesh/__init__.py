@@ -29,11 +29,12 @@ from preflight.check import (
     ranges,
     words,
 )  # fmt: skip
-from preflight.checks.net.mesh import messages, pair_tables, timeouts
+from preflight.checks.net.mesh import pair_tables, timeouts
 from preflight.checks.net.mesh.messages import PairTrouble
 from preflight.checks.net.mesh.pair_tables import Facts, Nodes, Seen
 from preflight.checks.net.shared import links, port_selection
 from preflight.nccl import interface_rules
+from preflight.sdk import slurm
 from preflight.sdk.pairs import Pair, Wording
 from preflight.sdk.pairs import rounds as pair_rounds
 
@@ -148,11 +149,15 @@ def measure(ctx: Context) -> Facts:
             return _facts(True, interface=interface, address=address, why=why)
         names = [ctx.job.node_of(rank).node for rank in ranks]
         met = connections.hold(store, ranks, ctx.rank, server, interface, ends_s, ctx.doing, names)
-    above = messages.read_switches(
-        ctx.environ.get("SLURM_TOPOLOGY_ADDR", ""), ctx.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
-    )
     seen = {"pairs": connections.as_facts(met.tried, ranks), "cut": met.cut}
-    return _facts(True, interface=interface, address=address, mtu=links.mtu(interface), switches=above, **seen)
+    return _facts(
+        True,
+        interface=interface,
+        address=address,
+        mtu=links.mtu(interface),
+        switches=slurm.switches(ctx.environ),
+        **seen,
+    )
 
 
 def _facts(takes_part: bool, **more: Any) -> Facts:
@@ -363,7 +368,7 @@ def _far_limit(trips: Mapping[Pair, float], run: Run) -> float:
 
 
 def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> PairTrouble:
-    usual = statistics.median_low(trips.values()) if trips else 0.0
+    usual = pair_tables.usual(trips, statistics.median_low) or 0.0
 
     def how(bad: Sequence[Pair]) -> str:
         return f"{words.duration(min(trips[pair] for pair in bad))}{' at least' * (len(bad) > 1)}"
@@ -371,7 +376,7 @@ def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> PairTrouble
     slow = "has slow round trips with"
     return PairTrouble(
         list(trips), [pair for pair, trip in trips.items() if trip >= limit], Severity.WARN,
-        code=lambda _: FAR, how=how, expected=lambda _: f"about {words.duration(usual)} as in the middle of all pairs",
+        code=lambda _: FAR, how=how, expected=lambda _: f"about {words.duration(usual)} as is usual",
         wording=Wording(
             sends=slow, receives=slow, both=slow, pair="round trips from {a} to {b} are slow",
             sides="round trips between {a} and {b} are slow",

@@ -9,7 +9,7 @@ far from their GPU, and env.variables of `mlx5_1` where that takes mlx5_10, too.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity
+from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Severity, Trait, traits
 from preflight.checks.net.rdma import hca_gids, hca_links, hca_numbers, hca_selected, hca_states
 from preflight.checks.net.shared import hca
 from preflight.checks.net.shared.port_selection import Facts, NodePorts, PortTrouble, findings, nodes, weighed
@@ -71,6 +71,15 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from hca_numbers.unequal({rank: node for rank, node in of.items() if rank not in explained}, run)
     yield from hca_links.unlike(of, run)
     yield from _unused(all_, run)
+
+
+def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    for card in reading["hcas"]:
+        yield from traits("software", {f"{card['name']} firmware": card["firmware"]})
+        yield from traits("link", {f"{card['name']} PCIe": card["pcie"]})
+        for port in card["ports"]:
+            of = {"state": port["state"], "Gb/s": port["rate"]}
+            yield from traits("link", {f"{card['name']}:{port['port']} {what}": value for what, value in of.items()})
 
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:

@@ -1,0 +1,191 @@
+"""Paths: after a finding on NCCL, which of its ways is slow or broken, by leaving some of them out.
+
+The same all-reduce is timed as the job has it, without NVLS and NVLink between nodes, without P2P, and over the network
+only; then all of it again. NCCL reads its variables once in a process: each time is taken in a new one, which may hang.
+What is quicker both times, or works only, without a way shows that way to be the fault: NCCL takes what should be the
+quickest. There is no variable for NVLink alone: without P2P neither NVLink nor PCIe joins two GPUs. That the network
+alone is as quick says nothing between nodes, where it sets the pace of a sound job, too.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, TypedDict
+
+from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, words
+from preflight.checks.comm.shared import localize
+from preflight.checks.comm.shared.readings import MIB
+from preflight.sdk.probe import NoReply, Probe
+
+if TYPE_CHECKING:
+    import torch
+
+AS_IT_IS = "as the job has it"
+_NO_NVLS = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
+_NO_P2P = {**_NO_NVLS, "NCCL_P2P_DISABLE": "1"}
+NETWORK = "over the network only"
+VARIANTS: Mapping[str, Mapping[str, str]] = {
+    AS_IT_IS: {},
+    "without NVLS and NVLink between nodes": _NO_NVLS,
+    "without P2P": _NO_P2P,
+    NETWORK: {**_NO_P2P, "NCCL_SHM_DISABLE": "1"},
+}
+"""Each leaves out more than the one before (NCCL's user guide, "Environment Variables")."""
+RUNS = (*VARIANTS, *VARIANTS)
+
+
+def _deadline(job: Job) -> float:
+    """30 s for each: a process makes its CUDA context, and NCCL starts."""
+    return (len(RUNS) + 1) * (30.0 + job.world_size / 64)
+
+
+PLAN = Plan(
+    Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=40.0, needs=("comm.init",), when=localize.SYMPTOMS,
+    fresh=True,
+)  # fmt: skip
+
+_FIXES = {
+    "without NVLS and NVLink between nodes": "There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 "
+    "Fabric; with NVLink between nodes also nvidia-imex-ctl -N. Until then: NCCL_NVLS_ENABLE=0.",
+    "without P2P": "There: nvidia-smi nvlink -s and -e; nvidia-smi topo -p2p r; ACS and the IOMMU (node.kernel). Until "
+    "then: NCCL_P2P_DISABLE=1.",
+    NETWORK: "There: df /dev/shm; numactl --hardware; top, for what else uses the memory. Until then: "
+    "NCCL_SHM_DISABLE=1 and NCCL_P2P_DISABLE=1.",
+}
+_NO_WAY = "No way is to blame: see comm.init, and the end of NCCL's log (--report DIR, in DIR/logs)."
+BROKEN = Code(
+    "A collective fails, or works only without one of NCCL's ways.",
+    fix="By the way: its services, cables and settings.",
+)
+SLOW = Code("A collective is quicker without one of NCCL's ways.", fix="By the way: its services, cables and settings.")
+
+SIZE, SIZE_ELSEWHERE = 64 * MIB, MIB
+"""Where the device is no GPU, NCCL is a stand-in."""
+WARM_UP, TIMED, PASSES = 3, 5, 4
+"""The quickest pass counts."""
+FASTER, ALIKE = 1.25, 0.9
+"""How much quicker is quicker, beside what two runs differ by, and what is as quick: a sound NCCL's times at this size
+differ by a few percent."""
+LEAST_S = 5.0
+"""For a process: with less time left of the run nothing is measured."""
+
+
+class Timing(TypedDict):
+    variant: str
+    seconds: float | None
+    """Of one all-reduce on this rank; None where it has failed."""
+    failed: str
+    """Why."""
+
+
+class Facts(TypedDict):
+    bytes: int
+    timings: list[Timing]
+
+
+def measure(ctx: Context) -> Facts:
+    if ctx.job.backend != "nccl":
+        raise NotApplicable(f"the backend is {ctx.job.backend}, and only NCCL has ways to leave out")
+    if len(ctx.members) < 2:
+        raise NotApplicable("one rank: there is no way to another")
+    patience_s = ctx.deadline_s / (len(RUNS) + 1)
+    if patience_s < LEAST_S:
+        raise Skip(f"the run has left {patience_s:.1f} s for each process, expected {LEAST_S:g} s or more")
+    timings, store = [], ctx.store()
+    for number, variant in enumerate(RUNS):
+        ctx.doing(f"an all-reduce {variant}")
+        with Probe({variant: partial(_timed, ctx, str(number), VARIANTS[variant], patience_s)}) as probe:
+            reply = probe.ask(variant, deadline_s=patience_s)
+            with ctx.collective("meeting", variant):  # its process lives until the others have their times
+                store.set(f"{number}/{ctx.rank}", "")
+                store.wait([f"{number}/{rank}" for rank in ctx.members], timedelta(seconds=2 * patience_s))
+        failed = reply.text if isinstance(reply, NoReply) else ""
+        seconds = None if isinstance(reply, NoReply) else reply.value
+        timings.append(Timing(variant=variant, seconds=seconds, failed=failed[:200]))
+    return {"bytes": SIZE, "timings": timings}
+
+
+def _timed(ctx: Context, number: str, settings: Mapping[str, str], patience_s: float) -> float:
+    """In a process of its own, whose environment NCCL has not read yet."""
+    os.environ.update(settings)
+    import torch
+    from torch import distributed as dist
+
+    on_gpu = ctx.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(ctx.device)
+    dist.init_process_group(
+        ctx.job.backend,
+        store=dist.PrefixStore(f"group-{number}", ctx.store()),  # type: ignore[attr-defined]  # not in __all__
+        rank=ctx.group_rank,
+        world_size=len(ctx.members),
+        timeout=timedelta(seconds=patience_s),
+        device_id=ctx.device if on_gpu else None,
+    )
+    value = torch.zeros((SIZE if on_gpu else SIZE_ELSEWHERE) // 4, device=ctx.device)
+    for _ in range(WARM_UP):
+        dist.all_reduce(value)
+    return min(_pass(value) for _ in range(PASSES))
+
+
+def _pass(value: "torch.Tensor") -> float:
+    from torch import distributed as dist
+
+    value[0].item()
+    start = time.perf_counter()
+    for _ in range(TIMED):
+        dist.all_reduce(value)
+    value[0].item()
+    return (time.perf_counter() - start) / TIMED
+
+
+def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:  # noqa: ARG001
+    seconds = _seconds(facts)
+    own = seconds.pop(AS_IT_IS)
+    others = {variant: max(times) for variant, times in seconds.items() if len(times) == 2}
+    if not own:
+        yield _broken(facts, others)
+        return
+    if not others:
+        return
+    spread, best = max(own) / min(own), min(others.values())
+    if best * FASTER * spread < min(own):
+        variant = next(name for name, value in others.items() if value * ALIKE <= best)
+        told = f"{words.duration(min(own))} {AS_IT_IS}, and {words.duration(others[variant])} {variant}"
+        yield SLOW.warn(f"an all-reduce takes {told}, expected no gain", fix=_FIXES[variant])
+
+
+def _seconds(facts: Mapping[int, Facts]) -> dict[str, list[float]]:
+    """The slowest rank's, once or twice, without what has failed on some rank. The fewest left out comes first."""
+    found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    for number, variant in enumerate(RUNS):
+        times = [reading["timings"][number]["seconds"] for reading in facts.values()]
+        known = [value for value in times if value is not None]
+        found[variant] += [max(known)] if len(known) == len(times) else []
+    return found
+
+
+def _broken(facts: Mapping[int, Facts], others: Mapping[str, float]) -> Finding:
+    """It has failed twice. `others`: what has worked twice."""
+    why: dict[str, list[int]] = {}
+    for rank, reading in facts.items():
+        if text := reading["timings"][len(VARIANTS)]["failed"]:
+            why.setdefault(text, []).append(rank)
+    told = words.some([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2, "; ", "; ")
+    text = f"an all-reduce fails {AS_IT_IS} ({told})"
+    if not others:
+        return BROKEN.fail(
+            f"{text}, and nothing that leaves ways out has worked twice; expected it to work", fix=_NO_WAY
+        )
+    variant, value = next(iter(others.items()))
+    return BROKEN.fail(f"{text}, and takes {words.duration(value)} {variant}; expected it to work", fix=_FIXES[variant])
+
+
+def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
+    seconds = _seconds(facts)
+    told = [
+        f"{words.duration(min(times))} {variant}" if times else f"none {variant}" for variant, times in seconds.items()
+    ]
+    return f"an all-reduce of {next(iter(facts.values()))['bytes'] // MIB} MiB: {', '.join(told)}"
