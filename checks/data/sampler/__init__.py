@@ -39,6 +39,7 @@ from preflight.checks.data.sampler import (
 )
 from preflight.checks.data.sampler.one_loader import Loader
 from preflight.checks.data.shared.readings import Facts
+from preflight.sdk.effective_batch import learning_rate
 
 PART, MEET = 0.4, 0.7
 """Of the check's time: the most that reading, or a single wait, may take of it; and when no rank waits for others that
@@ -69,6 +70,8 @@ SAMPLES = option(count, 10_000_000, "to read of each epoch, on each rank")
 PATIENCE_S = option(seconds, 30.0, "seconds that the function, or one batch, may take")
 GLOBAL_BATCH = option(count, None, "samples of all ranks that an optimizer step is meant to train on")
 ACCUMULATE = option(count, 1, "batches of a rank that make an optimizer step, for global_batch")
+LR = option(learning_rate, None, "your learning rate, to say what scaling makes of it")
+BASE_BATCH = option(count, None, "the global batch for which it was found; unset: one rank's")
 DATA_PARALLEL = option(count, None, "ranks that read different samples, where others share a model; unset: all")
 KEY = option(str, "", "the field of a sample that tells it from others, where samples are known by content")
 
@@ -180,7 +183,10 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 def _proven(loader: Loader, run: Run) -> str:
     parts = datasets.parts(loader)
     wrong = any(finding.severity is not Severity.INFO for finding in _cause(loader, parts, run))
-    return "not as it should be, see its findings" if wrong else summary.summary(loader, parts)
+    if wrong:
+        return "not as it should be, see its findings"
+    told = batches.effective(loader, run[ACCUMULATE], run[BASE_BATCH], run[LR])
+    return "; ".join(filter(None, (summary.summary(loader, parts), told)))
 
 
 def _of_torch(loaders: list[Loader]) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.check import Code, Finding, ranges, vote
-from preflight.checks.data.sampler.one_loader import Loader, listed
+from preflight.checks.data.sampler.one_loader import Loader, listed, unlike
 from preflight.checks.data.shared.readings import EPOCHS
+from preflight.sdk import effective_batch
 
 UNEQUAL_BATCHES = Code(
     "Ranks have unequal numbers of batches: the epoch's end hangs, since those with more wait for those with fewer.",
@@ -104,17 +105,8 @@ def _constant(loader: Loader, rank: int) -> int:
 
 
 def sizes(loader: Loader) -> Iterator[Finding]:
-    counted = vote(constants(loader))
-    if counted.unanimous:
-        return
-    if counted.decided:
-        for rank, size in counted.odd():
-            text = f"batches have {size:,} samples, expected {counted.usual:,} as on {counted.share()}"
-            where = {**loader.place, **loader.run.job.where(rank)}
-            yield BATCH_SIZES.warn(loader.says(text), evidence={"batch_size": size}, **where)
-        return
-    text = f"the batch size is {counted.sides()}, expected the same on all ranks"
-    yield BATCH_SIZES.warn(loader.says(text), evidence={"batch_size": counted.usual}, **loader.place)
+    counted, odd, every = vote(constants(loader)), "batches have {} samples", "the batch size is {}"
+    yield from unlike(loader, counted, BATCH_SIZES.warn, "batch_size", odd, every, **loader.place)
 
 
 def wrong_global_batch(loaders: Sequence[Loader], wanted: int | None, accumulate: int) -> Iterator[Finding]:
@@ -132,6 +124,12 @@ def wrong_global_batch(loaders: Sequence[Loader], wanted: int | None, accumulate
         f"expected the global batch of {wanted:,}"
     )
     yield WRONG_GLOBAL_BATCH.fail(loader.says(text), evidence={"global_batch": number, "expected": wanted})
+
+
+def effective(loader: Loader, accumulate: int, base: int | None, rate: float | None) -> str:
+    """The effective batch in words, of ranks that see different samples; "" of a loader that no step trains on."""
+    sizes = [] if loader.is_for_evaluation else [*_known_sizes(loader).values()][:: loader.sharers]
+    return effective_batch.in_words(sizes, len(sizes), accumulate, base, rate) if sizes else ""
 
 
 def _known_sizes(loader: Loader) -> dict[int, int]:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from preflight.checks.data.sampler import digests
+from preflight.checks.data.shared import digests
 
 
 class NoKey(Exception):  # noqa: N818 -- an answer, not an error

@@ -70,6 +70,7 @@ def coverage(loader: Loader, number: int) -> Coverage | None:
     again = told["agains"] - told["again_dropped"] if told else samples - distinct + seen.again
     missing = max(0, length - (samples - again if exact else distinct))
     given = (told["agains"], told["misses"]) if told else (again, missing)  # before batch samplers drop any
+    given = (given[0], 0) if loader.of_subsets else given
     return Coverage(
         length=length,
         samples=samples,

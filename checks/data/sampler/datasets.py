@@ -6,13 +6,14 @@ Content is compared at a few indices, between ranks of one kind of CPU: what is 
 from collections.abc import Iterator, Mapping
 
 from preflight.check import Code, Finding, vote
-from preflight.checks.data.sampler.one_loader import Loader, listed
+from preflight.checks.data.sampler.one_loader import Loader, listed, unlike
 from preflight.checks.data.shared.readings import Reading
 
 LENGTH = Code(
     "The dataset's length differs between ranks.",
     fix="Build the dataset from the same files on all ranks: look for a file that is missing on a node, a filter that "
-    "depends on the rank, a download that is not finished.",
+    "depends on the rank, a download that is not finished. If each rank has a part of its own, give it no "
+    "DistributedSampler: that takes a part of the part.",
 )
 CONTENT = Code(
     "The dataset's samples differ between ranks, at the same index.",
@@ -28,15 +29,7 @@ def lengths(loader: Loader) -> Iterator[Finding]:
         for rank, reading in loader.readings.items()
         if reading["length"] is not None and all(parted)
     }
-    counted = vote(known)
-    if counted.unanimous:
-        return
-    if counted.decided:
-        for rank, length in counted.odd():
-            text = f"len(dataset) is {length:,}, expected {counted.usual:,} as on {counted.share()}"
-            yield LENGTH.fail(loader.says(text), evidence={"length": length}, **loader.run.job.where(rank))
-        return
-    yield LENGTH.fail(loader.says(f"len(dataset) is {counted.sides()}, expected the same on all ranks"))
+    yield from unlike(loader, vote(known), LENGTH.fail, "length", "len(dataset) is {}", "len(dataset) is {}")
 
 
 def contents(loader: Loader) -> Iterator[Finding]:
@@ -116,4 +109,4 @@ def _reads_all(reading: Reading) -> bool:
         read = epoch["distinct"] + (biggest - 1 if reading["drop_last"] else 0)
     else:
         read = (reading["batches"] or 0) * biggest
-    return bool(reading["by_design"]) or read >= (reading["length"] or 0)
+    return bool(reading["by_design"]) or read >= (reading.get("subset", reading["length"]) or 0)

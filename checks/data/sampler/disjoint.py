@@ -31,10 +31,19 @@ FIX_EVALUATION = (
     "Nothing to do where each rank is to evaluate on all samples; else sampler=DistributedSampler(dataset)."
 )
 FIX_DRAWN = "Seed the sampler's generator by rank: generator=torch.Generator().manual_seed(seed + rank)."
+FIX_ENDLESS = (
+    "Let each rank take its part of the one endless order, islice(order, rank, None, world_size), or shuffle by a seed "
+    "of its own."
+)
+FIX_SUBSETS = (
+    "Let the ranks' Subsets have no index in common: indices[rank::world_size] of one list, which is shuffled with one "
+    "seed on all ranks; random_split with generator=torch.Generator().manual_seed(seed)."
+)
 OVERLAP = Code(
     "More than one rank reads the same samples in an epoch.",
     fix="Let the sampler part one order, shuffled with one seed on all ranks, by the rank: order[rank::world_size]. "
-    "Where ranks share a model, say --set data.sampler.data_parallel=N.",
+    "hash() of a text and the order of a set differ between processes. Where ranks share a model, say "
+    "--set data.sampler.data_parallel=N.",
 )
 NEVER_SEEN = Code(
     "No rank reads some samples, in any epoch.",
@@ -42,6 +51,7 @@ NEVER_SEEN = Code(
     "on purpose is better cut off the dataset: torch.utils.data.Subset.",
 )
 NAMED = 3
+UNSURE = " (by index; whether it is the same dataset on all ranks was not seen)"
 
 
 def workers(loader: Loader) -> Iterator[Finding]:
@@ -119,6 +129,12 @@ def _fix(loader: Loader) -> str | None:
         return FIX_EVALUATION
     if loader.first["loader"] == "DataLoaderShard" and not loader.first.get("parted"):
         return FIX_ACCELERATE if loader.by_index else FIX_STREAM
+    return _fix_of_order(loader)
+
+
+def _fix_of_order(loader: Loader) -> str | None:
+    if loader.is_endless or loader.of_subsets:
+        return FIX_ENDLESS if loader.is_endless else FIX_SUBSETS
     return FIX_DRAWN if loader.repeats_by_design else None if loader.by_index else FIX_STREAM
 
 
@@ -130,7 +146,7 @@ def _severe(loader: Loader, code: Code, text: str, proof: Mapping[str, object], 
     unnamed = loader.name.isdecimal() and int(loader.name) > 0 and orders.is_sequential(loader)
     lower = Severity.WARN if unsure or unnamed else Severity.FAIL
     severity = Severity.INFO if loader.is_for_evaluation else lower
-    text += " (by index; whether it is the same dataset on all ranks was not seen)" if unsure else ""
+    text += UNSURE if unsure else ""
     return code.finding(severity, loader.says(text), evidence=proof, fix=fix, **loader.place)
 
 
@@ -173,11 +189,13 @@ def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list
     }
     culprit = _culprit(pairs, seen)
     where = loader.run.job.where(culprit) if culprit is not None else {}
-    return OVERLAP.fail(
-        loader.says(text),
+    unsure = loader.of_subsets and not datasets.is_known(loader)
+    return OVERLAP.finding(
+        Severity.WARN if unsure else Severity.FAIL,
+        loader.says(text + UNSURE if unsure else text),
         noticed_by=tuple({rank for pair in pairs for rank in (pair.first, pair.second)} - {culprit}),
         evidence=proof,
-        fix=FIX_DRAWN if loader.repeats_by_design else None if loader.by_index else FIX_STREAM,
+        fix=_fix_of_order(loader),
         **loader.place,
         **where,
     )
@@ -200,7 +218,12 @@ def _culprit(pairs: list[RankPair], seen: Overlaps) -> int | None:
 
 def never_seen(loader: Loader) -> Iterator[Finding]:
     both = coverage.both(loader)
-    if not both or loader.repeats_by_design or any(reading["by_design"] for reading in loader.readings.values()):
+    if (
+        not both
+        or loader.of_subsets
+        or loader.repeats_by_design
+        or any(reading["by_design"] for reading in loader.readings.values())
+    ):
         return
     least = min(both, key=lambda cover: cover.missing)
     if not least.samples:  # no batch at all

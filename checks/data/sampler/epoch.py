@@ -7,7 +7,7 @@ and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007).
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from preflight.checks.data.shared.readings import Epoch, Shown
@@ -70,11 +70,20 @@ class Ids:
             if self.indices:
                 ids[(ids < 0) & (ids >= -length)] += length
 
+    def map(self, change: "Callable[[torch.Tensor], torch.Tensor | None]") -> bool:
+        """Puts others in place of all ids; False where `change` gives none."""
+        changed = [change(_tensor(ids)) for ids in (self.values, self.dropped)]
+        if changed[0] is None or changed[1] is None:
+            return False
+        self.values, self.dropped = (array("q", ids.tolist()) for ids in changed if ids is not None)
+        return True
+
     def chosen(self) -> "torch.Tensor":
         """int64[samples], in their order; at the end those that are dropped."""
         return _tensor(self.values + self.dropped)
 
-    def epoch(self, world: int, loaders: int = 1) -> Epoch:
+    def epoch(self, world: int, loaders: int = 1, ordered: int | None = None) -> Epoch:
+        """`ordered`: as many ids make its order; None: all of them."""
         import torch
 
         ids = _tensor(self.values)
@@ -88,7 +97,7 @@ class Ids:
             distinct=len(counts),
             sizes=_commonest(self._sizes) if self._sized else {},
             last=self._last if self._sized else 0,
-            order=hashlib.blake2b(self.values, digest_size=8).hexdigest(),
+            order=hashlib.blake2b(self.values[:ordered], digest_size=8).hexdigest(),
             ascending=bool((ids[1:] > ids[:-1]).all()),
             times=_commonest(Counter(dict(zip(many.tolist(), times.tolist(), strict=True)))),
             shown=shown(ids, world, loaders),

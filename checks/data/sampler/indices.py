@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from preflight.checks.data.sampler import digests
 from preflight.checks.data.sampler.epoch import Ids
+from preflight.checks.data.shared import digests
 from preflight.checks.data.shared.waiting import Limit, Waiting
 
 AT_ONCE = 256

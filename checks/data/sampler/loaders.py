@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from preflight.check import Context, UserCode, UserError
-from preflight.checks.data.sampler import accelerate_loaders, content, indices, spot_check
+from preflight.checks.data.sampler import accelerate_loaders, content, indices, spot_check, subsets
 from preflight.checks.data.sampler.aggregate import Key, Whole, together
 from preflight.checks.data.sampler.epoch import Ids
 from preflight.checks.data.shared import sampler_chain
-from preflight.checks.data.shared.readings import EPOCHS, Facts, Reading, Together
+from preflight.checks.data.shared.readings import EPOCHS, Epoch, Facts, Reading, Together
 from preflight.checks.data.shared.timeouts import Stuck
 from preflight.checks.data.shared.user_function import Called, raised
 from preflight.checks.data.shared.waiting import Limit, Waiting
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 BATCH = 4
 ROUNDS = 16
 """Samples that each rank has of torch's own loaders."""
+PASSES = 2
+"""What goes on when a rank has read the dataset so often has no end. Where it has no length more is not read of it."""
 LOADED = 3
 """Batches that a loader yields itself where its samples are known by index."""
 END = object()
@@ -128,6 +131,8 @@ class _One:
         self.loader, self.waiting, self.budget = loader, waiting, budget
         self.called = f"loader {name!r}" if name else "the loader"
         self.by_index, self.agree = accelerate_loaders.by_index(loader), accelerate_loaders.agreement(loader)
+        self.subset: Any = None
+        """The part that this rank has, where that is known in the whole dataset."""
         self.whole: list[torch.Tensor] = []
         self.began = time.monotonic()
         self.reading = _unread(loader, name, "index" if self.by_index else "content")
@@ -135,7 +140,8 @@ class _One:
     def describe(self) -> None:
         loader, reading = self.loader, self.reading
         samplers = sampler_chain.samplers(sampler_chain.within(loader))
-        dataset = sampler_chain.linked(loader, "dataset")
+        self.subset = subsets.of(loader) if self.by_index else None
+        dataset = sampler_chain.linked(loader, "dataset") if self.subset is None else subsets.whole(self.subset)
         place = sampler_chain.place(loader, samplers, self.waiting.code)
         reading["file"], reading["line"] = place or (None, None)
         reading["sampler"] = type(samplers[-1]).__name__ if samplers else ""
@@ -143,6 +149,8 @@ class _One:
         with self.waiting.on(f"len() of {self.called}"):
             reading["by_design"] = sampler_chain.by_design(samplers)
             reading["length"], reading["batches"] = _length(dataset), _length(loader)
+            if self.subset is not None:
+                reading["subset"] = len(self.subset)
             reading["drop_last"] = sampler_chain.drops_last(loader, samplers)
             reading["parted"] = sampler_chain.parted(loader, samplers)
             reading.update(sampler_chain.said(samplers))  # type: ignore[typeddict-item]
@@ -155,12 +163,18 @@ class _One:
             ids = self._by_index(epoch) if self.by_index else self._by_content(epoch)
             if not ids.indices:
                 self.reading["known_by"] = "content"
-            self.reading["epochs"].append(ids.epoch(self.budget.world, self.budget.loaders))
+            self.reading["epochs"].append(self._epoch(ids))
             if ids.whole and self.by_index:
                 self.whole.append(ids.chosen())
         if self.by_index and self.waiting.code is not None:
             self._load()
             self._draw()
+
+    def _epoch(self, ids: Ids) -> Epoch:
+        length, ordered = self.reading["length"], None
+        if ids.indices and not ids.whole and length and len(ids) >= PASSES * length:
+            self.reading["by_design"], ordered = self.reading["by_design"] or "endless", length
+        return ids.epoch(self.budget.world, self.budget.loaders, ordered)
 
     def _set_epoch(self, epoch: int) -> None:
         places = []
@@ -186,9 +200,13 @@ class _One:
                 ids = indices.read(chooser, True, what, limit, self.waiting)
         else:
             chooser, batches, size = sampler_chain.without_drop_last(self.loader)
+            if (length := self.reading["length"]) and _length(chooser) is None:
+                limit = replace(limit, samples=min(limit.samples, PASSES * length))
             ids = indices.read(chooser, batches, what, limit, self.waiting)
             ids.drop_below(size)
-        ids.from_the_end(self.reading["length"] or 0)
+        ids.from_the_end(self.reading.get("subset", self.reading["length"]) or 0)
+        if self.subset is not None and ids.indices and not ids.map(partial(subsets.mapped, self.subset)):
+            ids.indices = False
         return ids
 
     def _by_content(self, epoch: int) -> Ids:

@@ -1,12 +1,12 @@
 """One loader as all ranks have read it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from preflight.check import Run, Severity, ranges
+from preflight.check import Finding, Run, Severity, Vote, ranges
 from preflight.checks.data.shared.readings import Epoch, Facts, Reading, Together
 
 EVALUATION = re.compile(r"(?<![a-z])(val|valid|validation|eval|evaluation|test|dev)(?![a-z])", re.IGNORECASE)
@@ -60,7 +60,7 @@ class Loader:
     def repeats_by_design(self) -> bool:
         """Whether samples are drawn with replacement, or by each rank for itself: they come again on other ranks."""
         return any(
-            reading["by_design"] in ("repeats", "augments")
+            reading["by_design"] in ("repeats", "augments", "endless")
             or (reading["by_design"] == "subset" and reading["sampler"] != "SubsetRandomSampler")
             for reading in self.readings.values()
         )
@@ -69,6 +69,15 @@ class Loader:
     def augments(self) -> bool:
         """Whether ranks are meant to see the same samples, each augmented in its own way."""
         return all(reading["by_design"] == "augments" for reading in self.readings.values())
+
+    @property
+    def of_subsets(self) -> bool:
+        """Whether ranks have parts of one dataset by hand. What is in no part is left out on purpose."""
+        return any("subset" in reading for reading in self.readings.values())
+
+    @property
+    def is_endless(self) -> bool:
+        return any(reading["by_design"] == "endless" for reading in self.readings.values())
 
     @property
     def is_for_evaluation(self) -> bool:
@@ -129,6 +138,22 @@ class Loader:
         places = {(reading["file"], reading["line"]) for reading in self.readings.values()}
         file, line = places.pop() if len(places) == 1 else (None, None)
         return {"file": file, "line": line}
+
+
+def unlike(
+    loader: Loader, counted: Vote[int], say: Callable[..., Finding], fact: str, odd: str, every: str, why: str = "",
+    shown: Callable[[int], str] = "{:,}".format, **place: Any,
+) -> Iterator[Finding]:  # fmt: skip
+    """A finding for each rank that has not the usual number; one of both sides where no number is usual. `fact`: its
+    name in the evidence. `odd`, `every`: what a rank, or all, have: "batches have {} samples"."""
+    if counted.unanimous:
+        return
+    for rank, number in counted.odd():
+        expected = f"expected {shown(counted.usual)} as on {counted.share()}{why}"
+        where = {**place, **loader.run.job.where(rank)}
+        yield say(loader.says(f"{odd.format(shown(number))}, {expected}"), evidence={fact: number}, **where)
+    if not counted.decided:
+        yield say(loader.says(f"{every.format(counted.sides())}, expected the same on all ranks{why}"), **place)
 
 
 def names(facts: Facts) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from preflight.check import Code, Finding, ranges, vote
 from preflight.checks.data.sampler import coverage, overlaps
-from preflight.checks.data.sampler.one_loader import Loader, listed
+from preflight.checks.data.sampler.one_loader import Loader, listed, unlike
 
 WRONG_REPLICAS = Code(
     "A sampler is made for the wrong number of ranks, or for the wrong rank.",
@@ -105,17 +105,10 @@ def seeds(loader: Loader) -> Iterator[Finding]:
         if reading["seed"] is not None and reading["shuffle"] is not False and (reading["num_replicas"] or 1) > 1
     }
     counted = vote(shuffled)
-    if counted.unanimous or not (loader.first["sampler"] == STOCK or overlaps.found(loader)):
-        return
-    why = "so that some samples are on several ranks and some on none"
-    if counted.decided:
-        for rank, seed in counted.odd():
-            text = f"the sampler shuffles with seed={seed}, expected {counted.usual} as on {counted.share()}, {why}"
-            where = {**loader.place, **loader.run.job.where(rank)}
-            yield OTHER_SEED.fail(loader.says(text), evidence={"seed": seed}, **where)
-        return
-    text = f"the samplers shuffle with seed={counted.sides()}, expected one seed on all ranks: {why}"
-    yield OTHER_SEED.fail(loader.says(text), **loader.place)
+    if not counted.unanimous and (loader.first["sampler"] == STOCK or overlaps.found(loader)):
+        odd, every = "the sampler shuffles with seed={}", "the samplers shuffle with seed={}"
+        why = ": some samples are on several ranks and some on none"
+        yield from unlike(loader, counted, OTHER_SEED.fail, "seed", odd, every, why, shown=str, **loader.place)
 
 
 def data_parallel(loader: Loader, wanted: int | None) -> Iterator[Finding]:

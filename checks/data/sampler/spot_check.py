@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from preflight.check import UserError
-from preflight.checks.data.sampler import digests
-from preflight.checks.data.shared import generators
+from preflight.checks.data.sampler import subsets
+from preflight.checks.data.shared import digests, generators
 from preflight.checks.data.shared.timeouts import Stuck
 from preflight.checks.data.shared.waiting import Waiting
 
@@ -34,7 +34,7 @@ def content(
     `in_lists`: the dataset is asked for lists of indices. Raises UserError and Stuck."""
     found: dict[str, str] = {}
     indices = places(length)
-    twice = DrawnTwice(loader.dataset, in_lists=in_lists)
+    twice = DrawnTwice(loader.dataset, subsets.of(loader), in_lists=in_lists)
     source = _InWorker(loader, twice, indices) if getattr(loader, "num_workers", 0) else map(twice, indices)
     with waiting.iterating(source, "iter() of the dataset") as iterator:
         for index in indices:
@@ -54,8 +54,10 @@ def content(
 class DrawnTwice:
     """A dataset, of whose samples it tells digests."""
 
-    def __init__(self, dataset: Any, *, in_lists: bool = False) -> None:
+    def __init__(self, dataset: Any, subset: Any = None, *, in_lists: bool = False) -> None:
+        """`subset`: the dataset itself, where indices are those of what it is a part of."""
         self.dataset, self.in_lists = dataset, in_lists
+        self.whole = dataset if subset is None else subsets.whole(subset)
 
     def __call__(self, index: int) -> str:
         before = self._generators()
@@ -79,9 +81,9 @@ class DrawnTwice:
     def _sample(self, index: int) -> Any:
         """As torch's DataLoader asks for it (torch/utils/data/_utils/fetch.py): a dataset may have one way only."""
         if self.in_lists:
-            return self.dataset[[index]]
-        many = getattr(self.dataset, "__getitems__", None)
-        return many([index])[0] if callable(many) else self.dataset[index]
+            return self.whole[[index]]
+        many = getattr(self.whole, "__getitems__", None)
+        return many([index])[0] if callable(many) else self.whole[index]
 
 
 @contextmanager

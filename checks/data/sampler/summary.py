@@ -25,6 +25,10 @@ FIX_BUDGET = (
     "Give it more: --set data.sampler.seconds=SECONDS, --set data.sampler.samples=NUMBER, and --deadline to match."
 )
 FIX_KEY = "Name a field that tells samples apart, such as an id or a path: --set data.sampler.key=NAME."
+FIX_OWN = (
+    "Nothing is known to be wrong. To have it proven make one dataset of everything on all ranks, and part it by "
+    "DistributedSampler(dataset), or by Subset(dataset, range(rank, len(dataset), world_size)): indices are compared."
+)
 STABLE = 0.9
 """Of one epoch's samples, known by content, that must come again in the other: else their content is no stable id."""
 
@@ -41,8 +45,16 @@ def padded_and_dropped(loader: Loader) -> Iterator[Finding]:
         yield PADDED.info(loader.says(text), evidence=_examples(loader, "again", again))
     if missing:
         others = "" if all(cover.is_tail for cover in known) else ", not the same ones of each"
+        outside = _in_no_subset(loader)
+        others += f": {outside:,} {'is' if outside == 1 else 'are'} in no rank's Subset" if outside else ""
         text = f"{missing:,} of {length} are left out of an epoch{others}"
         yield DROPPED.info(loader.says(text), evidence=_examples(loader, "missing", missing))
+
+
+def _in_no_subset(loader: Loader) -> int:
+    """At least."""
+    sizes = [reading.get("subset", 0) for reading in loader.readings.values()]
+    return max(0, (loader.length or 0) - sum(sizes)) if loader.of_subsets else 0
 
 
 def _examples(loader: Loader, what: str, number: int) -> dict[str, object]:
@@ -67,9 +79,11 @@ def _reasons(loader: Loader, parts: list[Loader]) -> Iterator[tuple[str, str | N
         return
     if len(parts) > 1:
         text = f"ranks have {len(parts)} different datasets, each read whole by its own ranks"
-        yield f"{text}: whether they overlap, and are all that there is, was not seen", None
+        yield f"{text}: whether they overlap, and are all that there is, was not seen", FIX_OWN
         return
-    if any(not loader.is_whole(number) for number in EPOCHS):
+    if loader.is_endless:
+        yield "the sampler has no end: ranks have orders of their own, and more is not known", None
+    elif any(not loader.is_whole(number) for number in EPOCHS):
         read = [epoch["samples"] for number in EPOCHS for epoch in loader.epoch(number).values()]
         some = "" if loader.length is None else f" of {loader.length:,}"
         yield f"a rank read up to {max(read, default=0):,} samples{some} in an epoch, not to its end", FIX_BUDGET
@@ -100,29 +114,34 @@ def summary(loader: Loader, parts: list[Loader]) -> str:
 def _samples(loader: Loader) -> str:
     epochs = loader.heads(0)
     read = sum(epoch["samples"] for epoch in epochs.values())
+    if loader.is_endless and loader.length is not None:
+        return f"{loader.length:,} samples again and again"
     if loader.by_index and loader.length is not None:
         told = "" if loader.is_whole(0) else f"{read:,} of "
         return f"{told}{loader.length:,} samples"
-    how = " by content" if loader.comparable else ""
+    how = " by content" if loader.comparable and not loader.by_index else ""
     return f"{read:,} samples{how}{'' if loader.is_whole(0) else ' read'}"
 
 
 def _each(loader: Loader, known: list[Coverage]) -> str:
     """ "4 ranks x 250,001 (1 padded)"."""
     samples = [epoch["samples"] for epoch in loader.heads(0).values()]
+    if loader.is_endless:
+        return ranges.count(len(samples), "rank")
     each = f"{min(samples):,}" if min(samples) == max(samples) else f"{min(samples):,}-{max(samples):,}"
     shared = f" (each on {loader.sharers})" if loader.sharers > 1 else ""
     again, missing = (max((getattr(cover, what) for cover in known), default=0) for what in ("again", "missing"))
     meant = not loader.repeats_by_design and all(cover.exact and cover.is_padding for cover in known)
     changes = f" ({again:,} padded)" if meant and again else ""
     if meant and missing and not again and all(cover.is_tail for cover in known):
-        changes = f" ({missing:,} dropped)"
+        changes = f" ({missing:,} {'left out' if loader.of_subsets else 'dropped'})"
     return f"{ranges.count(len(samples), 'rank')} x {each}{shared}{changes}"
 
 
 def _shares(loader: Loader, parts: list[Loader], known: list[Coverage]) -> Iterator[str]:
     if loader.repeats_by_design:
-        yield "each on several ranks, by design" if loader.augments else "drawn by each rank for itself"
+        own = "in an order of each rank's own" if loader.is_endless else "drawn by each rank for itself"
+        yield "each on several ranks, by design" if loader.augments else own
     elif len(parts) > 1:
         yield f"{len(parts)} datasets, not compared"
     elif known:

@@ -50,7 +50,7 @@ class Epoch(TypedDict):
     last: int
     """Samples in the last batch."""
     order: str
-    """A digest of all ids in their order."""
+    """A digest of all ids in their order; of an endless epoch of the first ones, as many as the dataset has."""
     ascending: bool
     """Whether each id is above the one before it: nothing is shuffled."""
     times: dict[str, int]
@@ -70,10 +70,11 @@ class Reading(TypedDict):
     """Its type, such as DataLoader."""
     sampler: str
     """The type of what chooses the samples (of the innermost sampler), "" where there is none."""
-    by_design: Literal["", "subset", "repeats", "augments"]
-    """"subset" where the sampler leaves samples out by design (torch's SubsetRandomSampler, RandomSampler with
-    num_samples), "repeats" where it draws with replacement (WeightedRandomSampler), "augments" where it gives each
-    sample to several ranks (repeated augmentation)."""
+    by_design: Literal["", "subset", "repeats", "augments", "endless"]
+    """"endless" where an epoch goes on when the rank has read as much as the dataset twice, "subset" where the sampler
+    leaves samples out by design (torch's SubsetRandomSampler, RandomSampler with num_samples), "repeats" where it draws
+    with replacement (WeightedRandomSampler), "augments" where it gives each sample to several ranks (repeated
+    augmentation)."""
     file: str | None
     """Where the sampler's class, or the iterable dataset's __iter__, begins, if that is the user's own code."""
     line: int | None
@@ -81,6 +82,9 @@ class Reading(TypedDict):
     """Its type."""
     length: int | None
     """len(dataset)."""
+    subset: NotRequired[int]
+    """Of a part that was taken by hand (torch's Subset), len(Subset): then dataset, length and ids are those of the
+    dataset that it is a part of."""
     batches: int | None
     """len(loader)."""
     drop_last: bool | None

@@ -56,7 +56,7 @@ def called_before(code: UserCode) -> Called | None:
 
 def bounded(ctx: Context, group: "torch.distributed.ProcessGroup", seconds: float) -> "torch.distributed.ProcessGroup":
     """The group, whose collectives last at most so long on gloo: a barrier of the user's, at which another rank never
-    comes, is one call of C, and is to end soon after our patience does. (With NCCL a time-out would end the worker.)
+    comes, is one call of C, and is to end soon after our patience does. (With NCCL a timeout would end the worker.)
     The next check sets its own again."""
     from torch.distributed import distributed_c10d
 

@@ -4,17 +4,23 @@ Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_POR
 them. Processes that came but have no place in the run (a rank given twice, or beyond the world size) are judged
 from the roll call. The report shows which ranks are on which node, with which local rank and GPU; by CUDA's numbers:
 whether two ranks take one GPU is a matter of gpu.inventory, which compares UUIDs.
+
+It also knows which nodes belong together, so that what all nodes of a rack have is one finding: by Slurm's topology
+(SLURM_TOPOLOGY_ADDR), and by a file, `--set env.launch.groups=FILE`, with a line a node: `gpu-17 rack=7 room=b`.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, ranges, vote
-from preflight.checks.env.launch import places
+from preflight.check import Code, Context, Finding, Group, Level, Plan, Run, Scope, ranges, vote
+from preflight.checks.env.launch import node_groups, places
+from preflight.checks.env.launch.node_groups import Listed
+from preflight.sdk import slurm
 
 STRANGERS = "preflight.strangers"
+PARTS = (node_groups,)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, reads=(STRANGERS,), aside=True)
 
 INVALID = Code(
@@ -64,14 +70,23 @@ class Facts(TypedDict):
     environ: dict[str, str]
     local_rank: int
     """LOCAL_RANK or its launcher's own; where there is none, counted off on the node."""
+    switches: NotRequired[str]
+    """Above its node, as Slurm names them; not there where nobody says."""
+    listed: NotRequired[Listed]
+    """Of the rank that has read the file of groups."""
 
 
 def measure(ctx: Context) -> Facts:
     names = (*EQUAL_EVERYWHERE, "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
-    return {
+    facts: Facts = {
         "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
         "local_rank": ctx.local_rank,
     }
+    if switches := slurm.switches(ctx.environ):
+        facts["switches"] = switches
+    if listed := node_groups.listed(ctx):
+        facts["listed"] = listed
+    return facts
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -85,6 +100,19 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _local_ranks(facts, run)
     if run.job.launcher == "env" and run.job.backend == "nccl":
         yield from _without_local_rank(facts, run)
+    for listed in _listed(facts):
+        yield from node_groups.findings(listed, run)
+
+
+def groups(facts: Mapping[int, Facts], run: Run) -> Iterator[Group]:
+    for listed in _listed(facts):
+        yield from (Group(name, tuple(nodes)) for name, nodes in listed["groups"].items())
+    above = {run.job.node_of(rank).node: reading.get("switches", "") for rank, reading in facts.items()}
+    yield from node_groups.behind_switches(above)
+
+
+def _listed(facts: Mapping[int, Facts]) -> list[Listed]:
+    return [reading["listed"] for reading in facts.values() if "listed" in reading]
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:

@@ -9,7 +9,24 @@ What is odd because of another odd thing is not told twice: a node's own torch b
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Vote, option, ranges, vote, words
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Trait,
+    Vote,
+    option,
+    plots,
+    ranges,
+    traits,
+    vote,
+    words,
+)
 from preflight.checks.env.software import code, installed
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.3)
@@ -89,6 +106,15 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _unlike_code(facts, run)
 
 
+def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    yield from traits("driver", {"GPU driver": reading["versions"].get("driver")})
+    yield from traits("software", {name: value for name, value in reading["versions"].items() if name != "driver"})
+    named = [package.split(" ", 1) for package in reading["packages"] if " " in package]
+    yield from traits("software", {name: version for name, version in named if name not in NO_MATTER})
+    known = reading["code"]
+    yield from traits("software", {"training code": known["digest"] or known["commit"]})
+
+
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
     reading = next(iter(facts.values()))
     versions, known = reading["versions"], reading["code"]
@@ -96,6 +122,24 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
     parts = [f"{called} {versions[name]}" for name, called in names.items() if versions[name]]
     parts += [ranges.count(len(reading["packages"]), "package")]
     return ", ".join([*parts, f"code {_called(known)}"] if known["digest"] or known["commit"] else parts)
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    """Versions, the code, and packages that are not the same on all nodes."""
+    values: dict[str, dict[str, str]] = {}
+    differing = {
+        package.split(" ", 1)[0] for package in _differing({id(f): f["packages"] for f in facts.values()}.values())
+    }
+    for rank, reading in facts.items():
+        node = _node(rank, run)
+        for name, version in reading["versions"].items():
+            values.setdefault(name, {})[node] = version or ""
+        values.setdefault("training code", {})[node] = _called(reading["code"])
+        packages = dict(package.split(" ", 1) for package in reading["packages"])
+        for name in differing:
+            values.setdefault(f"package {name}", {})[node] = packages.get(name, "")
+    if table := plots.differing("software that differs", values, "versions"):
+        yield table
 
 
 def _minor(reading: Facts) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from preflight.check import read
+from preflight.nccl import parameters
 
 IMAGE_NAMES = ("APPTAINER_NAME", "SINGULARITY_NAME", "NVIDIA_BUILD_ID")
 """What tells images apart from inside: the file's name, and the build that NVIDIA's own images state. Docker and
@@ -21,8 +22,8 @@ def versions(environ: Mapping[str, str]) -> tuple[dict[str, str | None], dict[st
     found, folder = _torch()
     found |= {"python": sys.version.split()[0], "kernel": f"{os.uname().release} {os.uname().machine}"}
     found |= {"driver": _driver(), "image": _image(environ)}
-    nccl = re.search(r"/\S*libnccl\S*", read("/proc/self/maps")) if found["nccl"] else None
-    return found, {"python": sys.executable, "torch": folder, "nccl": nccl.group() if nccl else None}
+    nccl = parameters.loaded() if found["nccl"] else ""
+    return found, {"python": sys.executable, "torch": folder, "nccl": nccl or None}
 
 
 def packages() -> list[str]:

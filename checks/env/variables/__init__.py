@@ -1,17 +1,36 @@
 """Environment variables: each means what was meant, to the library that reads it, and the same on all ranks.
 
 Reads NCCL_*, TORCH_*, GLOO_*, CUDA_*, UCX_*, FI_*, OFI_* and OMP_NUM_THREADS as each process was given them, and
-what NCCL adds from its files. What is known of each variable, with its source, is variables.tsv.
+what NCCL adds from its files. Where torch has loaded an NCCL that can be asked for its parameters (2.30), it is, in a
+process of its own: what an environment plugin sets stands in no variable. What is known of each variable, with its
+source, is variables.tsv.
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, entries, ranges, vote
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    Trait,
+    entries,
+    plots,
+    ranges,
+    traits,
+    vote,
+)
 from preflight.checks.env.variables import knowledge
 from preflight.checks.env.variables.knowledge import Variable
 from preflight.nccl import config_files
+from preflight.nccl import parameters as nccl_parameters
 
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.2)
 
@@ -34,6 +53,15 @@ CONF_MISSING = Code(
     "NCCL_CONF_FILE names no readable file.",
     fix="Correct the path (~ is not expanded), or unset NCCL_CONF_FILE; with it, ~/.nccl.conf is not read either.",
 )
+PARAMETERS = Code(
+    "NCCL does not say which parameters it has.",
+    fix="Look at the environment plugin (NCCL_ENV_PLUGIN, libnccl-env.so), which NCCL loads first: without it "
+    "(NCCL_ENV_PLUGIN=none) NCCL must answer.",
+)
+PLUGINS_FIX = (
+    "Compare the environment plugins (NCCL_ENV_PLUGIN, libnccl-env.so) and nccl.conf of both ranks: {variable} is the "
+    "same in their environments."
+)
 LONGEST = 1000
 """Characters of a value."""
 GRAMMARS = ("ifnames", "hcas", "gloo_ifname")
@@ -47,6 +75,10 @@ class Facts(TypedDict):
     conf_lines: list[tuple[str, int, str]]
     conf_missing: str
     hcas: list[str]
+    parameters: dict[str, str] | None
+    """As NCCL has them; None where it cannot be asked."""
+    silent: str
+    """Why it did not answer, "" where it did."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -54,6 +86,8 @@ def measure(ctx: Context) -> Facts:
     conf = config_files.read(ctx.environ)
     own = {name: value for name, value in ctx.environ.items() if knowledge.is_ours(name)}
     added = {name: setting for name, setting in conf["settings"].items() if knowledge.is_ours(name)}
+    ctx.doing("NCCL's parameters")
+    parameters = nccl_parameters.ask(ctx.environ)
     ctx.doing("devices in /sys/class")
     return {
         "values": {
@@ -64,6 +98,8 @@ def measure(ctx: Context) -> Facts:
         "conf_lines": conf["odd_lines"],
         "conf_missing": conf["missing"],
         "hcas": entries("/sys/class/infiniband"),
+        "parameters": None if isinstance(parameters, str) else parameters,
+        "silent": parameters if isinstance(parameters, str) else "",
     }
 
 
@@ -81,8 +117,13 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         row = knowledge.find(name)
         if row is None or row.status != "build":
             yield from _unlike(name, row, facts, run)
+    yield from _unlike_in_nccl(set(names), facts, run)
     for (finding, details), ranks in _by_finding(facts, run).items():
         yield from _told(finding, dict(details), ranks, facts, run)
+
+
+def record(reading: Facts, _job: Job) -> list[Trait]:
+    return traits("variable", reading["values"])
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
@@ -91,6 +132,24 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
     shown = ", ".join(sorted(names)) if len(names) <= 3 else ranges.count(len(names), "variable")
     where = f", some in {' and '.join(sorted(files))}" if files else ""
     return f"{shown or 'none'} set{where}"
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    """Of a node whose ranks differ, all their values."""
+    of_node: dict[str, dict[str, set[str]]] = {}
+    names = {name for reading in _distinct(facts) for name in reading["values"]}
+    for rank, reading in facts.items():
+        for name in names:
+            node = run.job.node_of(rank).node
+            of_node.setdefault(name, {}).setdefault(node, set()).add(reading["values"].get(name, ""))
+    own = {name for name in names if (row := knowledge.find(name)) and row.differs == "own"}
+    joined = {
+        name: {node: " or ".join(sorted(values)) for node, values in nodes.items()}
+        for name, nodes in of_node.items()
+        if name not in own
+    }
+    if table := plots.differing("variables that differ", joined, "variables"):
+        yield table
 
 
 def _distinct(facts: Mapping[int, Facts]) -> list[Facts]:
@@ -116,6 +175,24 @@ def _unlike(name: str, row: Variable | None, facts: Mapping[int, Facts], run: Ru
     if not votes.decided:
         text = f"{name} is {votes.sides()}; expected one value on all ranks"
         yield UNLIKE.finding(severity, text, variable=name)
+
+
+def _unlike_in_nccl(told: set[str], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """What no variable shows. `told`: variables, which have been compared."""
+    asked = {rank: its for rank, reading in facts.items() if (its := reading.get("parameters")) is not None}
+    differ = [name for name in told if len({reading["values"].get(name) for reading in _distinct(facts)}) > 1]
+    for name in sorted({name for its in asked.values() for name in its}.difference(differ)):
+        severity = _weight(name, knowledge.find(name))
+        votes = vote((rank, its.get(name)) for rank, its in asked.items())
+        if severity is None or votes.unanimous:
+            continue
+        fix = PLUGINS_FIX.format(variable=name)
+        for rank, value in votes.odd():
+            text = f"NCCL itself reads {name} as {value!r}, expected {votes.among()}"
+            yield UNLIKE.finding(severity, text, fix=fix, variable=name, **run.job.where(rank))
+        if not votes.decided:
+            text = f"NCCL itself reads {name} as {votes.sides()}; expected one value"
+            yield UNLIKE.finding(severity, text, fix=fix, variable=name)
 
 
 def _weight(name: str, row: Variable | None) -> Severity | None:
@@ -163,6 +240,11 @@ def _said_of(reading: Facts, run: Run) -> Iterator[Said]:
     for path, line, odd in reading["conf_lines"]:
         text = f"the line sets a variable named {odd!r}, expected {odd.split()[-1] if odd.split() else 'a name'}"
         yield (CONF_LINE, Severity.WARN, text), (("file", path), ("line", line))
+    if reading.get("silent"):
+        text = (
+            f"NCCL was asked for its parameters: {reading['silent']}; expected an answer, as the job's start needs one"
+        )
+        yield (PARAMETERS, Severity.WARN, text), ()
     if reading["conf_missing"]:
         text = f"NCCL_CONF_FILE is {reading['conf_missing']!r}, expected a file that can be read"
         yield (CONF_MISSING, Severity.WARN, text), (("variable", "NCCL_CONF_FILE"), ("file", reading["conf_missing"]))

@@ -20,17 +20,23 @@ from preflight.check import (
     WHERE_KEYS,
     Code,
     Context,
+    Figure,
     Finding,
+    Job,
     Level,
     Plan,
     Run,
     Scope,
     Skip,
+    Trait,
     grouped,
     option,
+    plots,
     ranges,
+    traits,
     vote,
 )
+from preflight.checks.gpu.compute import plotted
 from preflight.checks.gpu.compute.workload_facts import Facts, WrongResult
 from preflight.checks.gpu.shared.cards import INVENTORY, cards
 
@@ -128,6 +134,13 @@ def _found(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield from _slow(alike, run)
 
 
+def record(reading: Facts, _job: Job) -> Iterator[Trait | Figure]:
+    yield from traits("hardware", {"device": reading["kind"]["name"]}, reading["uuid"] or "")
+    for name, speed in reading["speeds"].items():
+        unit, least = "TFLOP/s" if "GEMM" in name else "GB/s", 0.8 if reading["uuid"] else 0.2
+        yield Figure(name, speed, unit, reading["uuid"] or "", least=least)  # on a CPU other work decides
+
+
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     kinds = _by(facts, lambda _, measured: _kind(measured))
     most = max(kinds, key=len)
@@ -137,6 +150,14 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     told += [f"and {ranges.count(len(kinds) - 1, 'other kind')} of device"] if len(kinds) > 1 else []
     told += dict.fromkeys(f"not measured: {why}" for each in facts.values() for why in each["not_measured"][:1])
     return f"{len(most):,} x {typical['kind']['name']}: {'; '.join(filter(None, told))}"
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    slow: dict[str, list[int]] = {}
+    for alike in _by(facts, lambda _, measured: _kind(measured)):
+        for name, _, odd in _slow_speeds(alike, run):
+            slow.setdefault(name, []).extend(rank for rank, _, _ in odd)
+    yield from plotted.strips(facts, run, slow)
 
 
 def _by(facts: Mapping[int, Facts], key: Callable[[int, Facts], str]) -> list[dict[int, Facts]]:
@@ -225,18 +246,31 @@ def _other_bits(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _slow(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    if next(iter(alike.values()))["kind"]["type"] == "cpu":
-        return
-    for name in dict.fromkeys(name for measured in alike.values() for name in measured["speeds"]):
-        speeds = {rank: measured["speeds"][name] for rank, measured in alike.items() if name in measured["speeds"]}
-        of_gemm = name.endswith("GEMM")
-        outside = not of_gemm and name != "device copy"
-        share, unit = run[MIN_SHARE_OUTSIDE if outside else MIN_SHARE], "TFLOP/s" if of_gemm else "GB/s"
-        for rank, least, median in _odd_ones(speeds, share):
+    for name, speeds, odd in _slow_speeds(alike, run):
+        outside, unit = _is_outside(name), "TFLOP/s" if name.endswith("GEMM") else "GB/s"
+        share = run[MIN_SHARE_OUTSIDE if outside else MIN_SHARE]
+        for rank, least, median in odd:
             of = f"{share:g} of the median of {len(speeds):,} of its kind, {_number(median)}"
             text = f"{name} runs at {_number(speeds[rank])} {unit}, expected at least {_number(least)} ({of})"
             where = {"uuid": alike[rank]["uuid"], **run.job.where(rank)}
             yield SLOW.warn(text, fix=FIX_OUTSIDE if outside else None, **where)
+
+
+def _slow_speeds(
+    alike: Mapping[int, Facts], run: Run
+) -> Iterator[tuple[str, dict[int, float], list[tuple[int, float, float]]]]:
+    """(its name, by rank, the odd ones) of each speed."""
+    if next(iter(alike.values()))["kind"]["type"] == "cpu":
+        return
+    for name in dict.fromkeys(name for measured in alike.values() for name in measured["speeds"]):
+        speeds = {rank: measured["speeds"][name] for rank, measured in alike.items() if name in measured["speeds"]}
+        share = run[MIN_SHARE_OUTSIDE if _is_outside(name) else MIN_SHARE]
+        yield name, speeds, [*_odd_ones(speeds, share)]
+
+
+def _is_outside(name: str) -> bool:
+    """Whether it leads off the device, to the host or a peer."""
+    return not name.endswith("GEMM") and name != "device copy"
 
 
 def _odd_ones(speeds: Mapping[int, float], share: float) -> Iterator[tuple[int, float, float]]:

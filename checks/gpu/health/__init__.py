@@ -9,7 +9,22 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, option, ranges, words
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Trait,
+    option,
+    plots,
+    ranges,
+    traits,
+    words,
+)
 from preflight.checks.gpu.health import settings
 from preflight.checks.gpu.health.settings import GpuSetting
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, processes
@@ -79,8 +94,10 @@ SETTINGS = (
     # Out of power saving memory runs at one speed.
     GpuSetting(CLOCK, "the memory clock in P0",
                lambda health: settings.mhz(health["clocks"]["memory"]) if health["pstate"] == 0 else None),
-    GpuSetting(CLOCK, "the SM application clock", lambda health: settings.mhz(health["clocks"]["sm_application"]),
-               lambda health: settings.mhz(health["clocks"]["sm_application_default"])),
+    GpuSetting(CLOCK, "the SM application clock", partial(settings.application_clock, ("sm", "graphics"), ""),
+               partial(settings.application_clock, ("sm", "graphics"), "_default")),
+    GpuSetting(CLOCK, "the memory application clock", partial(settings.application_clock, ("memory",), ""),
+               partial(settings.application_clock, ("memory",), "_default")),
 )  # fmt: skip
 
 MOST_ROWS = 512
@@ -144,6 +161,14 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _in_use(looked, facts, run)
 
 
+def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    """Not the clocks of the moment, nor temperatures: what is set."""
+    for uuid, health in reading["look"]["gpus"].items():
+        clocks = {f"{name} clock in MHz": mhz for name, mhz in health["clocks"].items() if name not in ("sm", "memory")}
+        yield from traits("clock", {**clocks, "power limit in mW": health["power_limit_mw"]}, uuid)
+        yield from traits("hardware", {"ECC": health["ecc"], "persistence mode": health["persistence"]}, uuid)
+
+
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     looked = [health for _, health in looked_at(facts, run)]
     degrees = [health["temperature"] for health in looked if health["temperature"] is not None]
@@ -152,6 +177,27 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     parts += [f"{min(degrees)} to {max(degrees)} °C"] if degrees else []
     parts += [f"processes cannot be listed on {unlisted}"] if unlisted else []
     return ", ".join(parts)
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    looked = looked_at(facts, run)
+    healths = [health for _, health in looked]
+    hot = [place for place, health in enumerate(healths) if _heat(health)]
+    slowed = [place for place, health in enumerate(healths) if any((health["throttle"] or 0) & bit for bit in SLOWED)]
+    strips = [
+        plots.Strip("temperature", "°C", [health["temperature"] for health in healths], hot),
+        plots.Strip("SM clock", "MHz", [health["clocks"]["sm"] for health in healths], slowed),
+        plots.Strip("highest SM clock", "MHz", [health["clocks"]["sm_max"] for health in healths]),
+        plots.Strip("power limit", "W", [_watts(health) for health in healths]),
+    ]
+    shown = [strip for strip in strips if any(value is not None for value in strip.values)]
+    if shown:
+        yield plots.Strips("health of each GPU", [(card.node, f"gpu {card.gpu}") for card, _ in looked], shown)
+
+
+def _watts(health: Health) -> float | None:
+    limit = health["power_limit_mw"]
+    return None if limit is None else limit / 1000
 
 
 def _uncorrected(health: Health) -> int:

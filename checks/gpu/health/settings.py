@@ -20,7 +20,7 @@ class GpuSetting:
     called: str
     value: Read
     default: Read = lambda _: None
-    """The GPU's own, or what it should be anyway; whoever has it is not the odd one."""
+    """The GPU's own, or what it should be anyway; whoever has it is not the odd one where its siblings have not."""
 
 
 def unlike(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
@@ -28,9 +28,11 @@ def unlike(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterat
     read = [(card, setting.value(health), setting.default(health)) for card, health in looked]
     known = [(card, value, default) for card, value, default in read if value is not None]
     found = compare_cards(((card, value) for card, value, _ in known), alike=lambda card: card.make)
-    sound = {(card.node, card.uuid) for card, value, default in known if value == default} if found.odd else set()
+    at_default = {(card.node, card.uuid) for card, value, default in known if value == default}
+    usual_by_default = {(card.make, value) for card, value, default in known if value == default}
     for odd in found.odd:
-        if (odd.card.node, odd.card.uuid) not in sound:
+        siblings_are = (odd.card.make, odd.usual) in usual_by_default
+        if siblings_are or (odd.card.node, odd.card.uuid) not in at_default:
             text = f"{setting.called} is {odd.value}, expected {odd.usual} as on {odd.share}"
             yield setting.code.warn(text, **odd.where)
     for tie in found.ties:
@@ -66,6 +68,13 @@ def watts(milliwatts: int | None) -> str | None:
 
 def mib(size: int | None) -> str | None:
     return f"{size >> 20:,} MiB" if size is not None else None
+
+
+def application_clock(names: Sequence[str], default: str, health: Health) -> str | None:
+    """The lowest of these clocks, which are one: drivers tell it under one name or the other. `default`: "", or
+    "_default" for what it is where nobody has set it."""
+    known = [clock for name in names if (clock := health["clocks"].get(f"{name}_application{default}")) is not None]
+    return mhz(min(known)) if known else None
 
 
 def mhz(value: int | None) -> str | None:

@@ -8,14 +8,30 @@ see: in a container or under a cgroup those are not all of the node's, and the s
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, option, ranges, vote
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Trait,
+    option,
+    ranges,
+    traits,
+    vote,
+)
+from preflight.checks.gpu.inventory import modes
 from preflight.checks.gpu.inventory.visible import chosen
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, compare_cards, device_of, looked_at
 from preflight.checks.gpu.shared.nvml_survey import PERMISSION, GpuLook, SeenGpus
 from preflight.checks.gpu.shared.unused_gpus import SILENT, milder_elsewhere, silent
 
-PARTS = (nvml_errors,)
+PARTS = (nvml_errors, modes)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=120, estimate_s=0.3)
 
 MIN_MEMORY_GIB = option(float, 0.0, "least free memory of a GPU in GiB; 0: no limit")
@@ -54,15 +70,9 @@ TORCH_COUNT = Code(
     "CUDA gives torch another number of GPUs than NVML.",
     fix="On {node}: python -c 'import torch; torch.cuda.init()' says why; dmesg | grep -i xid names a sick GPU.",
 )
-MIG = Code(
-    "A rank would use a MIG instance instead of a whole GPU.",
-    fix="As root, with no job on the GPU: nvidia-smi -i NUMBER -mig 0; all GPUs: without -i",
-)
-EXCLUSIVE = Code("A GPU's compute mode keeps ranks out.", fix="As root: nvidia-smi -i {gpu} -c DEFAULT")
 EXCLUDED = Code("A GPU was excluded by an administrator.", fix="See NVreg_ExcludedGpus in /etc/modprobe.d.")
 
 GIB, FAR_LESS = 2**30, 0.9
-PROHIBITED, ONE_PROCESS = 2, 3
 
 
 class Facts(TypedDict):
@@ -127,8 +137,18 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _free_memory(known, run)
     for rank, measured in facts.items():
         yield from _of_rank(rank, measured, run)
+    yield from modes.pending(known)
+    if run.job.launcher == "local":
+        yield from modes.of_all(known)
     if run.job.backend == "nccl":
         yield from _devices(facts, known, run)
+
+
+def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    for number, handle in reading["seen"]["gpus"].items():
+        identity = reading["look"]["gpus"].get(handle["uuid"], {})
+        had = {"number": number, "model": handle["name"], "serial": handle["serial"], "VBIOS": identity.get("vbios")}
+        yield from traits("hardware", had, handle["uuid"])
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
@@ -261,25 +281,7 @@ def _devices(facts: Mapping[int, Facts], known: list[tuple[Card, Any]], run: Run
         if other != rank:
             text = f"uses GPU {device}, and so does {ranges.ranks([other])}; expected a GPU for each rank"
             yield SHARED_GPU.fail(text, uuid=device, peer_rank=other, **run.job.where(rank))
-        if device in by_uuid:
-            yield from _mode(rank, *by_uuid[device], run)
+        if device in by_uuid and run.job.launcher != "local":
+            yield from modes.of_rank(rank, *by_uuid[device], run)
         elif device.startswith("MIG-") and run.job.world_size > 1:
-            yield _slice(rank, device, run)
-
-
-def _slice(rank: int, device: str, run: Run, **where: Any) -> Finding:
-    text = f"would use MIG instance {device}, expected a whole GPU: NCCL does not join MIG instances"
-    return MIG.fail(text, **{**where, "uuid": device}, **run.job.where(rank))
-
-
-def _mode(rank: int, card: Card, identity: Any, run: Run) -> Iterator[Finding]:
-    """Of the GPU that a rank takes."""
-    where = {key: value for key, value in card.where.items() if key != "node"}
-    if identity["mig"] and identity["mig"]["current"] and run.job.world_size > 1:
-        yield _slice(rank, (identity["mig"]["devices"] or [card.uuid])[0], run, **where)
-    if identity["compute_mode"] == PROHIBITED:
-        text = "the compute mode is PROHIBITED (no process can use it), expected DEFAULT"
-        yield EXCLUSIVE.fail(text, **where, **run.job.where(rank))
-    elif identity["compute_mode"] == ONE_PROCESS:
-        text = "the compute mode is EXCLUSIVE_PROCESS (one process can use it), expected DEFAULT"
-        yield EXCLUSIVE.info(text, **where, **run.job.where(rank))
+            yield modes.instance(rank, device, run)

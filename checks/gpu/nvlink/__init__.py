@@ -12,7 +12,25 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, grouped, option, ranges, vote, words
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Group,
+    Job,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    Trait,
+    grouped,
+    option,
+    ranges,
+    traits,
+    vote,
+    words,
+)
 from preflight.checks.gpu.nvlink import catalog, fabric, imex, nvlink_map
 from preflight.checks.gpu.nvlink.nvlink_map import Short, Wired
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
@@ -71,12 +89,16 @@ IMEX = Code(
 )
 
 MANY, TIMES = 1000, 10
+RECOVERY = "recovery"
 MANY_ERRORS = {
-    "replay": MANY, "crc_flit": MANY, "crc_data": MANY, "recovery": 10, "recovery_failed": 1, "malformed_packets": MANY,
+    "replay": MANY, "crc_flit": MANY, "crc_data": MANY, RECOVERY: 10, "recovery_failed": 1, "malformed_packets": MANY,
     "buffer_overruns": MANY, "rcv_errors": MANY, "local_link_integrity": MANY, "effective_errors": MANY,
 }  # fmt: skip
 """From here on a counter is told, if it also has ten times what is usual on the links of its node: DCGM calls 100 CRC
 errors a second a fault, a few a day are normal. The others count what was corrected, or what a reset did."""
+ENDS = 2
+"""A recovery counts at both ends of a link, where these are GPUs. On one link of a node any is told: links that work do
+not train anew (Meta's health checks, gcm, tolerate none), but a reset makes all of them do it."""
 BOOTING_S, PAUSE_S = 600.0, 2.0
 """How long after the boot links may still be training, and between two looks."""
 SLOWER = 0.9
@@ -156,6 +178,14 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _imex(facts, fabrics, run)
 
 
+def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    for uuid, nvlink in reading["look"]["gpus"].items():
+        active = [link for link in nvlink["links"] or () if link["active"]]
+        speeds = sorted({link["speed_mbps"] for link in active if link["speed_mbps"]})
+        of = {"active NVLinks": len(active), "NVLink MB/s": " and ".join(map(str, speeds))}
+        yield from traits("link", of if nvlink["links"] else {}, uuid)
+
+
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     """ "8 GPUs, 18 links each at 26.6 GB/s, NVSwitch"."""
     known = [nvlink["links"] or [] for _, nvlink in looked_at(facts, run)]
@@ -171,6 +201,10 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 # Links that are down
+
+
+def groups(facts: Mapping[int, Facts], run: Run) -> Iterator[Group]:
+    return fabric.groups([(card, nvlink["fabric"]) for card, nvlink in looked_at(facts, run) if nvlink["fabric"]])
 
 
 def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Generator[Finding, None, set[Card]]:
@@ -293,16 +327,23 @@ def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
     for gpu in gpus:
         bad: dict[int, dict[str, int]] = {}
         for link in gpu.links:
-            for name, count in link["errors"].items():
-                many = name in MANY_ERRORS and count >= MANY_ERRORS[name]
-                if many and count > TIMES * _usual(name, by_node[gpu.card.node]):
-                    bad.setdefault(link["link"], {})[name] = count
+            many = {
+                name: count for name, count in link["errors"].items() if _is_odd(name, count, by_node[gpu.card.node])
+            }
+            bad |= {link["link"]: many} if many else {}
         if bad:
             told = [f"{count:,} {name} on NVLink {at}" for at, counts in bad.items() for name, count in counts.items()]
             text = f"errors since the driver was loaded: {words.some(told, 3)}; expected about as few as on "
             link_number = next(iter(bad)) if len(bad) == 1 else None
             evidence = {"errors": {str(link): counts for link, counts in bad.items()}, **gpu.card.evidence}
             yield ERRORS.warn(f"{text}the node's other links", link=link_number, evidence=evidence, **gpu.card.where)
+
+
+def _is_odd(name: str, count: int, links: Sequence[NvLinkPort]) -> bool:
+    """`links`: those of the node."""
+    if name == RECOVERY and sum(bool(link["errors"].get(name)) for link in links) <= min(ENDS, len(links) - 1):
+        return count > 0
+    return name in MANY_ERRORS and count >= MANY_ERRORS[name] and count > TIMES * _usual(name, links)
 
 
 def _usual(name: str, links: Sequence[NvLinkPort]) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
-from preflight.check import Code, Finding, Severity, grouped, ranges, vote
+from preflight.check import Code, Finding, Group, Severity, grouped, ranges, vote
 from preflight.checks.gpu.shared.cards import Card
 from preflight.checks.gpu.shared.readings import Fabric
 
@@ -155,3 +155,16 @@ def _domains(code: Code, several: Code, usual: Mapping[str, tuple[str, int]]) ->
         if not cliques.unanimous and not cliques.decided:
             text = f"the nodes of domain {_named(cluster)} are in {len(cliques.ranks_of)} cliques"
             yield several.info(f"{text}, expected one for NVLink between all")
+
+
+def groups(fabrics: Fabrics) -> Iterator[Group]:
+    """The nodes of each NVLink domain, and of each clique in one. A node whose GPUs do not agree is in none."""
+    places: dict[str, tuple[str, int]] = {}
+    for node, gpus in _by_node(fabrics).items():
+        of_node = {(fabric["cluster"], fabric["clique"]) for _, fabric in gpus if is_part(fabric)}
+        if len(of_node) == 1 and (place := of_node.pop())[0] != NO_CLUSTER:
+            places[node] = place
+    for cluster, nodes in grouped(places, lambda node: places[node][0]).items():
+        yield Group(f"NVLink domain {_named(cluster)}", tuple(nodes))
+    for place, nodes in grouped(places, places.__getitem__).items():
+        yield Group(_clique(place), tuple(nodes))

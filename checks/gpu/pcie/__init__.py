@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, grouped, ranges
+from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Trait, grouped, ranges, traits
 from preflight.checks.gpu.pcie import slots
 from preflight.checks.gpu.pcie.slots import PcieEnd
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
@@ -106,6 +106,12 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _uplinks(ends)
     yield from _replays(known, {node: measured["up_s"] / 60 for node, measured in by_node(facts, run).items()})
     yield from _errors(known)
+
+
+def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    for uuid, pcie in reading["look"]["gpus"].items():
+        awake = pcie["generation"] if pcie["pstate"] == FULL_SPEED else None
+        yield from traits("link", {"PCIe lanes": pcie["width"], "PCIe generation": awake}, uuid)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:

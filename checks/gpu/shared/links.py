@@ -1,13 +1,14 @@
 """What NVML tells of the links of a GPU: PCIe, NVLink, its fabric, and how it reaches the others (see nvml.py)."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from preflight.checks.gpu.shared import nvml
-from preflight.checks.gpu.shared.nvml import NvmlTrouble, bus_id, call, field_values, first, flag, handle_of, pstate
+from preflight.checks.gpu.shared.nvml import NvmlTrouble, bus_id, call, field_values, flag, handle_of, pstate
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace, NvLink, NvLinkPort, Pcie, Peer
 
+Counts = Mapping[str, int | None]
 _PCIE_FIELDS = {
     "correctable": "NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS",
     "naks_received": "NVML_FI_DEV_PCIE_COUNT_NAKS_RECEIVED",
@@ -41,19 +42,19 @@ def pcie(index: int) -> Pcie:
 def nvlink(index: int) -> NvLink:
     """Links are counted by their state, up to the first that the driver does not know."""
     gpu = handle_of(index)
-    found = list(_links(gpu))
-    unread = len(found) == 1 and found[0]["active"] is None  # whatever that one says, the others say
-    return {"links": None if unread else found, "fabric": _fabric(gpu)}
+    states = list(_states(gpu))
+    unread = len(states) == 1 and states[0] is None  # whatever that one says, the others say
+    return {"links": None if unread else _ports(gpu, states), "fabric": _fabric(gpu)}
 
 
 MOST_LINKS = 64
 
 
-def _links(gpu: Any) -> Iterator[NvLinkPort]:
-    """A single one of unknown state where not even the first can be read."""
+def _states(gpu: Any) -> Iterator[bool | None]:
+    """Of each link. A single one of unknown state where not even the first can be read."""
     for link in range(MOST_LINKS):
         try:
-            state = call("nvmlDeviceGetNvLinkState", gpu, link, strict=True)
+            yield bool(call("nvmlDeviceGetNvLinkState", gpu, link, strict=True))
         except NvmlTrouble as trouble:
             if trouble.number in nvml.FATAL:
                 raise
@@ -61,11 +62,9 @@ def _links(gpu: Any) -> Iterator[NvLinkPort]:
                 return
             if trouble.number not in nvml.NORMAL:
                 nvml.note(f"nvmlDeviceGetNvLinkState: {trouble.text}")
-            yield _down(link, None)
+            yield None
             if link == 0:
                 return
-            continue
-        yield _link(gpu, link) if state else _down(link, False)
 
 
 _LINK_FIELDS = {
@@ -81,7 +80,45 @@ _LINK_FIELDS = {
     "effective_errors": "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS",
 }
 """Of NVLink 5, which has none of the older counters."""
-_OLD_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc")
+_OLD_COUNTERS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3, "ecc": 4}
+
+
+def _ports(gpu: Any, states: Sequence[bool | None]) -> list[NvLinkPort]:
+    """What one link of the card does not have, its others are not asked for."""
+    active = [link for link, state in enumerate(states) if state]
+    if not active:
+        return [_down(link, state) for link, state in enumerate(states)]
+    version = call("nvmlDeviceGetNvLinkVersion", gpu, active[0])
+    first_ones = {name: _old_counter(gpu, active[0], name) for name in _OLD_COUNTERS}
+    counters = {
+        link: {name: _old_counter(gpu, link, name) for name, count in first_ones.items() if count is not None}
+        for link in active[1:]
+    }
+    counters[active[0]] = first_ones
+    fields = _fields(gpu, active)
+    return [
+        _port(gpu, link, version, *fields[link], counters[link]) if state else _down(link, state)
+        for link, state in enumerate(states)
+    ]
+
+
+def _old_counter(gpu: Any, link: int, name: str) -> int | None:
+    count: int | None = call("nvmlDeviceGetNvLinkErrorCounter", gpu, link, _OLD_COUNTERS[name])
+    return count
+
+
+def _fields(gpu: Any, links: Sequence[int]) -> dict[int, tuple[int | None, dict[str, int | None]]]:
+    """(speed, counters) of each link. Before Hopper the speeds are fields of their own."""
+    names = ["NVML_FI_DEV_NVLINK_GET_SPEED", *_LINK_FIELDS.values()]
+    values = iter(field_values(gpu, [(name, link) for link in links for name in names]))
+    found = {link: [next(values) for _ in names] for link in links}
+    lacking = [link for link, (speed, *_) in found.items() if speed is None]
+    old = field_values(gpu, [(f"NVML_FI_DEV_NVLINK_SPEED_MBPS_L{link}", 0) for link in lacking])
+    speeds = dict(zip(lacking, old, strict=True))
+    return {
+        link: (speeds.get(link, speed), dict(zip(_LINK_FIELDS, counts, strict=True)))
+        for link, (speed, *counts) in found.items()
+    }
 
 
 def _down(link: int, active: bool | None) -> NvLinkPort:
@@ -92,29 +129,23 @@ def _down(link: int, active: bool | None) -> NvLinkPort:
     }  # fmt: skip
 
 
-def _link(gpu: Any, link: int) -> NvLinkPort:
-    remote = first(("nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetNvLinkRemotePciInfo_v2"), gpu, link)
+def _port(gpu: Any, link: int, version: int | None, speed: int | None, counts: Counts, old: Counts) -> NvLinkPort:
+    remote = call("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link)
     kind = call("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link)
-    fields = ["NVML_FI_DEV_NVLINK_GET_SPEED", *_LINK_FIELDS.values()]
-    speed, *counts = field_values(gpu, [(name, link) for name in fields])
-    old = {
-        name: call("nvmlDeviceGetNvLinkErrorCounter", gpu, link, number) for number, name in enumerate(_OLD_COUNTERS)
-    }
-    errors = {**dict(zip(_LINK_FIELDS, counts, strict=True)), **{k: v for k, v in old.items() if v is not None}}
+    errors = {**counts, **{name: count for name, count in old.items() if count is not None}}
     return {
         "link": link,
         "active": True,
-        "version": call("nvmlDeviceGetNvLinkVersion", gpu, link),
-        "speed_mbps": speed if speed is not None else _old_speed(gpu, link),
+        "version": version,
+        "speed_mbps": speed,
         "remote": bus_id(remote.busId) if remote is not None else None,
         "remote_type": {0: "gpu", 1: "npu", 2: "switch"}.get(kind, "unknown") if kind is not None else None,
         "errors": {name: count for name, count in errors.items() if count is not None},
     }
 
 
-def _old_speed(gpu: Any, link: int) -> int | None:
-    """Before Hopper a field a link."""
-    return field_values(gpu, [(f"NVML_FI_DEV_NVLINK_SPEED_MBPS_L{link}", 0)])[0]
+UUID_BYTES = 16
+"""Of a cluster, as drivers write it (nvml.h)."""
 
 
 def _fabric(gpu: Any) -> Fabric | None:
@@ -127,9 +158,10 @@ def _fabric(gpu: Any) -> Fabric | None:
         ("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV"),
         ("c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo"),
     ):
-        if not hasattr(pynvml, kind):
+        struct: Any = getattr(pynvml, kind, None)
+        if struct is None or struct.clusterUuid.size != UUID_BYTES:  # c_nvmlGpuFabricInfo_t of pynvml 13.580 has 80
             continue
-        info = getattr(pynvml, kind)()
+        info = struct()
         if call(name, gpu, ctypes.byref(info)) is not None:
             return {
                 "state": int(info.state),

@@ -6,6 +6,7 @@ first, old ones after: drivers and versions of nvidia-ml-py lack one or the othe
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from preflight.checks.gpu.shared.readings import GpuIdentity, GpuProcess, Handle
 LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
 FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
 """NVML's codes after which no more calls are made on a GPU: each may cost seconds. 11 is an interrupt that does not
-come, 10 a time-out of the driver itself."""
+come, 10 a timeout of the driver itself."""
 _NO_PERMISSION, NOT_SUPPORTED, INVALID = 4, 3, 2
 _ALL_ONES = (2**32 - 1, 2**64 - 1)
 """What a register reads as that nobody answers for."""
@@ -29,36 +30,43 @@ class NvmlTrouble(Exception):  # noqa: N818 -- says what is wrong
         self.kind, self.call, self.text, self.number = kind, call, text, number
 
 
-_about = [""]
-_notes: list[str] = []
-"""Answers that are neither a value nor normal, of the group being read."""
+class _Reading(threading.local):
+    """What this thread reads: GPUs may be read side by side."""
+
+    def __init__(self) -> None:
+        self.about = ""
+        """What is announced beside a call."""
+        self.notes: list[str] = []
+        """Answers that are neither a value nor normal, of the group being read."""
+
+
+_reading = _Reading()
 
 
 def announce(name: str) -> None:
     """Before every call, so that a hang has a name."""
-    Probe.doing(name + _about[-1])
+    Probe.doing(name + _reading.about)
 
 
 @contextlib.contextmanager
 def about(whom: str) -> Iterator[None]:
     """What is announced of calls that concern another GPU, too: " with GPU 5"."""
-    _about.append(whom)
+    _reading.about = whom
     try:
         yield
     finally:
-        _about.pop()
+        _reading.about = ""
 
 
 def note(text: str) -> None:
     """An answer that is neither a value nor normal."""
-    if text not in _notes:
-        _notes.append(text)
+    if text not in _reading.notes:
+        _reading.notes.append(text)
 
 
 def take_notes() -> list[str]:
     """What was odd since the last time: "nvmlDeviceGetSerial: Unknown Error"."""
-    notes = list(_notes)
-    _notes.clear()
+    notes, _reading.notes = _reading.notes, []
     return notes
 
 
@@ -70,7 +78,7 @@ def start() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise NvmlTrouble(ERROR, "nvmlInit", _words(error), error.value) from None
+        raise NvmlTrouble(ERROR, "nvmlInit", str(error), error.value) from None
 
 
 def call(name: str, *arguments: Any, strict: bool = False) -> Any:
@@ -88,25 +96,16 @@ def call(name: str, *arguments: Any, strict: bool = False) -> Any:
         number = error.value
         if strict or number in FATAL:
             kind = NO_PERMISSION if number == _NO_PERMISSION else FATAL.get(number, ERROR)
-            raise NvmlTrouble(kind, name, _words(error), number) from None
+            raise NvmlTrouble(kind, name, str(error), number) from None
         if number not in NORMAL:
-            note(f"{name}: {_words(error)}")
-    except Exception as error:  # pynvml's own: ArgumentError, TypeError, NVMLLibraryMismatchError
-        if strict:
-            raise NvmlTrouble(ERROR, name, f"{type(error).__name__}: {error}") from None
+            note(f"{name}: {error!s}")
+    except Exception as error:  # its versions differ in what functions take
+        assert not strict, f"{name}: {error}"
     return None
 
 
 def first(names: Sequence[str], *arguments: Any) -> Any:
     return next((answer for name in names if (answer := call(name, *arguments)) is not None), None)
-
-
-def _words(error: Exception) -> str:
-    """`str(error)` calls into the library for codes that pynvml has no words of."""
-    try:
-        return str(error)
-    except Exception:
-        return f"NVML error {getattr(error, 'value', '?')}"
 
 
 def text_of(value: object) -> str | None:
@@ -151,17 +150,14 @@ def handle(index: int) -> Handle:
 
 
 def identity(index: int) -> GpuIdentity:
-    import pynvml
-
     gpu = handle_of(index)
     pci = call("nvmlDeviceGetPciInfo", gpu)
     total, _used, reserved, free = _memory(gpu)
-    module = call("nvmlDeviceGetModuleId", gpu, pynvml.c_uint())
     return {
         "vbios": text_of(call("nvmlDeviceGetVbiosVersion", gpu)),
         "board": text_of(call("nvmlDeviceGetBoardPartNumber", gpu)),
         "inforom": text_of(call("nvmlDeviceGetInforomImageVersion", gpu)),
-        "module": module,
+        "module": _module(gpu),
         "subsystem": int(pci.pciSubSystemId) if pci is not None else 0,
         "numa": call("nvmlDeviceGetNumaNodeId", gpu),
         "memory_total": total,
@@ -170,6 +166,15 @@ def identity(index: int) -> GpuIdentity:
         "compute_mode": call("nvmlDeviceGetComputeMode", gpu),
         "mig": _mig(gpu),
     }
+
+
+def _module(gpu: Any) -> int | None:
+    """pynvml gives NVML's code where it is handed a reference, in all its versions; older ones take nothing else, and
+    hand a number on as an address."""
+    import ctypes
+
+    number = ctypes.c_uint()
+    return number.value if call("nvmlDeviceGetModuleId", gpu, ctypes.byref(number)) == 0 else None
 
 
 def _memory(gpu: Any) -> tuple[int | None, int | None, int | None, int | None]:
@@ -187,7 +192,7 @@ def _mig(gpu: Any) -> Mig | None:
     mode = call("nvmlDeviceGetMigMode", gpu)
     if mode is None:
         return None
-    places = int(call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
+    places = int(call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0) if mode[0] else 0
     instances = (call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number) for number in range(places))
     uuids = (text_of(call("nvmlDeviceGetUUID", instance)) for instance in instances if instance is not None)
     return {"current": bool(mode[0]), "pending": bool(mode[1]), "devices": [uuid for uuid in uuids if uuid]}
@@ -199,21 +204,19 @@ def health(index: int) -> Health:
     total, used, reserved, _ = _memory(gpu)
     bar1 = call("nvmlDeviceGetBAR1MemoryInfo", gpu)
     fields = field_values(gpu, [("NVML_FI_DEV_MEMORY_TEMP", 0), ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 0)])
+    remapped, margin = _remapped(gpu), call("nvmlDeviceGetMarginTemperature", gpu)
     return {
         "ecc": bool(mode[0]) if mode else None,
         "ecc_pending": bool(mode[1]) if mode else None,
         "ecc_errors": _ecc_errors(gpu),
         "sram": _sram(gpu),
-        "remapped": _remapped(gpu),
-        "retired": _retired(gpu),
+        "remapped": remapped,
+        "retired": _retired(gpu) if remapped is None else _NO_PAGES,
         "recovery_action": fields[1],
         "throttle": first(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), gpu),
         "temperature": first(("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), gpu, 0),
-        "temperature_limits": {
-            name: call("nvmlDeviceGetTemperatureThreshold", gpu, number)
-            for number, name in enumerate(("shutdown", "slowdown", "memory_max", "gpu_max"))
-        },
-        "temperature_margin": call("nvmlDeviceGetMarginTemperature", gpu),
+        "temperature_limits": _temperature_limits(gpu, margin),
+        "temperature_margin": margin,
         "memory_temperature": fields[0],
         "persistence": flag(call("nvmlDeviceGetPersistenceMode", gpu)),
         "pstate": pstate(gpu),
@@ -253,8 +256,6 @@ def _sram(gpu: Any) -> dict[str, int] | None:
 
     import pynvml
 
-    if not hasattr(pynvml, "c_nvmlEccSramErrorStatus_v1_t"):
-        return None
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
     if call("nvmlDeviceGetSramEccErrorStatus", gpu, ctypes.byref(status)) is None:
         return None
@@ -271,6 +272,19 @@ def _remapped(gpu: Any) -> dict[str, int] | None:
     return dict(zip(names, map(int, rows), strict=True)) if rows is not None else None
 
 
+def _temperature_limits(gpu: Any, margin: int | None) -> dict[str, int | None]:
+    """A card that tells the degrees that are left has no other limit of the GPU."""
+    names = ("shutdown", "slowdown", "memory_max", "gpu_max")
+    return {
+        name: call("nvmlDeviceGetTemperatureThreshold", gpu, number) if margin is None or name == "memory_max" else None
+        for number, name in enumerate(names)
+    }
+
+
+_NO_PAGES: dict[str, int | None] = {"single_bit": None, "double_bit": None, "pending": None}
+"""Of cards that remap rows instead: Ampere and newer."""
+
+
 def _retired(gpu: Any) -> dict[str, int | None]:
     pages = {"single_bit": 0, "double_bit": 1}
     counts = {name: call("nvmlDeviceGetRetiredPages", gpu, cause) for name, cause in pages.items()}
@@ -282,14 +296,19 @@ def _retired(gpu: Any) -> dict[str, int | None]:
 
 
 def _clocks(gpu: Any) -> dict[str, int | None]:
-    """Clock types: 1 is SM, 2 is memory."""
+    """Clock types: 0 is graphics, 1 is SM, 2 is memory."""
     return {
         "sm": call("nvmlDeviceGetClockInfo", gpu, 1),
         "memory": call("nvmlDeviceGetClockInfo", gpu, 2),
         "sm_max": call("nvmlDeviceGetMaxClockInfo", gpu, 1),
         "memory_max": call("nvmlDeviceGetMaxClockInfo", gpu, 2),
-        "sm_application": call("nvmlDeviceGetApplicationsClock", gpu, 1),
-        "sm_application_default": call("nvmlDeviceGetDefaultApplicationsClock", gpu, 1),
+        **{
+            f"{name}_application{'_default' if default else ''}": call(
+                f"nvmlDeviceGet{default}ApplicationsClock", gpu, number
+            )
+            for number, name in enumerate(("graphics", "sm", "memory"))
+            for default in ("", "Default")
+        },
     }
 
 
@@ -324,9 +343,19 @@ def field_values(gpu: Any, wanted: Sequence[tuple[str, int]]) -> list[int | None
 
     ids = [(getattr(pynvml, field, None), scope) for field, scope in wanted]
     known = [(id_, scope) for id_, scope in ids if id_ is not None]
-    answers = call("nvmlDeviceGetFieldValues", gpu, known) if known else None
-    values = iter([_field(answer) for answer in answers] if answers is not None else [None] * len(known))
+    values = (
+        value for at in range(0, len(known), FIELDS_AT_ONCE) for value in _some(gpu, known[at : at + FIELDS_AT_ONCE])
+    )
     return [next(values) if id_ is not None else None for id_, _ in ids]
+
+
+FIELDS_AT_ONCE = 100
+"""Nothing is said of a limit; NVIDIA's own tools ask for about as many."""
+
+
+def _some(gpu: Any, known: list[tuple[int, int]]) -> Iterator[int | None]:
+    answers = call("nvmlDeviceGetFieldValues", gpu, known)
+    yield from map(_field, answers) if answers is not None else [None] * len(known)
 
 
 def _field(answer: Any) -> int | None:

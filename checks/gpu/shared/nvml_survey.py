@@ -1,14 +1,19 @@
 """What NVML tells of the node's GPUs, with a deadline for each question, and which of them this rank looks at.
 
-A question is one GPU and one group of calls. When its deadline passes, the process that asks (a Probe) is killed, the
-GPU is asked no more, and another process goes on with the others. The check in which a GPU fell silent tells of it.
+A question is one GPU and one group of calls. All GPUs are asked side by side; who does not answer then is asked alone.
+When its deadline passes, the process that asks (a Probe) is killed, the GPU is asked no more, and another process goes
+on with the others. The check in which a GPU fell silent tells of it.
 """
 
+import contextlib
 import os
+import queue
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
 from preflight.check import Context, NoReply, NoReplyKind, NotApplicable, Probe, Skip, ranges
@@ -110,17 +115,40 @@ def _noting(group: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     return answer
 
 
-_GROUPS: Mapping[str, Callable[..., Any]] = {
+_READ: Mapping[str, Callable[..., Any]] = {
     "start": nvml.start, "system": nvml.system, "handle": nvml.handle, "identity": nvml.identity,
     "health": nvml.health, "pcie": links.pcie, "nvlink": links.nvlink, "place": links.place, "torch": _torch_count,
 }  # fmt: skip
+GROUPS = {name: _noting(group) for name, group in _READ.items()}
+
+
+def _side_by_side(group: str, questions: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+    """(GPU, answer) as they come: a thread for each GPU, since calls take milliseconds on some machines, and there are
+    a hundred for each GPU. Ends without those that take far longer than the others did. `questions`: the arguments of
+    the group, a GPU's number first."""
+    answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    for question in questions:
+        each = partial(_answer_to, answers, GROUPS[group], question)
+        threading.Thread(target=each, daemon=True).start()
+    began, patience_s = time.monotonic(), None
+    with contextlib.suppress(queue.Empty):
+        for _ in questions:
+            yield answers.get(timeout=patience_s)
+            patience_s = max(HEALTHY_ASK_S / 2, 2 * (time.monotonic() - began))
+
+
+def _answer_to(
+    answers: "queue.SimpleQueue[tuple[int, Any]]", group: Callable[..., Any], question: Sequence[Any]
+) -> None:
+    with contextlib.suppress(Exception):  # a fault of ours: told when this GPU is asked alone
+        answers.put((question[0], group(*question)))
 
 
 class Session:
     """NVML, for all checks of one worker."""
 
     def __init__(self) -> None:
-        self._probe = Probe({name: _noting(group) for name, group in _GROUPS.items()})
+        self._probe = Probe({**GROUPS, "side_by_side": _side_by_side})
         self._started: int | None = None
         """The pid of the process in which NVML has been opened."""
         self._silent: dict[int | str | None, GpuTrouble] = {}
@@ -222,9 +250,10 @@ class Session:
         if None in self._silent and self._silent[None]["met_in"] != ctx.check:
             raise Skip(f"{NO_NVML}: {self._silent[None]['text']}")
         found: GpuLook = {"gpus": {}, "numbers": {}, "troubles": [], "notes": {}}
-        numbers = [int(number) for number in seen["gpus"]]
-        for number in numbers if looks(ctx, seen) else ():
-            values = self._place(ctx, number, numbers) if group == "place" else self.ask(ctx, group, number)
+        numbers = [int(number) for number in seen["gpus"]] if looks(ctx, seen) else []
+        answers = self._side_by_side(ctx, group, numbers)
+        for number in numbers:
+            values = self._values(ctx, group, number, numbers, answers.get(number))
             uuid = seen["gpus"][str(number)]["uuid"]
             if values is not None:
                 found["gpus"][uuid], found["numbers"][uuid] = values, number
@@ -232,6 +261,27 @@ class Session:
                     found["notes"][uuid] = self._notes
         found["troubles"] = self.troubles
         return found
+
+    def _side_by_side(self, ctx: Context, group: str, numbers: list[int]) -> dict[int, Any]:
+        """The answers of all that answer together. The others may be sick, or wait for one that is: each is to be asked
+        alone, by another process."""
+        asked = [number for number in numbers if number not in self._silent]
+        if len(asked) < 2 or not self._start(ctx):
+            return {}
+        ctx.doing(f"asking NVML: {group}")
+        more = [asked] if group == "place" else []
+        questions = [[number, *more] for number in asked]
+        reply = self._probe.ask("side_by_side", group, questions, deadline_s=min(ASK_S, SHARE * ctx.deadline_s))
+        if len(reply.parts) < len(asked):
+            self._probe.end()
+        return {number: answer for number, answer in reply.parts if "values" in answer}
+
+    def _values(self, ctx: Context, group: str, gpu: int, numbers: list[int], answer: dict[str, Any] | None) -> Any:
+        """Of a GPU that has answered with the others, or is asked alone."""
+        if answer is not None:
+            self._notes = answer["notes"]
+            return answer["values"]
+        return self._place(ctx, gpu, numbers) if group == "place" else self.ask(ctx, group, gpu)
 
     def _place(self, ctx: Context, gpu: int, numbers: list[int]) -> Any:
         """Calls on two GPUs may hang for either: whoever hangs with a second one, too, is sick, else the other."""

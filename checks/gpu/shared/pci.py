@@ -1,6 +1,7 @@
 """What sysfs tells of PCI devices: which NVIDIA GPUs there are, and the links above them. No driver is asked. And how
 often a link may repeat a packet."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -51,11 +52,11 @@ def number(bus: str, name: str) -> int | None:
 
 def above(bus: str) -> Iterator[str]:
     """Bus ids of the bridges above a device, the nearest first, up to the root port."""
-    path = os.path.realpath(os.path.join(ROOT, bus))
-    for part in reversed(path.split(os.sep)[:-1]):
-        if not re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", part):
-            return
-        yield part
+    path = os.path.realpath(os.path.join(ROOT, bus)).split(os.sep)
+    return itertools.takewhile(_BUS_ID.fullmatch, reversed(path[:-1]))
+
+
+_BUS_ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}

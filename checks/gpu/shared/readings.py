@@ -66,7 +66,7 @@ class Health(TypedDict):
     remapped: dict[str, int] | None
     """corrected, uncorrected (rows), pending, failed (0 or 1)."""
     retired: dict[str, int | None]
-    """single_bit, double_bit (pages), pending (0 or 1); before Ampere."""
+    """single_bit, double_bit (pages), pending (0 or 1); all None on cards that remap rows."""
     recovery_action: int | None
     """0 none, 1 reset the GPU, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain, 6 reset the bus,
     7 reboot the system; driver r570 or newer."""
@@ -75,7 +75,7 @@ class Health(TypedDict):
     temperature: int | None
     """Degrees C, of the GPU; the limits as well."""
     temperature_limits: dict[str, int | None]
-    """shutdown, slowdown, memory_max, gpu_max."""
+    """shutdown, slowdown, memory_max, gpu_max; of those that have a margin memory_max alone."""
     temperature_margin: int | None
     """Degrees left to the slowdown."""
     memory_temperature: int | None
@@ -86,7 +86,7 @@ class Health(TypedDict):
     """That is enforced."""
     power_default_mw: int | None
     clocks: dict[str, int | None]
-    """MHz: sm, memory, sm_max, memory_max, sm_application, sm_application_default."""
+    """MHz: sm, memory, sm_max, memory_max; and sm_application, sm_application_default, those of graphics and memory."""
     bar1: int | None
     """Bytes."""
     memory_total: int | None

@@ -8,14 +8,13 @@ with its siblings only. Ranks that are bound to CPUs should run near their GPU.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, grouped, ranges, vote
+from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, grouped, plots, ranges, vote
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
-from preflight.checks.gpu.topology import outliers, paths, topo_drawing
+from preflight.checks.gpu.topology import outliers, paths, plotted, topo_drawing
 from preflight.checks.gpu.topology.outliers import Cell, FarNic, GpuPair, UnlikePairs
 from preflight.checks.gpu.topology.topo_facts import NVLINK, Facts, Layout, kind, layouts
 
@@ -47,6 +46,13 @@ FAR_CPUS = Code(
 )
 
 
+AFFINITY = Code(
+    "The CPUs that the driver gives as near a GPU are not those of its NUMA node.",
+    fix="On {node}: nvidia-smi topo -m; cat /sys/bus/pci/devices/{bus}/numa_node. Reload the driver, or look at the "
+    "NUMA settings of the BIOS; until then bind ranks by hand (numactl).",
+)
+
+
 def measure(ctx: Context) -> Facts:
     look = nvml_survey.session().look(ctx, "place")
     cpus = os.sched_getaffinity(0)
@@ -56,6 +62,7 @@ def measure(ctx: Context) -> Facts:
         "nics": paths.nics() if look["gpus"] else {},
         "cpus": ranges.to_text(cpus),
         "bound": len(cpus) < (os.cpu_count() or 1),
+        "cpu": paths.cpu(),
     }
     return nvml_survey.complete(ctx, facts)
 
@@ -72,6 +79,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     far = outliers.far_nics(wired)
     yield from _nics(far)
     yield from (FAR_NIC.warn(f"{tie}; expected alike") for tie in outliers.nic_ties(wired, far))
+    yield from _affinity(wired)
     if run.job.backend == "nccl" and run.job.launcher != "local":
         yield from _cpus(facts, wired, run)
 
@@ -91,6 +99,16 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
     wired = layouts(facts, run)
+    return topo_drawing.draw(wired, _wrong(wired, run))
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    wired = layouts(facts, run)
+    return plotted.wirings(wired, _wrong(wired, run))
+
+
+def _wrong(wired: list[Layout], run: Run) -> dict[str, dict[Cell, str]]:
+    """By node, the cells of a matrix that a finding tells of."""
     pairs = outliers.pairs(wired, _without_p2p(run))
     wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
     for unlike in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
@@ -99,7 +117,7 @@ def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
         wrong[unlike.layout.node] |= dict.fromkeys(unlike.cells, unlike.told)
     for far in outliers.far_nics(wired):
         wrong[far.layout.node] |= {far.cell: ""} if far.cell else {}
-    return topo_drawing.draw(wired, wrong)
+    return wrong
 
 
 # P2P
@@ -163,9 +181,15 @@ def _nics(found: list[FarNic]) -> Iterator[Finding]:
 # CPUs
 
 
-@lru_cache
-def _numbers(text: str) -> frozenset[int]:
-    return frozenset(ranges.from_text(text))
+def _affinity(wired: list[Layout]) -> Iterator[Finding]:
+    for layout in wired:
+        for odd in outliers.odd_cpus(layout):
+            card, numa = layout.cards[odd.gpu], layout.numa[odd.gpu]
+            text = (
+                f"the driver gives CPUs {odd.own} as near GPU {card.gpu}, expected some of {odd.of_node}, those of its "
+            )
+            text += f"NUMA node {numa}, as on {odd.share}"
+            yield AFFINITY.warn(text, evidence={"bus": card.bus, "numa": numa}, **card.where)
 
 
 def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator[Finding]:
@@ -180,7 +204,7 @@ def _cpus(facts: Mapping[int, Facts], wired: list[Layout], run: Run) -> Iterator
         if not measured["bound"] or known is None:
             continue
         card, place, numa = known
-        if place["cpus"] and _numbers(measured["cpus"]).isdisjoint(place["cpus"]):
+        if place["cpus"] and outliers.numbers(measured["cpus"]).isdisjoint(place["cpus"]):
             near = ranges.to_text(place["cpus"])
             text = f"bound to CPUs {measured['cpus']}, expected some of {near}, which are near its GPU {card.gpu}"
             where = {key: value for key, value in card.where.items() if key != "node"}

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from preflight.check import grouped, ranges, vote
@@ -14,6 +15,7 @@ STATUSES = {
     4: "the driver's registry turns it off", 5: "it is not supported",
 }  # fmt: skip
 """NVML's words for why there is no P2P (nvml.h, nvmlGpuP2PStatus_t); 6 is unknown."""
+CHIPSET = 1
 FEWEST = 8
 """GPUs of a node of which one alone can be called odd: servers with fewer slots are often uneven."""
 Cell = tuple[int, int]
@@ -124,8 +126,8 @@ def one_way(everyone: list[GpuPair]) -> list[UnlikePairs]:
 
 
 def no_p2p(everyone: list[GpuPair]) -> tuple[list[UnlikePairs], list[tuple[str | None, str]]]:
-    """Pairs with NVLinks must have it; others if most pairs of such GPUs, so near to each other, do. And
-    the ties, with the node where it is one."""
+    """Pairs with NVLinks must have it; others if most pairs of such GPUs, so near to each other, do, or if NCCL would
+    use it and only the chipset forbids it. And the ties, with the node where it is one."""
     alike_both_ways = [pair for pair in everyone if pair.works or 0 not in pair.ways]
     lacking = [pair for pair in alike_both_ways if pair.linked and not pair.works]
     found = [(pair, STATUSES[pair.ways[0] or 0], "expected it: NVLinks join them") for pair in lacking]
@@ -136,6 +138,9 @@ def no_p2p(everyone: list[GpuPair]) -> tuple[list[UnlikePairs], list[tuple[str |
         if votes.decided and votes.usual:
             expected = f"expected it as between {votes.share('pair')} that are {word} apart"
             found += [(pair, STATUSES[pair.ways[0] or 0], expected) for pair in alike if not pair.works]
+        elif wanted := [pair for pair in alike if CHIPSET in pair.ways and word in pair.layout.p2p_within]:
+            expected = f"expected it: NCCL uses it between GPUs that are {word} apart"
+            found += [(pair, STATUSES[CHIPSET], expected) for pair in wanted]
         elif not votes.decided:
             sides = ", ".join(f"{answer} {_some(alike, works)}" for works, answer in ((True, "works"), (False, "not")))
             nodes = {pair.layout.node for pair in alike}
@@ -248,3 +253,37 @@ def nic_ties(layouts: Sequence[Layout], found: Iterable[FarNic]) -> Iterator[str
                 sides = [f"{word or 'none'} on {alike[places[0]].node}" for word, places in votes.ranks_of.items()]
                 yield f"the nearest RDMA device of {alike[0].labels[gpu]}: {', '.join(sides)}"
                 break
+
+
+# CPUs
+
+
+@dataclass(frozen=True)
+class OddCpus:
+    """A GPU whose CPUs, by the driver, are those of another NUMA node than its own."""
+
+    layout: Layout
+    gpu: int
+    share: str
+
+    @property
+    def own(self) -> str:
+        return ranges.to_text(self.layout.places[self.gpu]["cpus"] or ())
+
+    @property
+    def of_node(self) -> str:
+        return self.layout.cpus[self.gpu]
+
+
+def odd_cpus(layout: Layout) -> list[OddCpus]:
+    """Where most GPUs contradict their NUMA nodes, that is the platform's way."""
+    known = [gpu for gpu, place in enumerate(layout.places) if place["cpus"] and layout.cpus[gpu]]
+    odd = [gpu for gpu in known if numbers(layout.cpus[gpu]).isdisjoint(layout.places[gpu]["cpus"] or ())]
+    share = f"{len(known) - len(odd)} of {ranges.count(len(known), 'GPU')} of the node"
+    return [OddCpus(layout, gpu, share) for gpu in odd] if 2 * len(odd) <= len(known) else []
+
+
+@lru_cache
+def numbers(text: str) -> frozenset[int]:
+    """Of "0-55,112-167"."""
+    return frozenset(ranges.from_text(text))

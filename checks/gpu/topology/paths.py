@@ -7,10 +7,10 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TypedDict
 
-from preflight.check import entries
+from preflight.check import entries, read
 from preflight.checks.gpu.shared import pci
 
-RDMA = "/sys/class/infiniband"
+RDMA, NODES = "/sys/class/infiniband", "/sys/devices/system/node"
 NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Between two devices are: one PCIe switch at most, several, a host bridge, the host bridges of one NUMA node, more."""
 MOST_NICS = 32
@@ -22,6 +22,24 @@ class Device(TypedDict):
     """From the host bridge down to the device: "pci0000:15", "0000:15:01.0", ..., "0000:1b:00.0"."""
     numa: int
     """-1 where the firmware names none."""
+    cpus: str
+    """Those of that NUMA node: "0-55,112-167"."""
+
+
+class Cpu(TypedDict):
+    vendor: str
+    """GenuineIntel, AuthenticAMD, or "" where it says nothing, as on Arm."""
+    virtual: bool
+    """Whether a hypervisor is below."""
+
+
+def cpu() -> Cpu:
+    told = read("/proc/cpuinfo")
+    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", told, re.MULTILINE)
+    return {
+        "vendor": vendor[1] if vendor else "",
+        "virtual": re.search(r"^flags\s*:.*\bhypervisor\b", told, re.MULTILINE) is not None,
+    }
 
 
 def gpus() -> dict[str, Device]:
@@ -53,7 +71,8 @@ def _device(bus: str) -> Device | None:
     if start is None:
         return None
     numa = pci.number(bus, "numa_node")
-    return {"path": parts[start:], "numa": -1 if numa is None else numa}
+    cpus = read(f"{NODES}/node{numa}/cpulist") if numa is not None and numa >= 0 else ""
+    return {"path": parts[start:], "numa": -1 if numa is None else numa, "cpus": cpus}
 
 
 @lru_cache(maxsize=65536)

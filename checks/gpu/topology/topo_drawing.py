@@ -21,9 +21,7 @@ Wrong = Mapping[Cell, str]
 
 def draw(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[str]:
     """A matrix for each kind of node, the commonest first. `wrong`: by node."""
-    several = (layout for layout in layouts if len(layout.cards) + len(layout.nics) > 1)
-    alike = grouped(several, lambda layout: _looks(layout, wrong.get(layout.node, {})))
-    kinds = sorted(alike.values(), key=len, reverse=True)
+    kinds = alike(layouts, wrong)
     words: set[str] = set()
     for same in kinds[:MOST_LAYOUTS]:
         first = same[0]
@@ -37,6 +35,13 @@ def draw(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[str]
         rest = kinds[MOST_LAYOUTS:]
         yield f"{ranges.count(sum(map(len, rest)), 'node')} of {ranges.count(len(rest), 'other layout')} not shown"
     yield from _legend(words)
+
+
+def alike(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> list[list[Layout]]:
+    """Kinds of nodes with more than one device, the commonest first."""
+    several = (layout for layout in layouts if len(layout.cards) + len(layout.nics) > 1)
+    kinds = grouped(several, lambda layout: _looks(layout, wrong.get(layout.node, {})))
+    return sorted(kinds.values(), key=len, reverse=True)
 
 
 def _looks(layout: Layout, wrong: Wrong) -> Hashable:

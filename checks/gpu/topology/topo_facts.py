@@ -8,7 +8,7 @@ from preflight.check import Run, grouped
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, cards, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.readings import GpuPlace, NvLink, Peer
-from preflight.checks.gpu.topology.paths import NEARNESS, Device, nearness
+from preflight.checks.gpu.topology.paths import NEARNESS, Cpu, Device, nearness
 
 NVLINK = "gpu.nvlink"
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -27,6 +27,7 @@ class Facts(TypedDict):
     """This process may run on them: "0-55,112-167"."""
     bound: bool
     """Whether these are fewer than the node has."""
+    cpu: Cpu
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Layout:
     """NICs to NICs."""
     whole: bool
     """Whether no GPU of the node is hidden from the job, or silent."""
+    cpus: tuple[str, ...]
+    """Of the NUMA node of each GPU, by sysfs; "" is unknown."""
+    p2p_within: tuple[str, ...]
+    """How near GPUs are, without NVLinks, between which NCCL uses P2P by default."""
 
     @property
     def pairs(self) -> Iterator[tuple[int, int]]:
@@ -107,7 +112,17 @@ def _layout(node: str, known: Placed, links: Mapping[Card, NvLink], devices: Fac
         numa=tuple(numa for _, numa in (*spots, *nic_spots)),
         nic_near=tuple(tuple("X" if nic is other else _near(nic, other) for other in nic_spots) for nic in nic_spots),
         whole=len(known) >= len(gpus),
+        cpus=tuple(device["cpus"] if (device := gpus.get(card.bus)) else "" for card, _ in known),
+        p2p_within=_p2p_within(len(gpus), devices["cpu"]) if devices else (),
     )
+
+
+def _p2p_within(gpus: int, cpu: Cpu) -> tuple[str, ...]:
+    """By the rules of NCCL's ncclTopoCheckP2p (src/graph/paths.cc): within PCIe switches, and anywhere between two GPUs
+    on AMD's processors. What a virtual machine shows of switches and P2P is its own."""
+    if cpu["virtual"]:
+        return ()
+    return NEARNESS if cpu["vendor"] == "AuthenticAMD" and gpus <= 2 else ("PIX", "PXB")
 
 
 _Spot = tuple[tuple[str, ...], int]

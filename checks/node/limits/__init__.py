@@ -1,8 +1,9 @@
 """Limits: open files, tasks, locked memory, /dev/shm, memory, CPUs and disk suffice for the ranks of each node.
 
 Reads the limits that the launcher left to its processes (ulimit), the cgroups, and the file systems of /dev/shm,
-TMPDIR and the current folder, into which it writes 4 KiB. What is needed depends on the backend: gloo is content with
-the 64 MiB of /dev/shm that docker gives, NCCL and the workers of a DataLoader beside a GPU are not.
+TMPDIR and the current folder, into which it writes 4 KiB. A node that has less than a quarter of what most nodes have
+is told on any backend. What any job needs depends on the backend: gloo is content with the 64 MiB of /dev/shm that
+docker gives to all nodes, NCCL and the workers of a DataLoader beside a GPU are not.
 """
 
 import os
@@ -11,8 +12,24 @@ import resource
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Node, Plan, Run, Scope, entries, option, ranges, read
-from preflight.checks.node.limits import cgroups
+from preflight.check import (
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    Node,
+    Plan,
+    Run,
+    Scope,
+    Trait,
+    entries,
+    option,
+    ranges,
+    read,
+    traits,
+)
+from preflight.checks.node.limits import cgroups, side_by_side
 from preflight.checks.node.limits.surroundings import FIXES, surroundings
 from preflight.checks.node.shared import disks, process
 from preflight.checks.node.shared.process import Room
@@ -53,11 +70,14 @@ DISK = Code(
 ULIMIT = Code(
     "A limit of the shell would end a long job.", fix="Start where `ulimit -a` says unlimited; login nodes often limit."
 )
+COMPARED = {"nofile": NOFILE, "tasks": TASKS, "shm": SHM, "memory": MEMORY, "cpus": CPUS}
+"""By their names in side_by_side.py."""
 
 STORE_FILES = 4
 """A rank: its client of the store, those of its process groups, and those of an attempt that is just ending."""
-SPARE_FILES, LEAST_FILES = 64, 256
-"""What a rank has open beside its connections (some 30 files with torch imported), and what it should have."""
+SPARE_FILES, LEAST_FILES = 64, 1024
+"""What a rank has open beside its connections (some 30 files with torch imported), and what Linux gives each process by
+default (INR_OPEN_CUR of its include/uapi/linux/fs.h): somebody has lowered it."""
 SHM_NCCL, SHM_GLOO_A_RANK, SHM_FULL = 1024, 1, 1
 """MiB: what NCCL's guide gives a container (troubleshooting, --shm-size=1g), what semaphores take, and nothing: NCCL
 shares the queues of its proxies over /dev/shm also where no data goes through it (its src/proxy.cc)."""
@@ -128,10 +148,22 @@ def _shared_cpus(ctx: Context) -> float | None:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    told = set()
     for rank, measured in facts.items():
         node = run.job.node_of(rank)
         for judged in (_memlock, _nofile, _tasks, _shm, _memory, _cpus, _full_disks, _ulimits):
-            yield from judged(measured, node, run)
+            for finding in judged(measured, node, run):
+                told.add((rank, finding.code))
+                yield finding
+    for less in side_by_side.find_less(facts, run.job):  # what is too little for any job is told already
+        if (rank := less.rank, code := COMPARED[less.name]) not in told:
+            yield _say(code.warn, less.name, facts[rank], run.job.node_of(rank), less.text, less.usual)
+
+
+def record(reading: Facts, _job: Job) -> list[Trait]:
+    names = {"memlock": "bytes of locked memory", "nofile": "open files", "tasks": "processes", "cpus": "CPUs"}
+    names |= {"shm_mib": "MiB of shared memory", "memory_mib": "MiB of memory"}
+    return traits("limit", {called: reading.get(name) for name, called in names.items()})
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001

@@ -1,0 +1,46 @@
+"""Parts that ranks take by hand: Subset(dataset, range(rank, len(dataset), world)). A Subset knows the index in the
+dataset of each of its samples; so what ranks read is compared there, as if a sampler had parted the dataset."""
+
+from typing import TYPE_CHECKING, Any
+
+from preflight.checks.data.shared import sampler_chain
+
+if TYPE_CHECKING:
+    import torch
+
+OVERRIDES = ("__getitem__", "__getitems__", "__len__")
+"""Of a class of the user's that is a Subset: with one of its own it may give other samples."""
+
+
+def of(loader: Any) -> Any:
+    """The loader's Subset, where no sampler parts it between ranks; else None."""
+    dataset, chain = sampler_chain.linked(loader, "dataset"), sampler_chain.samplers(loader)
+    own = any(not type(sampler).__module__.startswith(("torch.", "torchdata.")) for sampler in chain)
+    parted = own or sampler_chain.said(chain)["num_replicas"] is not None or sampler_chain.parted(loader, chain)
+    return dataset if _is_one(dataset) and not parted else None
+
+
+def _is_one(dataset: Any) -> bool:
+    from torch.utils.data import Subset
+
+    kind = type(dataset)
+    return isinstance(dataset, Subset) and all(getattr(kind, name) is getattr(Subset, name) for name in OVERRIDES)
+
+
+def whole(dataset: Any) -> Any:
+    """What it is a part of, however often it was parted."""
+    while _is_one(dataset):
+        dataset = dataset.dataset
+    return dataset
+
+
+def mapped(subset: Any, ids: "torch.Tensor") -> "torch.Tensor | None":
+    """The indices in `whole`; None where they cannot be had."""
+    import torch
+
+    while _is_one(subset):
+        indices = torch.as_tensor(subset.indices)
+        if indices.dtype != torch.int64 or (len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(indices)):
+            return None
+        ids, subset = indices[ids], subset.dataset
+    return ids
