@@ -21,4 +21,5 @@ def add_to(command: argparse.ArgumentParser, named: Callable[[str], str]) -> Non
     )
     command.add_argument("--json", type=named, metavar="FILE", help="write the report (- is stdout)")
     command.add_argument("--markdown", type=named, metavar="FILE", help="write it for a ticket or a chat (- is stdout)")
+    command.add_argument("--html", type=named, metavar="FILE", help="write it as a page for a browser")
     command.add_argument("--report", type=named, metavar="DIR", help="write report.json, report.md and report.html")

@@ -1,12 +1,16 @@
 """Candidate causes: what each kind of line says by itself about why the job failed. `diagnosis` compares them."""
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from preflight.core import rank_ranges, words
-from preflight.explain.evidence import STARTED, Evidence, Moment
+from preflight.core.own_code import is_own
+from preflight.explain.evidence import STARTED, WARNING_LEVELS, Evidence, Moment
+from preflight.explain.logs.fingerprints import shortened
+from preflight.explain.logs.tracebacks import LONGEST
 from preflight.failure_book.book import ROLES, Book, Match, Signature
 from preflight.failure_book.line import RANKS, Line
 
@@ -20,12 +24,24 @@ WAITS = ("slow_rank_timeout", "rdzv_incomplete", "remote_peer_failure")
 """Causes that are reported by a rank that waits for another."""
 WENT_ON = (*STARTED, "progress.bar")
 """Rows that show that the job went on."""
+OF_CODE = frozenset((
+    "app_crash", "checkpoint", "disk_full", "gpu_busy", "gpu_oom", "invalid_device_ordinal", "unsupported_backend",
+    "world_size_wrong", "ddp_unused_params",
+))  # fmt: skip
+"""Causes where the user's line that raised matters."""
+RETRIED = ("socket.", "store.", "rdzv.", "store_barrier.")
+"""Rows of connections that are tried again."""
+TRIED = "shell."
+"""Rows of a shell's messages: a script may go on, and do without."""
+_WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]")
 MOST_LINES = 5
 """Lines that a candidate quotes."""
 MOST_NAMED = 3
 """Culprits of one kind that a sentence names."""
 CLEAR = 50
 """Weight from which a failure is more than a guess."""
+NONE = "none"
+"""The confidence of what names no cause."""
 AS_GOOD = 15
 """If two candidates differ by no more than this weight, the earlier one is the cause."""
 
@@ -80,13 +96,14 @@ def from_artifact(
 def from_lines(
     evidence: Evidence, slug: str, role: str, weight: int, message: str, lines: Sequence[Line],
     where: Mapping[str, Any] | None = None, ranks: frozenset[int] | None = None, confidence: str = "", row: str = "",
+    fix: str = "",
 ) -> Candidate:  # fmt: skip
     """From lines of logs, the deciding one first. `ranks`: those of the lines, unless given. `row`: the signature."""
     known = {key: value for key, value in (where or {}).items() if value is not None}
     return Candidate(
         slug, role, weight, message, min(evidence.moment(line) for line in lines), known,
         ranks_of(lines) if ranks is None else ranks, tuple(lines[:MOST_LINES]), confidence=confidence,
-        count=len(lines), rows=frozenset({row} - {""}),
+        count=len(lines), rows=frozenset({row} - {""}), fix=fix,
     )  # fmt: skip
 
 
@@ -109,7 +126,30 @@ def select_rows(evidence: Evidence, book: Book) -> list[Signature]:
     """The signatures that were seen and meet their conditions."""
     names = evidence.seen.keys()
     met = [row for name in names if (row := book.by_name.get(name)) and {*row.needs} <= names]
-    return [row for row in met if not any(_contradicts(evidence, name, row) for name in names & {*row.unless})]
+    met = [row for row in met if not any(_contradicts(evidence, name, row) for name in names & {*row.unless})]
+    return [row for row in met if not _is_over(evidence, row)]
+
+
+def _is_over(evidence: Evidence, row: Signature) -> bool:
+    """Whether all its lines are warnings, a shell's, or of caught exceptions, and the job went on after each: a
+    connection that was tried again is no failure. What NCCL warns of, and other warnings than of connections, may
+    matter to a failure that follows."""
+    if row.role not in ("cause", "failure", "fallout"):
+        return False
+    lines, is_tried = [match.line for match in evidence.matches(row.name)], row.name.startswith(TRIED)
+    return all(
+        (is_tried or _is_warning(line) or _is_caught(evidence, line)) and evidence.progressed_after(line)
+        for line in lines
+    ) and (row.name.startswith(RETRIED) or not any(evidence.failed_after(line) for line in lines))
+
+
+def _is_caught(evidence: Evidence, line: Line) -> bool:
+    traceback = evidence.tracebacks.around(line)
+    return traceback is not None and traceback.survived
+
+
+def _is_warning(line: Line) -> bool:
+    return line.level in WARNING_LEVELS or (not line.level and bool(_WARNS.search(line.raw)))
 
 
 def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
@@ -125,10 +165,11 @@ def _contradicts(evidence: Evidence, name: str, row: Signature) -> bool:
 def from_row(evidence: Evidence, row: Signature) -> Candidate:
     """From a signature that has a slug and was seen."""
     matches, kept = evidence.matches(row.name), evidence.seen[row.name]
-    message = words.some(_sentences(matches), MOST_NAMED, "; ", "; ")
     first = matches[0]
+    place = _raised_at(evidence, row, first.line)
+    message = words.some(_sentences(matches), MOST_NAMED, "; ", "; ") + _raised_text(evidence, row, first.line, place)
     to_all = row.slug == "external_signal" and len(kept.ranks) > 1
-    where = {} if to_all else _common_culprit(matches)
+    where = {**place, **({} if to_all else _common_culprit(matches))}
     return Candidate(
         slug=row.slug, role=row.role, weight=row.weight, message=message, moment=evidence.moment(first.line),
         where=where, ranks=frozenset(kept.ranks), lines=_different([match.line for match in matches]),
@@ -136,12 +177,32 @@ def from_row(evidence: Evidence, row: Signature) -> Candidate:
     )  # fmt: skip
 
 
+def _raised_at(evidence: Evidence, row: Signature, line: Line) -> dict[str, Any]:
+    """The user's line that led to an exception, if the row's line belongs to one."""
+    traceback = evidence.tracebacks.around(line) if row.slug in OF_CODE and row.role in ("cause", "failure") else None
+    if traceback is None or not is_own(traceback.file):
+        return {}
+    return {"file": traceback.file, "line": traceback.number}
+
+
+def _raised_text(evidence: Evidence, row: Signature, line: Line, place: Mapping[str, Any]) -> str:
+    """What the exception adds to the row's sentence: its further lines; itself, if the row fits a line above it; and
+    its place."""
+    if row.slug not in OF_CODE:
+        return ""
+    traceback = evidence.tracebacks.around(line)
+    above = traceback is not None and traceback.line.number != line.number and row.word not in traceback.raised
+    said = traceback.raised if traceback and above else evidence.tracebacks.rest(line) if row.lines else ""
+    at = f" ({place['file']}:{place['line']})" if place else ""
+    return (f": {said[:LONGEST]}" if said else "") + at
+
+
 def _sentences(matches: Sequence[Match]) -> list[str]:
     """The distinct sentences, each with the ranks that say it unless the sentence names a rank."""
     speakers: dict[str, list[Line]] = {}
     known: set[Any] = set()
     for match in matches:
-        text = match.fill(match.signature.says)
+        text = shortened(match.fill(match.signature.says))
         pair = {match.groups.get("rank"), match.groups.get("peer_rank")} - {None}
         key = (match.signature.says, frozenset(pair)) if len(pair) == 2 else text
         if key not in known:

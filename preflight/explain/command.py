@@ -18,13 +18,13 @@ from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.explain import console, diagnosis, output
-from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, reports
-from preflight.explain.artifacts.processes import read_processes
+from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, reports, wait_places
+from preflight.explain.artifacts.processes import RankProcess, read_debug_server, read_processes
 from preflight.explain.candidates import Candidate
 from preflight.explain.evidence import Evidence
 from preflight.explain.inputs import Input, Unread, find
 from preflight.explain.read.reader import Reader
-from preflight.failure_book.book import Book, book
+from preflight.failure_book.book import Book, book, stand_alone
 from preflight.failure_book.line import Line
 from preflight.results import progress, report
 from preflight.results.console import read_words
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    places = (options.json, options.markdown, options.report)
+    places = (options.json, options.markdown, options.report, options.html)
     output.prepare(*places)
     with console.progress() as on_progress:
         made = explain_paths(options.paths, on_progress)
@@ -93,14 +93,20 @@ def explain_paths(
         matches = known.matches(line)
         if wanted := evidence.add(line, matches):
             reader.request_lines(wanted)
-    artifacts, more = _from_artifacts(inputs, known)
+        elif stand_alone(matches):
+            reader.skip_copies()
+    ranks = _processes(inputs)
+    artifacts, more = _from_artifacts(inputs, known, ranks)
     unread = [*unread, *reader.unread, *more]
     causes = diagnosis.explain(evidence, artifacts, known)
+    stood = ranks or read_debug_server(file.path for file in inputs if file.kind == "server_stacks")
+    causes = [*(wait_places.add_places(cause, stood) for cause in causes[:1]), *causes[1:]]
     about = {
         "files": reader.files + sum(file.kind != "log" for file in inputs) - len(more),
         "lines": reader.lines,
         "bytes": reader.bytes,
         "unread": [{"file": skipped.shown, "why": skipped.why} for skipped in unread],
+        "ranks": evidence.times_of_ranks(),
     }
     findings = [_finding(cause) for cause in causes]
     broken = [skipped for skipped in unread if skipped.broken]
@@ -119,11 +125,17 @@ def _lines(reader: Reader, inputs: Sequence[Input]) -> Iterator[Line]:
     yield from reader
 
 
-def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidate], list[Unread]]:
+def _processes(inputs: Sequence[Input]) -> list[RankProcess]:
+    """Of `preflight debug`'s records and stacks."""
+    records, stacks = ([file.path for file in inputs if file.kind == kind] for kind in ("record", "stack"))
+    return read_processes(records, stacks)
+
+
+def _from_artifacts(
+    inputs: Sequence[Input], known: Book, ranks: Sequence[RankProcess]
+) -> tuple[list[Candidate], list[Unread]]:
     """What files that are not logs say, with their names as shown."""
-    of_kind = {
-        kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "report", "record", "stack")
-    }
+    of_kind = {kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "report")}
     shown = {file.path: file.shown for file in inputs}
     candidates, unread = dumps.find_candidates(of_kind["dump"])
     for path in of_kind["report"]:
@@ -131,7 +143,6 @@ def _from_artifacts(inputs: Sequence[Input], known: Book) -> tuple[list[Candidat
             candidates += reports.find_candidates(path, known.causes)
         except UsageError as error:
             unread.append(Unread(path, str(error).removeprefix(f"{path}: "), broken=True))
-    ranks = read_processes(of_kind["record"], of_kind["stack"])
     candidates += first_failure.find_candidates(ranks) or hang_stacks.find_candidates(ranks)
     named = [replace(c, quotes=tuple((shown.get(file, file), text) for file, text in c.quotes)) for c in candidates]
     return named, [replace(skipped, shown=shown.get(skipped.shown, skipped.shown)) for skipped in unread]

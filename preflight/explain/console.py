@@ -64,8 +64,10 @@ def _unread(report: Report) -> list[str]:
 def _verdict(report: Report) -> str:
     first = next(findings(report), None)
     slow = first is not None and first.code == "explain.degraded_path"
+    sure = first.evidence["confidence"] if first else ""
+    named = f"most probably {first.code}, confidence {sure}" if first else ""
     meaning = {
-        "fail": f"most probably {first.code}, confidence {first.evidence['confidence']}" if first else "",
+        "fail": "something failed, and these logs do not show why" if sure == "none" else named,
         "warn": "nothing failed, but it runs slower than it could"
         if slow
         else "something is wrong; no failure was found",

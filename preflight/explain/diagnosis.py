@@ -8,9 +8,9 @@ from typing import Any
 from preflight.core import rank_ranges
 from preflight.explain import candidates
 from preflight.explain.artifacts import reports
-from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, Candidate
+from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, NONE, Candidate
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs import exceptions, exit_codes, membership, timeouts
+from preflight.explain.logs import exceptions, exit_codes, full_disk, membership, timeouts
 from preflight.failure_book.book import Book, Signature
 
 OTHERS = 3
@@ -27,16 +27,22 @@ FAINT = 10
 """Below this weight a candidate is reported only if there is no other."""
 WARNED, GUESS = reports.WEIGHTS["warn"], reports.SECOND
 """Weights of live checks' findings: of a warning, and of a code's further causes."""
+LEAST = 16
+"""A failure of less weight says that something failed, and not why: an exit code, a launcher's summary."""
 LEVELS = ("low", "medium", "high")
+UNKNOWN = "unknown"
+"""The slug of it."""
 AFTERWARDS = {
     "remote_peer_failure": "only lost their peer",
-    "slow_rank_timeout": "only waited until their time-out",
+    "slow_rank_timeout": "only waited until their timeout",
     "external_signal": "were only ended by their launcher",
     "app_crash": "ended only after it",
     "rdzv_master_unreachable": "only lost the store",
 }
 """How a consequence is described."""
 
+PORT = re.compile(r"\bport (\d{2,5})\b")
+"""In a message; it takes the place of :PORT in the cause's fix."""
 LOOPBACK = re.compile(r"127\.|\[?::1\b|localhost\b")
 """A peer's address that identifies no host."""
 
@@ -58,8 +64,9 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
     rivals = _rivals(first, others, sure)
     after = _consequences(first, [candidate for candidate in others if candidate not in rivals], book)
     victims = _noticing(first).union(*(consequence.ranks for consequence in after))
+    named = _concluded(_with_log_to_read(first), book, sure)
     return [
-        replace(_concluded(_with_log_to_read(first), book, sure), ranks=victims - {first.where.get("rank")}),
+        replace(_without_cause(named) if sure == NONE else named, ranks=_without_pair(first, victims)),
         *(
             replace(_concluded(rival, book, "low"), severity="warn", message=f"also possible: {rival.message}")
             for rival in rivals
@@ -67,6 +74,18 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
         *warnings,
         *after,
     ]
+
+
+def _without_cause(first: Candidate) -> Candidate:
+    """Only what was seen."""
+    return replace(first, slug=UNKNOWN, message=f"these logs do not show why the job failed; seen: {first.message}")
+
+
+def _without_pair(first: Candidate, victims: frozenset[int]) -> frozenset[int]:
+    """Those that are not to blame. Of two sides that differ, neither is known to be right."""
+    if first.slug == "collective_mismatch" and "rank" not in first.where:
+        return frozenset()
+    return victims - {first.where.get("rank"), first.where.get("peer_rank")}
 
 
 def _in_order(evidence: Evidence, causes: Sequence[Candidate]) -> list[Candidate]:
@@ -87,9 +106,9 @@ def _stands_apart(evidence: Evidence, candidate: Candidate, signal: Candidate) -
 
 
 def _from_logs(evidence: Evidence, rows: Iterable[Signature]) -> list[Candidate]:
-    superseded = SUPERSEDED | exit_codes.superseded(evidence)
+    superseded = SUPERSEDED | exit_codes.superseded(evidence) | full_disk.superseded(evidence)
     plain = [candidates.from_row(evidence, row) for row in rows if row.slug and row.name not in superseded]
-    reasoned = (timeouts, exit_codes, exceptions, membership)
+    reasoned = (timeouts, exit_codes, exceptions, full_disk, membership)
     return [*plain, *(candidate for module in reasoned for candidate in module.find_candidates(evidence))]
 
 
@@ -150,14 +169,22 @@ def _agrees(value: object, other: object) -> bool:
 
 
 def _confidence(first: Candidate, others: Sequence[Candidate]) -> str:
-    """high: a line names the cause, and no other is close. low: a guess from survivors or from one rank's wait."""
-    level = first.confidence
+    """high: a line names the cause, and no other is close. low: a guess from survivors or from one rank's wait. none:
+    what was seen may have any cause."""
+    if _names_nothing(first):
+        return NONE
+    level = "low" if first.confidence == NONE else first.confidence
     if not level and first.role == "cause":
         level = "high" if first.weight >= SURE else "medium" if first.weight >= MEDIUM else "low"
     elif not level:
         level = "medium" if first.role == "failure" and first.weight >= CLEAR else "low"
     up = 1 if first.quotes and first.lines else 0
     return LEVELS[max(0, min(2, LEVELS.index(level) + up - (1 if _contradicted(first, others) else 0)))]
+
+
+def _names_nothing(first: Candidate) -> bool:
+    is_weak = first.role == "failure" and first.weight < LEAST
+    return first.role != "cause" and not first.quotes and (is_weak or first.slug == UNKNOWN or first.confidence == NONE)
 
 
 def _contradicted(first: Candidate, others: Sequence[Candidate]) -> bool:
@@ -175,7 +202,7 @@ def _rivals(first: Candidate, others: Sequence[Candidate], sure: str) -> list[Ca
     """Candidates that may be causes themselves: about as direct, and from another line. If the first is only a guess,
     the next one is reported whatever its weight."""
     apart = [other for other in others if other.role != "fallout" and not _same_line(first, other)]
-    if sure == "low":
+    if sure in ("low", NONE):
         return [other for other in apart if other.weight >= FAINT][:1]
     least = max(first.weight - CONTENDER, MEDIUM)
     return [other for other in apart if other.role in (first.role, "cause") and other.weight >= least][:OTHERS]
@@ -183,7 +210,7 @@ def _rivals(first: Candidate, others: Sequence[Candidate], sure: str) -> list[Ca
 
 def _with_log_to_read(first: Candidate) -> Candidate:
     """If only survivors report it, says so, and which log to read."""
-    if first.role != "fallout" or first.slug == "unknown":  # its fix says how to make it visible
+    if first.role != "fallout" or first.slug == UNKNOWN:  # its fix says how to make it visible
         return first
     peer, node = first.where.get("peer_rank"), str(first.where.get("peer_node") or "")
     loops = LOOPBACK.match(node)  # all ranks of a host have it
@@ -233,5 +260,7 @@ def _afterwards(candidate: Candidate, ranks: frozenset[int]) -> str:
 def _concluded(candidate: Candidate, book: Book, confidence: str) -> Candidate:
     cause = book.causes.get(candidate.slug)
     fix = candidate.fix or (cause.fix if cause else "Read the quoted line, and the lines before it.")
+    if port := PORT.search(candidate.message):
+        fix = fix.replace(":PORT", f":{port[1]}")
     severity = candidate.severity or (cause.severity if cause else "fail")
     return replace(candidate, severity=severity, fix=fix, confidence=confidence)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from preflight.core.job import Job, Node
 from preflight.explain.logs.tracebacks import Tracebacks
@@ -17,6 +18,8 @@ SOURCES = 2048
 ROOM = 64 << 20
 """Characters of kept lines; after that, only the first match of a signature is kept."""
 REPORTED_ROLES = ("cause", "failure", "fallout")
+WARNING_LEVELS = ("W", "I", "WARN", "INFO")
+"""Of a line that does not say that its process failed."""
 ALIVE = ("progress.", "epoch.end")
 """Prefixes of the names of rows that show progress."""
 
@@ -62,6 +65,8 @@ class Evidence:
         self.tracebacks = Tracebacks()
         self.ranks: dict[int, str] = {}
         """Of all lines of interest, with the node of each; "" where it is unknown."""
+        self.heard: dict[tuple[int, str], tuple[float, float]] = {}
+        """By rank and clock, the times of its first and its last line of interest."""
         self.nodes: dict[str, None] = {}
         """In the order in which they appear."""
         self._backend, self._world = "", 0
@@ -73,15 +78,23 @@ class Evidence:
 
     def add(self, line: Line, matches: Sequence[Match]) -> int:
         """Takes a line; returns how many of the lines after it in its file are needed, too."""
+        if line.repeats:  # it stands among earlier lines
+            for match in matches:
+                self._keep(match)
+            return 0
         self._clock(line)
         self._at = None
         if line.rank is not None and 0 <= line.rank < RANKS:
             self.ranks[line.rank] = line.node or self.ranks.get(line.rank, "")
+            if line.time is not None:
+                first, last = self.heard.get((line.rank, line.clock), (line.time, line.time))
+                self.heard[line.rank, line.clock] = (min(first, line.time), max(last, line.time))
         if line.node and len(self.nodes) < RANKS:
             self.nodes.setdefault(line.node)
         alive = next((match for match in matches if match.signature.name.startswith(ALIVE)), None)
         progress = f"{alive.signature.name} {sorted(alive.groups.items())}" if alive else ""
-        slugs = {match.signature.slug for match in matches if match.signature.role in REPORTED_ROLES}
+        rows = [match.signature for match in matches if {*match.signature.needs} <= self.seen.keys()]
+        slugs = {row.slug for row in rows if row.role in REPORTED_ROLES}
         self.tracebacks.add(line, self._times[line.file], slugs, progress)
         for match in matches:
             self._keep(match)
@@ -100,6 +113,15 @@ class Evidence:
         size = max([self._world, 1, *(rank + 1 for rank in self.ranks)])
         return Job("unknown", size, self._backend or "unknown", nodes)
 
+    def times_of_ranks(self) -> list[dict[str, Any]]:
+        """When each rank was heard of first and last, in seconds, on the clock that most lines have."""
+        clock = max(self._clocks, key=lambda name: (self._clocks[name], name), default="")
+        return [
+            {"rank": rank, "first": first, "last": last}
+            for (rank, its), (first, last) in sorted(self.heard.items())
+            if its == clock
+        ]
+
     def matches(self, *names: str) -> list[Match]:
         """Kept matches of these signatures, in order of time."""
         kept = (match for name in names if name in self.seen for match in self.seen[name].matches())
@@ -109,6 +131,22 @@ class Evidence:
         """Whether a job started between these lines of one file: all ranks joined."""
         began = [match.line for match in self.matches(*STARTED) if match.line.file == line.file == later.file]
         return any(line.number < other.number < later.number for other in began)
+
+    def went_on_after(self, line: Line) -> bool:
+        """Whether its file shows progress after it."""
+        alive = (kept.matches() for name, kept in self.seen.items() if name.startswith(ALIVE))
+        return any(
+            match.line.file == line.file and match.line.number > line.number for those in alive for match in those
+        )
+
+    def progressed_after(self, line: Line) -> bool:
+        """Whether its file shows after it that all ranks have joined, or at least two distinct steps."""
+        joined = self.matches(*STARTED)
+        if any(match.line.file == line.file and match.line.number > line.number for match in joined):
+            return True
+        alive = [match for name, kept in self.seen.items() if name.startswith(ALIVE) for match in kept.matches()]
+        later = (match for match in alive if match.line.file == line.file and match.line.number > line.number)
+        return len({f"{match.signature.name} {sorted(match.groups.items())}" for match in later}) > 1
 
     def failed_after(self, line: Line) -> bool:
         """Whether the kept lines of its file show a failure after it."""
@@ -146,7 +184,7 @@ class Evidence:
     def _keep(self, match: Match) -> None:
         line = match.line
         kept = self.seen.setdefault(match.signature.name, Occurrences())
-        kept.count += 1
+        kept.count += line.repeats or 1
         if line.rank is not None and 0 <= line.rank < RANKS:
             kept.ranks.add(line.rank)
         source = _source(match)

@@ -31,6 +31,7 @@ _SKIPPED = re.compile(
     r"|\.tfevents\.|\Acore\.\d+\Z"
 )
 _OURS = re.compile(r"\A(?:facts\.jsonl(?:\.gz)?|(?:good|bad)_nodes\.txt)\Z")
+_SERVER_STACKS = re.compile(r"\A(?:stacks|pyspy_dump)_[\w-]+\.txt\Z")
 _PACKED = {
     b"PK\x03\x04": "a ZIP archive",
     b"\xfd7zXZ\x00": "compressed by xz",
@@ -62,7 +63,7 @@ class Input:
     """As the user named it, or its path in the folder that the user named."""
     kind: str
     """log, report (ours), dump (of the flight recorder), error_file (torchrun's), record or stack (of `preflight
-    debug`)."""
+    debug`), server_stacks (of torch's debug server)."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,8 @@ def _classify(path: str, shown: str, named: bool) -> Input | Unread | None:
     if kind in _OTHER:
         return Unread(shown, _OTHER[kind]) if named else None
     kind = "report" if kind == "explanation" else kind
+    if kind == "log" and _SERVER_STACKS.search(os.path.basename(path)) and b"=== Rank " in head:
+        kind = "server_stacks"
     return Input(path, shown, "stack" if kind == "log" and path.endswith(".stack") else kind)
 
 

@@ -7,12 +7,19 @@ from collections.abc import Callable, Iterator
 
 from preflight.errors import UsageError
 from preflight.explain import console
-from preflight.results import formats, report
+from preflight.results import report
+
+
+def _html(made: report.Report) -> str:
+    from preflight.results.page import whole  # a run that writes no page needs no templates
+
+    return whole.html(made)
+
 
 TEXTS: dict[str, Callable[[report.Report], str]] = {
     "report.json": report.as_text,
     "report.md": console.markdown,
-    "report.html": formats.html,
+    "report.html": _html,
 }
 """Files in `--report DIR`. Lists of nodes and a JUnit file make no sense for a job that is over."""
 _FIRST = (b'{\n "schema"', b"# preflight explain", b"<!doctype html>")
@@ -20,16 +27,26 @@ LARGEST = 1 << 26
 """Bytes: no report is longer."""
 
 
-def prepare(json_path: str | None, markdown_path: str | None, folder: str | None) -> None:
-    """Before the logs are read: can all this be written? Raises UsageError."""
+KEYS = {"explain": "explained", "checkpoint": "checkpoint"}
+"""What only the reports of a command have."""
+
+
+def prepare(
+    json_path: str | None,
+    markdown_path: str | None,
+    folder: str | None,
+    html_path: str | None = None,
+    command: str = "explain",
+) -> None:
+    """Before anything is read: can all this be written? Raises UsageError."""
     if json_path and json_path == markdown_path:
         raise UsageError(f"--json {json_path} and --markdown {json_path}: both cannot go to one place")
-    for option, path, target, _ in _targets(json_path, markdown_path, folder):
+    for option, path, target, _ in _targets(json_path, markdown_path, folder, html_path):
         try:
             if option == "--report":
                 os.makedirs(path, exist_ok=True)
-            if not _is_free(target):
-                text = f"{target} exists and is not a report of explain: choose another place"
+            if not _is_free(target, command):
+                text = f"{target} exists and is not a report of {command}: choose another place"
                 raise UsageError(f"{option} {path}: {text}")
             report.write(f"{target}.probe", "")
             os.unlink(f"{target}.probe")
@@ -38,17 +55,18 @@ def prepare(json_path: str | None, markdown_path: str | None, folder: str | None
 
 
 def _targets(
-    json_path: str | None, markdown_path: str | None, folder: str | None
+    json_path: str | None, markdown_path: str | None, folder: str | None, html_path: str | None
 ) -> Iterator[tuple[str, str, str, str]]:
     """Option, its value, a file that will be written, and which of TEXTS; stdout ("-") is the caller's."""
-    for option, path, name in (("--json", json_path, "report.json"), ("--markdown", markdown_path, "report.md")):
+    files = {"--json": json_path, "--markdown": markdown_path, "--html": html_path}
+    for (option, path), name in zip(files.items(), TEXTS, strict=True):
         if path and path != "-":
             yield option, path, path, name
     if folder:
         yield from (("--report", folder, os.path.join(folder, name), name) for name in TEXTS)
 
 
-def _is_free(path: str) -> bool:
+def _is_free(path: str, command: str) -> bool:
     """Whether nothing is there, or a report of this command."""
     if not os.path.lexists(path):
         return True
@@ -59,17 +77,21 @@ def _is_free(path: str) -> bool:
         head = file.read(64)
     if head.startswith(_FIRST[0]):
         try:
-            return "explained" in report.load(path)[0]
+            return KEYS[command] in report.load(path)[0]
         except (UsageError, RecursionError):
             return False
     return not head or head.lower().startswith(_FIRST[1:])
 
 
 def write(
-    made: report.Report, json_path: str | None = None, markdown_path: str | None = None, folder: str | None = None
+    made: report.Report,
+    json_path: str | None = None,
+    markdown_path: str | None = None,
+    folder: str | None = None,
+    html_path: str | None = None,
 ) -> None:
     """To all requested files. Raises UsageError."""
-    for option, path, target, name in _targets(json_path, markdown_path, folder):
+    for option, path, target, name in _targets(json_path, markdown_path, folder, html_path):
         try:
             report.write(target, TEXTS[name](made))
         except OSError as error:

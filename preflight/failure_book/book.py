@@ -6,7 +6,6 @@ cause. A new one needs no Python, only a row. `preflight explain` asks the whole
 
 import functools
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -20,11 +19,13 @@ survivor, or after the end; it counts only if nothing else explains the failure.
 path. clue: no finding; other rows need it. harmless: such a line is matched by no other row."""
 WARN = "WARN"
 """The word of rows for NCCL warnings that match no other row: their `place` shows their subject."""
+IN_ORDER = ("python.", "any.failure", "any.exception", "progress.", "epoch.")
+"""Prefixes of the names of rows for which the lines around matter."""
 SHAPES = 20_000
 """Cached shapes (lines without digits), with the rows that may fit."""
 _ROW, _LIVE = "[[signature]]", "\nlive = "
 _POINTER = re.compile("0x[0-9a-f]+")
-_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+_DIGITS = b"0123456789"
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Book:
         self.causes = causes
         self.signatures = tuple(sorted(signatures, key=lambda file: file.role != "harmless"))
         self.by_name = {row.name: row for row in self.signatures}
-        self._by_shape: dict[str, list[Signature]] = {}
+        self._by_shape: dict[bytes, list[Signature]] = {}
         self._of_unknown = [row for row in self.signatures if row.word == WARN]
 
     @property
@@ -160,14 +161,21 @@ class Book:
 
     def _candidates(self, text: str) -> list[Signature]:
         """Rows with a word that may be in it: the same for lines that differ only in digits and pointers."""
-        shape = (_POINTER.sub("", text) if "0x" in text else text).translate(_NO_DIGITS)
-        found = self._by_shape.get(shape)
+        coded = (_POINTER.sub("", text) if "0x" in text else text).encode("utf-8", "surrogatepass")
+        key = coded.translate(None, _DIGITS)
+        found = self._by_shape.get(key)
         if found is None:
             if len(self._by_shape) >= SHAPES:
                 self._by_shape.clear()
+            shape = key.decode("utf-8", "surrogatepass")
             found = [row for word, its in self._by_word.items() if word in shape and word != WARN for row in its]
-            self._by_shape[shape] = found
+            self._by_shape[key] = found
         return found
+
+
+def stand_alone(matches: Collection[Match]) -> bool:
+    """Whether a copy of their line says nothing new."""
+    return not any(match.signature.lines or match.signature.name.startswith(IN_ORDER) for match in matches)
 
 
 def _match(signature: Signature, line: Line) -> Iterator[Match]:
@@ -183,7 +191,7 @@ def book() -> Book:
     causes: dict[str, Cause] = {}
     signatures: list[Signature] = []
     for name, text in _files():
-        read = tomllib.loads(text)
+        read = _parsed(text)
         causes |= {slug: _cause(slug, row) for slug, row in read.get("cause", {}).items()}
         signatures += [signature(row, name) for row in read.get("signature", [])]
     check(causes, signatures)
@@ -196,8 +204,14 @@ def live_book() -> Book:
     rows = []
     for name, text in _files():
         live = "".join(_ROW + row for row in text.split(_ROW) if _LIVE in row)
-        rows += [signature(row, name) for row in tomllib.loads(live).get("signature", [])]
+        rows += [signature(row, name) for row in _parsed(live).get("signature", [])]
     return Book({}, rows)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    import tomllib  # comm.init imports this module in every command
+
+    return tomllib.loads(text)
 
 
 def _files() -> Iterator[tuple[str, str]]:

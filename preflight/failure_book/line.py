@@ -41,6 +41,8 @@ class Line:
     """The form of the time stamp: "nccl", "glog", "iso", "elapsed", ...; "" without one."""
     bare: bool = True
     """No prefix names a source: the line may belong to the one above."""
+    repeats: int = 0
+    """Not 0: the last of this many lines that came out once, since they differ from earlier ones in their time only."""
     front: "Line | None" = None
     """The text before a prefix in the middle of the line: a progress bar, or another writer's unfinished line."""
 

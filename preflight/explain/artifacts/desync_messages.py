@@ -127,7 +127,7 @@ def _rank(ranks: Sequence[int]) -> dict[str, Any]:
 
 def _late(desync: Desync, ranks: Sequence[int]) -> str:
     seconds = max(call["timeout_s"] for call in desync.calls.values() if call)
-    limit = f" (the others' time-out is {seconds:,.0f} s)" if seconds else ""
+    limit = f" (the others' timeout is {seconds:,.0f} s)" if seconds else ""
     return f": {rank_ranges.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} late, stuck or gone{limit}"
 
 

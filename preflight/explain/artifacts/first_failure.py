@@ -101,21 +101,22 @@ def _raised(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequenc
     first = f"rank {process.rank} on {process.node} was the first to raise"
     who = f"all {len(same)} ranks raised" if everywhere else first
     at = f" at {format_place(place)}" if place else ""
-    known = _signature(f"{kind}: {message}")
+    text = f"{kind}: {message}"
+    known = _signature(text) or _signature(text, "failure")
     return from_artifact(
         known.slug if known else "app_crash",
         f"{who} {raised}{at}; expected no exception{_others(noticed)}",
         {**({} if everywhere else process.where), **place_where(place)},
-        [other.rank for other in noticed], process.file, KNOWN if known else RAISED,
-        quote=f"{kind}: {message}"[:500], fix=known.fix if known else "",
+        [other.rank for other in noticed], process.file,
+        KNOWN if known and known.role == "cause" else RAISED, quote=text[:500], fix=known.fix if known else "",
     )  # fmt: skip
 
 
-def _signature(text: str) -> Signature | None:
-    """The heaviest that names a cause in the words of an exception."""
+def _signature(text: str, role: str = "cause") -> Signature | None:
+    """The heaviest of this role in the words of an exception."""
     lines = [Line(line, line, "", place, place) for place, line in enumerate(text.splitlines()[:50])]
     rows = [match.signature for line in lines for match in book().matches(line)]
-    causes = (row for row in rows if row.role == "cause" and not row.needs and not row.unless)
+    causes = (row for row in rows if row.role == role and not row.needs and not row.unless)
     return max(causes, key=lambda row: row.weight, default=None)
 
 
@@ -134,8 +135,11 @@ def _died(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequence[
         if len(alike) > 1 and len(alike) == process.world_size:
             message = f"all {len(alike)} ranks ended {how}; expected them to keep running"
             return from_artifact(slug, message, {}, (), process.file, weight)
-    message = f"{process.name} was the first to end, {how}; expected it to keep running{_others(noticed)}"
-    return from_artifact(slug, message, process.where, [other.rank for other in noticed], process.file, weight)
+    place = own_place(process.last, process.record)
+    at = f", at {format_place(place)}" if place else ""
+    message = f"{process.name} was the first to end, {how}{at}; expected it to keep running{_others(noticed)}"
+    where, victims = {**process.where, **place_where(place)}, [other.rank for other in noticed]
+    return from_artifact(slug, message, where, victims, process.file, weight)
 
 
 def _left_early(processes: Sequence[RankProcess], noticed: Sequence[RankProcess]) -> list[Candidate]:
@@ -166,7 +170,7 @@ def _never_came(ended: Sequence[RankProcess], noticed: Sequence[RankProcess]) ->
     if not timed or not ended:
         return []
     message = (
-        f"{ranks(ended)} still ran, without an exception, when the time-out ended the wait of {ranks(timed)} in a "
+        f"{ranks(ended)} still ran, without an exception, when the timeout ended the wait of {ranks(timed)} in a "
         "collective: late, or in a different one; expected all to enter it"
     )
     where, victims = ended[0].where if len(ended) == 1 else {}, [process.rank for process in timed]

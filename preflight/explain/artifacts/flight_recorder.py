@@ -23,6 +23,12 @@ ENTRIES, GROUPS = 100_000, 512
 """Of a dump: the last ones are read."""
 TENSORS, DIMENSIONS, FRAMES = 256, 8, 200
 """Of an entry: the first ones are read."""
+BACKENDS = ("nccl", "ncclx", "rccl", "rcclx", "gloo", "xccl")
+"""What torchcomms writes where torch has a group's description (comms/torchcomms/hooks/fr/FlightRecorder.cpp)."""
+TORCHCOMMS = (
+    "is from torchcomms, which counts the calls of all its communicators together, sends included: not compared here "
+    "(python -m torch.distributed.flight_recorder.fr_trace reads it)"
+)
 _LARGEST = 1 << 63
 _UNKNOWN_S = 86_400.0
 """A file that is this much older than its entries has lost its modification time."""
@@ -113,6 +119,8 @@ def _dump(loaded: Any, rank: int, path: str, written_s: float, shared: dict[Any,
     if not isinstance(about, dict) or not {"entries", "pg_config", "version"} & about.keys():
         raise ValueError("no entries")
     entries: list[Entry] = list(about.get("entries") or [])[-ENTRIES:]
+    if any(entry.get("process_group", ("", ""))[1] in BACKENDS for entry in entries[-1:]):
+        raise RefusedFile(TORCHCOMMS)
     config = {name: _ranks(group["ranks"]) for name, group in (about.get("pg_config") or {}).items() if group["ranks"]}
     by_group: dict[Key, list[Entry]] = {}
     for entry in entries:

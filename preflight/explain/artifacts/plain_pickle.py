@@ -65,10 +65,10 @@ def _check_opcodes(data: bytes) -> None:
 def _why(data: bytes, at: int) -> str:
     opcode = next((opcode_info for opcode_info in pickletools.opcodes if opcode_info.code == chr(data[at])), None)
     if opcode is None:
-        return f"is no pickle (byte {at:,})"
+        return f"is not a pickle (byte {at:,})"
     if any(data[at] in opcodes for opcodes in _FIXED.values()) or (data[at] == ord("r") and at + 5 > len(data)):
         return "ends in the middle: it was cut off, or is still being written"
-    return f"is no pickle of plain data ({opcode.name} at byte {at:,}), so nothing of it was loaded"
+    return f"is not a pickle of plain data ({opcode.name} at byte {at:,}), so nothing of it was loaded"
 
 
 class _Plain(pickle.Unpickler):

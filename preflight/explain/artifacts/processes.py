@@ -6,6 +6,7 @@ A record (records/HOST.PID.json) is written by the rank itself, and by `debug` w
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,13 @@ from preflight.core.own_code import is_own
 HEAD = "preflight_stack "
 """Before the JSON of a head: rank, pid, rank_pid (the rank that it is a worker of, or its own), node, look, time,
 state (proc(5)), kernel (the function in which it sleeps)."""
+FATAL = "Fatal Python error: "
+"""Before the stacks that faulthandler writes when a signal ends the process."""
 LONGEST = 1 << 22
 """Bytes of a file that are read."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?!'s).*$", re.MULTILINE)
 _FRAME = re.compile(r'^ +(?:File "(.+)", line (\d+),? in (.+)|(\S.*) \((.+):(\d+)\))$', re.MULTILINE)
+_RANK_OF_SERVER = re.compile(r"^=== Rank (\d{1,7}): (?:https?://)?([^\s:/]+)\S* ===$", re.MULTILINE)
 _BOTTOMS = ("_worker_loop", "_bootstrap")
 """Where a forked DataLoader worker's own stack ends: the rest is its parent's."""
 _WAITS = ("distributed_c10d.py", "_functional_collectives.py", "rendezvous.py")
@@ -48,6 +52,9 @@ class RankProcess:
     record: dict[str, Any] = field(default_factory=dict)
     samples: list[ProcessSample] = field(default_factory=list)
     """The last ones: itself, then workers of its DataLoader."""
+    last: list[Frame] = field(default_factory=list)
+    """Of its main thread, when a signal ended it in native code, or when torch's debug server last asked; the innermost
+    first."""
 
     @property
     def where(self) -> dict[str, Any]:
@@ -97,7 +104,10 @@ def read_record(path: str) -> dict[str, Any]:
 
 
 def _add_samples(by_pid: dict[tuple[str, int], RankProcess], path: str) -> None:
-    samples = read_stacks(_read(path))
+    text, _, fatal = _read(path).partition(FATAL)
+    if ended := by_pid.get(_process_of(path)):
+        ended.last = main_thread(fatal.rpartition(FATAL)[2])
+    samples = read_stacks(text)
     latest = max((sample.head["look"] for sample in samples), default=0)
     for sample in samples:
         if sample.head["look"] == latest:
@@ -107,6 +117,21 @@ def _add_samples(by_pid: dict[tuple[str, int], RankProcess], path: str) -> None:
             process.samples.sort(key=lambda sample: sample.head["pid"] != process.pid)
             if sample.head["pid"] == process.pid:
                 process.file = path
+
+
+def read_debug_server(paths: Iterable[str]) -> list[RankProcess]:
+    """From the latest stacks_TIME.txt of torch.distributed.debug (torch 2.11 and newer). It writes one each minute, of
+    a healthy job, too: they say where ranks stood, and not that they hang."""
+    latest = max(paths, key=os.path.basename, default="")
+    parts = _RANK_OF_SERVER.split(_read(latest))[1:] if latest else []
+    heads = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return [RankProcess(int(rank), node, 0, latest, last=main_thread(text)) for rank, node, text in heads]
+
+
+def _process_of(path: str) -> tuple[str, int]:
+    """HOST.PID.stack."""
+    host, _, pid = os.path.basename(path).removesuffix(".stack").rpartition(".")
+    return host, int(pid) if pid.isdecimal() else 0
 
 
 def _read(path: str) -> str:

@@ -12,7 +12,7 @@ from preflight.results import report
 
 WEIGHTS = {"fail": 80, "error": 60, "warn": 30}
 """By severity: a failure names a cause, and what could not be measured says where to look."""
-SURENESS = {"high": 80, "medium": 60, "low": 40}
+SURENESS = {"high": 80, "medium": 60, "low": 40, "none": 20}
 """By confidence, of earlier findings of `preflight explain`."""
 SECOND = 10
 """Of further causes that a finding may mean: they count only if a log names one of them."""

@@ -4,15 +4,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from preflight.core.own_code import is_own
 from preflight.explain.candidates import Candidate, describe_sources, find_source, from_lines, ranks_of
 from preflight.explain.evidence import REPORTED_ROLES, Evidence
-from preflight.explain.logs.tracebacks import Traceback, exception, prefixed_exception
+from preflight.explain.logs import fixes
+from preflight.explain.logs.tracebacks import LONGEST, Traceback, exception, prefixed_exception
 from preflight.failure_book.line import Line
 
-RAISED, BARE, PASSED, CUT = 40, 15, 8, 5
+RAISED, BARE, PASSED, CUT = 40, 16, 8, 5
 """Weights: of a traceback; of an exception's line without one; of an exception that reports another's failure; of a
 traceback that is cut off. A line that names a cause outweighs them all."""
 ROW = "python.traceback"
+BARE_ROWS = ("any.failure", "any.exception")
+"""Rows of lines that may be an exception's, without its traceback."""
 RESTARTED = "elastic.restart"
 """Row that starts a new attempt."""
 SECOND_HAND = (
@@ -95,9 +99,15 @@ def _crash(evidence: Evidence, those: Sequence[Traceback], weight: int) -> Candi
     own = f"{'its' if len(ranks) < 2 and not many else 'their'} own code"
     return from_lines(
         evidence, "app_crash", "cause" if weight == RAISED else "failure", weight,
-        f"{who} failed in {own}: {first.raised}{at if first.file else ''}{more}", lines, where,
-        confidence=sure if weight == RAISED else "low", row=ROW,
+        f"{who} failed in {own}: {_whole(evidence, first)}{at if first.file else ''}{more}", lines, where,
+        confidence=sure if weight == RAISED else "low", row=ROW, fix=fixes.of_exception(first, everywhere, ranks),
     )  # fmt: skip
+
+
+def _whole(evidence: Evidence, traceback: Traceback) -> str:
+    """With all lines of its text."""
+    rest = evidence.tracebacks.rest(traceback.line)
+    return f"{traceback.raised} {rest}"[:LONGEST].strip() if rest else traceback.raised
 
 
 def _attempts(lines: Sequence[Line]) -> int:
@@ -115,18 +125,22 @@ def _bare(evidence: Evidence) -> Iterator[Traceback]:
     """Lines that look like the end of a traceback, in an excerpt without the rest."""
     known = {(traceback.line.file, traceback.line.number) for traceback in evidence.tracebacks.all()}
     for name, kept in evidence.seen.items():
-        matches = kept.matches() if name != "any.failure" else []
+        matches = kept.matches() if name not in BARE_ROWS else []
         known |= {(m.line.file, m.line.number) for m in matches if m.signature.role in REPORTED_ROLES}
-    for match in evidence.matches("any.failure"):
+    below = (match.line for match in evidence.matches("python.below_error"))
+    survived = {(line.file, line.number) for line in below if evidence.went_on_after(line)}
+    for match in evidence.matches(*BARE_ROWS):
         raised = exception(match.line.text, indented=False) or prefixed_exception(match.line.text)
-        if raised and (match.line.file, match.line.number) not in known:
+        if raised and (match.line.file, match.line.number) not in known | survived:
             yield Traceback(match.line, {}, raised[0], raised[1], "", 0, known=False)
 
 
 def _cut_off(evidence: Evidence) -> Iterator[Candidate]:
     """A traceback at the end of an excerpt."""
-    for line in evidence.tracebacks.cut_off()[:1]:
-        text = "a process raised an exception, which is not visible in this log"
+    for line, file, number in evidence.tracebacks.cut_off()[:1]:
+        text = f"a process raised an exception at {file}:{number}, which is not visible in this log"
+        place = {"file": file, "line": number} if is_own(file) else {}
         yield from_lines(
-            evidence, "app_crash", "failure", CUT, text, [line], find_source(line), confidence="low", row=ROW
-        )
+            evidence, "app_crash", "failure", CUT, text, [line], {**find_source(line), **place}, confidence="low",
+            row=ROW, fix=f"Give the log to its end, or that rank's own: it names the exception of {file}:{number}.",
+        )  # fmt: skip

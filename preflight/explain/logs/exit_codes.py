@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from preflight.explain.candidates import Candidate, from_lines
+from preflight.explain.candidates import NONE, Candidate, from_lines
 from preflight.explain.evidence import Evidence
 from preflight.explain.logs import exceptions
 from preflight.explain.logs.tracebacks import Traceback
@@ -115,7 +115,7 @@ def _first_exit(evidence: Evidence, dead: Sequence[Death]) -> Iterator[Candidate
         text = f"{_describe_process(death.where)} ended with exit code {death.code}, the first that torchrun saw"
         yield from_lines(
             evidence, "app_crash", "failure", ITSELF, f"{text}; its own output says why", [death.line],
-            death.where, _ranks([death]), confidence="low", row="elastic.exit",
+            death.where, _ranks([death]), confidence=NONE, row="elastic.exit",
         )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ FIRST = 3
 TINY = 1024
 """Elements."""
 NEAR = (0.85, 1.1)
-"""A progress bar with an elapsed time in this range, relative to the time-out, started when the wait started."""
+"""A progress bar with an elapsed time in this range, relative to the timeout, started when the wait started."""
 
 
 Sides = dict[tuple[int | None, str, int | None], list[Wait]]
@@ -179,7 +179,7 @@ def _after_the_end(evidence: Evidence, wait: Wait) -> bool:
 
 
 def _limit(wait: Wait) -> str:
-    return f" until the time-out in force, {wait.limit / 1000:g} s" if wait.limit else ""
+    return f" until the timeout in force, {wait.limit / 1000:g} s" if wait.limit else ""
 
 
 def _candidate(
@@ -214,7 +214,7 @@ def _compare_heartbeats(evidence: Evidence) -> Iterator[Candidate]:
 
 
 def _busy_rank(evidence: Evidence) -> Iterator[Candidate]:
-    """A rank that still worked when the others timed out: its bar is near the time-out, and not complete."""
+    """A rank that still worked when the others timed out: its bar is near the timeout, and not complete."""
     bars = evidence.matches("progress.bar")
     for match in evidence.matches(*(name for name, kept in evidence.seen.items() if kept.has_group("timeout_ms"))):
         limit = parse_number(match.groups.get("timeout_ms"))
@@ -222,7 +222,7 @@ def _busy_rank(evidence: Evidence) -> Iterator[Candidate]:
         if late and limit:
             text = (
                 f"a rank was still working, {late.groups['percent']} % done after {late.groups['elapsed']}, "
-                f"when the time-out of {limit / 1000:g} s ended the others' wait: slow preparation, not the network"
+                f"when the timeout of {limit / 1000:g} s ended the others' wait: slow preparation, not the network"
             )
             yield from_lines(
                 evidence, "slow_rank_timeout", "cause", 70, text, (late.line, match.line),

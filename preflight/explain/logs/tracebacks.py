@@ -23,6 +23,10 @@ AFTERMATH = frozenset(("app_crash", "external_signal", "host_oom_kill"))
 """What a launcher reports after an exception, as its consequence: not part of the exception's text."""
 LONGEST = 300
 """Characters of an exception's text that a message quotes."""
+REST = 6
+"""Lines after an exception's first that may belong to its text: of several lines, or wrapped by rich."""
+FRAMES = 12
+"""Innermost frames whose files are kept."""
 
 _HEAD = re.compile(r"(?:Original |\+ Exception Group )?Traceback \(most recent call last\)")
 _FRAME = re.compile(r'^(?P<indent>[\s|]*)File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -36,10 +40,19 @@ _AFTER_FRONT = re.compile(
     r"^(?P<front>[^A-Za-z]+\b|.{1,120}?(?:[\]:|>)-]|\b(?:ERROR|CRITICAL|FATAL))\s+)(?=[A-Za-z_][\w.]*(?:Error|Exception)(?::|$))"
 )
 _NO_PROSE = re.compile(r"\[[^\]]*\]|\([^)]*\)|<[^>]*>|[\w./-]+:\d+")
+_ENDS_TEXT = re.compile(
+    r"(?:\[?[IWEF]\d{4}|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b|Traceback|During handling|The above|Exception |"
+    r"srun|slurm|wandb|CUDA kernel|Compile with|For debugging|frame #|\[|\d{1,3}%|--+|==+|\*\*+|[│╭╰|]|File \"|/)"
+)
+"""A line that cannot be the rest of an exception's text."""
+WRAPPED = range(55, 110)
+"""Lengths of a line that rich may have wrapped."""
+_GOES_ON = re.compile(r"[a-z0-9(\[{'\"`*=!<>+-]")
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _MILD = re.compile(r"(?i)\b(?:warn(?:ing)?|info|debug)\b")
-MOST_WORDS, MOST_SEVERE_WORDS = 1, 3
-"""Words outside brackets in a logger's prefix, without and with its word for an error; prose has more."""
+_WORD = re.compile(r"[^\W\d]{2,}")
+MOST_WORDS, MOST_WORDS_WITH_LEVEL = 1, 3
+"""Words outside brackets in a logger's prefix, without and beside its level; prose has more."""
 
 
 @dataclass
@@ -67,6 +80,10 @@ class Traceback:
     """Whether another one in the same output says more about the same failure."""
     later: set[str] = field(default_factory=set)
     """Progress that its source reported afterwards (a few distinct steps)."""
+    begin: int = 0
+    """Number of its first line in its file."""
+    frames: tuple[str, ...] = ()
+    """Files of its innermost frames, the innermost last."""
 
     @property
     def raised(self) -> str:
@@ -91,8 +108,18 @@ class _Open:
     indented: bool = False
     frame: tuple[str, int] | None = None
     own: tuple[str, int] | None = None
+    frames: list[str] = field(default_factory=list)
     later: set[str] = field(default_factory=set)
     """As of a Traceback."""
+
+
+@dataclass
+class _Rest:
+    """The further lines of an exception's text."""
+
+    first: str
+    indent: int
+    lines: list[str] = field(default_factory=list)
 
 
 class Tracebacks:
@@ -105,6 +132,9 @@ class Tracebacks:
         self._ended: dict[Source, list[Traceback]] = {}
         self._since: dict[Source, int] = {}
         self._kept = 0
+        self._rest: dict[tuple[str, int], _Rest] = {}
+        """By file and number of an exception's line."""
+        self._goes_on: dict[Source, _Rest] = {}
 
     def __iter__(self) -> Iterator[Traceback]:
         """Those that no other one of the same source replaces."""
@@ -114,10 +144,23 @@ class Tracebacks:
         """All, including replaced ones."""
         return (traceback for of_source in self._ended.values() for traceback in of_source)
 
-    def cut_off(self) -> list[Line]:
-        """Heads of tracebacks without their exception, unless their process went on."""
+    def around(self, line: Line) -> Traceback | None:
+        """The one whose lines, from its head to its exception, this is one of."""
+        source = (line.file, line.rank, line.local_rank, line.pid, line.node)
+        return next(
+            (made for made in self._ended.get(source, ()) if made.begin <= line.number <= made.line.number), None
+        )  # fmt: skip
+
+    def rest(self, line: Line) -> str:
+        """The further lines of the exception in this line."""
+        rest = self._rest.get((line.file, line.number))
+        return " ".join(rest.lines) if rest else ""
+
+    def cut_off(self) -> list[tuple[Line, str, int]]:
+        """Tracebacks without their exception, unless their process went on: the head, and the innermost frame's file
+        and line, in the user's code if there is one."""
         ends = (*self._open.values(), *self._dropped.values())
-        return [opened.head for opened in ends if opened.frame and len(opened.later) < 2]
+        return [(end.head, *(end.own or end.frame)) for end in ends if end.frame and len(end.later) < 2]
 
     def add(self, line: Line, times: Mapping[str, float], slugs: Collection[str], progress: str = "") -> None:
         """`slugs`: causes of the signatures that fit the line. `progress`: the progress that the line reports."""
@@ -127,12 +170,26 @@ class Tracebacks:
             for traceback in (*(ended or ()), *(of[source] for of in (self._open, self._dropped) if source in of)):
                 if len(traceback.later) < 3:
                     traceback.later.add(progress)
+        self._read_on(source, line)
         if head := _HEAD.search(line.text):
             self._begin(source, line, bool(slugs), head)
         elif source in self._open:
             self._within(source, line, times, bool(slugs))
         elif ended:
             self._after(source, ended, line.text, not AFTERMATH.issuperset(slugs))
+
+    def _read_on(self, source: Source, line: Line) -> None:
+        """Keeps what follows an exception and is part of its text: indented, wrapped, or announced by a colon."""
+        rest = self._goes_on.pop(source, None)
+        if rest is not None and _goes_on(rest, line):
+            rest.lines.append(line.text.strip()[:LONGEST])
+            self._goes_on[source] = rest
+        elif source not in self._open and exception(line.text, indented=False):
+            self._start_rest(source, line)
+
+    def _start_rest(self, source: Source, line: Line) -> None:
+        if len(self._goes_on) < OPEN and len(self._rest) < KEPT:
+            self._goes_on[source] = self._rest[line.file, line.number] = _Rest(line.text.rstrip(), _indent(line))
 
     def _begin(self, source: Source, line: Line, known: bool, head: re.Match[str]) -> None:
         self._drop(source)
@@ -156,6 +213,7 @@ class Tracebacks:
         opened.known = opened.known or known
         if frame := _FRAME.match(text):
             opened.frame = (frame["file"], int(frame["line"][:9]))
+            opened.frames = [*opened.frames[1 - FRAMES :], frame["file"]]
             opened.indented = opened.indented or bool(frame["indent"])
             if is_own(frame["file"]):
                 opened.own = opened.frame
@@ -173,7 +231,11 @@ class Tracebacks:
             return
         assert opened.frame, "a traceback ends after a frame"
         file, number = opened.own or opened.frame
-        made = Traceback(line, times, raised[0], raised[1], file, number, opened.known)
+        made = Traceback(
+            line, times, raised[0], raised[1], file, number, opened.known, begin=opened.head.number,
+            frames=tuple(opened.frames),
+        )  # fmt: skip
+        self._start_rest(source, line)
         _merge_related(ended, made, opened.original, self._since.get(source, AFTER + 1))
         ended.append(made)
         self._kept += 1
@@ -195,6 +257,14 @@ def _indent(line: Line) -> int:
     return len(before) - len(before.rstrip()) if before != raw else 0
 
 
+def _goes_on(rest: _Rest, line: Line) -> bool:
+    text, before = line.text.strip(), rest.lines[-1] if rest.lines else rest.first
+    if not text or line.level or len(rest.lines) >= REST or _ENDS_TEXT.match(text) or exception(text, indented=False):
+        return False
+    wrapped = len(before) in WRAPPED and len(rest.first) in WRAPPED and bool(_GOES_ON.match(text))
+    return wrapped or _indent(line) > rest.indent or (before.endswith(":") and not rest.lines)
+
+
 def _front(text: str) -> re.Pattern[str] | None:
     """The prefix before a head, with any numbers in the place of its own: time stamps and lines of code differ."""
     if not text.strip() or len(text) > LONGEST_FRONT:
@@ -204,12 +274,13 @@ def _front(text: str) -> re.Pattern[str] | None:
 
 def prefixed_exception(text: str) -> tuple[str, str] | None:
     """As `exception`, of a line that begins with an unknown prefix: "trainer - ERROR - ValueError: odd". Prose is none
-    ("retrying after ConnectionError: ..."), nor is a logger's warning."""
+    ("retrying after ConnectionError: ...")."""
     match = _AFTER_FRONT.match(text)
-    if not match or _MILD.search(match["front"]):
+    if not match:
         return None
-    front, severe = _SEVERE.subn("", _NO_PROSE.sub("", match["front"]))
-    if len(re.findall(r"[^\W\d]{2,}", front)) > (MOST_SEVERE_WORDS if severe else MOST_WORDS):
+    front = _NO_PROSE.sub("", match["front"])
+    rest = _MILD.sub("", _SEVERE.sub("", front))
+    if len(_WORD.findall(rest)) > (MOST_WORDS if rest == front else MOST_WORDS_WITH_LEVEL):
         return None
     return exception(text[match.end() :], indented=False)
 

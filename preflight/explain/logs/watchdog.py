@@ -30,7 +30,7 @@ class Wait:
     operation: str
     elements: int | None
     limit: int | None
-    """The time-out, in ms."""
+    """The timeout, in ms."""
     line: Line
     part: tuple[str, int]
     """Part of the logs: torchrun's folder of an attempt, or a file and the number of ended processes up to the line."""
@@ -49,7 +49,7 @@ def find_waits(evidence: Evidence) -> list[Wait]:
     waits: dict[tuple[int | None, str, tuple[str, int] | str], Wait] = {}
     parts, named, ends = _parts(evidence), _group_names(evidence), _process_ends(evidence)
     for match in evidence.matches("watchdog.timeout"):
-        groups = {**parts.get((match.line.file, match.line.rank), {}), **match.groups}
+        groups = {**_rest(parts, match.line), **match.groups}
         rank = match.line.rank if match.line.rank is not None else parse_number(groups.get("rank"))
         group = _group(groups if "pg" in groups or "pg_guid" in groups else named.get((match.line.file, rank), {}))
         file, folder = match.line.file, ATTEMPT.search(match.line.file)
@@ -105,7 +105,7 @@ def _process_ends(evidence: Evidence) -> dict[str, list[int]]:
 
 
 def _group_names(evidence: Evidence) -> dict[tuple[str, int | None], dict[str, str]]:
-    """By file and rank: the group that the watchdog's next line names. (In torch 2.2 to 2.4 the time-out's own line
+    """By file and rank: the group that the watchdog's next line names. (In torch 2.2 to 2.4 the timeout's own line
     does not name it.)"""
     names: dict[tuple[str, int | None], dict[str, str]] = {}
     for match in evidence.matches("watchdog.pg_status"):
@@ -128,6 +128,11 @@ def _parts(evidence: Evidence) -> dict[tuple[str, int | None], Mapping[str, str]
         for name, value in match.groups.items():
             of_source.setdefault(name, value)
     return {key: value for key, value in parts.items() if key[1] is not None or len(evidence.ranks) < 2}
+
+
+def _rest(parts: Mapping[tuple[str, int | None], Mapping[str, str]], line: Line) -> Mapping[str, str]:
+    """Of this rank; or of lines that name none, since only a wrapped message's first line has a prefix."""
+    return {**parts.get((line.file, None), {}), **parts.get((line.file, line.rank), {})}
 
 
 def parse_number(text: str | None) -> int | None:

@@ -75,7 +75,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
         r"\[pod/(?P<node>[^\s/\]]{1,120})/[^\s\]]{1,120}\]",
         r"(?P<node>[A-Za-z][\w.-]{0,120}[-_]\d{1,6}) {1,40}\|(?: |$)",
         rf"\[(?P<node>{_HOST}):(?P<pid>\d{{1,10}}) {{0,8}}:\d{{1,10}}(?::\d{{1,10}})?\]",
-        r"\[(?P<node>[A-Za-z][\w.-]{0,120}):(?P<pid>\d{2,10})\](?= )",
+        r"\[(?!\w{1,80}\.(?:py|cpp|cc|cu|h):)(?P<node>[A-Za-z][\w.-]{0,120}):(?P<pid>\d{2,10})\](?= )",
     ),
     "nccl": (
         rf"(?P<node>[^\s:\[\]()'\"]{{1,120}}):(?P<pid>\w{{1,20}})(?::\w{{1,20}})? \[(?P<gpu>-?\d{{1,4}})\] {_NCCL}"
@@ -107,6 +107,11 @@ _PRINTED = "".join(map(chr, range(33, 127)))
 _ALL = [(kind, _begins(kind, form), re.compile(form)) for kind, forms in _FORMS.items() for form in forms]
 _BY_FIRST = {first: [(kind, form) for kind, begins, form in _ALL if first in begins] for first in _PRINTED}
 _ANY = [(kind, form) for kind, begins, form in _ALL if begins == _PRINTED]
+_NEVER = re.compile(r"(?!)")
+_ANY_DIGIT = bytes.maketrans(b"123456789", b"0" * 9)
+STARTS = 4096
+"""Cached starts of lines, with 0 for each digit: no form tells one digit from another."""
+_prefixes: dict[bytes, tuple[str, re.Pattern[str]]] = {}
 _TASK = re.compile(r"(?P<task>\d{1,6}): ?")
 _NAME = re.compile(rf"(?P<node>{_HOST}): ?")
 _IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}\Z")
@@ -131,6 +136,8 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 def plain(raw: str) -> str:
     """Without colors and other control characters except tabs."""
+    if raw.isprintable():  # nearly always, and a translation takes longer than all else
+        return raw
     return (_COLOURS.sub("", raw) if "\x1b" in raw else raw).translate(_CONTROL)
 
 
@@ -190,14 +197,23 @@ def _peeled(text: str, line: Line, habit: Habit) -> str:
 
 def _known(text: str, line: Line) -> int:
     """Where the prefix at the start ends; 0 without one."""
-    for kind, form in _BY_FIRST.get(text[0], _ANY):
-        if fits := form.match(text):
-            if kind == "stamp" or (kind == "glog" and fits.groupdict().get("hour")):
-                _read_time(fits.groupdict(), kind, line)
-            _read(fits.groupdict(), line)
-            line.bare = line.bare and kind in ("stamp", "logger")
-            return fits.end()
-    return 0
+    start = text[:NEAR].encode("utf-8", "replace").translate(_ANY_DIGIT)
+    if (known := _prefixes.get(start)) is None:
+        forms = _BY_FIRST.get(text[0], _ANY)
+        known = next(((kind, form) for kind, form in forms if form.match(text)), ("", _NEVER))
+        if len(_prefixes) >= STARTS:
+            _prefixes.clear()
+        _prefixes[start] = known
+    kind, form = known
+    fits = form.match(text) if kind else None
+    if not fits:
+        return 0
+    groups = fits.groupdict()
+    if kind == "stamp" or (kind == "glog" and groups.get("hour")):
+        _read_time(groups, kind, line)
+    _read(groups, line)
+    line.bare = line.bare and kind in ("stamp", "logger")
+    return fits.end()
 
 
 def _read(groups: dict[str, str | None], line: Line) -> None:

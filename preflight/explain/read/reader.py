@@ -7,7 +7,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from preflight.errors import UsageError
 from preflight.explain.inputs import BOMS, GZIP, HEAD, STDIN, Input, Unread, opened, refusal
@@ -20,6 +20,12 @@ CHUNK = 1 << 18
 """Bytes per read."""
 ENDLESS = 1 << 20
 """Bytes of an endless line that are kept."""
+COPIES = 8
+"""Lines that differ in their time only: the first ones come out, and the last one at the end of the file."""
+LONGEST_COPY = 1024
+MOST_COPIES = 1 << 14
+"""Both limit what is remembered of them, to 32 MiB."""
+_CLOCKS = re.compile(rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _ENDS = re.compile(rb"[\r\n]")
 _COLOURS = re.compile(rb"\x1b\[[0-9;:?]{0,40}[A-Za-z]")
 
@@ -39,8 +45,8 @@ class Reader:
     ) -> None:
         """`on_progress` gets bytes read, and bytes in total if known.
 
-        `rarely`: some of `words`. Of lines that hold the same of these and no other, only the last comes out: the last
-        before any other line, or the last in a block of CHUNK bytes. It shows that a progress bar moves.
+        `rarely`: some of `words`. Of lines that hold the same of these and no other, only the first and the last come
+        out, between other lines or in a block of CHUNK bytes. They show that a job makes progress.
         """
         self.files = 0
         """Files with content that was read."""
@@ -51,6 +57,9 @@ class Reader:
         """What could not be read completely."""
         self._inputs, self._on_progress = inputs, on_progress
         self._words, self._rarely = frozenset(words), frozenset(rarely)
+        self._skips_copies = False
+        self._copies: dict[bytes, int] = {}
+        self._held: dict[bytes, _Found] = {}
         self._prefilter = Prefilter({*words, *Sources.WORDS})
         self._overlap = max(len(word.encode()) for word in (*words, *Sources.WORDS))
         self._sizes = {file.path: _size(file.path) for file in inputs}
@@ -64,6 +73,11 @@ class Reader:
         """While a line is being handled: the next `lines` lines of its file come out, too."""
         self._wanted = max(self._wanted, lines)
 
+    def skip_copies(self) -> None:
+        """While a line is being handled: of lines that differ from it in their time only, the first COPIES and the last
+        one say enough. The last one comes out at the end of its file."""
+        self._skips_copies = True
+
     def __iter__(self) -> Iterator[Line]:
         for file in self._inputs:
             self._wanted, self._number, self._skips = 0, 1, False
@@ -72,6 +86,7 @@ class Reader:
             try:
                 for block in _blocks(self._text(file), self._overlap):
                     yield from self._of_block(file, block)
+                yield from self._held_back(file, block)
             except (OSError, EOFError, zlib.error) as error:
                 why = getattr(error, "strerror", None) or str(error)
                 self.unread.append(
@@ -120,7 +135,25 @@ class Reader:
     def _of_block(self, file: Input, block: bytes) -> Iterator[Line]:
         """`block` has whole lines, or a piece of a very long one."""
         block = self._cleaned(block)
-        for segment in self._found(block):
+        for raw, segment in self._found(block):
+            key = _CLOCKS.sub(b"", raw) if len(raw) <= LONGEST_COPY and not segment.asked else b""
+            copies = self._copies.get(key, 0)
+            if copies >= COPIES:
+                self._copies[key] = copies + 1
+                self._held[key] = replace(segment, repeats=copies + 1 - COPIES)
+                continue
+            self._skips_copies = False
+            yield from self._lines(file, segment, block)
+            if self._skips_copies and key:
+                self._copies[key] = copies + 1
+        if len(self._copies) > MOST_COPIES:
+            yield from self._held_back(file, block)
+
+    def _held_back(self, file: Input, block: bytes) -> Iterator[Line]:
+        """The last copies."""
+        last = sorted(self._held.values(), key=lambda segment: segment.number)
+        self._copies, self._held = {}, {}
+        for segment in last:
             yield from self._lines(file, segment, block)
 
     def _cleaned(self, block: bytes) -> bytes:
@@ -131,7 +164,7 @@ class Reader:
             block = block.replace(b"\r\n", b"\n")
         return _COLOURS.sub(b"", block) if b"\x1b[" in block else block
 
-    def _found(self, block: bytes) -> Iterator["_Found"]:
+    def _found(self, block: bytes) -> Iterator[tuple[bytes, "_Found"]]:
         shapes = self._prefilter.shapes(block)
         with_words = self._prefilter.with_words(shapes)
         begin, self._number = self._number, self._number + block.count(b"\n")
@@ -151,22 +184,23 @@ class Reader:
             wanted = [word for word in held if word in self._words]
             if wanted or asked:
                 self._skips = at == torn
-                yield _Found(number, text, wanted, asked)
+                yield segments[at], _Found(number, text, wanted, asked)
             elif held:
                 self._sources.read(text, block)
 
     def _places(self, shapes: Sequence[bytes], with_words: Mapping[bytes, tuple[str, ...]]) -> Iterator[int]:
         """Of the segments to be searched."""
-        rare: dict[tuple[str, ...], int] = {}
+        rare: dict[tuple[str, ...], list[int]] = {}
         for at, shape in enumerate(shapes):
             words = with_words.get(shape)
             if words and not self._wanted and self._rarely.issuperset(words):
-                rare[words] = at
+                kept = rare.setdefault(words, [at, at])
+                kept[1] = at
             elif words or self._wanted:
-                yield from sorted(rare.values())
+                yield from _each(rare)
                 rare.clear()
                 yield at
-        yield from sorted(rare.values())
+        yield from _each(rare)
 
     def _lines(self, file: Input, segment: "_Found", block: bytes) -> Iterator[Line]:
         """Two, where two writers' text is on one line, and both hold words."""
@@ -187,8 +221,13 @@ class Reader:
         self._order += 1
         line.file, line.number, line.order, line.front = file.shown, segment.number, self._order, None
         line.text, line.raw = _window(line.text, segment.words), _window(plain(segment.text), segment.words)
+        line.repeats = segment.repeats
         self._last = line
         return line
+
+
+def _each(rare: Mapping[tuple[str, ...], Sequence[int]]) -> list[int]:
+    return sorted({at for kept in rare.values() for at in kept})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +236,7 @@ class _Found:
     text: str
     words: list[str]
     asked: bool
+    repeats: int = 0
 
 
 def _window(text: str, words: Sequence[str]) -> str:
