@@ -2,8 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from preflight.errors import UsageError
 
@@ -23,9 +23,16 @@ class RendezvousRequest:
     node_rank: int
     timeout_s: float
     backend: str
-    """torchrun's --rdzv-backend: c10d or static."""
-    says_who_serves: bool = False
-    """torchrun's --rdzv-conf has is_host: torchrun does not have to find out who serves."""
+    """torchrun's --rdzv-backend: c10d, static, etcd-v2 or etcd."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """torchrun's --rdzv-conf."""
+    run_id: str = ""
+    """torchrun's --rdzv-id."""
+
+    @property
+    def says_who_serves(self) -> bool:
+        """torchrun does not have to find out who serves."""
+        return "is_host" in self.conf
 
     @property
     def endpoint(self) -> str:
@@ -35,17 +42,20 @@ class RendezvousRequest:
 def add_to(command: argparse.ArgumentParser, seconds: Callable[[str], float]) -> None:
     """`seconds`: reads a duration."""
     command.description = DESCRIPTION
-    command.add_argument("--endpoint", required=True, metavar="HOST:PORT", help="node 0, as torchrun will be given it")
+    command.add_argument(
+        "--endpoint", required=True, metavar="HOST:PORT", help="node 0 (or etcd), as torchrun will be given it"
+    )
     command.add_argument("--nnodes", required=True, metavar="N", help="how many nodes")
     command.add_argument("--node-rank", required=True, metavar="R", help="which of them this is, from 0")
     command.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="seconds at most (60)")
     command.add_argument(
         "--rdzv-backend",
-        choices=["c10d", "static"],
+        choices=["c10d", "static", "etcd-v2", "etcd"],
         default="c10d",
         help="as torchrun will be given it (c10d); static is that of --master-addr",
     )
     command.add_argument("--rdzv-conf", default="", metavar="CONF", help="as torchrun will be given it (is_host=1)")
+    command.add_argument("--rdzv-id", default="", metavar="ID", help="as torchrun will be given it; for etcd only")
 
 
 def request(options: argparse.Namespace) -> RendezvousRequest:
@@ -57,10 +67,13 @@ def request(options: argparse.Namespace) -> RendezvousRequest:
     elastic = "; of an elastic job (1:4) say the number that you start"
     size = _number("--nnodes", options.nnodes, 1, MOST_NODES, elastic)
     rank = _number("--node-rank", options.node_rank, 0, size - 1, f" with --nnodes {size}")
-    host, says = match["v6"] or match["host"], "is_host=" in options.rdzv_conf
+    host = match["v6"] or match["host"]
+    conf = dict(pair.split("=", 1) for pair in options.rdzv_conf.split(",") if "=" in pair)
     if host in ANY:
         raise UsageError(f"--endpoint {options.endpoint}: a host that all nodes reach is expected", everywhere=False)
-    return RendezvousRequest(host, int(match["port"]), size, rank, options.timeout, options.rdzv_backend, says)
+    return RendezvousRequest(
+        host, int(match["port"]), size, rank, options.timeout, options.rdzv_backend, conf, options.rdzv_id
+    )
 
 
 def _number(option: str, text: str, least: int, most: int, more: str) -> int:

@@ -1,10 +1,10 @@
 """The codes of `preflight rendezvous`: each cause with its fix."""
 
 from preflight.check import Code
-from preflight.errors import UsageError, near_misses
 from preflight.sdk.reachability import CURES
 
 FAMILY = "preflight.rendezvous"
+PURPOSE = "What `preflight rendezvous` finds before a launch."
 
 UNRESOLVED = Code(
     "The endpoint's name does not resolve on a node.",
@@ -102,20 +102,30 @@ WORKERS_PORT = Code(
     fix="Open all TCP ports between the nodes (sysctl net.ipv4.ip_local_port_range), not only the endpoint's: on both "
     "hosts iptables -S, nft list ruleset; in a cloud, see the security groups.",
 )
+ETCD_CLIENT = Code(
+    "python-etcd, torch's client of etcd, is not installed on a node.",
+    fix="There: pip install python-etcd. Or take --rdzv-backend c10d, which needs no etcd.",
+)
+ETCD_V2 = Code(
+    "etcd does not serve version 2 of its API.",
+    fix="Start etcd 3.4 or 3.5 with --enable-v2 (ETCD_ENABLE_V2=true): off by default since 3.4, gone in 3.6. "
+    "Or take --rdzv-backend c10d, which needs no etcd.",
+)
+ETCD_SECURE = Code(
+    "etcd wants TLS, or its certificate is not accepted.",
+    fix="Give torchrun --rdzv-conf protocol=https,cacert=CA.pem,cert=CLIENT.pem,key=CLIENT.key (the last two where "
+    "etcd has --client-cert-auth). Try: curl --cacert CA.pem https://{name}:{port}/version",
+)
+ETCD_OTHER = Code(
+    "What listens at the endpoint does not answer as etcd does.",
+    fix="There: ss -ltnp 'sport = :{port}'; etcd's clients have port 2379, its peers 2380.",
+)
+ETCD_STALE = Code(
+    "etcd holds a rendezvous of an earlier job of this --rdzv-id: torchrun would join that one.",
+    fix="Give each job an --rdzv-id of its own. If no torchrun of it runs: etcdctl rm -r {key} (ETCDCTL_API=2).",
+)
 BROKEN_TORCH = Code("torch cannot be imported on a node.", fix="There: python -c 'import torch'.")
 
 
 def by_slug() -> dict[str, Code]:
     return {name.lower(): value for name, value in globals().items() if isinstance(value, Code)}
-
-
-def page(what: str) -> str:
-    """For `preflight describe`: one code, or all of them. Raises UsageError."""
-    named = {f"{FAMILY}.{slug}": code for slug, code in by_slug().items()}
-    if what not in (FAMILY, *named):
-        raise UsageError(f"{what}: there is no such code{near_misses(what, named)}")
-    lines = [FAMILY, "", "What `preflight rendezvous` finds before a launch.", ""] if what == FAMILY else []
-    for name, code in named.items():
-        if what in (name, FAMILY):
-            lines += [name, f"  {code.meaning}", f"  fix: {code.fix}"]
-    return "\n".join(lines)

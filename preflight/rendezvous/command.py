@@ -14,6 +14,7 @@ from preflight.engine.store_client import StoreLost
 from preflight.rendezvous import codes
 from preflight.rendezvous.arguments import RendezvousRequest
 from preflight.rendezvous.client import ClientNode
+from preflight.rendezvous.etcd import KEYS, EtcdNode
 from preflight.rendezvous.node import Stopped
 from preflight.rendezvous.server import ServerNode, reported
 from preflight.results import console
@@ -23,12 +24,13 @@ from preflight.results.destinations import Output
 def run(asked: RendezvousRequest) -> NoReturn:
     started, output = time.monotonic(), Output()
     adopt_orphans()
-    node = (ClientNode if asked.node_rank else ServerNode)(asked, output.say)
+    kind = EtcdNode if asked.backend in KEYS else ClientNode if asked.node_rank else ServerNode
+    node = kind(asked, output.say)
     code = 3
     try:
         findings = _found(node)
         code = 1 if any(finding.severity == "fail" for finding in findings) else 0
-        shown = findings if asked.node_rank == 0 else _of(node.name, findings)
+        shown = findings if asked.node_rank == 0 or asked.backend in KEYS else _of(node.name, findings)
         lines = [*console.found_lines(shown, output.width or console.WIDTH), ""]
         output.say("\n".join([*lines, _verdict(asked, findings, len(shown), code, time.monotonic() - started)]) + "\n")
     except Interrupted as why:
@@ -40,7 +42,7 @@ def run(asked: RendezvousRequest) -> NoReturn:
         shutdown.leave(code)
 
 
-def _found(node: ClientNode | ServerNode) -> list[Reported]:
+def _found(node: ClientNode | ServerNode | EtcdNode) -> list[Reported]:
     try:
         return node.run()
     except Stopped as stopped:
@@ -62,6 +64,7 @@ def _verdict(asked: RendezvousRequest, findings: list[Reported], shown: int, cod
     )
     word = "FAIL" if code else "WARN" if "warn" in words else "PASS"
     who = f"all {asked.nnodes:,} nodes meet" if asked.nnodes > 1 else "the one node reaches itself"
+    who = "this node can use etcd" if asked.backend in KEYS else who
     meaning = f"{who} at {asked.endpoint}"
     if code:
         meaning = "torchrun would not get through"

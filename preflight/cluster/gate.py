@@ -1,0 +1,161 @@
+"""`preflight gate`: runs a launcher's preflight, and ends with 0 or 1 by the verdict of this run."""
+
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+from preflight.cluster import reason
+from preflight.cluster.arguments import GateRequest
+from preflight.core import words
+from preflight.debug.job import TO_ALL, CannotStart, RunningJob, signals_held
+from preflight.errors import UsageError
+from preflight.results import report
+from preflight.results.destinations import Output
+from preflight.sdk.probe import NoReply, Probe
+
+DISK_S = 10.0
+"""For one answer of the file system that holds the report."""
+WRITTEN_S, AGAIN_S = 10.0, 0.2
+"""Rank 0 may be on another node, and write its report when this node's ranks have ended; and between two looks."""
+NO_REPORT = (2, 126, 127)
+"""Exit codes of a usage error, and of a shell that could not start a command."""
+
+
+class Undecided(Exception):  # noqa: N818 -- an event
+    """There is no verdict; the text says why."""
+
+
+class SignalCame(Exception):  # noqa: N818 -- an event
+    """A signal ended the launcher, and is to end this command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("interrupted: the job is not to start")
+        self.code = 128 + number
+
+
+def run(asked: GateRequest) -> int:
+    """Its exit code: 0 open, 1 shut, 128 and more after a signal."""
+    screen = take_stdout() if asked.reason else None
+    try:
+        made, folder = verdict(asked)
+    except SignalCame as why:
+        say(str(why))
+        return why.code
+    except Undecided as why:
+        say(f"{why}, so the job is {'held (--closed)' if asked.closed else 'not held'}")
+        return int(asked.closed)
+    if made is None:
+        return 0
+    if screen is not None:
+        os.write(screen, f"{reason.line(made, asked.reason)}\n".encode())
+    if made["exit_code"] == 1:
+        bad = words.some(report.bad_nodes(made), 16) or "none is named"
+        say(f"a failure was found, so the job is held; bad nodes: {bad} (report: {folder})")
+    return int(made["exit_code"])
+
+
+def say(text: str) -> None:
+    Output().complain(f"gate: {text}")
+
+
+def take_stdout() -> int:
+    """From now on the launcher's stdout is stderr. Returns where this command writes what is asked of it."""
+    sys.stdout.flush()
+    screen = os.dup(1)
+    os.dup2(2, 1)
+    return screen
+
+
+def verdict(asked: GateRequest) -> tuple[report.Report | None, str]:
+    """This run's report, of exit code 0 or 1, and its folder; None where the launcher's own word is enough. Raises
+    Undecided and SignalCame."""
+    with Probe(_Disk()) as disk:
+        folder = _folder(asked, disk)
+        before = _run_id(_ask(disk, "read", folder))
+    code, hung = _launch(asked, folder)  # which may end all children of this process
+    with Probe(_Disk()) as disk:
+        return _read(disk, folder, before, code, hung, asked), folder
+
+
+class _Disk:
+    """In a process of its own: a file system may be dead."""
+
+    def make(self, path: str) -> str:
+        """The folder, absolute; "" is one of its own."""
+        if not path:
+            try:
+                return tempfile.mkdtemp(prefix="preflight-", dir=os.getcwd())
+            except OSError:
+                return tempfile.mkdtemp(prefix="preflight-")
+        os.makedirs(path, exist_ok=True)
+        return os.path.abspath(path)
+
+    def read(self, folder: str) -> dict[str, Any] | str:
+        """The report, or why it cannot be read."""
+        try:
+            made = report.load(folder)[0]
+        except UsageError as error:
+            return str(error)
+        return made if {"run", "exit_code"} <= made.keys() else "no whole report"
+
+
+def _ask(disk: Probe, name: str, *arguments: str) -> Any:
+    answer = disk.ask(name, *arguments, deadline_s=DISK_S)
+    if isinstance(answer, NoReply):
+        raise Undecided(f"no place for the report: {answer.text.partition(': ')[2] or answer.text}")
+    return answer.value
+
+
+def _folder(asked: GateRequest, disk: Probe) -> str:
+    """In a Slurm job it bears the job's number, and is a new one after a requeue."""
+    job, count = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "0")
+    made: str = _ask(disk, "make", asked.folder or (f"preflight-{job}-{count}" if job else ""))
+    return made
+
+
+def _run_id(read: dict[str, Any] | str) -> str | None:
+    return read["run"] if isinstance(read, dict) else None
+
+
+def _launch(asked: GateRequest, folder: str) -> tuple[int, bool]:
+    """(its exit code as in a shell, whether it had to be ended). Raises Undecided and SignalCame."""
+    try:
+        with signals_held() as mask:
+            job = RunningJob((*asked.launcher, "--report", folder), os.environ, None, mask)
+    except CannotStart as why:
+        if why.code > 128:
+            raise SignalCame(why.code - 128) from None
+        raise Undecided(str(why)) from None
+    end = time.monotonic() + asked.limit_s
+    while job.code is None and (left_s := end - time.monotonic()) > 0:
+        job.wait(left_s)
+    hung = job.code is None
+    if hung:
+        job.end()
+    job.finish()
+    if ending := [number for number in job.passed if number in TO_ALL]:
+        raise SignalCame(ending[0])
+    return job.code or 0, hung
+
+
+def _read(
+    disk: Probe, folder: str, before: str | None, code: int, hung: bool, asked: GateRequest
+) -> report.Report | None:
+    end = time.monotonic() + (0.0 if asked.reason else WRITTEN_S)  # a hook's preflight is on this node alone
+    while True:
+        read = _ask(disk, "read", folder)
+        if isinstance(read, dict) and read["run"] != before:
+            if read["exit_code"] in (0, 1):
+                return read
+            raise Undecided(f"preflight could not finish its own work (exit code {read['exit_code']} in {folder})")
+        if code == 0 and not hung and not asked.closed and not asked.reason:
+            return None  # all ranks that this launcher has started ended with 0
+        if code in NO_REPORT or hung or time.monotonic() > end:
+            break
+        time.sleep(AGAIN_S)
+    if hung:
+        raise Undecided(f"the launcher did not end within {asked.limit_s:g} s (--limit) and was ended")
+    there = "only an earlier run's report" if before else "no report"
+    raise Undecided(f"the launcher ended with exit code {code}, and {there} is in {folder}")

@@ -1,0 +1,39 @@
+"""`preflight hook`: prints the hooks that the tests run in a real Slurm, with this machine's paths."""
+
+import os
+import shutil
+import sys
+from importlib import resources
+
+HOOKS = {
+    "slurm-prolog": "prolog.sh",
+    "slurm-health": "health.sh",
+    "slurm-epilog": "epilog.sh",
+    "sbatch": "job.sbatch",
+    "kubernetes": "kubernetes.yaml",
+}
+"""Names of the files, in examples/ and in hooks/."""
+EXAMPLE_PATHS = {"@BIN@": "/opt/preflight/bin", "@SLURM@": "/usr/bin", "@CONF@": "/etc/slurm/slurm.conf"}
+"""What examples/ has in place of a machine's own."""
+
+
+def paths() -> dict[str, str]:
+    """Of this machine: where preflight, Slurm's commands and its configuration are."""
+    slurm = shutil.which("scontrol")
+    return {
+        "@BIN@": os.path.dirname(os.path.abspath(sys.executable)),
+        "@SLURM@": os.path.dirname(slurm) if slurm else EXAMPLE_PATHS["@SLURM@"],
+        "@CONF@": os.environ.get("SLURM_CONF", EXAMPLE_PATHS["@CONF@"]),
+    }
+
+
+def text(name: str, filled: dict[str, str]) -> str:
+    made = (resources.files("preflight.cluster") / "hooks" / HOOKS[name]).read_text()
+    for word, path in filled.items():
+        made = made.replace(word, path)
+    return made
+
+
+def run(name: str) -> int:
+    print(text(name, paths()), end="")
+    return 0
