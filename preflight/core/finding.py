@@ -21,7 +21,7 @@ class Reported:
     """With the check's id."""
     message: str
     where: Mapping[str, Any] = field(default_factory=dict)
-    """The culprit, by keys of check.WHERE_KEYS."""
+    """The culprit, by keys of check.WHERE_KEYS, or the `group` of nodes that have it all."""
     noticed_by: str = ""
     """Ranks of the victims, as "0-7,9"."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
@@ -65,7 +65,10 @@ RUN_SLUGS = {
     "launch": "A process was started with variables that do not let it join.",
     "backend": "The GPUs of rank 0's node cannot be used by its torch.",
     "torch": "torch cannot be imported on a node.",
-    "baseline": "The run of --baseline had another backend or another number of ranks: nothing was compared with it.",
+    "baseline": "The run of --baseline had another backend or number of ranks, or the history of --baseline auto "
+    "cannot be read: nothing was compared with it.",
+    "slower_than_history": "A check's speeds are below those of the last sound runs of its kind (--baseline auto).",
+    "beside_history": "The runs that --baseline auto has held this one beside.",
     "fault": "A fault of preflight itself.",
 }
 """All codes of `preflight.run`."""

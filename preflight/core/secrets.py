@@ -18,6 +18,8 @@ _ASSIGNED = (
     re.compile(r"(?<!\S)--?([A-Za-z_][A-Za-z0-9_-]{0,200})\s{1,9}"),
 )
 _VALUE = re.compile(r"\"[^\"]{0,500}\"|'[^']{0,500}'|(?:(?:Bearer|Basic)\s{1,9})?[^\s,;}]+")
+_PLACEHOLDER = re.compile(r"[\[<]your[ _-][A-Za-z_ -]{1,40}[\]>]\)?")
+"""What advice puts in a secret's place: wandb.login(key=[your_api_key])."""
 _USER_INFO = re.compile(r"(?<=://)[^\s\"'<>]{1,500}@")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,20000}(-----END [A-Z ]{0,40}-----)?")
 _VARIABLE = re.compile(r"(?<![A-Za-z0-9_])([A-Z_][A-Z0-9_]{0,100})([\"']?(?:=|:\s)[\"']?)([^\s\"',;}]*)")
@@ -114,7 +116,7 @@ def _without_values(text: str, assigned: re.Pattern[str]) -> str:
         is_query = match.start() > 0 and text[match.start() - 1] in "?&"
         if match.start() >= done and is_secret(f"query-{match[1]}" if is_query else match[1]):
             value = _VALUE.match(text, match.end())
-            if value:
+            if value and not _PLACEHOLDER.fullmatch(value[0]):
                 parts += [text[done : value.start()], HIDDEN]
                 done = value.end()
     return "".join([*parts, text[done:]])

@@ -70,14 +70,14 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
     who = culprit(replace(finding, where={key: finding.where[key] for key in finding.where if key not in papers}))
     word = _WORDS[finding.severity] if finding.counts else "WAIVED"
     first = f"{word:<5} {plain(who)}{'  ' if who else ''}[{finding.code}]"
-    lines = [first, *_indented(finding.message, width), *_indented(_waiver(finding), width)]
-    lines += _indented(", ".join(f"{key} {value}" for key, value in papers.items()), width)
+    lines = [first, *indented(finding.message, width), *indented(waiver(finding), width)]
+    lines += indented(", ".join(f"{key} {value}" for key, value in papers.items()), width)
     if finding.noticed_by:
         noticed = rank_ranges.from_text(finding.noticed_by)
-        lines += _indented(
+        lines += indented(
             f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame", width
         )
-    return [*lines, *_indented(f"fix: {finding.fix}", width)]
+    return [*lines, *indented(f"fix: {finding.fix}", width)]
 
 
 def _papers(finding: Reported) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _waived(check: Mapping[str, Any]) -> int:
     return sum(not finding.counts for finding in findings_of(check))
 
 
-def _waiver(finding: Reported) -> str:
+def waiver(finding: Reported) -> str:
     if finding.waived is not None:
         return f"waived until {finding.waived['until']}: {finding.waived['reason']}"
     if finding.waiver_ended is not None:
@@ -105,7 +105,8 @@ def plain(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
-def _indented(text: str, width: int) -> list[str]:
+def indented(text: str, width: int) -> list[str]:
+    """A sentence below the line that it belongs to."""
     return textwrap.wrap(
         plain(text), width, initial_indent="      ", subsequent_indent="      ", break_long_words=False,
         break_on_hyphens=False,
@@ -116,7 +117,11 @@ def culprit(finding: Reported) -> str:
     """ "node-1, ranks 8-15, gpu 3", or that none is seen."""
     where = dict(finding.where)
     parts: list[str] = []
-    if node := where.pop("node", None):
+    if group := where.pop("group", None):
+        parts.append(
+            f"{group} ({rank_ranges.count(len(finding.nodes or ()), 'node')})" if finding.nodes else str(group)
+        )
+    elif node := where.pop("node", None):
         parts.append(str(node))
     elif nodes := finding.nodes:
         are_named = not finding.ranks or len(nodes) <= 3
@@ -133,7 +138,7 @@ def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
     """All findings, worst first, then skips, counts, where the report lies, and the verdict."""
     return [
         *pictures(report, screen=True),
-        *found_lines(sorted(merged(report), key=_order), width),
+        *found_lines(sorted(merged(report), key=order), width),
         "",
         *_counts(report, width),
         *places,
@@ -174,7 +179,7 @@ def found_lines(found: list[Reported], width: int = WIDTH) -> Iterator[str]:
             yield from ("", *finding_lines(finding, width))
         elif shown[kind] == kinds[kind]:
             rest = [other for other in found if _kind(other) == kind][SHOWN_OF_A_CODE:]
-            yield from ("", *_indented(f"{len(rest)} more [{finding.code}]: {_culprits(rest)}", width))
+            yield from ("", *indented(f"{len(rest)} more [{finding.code}]: {_culprits(rest)}", width))
 
 
 def _kind(finding: Reported) -> tuple[object, ...]:
@@ -189,7 +194,7 @@ def _culprits(found: list[Reported], most: int = 8) -> str:
 
 def sentence(report: Report) -> str:
     """The verdict and its first reason in one line: for the launcher's error file, and for other ranks."""
-    found = sorted(findings(report), key=_order)
+    found = sorted(findings(report), key=order)
     if not found or not found[0].counts:
         return f"preflight: {report['verdict'].upper()}"
     first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -199,7 +204,7 @@ def sentence(report: Report) -> str:
     return f"preflight: {report['verdict'].upper()}: {told} [{first.code}]{more}"
 
 
-def _order(finding: Reported) -> tuple[bool, int]:
+def order(finding: Reported) -> tuple[bool, int]:
     """Worst first; what is waived last."""
     return not finding.counts, badness(finding)
 
@@ -215,12 +220,15 @@ def _counts(report: Report, width: int) -> list[str]:
         if check["skipped"] is not None:
             skipped.setdefault(check["skipped"], []).append(check["check"])
     return lines + [
-        line for why, ids in skipped.items() for line in _indented(f"skipped {', '.join(ids)}: {why}", width)
+        line for why, ids in skipped.items() for line in indented(f"skipped {', '.join(ids)}: {why}", width)
     ]
 
 
-def _verdict(report: Report) -> str:
-    meaning = {
+def meaning(report: Report) -> str:
+    """What the verdict means to whoever reads it."""
+    if "explained" in report and report["verdict"] in ("fail", "warn"):
+        return "why the job failed" if report["verdict"] == "fail" else "nothing failed, but see the warnings"
+    told = {
         "pass": "nothing stands against this job",
         "warn": "it can run; see the warnings",
         "fail": "do not start this job",
@@ -228,14 +236,27 @@ def _verdict(report: Report) -> str:
     }[report["verdict"]]
     skipped = sum(check["status"] == "skip" for check in report["checks"])
     if skipped == len(report["checks"]):
-        meaning = "nothing was measured"
+        told = "nothing was measured"
     elif skipped and report["verdict"] in ("pass", "warn"):
-        meaning += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"
+        told += f"; {rank_ranges.count(skipped, 'check')} skipped, so not known"
     if report["exit_code"] != EXIT_CODES[report["verdict"]]:
-        meaning += "; a failure by --strict"
-    return (
-        f"verdict: {report['verdict'].upper()} ({meaning}), exit code {report['exit_code']}, {report['seconds']:.1f} s"
-    )
+        told += "; a failure by --strict"
+    return told
+
+
+def _verdict(report: Report) -> str:
+    word, seconds = report["verdict"].upper(), f"{report['seconds']:.1f} s"
+    return f"verdict: {word} ({meaning(report)}), exit code {report['exit_code']}, {seconds}"
+
+
+def about(report: Report) -> str:
+    """Of the job and the run, in a line."""
+    job = report["job"]
+    size = f"{rank_ranges.count(job['world_size'], 'rank')} on {rank_ranges.count(len(job['nodes']), 'node')}"
+    size += f" ({job['launcher']}, {job['backend']})"
+    size = read_words(report["explained"]) if "explained" in report else size
+    run = f"{report['started']}, {report['seconds']} s, run {report['run']}, preflight {report['preflight']}"
+    return f"{size}, {run}"
 
 
 # Reports of `preflight explain`

@@ -7,10 +7,8 @@ from typing import Any
 
 from preflight.core.facts import FactsStore
 from preflight.errors import UsageError
-from preflight.results import formats, report
+from preflight.results import report
 
-TEXTS = {"report.md": formats.markdown, "report.html": formats.html, "junit.xml": formats.junit}
-"""Files of `--report` for people and other tools."""
 STALLED_S = 2.0
 """A terminal or pipe that takes nothing for so long is not being read."""
 
@@ -36,9 +34,11 @@ class Output:
     def complain(self, text: str) -> None:
         _print(2, f"preflight: {text}\n")
 
-    def print_json(self, made: report.Report, book: FactsStore) -> None:
-        if self.json_path == "-":
-            _print(1, report.as_text(report.with_facts(made, book) if self.with_facts else made))
+    def print_json(self, made: report.Report, book: FactsStore) -> str:
+        """Of `--json -`. Why it could not be written, or ""."""
+        if self.json_path != "-":
+            return ""
+        return _print(1, report.as_text(report.with_facts(made, book) if self.with_facts else made))
 
     def refusal(self, before: float) -> str:
         """Before the run, in a child: why the report cannot be written, or "". See report.prepare."""
@@ -69,7 +69,9 @@ class Output:
             if self.json_path and self.json_path != "-":
                 self._write_json(made, book, name)
             if self.folder and name == "report.json":
-                report.write_folder(self.folder, made, book, TEXTS)
+                from preflight.results import formats  # not at the start of every command
+
+                report.write_folder(self.folder, made, book, formats.TEXTS)
             elif self.folder:
                 os.makedirs(self.folder, exist_ok=True)
                 report.write(os.path.join(self.folder, name), report.as_text(made))
@@ -90,9 +92,9 @@ _stalled: set[int] = set()
 """Descriptors that took nothing for STALLED_S: nothing more is offered to them."""
 
 
-def _print(descriptor: int, text: str) -> None:
+def _print(descriptor: int, text: str) -> str:
     """Writes what the reader takes: one that has gone is no reason to end, and one that has stopped reading
-    may not hold up the run."""
+    may not hold up the run. Why the rest could not be written, or ""; also where the reader has gone."""
     data = text.encode(errors="replace")
     while data and descriptor not in _stalled:
         try:
@@ -100,5 +102,8 @@ def _print(descriptor: int, text: str) -> None:
                 data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
             else:
                 _stalled.add(descriptor)
-        except OSError:
-            return
+        except BrokenPipeError:
+            return ""
+        except OSError as error:
+            return error.strerror or str(error)
+    return f"nobody reads it ({len(data):,} bytes are left)" if data else ""

@@ -6,6 +6,7 @@ import itertools
 import json
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from types import GeneratorType
@@ -13,17 +14,19 @@ from typing import Any
 
 from preflight import errors
 from preflight.check import BASELINE, Finding, Job, Run, Severity
-from preflight.core import rank_ranges
+from preflight.core import plots, rank_ranges
 from preflight.core.answer import Failure, Returned
 from preflight.core.exceptions import in_one_line, innermost_line, place_of
 from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
+from preflight.core.groups import Group
 from preflight.core.outcome import Outcome
 from preflight.hangs import blame
 from preflight.planning import registry
 from preflight.planning.policy import Policy
 from preflight.planning.registry import Check, Source, Spec
 from preflight.results.result import Result
+from preflight.sdk.files import core_wait_s
 
 
 def deadline_s(ranks: int) -> float:
@@ -32,10 +35,12 @@ def deadline_s(ranks: int) -> float:
 
 
 EXTRA = 0.2
-"""Of that, for the summary, and as much for the picture."""
+"""Of that, for the summary, as much for the picture, and as much for the plots."""
 TEXT_LIMIT = 2000
 BROKEN_SUMMARY = "summarize() raised"
 PICTURE_LINES, PICTURE_WIDTH = 100, 240
+MOST_PLOTS, PLOTS_LIMIT = 16, 2 << 20
+"""Of a check, and bytes of all of them."""
 EVIDENCE_LIMIT = 64 * 1024
 FINDINGS_LIMIT = 20_000
 """More than this is a bug in the check, and the report must stay readable."""
@@ -46,9 +51,11 @@ class _AtYield(Exception):  # noqa: N818 -- a place
 
 
 def judge(
-    source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str]
-) -> dict[str, Any]:
-    """{"findings": [...], "summary": "...", "picture": [...]} or {"error": "...", "stack": "..."}, as plain JSON."""
+    source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str],
+    groups: Iterable[Group] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """{"findings": [...], "summary": "...", "picture": [...], "plots": [...], "groups": [...]} or {"error": "...",
+    "stack": "..."}, as plain JSON."""
     try:
         check = registry.load(source)
         facts_of = _reader(check, book)
@@ -59,12 +66,15 @@ def judge(
             outcomes=outcomes,
             options=check.values(settings),
             facts_of=facts_of,
+            groups=tuple(groups),
         )
         found = _findings(check, run, facts)
         json.dumps(found, allow_nan=False)
         summary = "".join(_optional(check, "summarize", run, facts))[:TEXT_LIMIT]
         picture = [line[:PICTURE_WIDTH] for line in _optional(check, "draw", run, facts)]
-        return {"findings": found, "summary": summary, "picture": picture}
+        plotted = _plots(check, run, facts)
+        groups = [vars(group) for group in check.module.groups(facts, run)] if hasattr(check.module, "groups") else []
+        return {"findings": found, "summary": summary, "picture": picture, "plots": plotted, "groups": groups}
     except Exception as error:
         where = str(error) if isinstance(error, _AtYield) else place_of(error, registry.own_path(source))
         cause = error.__cause__ or error if isinstance(error, _AtYield) else error
@@ -92,7 +102,9 @@ def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Return
         told.get("summary", ""),
         skipped=_skip_reason(outcomes),
         picture=told.get("picture", []),
+        plots=told.get("plots", []),
         aside=spec.plan.aside,
+        groups=tuple(Group(group["name"], tuple(group["nodes"])) for group in told.get("groups", ())),
     )
 
 
@@ -207,15 +219,37 @@ def _optional(check: Check, name: str, run: Run, facts: dict[int, Any]) -> list[
         return [f"{name}() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"]
 
 
+def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]]:
+    """What plot() yields, as JSON; instead of it its error, in a table."""
+    function = getattr(check.module, "plot", None)
+    if function is None or not facts:
+        return []
+    try:
+        with _ended_after(EXTRA * deadline_s(len(facts))):
+            made = [plot.to_json() for plot in itertools.islice(function(facts, run), MOST_PLOTS)]
+        size = len(json.dumps(made, allow_nan=False))
+        if size > PLOTS_LIMIT:
+            raise errors.BrokenCheck(f"its plots take {size:,} bytes, expected at most {PLOTS_LIMIT:,}")
+        return made
+    except Exception as error:
+        why = f"plot() raised {in_one_line(error)}{place_of(error, registry.own_path(check.source))}"
+        return [plots.Table(why, (), ()).to_json()]
+
+
 @contextlib.contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in Python code that takes longer: summary and picture must not cost the findings."""
+    """Raises TimeoutError in Python code that takes longer: summary and picture must not cost the findings. Time in
+    which other processes have the cores does not count."""
     if threading.current_thread() is not threading.main_thread():  # in a plugin author's test: no signals there
         yield
         return
+    end = time.monotonic() - core_wait_s() + seconds
 
     def give_up(_number: int, _frame: object) -> None:
-        raise TimeoutError(f"it took more than {seconds:.1f} s")
+        left = end - (time.monotonic() - core_wait_s())
+        if left <= 0:
+            raise TimeoutError(f"it took more than {seconds:.1f} s")
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.01))
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, seconds)

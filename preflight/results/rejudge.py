@@ -1,23 +1,26 @@
 """`preflight show --judge`: the facts of a saved report, judged anew, with other settings or a newer preflight."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.answer import Returned
 from preflight.core.facts import FactsStore
 from preflight.core.finding import RUN
+from preflight.core.groups import Group
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
+from preflight.core.secrets import HIDDEN, Scrubber
 from preflight.errors import UsageError
 from preflight.planning import registry
 from preflight.planning.policy import Policy
 from preflight.planning.registry import Source, Spec
 from preflight.results import judging, result
-from preflight.results.report import Report, findings_of
+from preflight.results.report import Report, findings_of, without_secrets
 from preflight.results.result import Result
 
-JUDGED = ("status", "findings", "summary", "picture")
+JUDGED = ("status", "findings", "summary", "picture", "plots")
 
 
 def judge_again(
@@ -32,21 +35,31 @@ def judge_again(
     job = Job.from_json(report["job"])
     kept = report.get("policy", {**Policy().to_json(), "strict": "--strict" in report["command"]})
     policy, strict = policy or Policy.from_json(kept), kept["strict"]
-    settings = {**report["options"], **settings}
-    results = [_again(old, job, book, sources, settings, policy) for old in report["checks"]]
+    hidden = withheld(report, settings)
+    known = {name: text for name, text in report["options"].items() if name not in hidden} | {**settings}
+    results: list[Result] = []
+    for old in report["checks"]:
+        results.append(_again(old, job, book, sources, known, policy, result.groups_of(results)))
+    groups = result.groups_of(results)
     checks = [
-        {**old, **{key: value for key, value in again.to_json(job).items() if key in JUDGED}}
+        {**old, **{key: value for key, value in again.to_json(job, groups).items() if key in JUDGED}}
         for old, again in zip(report["checks"], results, strict=True)
     ]
     word = result.verdict(results)
-    return {
+    made = {
         **report,
         "checks": checks,
         "verdict": word,
         "exit_code": result.exit_code(word, results, strict=strict),
-        "options": settings,
+        "options": {**report["options"], **settings},
         "policy": {**policy.to_json(), "strict": strict},
     }
+    return without_secrets(made, Scrubber({**os.environ, **settings}))
+
+
+def withheld(report: Report, settings: Mapping[str, str]) -> list[str]:
+    """The options that the report holds without their value, which was a secret, and `settings` do not name."""
+    return [name for name, text in report["options"].items() if HIDDEN in text and name not in settings]
 
 
 def _again(
@@ -56,6 +69,7 @@ def _again(
     sources: Mapping[str, Source],
     settings: Mapping[str, str],
     policy: Policy,
+    groups: Iterable[Group],
 ) -> Result:
     id_, outcomes = old["check"], outcomes_of(old, book)
     if id_ == RUN or not outcomes:
@@ -66,7 +80,7 @@ def _again(
         check = registry.load(sources[id_])
     except Exception as error:
         raise UsageError(f"{id_}: cannot be loaded: {registry.load_error(sources[id_], error)}") from None
-    answer = Returned(judging.judge(check.source, job, outcomes, book, settings))
+    answer = Returned(judging.judge(check.source, job, outcomes, book, settings, groups))
     return judging.judged(Spec(check.source, check.title, check.plan), outcomes, job, answer, policy)
 
 

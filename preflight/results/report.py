@@ -1,5 +1,6 @@
 """The report: data, from which console, files and exit code are read."""
 
+import base64
 import contextlib
 import gzip
 import json
@@ -23,10 +24,15 @@ from preflight.hangs import desync
 from preflight.planning.policy import Policy
 from preflight.results import result
 from preflight.results.result import Result
+from preflight.sdk.files import entries
 
 SCHEMA = 1
 LONGEST_LINE = 2 * LIMIT
 """Of a facts file: a longer one was not written by preflight."""
+ATTACHED = "attached"
+"""The folder for checks' own files, and the key of facts under which they come."""
+ROOM = 64 * 1024
+"""Bytes that the disk must take before a run: a report of a few ranks."""
 Report = dict[str, Any]
 """See report.schema.json."""
 NAMES = (
@@ -46,7 +52,7 @@ def build(
     strict: bool = False,
     policy: Policy | None = None,
 ) -> Report:
-    word = result.verdict(results)
+    word, groups = result.verdict(results), result.groups_of(results)
     return {
         "schema": SCHEMA,
         "preflight": __version__,
@@ -59,7 +65,7 @@ def build(
         "options": dict(options),
         "policy": {**(policy or Policy()).to_json(), "strict": strict},
         "job": job.to_json(),
-        "checks": [result.to_json(job) for result in results],
+        "checks": [result.to_json(job, groups) for result in results],
     }
 
 
@@ -72,12 +78,18 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
             "summary": scrub.text(check["summary"]),
             "skipped": check["skipped"] and scrub.text(check["skipped"]),
             **({"picture": scrub.value(check["picture"])} if "picture" in check else {}),
+            **({"plots": [_clean_plot(plot, scrub) for plot in check["plots"]]} if "plots" in check else {}),
             "findings": [_clean_finding(finding, scrub) for finding in check["findings"]],
         }
         for check in report["checks"]
     ]
     told = {name: scrub.value(report[name]) for name in ("options", "policy", "command")}
     return {**report, **told, "checks": checks}
+
+
+def _clean_plot(plot: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
+    """Only tables hold values of users; the others hold numbers, and many."""
+    return {**plot, "rows": scrub.value(plot["rows"])} if plot["kind"] == "table" else plot
 
 
 def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
@@ -89,7 +101,7 @@ def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
 def bad_nodes(report: Report) -> list[str]:
     """Nodes that a failure names, by node or by one of their ranks."""
     failed = (finding for finding in findings(report) if finding.severity == "fail" and finding.counts)
-    bad = {node for finding in failed for node in _named(finding, report)}
+    bad = {node for finding in failed for node in blamed_nodes(finding, report)}
     return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
 
 
@@ -97,14 +109,14 @@ def good_nodes(report: Report) -> list[str]:
     """Nodes that a job may use: all that no failure or error names. None, where something is wrong that names
     no node: it may be any."""
     wrong = [finding for finding in findings(report) if finding.severity in ("fail", "error") and finding.counts]
-    named = [_named(finding, report) for finding in wrong]
+    named = [blamed_nodes(finding, report) for finding in wrong]
     if report["verdict"] not in ("pass", "warn") and not (wrong and all(named)):
         return []
     bad = set().union(*named)
     return [node["node"] for node in report["job"]["nodes"] if node["node"] not in bad]
 
 
-def _named(finding: Reported, report: Report) -> set[str]:
+def blamed_nodes(finding: Reported, report: Report) -> set[str]:
     """The nodes that a finding blames; a rank that never came has none, and stands as "" then."""
     where = finding.where
     if "node" in where:
@@ -131,12 +143,26 @@ def write_folder(folder: str, report: Report, book: FactsStore, texts: Mapping[s
     os.makedirs(os.path.join(folder, "logs"), exist_ok=True)
     write(os.path.join(folder, "report.json"), as_text(report))
     write_facts(os.path.join(folder, "facts.jsonl.gz"), report, book)
-    for name, render in texts.items():
-        write(os.path.join(folder, name), render(report))
     write(os.path.join(folder, "good_nodes.txt"), _lines(good_nodes(report)))
     write(os.path.join(folder, "bad_nodes.txt"), _lines(bad_nodes(report)))
     for name, text in _logs(report):
         write(os.path.join(folder, "logs", name), text)
+    for name, content in _attached(book):
+        os.makedirs(os.path.join(folder, ATTACHED), exist_ok=True)
+        with replacing(os.path.join(folder, ATTACHED, name)) as file:
+            file.write(content)
+    for name, render in texts.items():  # last: what a hook reads is there already
+        write(os.path.join(folder, name), render(report))
+
+
+def _attached(book: FactsStore) -> Iterator[tuple[str, bytes]]:
+    """Files that checks have made, such as traces: facts hold them under `attached`, by name and in base64."""
+    for check in book.checks():
+        for ranks, text in book.groups(check):
+            attached = json.loads(text)[ATTACHED] if f'"{ATTACHED}":{{"' in text else {}
+            for name, packed in attached.items():
+                with contextlib.suppress(ValueError, TypeError):  # a plugin's may be anything
+                    yield f"{check}.rank-{ranks[0]}.{os.path.basename(name)}", base64.b64decode(packed)
 
 
 def _lines(words: list[str]) -> str:
@@ -159,7 +185,21 @@ def _logs(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def as_text(report: Report) -> str:
-    return json.dumps(report, indent=1, allow_nan=False) + "\n"
+    """Indented, but for plots: one line each, since most of them is numbers."""
+    lines: list[str] = []
+
+    def marked(check: dict[str, Any]) -> dict[str, Any]:
+        marks = [f"{_PLOT} {len(lines) + number}" for number in range(len(check.get("plots", ())))]
+        lines.extend(json.dumps(plot, allow_nan=False, separators=(",", ":")) for plot in check.get("plots", ()))
+        return {**check, "plots": marks} if marks else check
+
+    text = json.dumps({**report, "checks": [*map(marked, report["checks"])]}, indent=1, allow_nan=False)
+    pattern = f'"{_PLOT} ([0-9]+)"'
+    return re.sub(pattern, lambda match: lines[int(match[1])], text) + "\n" if lines else f"{text}\n"
+
+
+_PLOT = secrets.token_hex(16)
+"""Stands for a plot: no report holds it."""
 
 
 def write_facts(path: str, report: Report, book: FactsStore) -> None:
@@ -199,6 +239,14 @@ def write(path: str, text: str) -> None:
         file.write(text.encode(errors="replace"))
 
 
+def write_asked(option: str, path: str, text: str, *, everywhere: bool = True) -> None:
+    """`write`, of a file that an option names. Raises UsageError (`everywhere`: see there)."""
+    try:
+        write(path, text)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be written ({error.strerror})", everywhere=everywhere) from None
+
+
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
     """A file that appears whole or not at all, without following a link, and private until
@@ -236,7 +284,7 @@ def prepare(json_path: str | None, folder: str | None, before: float) -> None:
                 target = os.path.join(path, "report.json")
             if os.path.lexists(target) and not (os.path.isfile(target) or os.path.islink(target)):
                 raise UsageError(f"{option} {path}: {target} is there, and is no regular file")
-            write(f"{target}.probe", "")
+            write(f"{target}.probe", " " * ROOM)
             os.unlink(f"{target}.probe")
             for old in _earlier(target, folder if option == "--report" else None):
                 if os.lstat(old).st_mtime < before:
@@ -252,6 +300,7 @@ def _earlier(target: str, folder: str | None) -> list[str]:
     logs = os.path.join(folder, "logs")
     others = [entry.path for entry in os.scandir(folder) if re.fullmatch(r"report\.rank-\w+\.json", entry.name)]
     left = [entry.path for entry in os.scandir(logs) if entry.name.endswith(".log")]
+    left += [os.path.join(folder, ATTACHED, name) for name in entries(os.path.join(folder, ATTACHED))]
     return [path for path in (*names, *others, *left) if os.path.lexists(path)]
 
 
@@ -292,9 +341,13 @@ def _whole(text: str) -> int:
 
 def facts_beside(path: str) -> FactsStore:
     """The facts of the report in this file. Raises UsageError where none lie there."""
-    folder, name = os.path.split(path)
-    candidates = ["facts.jsonl.gz", facts_path(name)]
-    found = next((c for c in candidates if os.path.isfile(os.path.join(folder, c))), None)
+    candidates = facts_names(path)
+    found = next((name for name in candidates if os.path.isfile(os.path.join(os.path.dirname(path), name))), None)
     if found is None:
         raise UsageError(f"{path}: no facts lie beside it ({' or '.join(candidates)}), and they are needed")
-    return read_facts(os.path.join(folder, found))
+    return read_facts(os.path.join(os.path.dirname(path), found))
+
+
+def facts_names(path: str) -> list[str]:
+    """What the facts of the report in this file may be called."""
+    return ["facts.jsonl.gz", facts_path(os.path.basename(path))]

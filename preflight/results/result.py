@@ -8,8 +8,10 @@ from typing import Any
 
 from preflight.core import rank_ranges
 from preflight.core.finding import Reported
+from preflight.core.groups import Group
 from preflight.core.job import Job
 from preflight.core.outcome import Outcome
+from preflight.results.groups import fold
 
 WORST_FIRST = ("fail", "error", "warn", "skip", "pass")
 SEVERITIES = ("fail", "error", "warn", "info")
@@ -34,8 +36,14 @@ class Result:
     skipped: str | None = None
     picture: list[str] = field(default_factory=list)
     """Lines that the check has drawn."""
+    plots: list[dict[str, Any]] = field(default_factory=list)
+    """What it shows in report.html, as core/plots.py writes it."""
+    began_s: float | None = None
+    """Seconds after the run's start at which it was begun."""
     aside: bool = False
     """Whether the screen leaves them to the reports where the check has passed."""
+    groups: tuple[Group, ...] = ()
+    """What the check knows of nodes that belong together."""
 
     @property
     def status(self) -> str:
@@ -63,7 +71,9 @@ class Result:
                 named |= ranks
         return named
 
-    def to_json(self, job: Job) -> dict[str, Any]:
+    def to_json(self, job: Job, groups: Iterable[Group] = ()) -> dict[str, Any]:
+        """`groups`: of all checks."""
+        found = merge(fold(self.findings, groups, job), job)
         return {
             "check": self.check,
             "title": self.title,
@@ -74,9 +84,16 @@ class Result:
             "skipped": self.skipped,
             **({"picture": self.picture} if self.picture else {}),
             **({"aside": True} if self.picture and self.aside else {}),
-            "findings": [finding.to_json() for finding in sorted(merge(self.findings, job), key=badness)],
+            **({"plots": self.plots} if self.plots else {}),
+            **({"began_s": round(self.began_s, 3)} if self.began_s is not None else {}),
+            "findings": [finding.to_json() for finding in sorted(found, key=badness)],
             "outcomes": _grouped(self.outcomes, job),
         }
+
+
+def groups_of(results: Iterable[Result]) -> list[Group]:
+    """What all checks together know."""
+    return [group for result in results for group in result.groups]
 
 
 def badness(finding: Reported) -> int:

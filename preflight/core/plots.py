@@ -1,0 +1,203 @@
+"""What a check shows beside its findings, as data: curves, strips, a heat map, a wiring, a table.
+
+A check's `plot(facts, run)` yields them on rank 0, the report holds them as JSON (`checks[].plots`), and
+preflight/results/page draws them. Whatever grows with the job is bounded here, so that a report stays small.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from preflight.core import words
+
+MOST_SUBJECTS = 8192
+"""Of strips: of more only those that are odd keep their names, and the others are counted in BINS."""
+MOST_SIDE = 1024
+"""Rows and columns of a heat map; more are put together, neighbour with neighbour."""
+MOST_ROWS = 200
+"""Of a table."""
+BINS = 120
+MOST_NODES = 8
+"""That are named beside a value."""
+DIGITS = 4
+"""Significant ones: more is no information, and ten thousands of values are held."""
+
+
+def short(value: float) -> float:
+    """With DIGITS significant digits; a value that JSON does not have is 0."""
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else 0.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve of a chart."""
+
+    name: str
+    points: Sequence[Sequence[float]]
+    """(x, y), or (x, least, median, most) for a band over ranks."""
+    role: str = ""
+    """"": measured. "baseline", "expected": what it is held against, drawn as a broken line."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over one axis, such as bandwidth over message size."""
+
+    title: str
+    x: str
+    y: str
+    """Names of the axes, with their units; "bytes" is written as KiB and MiB."""
+    series: Sequence[Series]
+    log: str = ""
+    """Axes with a logarithmic scale: "", "x", "y" or "xy"."""
+    note: str = ""
+    """A sentence below: where an expected figure comes from."""
+
+    def to_json(self) -> dict[str, Any]:
+        series = [{**vars(its), "points": [[short(v) for v in point] for point in its.points]} for its in self.series]
+        return {"kind": "chart", **vars(self), "series": series}
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One quantity of all subjects."""
+
+    name: str
+    unit: str
+    values: Sequence[float | None]
+    """None where it was not measured: never a zero."""
+    odd: Sequence[int] = ()
+    """Places of the subjects to name, such as those that a finding tells of."""
+
+
+@dataclass(frozen=True)
+class Strips:
+    """Quantities of many of a kind, such as the GPUs, one strip each."""
+
+    title: str
+    subjects: Sequence[tuple[str, str]]
+    """(node, name there): ("gpu-17", "gpu 3")."""
+    strips: Sequence[Strip]
+
+    def to_json(self) -> dict[str, Any]:
+        strips = [
+            {**vars(strip), "values": [value if value is None else short(value) for value in strip.values],
+             "odd": [*strip.odd]}
+            for strip in self.strips
+        ]  # fmt: skip
+        whole = {"kind": "strips", "title": self.title, "subjects": [[*own] for own in self.subjects], "strips": strips}
+        return whole if len(self.subjects) <= MOST_SUBJECTS else self._counted(strips)
+
+    def _counted(self, strips: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        """Only odd subjects by name; `counts` are the others' numbers in BINS from `least` to `most`."""
+        named = sorted({place for strip in self.strips for place in strip.odd})[:MOST_SUBJECTS]
+        place_of = {place: number for number, place in enumerate(named)}
+        few = [
+            {**strip, "values": [strip["values"][place] for place in named],
+             "odd": [place_of[place] for place in strip["odd"] if place in place_of], **_histogram(strip["values"])}
+            for strip in strips
+        ]  # fmt: skip
+        subjects = [[*self.subjects[place]] for place in named]
+        return {"kind": "strips", "title": self.title, "subjects": subjects, "strips": few, "of": len(self.subjects)}
+
+
+def _histogram(values: Iterable[float | None]) -> dict[str, Any]:
+    known = [value for value in values if value is not None]
+    least, most = min(known, default=0.0), max(known, default=0.0)
+    counts = [0] * BINS
+    for value in known:
+        counts[min(BINS - 1, int((value - least) / ((most - least) or 1.0) * BINS))] += 1
+    return {"least": least, "most": most, "counts": counts}
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A value for pairs, as from node to node; not every pair needs one."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Mapping[tuple[int, int], float]
+    """By row and column."""
+    unit: str
+    usual: float
+    """A value there is drawn as sound."""
+    limit: float
+    """A value below it is slow, and outlined."""
+
+    def to_json(self) -> dict[str, Any]:
+        """`cells` are flat: row, column, value, row and so on. `binned`: so many neighbours are one row and one column,
+        with the least of their values."""
+        size = max(1, math.ceil(max(len(self.rows), len(self.columns)) / MOST_SIDE))
+        least: dict[tuple[int, int], float] = {}
+        for (row, column), value in self.cells.items():
+            place = (row // size, column // size)
+            least[place] = min(value, least.get(place, value))
+        flat = [number for (row, column), value in sorted(least.items()) for number in (row, column, short(value))]
+        slow = sorted((value, row, column) for (row, column), value in self.cells.items() if value < self.limit)
+        return {
+            "kind": "heatmap", "title": self.title, "unit": self.unit, "usual": short(self.usual),
+            "limit": short(self.limit), "rows": _joined(self.rows, size), "columns": _joined(self.columns, size),
+            "cells": flat, "binned": size, "slow_cells": len(slow),
+            "slow": [[self.rows[row], self.columns[column], short(value)] for value, row, column in slow[:MOST_ROWS]],
+        }  # fmt: skip
+
+
+def _joined(names: Sequence[str], size: int) -> list[str]:
+    parts = [names[first : first + size] for first in range(0, len(names), size)]
+    return [part[0] if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """How the devices of one kind of node are joined."""
+
+    title: str
+    nodes: Sequence[str]
+    """That are wired so."""
+    devices: Sequence[tuple[str, str]]
+    """(name, group): ("GPU0", "NUMA 0")."""
+    links: Sequence[tuple[int, int, str]]
+    """Places of two devices, and what joins them: "NV18"."""
+    odd: Sequence[tuple[int, int]] = ()
+    """Links that a finding tells of."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "wiring", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Values side by side; the first column names the row."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [[str(cell)[:500] for cell in row] for row in self.rows[:MOST_ROWS]]
+        left = len(self.rows) - len(rows)
+        note = f"{self.note} {left} more rows are not shown.".strip() if left else self.note
+        return {"kind": "table", "title": self.title, "heads": [*self.heads], "rows": rows, "note": note}
+
+
+Plot = Chart | Strips | HeatMap | Wiring | Table
+
+
+def differing(title: str, values: Mapping[str, Mapping[str, str]], called: str) -> Table | None:
+    """What is not the same everywhere: a row for each of its values with the nodes that have it, the rarest first.
+    `values`: by name and node, "" where it is not set. None where nothing is known."""
+    rows: list[tuple[str, str, str]] = []
+    odd = 0
+    for name, of_node in sorted(values.items()):
+        nodes: dict[str, list[str]] = {}
+        for node, value in of_node.items():
+            nodes.setdefault(value, []).append(node)
+        if len(nodes) > 1:
+            odd += 1
+            rare = sorted(nodes.items(), key=lambda pair: len(pair[1]))
+            rows += [(name, value or "not set", words.some(its, MOST_NODES)) for value, its in rare]
+    equal = f"{len(values) - odd:,} {called} are the same on all nodes."
+    return Table(title, ("name", "value", "nodes"), rows, equal) if values else None

@@ -1,0 +1,27 @@
+"""What `preflight diff` and `preflight history` are asked on the command line."""
+
+import argparse
+from collections.abc import Callable
+
+DIFF = """What has changed between two runs: findings, versions, variables, links, clocks, speeds, nodes. Exit codes: 0
+nothing got worse, 1 something did, 2 usage."""
+
+
+HISTORY = """What the runs of --history FILE say together: which nodes fail again and again, what was repaired and came
+back, when a figure became worse and what had changed then. Exit codes: 0, 2 usage."""
+
+
+def add_diff(command: argparse.ArgumentParser, named: Callable[[str], str]) -> None:
+    """`named`: refuses what is empty."""
+    command.description = DIFF
+    for name, which in (("old", "earlier"), ("new", "later")):
+        command.add_argument(
+            name, type=named, metavar=name.upper(), help=f"report.json of the {which} run, or the folder of --report"
+        )
+    command.add_argument("--json", type=named, metavar="FILE", help="write the difference (- is stdout)")
+
+
+def add_history(command: argparse.ArgumentParser, named: Callable[[str], str]) -> None:
+    command.description = HISTORY
+    command.add_argument("history", type=named, metavar="FILE", help="what runs with --history FILE have kept")
+    command.add_argument("--json", type=named, metavar="FILE", help="write the answers (- is stdout)")

@@ -1,0 +1,188 @@
+"""Two runs: what has come, gone, changed and become slower. Pure: from two entries to a difference, as JSON."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from preflight.core.finding import Reported
+from preflight.core.record import KINDS
+from preflight.results.report import Report, blamed_nodes, findings
+from preflight.results.result import SEVERITIES
+
+SCHEMA = 1
+NOISES = 4.0
+"""A speed is another one where it lies so many standard deviations of the ranks' noise outside."""
+Entry = Mapping[str, Any]
+Place = tuple[str, ...]
+
+
+def difference(old: Entry, new: Entry, reports: tuple[Report, Report]) -> dict[str, Any]:
+    """Of two entries and their reports, the earlier one first."""
+    found = _findings(*reports)
+    speeds = list(_speeds(old, new))
+    return {
+        "schema": SCHEMA,
+        "old": _about(old),
+        "new": _about(new),
+        "worse": bool(worse_findings(found) or any(speed["verdict"] == "worse" for speed in speeds)),
+        "nodes": _came_and_went(old["nodes"], new["nodes"]),
+        "gpus": {**_came_and_went(old["places"], new["places"]), "moved": _moved(old["places"], new["places"])},
+        "findings": found,
+        "checks": _statuses(old["checks"], new["checks"]),
+        "changes": sorted(_changes(old, new), key=lambda change: KINDS.index(change["kind"])),
+        "speeds": sorted(speeds, key=lambda speed: float(speed["ratio"])),
+        "not_compared": _not_compared(old, new),
+    }
+
+
+def worse_findings(found: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Those that have come, or weigh more than before; infos and waived ones are none."""
+    grown = [finding for finding in found["stayed"] if _weighs(finding) < _weighs(finding, "severity_before")]
+    return [finding for finding in [*found["came"], *grown] if _weighs(finding) < len(SEVERITIES) - 1]
+
+
+def _weighs(finding: Mapping[str, Any], name: str = "severity") -> int:
+    return len(SEVERITIES) if "waived" in finding else SEVERITIES.index(finding.get(name, finding["severity"]))
+
+
+def _about(entry: Entry) -> dict[str, Any]:
+    return {name: entry[name] for name in ("run", "started", "verdict", "job")}
+
+
+def _came_and_went(old: Iterable[str], new: Iterable[str]) -> dict[str, list[str]]:
+    before, after = dict.fromkeys(old), dict.fromkeys(new)
+    return {"came": [name for name in after if name not in before], "went": [n for n in before if n not in after]}
+
+
+def _moved(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, list[str]]:
+    return {gpu: [old[gpu], node] for gpu, node in new.items() if old.get(gpu, node) != node}
+
+
+# Findings and statuses
+
+
+def _findings(old: Report, new: Report) -> dict[str, list[dict[str, Any]]]:
+    before, after = _by_culprit(old), _by_culprit(new)
+    stayed = [{**after[key], "severity_before": before[key]["severity"]} for key in after if key in before]
+    came = [after[key] for key in after if key not in before]
+    return {"came": came, "went": [before[key] for key in before if key not in after], "stayed": stayed}
+
+
+def _by_culprit(report: Report) -> dict[Place, dict[str, Any]]:
+    """One that is merged of many is one; the worst of several with one culprit."""
+    found: dict[Place, dict[str, Any]] = {}
+    for finding in findings(report):
+        told = {**finding.to_json(), "nodes": sorted(blamed_nodes(finding, report) - {""})}
+        key = _key(finding, told["nodes"])
+        if key not in found or _weighs(told) < _weighs(found[key]):
+            found[key] = told
+    return found
+
+
+def _key(finding: Reported, nodes: list[str]) -> Place:
+    """What is found where. A card has its number by where it sits, a rank by where the launcher put it."""
+    known = {name: str(value) for name, value in finding.where.items() if name not in ("rank", "local_rank", "step")}
+    if "uuid" in known:
+        known = {"uuid": known["uuid"], "link": known.get("link", "")}
+    elif "file" in known:
+        known.pop("line", None)
+    return (finding.code, *nodes, *(f"{name}={value}" for name, value in sorted(known.items())))
+
+
+def _statuses(old: Mapping[str, str], new: Mapping[str, str]) -> list[dict[str, str]]:
+    """Checks that no longer say anything, or now do: skipped, or not in one of the runs."""
+    listed = [(check, old.get(check, "not run"), new.get(check, "not run")) for check in {**old, **new}]
+    silent = {"skip", "not run"}
+    return [
+        {"check": check, "old": before, "new": after}
+        for check, before, after in listed
+        if before != after and {before, after} & silent and not {before, after} <= silent
+    ]
+
+
+def _not_compared(old: Entry, new: Entry) -> dict[str, str]:
+    """Why, by check or by what."""
+    of_job = all(any(speed["of_job"] for *_, speed in entry["figures"]) for entry in (old, new))
+    apart = {"the speed of all ranks together": f"the jobs differ: {old['kind']}; {new['kind']}"}
+    return {**old["left_out"], **new["left_out"], **(apart if old["kind"] != new["kind"] and of_job else {})}
+
+
+# Traits
+
+
+def _changes(old: Entry, new: Entry) -> Iterator[dict[str, Any]]:
+    before, after = ({tuple(of): units for *of, units in entry["traits"]} for entry in (old, new))
+    for of in {**before, **after}:
+        kind, check, name = of
+        if not all(_has_told(entry, check) for entry in (old, new)):
+            continue
+        pairs: dict[tuple[str, str], list[str]] = {}
+        for unit, was, now in _values(before.get(of, {}), after.get(of, {}), old, new, check):
+            pairs.setdefault((was, now), []).append(unit)
+        for (was, now), units in pairs.items():
+            nodes = sorted({new["places"].get(unit, unit) for unit in units})
+            gpus = [unit for unit in units if unit in new["places"]]
+            yield {"kind": kind, "check": check, "name": name, "old": was, "new": now, "nodes": nodes, "gpus": gpus}
+
+
+def _has_told(entry: Entry, check: str) -> bool:
+    return entry["checks"][check] != "skip" if check in entry["absent"] else False
+
+
+def _values(
+    before: Mapping[str, str], after: Mapping[str, str], old: Entry, new: Entry, check: str
+) -> Iterator[tuple[str, str, str]]:
+    """(node or GPU, its value then, and now) of each that has another one: where it was not in the earlier run,
+    another one than all that were. "" is not there."""
+    known = _units(old, check, before)
+    usual = {before.get(unit, "") for unit in known}
+    for unit in sorted(_units(new, check, after)):
+        was, now = before.get(unit, ""), after.get(unit, "")
+        if unit in known and was != now:
+            yield unit, was, now
+        elif unit not in known and usual and now not in usual:
+            yield unit, " or ".join(sorted(value or "not there" for value in usual)), now
+
+
+def _units(entry: Entry, check: str, values: Mapping[str, str]) -> set[str]:
+    """Where the value is known, also if it is that there is none: the nodes that have measured. GPUs that tell it."""
+    if any(unit in entry["places"] for unit in values):
+        return set(values)
+    return set(entry["nodes"]) - set(entry["absent"][check])
+
+
+# Speeds
+
+
+def least_share(kept: float, noise: float) -> float:
+    """The share of an earlier speed below which it is another one. `kept`: what a sound machine keeps (Figure.least), 0
+    where that is not known; `noise`: the standard deviation between ranks or runs, as a share."""
+    return max(0.0, min(kept, 1 - NOISES * noise))
+
+
+def _speeds(old: Entry, new: Entry) -> Iterator[dict[str, Any]]:
+    before = {tuple(of): speed for *of, speed in old["figures"]}
+    same_job = old["kind"] == new["kind"]
+    for *of, now in new["figures"]:
+        was = before.get(tuple(of))
+        if was and was["value"] > 0 and now["value"] > 0 and (same_job or not now["of_job"]):
+            yield _compared(tuple(of), was, now, new)
+
+
+def _compared(of: Place, was: Mapping[str, Any], now: Mapping[str, Any], new: Entry) -> dict[str, Any]:
+    def ratio(before: float, after: float) -> float:
+        return before / after if now["less_is_better"] else after / before
+
+    noise = math.hypot(was["spread"], now["spread"])
+    share_kept = now["least"] or was["least"] or 0.0
+    least = least_share(share_kept, noise)
+    both = {unit: ratio(was["units"][unit], now["units"][unit]) for unit in now["units"] if unit in was["units"]}
+    overall = ratio(was["value"], now["value"])
+    slow = {unit: share for unit, share in both.items() if share < least}
+    verdict = "worse" if slow or overall < least else "better" if overall * least > 1 else "same"
+    return {
+        "check": of[0], "name": of[1], "unit": of[2], "old": was["value"], "new": now["value"],
+        "ratio": round(min([overall, *slow.values()]), 4), "noise": round(noise, 4), "least": round(least, 4),
+        "verdict": verdict, "slow": [{"unit": unit, "node": new["places"].get(unit, unit), "ratio": round(share, 4)}
+                                     for unit, share in sorted(slow.items(), key=lambda pair: pair[1])],
+    }  # fmt: skip

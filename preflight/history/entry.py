@@ -1,0 +1,164 @@
+"""What is kept of a run: who took part, how its checks ended, what they found, what there was, how fast it was."""
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.check import Scope
+from preflight.core import record
+from preflight.core.exceptions import in_one_line
+from preflight.core.facts import FactsStore
+from preflight.core.finding import Reported
+from preflight.core.job import Job
+from preflight.core.rank_ranges import count
+from preflight.core.record import Figure, Trait
+from preflight.core.words import some
+from preflight.planning import registry
+from preflight.planning.registry import Check, Source
+from preflight.results.report import Report, blamed_nodes, findings
+
+Of = tuple[str, str, str]
+"""Kind, check and name of a trait; check, name and unit of measure of a figure."""
+COUNTED = ("fail", "error", "warn")
+MAD = 1.4826
+"""The standard deviation of normal noise by its median absolute deviation (Rousseeuw and Croux, 1993)."""
+
+
+@dataclass
+class Speed:
+    """A figure on all that have measured it."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    """By node, or by the UUID of the GPU."""
+    of_job: bool = True
+    """It means the ranks together: the number of ranks is in it."""
+    less_is_better: bool = False
+    least: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        every = [value for values in self.values.values() for value in values]
+        units = {unit: statistics.median(values) for unit, values in self.values.items()}
+        return {
+            "value": statistics.median(every), "spread": spread(every), "n": len(every), "of_job": self.of_job,
+            "less_is_better": self.less_is_better, "least": self.least, "labels": dict(self.labels),
+            "units": {} if self.of_job else units,
+        }  # fmt: skip
+
+
+@dataclass
+class Records:
+    """What the checks of a run say to other runs."""
+
+    traits: dict[Of, dict[str, set[str]]] = field(default_factory=dict)
+    """The values by node, or by the UUID of the GPU: ranks of a node may differ."""
+    speeds: dict[Of, Speed] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    """The node of each GPU."""
+    absent: dict[str, list[str]] = field(default_factory=dict)
+    """By check whose facts were read: the nodes that have not measured it. What they do not tell is not known."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Checks whose facts could not be used, and why."""
+
+    def add(self, check: Check, told: Trait | Figure, node: str) -> None:
+        unit = told.gpu or node
+        if told.gpu:
+            self.places[told.gpu] = node
+        if isinstance(told, Trait):
+            self.traits.setdefault((told.kind, check.id, told.name), {}).setdefault(unit, set()).add(told.value)
+            return
+        speed = self.speeds.setdefault((check.id, told.name, told.unit), Speed())
+        speed.of_job, speed.labels = check.plan.scope is Scope.WORLD, told.labels
+        speed.less_is_better, speed.least = told.less_is_better, told.least
+        speed.values.setdefault(unit, []).append(told.value)
+
+
+def spread(values: Iterable[float]) -> float:
+    """The standard deviation of most of them, as a share of their median."""
+    listed = list(values)
+    middle = statistics.median(listed)
+    return MAD * statistics.median(abs(value - middle) for value in listed) / abs(middle) if middle else 0.0
+
+
+def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> dict[str, Any]:
+    """As JSON: what `--history` keeps, and what `preflight diff` compares. Imports the checks whose facts there are.
+
+    Raises KeyError, TypeError and ValueError for a report that is none.
+    """
+    job = Job.from_json(report["job"])
+    found = Records()
+    for check in report["checks"]:
+        if check["check"] in book.checks():
+            _add(found, check, job, book, sources)
+    return {
+        "run": report["run"],
+        "started": report["started"],
+        "verdict": report["verdict"],
+        "job": f"{job.launcher}, {_size(job)}",
+        "kind": ", ".join([_size(job), *_models(found)]),
+        "backend": job.backend,
+        "nodes": [node.node for node in job.nodes],
+        "checks": {check["check"]: check["status"] for check in report["checks"]},
+        "findings": [_kept(finding, report) for finding in findings(report) if finding.severity in COUNTED],
+        "places": found.places,
+        "traits": [[*of, {unit: " or ".join(sorted(values)) for unit, values in units.items()}]
+                   for of, units in found.traits.items()],
+        "figures": [[*of, speed.to_json()] for of, speed in found.speeds.items()],
+        "absent": found.absent,
+        "left_out": found.left_out,
+    }  # fmt: skip
+
+
+def _size(job: Job) -> str:
+    return f"{job.backend}, {count(job.world_size, 'rank')} on {count(len(job.nodes), 'node')}"
+
+
+def _models(found: Records) -> list[str]:
+    """Of the GPUs; without one that of the CPU."""
+    for name in ("model", "device"):
+        values = [units.values() for (kind, _, own), units in found.traits.items() if (kind, own) == ("hardware", name)]
+        if values:
+            return [some(sorted({value for sets in values[0] for value in sets}))]
+    return []
+
+
+def _kept(finding: Reported, report: Report) -> dict[str, Any]:
+    where = finding.where
+    return {
+        "code": finding.code, "severity": finding.severity, "nodes": sorted(blamed_nodes(finding, report) - {""}),
+        "gpu": str(where.get("uuid", "")), "message": finding.message[:300], "counts": finding.counts,
+    }  # fmt: skip
+
+
+def _add(found: Records, check: Mapping[str, Any], job: Job, book: FactsStore, sources: Mapping[str, Source]) -> None:
+    """What one check has recorded; why not, where that does not work: facts of another version, a plugin's fault."""
+    id_ = check["check"]
+    if id_ not in sources:
+        found.left_out[id_] = "its plugin is not here: name it with --plugin"
+        return
+    try:
+        loaded = registry.load(sources[id_])
+        if loaded.plan.facts_version != check["facts_version"]:
+            versions = f"{check['facts_version']}, expected {loaded.plan.facts_version}"
+            found.left_out[id_] = f"its facts are of version {versions}"
+            return
+        for node, told in list(_told(loaded, job, book)):
+            found.add(loaded, told, node)
+        measured = {job.node_of(rank).node for rank in book.ranks(id_)}
+        found.absent[id_] = [node.node for node in job.nodes if node.node not in measured]
+    except Exception as error:
+        found.left_out[id_] = f"record() raised {in_one_line(error)}"
+
+
+def _told(check: Check, job: Job, book: FactsStore) -> Iterator[tuple[str, Trait | Figure]]:
+    """(node, what its ranks have recorded); ranks with equal facts are asked once."""
+    tell = getattr(check.module, "record", None)
+    for ranks, text in book.groups(check.id) if tell else ():
+        each = [job.node_of(rank).node for rank in ranks]
+        nodes = dict.fromkeys(each)
+        for told in tell(json.loads(text), job):  # type: ignore[misc]
+            if not isinstance(told, Trait | Figure) or getattr(told, "kind", record.KINDS[0]) not in record.KINDS:
+                raise TypeError(f"it yielded {told!r}, expected a Trait or a Figure")
+            yield from ((node, told) for node in (nodes if isinstance(told, Trait) else each))

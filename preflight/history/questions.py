@@ -1,0 +1,191 @@
+"""What a history is asked: who fails again and again, what was repaired and came back, when a figure became worse."""
+
+import math
+import sqlite3
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from preflight.core.words import some
+from preflight.history.rows import DAY_S, time_text
+from preflight.history.steps import Step, steps
+
+RUNS, RUNS_OF_A_UNIT = 1000, 200
+"""The last so many are looked at: of the whole job; of a figure of each node or GPU."""
+WINDOW_DAYS = 30
+
+REPAIRED = 3
+"""Runs without a finding after which it is gone, and not merely overlooked."""
+Z = 1.96
+
+
+class KeptRun(NamedTuple):
+    id: int
+    started: float
+
+
+def answers(database: sqlite3.Connection) -> dict[str, Any]:
+    """All of them, as JSON."""
+    rows = database.execute("SELECT id, started FROM run ORDER BY started DESC LIMIT ?", (RUNS,)).fetchall()
+    recent = [KeptRun(*row) for row in reversed(rows)]
+    count, first = database.execute("SELECT count(*), min(started) FROM run").fetchone()
+    found = list(_spells(database, recent))
+    return {
+        "schema": 1,
+        "runs": count,
+        "first": time_text(first) if recent else "",
+        "last": time_text(recent[-1].started) if recent else "",
+        "failing": failing(database, recent),
+        "came_back": [spell for spell in found if spell["state"] == "came back"],
+        "repaired": [spell for spell in found if spell["state"] == "repaired"],
+        "steps": list(_all_steps(database, recent)),
+    }
+
+
+# Who fails again and again
+
+
+def score(failed: int, runs: int) -> float:
+    """The lower end of the 95 % interval of the share of runs that failed (Wilson, 1927): one failure in one run says
+    less than ten in twenty."""
+    share = failed / runs
+    middle = share + Z * Z / (2 * runs)
+    half = Z * math.sqrt(share * (1 - share) / runs + Z * Z / (4 * runs * runs))
+    return (middle - half) / (1 + Z * Z / runs)
+
+
+def failing(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> list[dict[str, Any]]:
+    """Nodes that a failure named in at least two runs of the last 30 days with a sound one between, by their score."""
+    window = [run for run in recent if run.started >= recent[-1].started - WINDOW_DAYS * DAY_S]
+    if not window:
+        return []
+    took_part: dict[int, list[int]] = {}
+    within = (window[0].started,)
+    for node, run in database.execute(
+        "SELECT part.node, part.run FROM part JOIN run ON run.id = part.run WHERE part.unit = part.node "
+        "AND run.started >= ? ORDER BY run.started", within
+    ):  # fmt: skip
+        took_part.setdefault(node, []).append(run)
+    failed: dict[int, dict[int, set[str]]] = {}
+    for node, run, code in database.execute(
+        "SELECT part.node, part.run, finding.code FROM finding JOIN run ON run.id = finding.run JOIN part ON "
+        "part.run = finding.run AND part.unit = finding.unit WHERE severity = 'fail' AND run.started >= ?", within
+    ):  # fmt: skip
+        failed.setdefault(node, {}).setdefault(run, set()).add(code)
+    listed = [_failing(database, node, took_part[node], runs) for node, runs in failed.items()]
+    return sorted((node for node in listed if node["spells"] > 1), key=lambda node: -float(node["score"]))
+
+
+def _failing(
+    database: sqlite3.Connection, node: int, runs: Sequence[int], failed: dict[int, set[str]]
+) -> dict[str, Any]:
+    spells = sum(is_bad for is_bad, _ in groupby(run in failed for run in runs))
+    codes = sorted({code for found in failed.values() for code in found})
+    told = {"node": _name(database, node), "score": round(score(len(failed), len(runs)), 4), "failed": len(failed)}
+    return {**told, "runs": len(runs), "spells": spells, "codes": codes}
+
+
+def _name(database: sqlite3.Connection, unit: int) -> str:
+    return str(database.execute("SELECT name FROM unit WHERE id = ?", (unit,)).fetchone()[0])
+
+
+# What was repaired, and what came back
+
+
+def _spells(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator[dict[str, Any]]:
+    """Of each finding and node or GPU: found, then gone for at least REPAIRED runs that looked; perhaps found again."""
+    found: dict[tuple[int, str], set[int]] = {}
+    seen: dict[int, list[int]] = {}
+    looked: dict[int, set[str]] = {}
+    for run, _ in recent:
+        for unit, code in database.execute("SELECT unit, code FROM finding WHERE run = ? AND unit IS NOT NULL", (run,)):
+            found.setdefault((unit, code), set()).add(run)
+        for (unit,) in database.execute("SELECT unit FROM part WHERE run = ?", (run,)):
+            seen.setdefault(unit, []).append(run)
+        told = database.execute("SELECT test FROM status WHERE run = ? AND status != 'skip'", (run,))
+        looked[run] = {test for (test,) in told}
+    started = dict(recent)
+    for (unit, code), bad in sorted(found.items(), key=lambda pair: -max(started[run] for run in pair[1])):
+        test = code.rpartition(".")[0]
+        state = _state([run for run in seen[unit] if test in looked[run]], bad)
+        if state:
+            times = sorted(started[run] for run in bad)
+            yield {
+                "unit": _name(database, unit), "node": _name(database, _last_node(database, unit, seen[unit][-1])),
+                "code": code, "state": state, "found": len(bad), "first": time_text(times[0]),
+                "last": time_text(times[-1]),
+            }  # fmt: skip
+
+
+def _state(looked: Sequence[int], bad: set[int]) -> str:
+    """ "" where it has never been gone for long enough."""
+    spells = [(is_bad, len(list(runs))) for is_bad, runs in groupby(run in bad for run in looked)]
+    while spells and not spells[0][0]:
+        spells.pop(0)
+    gone = [count >= REPAIRED for is_bad, count in spells if not is_bad]
+    if gone and gone[-1] and not spells[-1][0]:
+        return "repaired"
+    return "came back" if any(gone) else ""
+
+
+def _last_node(database: sqlite3.Connection, unit: int, run: int) -> int:
+    query = "SELECT node FROM part WHERE run = ? AND unit = ?"
+    return int(database.execute(query, (run, unit)).fetchone()[0])
+
+
+# Where a figure has changed
+
+
+def _all_steps(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator[dict[str, Any]]:
+    """For the worse, the latest first; with what changed between the run before and the first one of the new level."""
+    found = [
+        (points[step.at][0].started, of, step, points)
+        for of, points in _series(database, recent)
+        for step in steps([value for _, value in points])
+        if (step.after < step.before) != bool(of["less_is_better"])
+    ]
+    for started, of, step, points in sorted(found, key=lambda item: -item[0]):
+        yield {
+            **of, "since": time_text(started), "before": step.before, "after": step.after,
+            "ratio": round(step.after / step.before, 4), "over": _is_over(points, step),
+            "changed": _changed(database, points[step.at - 1][0], points[step.at][0], of["unit"]),
+        }  # fmt: skip
+
+
+def _is_over(points: Sequence[tuple[KeptRun, float]], step: Step) -> bool:
+    """Whether the last runs are as before again."""
+    last = sorted(value for _, value in points[-3:])[1]
+    return abs(last - step.before) < abs(last - step.after)
+
+
+def _series(
+    database: sqlite3.Connection, recent: Sequence[KeptRun]
+) -> Iterator[tuple[dict[str, Any], list[tuple[KeptRun, float]]]]:
+    """(what it is, its values in the order of time)."""
+    for number, is_of_job in ((RUNS, True), (RUNS_OF_A_UNIT, False)):
+        since = recent[-number:][0].started if recent else 0.0
+        rows = database.execute(
+            "SELECT series.kind, test, series.name, measure, less_is_better, COALESCE(unit.name, ''), run.id, "
+            "run.started, figure.value FROM figure JOIN series ON series.id = figure.series JOIN run ON "
+            "run.id = figure.run LEFT JOIN unit ON unit.id = figure.unit WHERE (figure.unit = 0) = ? AND "
+            "run.started >= ? ORDER BY figure.series, figure.unit, run.started", (is_of_job, since)
+        )  # fmt: skip
+        for of, group in groupby(rows, key=lambda row: row[:6]):
+            names = dict(zip(("kind", "check", "name", "measure", "less_is_better", "unit"), of, strict=True))
+            yield names, [(KeptRun(id_, started), value) for *_, id_, started, value in group]
+
+
+def _changed(database: sqlite3.Connection, before: KeptRun, first: KeptRun, unit: str) -> list[str]:
+    """ "software torch: 2.9 to 2.10 on node-1", of the nodes that took part; or of this node or GPU and its node."""
+    rows = database.execute(
+        "SELECT change.kind, change.name, old, new, unit.name FROM change JOIN run ON run.id = change.run "
+        "JOIN unit ON unit.id = change.unit JOIN part ON part.run = ? AND part.unit = change.unit "
+        "WHERE run.started > ? AND run.started <= ? AND (? = '' OR unit.name = ? OR part.node IN "
+        "(SELECT node FROM part JOIN unit ON unit.id = part.unit WHERE part.run = ? AND unit.name = ?)) "
+        "ORDER BY change.kind, change.name, unit.name",
+        (first.id, before.started, first.started, unit, unit, first.id, unit),
+    )
+    return [
+        f"{kind} {name}: {old or 'not there'} to {new or 'not there'} on {some([row[4] for row in group])}"
+        for (kind, name, old, new), group in groupby(rows, key=lambda row: row[:4])
+    ]

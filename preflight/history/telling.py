@@ -1,0 +1,123 @@
+"""What `preflight diff` prints: what got worse, with what changed beside it, then the rest, then the verdict."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from preflight.core.finding import Reported
+from preflight.core.rank_ranges import count
+from preflight.core.vote import grouped
+from preflight.core.words import some
+from preflight.history.diff import worse_findings
+from preflight.results import console
+from preflight.results.result import badness
+
+BESIDE, CHANGES = 3, 12
+"""Changes that a story names, and that are listed one by one."""
+Difference = Mapping[str, Any]
+
+
+def lines(found: Difference, old: str, new: str, width: int = console.WIDTH) -> list[str]:
+    told = [f"preflight diff: {_run(old, found['old'])}", f"            to  {_run(new, found['new'])}"]
+    grave = worse_findings(found["findings"])
+    told += _slower(found, width) if _slow(found) else []
+    told += console.found_lines(sorted(map(Reported.from_json, grave), key=badness), width)
+    told += console.indented(_changed_beside(found), width) if grave and not _slow(found) else []
+    told += _changes(found["changes"][BESIDE if found["worse"] else 0 :], width)
+    told += _nodes(found, width)
+    told += _rest(found, grave, width)
+    return [console.plain(line) for line in [*told, "", _verdict(found, grave)]]
+
+
+def _run(path: str, about: Mapping[str, str]) -> str:
+    return f"{path} ({about['started']}, {about['job']}, {about['verdict'].upper()})"
+
+
+def _slow(found: Difference) -> list[Mapping[str, Any]]:
+    return [speed for speed in found["speeds"] if speed["verdict"] == "worse"]
+
+
+def _slower(found: Difference, width: int) -> Iterator[str]:
+    """The speed that fell most, the others in a line, and what changed: one story."""
+    worst, *others = _slow(found)
+    yield ""
+    on = f" on {some([_named(unit) for unit in worst['slow']])}" if worst["slow"] else ""
+    yield f"SLOWER {worst['check']} {worst['name']}{on}"
+    values = f"{worst['old']:.3g} {worst['unit']} before, {worst['new']:.3g} now"
+    text = f"{values}: {worst['ratio']:.0%} of before, expected at least {worst['least']:.0%}"
+    yield from console.indented(f"{text}; the noise between ranks is {worst['noise']:.1%}", width)
+    also = [f"{speed['check']} {speed['name']} ({speed['ratio']:.0%} of before)" for speed in others]
+    yield from console.indented(f"also slower: {some(also)}", width) if also else ()
+    yield from console.indented(_changed_beside(found), width)
+
+
+def _named(unit: Mapping[str, Any]) -> str:
+    return unit["node"] if unit["unit"] == unit["node"] else f"{unit['node']} {unit['unit']}"
+
+
+def _changed_beside(found: Difference) -> str:
+    changes = [_change(change) for change in found["changes"][:BESIDE]]
+    changes += [f"the node {node} came" for node in found["nodes"]["came"]]
+    told = some(changes, BESIDE, "; ", "; ")
+    return f"changed beside it: {told}" if told else "nothing else that is recorded has changed"
+
+
+def _change(change: Mapping[str, Any]) -> str:
+    """ "variable NCCL_ALGO: not set before, now Ring, on node-1"."""
+    none = "not set" if change["kind"] == "variable" else "not there"
+    before, now = change["old"] or none, change["new"] or none
+    on = f"on {some(change['nodes'])}"
+    on += f" ({some(change['gpus'])})" if change["gpus"] else ""
+    return f"{change['kind']} {change['name']}: {before[:80]} before, now {now[:80]}, {on}"
+
+
+def _changes(changes: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
+    yield from [""] if changes else ()
+    for change in changes[:CHANGES]:
+        yield from console.indented(f"changed: {_change(change)}", width)
+    if len(changes) > CHANGES:
+        yield from console.indented(f"changed: {len(changes) - CHANGES:,} more, see --json", width)
+
+
+def _nodes(found: Difference, width: int) -> Iterator[str]:
+    nodes, gpus = found["nodes"], found["gpus"]
+    moved = [f"{gpu} from {before} to {now}" for gpu, (before, now) in gpus["moved"].items()]
+    for word, names in (
+        ("nodes that came", nodes["came"]), ("nodes that went", nodes["went"]), ("GPUs that came", gpus["came"]),
+        ("GPUs that went", gpus["went"]), ("GPUs that moved", moved),
+    ):  # fmt: skip
+        if names:
+            yield from console.indented(f"{word}: {some(names, 8)}", width)
+
+
+def _rest(found: Difference, grave: list[dict[str, Any]], width: int) -> Iterator[str]:
+    """What got better or stayed, and what nothing can be said of."""
+    came, went = found["findings"]["came"], found["findings"]["went"]
+    heavier = [finding for finding in grave if finding not in came]
+    light = [finding for finding in came if finding not in grave]
+    for word, chosen in (("weighs more than before", heavier), ("gone", went), ("new", light)):
+        known = [f"{finding['severity']} {finding['code']} {_who(finding)}".strip() for finding in chosen]
+        if known:
+            yield from console.indented(f"{word}: {some(known)}", width)
+    better = [f"{speed['check']} {speed['name']} ({speed['ratio']:.2g} times)" for speed in reversed(found["speeds"])
+              if speed["verdict"] == "better"]  # fmt: skip
+    yield from console.indented(f"faster: {some(better)}", width) if better else ()
+    for (was, now), checks in grouped(found["checks"], lambda change: (change["old"], change["new"])).items():
+        names = some([change["check"] for change in checks], 8)
+        yield from console.indented(f"{was} before, now {now}: {names}", width)
+    for what, why in found["not_compared"].items():
+        yield from console.indented(f"not compared: {what}: {why}", width)
+
+
+def _who(finding: Mapping[str, Any]) -> str:
+    return console.culprit(Reported.from_json(finding))
+
+
+def _verdict(found: Difference, grave: list[dict[str, Any]]) -> str:
+    slow, stayed = len(_slow(found)), len(found["findings"]["stayed"])
+    parts = [f"{count(len(grave), 'finding')} came"] if grave else []
+    parts += [f"{count(slow, 'speed')} fell"] if slow else []
+    same = f"{count(len(found['speeds']), 'speed')} compared, {count(len(found['changes']), 'change')}"
+    parts += [same, f"{count(stayed, 'finding')} stayed"]
+    return (
+        f"verdict: {'WORSE' if found['worse'] else 'NOT WORSE'} ({', '.join(parts)}), exit code {int(found['worse'])}"
+    )

@@ -1,0 +1,57 @@
+"""A plot of a report as a figure: its drawing, and the table behind it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from preflight.results.page import charts, frame, heat, strips, wiring
+
+DRAW = {"chart": charts.draw, "strips": strips.draw, "wiring": wiring.draw}
+TABLES = {"chart": charts.table, "strips": strips.table, "wiring": wiring.table, "heatmap": heat.table}
+
+
+def figures(checks: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(for the template, for the script) all plots of these checks. What a newer preflight draws is left out."""
+    shown: list[dict[str, Any]] = []
+    data: list[dict[str, Any]] = []
+    for check in checks:
+        for plot in check.get("plots", ()):
+            image = _image(plot, len(data))
+            if image is None:
+                continue
+            heads, rows = (plot["heads"], plot["rows"]) if plot["kind"] == "table" else TABLES[plot["kind"]](plot)
+            shown.append(
+                {"check": check["check"], "kind": plot["kind"], "title": plot["title"], "note": _note(plot),
+                 "image": image, "table": table(heads, rows, plot["title"]), "number": len(data)}
+            )  # fmt: skip
+            data.append(_for_the_script(plot))
+    return shown, data
+
+
+def _note(plot: Mapping[str, Any]) -> str:
+    if "of" in plot:
+        return f"Of {plot['of']:,}, only those that stand apart are kept by name; the others are counted."
+    return str(plot.get("note", ""))
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]], name: str) -> Markup:
+    """Sortable; empty where it has no rows."""
+    return frame.render("table.html", heads=heads, rows=rows, name=name) if rows else Markup("")
+
+
+def _image(plot: Mapping[str, Any], number: int) -> Markup | None:
+    if plot["kind"] == "heatmap":
+        return heat.draw(plot, number)
+    if plot["kind"] == "table":
+        return Markup("")
+    return DRAW[plot["kind"]](plot) if plot["kind"] in DRAW else None
+
+
+def _for_the_script(plot: Mapping[str, Any]) -> dict[str, Any]:
+    """What a canvas shows, and the values of each subject to find a node's."""
+    if plot["kind"] == "heatmap":
+        return {name: plot[name] for name in ("rows", "columns", "cells", "unit", "usual", "limit")}
+    if plot["kind"] == "strips":
+        return {"subjects": plot["subjects"], "values": [strip["values"] for strip in plot["strips"]]}
+    return {}

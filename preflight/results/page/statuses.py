@@ -1,0 +1,114 @@
+"""Nodes by checks: how each check ended on each node; equal nodes are one row."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.core import node_names, rank_ranges
+from preflight.core.finding import Reported
+from preflight.core.job import Job
+from preflight.results.report import Report, findings_of
+from preflight.results.result import WORST_FIRST
+
+LETTERS = {"fail": "F", "error": "E", "warn": "W", "skip": "S", "none": "–", "pass": "P"}
+"""The worst first. "none": not measured, for which another rank or node may be to blame."""
+ORDER = (*WORST_FIRST[:3], "skip", "none", "pass")
+MOST_ROWS = 100
+"""Kinds of nodes that are drawn here; a canvas has all nodes."""
+
+
+@dataclass
+class NodeKind:
+    """Nodes with the same status in every check."""
+
+    nodes: list[int]
+    """Their places in the job's list."""
+    statuses: tuple[str, ...]
+    """By check."""
+    names: str = ""
+    worst: str = "pass"
+
+    @property
+    def key(self) -> str:
+        return rank_ranges.to_text(self.nodes)
+
+
+@dataclass
+class StatusTable:
+    """`of_job`: findings that name no node, by check."""
+
+    checks: list[str]
+    of_job: list[str]
+    columns: list[list[str]]
+    """By check, the status on each node."""
+    kinds: list[NodeKind] = field(default_factory=list)
+
+    def letters(self) -> list[str]:
+        """For the script: a text a check, with a letter a node."""
+        return ["".join(LETTERS[status] for status in column) for column in self.columns]
+
+
+def build(report: Report) -> StatusTable:
+    """The status on each node for each check, and the nodes grouped, the worst first."""
+    job = Job.from_json(report["job"])
+    checks = [check for check in report["checks"] if check["status"] != "skip" or check["outcomes"]]
+    places = Places(job)
+    columns = [_column(check, places) for check in checks]
+    made = StatusTable([check["check"] for check in checks], [_of_job(check) for check in checks], columns)
+    by_look: dict[tuple[str, ...], list[int]] = {}
+    for number, look in enumerate(zip(*columns, strict=True)):
+        by_look.setdefault(look, []).append(number)
+    names = [node.node for node in job.nodes]
+    made.kinds = [
+        NodeKind(nodes, look, node_names.folded(names[number] for number in nodes), min(look, key=ORDER.index))
+        for look, nodes in by_look.items()
+    ]
+    made.kinds.sort(key=lambda kind: (*(sorted(map(ORDER.index, kind.statuses))[:3]), len(kind.nodes)))
+    return made
+
+
+class Places:
+    """Where nodes and ranks stand in the job's list."""
+
+    def __init__(self, job: Job) -> None:
+        self.count = len(job.nodes)
+        self.of_node = {node.node: number for number, node in enumerate(job.nodes)}
+        self._of_rank = {rank: number for number, node in enumerate(job.nodes) for rank in node.ranks}
+
+    def of_ranks(self, text: str) -> set[int]:
+        return {self._of_rank[rank] for rank in rank_ranges.from_text(text) if rank in self._of_rank}
+
+    def named(self, finding: Reported) -> set[int]:
+        """The nodes that a finding blames; empty where it names none. Of a pair, both."""
+        where = finding.where
+        nodes = [where.get("node"), where.get("peer_node"), *(finding.nodes or ())]
+        found = {self.of_node[node] for node in nodes if node in self.of_node}
+        ranks = [str(where[key]) for key in ("rank", "peer_rank") if key in where]
+        return found.union(*map(self.of_ranks, (*ranks, finding.ranks)))
+
+
+def _column(check: Mapping[str, Any], places: Places) -> list[str]:
+    column = ["pass"] * places.count
+    for outcome in check["outcomes"]:
+        if outcome["kind"] != "measured":
+            _worsen(column, places.of_ranks(outcome["ranks"]), "skip" if outcome["kind"] == "skipped" else "none")
+    for finding in _counting(check):
+        _worsen(column, places.named(finding), finding.severity)
+    return column
+
+
+def _worsen(column: list[str], nodes: Iterable[int], status: str) -> None:
+    for number in nodes:
+        if ORDER.index(status) < ORDER.index(column[number]):
+            column[number] = status
+
+
+def _counting(check: Mapping[str, Any]) -> Iterator[Reported]:
+    return (finding for finding in findings_of(check) if finding.counts and finding.severity != "info")
+
+
+def _of_job(check: Mapping[str, Any]) -> str:
+    """The worst of the findings that name no node and no rank."""
+    nowhere = {"node", "rank"}
+    loose = [its.severity for its in _counting(check) if not (nowhere & its.where.keys() or its.ranks or its.nodes)]
+    return min(loose, key=ORDER.index, default="pass")

@@ -1,0 +1,59 @@
+"""Of a job that failed: who waited for whom, and which ranks were heard of until when."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from preflight.core import rank_ranges, words
+from preflight.core.finding import Reported
+from preflight.results import console
+from preflight.results.page import marks, plotted
+from preflight.results.page.marks import Scale, tag, text
+from preflight.results.report import Report
+
+WIDTH, ROW, LEFT, RIGHT = 900, 18, 130, 40
+MOST = 64
+"""Ranks that are drawn: the culprits, then those that ended first."""
+
+
+def draw(report: Report, found: Sequence[Reported]) -> dict[str, Any]:
+    """`waited`: a table; `ranks`: a picture, empty where no line had a time and a rank."""
+    rows = [
+        [
+            rank_ranges.ranks(rank_ranges.from_text(finding.noticed_by)),
+            console.plain(console.culprit(finding)) or "no culprit is seen",
+            finding.code,
+        ]
+        for finding in found
+        if finding.noticed_by and finding.severity != "info"
+    ]
+    culprits = {finding.where["rank"] for finding in found if "rank" in finding.where and finding.severity == "fail"}
+    return {
+        "waited": plotted.table(["these noticed it", "and waited for", "finding"], rows, "who waited for whom"),
+        "ranks": _ranks(report["explained"].get("ranks", ()), culprits),
+    }  # fmt: skip
+
+
+def _ranks(heard: Sequence[dict[str, Any]], culprits: set[int]) -> Markup:
+    if not heard:
+        return Markup("")
+    begin = min(its["first"] for its in heard)
+    shown = sorted(heard, key=lambda its: (its["rank"] not in culprits, its["last"]))[:MOST]
+    scale = Scale(0.0, max(1.0, max(its["last"] for its in heard) - begin), LEFT, WIDTH - RIGHT)
+    height = 30 + ROW * len(shown)
+    content = [*marks.time_axis(scale, height, words.duration)]
+    for number, its in enumerate(shown):
+        y, blamed = 26 + number * ROW, its["rank"] in culprits
+        start, end = scale(its["first"] - begin), scale(its["last"] - begin)
+        title = f"rank {its['rank']}: heard of from {its['first'] - begin:.1f} s to {its['last'] - begin:.1f} s"
+        content.append(
+            text(LEFT - 8, y + 10, f"{'! ' * blamed}rank {its['rank']}", "end", "odd-name" if blamed else None)
+        )
+        bar = tag("rect", tag("title", title), x=start, y=y, width=max(2.0, end - start), height=11,
+                  class_="s-fail" if blamed else "bar")  # fmt: skip
+        content.append(bar)
+    left = len(heard) - len(shown)
+    more = f"; {rank_ranges.count(left, 'rank')} that were heard of longer are not drawn" if left else ""
+    head = f"From the first to the last line of each rank that a signature knows, in seconds from the first{more}."
+    return tag("p", head) + marks.scrolled(head, WIDTH, height, content)

@@ -1,0 +1,98 @@
+"""The page of a report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from preflight.core import rank_ranges
+from preflight.core.job import Job
+from preflight.results import console
+from preflight.results.page import frame, plotted, statuses, timeline, told, waits
+from preflight.results.page.statuses import LETTERS, MOST_ROWS, Places, StatusTable
+from preflight.results.report import Report
+
+TITLES = {
+    "comm": "Speed between ranks", "net": "Network", "gpu": "GPUs", "train": "Training", "data": "Data",
+    "node": "Nodes", "env": "Environment",
+}  # fmt: skip
+"""Of the sections with plots, in this order; those of plugins come after them."""
+KINDS = ("heatmap", "chart", "wiring", "strips", "table")
+"""In this order within a section, so that small ones stand side by side."""
+STACKS, STACK = 40, 5000
+"""Outcomes with a stack or a log in the appendix, and characters of each."""
+SMALL = 64
+"""Nodes up to which no canvas of all nodes is needed beside the table."""
+
+
+def html(report: Report) -> str:
+    """report.html: one file without network, see docs/report.md."""
+    found = sorted(console.merged(report), key=console.order)
+    places, names = Places(Job.from_json(report["job"])), [check["check"] for check in report["checks"]]
+    table, explained = statuses.build(report), report.get("explained")
+    sections, data = _sections(report["checks"])
+    groups = told.groups(found, places, names, from_logs=explained is not None)
+    body = frame.render(
+        "report.html", report=report, verdict=told.verdict(report, found), about=console.about(report),
+        skipped=told.skipped(report), groups=groups, found=len(found), table=table, kinds=table.kinds[:MOST_ROWS],
+        more_kinds=table.kinds[MOST_ROWS:], letters=LETTERS, canvas=places.count > SMALL, nodes=places.count,
+        sections=sections, spans=_spans(report), appendix=_appendix(report),
+        waits=None if explained is None else waits.draw(report, found),
+    )  # fmt: skip
+    return frame.document(f"preflight: {report['verdict']}", body, _data(report, table, data))
+
+
+def _data(report: Report, table: StatusTable, plots: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "nodes": [node["node"] for node in report["job"]["nodes"]], "checks": table.checks,
+        "letters": table.letters(), "plots": plots,
+    }  # fmt: skip
+
+
+def _sections(checks: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    shown, data = plotted.figures(checks)
+    family = {figure["check"]: figure["check"].partition(".")[0] for figure in shown}
+    order = [*TITLES, *dict.fromkeys(name for name in family.values() if name not in TITLES)]
+    sections = []
+    for name in (own for own in order if own in family.values()):
+        figures = sorted((its for its in shown if family[its["check"]] == name), key=_kind)
+        sections.append({"id": name, "title": TITLES.get(name, name), "figures": figures})
+    return sections, data
+
+
+def _kind(figure: Mapping[str, Any]) -> int:
+    return KINDS.index(figure["kind"])
+
+
+def _spans(report: Report) -> dict[str, Any] | None:
+    """The timeline; of a command that measures nothing, none."""
+    if not any(check["seconds"]["rank"] is not None for check in report["checks"]):
+        return None
+    heads, rows = timeline.table(report["checks"])
+    image = timeline.draw(report["checks"], report["seconds"])
+    return {"image": image, "table": plotted.table(heads, rows, "timeline")}
+
+
+def _appendix(report: Report) -> dict[str, Any]:
+    rows = [
+        [check["status"], check["check"], f"{check['seconds']['max']:.1f}",
+         console.plain(check["skipped"] or check["summary"] or check["title"])]
+        for check in report["checks"]
+    ]  # fmt: skip
+    unread = [(its["file"], its["why"]) for its in report.get("explained", {}).get("unread", ())]
+    return {
+        "checks": plotted.table(["status", "check", "seconds", ""], rows, "checks"),
+        "pictures": "\n".join(console.pictures(report)), "outcomes": [*_outcomes(report["checks"])][:STACKS],
+        "options": sorted(report["options"].items()), "command": " ".join(report["command"]), "unread": unread[:100],
+        "overview": "\n".join(report.get("checkpoint", {}).get("overview", ())),
+    }  # fmt: skip
+
+
+def _outcomes(checks: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    """Of ranks that did not measure, though they were not skipped."""
+    for check in checks:
+        for outcome in check["outcomes"]:
+            if outcome["kind"] not in ("measured", "skipped"):
+                parts = (outcome.get("reason"), outcome["doing"], outcome["stack"], outcome["log_tail"])
+                text = "\n".join(filter(None, parts))
+                ranks = rank_ranges.ranks(rank_ranges.from_text(outcome["ranks"]))
+                head = f"{check['check']}, {outcome['node'] or 'no node'}, {ranks}: {outcome['kind']}"
+                yield {"head": head, "text": console.plain(text[-STACK:])}

@@ -1,0 +1,70 @@
+"""All sinks of a run, side by side and within one bound: none holds up the others, or the run."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from preflight.core.exceptions import in_one_line
+from preflight.core.facts import FactsStore
+from preflight.history import archive
+from preflight.history.entry import entry
+from preflight.planning.registry import Source
+from preflight.results.report import Report
+from preflight.sinks.arguments import Sinks, shown
+
+ALL_S = 4.0
+"""For all sinks together, and for what of it must be made first. The child that serves them gets ALL_S + SPARE_S."""
+SPARE_S = 0.8
+
+
+def deliver(sinks: Sinks, report: Report, book: FactsStore, sources: Mapping[str, Source]) -> dict[str, str]:
+    """In a child. Why a sink got nothing, by its option; all that were served are missing. Raises KeyError, TypeError
+    and ValueError for a report that is none."""
+    from preflight.sinks import log_line, post, textfile
+
+    end = time.monotonic() + ALL_S
+    work: dict[str, Callable[[], object]] = {}
+    if sinks.syslog:
+        work["--syslog"] = partial(log_line.write, report)
+    if sinks.post:
+        work[f"--post {shown(sinks.post)}"] = partial(post.send, sinks.post, sinks.post_token, report, end)
+    started = _started(work)  # while the entry is made
+    kept: dict[str, Any] = entry(report, book, sources) if sinks.history or sinks.textfile else {}
+    work = {}
+    if sinks.history:
+        work[f"--history {sinks.history}"] = partial(archive.write, sinks.history, kept, sinks.keep_days)
+    if sinks.textfile:
+        work[f"--textfile {sinks.textfile}"] = partial(textfile.write, sinks.textfile, report, kept)
+    started |= _started(work)
+    return {name: why for name, delivery in started.items() if (why := delivery.failure(end))}
+
+
+def _started(work: Mapping[str, Callable[[], object]]) -> dict[str, "Delivery"]:
+    return {name: Delivery(call) for name, call in work.items()}
+
+
+class Delivery(threading.Thread):
+    """To one sink. A daemon: a dead file system may keep it for ever."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.call, self.why = call, ""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.call()
+        except OSError as error:
+            self.why = error.strerror or str(error)
+        except sqlite3.Error as error:
+            self.why = str(error)
+        except Exception as error:
+            self.why = in_one_line(error)
+
+    def failure(self, end: float) -> str:
+        """Why it failed, or ""."""
+        self.join(max(0.0, end - time.monotonic()))
+        return f"did not end within {ALL_S:.0f} s" if self.is_alive() else self.why

@@ -1,0 +1,96 @@
+"""The report, sent to a URL: JSON in an envelope, gzipped, bounded in size and time, tried again while time is left."""
+
+import contextlib
+import gzip
+import hashlib
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from preflight import __version__
+from preflight.results.report import Report
+
+MOST = 1024 * 1024
+"""Bytes, gzipped: receivers refuse more. A larger report goes without evidence and outcomes, then without checks."""
+LONGEST_TOKEN = 8192
+TRY_S, PAUSE_S = 1.5, 0.2
+"""For an answer; before the next try, doubled each time."""
+AGAIN = (408, 425, 429)
+"""HTTP statuses that ask for another try, beside 5xx."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Elsewhere nobody may learn the token."""
+
+    def redirect_request(self, *_arguments: Any) -> None:
+        return None
+
+
+def send(url: str, token_path: str | None, report: Report, end: float) -> None:
+    """Until `end` on the monotonic clock. Raises OSError and ValueError: where it was not taken, why the last try."""
+    body = packed(report)
+    headers = {
+        "Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": f"preflight/{__version__}",
+        "Idempotency-Key": report["run"],
+    }  # fmt: skip
+    if token_path:
+        headers["Authorization"] = f"Bearer {_token(token_path)}"
+    pause_s = PAUSE_S
+    while True:
+        why, is_final = _try(url, body, headers, min(TRY_S, end - time.monotonic()))
+        if not why:
+            return
+        if is_final or time.monotonic() + pause_s >= end - 0.1:
+            raise OSError(why)
+        time.sleep(pause_s)
+        pause_s *= 2
+
+
+def packed(report: Report) -> bytes:
+    """The envelope, gzipped. Its sha256 is that of the report as it stands in it, with sorted keys."""
+    small = {**report, "checks": [{**check, "outcomes": [], "findings": _bare(check)} for check in report["checks"]]}
+    body = b""
+    for cut, made in (("", report), ("evidence, outcomes", small), ("checks", {**report, "checks": []})):
+        text = json.dumps(made, sort_keys=True, allow_nan=False)
+        envelope = {
+            "schemaVersion": 1, "kind": "preflight.report", "reportID": report["run"], "cut": cut,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(), "report": made,
+        }  # fmt: skip
+        body = gzip.compress(json.dumps(envelope, sort_keys=True, allow_nan=False).encode(), 6, mtime=0)
+        if len(body) <= MOST:
+            break
+    return body
+
+
+def _bare(check: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{**finding, "evidence": {}} for finding in check["findings"]]
+
+
+def _token(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read(LONGEST_TOKEN).strip()
+    except OSError as error:
+        raise OSError(f"--post-token {path}: {error.strerror}") from None
+    if not token or not token.isprintable():
+        raise ValueError(f"{path} holds no token")
+    return token
+
+
+def _try(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> tuple[str, bool]:
+    """(why it was not taken, or ""; whether another try is no use)."""
+    request = urllib.request.Request(url, body, dict(headers), method="POST")  # noqa: S310 -- the command line has looked at its scheme
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        with contextlib.closing(opener.open(request, timeout=max(seconds, 0.1))):
+            return "", True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"HTTP {error.code} {error.reason}", error.code < 500 and error.code not in AGAIN
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        return getattr(reason, "strerror", "") or str(reason) or type(error).__name__, False
