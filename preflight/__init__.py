@@ -19,7 +19,7 @@ if not os.path.isdir(os.path.join(__path__[0], "checks")):
 def __getattr__(name: str) -> object:
     """`preflight.run` and its Verdict, imported on first use."""
     if name in ("run", "Verdict"):
-        from preflight.cli import api
+        from preflight.cli import hiding
 
-        return getattr(api, name)
+        return getattr(hiding.api(), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,29 @@
 import os
 import sys
 
+INTERRUPTED, UNFINISHED = 130, 3
+"""Exit codes after Ctrl-C: a shell's, where the command speaks for a job; and ours."""
+
 
 def command() -> None:
     open_missing_descriptors()
-    from preflight.cli.main import main
+    try:
+        from preflight.cli.main import main
 
-    main(sys.argv[1:])
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        end_interrupted(sys.argv[1:2] in (["debug"], ["explain"]))
+
+
+def end_interrupted(for_a_job: bool = False) -> None:
+    """Ctrl-C before anything was begun that would have to be ended; a second one changes nothing."""
+    import select
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if select.select([], [2], [], 0)[1]:  # no pipe that is full
+        os.write(2, b"preflight: interrupted\n")
+    os._exit(INTERRUPTED if for_a_job else UNFINISHED)
 
 
 def open_missing_descriptors() -> None:

@@ -1,7 +1,10 @@
 """What a check is made of. A check's module imports from here, and from nowhere else in the engine.
 
 A module is a check when it has `PLAN` (a `Plan`), `measure(ctx)` and `judge(facts, run)`; it may have
-`summarize(facts, run)`, one line for the screen, and `draw(facts, run)`, the lines of a picture: a matrix, say.
+`summarize(facts, run)`, one line for the screen, `draw(facts, run)`, the lines of a picture: a matrix, say, and
+`plot(facts, run)`, what report.html draws (`plots.Chart` and the like), `groups(facts, run)`, the `Group`s of nodes
+that its facts know (what all nodes of one have becomes one finding), and
+`record(reading, job)`, which yields of one rank's facts what is compared with other runs: `Trait`s and `Figure`s.
 `Option`s and `Code`s are constants of the module, or of the modules that its tuple `PARTS` names.
 """
 
@@ -12,10 +15,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from preflight.core import plots, words
 from preflight.core import rank_ranges as ranges
-from preflight.core import words
+from preflight.core.groups import Group
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
+from preflight.core.record import Figure, Trait, traits
 from preflight.core.vote import Comparison, Vote, compare, grouped, vote
 from preflight.errors import NotApplicable, Skip
 from preflight.sdk import pairs
@@ -27,9 +32,10 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Code", "Comparison", "Context", "Finding", "Job", "Level", "NoReply", "NoReplyKind", "Node", "NotApplicable",
-    "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "UserCode", "UserError", "Vote",
-    "compare", "count", "entries", "grouped", "option", "pairs", "ranges", "read", "seconds", "vote", "words",
+    "Code", "Comparison", "Context", "Figure", "Finding", "Group", "Job", "Level", "NoReply", "NoReplyKind", "Node",
+    "NotApplicable", "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "Trait",
+    "UserCode", "UserError", "Vote", "compare", "count", "entries", "grouped", "option", "pairs", "plots", "ranges",
+    "read", "seconds", "traits", "vote", "words",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -98,6 +104,10 @@ class Plan:
     """All workers of the run are replaced before it: nothing that a check before it took is still held."""
     fresh_with: tuple[str, ...] = ()
     """Names of options of its own: it is as `fresh` where one of them is set, since it then runs the user's code."""
+    sooner_with: tuple[str, ...] = ()
+    """Names of options of its own: where one of them is set it runs from level standard on, also if its own is full."""
+    sooner_on: tuple[str, ...] = ()
+    """Backends (nccl, gloo) on which it runs from level standard on, also if its own is full."""
     last: bool = False
     """It runs after all others, also after plugins."""
     judges_failures: bool = False
@@ -244,6 +254,8 @@ class Context:
     level: Level = Level.STANDARD
     """The run's, as rank 0 has decided it: the same on all ranks. Also with `--only` it is standard where no other is
     given."""
+    run_folder: str = ""
+    """A private folder of this run on this node, removed at its end also where this worker is killed; "" on gloo."""
 
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self.options.get(option, option.default)
@@ -314,6 +326,8 @@ class Run:
     """How `measure` ended, for every one of them."""
     options: Mapping[Option[Any], Any] = field(default_factory=dict)
     facts_of: Callable[[str], Mapping[int, Any]] = lambda _: {}
+    groups: tuple[Group, ...] = ()
+    """The nodes that belong together, as far as the checks before this one know it."""
 
     def facts(self, check: str) -> Mapping[int, Any]:
         """The facts of a check, by rank: its own, or one that stands in `PLAN.reads`."""

@@ -18,6 +18,10 @@ class UsageError(Exception):
         self.everywhere = everywhere
 
 
+class CannotWork(Exception):  # noqa: N818 -- as it reads where it is caught
+    """What preflight itself cannot do without is missing here. Its text is one clear sentence; exit code 3."""
+
+
 class BrokenCheck(Exception):  # noqa: N818 -- says what is broken
     """A module that is no check. Its text says what it lacks."""
 

@@ -4,14 +4,24 @@ import argparse
 from typing import NoReturn
 
 from preflight import __version__
-from preflight.check import Level, UserCode
+from preflight.check import Level, UserCode, count
+from preflight.checkpoint import arguments as saved
+from preflight.cluster import arguments as clustering
 from preflight.debug import arguments as debugging
 from preflight.errors import UsageError
 from preflight.explain import arguments as explaining
+from preflight.history import arguments as comparing
 from preflight.planning.plan import LONGEST_S, SHORTEST_S
 from preflight.rendezvous import arguments as meeting
+from preflight.sinks import arguments as delivering
 
-COMMANDS = ("run", "rendezvous", "explain", "debug", "list", "describe", "show")
+COMMANDS = (
+    "run", "rendezvous", "checkpoint", "explain", "debug", "gate", "hook", "nodes", "pick", "diff", "history", "list",
+    "describe", "show", "completion",
+)  # fmt: skip
+STARTING = ("run", "rendezvous", "checkpoint", "debug", "gate", "pick")
+"""Those that start processes."""
+SHELLS = ("bash", "zsh", "fish")
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,9 +41,15 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"preflight {__version__}")
     commands = top.add_subparsers(dest="command", parser_class=Parser, metavar="COMMAND")
-    _add_run(commands.add_parser("run", help="run the checks (the default)", allow_abbrev=False))
+    add_run(commands.add_parser("run", help="run the checks (the default)", allow_abbrev=False))
     meet = commands.add_parser("rendezvous", help="before torchrun: do the nodes meet?", allow_abbrev=False)
     meeting.add_to(meet, _seconds)
+    saved.add_to(
+        commands.add_parser("checkpoint", help="is a saved checkpoint whole, and does it fit?", allow_abbrev=False),
+        _named,
+        _user_code,
+        _seconds,
+    )
     explaining.add_to(
         commands.add_parser("explain", help="why did this job fail? its logs, dumps and reports", allow_abbrev=False),
         _named,
@@ -45,6 +61,11 @@ def parser() -> argparse.ArgumentParser:
         _named,
         _seconds,
     )
+    compared = commands.add_parser("diff", help="what has changed between two runs?", allow_abbrev=False)
+    comparing.add_diff(compared, _named)
+    kept = commands.add_parser("history", help="what do the runs of --history say together?", allow_abbrev=False)
+    comparing.add_history(kept, _named)
+    _add_cluster(commands)
     listed = commands.add_parser("list", help="list the checks", allow_abbrev=False)
     described = commands.add_parser("describe", help="explain a check or a code", allow_abbrev=False)
     described.add_argument("what", metavar="CHECK_OR_CODE")
@@ -52,13 +73,26 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("report", metavar="REPORT", help="report.json, or the folder that --report wrote")
     shown.add_argument("--judge", action="store_true", help="judge its facts anew")
     shown.add_argument("--json", metavar="FILE", help="also write the report (- is stdout)")
+    shown.add_argument("--html", type=_named, metavar="FILE", help="also write it as a page for a browser")
     _add_settings(shown)
-    for command in (listed, described, shown):
+    completed = commands.add_parser("completion", help="print the completion script of a shell", allow_abbrev=False)
+    completed.add_argument("shell", choices=SHELLS, help="source <(preflight completion bash)")
+    for command in (compared, listed, described, shown):
         _add_plugins(command)
     return top
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
+def _add_cluster(commands: "argparse._SubParsersAction[Parser]") -> None:
+    gate = commands.add_parser("gate", help="hold a job, by its launcher's preflight", allow_abbrev=False)
+    clustering.add_gate(gate, _named, _seconds)
+    clustering.add_hook(commands.add_parser("hook", help="print a scheduler's hook", allow_abbrev=False))
+    clustering.add_nodes(commands.add_parser("nodes", help="list a report's nodes", allow_abbrev=False))
+    pick = commands.add_parser("pick", help="in a Slurm job of more nodes, pick the N best", allow_abbrev=False)
+    clustering.add_pick(pick, _named, _seconds, _number)
+
+
+def add_run(run: argparse.ArgumentParser) -> None:
+    """The options of a run."""
     run.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
     run.add_argument("--all", action="store_true", help="the same as --level full")
     run.add_argument(
@@ -75,13 +109,16 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
     run.add_argument("--facts", action="store_true", help="with the facts in it")
     run.add_argument("--report", type=_named, metavar="DIR", help="write the report, its facts and all its readers")
-    run.add_argument("--baseline", type=_named, metavar="REPORT", help="compare speeds with this earlier run's report")
+    run.add_argument(
+        "--baseline", type=_named, metavar="REPORT", help="compare speeds with this report, or auto: with --history"
+    )
+    delivering.add_to(run, _named)
     run.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
     run.add_argument(
         "--deadline",
         type=_seconds,
         metavar="S",
-        help="seconds for the whole run (quick 60, or alone 5 and 60 for a GPU driver; standard 120, full 900)",
+        help="seconds for the whole run (quick 60, alone on GPUs 120 for their driver; standard 120, full 900)",
     )
     run.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
     run.add_argument(
@@ -91,7 +128,16 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "--data", type=_user_code, metavar="MODULE:FUNCTION", help="check your own DataLoader (or FILE.py:FUNCTION)"
     )
     run.add_argument(
-        "--model", type=_user_code, metavar="MODULE:FUNCTION", help="train your own model, too (or FILE.py:FUNCTION)"
+        "--model",
+        type=_model,
+        metavar="MODULE:NAME",
+        help="train your own model, too (or FILE.py:NAME, or a config.json of transformers)",
+    )
+    run.add_argument(
+        "--checkpoint",
+        type=_named,
+        metavar="DIR",
+        help="the folder for your checkpoints: try some there",
     )
     _add_settings(run)
     _add_plugins(run)
@@ -119,6 +165,23 @@ def _user_code(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
     return text
+
+
+def _model(text: str) -> str:
+    """A function, a class or a model; or a configuration, of which a model is made."""
+    if text.strip().endswith(".json"):
+        return text
+    try:
+        return _user_code(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or a config.json of transformers") from None
+
+
+def _number(text: str) -> int:
+    try:
+        return count(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _seconds(text: str) -> float:

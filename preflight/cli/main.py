@@ -1,62 +1,82 @@
 """The command line. Imports no torch: `list`, `describe` and `--level quick` never need it."""
 
 import argparse
+import errno
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 from preflight import errors
 from preflight.check import Level
-from preflight.cli.arguments import COMMANDS, parser
-from preflight.core.answer import Failure
+from preflight.cli import catalog, surroundings
+from preflight.cli.arguments import COMMANDS, STARTING, parser
 from preflight.core.exceptions import in_one_line
-from preflight.errors import UsageError
+from preflight.errors import CannotWork, UsageError
 from preflight.planning import plan, registry
 from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
 from preflight.results import console, report
 from preflight.results.destinations import Output
+from preflight.sinks import arguments as delivering
+from preflight.sinks.arguments import Sinks
 
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
-ALONE_QUICK_S, DRIVER_S = 5.0, 60.0
-"""Without a launcher; and for the start of a GPU driver, which takes seconds a GPU without persistence mode."""
+STDOUT_REFUSES = (errno.EPIPE, errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+DRIVER_S = 60.0
+"""Alone, for the start of a GPU driver, which takes seconds per GPU without persistence mode."""
 
 
 def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = list) -> NoReturn:
     """The command, to its exit. `translate` makes the arguments of `preflight` out of those of another command; its
     UsageError is said as one of this command."""
     try:
-        _need_a_folder()
+        surroundings.need_a_folder()
         code = _dispatch(translate(arguments))
-    except UsageError as error:
-        rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
-        if rank == "0" or not error.everywhere:
-            sys.stderr.write(f"preflight: {'' if rank == '0' else f'rank {rank}: '}{error}\n")
-        from preflight.engine import shutdown
-
-        shutdown.write_verdict(2, str(error))
-        code = 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 0
-    except Exception:
-        sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
-        code = 3
+        sys.stdout.flush()
+    except Exception as error:
+        code = _told(error)
     sys.exit(code)
 
 
-def _need_a_folder() -> None:
-    """torch cannot be imported without one (its MKL ends the process)."""
+def _told(error: Exception) -> int:
+    """Says in a sentence why the command ends so, on stderr if that takes it. The exit code."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in STDOUT_REFUSES:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(error, BrokenPipeError):
+            return 0
+        error = UsageError(f"stdout: cannot be written ({error.strerror})", everywhere=False)
+    if not isinstance(error, UsageError | CannotWork):
+        Output().complain(
+            f"a fault of preflight itself; please report it:\n{''.join(traceback.format_exception(error))}"
+        )
+        return 3
+    from preflight.engine import shutdown
+
+    if isinstance(error, CannotWork):
+        _complain(str(error))
+        shutdown.write_verdict(3, f"preflight: ERROR: {error}")
+        return 3
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    if rank == "0" or not error.everywhere:
+        _complain(f"{'' if rank == '0' else f'rank {rank}: '}{error}")
+    shutdown.write_verdict(2, str(error))
+    return 2
+
+
+def _complain(text: str) -> None:
+    """As Output().complain does, but where sys.stderr leads: for whoever calls main() from Python."""
     try:
-        os.getcwd()
+        if sys.stderr is not sys.__stderr__:
+            sys.stderr.write(f"preflight: {text}\n")
+        else:
+            Output().complain(text)
     except OSError:
-        raise UsageError("the current folder is gone: change into one that is there", everywhere=False) from None
+        pass
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -68,10 +88,13 @@ def _dispatch(arguments: list[str]) -> int:
     options, unknown = parser().parse_known_args(words)
     if unknown:
         raise UsageError(_no_such_option(unknown[0], options.command))
+    if options.command in STARTING:
+        surroundings.need_what_processes_need()
     options.words = arguments
     commands = {
-        "run": _run, "rendezvous": _rendezvous, "explain": _explain, "debug": _debug, "list": _list,
-        "describe": _describe, "show": _show,
+        "run": _run, "rendezvous": _rendezvous, "checkpoint": _checkpoint, "explain": _explain, "debug": _debug,
+        "gate": _gate, "hook": _hook, "nodes": _nodes, "pick": _pick, "diff": _diff, "history": _history,
+        "list": catalog.list_checks, "describe": catalog.describe_code, "show": _show, "completion": _completion,
     }  # fmt: skip
     return commands[options.command](options)
 
@@ -150,7 +173,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.level:
         selection = replace(selection, only=_of_level(selection.only, level, sources))
     here = identity.from_environ(os.environ)
-    earlier = baseline.read(options.baseline) if options.baseline and not here.rank else None
+    sinks = delivering.sinks(options)
+    earlier = baseline.read(options.baseline) if options.baseline and not sinks.baseline and not here.rank else None
     request = Request(selection, texts, sources, options.backend or "auto", policy or Policy(), earlier)
     alone = here.launcher == "local"
     named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
@@ -162,7 +186,7 @@ def _run(options: argparse.Namespace) -> int:
         if refused:
             raise UsageError(refused)
         return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
-    return _supervise(options, request, needs_torch=not quick, alone=alone and not plugins)
+    return _supervise(options, request, sinks, needs_torch=not quick, alone=alone and not plugins)
 
 
 def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]) -> tuple[str, ...]:
@@ -189,22 +213,27 @@ def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
         quick = check.plan.level is Level.QUICK and all(_has_level(other, Level.QUICK) for other in others)
         return "quick" if quick else "slow"
 
-    told, is_sound = _told(source, tell)
+    told, is_sound = catalog.told_of(source, tell)
     return not is_sound or told == "quick"
 
 
-def _supervise(options: argparse.Namespace, request: Request, *, needs_torch: bool, alone: bool) -> NoReturn:
+def _supervise(
+    options: argparse.Namespace, request: Request, sinks: Sinks, *, needs_torch: bool, alone: bool
+) -> NoReturn:
     from preflight.engine import supervisor
 
-    alone_s = ALONE_QUICK_S + DRIVER_S * os.path.exists("/proc/driver/nvidia")
-    default = alone_s if alone else DEADLINES_S[request.selection.level]
+    starts_driver = alone and os.path.exists("/proc/driver/nvidia")
+    default = DEADLINES_S[request.selection.level] + DRIVER_S * starts_driver
     task = supervisor.RunOptions(
         request=request,
-        command=options.words,
+        command=[word.replace(options.post, delivering.shown(options.post)) for word in options.words]
+        if options.post
+        else options.words,
         deadline_s=options.deadline or default,
         strict=options.strict,
         output=Output(options.json, options.report, options.facts),
         needs_torch=needs_torch,
+        sinks=sinks,
     )
     supervisor.run(task)
 
@@ -213,6 +242,12 @@ def _rendezvous(options: argparse.Namespace) -> int:
     from preflight.rendezvous import arguments, command
 
     command.run(arguments.request(options))
+
+
+def _checkpoint(options: argparse.Namespace) -> int:
+    from preflight.checkpoint import arguments, command
+
+    return command.run(arguments.request(options))
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -227,64 +262,47 @@ def _debug(options: argparse.Namespace) -> int:
     return command.run(arguments.request(options))
 
 
-def _list(options: argparse.Namespace) -> int:
-    for source in registry.sources(options.plugin).values():
-        print(_told(source, _in_the_list)[0])
+def _diff(options: argparse.Namespace) -> int:
+    from preflight.history import command
+
+    return command.run_diff(options, registry.sources(options.plugin))
+
+
+def _history(options: argparse.Namespace) -> int:
+    from preflight.history import command
+
+    return command.run_history(options)
+
+
+def _completion(options: argparse.Namespace) -> int:
+    from preflight.cli import completion
+
+    print(completion.script(options.shell))
     return 0
 
 
-def _in_the_list(check: Check) -> str:
-    given = ", ".join(registry.how_to_set(f"{check.id}.{name}") for name in check.plan.given)
-    return f"{check.id:<22} {check.plan.level:<9} {check.plan.scope:<6} {check.title}{given and f' [with {given}]'}"
+def _gate(options: argparse.Namespace) -> int:
+    from preflight.cluster import arguments, gate
+
+    return gate.run(arguments.gate_request(options))
 
 
-def _describe(options: argparse.Namespace) -> int:
-    from preflight.core.finding import OWN_SLUGS, RUN
-    from preflight.planning import describe
+def _hook(options: argparse.Namespace) -> int:
+    from preflight.cluster import hook
 
-    sources, what = registry.sources(options.plugin), registry.RENAMED.get(options.what, options.what)
-    if what.startswith("preflight.rendezvous"):
-        from preflight.rendezvous import codes
-
-        print(codes.page(what))
-        return 0
-    if what.partition(".")[0] == "explain":
-        from preflight.explain import pages
-
-        print(pages.page(what))
-        return 0
-    if what.startswith(RUN) or what in OWN_SLUGS:
-        print(describe.own_page(what) if what in OWN_SLUGS else describe.run_page())
-        return 0
-    family = [id_ for id_ in sources if id_.partition(".")[0] == what]
-    id_ = what if what in sources else what.rpartition(".")[0]
-    if id_ not in sources and not family:
-        raise UsageError(f"{what}: there is no such check or code{registry.hint(what, sources)}")
-    told = [_told(sources[id_], partial(_page, what, sources)) for id_ in family or [id_]]
-    print("\n".join(text for text, _ in told))
-    return 0 if all(is_sound for _, is_sound in told) else 1
+    return hook.run(options.name)
 
 
-def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:
-    """Of the check, or of its code. Raises BrokenCheck where it could not run among the others."""
-    from preflight.engine.membership import STRANGERS
-    from preflight.planning import describe, validation
+def _nodes(options: argparse.Namespace) -> int:
+    from preflight.cluster import nodes
 
-    validation.refuse_unknown_ids(check.module, check.plan, {*sources, STRANGERS})
-    return describe.page(check, check.id if what == check.id.partition(".")[0] else what)
+    return nodes.run(options)
 
 
-def _told(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
-    """(what a check's module says of it, True), or (why it cannot be loaded, False)."""
-    if source.kind == "builtin":
-        return tell(registry.load(source)), True
-    from preflight.engine import event_loop, loading
+def _pick(options: argparse.Namespace) -> int:
+    from preflight.cluster import arguments, pick
 
-    loop = event_loop.EventLoop(loading.PLUGIN_S)
-    answer = loading.ask_plugin(loop, source, lambda check: {"text": tell(check)})
-    if isinstance(answer, Failure):
-        return f"{source.id:<22} cannot be loaded: {answer.text}", False
-    return str(answer.value["text"]), True
+    return pick.run(arguments.pick_request(options))
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -303,21 +321,36 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
     texts = settings(options.set, sources)
     if options.judge:
         book = report.facts_beside(path)
+        for name in rejudge.withheld(shown, texts):
+            why = "is a secret, which no report holds: its default is used"
+            sys.stderr.write(f"preflight: {name} {why}; give it with --set {name}=VALUE\n")
         shown = rejudge.judge_again(shown, book, sources, texts, policy)
     elif texts or policy:
         raise UsageError("--set and --config change nothing without --judge")
     if options.json:
         output = Output(options.json)
-        output.print_json(shown, FactsStore())
-        failed = output.write(shown, FactsStore(), "report.json")["failed"]
+        failed = output.print_json(shown, FactsStore())
+        failed = failed or output.write(shown, FactsStore(), "report.json")["failed"]
         if failed:
             raise UsageError(f"--json {options.json}: {failed}")
+    if options.html:
+        _write_page(options.html, shown)
     lines = [*(console.check_line(check) for check in shown["checks"]), *console.ending(shown, [])]
     if "explained" in shown:
         from preflight.explain import console as explained
 
         lines = explained.lines(shown)
+    elif "checkpoint" in shown:
+        from preflight.checkpoint import console as of_checkpoint
+
+        lines = of_checkpoint.lines(shown)
     progress.show(lines, sys.stderr if options.json == "-" else sys.stdout)
     if shown["exit_code"] not in (0, 1, 2, 3):
         raise ValueError(f"its exit code is {shown['exit_code']!r}")
     return int(shown["exit_code"])
+
+
+def _write_page(path: str, shown: report.Report) -> None:
+    from preflight.results.page import whole
+
+    report.write_asked("--html", path, whole.html(shown))

@@ -10,13 +10,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from preflight.debug import environment
 from preflight.debug.arguments import DebugRequest
-from preflight.debug.job import CannotStart, RunningJob
+from preflight.debug.job import CannotStart, RunningJob, signals_held
 from preflight.debug.ranks import Ranks
 from preflight.debug.stall import StallDetector
 from preflight.engine import shutdown
@@ -54,21 +54,14 @@ class JobFolder:
 
 def run(asked: DebugRequest) -> NoReturn:
     """Exits with the job's code. Raises UsageError before the job is started."""
-    folder = _prepare(asked.folder)
-    prepared = environment.prepared(os.environ, folder.path, asked.command)
-    ranks = Ranks(folder.path)  # before the ranks start
-    try:
-        job = RunningJob(asked.command, prepared.environ, folder.kept)
-    except CannotStart as why:
-        _remove(folder, everything=folder.is_ours)
-        say(str(why))
-        shutdown.leave(why.code)
+    with signals_held() as mask:
+        folder, job, ranks, kept = _started(asked, mask)
     hung = _wait(job, ranks, StallDetector(asked.hang_after_s, folder.path))
     code = HUNG if hung else job.code or 0
     try:
         job.finish()
         ranks.finish()
-        _report(asked, folder, job, code, prepared.kept)
+        _report(asked, folder, job, code, kept)
     except KeyboardInterrupt:
         say("interrupted: the job is not explained")
     except TooMuch as why:
@@ -76,6 +69,19 @@ def run(asked: DebugRequest) -> NoReturn:
     except Exception:
         sys.stderr.write(f"preflight: a fault of preflight itself; please report it:\n{traceback.format_exc()}")
     shutdown.leave(code)
+
+
+def _started(asked: DebugRequest, mask: Collection[int]) -> tuple[JobFolder, RunningJob, Ranks, tuple[str, ...]]:
+    """With the user's settings that were kept; ends with the shell's code where the job cannot be started."""
+    folder = _prepare(asked.folder)
+    prepared = environment.prepared(os.environ, folder.path, asked.command)
+    ranks = Ranks(folder.path)  # before the ranks start
+    try:
+        return folder, RunningJob(asked.command, prepared.environ, folder.kept, mask), ranks, prepared.kept
+    except CannotStart as why:
+        _remove(folder, everything=folder.is_ours)
+        say(str(why))
+        shutdown.leave(why.code)
 
 
 def say(text: str) -> None:

@@ -52,7 +52,7 @@ def _torch(folder: str) -> dict[str, str]:
         "TORCH_FR_DUMP_TEMP_FILE": recorded,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": recorded,
         "TORCH_DISTRIBUTED_DEBUG": "INFO",  # DDP names unused parameters; DETAIL would add a collective to each
-        "PYTHONFAULTHANDLER": "1",
+        "PYTHONFAULTHANDLER": "preflight",  # any word turns it on, and the hook knows this one
     }
 
 

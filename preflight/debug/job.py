@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import FrameType
 
 from preflight.debug.output import DRAIN_S, KeptOutput, Stream, is_one
@@ -28,18 +28,37 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CannotStart(Exception):  # noqa: N818 -- as it reads where it is caught
-    """The command cannot be run. `code` is the shell's: 127 not found, 126 not executable."""
+    """The command cannot be run. `code` is the shell's: 127 not found, 126 not executable, from 128 on a signal."""
 
     def __init__(self, sentence: str, code: int) -> None:
         super().__init__(sentence)
         self.code = code
 
 
-class RunningJob:
-    """Starts at once, from the main thread. Raises CannotStart."""
+@contextlib.contextmanager
+def signals_held() -> Iterator[Collection[int]]:
+    """Those that are passed to the job wait until it is there to get them. Yields the mask before."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)
+    try:
+        yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], kept: str) -> None:
-        """`kept`: path of the kept output, without ".out" and ".err"."""
+
+def _refuse_if_interrupted() -> None:
+    for number in sorted(signal.sigpending() & set(TO_ALL)):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            raise CannotStart(f"{signal.Signals(number).name} came before the job was started", 128 + number)
+
+
+class RunningJob:
+    """Starts at once, from the main thread, with `signals_held`. Raises CannotStart."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], kept: str | None, mask: Collection[int]
+    ) -> None:
+        """`kept`: path of the kept output, without ".out" and ".err"; None: it is this process's, and nothing is kept.
+        `mask`: of `signals_held`, the job's."""
         self.code: int | None = None
         """As in a shell, once it has ended: 128 plus the signal's number."""
         self.passed: list[int] = []
@@ -48,13 +67,10 @@ class RunningJob:
         self._terminal = _foreground_terminal()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before = {number: signal.getsignal(number) for number in PASSED}
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)  # until the job is there to get them
-        try:
-            self._process, self.streams = self._start(command, environ, kept, mask)
-            self.pid, self.started = self._process.pid, time.monotonic()
-            self._catch_signals()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _refuse_if_interrupted()
+        self._process, self.streams = self._start(command, environ, kept, mask)
+        self.pid, self.started = self._process.pid, time.monotonic()
+        self._catch_signals()
 
     def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -64,22 +80,22 @@ class RunningJob:
                 signal.signal(number, self._pass)
 
     def _start(
-        self, command: Sequence[str], environ: Mapping[str, str], kept: str, mask: Collection[int]
+        self, command: Sequence[str], environ: Mapping[str, str], kept: str | None, mask: Collection[int]
     ) -> tuple["subprocess.Popen[bytes]", list[Stream]]:
-        out, out_end = os.pipe2(os.O_CLOEXEC)
-        err, err_end = (out, out_end) if is_one(1, 2) else os.pipe2(os.O_CLOEXEC)
+        pipes = [] if kept is None else [os.pipe2(os.O_CLOEXEC) for _ in range(1 if is_one(1, 2) else 2)]
         begin = _Begin(os.getpid(), self._terminal, mask)
+        out, err = (pipes[0][1], pipes[-1][1]) if pipes else (None, None)
         try:
             process = subprocess.Popen(
-                list(command), env=dict(environ), stdout=out_end, stderr=err_end, process_group=0, preexec_fn=begin
-            )  # fmt: skip
+                list(command), env=dict(environ), stdout=out, stderr=err, process_group=0, preexec_fn=begin
+            )
         except (OSError, subprocess.SubprocessError) as error:
             raise _cannot(command[0], error) from None
         finally:
-            for end in {out_end, err_end}:
+            for _, end in pipes:
                 os.close(end)
-        streams = [Stream(out, 1, KeptOutput(f"{kept}.out"))]
-        return process, streams if err == out else [*streams, Stream(err, 2, KeptOutput(f"{kept}.err"))]
+        sources = zip(pipes, ((1, "out"), (2, "err")), strict=False)
+        return process, [Stream(pipe[0], number, KeptOutput(f"{kept}.{name}")) for pipe, (number, name) in sources]
 
     @property
     def latest_output(self) -> float:

@@ -1,11 +1,18 @@
-"""An earlier run to compare with: `--baseline REPORT`."""
+"""Earlier runs to compare with: `--baseline REPORT` and `--baseline auto`."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
 
 from preflight.core.answer import Failure
 from preflight.core.exceptions import in_one_line
+from preflight.core.facts import FactsStore
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.engine.event_loop import EventLoop
 from preflight.errors import UsageError
 from preflight.planning.plan import Baseline
+from preflight.planning.registry import Source
 from preflight.results import report
 
 READ_S = 10.0
@@ -35,3 +42,28 @@ def _read(path: str) -> Baseline:
     earlier, file = report.load(path)
     versions = {check["check"]: check["facts_version"] for check in earlier["checks"]}
     return Baseline(path, Job.from_json(earlier["job"]), report.facts_beside(file), versions)
+
+
+def beside_history(
+    loop: EventLoop, path: str, made: report.Report, book: FactsStore, sources: Mapping[str, Source]
+) -> list[Reported]:
+    """`--baseline auto`: what the history at `path` says of this run, in a child that may hang."""
+
+    from preflight.history import archive, expected
+    from preflight.history.entry import entry
+
+    def look() -> dict[str, Any]:
+        try:
+            if not os.path.exists(path):
+                return {"findings": [expected.which([], "this is the first run").to_json()]}
+            with archive.reading(path) as database:
+                kept = entry(made, book, sources)
+                return {"findings": [finding.to_json() for finding in expected.findings(database, kept)]}
+        except UsageError as error:
+            return {"refused": str(error)}
+
+    answer = loop.ask(look, READ_S)
+    refused = answer.text if isinstance(answer, Failure) else answer.value.get("refused")
+    if refused or isinstance(answer, Failure):
+        return [expected.unread(f"--history {path}: {refused}")]
+    return [Reported.from_json(finding) for finding in answer.value["findings"]]

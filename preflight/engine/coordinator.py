@@ -21,7 +21,7 @@ from preflight.planning.plan import Request
 from preflight.planning.registry import Spec
 from preflight.results import judging
 from preflight.results.progress import Plain as Screen
-from preflight.results.result import Result
+from preflight.results.result import Result, groups_of
 
 HEARING_S = 12.0
 """After a check's deadline, the time that a rank's supervisor has to end its worker and say so."""
@@ -59,7 +59,8 @@ class Coordinator:
     def run(self) -> None:
         """All checks, in order. Results are in `results`, also when it is interrupted midway."""
         if self.job.missing:
-            for finding in run_findings.never_came(self.job, time.monotonic() - self.loop.started):
+            waited_s, strangers = time.monotonic() - self.loop.started, self.membership.strangers.values()
+            for finding in run_findings.never_came(self.job, waited_s, strangers):
                 self.add_run_finding(finding)
         for result in self.results:
             self._screen.ended(result)
@@ -148,6 +149,7 @@ class Coordinator:
     def _check(self, spec: Spec) -> Result:
         self._running = spec.id
         self._screen.running(spec.id, spec.plan.estimate_s)
+        began_s = time.monotonic() - self.loop.started
         who = self._who(spec)
         outcomes = self._with_facts(spec.id, self._measure(spec, who))
         self._idle |= {rank for rank, outcome in outcomes.items() if outcome.measures_no_more}
@@ -155,7 +157,7 @@ class Coordinator:
         self._let_go(outcomes)
         if len(self.members) < before or not all(outcome.sound for outcome in outcomes.values()):
             self._generation += 1  # the process group is broken, or has a member that is gone
-        return self._judged(spec, outcomes)
+        return replace(self._judged(spec, outcomes), began_s=began_s)
 
     def _let_go(self, outcomes: Mapping[int, Outcome]) -> None:
         """Members that are lost leave; those whose outcome does not say so get a finding of their own."""
@@ -182,7 +184,9 @@ class Coordinator:
             self._strangers_judged = len(self.membership.strangers)
         self.membership.note_strangers(self.book)
         answer = self.loop.ask(
-            lambda: judging.judge(spec.source, self.job, outcomes, self.book, self.request.settings),
+            lambda: judging.judge(
+                spec.source, self.job, outcomes, self.book, self.request.settings, groups_of(self.results)
+            ),
             judging.deadline_s(len(outcomes)),
         )
         judged = judging.judged(spec, outcomes, self.job, answer, self.request.policy)
@@ -335,5 +339,5 @@ class Coordinator:
         for place, result in enumerate(self.results):
             spec = self._specs.get(result.check)
             if spec is not None and STRANGERS in spec.plan.reads and result.outcomes:
-                self.results[place] = self._judged(spec, result.outcomes)
+                self.results[place] = replace(self._judged(spec, result.outcomes), began_s=result.began_s)
                 self._screen.ended(self.results[place])

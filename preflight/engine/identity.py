@@ -21,6 +21,11 @@ CALL = "PREFLIGHT_CALL"
 """Which of several runs in one job this is (see cli/api.py)."""
 PARENT = "PREFLIGHT_PARENT"
 """The training process that started this one."""
+LOCAL_RANKS = (
+    "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID",
+    "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID",
+)  # fmt: skip
+"""Of Open MPI, MPICH's Hydra, Cray MPICH, PALS, Flux, jsrun and srun."""
 MOST_RANKS = 10**6
 """A larger number is no world size, but a job's id."""
 STEP_PORTS = 20000
@@ -124,13 +129,15 @@ def _mpi(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
     rank = read.number("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", required=True)
     world_size = read.number(
-        "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", required=True, least=1
-    )
-    local_rank = read.number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-    local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+        "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS",
+        required=True, least=1,
+    )  # fmt: skip
+    local_rank = read.number(*LOCAL_RANKS)
+    local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
     # All ranks of one node are children of one mpirun or daemon; over several nodes a host must be named.
     one_node = local_size is not None and local_size == world_size
-    name = environ.get("PMIX_NAMESPACE") or (str(os.getppid()) if one_node else None)
+    job = next(filter(None, map(environ.get, ("PMIX_NAMESPACE", "PALS_APID", "FLUX_JOB_ID"))), None)
+    name = job or (str(os.getppid()) if one_node else None)
     return _identity(
         "mpi", environ, read, rank=rank, world_size=world_size, local_rank=local_rank,
         local_world_size=local_size, host="127.0.0.1" if one_node else "",

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from preflight.core.answer import Failure
+from preflight.core.finding import Reported
 from preflight.core.job import Job
-from preflight.engine import shutdown, store_keys
+from preflight.engine import baseline, shutdown, store_keys
 from preflight.engine.coordinator import Coordinator
 from preflight.engine.event_loop import Interrupted
 from preflight.engine.heartbeat import StoodStill
@@ -114,10 +115,20 @@ class Leader:
     def _conclude(self, coordinator: Coordinator) -> int:
         self.loop.begin_ending()
         self.screen.close()
+        for finding in self._beside_history(coordinator):
+            coordinator.add_run_finding(finding)
         made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
         verdict = self._publish(coordinator.job, coordinator.members, made["exit_code"], console.sentence(made))
         self.supervisor.write(made, coordinator.book, "report.json")
         return self.supervisor.part(verdict, 0, made)
+
+    def _beside_history(self, coordinator: Coordinator) -> list[Reported]:
+        """`--baseline auto`."""
+        if not self.task.sinks.baseline:
+            return []
+        made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
+        path, sources = self.task.sinks.history or "", self.task.request.sources
+        return baseline.beside_history(self.loop, path, made, coordinator.book, sources)
 
     def _refuse(self, error: UsageError) -> int:
         """A mistake in the command that only now could be seen: all ranks end with 2."""
@@ -129,12 +140,12 @@ class Leader:
         return result.USAGE
 
     def _publish(self, job: Job, living: list[int], exit_code: int, sentence: str) -> dict[str, Any]:
-        """What all ranks need for their end. `living` are those whose farewell is waited for; `attempt` tells a
-        restart's farewells from the first ones; a restart of the same `command` says it again."""
+        """What all ranks need for their end. `living` are those whose farewell is waited for, and so many `strangers`;
+        `attempt` tells a restart's farewells from the first ones; a restart of the same `command` says it again."""
         verdict = {
             "event": "verdict", "step": 0, "run": self.membership.run_id, "attempt": self.supervisor.nonce,
-            "job": job.to_json(), "living": living, "exit_code": exit_code, "sentence": sentence,
-            "command": self.task.command,
+            "job": job.to_json(), "living": living, "strangers": len(self.membership.strangers),
+            "exit_code": exit_code, "sentence": sentence, "command": self.task.command,
         }  # fmt: skip
         shutdown.publish(self.loop, verdict, self.here.call)
         return verdict
@@ -156,4 +167,5 @@ class Leader:
         again = {**earlier, "run": self.membership.run_id, "attempt": self.supervisor.nonce}
         self.membership.put(store_keys.now(self.membership.run_id), again)
         self._await_members()
-        return self.supervisor.part({**again, "living": sorted(self.membership.present)}, 0)
+        living, strangers = sorted(self.membership.present), len(self.membership.strangers)
+        return self.supervisor.part({**again, "living": living, "strangers": strangers}, 0)

@@ -2,8 +2,10 @@
 
 import contextlib
 import gc
+import hashlib
 import os
 import warnings
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +28,23 @@ GROUP_TIMEOUT, STACK_DUMP = 0.7, 0.85
 
 def _timeout(deadline_s: float) -> timedelta:
     return timedelta(seconds=max(1.0, deadline_s * GROUP_TIMEOUT))
+
+
+@contextlib.contextmanager
+def _named_by_ranks() -> Iterator[None]:
+    """torch names such a group by its ranks and by how many groups this process has. That differs between ranks: of two
+    parts one may be there already. Members would then wait for each other under different names, until the deadline."""
+    from torch.distributed import distributed_c10d
+
+    def hash_of(ranks: Sequence[int]) -> str:
+        return hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()
+
+    torchs = distributed_c10d._hash_ranks_to_str
+    distributed_c10d._hash_ranks_to_str = hash_of
+    try:
+        yield
+    finally:
+        distributed_c10d._hash_ranks_to_str = torchs
 
 
 class GroupMaker:
@@ -73,7 +92,9 @@ class GroupMaker:
 
         if group_ranks not in self._parts:
             timeout = _timeout(deadline_s)
-            self._parts[group_ranks] = dist.new_group([*group_ranks], timeout=timeout, use_local_synchronization=True)
+            with _named_by_ranks():
+                made = dist.new_group([*group_ranks], timeout=timeout, use_local_synchronization=True)
+            self._parts[group_ranks] = made
         return self.again(deadline_s, self._parts[group_ranks])
 
     def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":

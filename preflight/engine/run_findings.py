@@ -1,7 +1,8 @@
 """What is no check's: ranks that never came or went, the store, interruptions, preflight's own faults."""
 
+import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from preflight.core.job import Job, Node
 from preflight.engine.identity import LaunchIdentity
 from preflight.engine.participant import NoCoordinator, Participant
 from preflight.engine.process_group import TorchBroken
+from preflight.engine.same_rank import others_here
+from preflight.engine.store import TAKEN
 from preflight.engine.store_client import StoreLost
 from preflight.hangs.blame import FIXES
 from preflight.planning.plan import Baseline
@@ -41,11 +44,14 @@ def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:
     return run_finding("warn", "baseline", text, "Name a report of a run with as many ranks on the same backend.")
 
 
-def never_came(job: Job, waited_s: float) -> list[Reported]:
-    """Ranks that never joined: each, or all in one finding where they are many."""
+def never_came(job: Job, waited_s: float, strangers: Iterable[Mapping[str, Any]] = ()) -> list[Reported]:
+    """Ranks that never joined: each, or all in one finding where they are many. `strangers`: who came instead."""
     came_on = rank_ranges.count(len(job.nodes), "node")
     came = f"{job.world_size - len(job.missing)} of {job.world_size} ranks, on {came_on}, did"
     text = f"never arrived at the store within {waited_s:.0f} s; {came}"
+    twice = [stranger for stranger in strangers if stranger["why"] == "duplicate"]
+    for stranger in twice[:1]:  # there may be no time left for env.launch, which tells of all
+        text += f"; process {stranger['pid']} on {stranger['node']} calls itself rank {stranger['rank']}, too"
     fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Look at its own output."
     if len(job.missing) <= NAMED_ONE_BY_ONE:
         return [run_finding("fail", "lost", text, fix, {"rank": rank}) for rank in job.missing]
@@ -79,7 +85,7 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
         return run_finding(
             "fail", "rendezvous", f"{why}, expected an address", fix, {**where, "variable": "MASTER_ADDR"}
         )
-    if "EADDRINUSE" in str(why):
+    if TAKEN in str(why):
         fix = f"See which process has it: ss -ltnp 'sport = :{here.master_port}'; end it, or set another MASTER_PORT."
         text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected it free"
         return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
@@ -87,6 +93,16 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
     serves = f"Is {who}, which serves {here.master_addr}:{here.master_port}, alive"
     fix = f"{serves}, and is the way to its node open (firewall, route, interface)?"
     return run_finding("error", "store_lost", f"{why}; seen from {here.node_name}", fix)
+
+
+def same_rank(others: Sequence[int], why: Exception, here: LaunchIdentity) -> Reported:
+    """Only rank 0 serves the store, so two of them hold each other up."""
+    who = f"process {others[0]}" if len(others) == 1 else f"processes {', '.join(map(str, others))}"
+    text = f"{who} on this node and this one both call themselves rank {here.rank} of {here.world_size}; {why}"
+    fix = f"End the other one (ps -fp {others[0]}), or give each process a RANK of its own."
+    return run_finding("fail", "launch", f"{text}; expected every rank once", fix, {
+        "node": here.node_name, "rank": here.rank, "variable": "RANK",
+    })  # fmt: skip
 
 
 def interrupted(how: str) -> Reported:
@@ -124,6 +140,8 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         return run_finding(
             "fail", "torch", f"{why}, expected it to work", fix, own_job(here, follower).where(here.rank or 0)
         )
+    if here.rank == 0 and isinstance(why, (StoreLost, NoCoordinator)) and (others := others_here(os.environ)):
+        return same_rank(others, why, here)
     if isinstance(why, StoreLost):
         return store_lost(why, here)
     if isinstance(why, NoCoordinator):

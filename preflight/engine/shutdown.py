@@ -34,12 +34,15 @@ def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None) -> N
     everybody = store_keys.farewells(verdict["run"], verdict["attempt"])
     mine = store_keys.farewells(verdict["run"], verdict["attempt"], node.node_rank)
     living = set(verdict["living"])
-    key, awaited = (everybody, living) if 0 in node.ranks else (mine, living & set(node.ranks))
+    if 0 in node.ranks:  # processes without a place learn the verdict from this node's store, too
+        key, awaited = everybody, len(living) + verdict["strangers"]
+    else:
+        key, awaited = mine, len(living & set(node.ranks))
     with contextlib.suppress(StoreLost):
         for log in (everybody, mine):
             loop.request("append", key=log, value="{}")
         end = time.monotonic() + ALL_S
-        while loop.request("count", key=key) < len(awaited) and time.monotonic() < end:
+        while loop.request("count", key=key) < awaited and time.monotonic() < end:
             loop.pump(max(0.01, poll_every(job.world_size)))
 
 

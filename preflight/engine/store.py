@@ -1,7 +1,9 @@
 """Opening a rank's store: the launcher's, one that rank 0 serves itself, or a dictionary for a rank alone."""
 
 import time
+from datetime import timedelta
 
+from preflight.engine import store_client, store_keys
 from preflight.engine.child import Child
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.identity import LaunchIdentity
@@ -12,29 +14,47 @@ PATIENCE_S = 30.0
 """For one answer of the store. A lost DNS reply holds its one thread up for 5 s, several in a row longer."""
 CAUSE_S = 2.0
 """For an answer, when it is asked why the store was not reached."""
+TAKEN = "EADDRINUSE"
 
 
 def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | None:
-    """On rank 0, where the launcher serves no store: the process that does. Raises StoreLost."""
+    """On rank 0, where the launcher serves no store: the process that does. None on the other ranks, and where another
+    process that calls itself rank 0 serves it already. Raises StoreLost."""
     host, port = here.master_addr, here.master_port
     if not host or not port:
         raise StoreLost(f"there is no store to go to: MASTER_ADDR is {host!r} and MASTER_PORT {port}")
     if here.agent_store or here.rank != 0:
         return None
-    child = Child(host_store(host, port), output=False)
+    child = Child(host_store(host, port, store_keys.SERVED_BY, str(here.world_size)), output=False)
     try:
         _await_start(loop, child, port, window_s)
+    except StoreLost as why:
+        child.end()
+        if TAKEN in str(why) and _is_served(loop, here):
+            return None
+        raise
     except BaseException:
         child.end()
         raise
     return child
 
 
+def _is_served(loop: EventLoop, here: LaunchIdentity) -> bool:
+    """Whether it is a rank 0 of such a job as this one that has the port."""
+
+    def look() -> dict[str, str]:
+        store = store_client.connect(here.master_addr, here.master_port or 0, CAUSE_S)
+        store.wait([store_keys.SERVED_BY], timedelta(seconds=CAUSE_S))
+        return {"world_size": store.get(store_keys.SERVED_BY).decode()}
+
+    return loop.ask(look, 3 * CAUSE_S).value_or({}) == {"world_size": str(here.world_size)}
+
+
 def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> None:
-    end = loop.until(window_s)
+    start, end = time.monotonic(), loop.until(window_s)
     while (message := child.channel.receive()) is None:
         if child.channel.closed or time.monotonic() >= end:
-            raise StoreLost("the store's own process did not start")
+            raise StoreLost(f"the store's own process did not start within {time.monotonic() - start:.0f} s")
         loop.pump(0.05)
     if "error" in message:
         raise StoreLost(f"the store cannot be served at port {port}: {message['error']}")

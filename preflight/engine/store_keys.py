@@ -3,6 +3,9 @@
 `run` is the run's id. A log is a key of its own and one for each entry (event_loop.StoreLog).
 """
 
+SERVED_BY = "preflight/served-by"
+"""What a rank 0 that serves the store itself says before anybody else can: the size of its world."""
+
 
 def arrivals(call: str = "") -> str:
     """The log of all that came to this store for this run. `call`: which of several runs in one job."""

@@ -8,7 +8,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
@@ -34,6 +34,7 @@ from preflight.planning.plan import Request
 from preflight.results import console, progress, report
 from preflight.results.destinations import Output
 from preflight.results.result import Result
+from preflight.sinks.arguments import Sinks
 
 WRITE_S = 20.0
 """For writing the report, and a second more for every 5 MB of (compressed) facts."""
@@ -49,6 +50,7 @@ class RunOptions:
     strict: bool
     output: Output
     needs_torch: bool
+    sinks: Sinks = field(default_factory=Sinks)
 
 
 class Supervisor:
@@ -99,7 +101,7 @@ class Supervisor:
             if self.here.rank != 0:
                 return self._follow()
             membership = Membership(self.loop, self.here, self.nonce, index)
-            return self._follow() if membership.is_rival() else Leader(self, membership).run()
+            return self._follow() if self._stands_back(membership) else Leader(self, membership).run()
         except (Interrupted, StoreLost, NoCoordinator, TorchBroken) as why:
             return self._end_alone(why)
 
@@ -119,6 +121,11 @@ class Supervisor:
             import_torch()
         self._store_host = store.serve(self.loop, self.here, self.window_s)
         store.connect(self.loop, self.here, self.window_s)
+
+    def _stands_back(self, membership: Membership) -> bool:
+        """Whether another process with rank 0 leads: it serves the store, or came to it before this one."""
+        is_guest = self.here.launcher != "local" and not self.here.agent_store and self._store_host is None
+        return is_guest or membership.is_rival()
 
     def say(self, text: str) -> None:
         """To the screen: a check's line is shown before the report is made, and cleaned."""
@@ -193,12 +200,24 @@ class Supervisor:
             answer = self.loop.ask(lambda: output.write(made, book, name), WRITE_S + book.size / 5e6)
             failed = answer.text if isinstance(answer, Failure) else answer.value["failed"]
             places = [f"the report could not be written: {failed}"] if failed else places
-        output.print_json(made, book)
+        if failed := output.print_json(made, book):
+            places = [*places, f"the report could not be written to stdout: {failed}"]
+        if self.task.sinks and name == "report.json":
+            places += self._deliver(made, book)
         if self.here.rank in (0, None):
             lines = console.ending(made, places, self.screen.width)
         else:  # it speaks for its node only
             lines = [console.sentence(made), *places]
         self.screen.say(lines)
+
+    def _deliver(self, made: report.Report, book: FactsStore) -> list[str]:
+        """To all sinks, in a child that is ended when its time is over: what they did not get, for the screen."""
+        from preflight.sinks import delivery
+
+        sinks, sources = self.task.sinks, self.task.request.sources
+        answer = self.loop.ask(lambda: delivery.deliver(sinks, made, book, sources), delivery.ALL_S + delivery.SPARE_S)
+        failed = {sinks.names(): answer.text} if isinstance(answer, Failure) else answer.value
+        return [self.scrub.text(f"{name}: got nothing: {why}") for name, why in failed.items()]
 
     # Without rank 0, or without the store
 

@@ -17,7 +17,7 @@ from preflight.engine.channel import Channel
 from preflight.engine.child import stack_dump_after, stack_dump_cancel
 from preflight.engine.process_group import STACK_DUMP, GroupMaker
 from preflight.hangs.collective_recorder import DumpFile, Recorder, prepare_environment
-from preflight.nccl import ras
+from preflight.nccl.ras import DEFAULT, Watch
 from preflight.planning import registry
 from preflight.planning.registry import Check, Source
 
@@ -48,7 +48,7 @@ def serve(orders: Orders) -> Callable[[Channel, Breadcrumb], None]:
             _prepare_environment(orders)
         prepare_environment(os.environ, orders.run_folder)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product: products repeat then
-        recorder = Recorder(orders.dump_file, lambda: page.entered, _ras_question(orders))
+        recorder = Recorder(orders.dump_file, lambda: page.entered, _watch(orders))
         try:
             while True:
                 order = channel.wait()
@@ -59,10 +59,10 @@ def serve(orders: Orders) -> Callable[[Channel, Breadcrumb], None]:
     return run
 
 
-def _ras_question(orders: Orders) -> Callable[[], str] | None:
+def _watch(orders: Orders) -> Callable[[], Watch] | None:
     """One rank a node asks for all."""
     asks = orders.run_folder and orders.rank == min(orders.job.node_of(orders.rank).ranks)
-    return (lambda: ras.status(orders.environ.get("NCCL_RAS_ADDR") or ras.DEFAULT)) if asks else None
+    return (lambda: Watch(orders.environ.get("NCCL_RAS_ADDR") or DEFAULT)) if asks else None
 
 
 HALF_LOG = 512 * 1024
@@ -176,5 +176,6 @@ def _context(check: Check, order: dict[str, Any], orders: Orders, page: Breadcru
         endpoint=orders.group.endpoint,
         options=check.values(orders.settings),
         level=Level(order["level"]),
+        run_folder=orders.run_folder,
     )
     return context

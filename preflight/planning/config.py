@@ -1,7 +1,6 @@
 """preflight.toml: a run's settings in a file, read only where `--config` names it."""
 
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -42,6 +41,8 @@ class Config:
 
 def read(path: str) -> Config:
     """Raises UsageError, also where only this node does not have the file."""
+    import tomllib  # not in a run without --config
+
     try:
         return parse(tomllib.loads(_text(path)), os.path.dirname(os.path.abspath(path)))
     except UnicodeDecodeError:

@@ -1,7 +1,9 @@
 """`preflight describe`: what a check does, its settings and its findings, out of its own code."""
 
 import inspect
+from collections.abc import Mapping
 
+from preflight.check import Code
 from preflight.core.finding import OWN_SLUGS, RUN, RUN_SLUGS
 from preflight.errors import UsageError, near_misses
 from preflight.planning.plan import first_level
@@ -33,6 +35,18 @@ def run_page() -> str:
     return "\n".join([*lines, *(f"  {RUN}.{slug}: {meaning}" for slug, meaning in RUN_SLUGS.items())])
 
 
+def command_page(what: str, family: str, purpose: str, codes: Mapping[str, Code]) -> str:
+    """Of a command's code, or of all of them (`family`, the beginning of their ids). Raises UsageError."""
+    named = {f"{family}.{slug}": code for slug, code in codes.items()}
+    if what not in (family, *named):
+        raise UsageError(f"{what}: there is no such code{near_misses(what, named)}")
+    lines = [family, "", purpose, ""] if what == family else []
+    for name, code in named.items():
+        if what in (name, family):
+            lines += [name, f"  {code.meaning}", f"  fix: {code.fix}"]
+    return "\n".join(lines)
+
+
 def _check_page(check: Check) -> str:
     lines = [check.id, "", inspect.cleandoc(check.module.__doc__ or check.title), "", cost(check)]
     if check.options:
@@ -61,6 +75,8 @@ def cost(check: Check) -> str:
         ("not after a fail of", plan.unless),
     ):
         text += f", {word} {', '.join(ids)}" if ids else ""
+    for name in plan.sooner_with:
+        text += f", from {first_level(plan.level, (name,))} on with {how_to_set(f'{check.id}.{name}')}"
     given = [how_to_set(f"{check.id}.{name}") for name in plan.given]
     return f"{text}, only with {' and '.join(given)}, then from {first_level(plan.level, given)} on" if given else text
 

@@ -84,6 +84,11 @@ def first_level(level: Level, given: Sequence[str]) -> Level:
     return Level.STANDARD if given and level is Level.FULL else level
 
 
+def _level_of(spec: Spec, settings: Mapping[str, str]) -> Level:
+    sooner = [name for name in spec.plan.sooner_with if is_given(spec.id, (name,), settings)]
+    return first_level(spec.plan.level, (*spec.plan.given, *sooner))
+
+
 def choose(specs: list[Spec], request: Request) -> list[Spec]:
     """The checks to run, in order, with what they need. A need that was skipped by the user stays out: the
     check that needs it is then skipped and says so."""
@@ -94,7 +99,7 @@ def choose(specs: list[Spec], request: Request) -> list[Spec]:
     if selection.only:
         wanted = expand(selection.only, known, "--only")
     else:
-        wanted = {spec.id for spec in specs if selection.level.includes(first_level(spec.plan.level, spec.plan.given))}
+        wanted = {spec.id for spec in specs if selection.level.includes(_level_of(spec, request.settings))}
     pending = list(wanted & set(by_id))
     while pending:
         spec = by_id[pending.pop()]

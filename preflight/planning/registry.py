@@ -21,16 +21,19 @@ from preflight.planning import validation
 T = TypeVar("T")
 BUILT_IN = (
     "env.launch", "env.variables", "env.software",
-    "node.limits", "node.clock", "node.kernel", "node.storage",
+    "node.limits", "node.clock", "node.kernel", "node.storage", "node.leftovers",
     "gpu.inventory", "gpu.health", "gpu.pcie", "gpu.nvlink", "gpu.topology",
-    "net.interfaces", "net.rdma", "net.rendezvous", "net.mesh",
+    "net.interfaces", "net.rdma", "net.efa", "net.rendezvous", "net.mesh",
     "gpu.compute",
     "comm.init", "comm.transports", "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.all_to_all",
-    "comm.broadcast", "comm.send_recv", "comm.rails", "comm.nodes", "comm.pairs",
-    "train.alone", "train.ddp", "train.fsdp2", "train.fsdp",
+    "comm.broadcast", "comm.send_recv", "comm.rails", "comm.nodes", "comm.pairs", "comm.paths",
+    "train.alone", "train.ddp", "train.fsdp2", "train.fsdp", "train.tp", "train.pp", "train.hybrid", "train.compile",
+    "train.expert",
     "net.rdma_errors",
-    "data.sampler", "data.seeds",
+    "data.sampler", "data.seeds", "data.resume",
     "train.model",
+    "train.speed",
+    "train.checkpoint",
     "gpu.released",
 )  # fmt: skip
 """Cheap to dear, and local to global: the order in which they run."""
@@ -45,7 +48,10 @@ SHORT_FOR = {
     "env.software.code": ("--code", "DIR"),
     "data.sampler.data": ("--data", "MODULE:FUNCTION"),
     "data.seeds.data": ("--data", "MODULE:FUNCTION"),
-    "train.model.model": ("--model", "MODULE:FUNCTION"),
+    "data.resume.data": ("--data", "MODULE:FUNCTION"),
+    "train.model.model": ("--model", "MODULE:NAME"),
+    "train.speed.model": ("--model", "MODULE:NAME"),
+    "train.checkpoint.dir": ("--checkpoint", "DIR"),
 }
 """Settings that have an option of `run` of their own, and what that is followed by."""
 ENTRY_POINTS = "preflight.checks"
@@ -121,7 +127,7 @@ class Spec:
     def from_json(data: dict[str, Any]) -> "Spec":
         """The reverse of `to_json`, after its trip over a channel."""
         plan = data["plan"]
-        lists = {name: tuple(plan[name]) for name in (*validation.IDS, *validation.NAMING_OPTIONS)}
+        lists = {name: tuple(plan[name]) for name in validation.LISTS}
         enums = {"scope": Scope(plan["scope"]), "level": Level(plan["level"])}
         return Spec(Source(**data["source"]), data["title"], Plan(**{**plan, **lists, **enums}))
 
@@ -240,11 +246,13 @@ def spec_of(check: Check, job: Job) -> Spec:
     """What the planner needs, for this job. Raises BrokenCheck where a computed deadline is none."""
     plan = check.plan
     deadline = plan.deadline_s(job) if callable(plan.deadline_s) else plan.deadline_s
-    return Spec(check.source, check.title, replace(plan, deadline_s=validation.seconds("deadline_s", deadline)))
+    level = Level.STANDARD if job.backend in plan.sooner_on and plan.level is Level.FULL else plan.level
+    seconds = validation.seconds("deadline_s", deadline)
+    return Spec(check.source, check.title, replace(plan, deadline_s=seconds, level=level))
 
 
 def how_to_set(name: str) -> str:
-    """The words of the command line: "--model MODULE:FUNCTION" or "--set ID.OPTION=VALUE"."""
+    """The words of the command line: "--model MODULE:NAME" or "--set ID.OPTION=VALUE"."""
     return " ".join(SHORT_FOR.get(name, ("--set", f"{name}=VALUE")))
 
 

@@ -14,8 +14,10 @@ from preflight.errors import BrokenCheck, near_misses
 
 IDS = ("needs", "reads", "uses", "when", "unless")
 """Fields of a plan that name other checks."""
-NAMING_OPTIONS = ("given", "fresh_with")
+NAMING_OPTIONS = ("given", "fresh_with", "sooner_with")
 """Fields of a plan that name options of the check."""
+LISTS = (*IDS, *NAMING_OPTIONS, "sooner_on")
+BACKENDS = ("nccl", "gloo")
 FLAGS = ("fresh", "last", "judges_failures", "baseline", "aside")
 LONGEST_S = 1e6
 
@@ -32,8 +34,9 @@ def valid_plan(module: ModuleType, options: Collection[str]) -> Plan:
                 seconds(name, getattr(plan, name))
         if isinstance(plan.facts_version, bool) or not isinstance(plan.facts_version, int):
             raise BrokenCheck(f"PLAN.facts_version is {plan.facts_version!r}, expected a whole number")
-        lists: dict[str, Any] = {name: _names(plan, name) for name in (*IDS, *NAMING_OPTIONS)}
+        lists: dict[str, Any] = {name: _names(plan, name) for name in LISTS}
         _refuse_unknown(lists, NAMING_OPTIONS, options, "is no option of it")
+        _refuse_unknown(lists, ("sooner_on",), BACKENDS, "is no backend")
         return replace(plan, scope=_one_of(plan, "scope", Scope), level=_one_of(plan, "level", Level), **lists)
     except BrokenCheck as error:
         raise BrokenCheck(f"{error}{line_of(module, 'PLAN')}") from None

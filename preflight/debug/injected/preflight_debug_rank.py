@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FOLDER = "PREFLIGHT_DEBUG"
 MARK = "PREFLIGHT_DEBUG_RANK"
 """The rank's pid. Its children inherit RANK but are no ranks: a compiler, a spawned DataLoader worker."""
+OURS = "preflight"
+"""PYTHONFAULTHANDLER, if the user has not set it: the stack of a rank that a signal ends is kept beside its record."""
 NOBODY = "0"
 """Instead of the pid, if the process may still become a rank."""
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -100,6 +102,8 @@ class Rank:
             except ValueError:  # torch is imported by another thread
                 pass
             faulthandler.register(number, file=self.stacks, all_threads=True, chain=False)
+            if os.environ.get("PYTHONFAULTHANDLER") == OURS:  # a user's own setting: the screen
+                faulthandler.enable(file=self.stacks, all_threads=True)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
         """Waits for the import of torch.distributed: before that there is nothing to ask for, and no thread."""

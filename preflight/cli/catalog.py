@@ -1,0 +1,75 @@
+"""`preflight list` and `preflight describe`: what checks and codes say of themselves."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from preflight.core.answer import Failure
+from preflight.errors import UsageError
+from preflight.planning import registry
+from preflight.planning.registry import Check, Source
+
+
+def list_checks(options: argparse.Namespace) -> int:
+    for source in registry.sources(options.plugin).values():
+        print(told_of(source, _in_the_list)[0])
+    return 0
+
+
+def _in_the_list(check: Check) -> str:
+    given = ", ".join(registry.how_to_set(f"{check.id}.{name}") for name in check.plan.given)
+    return f"{check.id:<22} {check.plan.level:<9} {check.plan.scope:<6} {check.title}{given and f' [with {given}]'}"
+
+
+def describe_code(options: argparse.Namespace) -> int:
+    from preflight.core.finding import OWN_SLUGS, RUN
+    from preflight.planning import describe
+
+    sources, what = registry.sources(options.plugin), registry.RENAMED.get(options.what, options.what)
+    if what.startswith("preflight.rendezvous"):
+        from preflight.rendezvous import codes
+
+        print(describe.command_page(what, codes.FAMILY, codes.PURPOSE, codes.by_slug()))
+        return 0
+    if what.startswith("preflight.checkpoint"):
+        from preflight.checkpoint import codes as of_checkpoint
+
+        print(describe.command_page(what, of_checkpoint.FAMILY, of_checkpoint.PURPOSE, of_checkpoint.by_slug()))
+        return 0
+    if what.partition(".")[0] == "explain":
+        from preflight.explain import pages
+
+        print(pages.page(what))
+        return 0
+    if what.startswith(RUN) or what in OWN_SLUGS:
+        print(describe.own_page(what) if what in OWN_SLUGS else describe.run_page())
+        return 0
+    family = [id_ for id_ in sources if id_.partition(".")[0] == what]
+    id_ = what if what in sources else what.rpartition(".")[0]
+    if id_ not in sources and not family:
+        raise UsageError(f"{what}: there is no such check or code{registry.hint(what, sources)}")
+    told = [told_of(sources[id_], partial(_page, what, sources)) for id_ in family or [id_]]
+    print("\n".join(text for text, _ in told))
+    return 0 if all(is_sound for _, is_sound in told) else 1
+
+
+def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:
+    """Of the check, or of its code. Raises BrokenCheck where it could not run among the others."""
+    from preflight.engine.membership import STRANGERS
+    from preflight.planning import describe, validation
+
+    validation.refuse_unknown_ids(check.module, check.plan, {*sources, STRANGERS})
+    return describe.page(check, check.id if what == check.id.partition(".")[0] else what)
+
+
+def told_of(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
+    """(what a check's module says of it, True), or (why it cannot be loaded, False)."""
+    if source.kind == "builtin":
+        return tell(registry.load(source)), True
+    from preflight.engine import event_loop, loading
+
+    loop = event_loop.EventLoop(loading.PLUGIN_S)
+    answer = loading.ask_plugin(loop, source, lambda check: {"text": tell(check)})
+    if isinstance(answer, Failure):
+        return f"{source.id:<22} cannot be loaded: {answer.text}", False
+    return str(answer.value["text"]), True
