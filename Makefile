@@ -1,7 +1,9 @@
 # make preflight   install into .venv and check this machine
 # make test        install what the tests need, and run them: each fault once
 # make fast        those that start no process, in a minute
+# make coverage    whether tests run each line that reads from NVML, /sys, /proc, the kernel log and RDMA trees
 # make test-rest   what `make test` leaves out: further variants of the same
+# make test-floor  a part of the tests with the oldest versions that pyproject.toml promises; test-newest: the newest
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,10 +13,11 @@ RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 # Tests mostly wait for their own ranks: somewhat more at once than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 2)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-WRAPPERS := accelerate torchdata webdataset pytorch-lightning lightning-utilities torchmetrics huggingface-hub \
+WRAPPERS := python-etcd urllib3 dnspython accelerate torchdata webdataset pytorch-lightning lightning-utilities torchmetrics huggingface-hub \
 	safetensors pyyaml braceexpand tqdm fsspec packaging filelock
 
-.PHONY: preflight test fast test-rest test-all test-gpu lint bench soak sizes mutants clean
+.PHONY: preflight test fast test-rest test-all test-gpu test-floor test-newest coverage lint bench soak sizes mutants
+.PHONY: clean
 
 preflight: $(VENV)/.installed
 	@# What torchrun would set, and torch would warn of, so that the screen shows our words only.
@@ -35,6 +38,34 @@ test-rest: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(PYTEST)
+	$(MAKE) test-floor test-newest
+
+# In environments of their own, for which several GB are fetched each (2 to 9 minutes): the engine and its reports, every level on real ranks, the trainer,
+# explain, and all that asks pynvml.
+EDGES := core engine explain failure_book hangs nccl planning results sdk standin train_smoke checks/gpu checks/train \
+	test_golden.py test_sound.py test_surroundings.py
+
+test-floor test-newest: test-%:
+	$(PYTHON) -m tests.edges $* $(VENV)/$*
+	PYTHONDONTWRITEBYTECODE= $(VENV)/$*/bin/python -m pytest -n $(WORKERS) --dist worksteal \
+		-m 'not more and not soak and not gpu' $(EDGES:%=tests/%)
+
+# pyproject.toml names the modules. What each process of the tests has run is put together: those that read in a process
+# of their own, and those that start none.
+COVER := $(BIN)/python -m coverage
+READING := tests/checks/gpu/test_reading.py tests/checks/node/test_readings.py \
+	$(addprefix tests/checks/gpu/test_released.py::test_,a_process_that_has_ended_is_not_ours \
+	files_that_are_used_or_older_or_of_others_are_not_ours)
+COVERED := $(addprefix tests/checks/gpu/test_,probing.py released.py pcie.py matrix.py nvlink.py health.py) \
+	$(addprefix tests/checks/node/test_,kernel.py gpudirect.py cgroups.py surroundings.py storage_kinds.py storage_judge.py) \
+	$(addprefix tests/checks/net/test_,rdma.py rdma_errors.py interfaces.py) tests/sdk/test_files.py
+
+coverage: $(VENV)/.dev
+	rm -f .coverage .coverage.*
+	$(COVER) run -m pytest -q $(READING)
+	$(COVER) run -m pytest -q -m fast -k 'not nodes_of_which and not 512 and not 1024' $(COVERED)
+	$(COVER) combine -q
+	$(COVER) report
 
 lint: $(VENV)/.dev .typing
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -67,6 +98,8 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(INSTALL) --upgrade --target $(VENV)/numpy numpy
 	@# Others' loaders, and what they need of other packages, without torch: see tests/checks/data/test_wrappers.py.
 	$(INSTALL) --upgrade --no-deps --target $(VENV)/wrappers $(WRAPPERS)
+	@# The oldest that is allowed, for tests/checks/gpu/test_reading.py.
+	$(INSTALL) --upgrade --no-deps --target $(VENV)/pynvml nvidia-ml-py==13.580.65
 	touch $@
 
 # mypy sees the three folders as the one package that they are when installed.

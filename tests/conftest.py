@@ -1,22 +1,28 @@
-"""Clusters of hosts, for every test that names one; and the marker `fast`."""
+"""Clusters of hosts, for every test that names one; the marker `fast`; and the order of the tests."""
 
 import signal
 from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests import processes
+from tests import dealing, processes
 from tests.hosts import Host, cluster
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: what the tests start would ignore it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    """Marks first what `-m` may choose by, and deals out what is left."""
     for item in items:
         if processes.starts_none(item):
             item.add_marker(pytest.mark.fast)
+    yield
+    if workers := getattr(config, "workerinput", {}).get("workercount"):
+        fast = [item for item in items if item.get_closest_marker("fast")]
+        slow = [item for item in items if not item.get_closest_marker("fast")]
+        items[:] = dealing.dealt(slow, fast, workers)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,6 @@ its cause was. What this prints stands in docs/explain.md; a test keeps it true 
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from preflight.results.report import findings
 
 LOGS = Path(__file__).parent.parent.parent / "shared" / "nccl_logs"
 PAGE = Path(__file__).parent.parent / "docs" / "explain.md"
+GOALS = {"high": 0.95, "medium": 0.75, "low": 0.5}
+"""How often each confidence should be right."""
 BEGIN, END = "<!-- python -m tests.explained_logs -->", "<!-- end -->"
 
 
@@ -28,6 +29,17 @@ class Judged:
     slug: str
     """Of the first finding; "healthy" without one."""
     report: dict[str, Any]
+
+    @property
+    def confidence(self) -> str:
+        """Of the first finding; "" without one."""
+        first = next(findings(self.report), None)
+        return str(first.evidence["confidence"]) if first else ""
+
+    @property
+    def source(self) -> str:
+        """The project in whose threads it was found: "github.com/NVIDIA/nccl"."""
+        return "/".join(self.label["source_url"].split("/")[2:5])
 
     @property
     def exact(self) -> bool:
@@ -48,24 +60,28 @@ def judged(folder: Path = LOGS, labels: str = "dev.json") -> Iterator[Judged]:
 
 
 def table(all_logs: list[Judged]) -> str:
-    """For the page: how many are right, and by difficulty."""
-    lines = ["| logs | the right cause first | or another fair one |", "|---|---|---|"]
-    groups = {"all": all_logs, **_by_difficulty(all_logs)}
-    for name, logs in groups.items():
-        exact, fair = sum(log.exact for log in logs), sum(log.fair for log in logs)
-        lines.append(f"| {name}: {len(logs)} | {exact} ({exact / len(logs):.0%}) | {fair} ({fair / len(logs):.0%}) |")
+    """For the page: how often each confidence is right, and how often where the logs of one source are left out."""
+    named = [log for log in all_logs if log.confidence]
+    lines = ["| confidence | logs | a fair cause first | with any one source left out, at least | goal |"]
+    lines.append("|---|---|---|---|---|")
+    for level, goal in GOALS.items():
+        logs = [log for log in named if log.confidence == level]
+        right = sum(log.fair for log in logs)
+        share = f"{right} ({right / len(logs):.0%})" if logs else "none"
+        lines.append(f"| {level} | {len(logs)} | {share} | {_least(logs):.0%} | {goal:.0%} |")
+    exact = sum(log.exact for log in all_logs)
     healthy = [log for log in all_logs if log.label["category"] == "healthy"]
     silent = sum(log.slug == "healthy" for log in healthy)
-    return "\n".join([*lines, "", f"Healthy logs without a finding: {silent} of {len(healthy)}."])
+    total = f"Of all {len(all_logs)} logs, the listed cause is first in {exact}."
+    unnamed = sum(log.confidence == "none" for log in all_logs)
+    total += f" Where nothing shows the cause ({unnamed} logs), it says what it saw, and names none."
+    return "\n".join([*lines, "", f"{total} Healthy logs without a finding: {silent} of {len(healthy)}."])
 
 
-def _by_difficulty(all_logs: list[Judged]) -> dict[str, list[Judged]]:
-    counts = Counter(log.label["difficulty"] for log in all_logs)
-    return {
-        name: [log for log in all_logs if log.label["difficulty"] == name]
-        for name in ("easy", "medium", "hard")
-        if counts[name]
-    }
+def _least(logs: list[Judged]) -> float:
+    """The lowest share of fair ones, over all sources of which one is left out."""
+    folds = [[log for log in logs if log.source != source] for source in {log.source for log in logs}]
+    return min((sum(log.fair for log in fold) / len(fold) for fold in folds if fold), default=0.0)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +47,30 @@ class Host:
         command = ["ip", "netns", "exec", self.namespace, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
 
+    def pids(self) -> list[int]:
+        """Of what runs on this host."""
+        return [int(pid) for pid in subprocess.run(
+            ["ip", "netns", "pids", self.namespace], capture_output=True, text=True, timeout=20, check=False
+        ).stdout.split()]  # fmt: skip
+
     def slow_down(self, rate: str, interface: str = "eth0") -> None:
         """What this host sends leaves at this rate: "100mbit"."""
         burst = "256kb" if interface == "lo" else "64kb"  # a packet on lo may be as large as 64 KiB
         shape = ("tbf", "rate", rate, "burst", burst, "latency", "400ms")
         self.run("tc", "qdisc", "add", "dev", interface, "root", *shape)
+
+    @contextlib.contextmanager
+    def full_link(self, peer: "Host") -> Iterator[None]:
+        """Others fill what leaves it: each packet waits for as long as the sender's own buffer lasts, about 100 ms."""
+        queue = ("tbf", "rate", "10mbit", "burst", "16kb", "latency", "400ms")
+        self.run("tc", "qdisc", "add", "dev", "eth0", "root", *queue)
+        send = f"while True: s.sendto(bytes(1400), ({peer.address!r}, 9))"
+        flood = f"import socket; s = socket.socket(type=socket.SOCK_DGRAM)\n{send}"
+        with subprocess.Popen(self.command([sys.executable, "-c", flood])) as filler:
+            try:
+                yield
+            finally:
+                filler.kill()
 
     def slow_down_to(self, address: str, rate: str, interface: str = "eth0") -> None:
         """The same of what it sends to this address only: htb lets all else pass."""
@@ -102,6 +122,24 @@ class Host:
         """Its DNS server is a machine that nothing comes back from. `options`: of resolv.conf, as "timeout:1"."""
         self.etc("resolv.conf", "nameserver 10.77.0.200", " ".join(("options", *options)))
         self.run("ip", "neigh", "add", "10.77.0.200", "lladdr", "02:00:00:00:00:99", "dev", "eth0")
+
+
+def behind_an_uplink(hosts: Sequence[Host], rate: str) -> None:
+    """These hosts are on a switch of their own, and the link between it and the others' carries this much each way."""
+    switch = hosts[0].namespace.rpartition("-")[0] + "-sw"
+    _ip("-n", switch, "link", "add", "br1", "type", "bridge")
+    _ip("-n", switch, "link", "set", "br1", "up")
+    _ip("-n", switch, "link", "add", "up0", "type", "veth", "peer", "name", "up1")
+    for host in hosts:
+        port = host.namespace.rpartition("-")[2]
+        _ip("-n", switch, "link", "set", f"port{port}", "master", "br1")
+    for number in range(2):
+        _ip("-n", switch, "link", "set", f"up{number}", "master", f"br{number}", "up")
+        shape = ("tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
+        subprocess.run(
+            ["ip", "netns", "exec", switch, "tc", "qdisc", "add", "dev", f"up{number}", "root", *shape],
+            check=True, capture_output=True, timeout=20,
+        )  # fmt: skip
 
 
 def known(hosts: Sequence[Host], *, mapped: bool = True) -> list[str]:

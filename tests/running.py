@@ -33,7 +33,10 @@ HUNG_S = 400.0
 PATIENCE_S = 30.0
 """Beyond a run's own deadline: for imports on a loaded machine. A run that takes longer has hung."""
 _SWEEPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
-_VARIANTS = {"ddp": "plain", "fsdp2": "plain", "fsdp": "full_shard"}
+_VARIANTS = {
+    "ddp": "plain", "fsdp2": "plain", "fsdp": "full_shard", "tp": "matrices", "pp": "gpipe", "hybrid": "hsdp",
+    "compile": "fsdp2",
+}  # fmt: skip
 ONE_VARIANT = tuple(
     word for name, variant in _VARIANTS.items() for word in ("--set", f"train.{name}.variants={variant}")
 )

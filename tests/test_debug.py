@@ -30,6 +30,8 @@ class Case:
     """Of JOBS; otherwise the row's name."""
     line: int | None = None
     """Of JOBS, where the culprit stands."""
+    says: str = ""
+    """In the headline."""
     env: Mapping[str, str] = field(default_factory=dict)
     options: Sequence[str] = ()
     before: Sequence[str] = ()
@@ -37,17 +39,26 @@ class Case:
     needs_root: bool = False
 
 
-SMALL_SHM = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"', "sh")
+def with_small(place: str) -> Sequence[str]:
+    """The words before a command for which `place` is a file system of 1 MiB."""
+    return ("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=1m none {place} && exec "$@"', "sh")
+
+
+ON_MNT = {"SAVE_TO": "/mnt"}
 SPAWNED = {"SPAWNED": "1"}
 ALONE = {"ONLY_RANKS": "1"}
 CASES = (
     Case("exits"),
     Case("raises", line=line_of("sample 17 has no label")),
     Case("other_collective"),
-    Case("other_shape"),
+    Case("other_shape", says=f"; ranks 0-1 stood in all_reduce at {JOBS}:{line_of('4 if rank == 0')} in other_shape()"),
     Case("killed"),
+    Case("crashes", line=line_of("ctypes.string_at(0)")),
     Case("leaves"),
-    Case("shared_memory", before=SMALL_SHM, needs_root=True),
+    Case("shared_memory", before=with_small("/dev/shm"), needs_root=True),
+    Case("full_disk", line=line_of("torch.ones(1 << 20)"), env=ON_MNT, before=with_small("/mnt"), needs_root=True),
+    Case("truncated", line=line_of("torch.load(path)"), env=ON_MNT, before=with_small("/mnt"), needs_root=True),
+    Case("gpu_busy", line=line_of("busy or unavailable")),
     Case("interface", "healthy", env={"GLOO_SOCKET_IFNAME": "nosuch0"}),
     Case("name", "healthy", env={**ALONE, "MASTER_ADDR": "no-such-host.invalid"}),
     Case("refused", "healthy", env=ALONE),
@@ -56,7 +67,7 @@ CASES = (
         Case("spawned", "raises", line=line_of("sample 17 has no label"), env=SPAWNED), marks=pytest.mark.more
     ),
     pytest.param(
-        Case("spawned_stuck", "stuck_loader", line_of("time.sleep(1000)"), SPAWNED, ("--hang-after", "3")),
+        Case("spawned_stuck", "stuck_loader", line_of("time.sleep(1000)"), "", SPAWNED, ("--hang-after", "3")),
         marks=pytest.mark.more,
     ),
 )
@@ -86,9 +97,10 @@ def assert_told(row: str, done: Finished) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.row)
 def test_a_job_that_fails_is_explained(case: Case, tmp_path: Path) -> None:
     if case.needs_root and (os.geteuid() or not shutil.which("unshare")):
-        pytest.skip("a small /dev/shm of its own needs root and unshare")
+        pytest.skip("a small file system of its own needs root and unshare")
     done = debug(tmp_path, [*case.before, sys.executable, str(JOBS), case.job or case.row], case.options, case.env)
     assert_told(case.row, done)
+    assert case.says in done.findings()[0]["message"]
     if case.line:
         assert done.findings()[0]["where"]["line"] == case.line, done.told()
 
@@ -104,6 +116,11 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         other.listen()
         done = debug(tmp_path, torchrun(other.getsockname()[1], str(JOBS), "healthy"))
     assert_told("port", done)
+
+
+def test_a_program_that_does_not_exist(tmp_path: Path) -> None:
+    done = debug(tmp_path, torchrun(free_port(), "--no-python", "nosuch_trainer"))
+    assert_told("program", done)
 
 
 def test_unused_parameters_under_torchrun(tmp_path: Path) -> None:

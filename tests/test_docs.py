@@ -73,9 +73,9 @@ def test_every_command_that_a_message_or_a_page_gives_is_there() -> None:
     assert {(where, word) for where, word in said if word not in COMMANDS} == set()
 
 
-@pytest.mark.parametrize("text", ["Run preflight diff OLD NEW", "`preflight diff`", "first, preflight  diff"])
+@pytest.mark.parametrize("text", ["Run preflight compare OLD NEW", "`preflight compare`", "first, preflight  compare"])
 def test_a_command_that_is_not_there_is_seen(text: str) -> None:
-    assert commands(text) == {"diff"}
+    assert commands(text) == {"compare"}
 
 
 def test_every_file_that_a_page_or_a_docstring_names_is_there() -> None:

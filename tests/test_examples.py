@@ -4,19 +4,19 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from preflight.cluster import hook
 from tests import running
 
 EXAMPLES = running.ROOT / "examples"
 DOCS = sorted((running.ROOT / "docs").glob("*.md"))
-SCRIPTS = ("gate.sh", "prolog.sh", "job.sbatch")
+SCRIPTS = ("prolog.sh", "health.sh", "epilog.sh", "job.sbatch")
 SICK = {"GLOO_SOCKET_IFNAME": "^lo"}
 """A real fault: gloo takes no such name."""
 Done = subprocess.CompletedProcess[str]
@@ -69,90 +69,33 @@ def bash(script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], limit
     )  # fmt: skip
 
 
-# gate.sh
-
-
-def gated(bin_folder: Path, *words: str, limits: str = "", **more: str) -> Done:
-    env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin", **more)
-    return bash(EXAMPLES / "gate.sh", *words, cwd=bin_folder.parent, env=env, limits=limits)
-
-
-QUICK = ("preflight", "--level", "quick", "--deadline", "60")
-
-
-def test_the_gate_opens_for_a_sound_machine(bin_folder: Path) -> None:
-    done = gated(bin_folder, *QUICK)
-    assert done.returncode == 0 and "verdict: PASS" in done.stdout and "gate:" not in done.stdout, done.stdout
-
-
-def test_the_gate_shuts_for_a_failure_under_torchrun(bin_folder: Path) -> None:
-    words = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "preflight", "--only", "env.variables")
-    done = gated(bin_folder, *words, **SICK)
-    assert done.returncode == 1 and "gate: preflight found a failure" in done.stdout, done.stdout
-
-
 DISK_IS_FULL = "ulimit -f 1"
 """Files of more than a KiB fail while they are written."""
 
 
-@pytest.mark.parametrize(
-    ("words", "more", "limits", "says"),
-    [
-        (("no-such-preflight",), {}, "", "exit_code ''"),
-        ((*QUICK, "--no-such-option"), SICK, "", "exit_code ''"),
-        ((*QUICK, "--plugin", str(running.PLUGINS / "import_error.py")), {}, "", "exit_code '3'"),
-        (QUICK, {**SICK, "GATE_REPORT": "/proc/no"}, "", "nothing is checked"),
-        (QUICK, SICK, DISK_IS_FULL, "could not be written"),
-    ],
-    ids=["missing", "usage", "an error", "no folder", "full disk"],
-)
-def test_the_gate_shuts_for_nothing_else(
-    words: Sequence[str], more: Mapping[str, str], limits: str, says: str, bin_folder: Path
-) -> None:
-    done = gated(bin_folder, *words, limits=limits, **more)
-    assert done.returncode == 0 and says in done.stdout and "not held" in done.stdout, done.stdout
+@pytest.mark.parametrize("name", sorted(hook.HOOKS))
+def test_they_are_what_the_command_prints(name: str) -> None:
+    """With its own paths, which the machine's take the place of."""
+    assert hook.text(name, hook.EXAMPLE_PATHS) == (EXAMPLES / hook.HOOKS[name]).read_text()
+    printed = running.run_to_end(running.preflight("hook", name)).stdout
+    assert printed == hook.text(name, hook.paths()) and not re.search("@[A-Z]+@", printed)
 
 
-def test_the_gate_ends_a_preflight_that_hangs(bin_folder: Path) -> None:
-    command(bin_folder, "preflight", "exec sleep 1000\n")
-    done = gated(bin_folder, *QUICK, GATE_LIMIT_S="1")
-    assert done.returncode == 0 and "not held" in done.stdout, done.stdout
-
-
-def test_the_gate_waits_for_a_rank_0_on_another_node(bin_folder: Path, tmp_path: Path) -> None:
-    """It writes the report when the others may have ended already."""
-    text = json.dumps({"schema": 1, "exit_code": 1})
-    command(bin_folder, "preflight", f"(sleep 2; echo '{text}' > shared/report.json) > /dev/null 2>&1 &\nexit 1\n")
-    done = gated(bin_folder, *QUICK, GATE_REPORT="shared")
-    assert done.returncode == 1 and "none is named" in done.stdout, done.stdout
-
-
-def test_after_ctrl_c_the_gate_does_not_open(bin_folder: Path, tmp_path: Path) -> None:
-    """torchrun ends with 1 then, and not by the signal."""
-    command(bin_folder, "preflight", "trap 'exit 1' INT\necho begun\nwhile :; do sleep 0.1; done\n")
-    env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin", GATE_LIMIT_S="60")
-    with subprocess.Popen(
-        ["bash", EXAMPLES / "gate.sh", *QUICK], cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as gate:  # fmt: skip
-        assert gate.stdout and gate.stdout.readline() == "begun\n"
-        os.killpg(gate.pid, signal.SIGINT)
-        assert gate.wait(30) == 130
-
-
-# prolog.sh
+# prolog.sh; in a real Slurm: tests/cluster/test_slurm.py
 
 
 def prolog(bin_folder: Path, limits: str = "", limit: str = "60", **env: str) -> tuple[int, str]:
-    """(exit status, what syslog was told), in slurmd's environment, which has no PATH."""
+    """(exit status, what syslog and Slurm were told), in slurmd's environment, which has no PATH."""
     log = bin_folder / "log"
     command(bin_folder, "logger", f"cat >> {log}\n")
+    command(bin_folder, "scontrol", f'echo "scontrol $*" >> {log}\n')
     ours = bin_folder.parent / "prolog.sh"
-    text = (EXAMPLES / "prolog.sh").read_text()
-    ours.write_text(text.replace("/opt/preflight/bin", str(bin_folder)).replace("limit_s=20", f"limit_s={limit}"))
+    text = hook.text("slurm-prolog", {"@BIN@": str(bin_folder), "@SLURM@": str(bin_folder)})
+    ours.write_text(text.replace("limit_s=15", f"limit_s={limit}"))
     temporary = bin_folder.parent / "tmp"
     temporary.mkdir()
-    done = bash(ours, cwd=bin_folder, env={"SLURM_JOB_ID": "7", "TMPDIR": str(temporary), **env}, limits=limits)
+    slurm = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu-1", "TMPDIR": str(temporary)}
+    done = bash(ours, cwd=bin_folder, env={**slurm, **env}, limits=limits)
     assert not list(temporary.iterdir())
     return done.returncode, log.read_text() if log.exists() else ""
 
@@ -163,7 +106,9 @@ def test_the_prolog_says_nothing_of_a_sound_node(bin_folder: Path) -> None:
 
 def test_the_prolog_drains_for_a_failure_that_it_has_read(bin_folder: Path) -> None:
     status, log = prolog(bin_folder, **SICK)
-    assert status == 1 and log.startswith("job 7: failure, node drained\n") and "env.variables.wrong_grammar" in log
+    reason = "preflight:net.interfaces.none variable GLOO_SOCKET_IFNAME"
+    assert status == 1 and log.startswith(f"job 7: {reason}: node drained\n"), log
+    assert log.endswith(f"scontrol update NodeName=gpu-1 State=DRAIN Reason={reason}\n"), log
 
 
 FAULTS = {
@@ -171,8 +116,7 @@ FAULTS = {
     "no Python": "exit 1\n",
     "hangs": "exec sleep 1000\n",
     "killed": "kill -9 $$\n",
-    "nonsense": 'echo \'{"exit_code": 1\' > "${!#}/report.json"; exit 1\n',
-    "newer schema": 'echo \'{"exit_code": 1, "schema": 2}\' > "${!#}/report.json"; exit 1\n',
+    "nonsense": "echo preflight; exit 1\n",
 }
 
 
@@ -181,8 +125,8 @@ def test_no_preflight_that_is_broken_costs_a_node(fault: str, bin_folder: Path) 
     command(bin_folder, "preflight", FAULTS[fault])
     if fault == "missing":
         (bin_folder / "preflight").unlink()
-    status, log = prolog(bin_folder, limit="2")
-    assert status == 0 and "no verdict" in log and "job not held" in log
+    status, log = prolog(bin_folder, limit="3")
+    assert status == 0 and "no verdict" in log and "job not held" in log and "scontrol" not in log
 
 
 def test_no_disk_that_is_full_costs_a_node(bin_folder: Path) -> None:
@@ -195,39 +139,15 @@ def test_no_folder_for_the_report_costs_no_node(bin_folder: Path) -> None:
     assert prolog(bin_folder, **SICK) == (0, "")
 
 
-# job.sbatch, kubernetes.yaml, train.py, preflight.toml, check/
-
-SRUN = """
-import os, subprocess, sys
-words = [word for word in sys.argv[1:] if not word.startswith("--kill")]
-step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0"}
-ranks = [{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, **step, **os.environ} for rank in "01"]
-tasks = [subprocess.Popen(words, env=rank) for rank in ranks]
-sys.exit(max([task.wait() for task in tasks]))
-"""
+# kubernetes.yaml, train.py, preflight.toml, check/
 
 
-@pytest.mark.parametrize("sick", [pytest.param(False, marks=pytest.mark.more), True])
-def test_the_batch_script_trains_only_on_sound_nodes(sick: bool, bin_folder: Path, tmp_path: Path) -> None:
-    """With a stand-in for srun: two tasks with Slurm's variables."""
-    (tmp_path / "srun.py").write_text(SRUN)
-    command(bin_folder, "srun", f'exec {sys.executable} {tmp_path}/srun.py "$@"\n')
-    shutil.copy(EXAMPLES / "gate.sh", tmp_path)
-    (tmp_path / "train.py").write_text("print('training')")
-    env = running.environment(
-        PATH=f"{bin_folder}:/usr/bin:/bin", SLURM_SUBMIT_DIR=str(tmp_path), SLURM_JOB_ID="7", MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(running.free_port()), **(SICK if sick else {}),
-    )  # fmt: skip
-    done = bash(EXAMPLES / "job.sbatch", cwd=tmp_path, env=env)
-    assert done.stdout.count("training") == (0 if sick else 2) and done.returncode == sick, done.stdout
-    assert json.loads((tmp_path / "preflight-7-0" / "report.json").read_text())["job"]["launcher"] == "slurm"
-
-
+@pytest.mark.more
 def test_the_pods_commands_run(bin_folder: Path, tmp_path: Path) -> None:
     """Both pods' init containers here, with one rank instead of 8 each."""
     text = (EXAMPLES / "kubernetes.yaml").read_text()
-    words = re.split(r",\s+", re.findall(r"command: \[(bash, .*?)\]", text, re.S)[0])
-    here = {"/opt/gate.sh": str(EXAMPLES / "gate.sh"), "train-0.train": "127.0.0.1", "29500": str(running.free_port())}
+    words = re.split(r",\s+", re.findall(r"command: \[(preflight, .*?)\]", text, re.S)[0])
+    here = {"train-0.train": "127.0.0.1", "29500": str(running.free_port())}
     for word_there, word_here in {**here, "per-node=8": "per-node=1"}.items():
         assert any(word_there in word for word in words), f"{word_there} stands no longer in {words}"
         words = [word.replace(word_there, word_here) for word in words]
@@ -250,7 +170,8 @@ if "RANK" in os.environ:
 """Registered before all others, it is called after them: what it finds is there while Python ends."""
 
 
-@pytest.mark.parametrize("sick", [pytest.param(False, marks=pytest.mark.more), True])
+@pytest.mark.more
+@pytest.mark.parametrize("sick", [False, True])
 def test_the_training_script_trains_only_on_a_sound_machine(sick: bool, tmp_path: Path) -> None:
     """gloo's threads are gone before Python ends: one that wants the GIL then would abort the process."""
     run = running.Run(tmp_path, 150)  # of which preflight.run() may take 120

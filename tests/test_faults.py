@@ -8,6 +8,7 @@ import pytest
 from tests import faults, running
 from tests.faults import row
 from tests.faults.row import Fault
+from tests.pages import Page
 from tests.running import Finished
 
 
@@ -22,6 +23,9 @@ def test_fault_is_found_and_named(rows: tuple[Fault, ...], tmp_path: Path) -> No
         own = found if len(rows) == 1 else _about(fault, found)
         _is_told_by(own, fault, told)
     assert finished.report["exit_code"] == run.exit_code, told
+    if len(rows) == 1 and any(not find.startswith("info") for find in run.finds):
+        first_screen = Page((tmp_path / "report.html").read_text()).verdict
+        assert all(str(value) in first_screen for value in run.culprit.values()), first_screen
     assert finished.left_over == [], told
     assert finished.seconds < run.deadline_s + running.PATIENCE_S
     if run.after is not None:

@@ -36,8 +36,31 @@ def test_three_hosts_are_sound_under_c10d(three: list[Host], tmp_path: Path) -> 
     assert "6 ordered pairs of 3 nodes" in finished.check("net.mesh")["summary"], finished.told()
 
 
+@pytest.mark.more
+def test_two_hosts_without_ipv4_and_behind_a_dead_gateway_are_sound(two: list[Host], tmp_path: Path) -> None:
+    """They need no gateway to reach each other."""
+    for host in two:
+        host.run("ip", "addr", "flush", "dev", "eth0", "scope", "global")
+    addresses = [host.has_ipv6(number) for number, host in enumerate(two, 1)]
+    for host in two:
+        host.run("ip", "-6", "route", "add", "default", "via", "fd00:77::99")
+        names = [f"{address} {other.name}" for address, other in zip(addresses, two, strict=True)]
+        host.etc("hosts", "127.0.0.1 localhost", "::1 localhost", *names)
+    finished = ranks_on(tmp_path, two, "--only", "net,comm.init", master=addresses[0])
+    is_silent(finished, 2, ("env.launch", "net.interfaces", "net.rendezvous", "net.mesh", "comm.init"))
+
+
+@pytest.mark.more
 def test_two_hosts_are_sound(two: list[Host], tmp_path: Path) -> None:
-    here = ("train.fsdp", "train.fsdp2")  # of training train.ddp shows that it works over hosts
+    here = (
+        "train.fsdp",
+        "train.fsdp2",
+        "train.tp",
+        "train.pp",
+        "train.hybrid",
+        "train.compile",
+        "train.expert",
+    )  # of training train.ddp shows that it works over hosts
     finished = two_ranks_on_each(tmp_path, two, "--all", *running.SMALL, "--skip", ",".join(here))
     is_silent(finished, 4, set(registry.BUILT_IN) - set(here))
     nodes = finished.report["job"]["nodes"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from preflight.planning import registry
 from tests.sizes import ROOT, product_files, relative
 
-ROOMS = ("core", "sdk", "nccl", "failure_book", "planning", "hangs", "results", "engine", "explain", "rendezvous",
-         "debug", "cli")  # fmt: skip
+ROOMS = ("core", "sdk", "nccl", "failure_book", "planning", "hangs", "results", "history", "sinks", "engine", "explain",
+         "rendezvous", "checkpoint", "debug", "cluster", "cli")  # fmt: skip
 """A room imports from itself and from those to its left. Beside them stand errors (imported by all, imports nothing),
 check (what checks may use of core and sdk), and testing (for authors of checks)."""
 OF_CHECKS = ("preflight.check", "preflight.nccl", "preflight.sdk")

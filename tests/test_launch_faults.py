@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -24,13 +26,39 @@ def where(finished: Finished, code: str) -> list[dict[str, object]]:
     return [f["where"] for f in finished.findings() if f["code"] == code]
 
 
-def test_a_rank_that_never_starts_is_named_and_the_others_are_tested(tmp_path: Path) -> None:
-    finished = running.run_ranks(tmp_path, running.plain_ranks(3)[:2], "--only", "comm.all_reduce", deadline_s=30)
-    told = finished.told()
-    assert ELSEWHERE["rank_never_starts"].is_told_by(finished.findings()), told
-    assert finished.report["job"]["missing_ranks"] == "2", told
+def test_a_rank_that_never_starts_is_named_and_one_that_comes_late(tmp_path: Path) -> None:
+    """Rank 2 comes while the first check runs. The others are tested without it."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    begun, came = tmp_path / "begun", tmp_path / "came"
+    deed = {"TEST_DEED": "wait_for_file", "TEST_BEGUN": str(begun), "TEST_AWAITED": str(came)}
+    words = ["--only", "env.launch,plugin.alone,comm.all_reduce", "--plugin", "alone"]
+    with running.store_server() as (port, _):
+        more = {**deed, "TEST_CHECK_DEADLINE_S": "20", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        ranks = running.plain_ranks(4, port, **more)
+        store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        run = running.Run(tmp_path)
+        for rank in (0, 1):
+            run.start_rank(rank, [*words, "--report", str(tmp_path), "--deadline", "30"], ranks[rank])
+        _await(begun)
+        run.start_rank(2, [*words, "--deadline", "30"], ranks[2])
+        store.wait(["preflight/arrivals/3"], ARRIVE)
+        came.touch()
+        finished = run.finish()
+    told, found = finished.told(), finished.findings()
+    lost = [finding for finding in found if finding["code"] == "preflight.run.lost"]
+    assert [finding["where"]["rank"] for finding in lost] == [2, 3] and ELSEWHERE["rank_never_starts"].is_told_by(lost)
+    assert ELSEWHERE["late"].is_told_by([finding for finding in found if finding not in lost]), told
+    assert finished.report["job"]["missing_ranks"] == "2-3", told
     assert finished.check("comm.all_reduce")["status"] == "pass", told
-    assert finished.exit_codes == [1, 1] and finished.left_over == [], told
+    assert finished.exit_codes == [1, 1, 1] and finished.left_over == [], told
+
+
+def _await(path: Path) -> None:
+    end = time.monotonic() + ARRIVE.total_seconds()
+    while not path.exists():
+        assert time.monotonic() < end, f"{path.name} never came"
+        time.sleep(0.01)  # nobody tells of a file
 
 
 def test_rank_0_that_never_starts_is_named_by_each_node(tmp_path: Path) -> None:
@@ -81,6 +109,38 @@ def test_two_processes_with_rank_0(tmp_path: Path) -> None:
     assert ELSEWHERE["duplicate_rank_0"].is_told_by(finished.findings()), finished.told()
     assert len(finished.findings()) == 1, finished.told()
     assert finished.exit_codes == [1] * 3, finished.told()
+
+
+def test_two_processes_with_rank_0_and_none_with_rank_1(tmp_path: Path) -> None:
+    """Each would serve the store: the later one finds that the first one does, and comes to it."""
+    finished = running.run_ranks(tmp_path, running.plain_ranks(2)[:1] * 2, "--only", "env.launch", deadline_s=30)
+    told = finished.told()
+    assert ELSEWHERE["rank_0_twice"].is_told_by(finished.findings()), told
+    lost, twice = sorted(finished.findings(), key=lambda finding: "duplicate" in finding["code"])
+    assert "calls itself rank 0, too" in lost["message"] and "came with RANK 0, which" in twice["message"], told
+    assert finished.exit_codes == [1, 1] and finished.left_over == [], told
+
+
+def test_a_rank_0_whose_store_does_not_start_sees_another_one(tmp_path: Path) -> None:
+    """As on a machine so busy that neither of them gets to serve it: the first one has the port, and says nothing."""
+    ranks = running.plain_ranks(2)[:1]
+    port = ranks[0]["MASTER_PORT"]
+    serve = (
+        "import socket\n"
+        f"taken = socket.create_server(('127.0.0.1', {port}))\nprint(flush=True)\n"
+        "taken.accept(); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", serve], env=ranks[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout and other.stdin
+        other.stdout.readline()
+        finished = running.run_ranks(tmp_path, ranks, "--only", "comm.init", deadline_s=30)
+        other.kill()
+    (found,) = finished.findings(finished.report_named("report.rank-0.json"))
+    assert ELSEWHERE["rank_0_twice_and_silent"].is_told_by([found]), finished.told()
+    assert f"process {other.pid} on this node and this one both call themselves rank 0 of 2" in found["message"]
+    assert finished.exit_codes == [1] and finished.left_over == [], finished.told()
 
 
 def test_a_duplicate_instead_of_a_rank_and_a_rank_beyond_the_world(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def wheel(sdist: Path) -> Path:
     return next(sdist.parent.glob("*.whl"))
 
 
+@pytest.mark.more
 def test_the_wheel_holds_all_that_the_checkout_has(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     expected = set()
@@ -82,6 +83,7 @@ def test_the_wheel_holds_all_that_the_checkout_has(wheel: Path) -> None:
     assert names == expected
 
 
+@pytest.mark.more
 def test_the_unpacked_wheel_runs(wheel: Path, hostile: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
@@ -131,6 +133,27 @@ def test_it_installs_into_an_empty_environment(
 ) -> None:
     constraints = ("-c", str(ROOT / "constraints.txt"))
     _runs(_installed(request.getfixturevalue(kind), tmp_path / "env", *constraints), hostile)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("pickle.py", ""), ("json.py", "raise SystemExit(0)"), ("signal.py", "import nothing_here"), ("socket.py", "(")],
+)
+def test_a_file_of_the_users_that_hides_one_of_pythons_is_named(name: str, text: str, tmp_path: Path) -> None:
+    """`preflight.run()` in a notebook, or in python -c: Python takes the user's."""
+    (tmp_path / name).write_text(text)
+    code = "import preflight\ntry:\n    preflight.run(level='quick')\nexcept ImportError as error:\n    print(error)"
+    done = running.run_to_end([sys.executable, "-c", code], cwd=tmp_path)
+    assert done.stdout.startswith(f"preflight.run(): {tmp_path / name} hides a module of Python's own"), done
+    assert done.stderr == "" and done.stdout.count("\n") == 1, done
+
+
+def test_a_file_of_the_users_that_hides_what_is_not_needed_is_left_alone(tmp_path: Path) -> None:
+    """Also one that the user has imported."""
+    (tmp_path / "code.py").write_text("")
+    code = "import code, preflight; print(preflight.run(level='quick', only=['env'], quiet=True).verdict)"
+    done = running.run_to_end([sys.executable, "-c", code], cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("pass\n", ""), done
 
 
 def test_the_version_is_one() -> None:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from tests import faults
+from tests.faults.not_here import NOT_HERE
 from tests.faults.row import Fault
 from tests.running import ROOT
 
@@ -46,3 +47,8 @@ def _words(node: ast.AST, *, is_more: bool) -> Iterator[tuple[bool, str]]:
         yield is_more, node.value
     for child in ast.iter_child_nodes(node):
         yield from _words(child, is_more=is_more)
+
+
+def test_each_code_has_a_row_or_a_reason() -> None:
+    """A new code needs a fault that a real `measure` finds, or a line in tests/faults/not_here.py."""
+    assert set(faults.codes()) - faults.found() == set(NOT_HERE)

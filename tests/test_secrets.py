@@ -4,6 +4,9 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from preflight.core.secrets import Scrubber
 from tests import running
 
 SENTINEL = "s3ntinel-7f1c-do-not-tell"
@@ -45,3 +48,9 @@ def test_none_is_shown_with_a_check_that_passes(tmp_path: Path) -> None:
     finished = running.run_ranks(tmp_path, ranks, "--only", "plugin.spills_secrets", *token)
     assert "used [removed] and [removed]" in finished.output, finished.told()
     assert SENTINEL not in finished.output and OF_A_PLUGIN not in finished.output, finished.told()
+
+
+@pytest.mark.parametrize("advice", ["call wandb.login(key=[your_api_key])", "set HF_TOKEN=<your_token>"])
+def test_advice_is_no_secret(advice: str) -> None:
+    assert Scrubber({}).text(advice) == advice
+    assert "your_own_9f3" not in Scrubber({}).text("wandb.login(key=your_own_9f3)")

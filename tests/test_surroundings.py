@@ -71,6 +71,7 @@ def test_sigchld_ignored_by_the_parent(tmp_path: Path) -> None:
     finished = run.finish()
     (found,) = finished.findings()
     assert found["code"] == "plugin.alone.crashed" and "SIGSEGV" in found["message"], finished.told()
+    assert [outcome["signal"] for outcome in finished.check("plugin.alone")["outcomes"]] == ["SIGSEGV"]
 
 
 def test_nohup_is_heeded(tmp_path: Path) -> None:

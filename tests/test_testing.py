@@ -213,7 +213,8 @@ def judge(facts, run): return iter(())
 @pytest.mark.process
 def test_ranks_that_leave_no_report_say_why() -> None:
     with pytest.raises(
-        AssertionError, match=r"env\.launch: the ranks left no report\n(?s:.*)env\.launch has no options"
+        AssertionError,
+        match=r"env\.launch: the ranks left no report\n(?s:.*)env\.launch\.speed: there is no such option",
     ):
         testing.measure(launch, world=1, settings={"speed": 3})
 

@@ -51,6 +51,9 @@ MISTAKES = [
     (["run", "--report", ""], "--report: it is empty"),
     (["run", "--only", " "], "--only: it is empty"),
     (["run", "--model", "model.build"], "--model: model.build: MODULE:FUNCTION or FILE.py:FUNCTION is expected"),
+    (["run", "--model", "llama/config"], "as in my_project.model:build; or a config.json of transformers"),
+    (["run", "--set", "train.model.tp_plan=plan", "--model", "m:f"], "MODULE:FUNCTION or FILE.py:FUNCTION is expected"),
+    (["run", "--set", "train.model.tp_ranks=0", "--model", "m:f"], "train.model.tp_ranks=0: "),
     (["run", "--model", ""], "--model: it is empty"),
     (_MEET, "the following arguments are required: --endpoint, --nnodes, --node-rank"),
     ([*_MEET, "--endpoint", "node-0", *_OF_4], "HOST:PORT is expected, as in node-0:29500"),
@@ -63,8 +66,17 @@ MISTAKES = [
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nnodes", "1:4"], "of an elastic job (1:4) say the number"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--node-rank", "4"], "from 0 to 3 is expected with --nnodes 4"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--timeout", "0"], "0 is not a number of seconds"),
-    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--rdzv-backend", "etcd"], "invalid choice: 'etcd'"),
+    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--rdzv-backend", "etcd3"], "invalid choice: 'etcd3'"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nodes", "4"], "did you mean --nnodes"),
+    (["gate"], "gate: a command is expected after --"),
+    (["gate", "srun", "python", "-m", "preflight", "--report", "x"], "--report stands behind the --"),
+    (["gate", "--close", "--", "true"], "--close: gate has no such option; did you mean --closed?"),
+    (["gate", "--open", "--closed", "--", "true"], "not allowed with argument"),
+    (["hook", "slurm"], "invalid choice: 'slurm'"),
+    (["nodes", "nowhere.json", "--bad"], "nowhere.json: cannot be read"),
+    (["nodes", "nowhere.json"], "one of the arguments --good --bad is required"),
+    (["pick", "-N", "0"], "'0' is no number from 1 on"),
+    (["pick", "-N", "2"], "pick -N 2: this is no Slurm job, expected one of at least 2 nodes"),
 ]
 
 

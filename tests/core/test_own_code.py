@@ -64,4 +64,4 @@ def test_all_commands_blame_the_same_line_of_a_stack(
     printed = [f'  File "{path}", line {line}, in {name}' for path, line, name, _ in reversed(stack)]
     for number, text in enumerate(["Traceback (most recent call last):", *printed, "ValueError: odd"], 1):
         tracebacks.add(Line(text, text, "job.log", number, number), {}, set())
-    assert [(one.file, one.number) for one in tracebacks] == [(own, 7)]
+    assert [(traceback.file, traceback.number) for traceback in tracebacks] == [(own, 7)]

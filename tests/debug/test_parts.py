@@ -5,16 +5,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from preflight.debug import command, environment, stack_sample
+from preflight.debug import command, environment, stack_sample, stall
 from preflight.debug.job import RunningJob
 from preflight.debug.output import KeptOutput
 from preflight.debug.ranks import Ranks, recorder_path
+from preflight.debug.ranks import _status as read_status
 from preflight.debug.stall import StallDetector
 from preflight.explain.command import explain_paths
 from tests.running import environment as clean
@@ -190,6 +192,25 @@ def test_a_folder_that_is_not_there_breaks_nothing(tmp_path: Path) -> None:
     env = {**clean(RANK="0"), "PREFLIGHT_DEBUG": str(tmp_path / "gone"), "PYTHONPATH": environment.HOOK}
     done = subprocess.run([sys.executable, "-c", "print('fine')"], env=env, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+@pytest.mark.parametrize(("ends", "code"), [(lambda: os._exit(7), 7), (lambda: os.kill(os.getpid(), 9), -9)])
+def test_how_a_process_ended_is_known_until_its_parent_asks(ends: Callable[[], None], code: int) -> None:
+    pid = os.fork()
+    if not pid:
+        ends()
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert read_status(pid) == code
+    os.waitpid(pid, 0)
+    assert read_status(pid) is None
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "runs", "works"), [(0.0, 0, False), (0.2, 0, False), (0.4, 0, True), (0.0, 2, False), (0.0, 3, True)]
+)
+def test_a_process_works_that_uses_its_core_or_is_mostly_seen_at_it(spent_s: float, runs: int, works: bool) -> None:
+    """Of 3 s, and of five looks."""
+    assert stall._works([(spent_s * look / 4, look < runs) for look in range(5)]) is works
 
 
 def test_a_rank_that_the_kernel_did_not_tell_of_is_no_missing_one(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Jobs that fail, each as a user's script would: `python jobs.py NAME` starts two ranks, forked from a process that has
 imported torch once; under torchrun it is the rank. With SPAWNED=1 mp.spawn starts them, and nobody sets RANK."""
 
+import ctypes
 import datetime
 import os
 import signal
@@ -53,6 +54,12 @@ def killed(rank: int) -> None:
     dist.all_reduce(torch.ones(4))
 
 
+def crashes(rank: int) -> None:
+    if rank == 1:
+        ctypes.string_at(0)
+    dist.all_reduce(torch.ones(4))
+
+
 def leaves(rank: int) -> None:
     """Rank 1's share of the data is smaller."""
     for _ in range(2 - rank):
@@ -88,6 +95,30 @@ class Large(torch.utils.data.Dataset[torch.Tensor]):
 def shared_memory(rank: int) -> None:
     for _ in torch.utils.data.DataLoader(Large(), num_workers=int(rank == 1)):
         dist.all_reduce(torch.ones(4))
+
+
+def full_disk(rank: int) -> None:
+    """SAVE_TO is a folder on a file system of 1 MiB."""
+    if rank == 0:
+        torch.save({"model": torch.ones(1 << 20)}, f"{os.environ['SAVE_TO']}/step_100.pt")
+    dist.all_reduce(torch.ones(4))
+
+
+def truncated(rank: int) -> None:
+    """As a copy that was ended, or another rank's save that goes on, leaves it."""
+    if rank == 1:
+        path = f"{os.environ['SAVE_TO']}/step_100.pt"
+        torch.save({"model": torch.ones(1 << 16)}, path)
+        os.truncate(path, 1 << 17)
+        torch.load(path)
+    dist.all_reduce(torch.ones(4))
+
+
+def gpu_busy(rank: int) -> None:
+    """What torch 2.13 raises at the first tensor on a GPU in exclusive mode: there is none here."""
+    if rank == 1:
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel errors might be")
+    dist.all_reduce(torch.ones(4))
 
 
 class Partly(torch.nn.Module):

@@ -17,6 +17,13 @@ OPEN_MPI = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_RANK": "3", "PMIX_NAMESPACE": "prterun-1@1",
 }  # fmt: skip
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+CRAY = {
+    "PMI_RANK": "5", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4", "PALS_RANKID": "5",
+    "PALS_LOCAL_RANKID": "1", "PALS_APID": "f00-ba",
+}  # fmt: skip
+"""Cray MPICH under PALS, as on Polaris and Aurora."""
+FLUX = {"PMI_RANK": "5", "PMI_SIZE": "8", "FLUX_TASK_RANK": "5", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_ID": "f1"}
+JSRUN = {"PMIX_RANK": "5", "JSM_NAMESPACE_RANK": "5", "JSM_NAMESPACE_SIZE": "8", "JSM_NAMESPACE_LOCAL_RANK": "1"}
 BATCH = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_NODELIST": "gpu[01-02]"}
 STEP = {
     **BATCH, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2", "SLURM_LOCALID": "0",
@@ -37,6 +44,9 @@ DAEMON = {
         (TORCHRUN, ("torchrun", 3, 8, 1, 2, 1)),
         (OPEN_MPI, ("mpi", 3, 4, 3, 4, None)),
         (HYDRA, ("mpi", 1, 2, 1, 2, None)),
+        (CRAY, ("mpi", 5, 8, 1, 4, None)),
+        (FLUX, ("mpi", 5, 8, 1, None, None)),
+        (JSRUN, ("mpi", 5, 8, 1, None, None)),
         (STEP, ("slurm", 2, 4, 0, None, 1)),
         ({**STEP, "PMIX_RANK": "2", "PMIX_NAMESPACE": "slurm.pmix.77.0"}, ("slurm", 2, 4, 0, None, 1)),
         ({**STEP, "PMI_RANK": "2", "PMI_SIZE": "4"}, ("slurm", 2, 4, 0, None, 1)),
@@ -45,7 +55,8 @@ DAEMON = {
          ("mpi", 1, 4, 1, 2, None)),
         ({}, ("local", 0, 1, None, None, None)),
     ],
-    ids=["plain", "plain nodes", "torchrun", "open mpi", "hydra", "slurm", "slurm with pmix", "slurm with pmi",
+    ids=["plain", "plain nodes", "torchrun", "open mpi", "hydra", "cray", "flux", "jsrun", "slurm",
+         "slurm with pmix", "slurm with pmi",
          "mpirun in slurm", "another mpirun in slurm", "alone"],
 )  # fmt: skip
 def test_every_launcher_gives_a_place(environ: Mapping[str, str], place: tuple[object, ...]) -> None:

@@ -17,6 +17,7 @@ from preflight.errors import UsageError
 from preflight.explain import command, console, inputs, output
 from preflight.results import report
 from tests.made import SCHEMA
+from tests.pages import Page
 
 FAILED = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 10, in <module>\n[rank3]: {}\n'
 
@@ -83,7 +84,7 @@ def test_an_exception_that_a_trainer_survived_is_not_told_before_the_pre_emption
     Path("job.log").write_text(
         f"{error}{steps}slurmstepd: error: *** JOB 7 ON a CANCELLED AT x DUE TO PREEMPTION ***\n"
     )
-    assert [message for _, message in found("job.log")] == ["Slurm pre-empted the job"]
+    assert [message for _, message in found("job.log")] == ["Slurm preempted the job"]
 
 
 def test_an_upload_that_was_tried_again_is_no_lost_peer() -> None:
@@ -326,7 +327,7 @@ def test_the_page_quotes_the_lines() -> None:
     assert explain("failed.log", "--report", "all") == 1
     page = Path("all/report.html").read_text()
     assert "<p>1 file, 3 lines, " in page
-    assert "<pre>failed.log:3: [rank3]: ValueError: 7 rows, expected 8</pre>" in page
+    assert ">failed.log:3: [rank3]: ValueError: 7 rows, expected 8</pre>" in page
 
 
 def test_who_only_lost_a_peer_is_listed_once() -> None:
@@ -355,3 +356,39 @@ def test_no_secret_of_a_quoted_line_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     made = explained("job.log")
     told = "".join([report.as_text(made), *console.lines(made), console.markdown(made)])
     assert "no answer to" in told and not [secret for secret in secrets if secret in told]
+
+
+def test_the_page_shows_who_waited_and_until_when_each_rank_was_heard() -> None:
+    timeout = (
+        "[rank0]:[E1125 12:00:{:02}.000000000 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=10000) ran for 10001 "
+        "milliseconds before timing out.\n"
+    )
+    Path("hung.log").write_text(
+        timeout.format(10) + timeout.format(40).replace("ank0", "ank2").replace("ank 0", "ank 2")
+    )
+    assert explain("hung.log", "--html", "page.html", "--json", "a.json") == 1
+    heard = json.loads(Path("a.json").read_text())["explained"]["ranks"]
+    assert [its["rank"] for its in heard] == [0, 2] and heard[1]["last"] - heard[0]["first"] == 30
+    page = Page(Path("page.html").read_text())
+    assert "rank 2: heard of from 30.0 s to 30.0 s" in page.text and "Who waited for whom" in page.text
+    assert refused("hung.log", "--html", "hung.log") == (
+        "--html hung.log: hung.log exists and is not a report of explain: choose another place"
+    )
+    assert explain("hung.log", "--html", "page.html") == 1  # over its own
+
+
+def test_show_makes_the_page_again(capfd: pytest.CaptureFixture[str]) -> None:
+    from preflight.cli import main
+
+    assert explain("failed.log", "--report", "all") == 1
+    with pytest.raises(SystemExit) as ended:
+        main.main(["show", "all", "--html", "again.html"])
+    assert ended.value.code == 1
+    assert Path("again.html").read_text() == Path("all/report.html").read_text()
+    with pytest.raises(SystemExit) as ended:
+        main.main(["show", "all", "--html", "none/again.html"])
+    assert ended.value.code == 2
+    assert (
+        "preflight: --html none/again.html: cannot be written (No such file or directory)\n" in capfd.readouterr().err
+    )

@@ -248,10 +248,26 @@ def test_that_all_had_come_once_says_nothing_of_the_next_attempt() -> None:
 
 
 def test_beside_a_guess_the_next_one_is_told() -> None:
-    book = Book(CAUSES, [row("end", "abort", "app_crash", "failure", weight=12), row("odd", "odd", "gpu_oom", "failure",
+    book = Book(CAUSES, [row("end", "abort", "app_crash", "failure", weight=22), row("odd", "odd", "gpu_oom", "failure",
                          weight=10), row("sure", "sure", "gpu_oom", "cause", weight=80)])  # fmt: skip
     assert [cause.slug for cause in conclude(lines(["abort", "odd"]), book=book)] == ["app_crash", "gpu_oom"]
     assert [cause.slug for cause in conclude(lines(["abort", "sure"]), book=book)] == ["gpu_oom"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[node-a:1234] Primary job terminated normally, but 1 process returned a non-zero exit code.",
+        "srun: error: node-a: task 3: Exited with exit code 1",
+        "failed (exitcode: 1) local_rank: 2 (pid: 7)",
+    ],
+)
+def test_below_low_it_says_what_it_saw_and_names_no_cause(text: str) -> None:
+    first = conclude(lines([text]), book=book())[0]
+    assert (first.slug, first.severity, first.confidence) == ("unknown", "fail", "none")
+    assert first.message.startswith("these logs do not show why the job failed; seen: ") and first.fix
+    beside = conclude(lines([text, "[rank0]: torch.OutOfMemoryError: CUDA out of memory."]), book=book())
+    assert (beside[0].slug, beside[0].confidence) == ("gpu_oom", "high")
 
 
 def test_a_candidate_competes_by_its_weight() -> None:
@@ -296,7 +312,7 @@ def test_the_out_of_memory_outweighs_the_time_outs_behind_it() -> None:
     texts = ["[rank5]: CUDA out of memory", *(timeout(rank) for rank in range(8) if rank != 5)]
     found = conclude(lines(texts))
     assert first(found) == ("gpu_oom", "fail", "high") and found[0].where["rank"] == 5
-    assert found[1].message == "7 ranks only waited until their time-out (0-4,6-7)" and found[1].severity == "info"
+    assert found[1].message == "7 ranks only waited until their timeout (0-4,6-7)" and found[1].severity == "info"
 
 
 def test_torchruns_view_yields_to_the_ranks_own_exception() -> None:
@@ -311,7 +327,7 @@ def test_torchruns_view_yields_to_the_ranks_own_exception() -> None:
 def test_the_same_lines_give_the_same_report_twice() -> None:
     texts = [f"[rank{rank}]: {LOST}" for rank in range(20)] + ["internal error", *traceback("KeyError: 'x'")]
     assert repr(conclude(lines(texts))) == repr(conclude(lines(texts)))
-    assert BOOK.causes["app_crash"].fix == conclude(lines(texts))[0].fix
+    assert conclude(lines(texts))[0].fix == "Look at train.py:7: its traceback shows the calls that led there."
 
 
 @pytest.mark.parametrize(("code", "sure"), [(-11, "medium"), (-7, "medium"), (-6, "low"), (-15, "low"), (-2, "low")])
@@ -319,3 +335,49 @@ def test_only_a_signal_that_decides_names_the_cause(code: int, sure: str) -> Non
     """SIGABRT's reason is in the output, and SIGTERM comes from a launcher."""
     found = conclude(lines([f"failed (exitcode: {code}) local_rank: 2 (pid: 7)"]))
     assert found[0].confidence == sure and ("was ended by SIG" in found[0].message) == (sure == "medium")
+
+
+def test_neither_side_of_a_mismatch_is_called_innocent() -> None:
+    """Without a majority nobody knows which of two is right; the pair that a line names is no victim, either."""
+    text = (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=BARRIER), but Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE)."
+    )
+    found = conclude(lines([f"[rank0]: {text}", f"[rank1]: {text}", f"[rank2]: {text}"]), book=book())
+    assert found[0].slug == "collective_mismatch" and not {0, 1} & found[0].ranks
+
+
+OPTIONS = "TensorOptions(dtype=float (default), device={}, pinned_memory=false (default), memory_format=(nullopt))"
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "says"),
+    [
+        ("OpType=ALLREDUCE, TensorShape=[1, 4096]", "OpType=ALLREDUCE, TensorShape=[1, 2048]",
+         "rank 0 runs ALLREDUCE of [1, 4096], but rank 1 runs ALLREDUCE of [1, 2048]"),
+        ("OpType=ALLREDUCE, TensorShape=[8], [4]", "OpType=BARRIER",
+         "rank 0 runs ALLREDUCE of [8], [4] Float on cuda, but rank 1 runs BARRIER"),
+        ("SequenceNumber=7, OpType=ALLREDUCE", "SequenceNumber=8, OpType=ALLREDUCE",
+         "rank 0 runs ALLREDUCE #7, but rank 1 runs ALLREDUCE #8"),
+    ],
+)  # fmt: skip
+def test_two_fingerprints_are_shortened_to_what_differs(mine: str, other: str, says: str) -> None:
+    about = f", TensorDtypes=Float, TensorDeviceTypes={OPTIONS.format('cuda')}"
+    first, second = (text + about * (text != "OpType=BARRIER") for text in (mine, other))
+    text = (
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+        f"CollectiveFingerPrint({first}), but Rank 1 is running collective: CollectiveFingerPrint({second})."
+        "Collectives differ in the following aspects: \t Tensor Tensor shapes: [1, 4096]vs [1, 2048]"
+    )
+    found = conclude(lines([f"[rank0]: {text}"]), book=book())
+    assert found[0].message == f"{says}: expected the same call on all ranks"
+
+
+def test_the_fix_names_the_port_that_is_taken() -> None:
+    text = (
+        "RuntimeError: The server socket has failed to listen on any local network address. port: 29511, "
+        "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    found = conclude(lines([f"[rank0]: {text}"]), book=book())
+    assert found[0].slug == "port_in_use" and "sport = :29511" in found[0].fix

@@ -109,7 +109,7 @@ def test_a_rank_that_never_came_is_late_stuck_or_gone(told: Told) -> None:
     assert candidate.message == (
         "rank 1 never entered all_reduce of 8 float32 #2, inside which ranks 0,2-3 waited; rank 1 last in all_reduce "
         "of 4 float32 #1 at train.py:40, ranks 0,2-3 at train.py:40: rank 1 is late, stuck or gone (the others' "
-        "time-out is 600 s)"
+        "timeout is 600 s)"
     )
 
 
@@ -167,6 +167,8 @@ def test_a_gpu_that_has_not_begun_what_the_others_wait_in_is_named(told: Told) -
         (0, 1, 2),
     )
     assert "all_reduce of 8 float32 #3 has not begun on the GPU of rank 3" in candidate.message
+    half = {0: begun, 1: begun, **dict.fromkeys((2, 3), dump(timed, call(3, over=False)))}
+    assert [(item.where, "has not begun" in item.message) for item in told(half)] == [({}, False)]
     untimed = dump(call(2), call(3, over=False, state="started"))
     assert [
         item.where for item in told({0: untimed, 1: untimed, 2: untimed, 3: dump(call(2), call(3, over=False))})
@@ -338,7 +340,8 @@ def test_of_two_dumps_of_one_rank_the_later_counts(tmp_path: Path) -> None:
 def test_a_file_that_is_named_for_no_rank_of_its_job_is_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
     folder.mkdir()
-    for name, why in (("trace.pickle", "does not say which rank"), ("trace_2024", "is rank 2024's by its name")):
+    named = (("trace_2024", "is rank 2024's by its name"), ("trace_4", "is rank 4's by its name, but its job has 4"))
+    for name, why in (("trace.pickle", "does not say which rank"), *named):
         path = folder / name
         path.write_bytes(pickle.dumps(IN_IT, protocol=2))
         found, (unread,) = dumps.find_candidates([str(path)])

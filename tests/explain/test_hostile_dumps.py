@@ -34,6 +34,17 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path:
         assert not mark.exists()
 
 
+def test_dumps_of_torchcomms_are_not_compared_by_their_numbers(tmp_path: Path) -> None:
+    """It counts all communicators together: here each rank has used another one before, and all is well."""
+    paths = [tmp_path / f"comm_lib_trace_rank_{rank}" for rank in (0, 1)]
+    for rank, path in enumerate(paths):
+        of_comm: dict[str, Any] = {"process_group": ("main", "ncclx"), "pg_id": 0, "profiling_name": "all_reduce"}
+        entries = [call(number + rank, **of_comm) for number in range(3)]
+        path.write_text(json.dumps(dump(*entries, world=2)))
+    found, unread = dumps.find_candidates(list(map(str, paths)))
+    assert found == [] and all("is from torchcomms" in file.why for file in unread) and len(unread) == 2
+
+
 def test_the_second_lock_holds_without_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_pickle, "_check_opcodes", lambda _: None)
     mark = tmp_path / "ran"

@@ -95,6 +95,7 @@ def test_a_prefix_is_taken_off_and_read(raw: str, says: dict[str, Any]) -> None:
         "[0]eth0:10.0.0.1<0>",
         "RuntimeError: no",
         "12: that is all",
+        "[file.py:492] no node",
         "node-a: no",
         "| NVIDIA-SMI 550.54 |",
         "`Trainer.fit` stopped",
@@ -174,3 +175,13 @@ def _timed(text: str) -> float:
     begin = time.process_time()
     strip(text)
     return time.process_time() - begin
+
+
+@pytest.mark.parametrize("digit", "987654321")
+def test_a_line_is_read_by_its_own_digits(digit: str) -> None:
+    """Which prefix a line has is remembered for lines that differ in their digits."""
+    for text in ("[rank{0}]: text", "[rank{0}]:[W11{0}{0} {0}{0}:{0}{0}:{0}{0}.{0} socket.cpp:7] text"):
+        assert strip(text.format(digit)).rank == int(digit)
+        assert strip(text.format(digit * 8)).rank is None
+    line = strip(f"node-{digit}:{digit * 4}:{digit * 4} [{digit}] NCCL INFO text")
+    assert (line.node, line.pid, line.gpu, line.text) == (f"node-{digit}", int(digit * 4), int(digit), "text")

@@ -14,7 +14,7 @@ import pytest
 
 from preflight.explain.inputs import Input, find
 from preflight.explain.read.prefilter import Prefilter
-from preflight.explain.read.reader import Reader
+from preflight.explain.read.reader import COPIES, MOST_COPIES, Reader
 from preflight.failure_book.line import LONGEST, Line
 
 WORDS = ("Duplicate GPU detected", "SIGBUS", "libnccl-net.so", "%|", "timed out")
@@ -86,6 +86,7 @@ def test_updates_of_a_progress_bar_are_one_line(tmp_path: Path) -> None:
     assert both[88].text == "98%|### | 98/100 [00:98<01:00]"
     rarely = read(tmp_path / "a.log", ("timed out", "SIGBUS", "%|"), rarely=("%|",))
     assert [line.text for line in rarely] == [
+        "10%|### | 10/100 [00:10<01:00]",
         "97%|### | 97/100 [00:97<01:00]",
         both[88].text,
         "[c10d] timed out",
@@ -106,6 +107,28 @@ def test_more_lines_on_request(tmp_path: Path) -> None:
             reader.request_lines(3)
     assert found == [(2, "SIGBUS", 3), (3, "first", 3), (4, "", 3), (5, "third", 3)]
     assert (reader.lines, reader.bytes) == (7, (tmp_path / "a.log").stat().st_size + 6)
+
+
+@pytest.mark.parametrize("most", [MOST_COPIES, 1])
+def test_copies_of_a_line_come_out_as_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """If whoever handles the line allows it. A different number makes no copy, a different time does. Each comes out
+    or is counted once, however little may be remembered."""
+    monkeypatch.setattr("preflight.explain.read.reader.MOST_COPIES", most)
+    clocks = [f"10:{step:02}:07.{step:03}" for step in range(50)]
+    copies = "".join(f"{clock} rank 1 timed out\n{clock} step {step} timed out\n" for step, clock in enumerate(clocks))
+    for name in "ab":
+        (tmp_path / name).write_text(f"{copies}10:50:00 SIGBUS\n")
+    reader, lines = Reader(find([str(tmp_path)])[0], WORDS), []
+    for line in reader:
+        lines.append(line)
+        reader.skip_copies()
+    last = [line for line in lines if line.repeats]
+    assert sum(line.repeats or 1 for line in lines) == 2 * 101
+    assert {line.text.partition(" ")[2] for line in last} == {"rank 1 timed out"}
+    assert [line.number for line in last if line.number == 99] == [99, 99]
+    if most > 1:
+        assert len(lines) == 2 * (COPIES + 1 + 50 + 1)
+    assert len(read(tmp_path)) == 2 * 101
 
 
 def test_a_line_without_a_label_behind_labelled_ones_is_nobodys(tmp_path: Path) -> None:

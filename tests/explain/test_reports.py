@@ -55,9 +55,9 @@ def test_what_was_waived_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_finding_that_means_no_cause_keeps_its_code(tmp_path: Path) -> None:
-    found = read(tmp_path, made.finding(code="node.storage.space", node="node-0"), made.finding(code="plugin.mine.bad"))
+    found = read(tmp_path, made.finding(code="node.storage.slow", node="node-0"), made.finding(code="plugin.mine.bad"))
     assert [(candidate.slug, candidate.code, candidate.weight) for candidate in found] == [
-        ("node.storage.space", "node.storage.space", 80), ("plugin.mine.bad", "plugin.mine.bad", 80),
+        ("node.storage.slow", "node.storage.slow", 80), ("plugin.mine.bad", "plugin.mine.bad", 80),
     ]  # fmt: skip
 
 

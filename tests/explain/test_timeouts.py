@@ -1,8 +1,12 @@
 """Collectives that timed out: the rank that is missing, ranks out of step, and those that were merely slow."""
 
+from pathlib import Path
+
 import pytest
 
 from preflight.explain.candidates import Candidate
+from preflight.explain.command import explain_paths
+from preflight.results.report import findings
 from tests.made_failures import conclude, lines, timeout, traceback
 
 COMPLETE = [f"[rank{rank}]: comm 0x1 rank {rank} nranks 4 - Init COMPLETE" for rank in range(4)]
@@ -16,7 +20,7 @@ def test_the_rank_that_is_missing_from_the_list_is_named() -> None:
     found = conclude(lines([timeout(rank) for rank in range(8) if rank != 5]))
     assert conclusion(found) == ("slow_rank_timeout", "medium", 5)
     assert found[0].message == (
-        "rank 5 did not enter ALLREDUCE #12 of 4,096 elements, in which ranks 0-4,6-7 waited until the time-out in "
+        "rank 5 did not enter ALLREDUCE #12 of 4,096 elements, in which ranks 0-4,6-7 waited until the timeout in "
         "force, 600 s: late, or gone"
     )
     assert found[0].ranks == {0, 1, 2, 3, 4, 6, 7} and len(found) == 1
@@ -50,7 +54,7 @@ def test_a_hang_with_unlike_numbers_of_calls_is_a_mismatch() -> None:
     alike = conclude(
         lines(["[rank0]: no heartbeat. workMetaList_.size()=3", "[rank4]: no heartbeat. workMetaList_.size()=3"])
     )
-    assert alike[0].slug == "slow_rank_timeout"
+    assert conclusion(alike) == ("unknown", "none", None)
 
 
 def test_a_missing_rank_that_crashed_is_a_crash() -> None:
@@ -119,7 +123,22 @@ def test_the_group_is_told_by_the_watchdogs_next_line() -> None:
 def test_one_ranks_word_quotes_the_time_out_in_force() -> None:
     found = conclude(lines([timeout(5, 6336)]))
     assert conclusion(found) == ("slow_rank_timeout", "low", None) and found[0].ranks == {5}
-    assert "the time-out in force, 600 s" in found[0].message and "not visible in this log" in found[0].message
+    assert "the timeout in force, 600 s" in found[0].message and "not visible in this log" in found[0].message
+
+
+@pytest.mark.parametrize("prefix", ["", "ERROR:    "])
+def test_a_message_of_several_lines_is_one_also_without_prefixes(prefix: str, tmp_path: Path) -> None:
+    """Its first line names a rank, the others do not. Torch's message, wrapped by whoever pasted it."""
+    texts = (
+        "`Trainer.fit` stopped: `max_epochs=3` reached.",
+        "[Rank 0] Watchdog caught collective operation timeout:",
+        "  WorkNCCL(..., OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)",
+        "  ran for 600090 milliseconds before timing out.",
+    )
+    log = tmp_path / "job.log"
+    log.write_text("".join(f"{prefix}{text}\n" for text in texts))
+    (found,) = findings(explain_paths([str(log)]))
+    assert found.code == "explain.collective_mismatch" and "until the timeout in force, 600 s" in found.message
 
 
 def test_a_barrier_behind_the_end_of_the_training_is_one_too_many() -> None:

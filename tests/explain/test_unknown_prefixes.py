@@ -13,7 +13,7 @@ from tests.made_failures import conclude, lines
 PREFIXES = (
     "ERROR:    ", "(worker_7) : ", "2026-11-01 10:00:0{} - name - ERROR - ", "3: ", "10:00:0{} | ERROR | train | ",
     "E1101 10:00:00.00000{}       1 main.go:12] ", "stderr: ", "R3| ", "> ", "[worker-3] ", "train.py:5{} ERROR ",
-    "wandb: ERROR ", "10:00:0{} ",
+    "wandb: ERROR ", "10:00:0{} ", "INFO:     127.0.0.1 - ", "2026-11-01 10:00:0{} - name - WARNING - ",
 )  # fmt: skip
 """With a digit that differs from line to line."""
 TRACEBACK = (
@@ -26,6 +26,7 @@ TRACEBACK = (
 CUSTOM = "job.errors.BadSample: 17 has no label"
 CAUGHT = (
     "retrying after ConnectionError: reset by peer",
+    "INFO:     127.0.0.1 - ConnectionError: reset by peer",
     "2026-11-01 10:00:00 - name - WARNING - ConnectionError: reset by peer",
     "WARNING: ConnectionError: reset by peer",
     "could not load the optional extension: ImportError: libfoo.so",

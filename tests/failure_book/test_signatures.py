@@ -1,5 +1,6 @@
 """What preflight knows of logs, row by row: each signature fits its own example, and not its near miss."""
 
+import itertools
 import string
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from preflight.failure_book.book import Book, Match, Signature, book
 from preflight.failure_book.line import Line
 
 KNOWN = book()
+DIAGNOSED = ("cause", "failure", "fallout")
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +68,26 @@ def _wrong_with(known: Signature, read: dict[str, list[Match]]) -> Iterator[str]
         yield "a finding's sentence ends without a full stop"
 
 
+def test_no_line_fits_two_causes_without_a_rule_which_goes_first(read: dict[str, list[Match]]) -> None:
+    """On one line the role decides, then the weight (candidates.best_first), unless one row excludes the other."""
+    ways: set[tuple[str, str]] = set()
+    for row in KNOWN.signatures:
+        fits = [match.signature for match in read[f"{row.name}.0"] if match.signature.role in DIAGNOSED]
+        ways |= {(a.name, b.name) for a, b in itertools.combinations(fits, 2) if a.slug != b.slug}
+    equal = [(a, b) for a, b in ways if _rank(a) == _rank(b) and not _excludes(a, b)]
+    assert len(ways) > 50 and equal == []
+
+
+def _rank(name: str) -> tuple[str, int]:
+    return KNOWN.by_name[name].role, KNOWN.by_name[name].weight
+
+
+def _excludes(name: str, other: str) -> bool:
+    return name in KNOWN.by_name[other].unless or other in KNOWN.by_name[name].unless
+
+
 def test_every_cause_has_a_signature() -> None:
-    told = {
-        signature.slug for signature in KNOWN.signatures if signature.role in ("cause", "failure", "fallout", "slower")
-    }
+    told = {signature.slug for signature in KNOWN.signatures if signature.role in (*DIAGNOSED, "slower")}
     assert set(KNOWN.causes) - told == set()
 
 

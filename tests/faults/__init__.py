@@ -9,10 +9,12 @@ from pathlib import Path
 
 from preflight.planning import registry
 from tests.faults import (
+    checkpoint_command,
     comm,
     comm_hang,
     comm_init,
     comm_links,
+    data_resume,
     data_sampler,
     data_seeds,
     engine,
@@ -34,7 +36,12 @@ from tests.faults import (
     rendezvous_command,
     train,
     train_alone,
+    train_checkpoint,
+    train_compile,
+    train_expert,
     train_model,
+    train_parallel,
+    train_speed,
 )
 from tests.faults.gpu_row import GpuFault
 from tests.faults.not_here import NOT_HERE
@@ -42,8 +49,8 @@ from tests.faults.row import Fault
 
 FAMILIES = (
     engine, comm_hang, env, node, node_storage, gpu_compute, net_interfaces, net, rendezvous_command, net_mesh,
-    net_rdma, comm_init, comm, comm_links, train_alone, train, train_model,
-    data_sampler, data_seeds, explain,
+    net_rdma, comm_init, comm, comm_links, train_alone, train, train_parallel, train_compile, train_expert, train_model,
+    train_speed, train_checkpoint, data_sampler, data_seeds, data_resume, explain, checkpoint_command,
 )  # fmt: skip
 GPU = (gpu_inventory, gpu_health, gpu_pcie, gpu_nvlink, gpu_topology, gpu_released)
 ALL: tuple[Fault, ...] = tuple(fault for family in FAMILIES for fault in family.ALL)

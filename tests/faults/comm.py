@@ -59,6 +59,8 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
     (
         _one("sum_sent_off", "One element is altered before it is summed: all see it, and nobody knows whose it was.",
              "all_reduce", culprit={}, says="ranks 0-2 of 3 see wrong results, and no rank can be named"),
+        _one("late_once", "A rank computes 100 ms longer in each step, and no more when all do it again.", "all_reduce",
+             culprit={}, code="info late_once", exit_code=0, says=": it is not blamed"),
     ),
     (
         _one("sum_off", "Of two ranks one has a wrong sum: either of them, or their link.", "all_reduce",
@@ -66,14 +68,16 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
     ),
 )  # fmt: skip
 """Rows that share a run."""
-SLOW = elsewhere(
-    "comm_slow_link",
-    "The link between two nodes carries 20 Mbit/s, and more in the run that is the baseline.",
-    "`tc qdisc add dev eth0 root tbf rate 20mbit` on host-b",
-    "warn comm.all_reduce.too_slow",
-    "warn comm.all_reduce.slower_than_baseline",
-    culprit={},
-    exit_code=0,
-)
-"""tests/checks/comm/test_slow_link.py"""
-ELSEWHERE: tuple[Fault, ...] = (*(fault for rows in TOGETHER for fault in rows), SLOW)
+SWEEPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+SLOW = tuple(
+    elsewhere(
+        f"comm_slow_link_{name}",
+        f"The link between two nodes carries 80 Mbit/s, and more in the run that is the baseline ({name}).",
+        f"`tc tbf` at 80 Mbit/s on eth0 of both, and `--set comm.{name}.min_gb_per_s=0.015`",
+        f"warn comm.{name}.too_slow", f"warn comm.{name}.below_expected", f"warn comm.{name}.slower_than_baseline",
+        culprit={}, exit_code=0,
+    )
+    for name in SWEEPS
+)  # fmt: skip
+"""Rows that share a run: tests/checks/comm/test_slow_link.py"""
+ELSEWHERE: tuple[Fault, ...] = (*(fault for rows in TOGETHER for fault in rows), *SLOW)

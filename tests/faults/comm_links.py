@@ -14,6 +14,22 @@ def _row(name: str, story: str, made: str, code: str, noticed_by: str = "", **cu
 
 
 ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/comm/test_paths.py
+    _row("slow_path", "One of NCCL's ways is slow.", "a stand-in for NCCL, whose all-reduces sleep unless P2P is off",
+         "comm.paths.slow"),
+    elsewhere("broken_path", "One of NCCL's ways hangs on one rank.",
+              "a stand-in for NCCL, whose all-reduces sleep for ever on rank 1 unless NVLS is off",
+              "fail comm.paths.broken", culprit={}, says="an all-reduce fails as the job has it (rank"),
+    # tests/checks/comm/test_slow_link.py
+    _row("rails_slower", "All links are slow, and were not so in the run that is the baseline.",
+         "`tc tbf` at 80 Mbit/s on eth0 of all hosts", "comm.rails.slower_than_baseline"),
+    _row("pairs_slower", "All links are slow, and were not so in the run that is the baseline.",
+         "`tc tbf` at 80 Mbit/s on eth0 of all hosts", "comm.pairs.slower_than_baseline"),
+    # tests/checks/comm/test_slow_rail.py
+    _row("rails_slow_together", "A rail's links are sound one by one, and slow when all its nodes use them at once.",
+         "all-reduces of the second rail take ten times as long; NCCL is a stand-in", "comm.rails.slow_together",
+         local_rank=1),
+    # tests/checks/comm/test_links_hosts.py
     _row("rails_slow_node", "Of four hosts one sends slowly.", EGRESS.format("eth0"), "comm.rails.slow_node",
          "1,3", node="host-c"),
     _row("pairs_slow_node", "Of four hosts one sends slowly.", EGRESS.format("eth0"), "comm.pairs.slow_node",
@@ -38,5 +54,11 @@ ELSEWHERE: tuple[Fault, ...] = (
          "comm.nodes.slow_gpu", "7-8", node="host-c", rank=6, local_rank=0),
     _row("nodes_slow_pair", "Two ranks of a host are slow with each other.", "`tc htb` with a filter, on lo",
          "comm.nodes.slow_pair", node="host-b", link="rank 4 and rank 5"),
+    elsewhere("slow_uplink", "Two hosts are on another switch than the other two, and its uplink is slow.",
+              "`tc tbf` at 200 Mbit/s on both ends of it", "warn comm.rails.slow_link", "info comm.pairs.slow_sides",
+              culprit={}, exit_code=0),
+    *(elsewhere(f"{check}_slow_once", "A host is slow when it is looked at first, and not when it is once more.",
+                "`tc tbf` at 200 Mbit/s, taken away after the first look", f"info comm.{check}.slow_once", culprit={},
+                exit_code=0) for check in ("rails", "nodes", "pairs")),
     _row("nodes_unlike", "Of two hosts one is slow within itself.", EGRESS.format("lo"), "comm.nodes.unlike"),
 )  # fmt: skip

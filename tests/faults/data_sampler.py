@@ -5,7 +5,7 @@ from typing import Any
 
 from preflight.planning import registry
 from tests.faults.row import Fault, elsewhere, in_check
-from tests.loaders.expected import LAST, ODD, ONE, WRAPPED, WRONG, Wrong
+from tests.loaders.expected import INFOS, LAST, ODD, ONE, WRAPPED, WRONG, Wrong
 
 SAMPLER = registry.load(registry.sources()["data.sampler"])
 PATIENCE = {"data.sampler.patience_s": "10"}
@@ -63,7 +63,15 @@ def _wrapped(name: str, wrong: Wrong) -> Fault:
     return elsewhere(f"wrapped_{name}", meaning, made, f"fail data.sampler.{wrong.code}", culprit={}, exit_code=1)
 
 
+def _info(name: str, slug: str) -> Fault:
+    made = f"`--data tests.loaders.*:{name}`, on 4 ranks"
+    return elsewhere(
+        f"loader_{name}", SAMPLER.codes[slug].meaning, made, f"info data.sampler.{slug}", culprit={}, exit_code=0
+    )
+
+
 ELSEWHERE: tuple[Fault, ...] = (
+    *(_info(name, slug) for name, (slug, _) in INFOS.items()),
     *(_on_ranks(name, wrong) for name, wrong in WRONG.items()),
     *(_wrapped(name, wrong) for name, wrong in WRAPPED.items()),
 )

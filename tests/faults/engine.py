@@ -167,15 +167,24 @@ CONTROL = (
 RUN_LOST, STORE_LOST = "fail preflight.run.lost", "error preflight.run.store_lost"
 RENDEZVOUS = "fail preflight.run.rendezvous"
 ELSEWHERE = (
+    # tests/history/test_expected.py
+    elsewhere("slower_than_history", "A speed is far below that of the last sound runs.", "a plugin measures less",
+              "warn preflight.run.slower_than_history", culprit={}, exit_code=0),
+    elsewhere("no_history", "The file of --history is another program's.", "a text",
+              "warn preflight.run.baseline", culprit={}, exit_code=0),
     # tests/test_launch_faults.py
-    elsewhere("rank_never_starts", "A rank never starts.", "two of three ranks are started", RUN_LOST,
-              culprit={"rank": 2}),
+    elsewhere("rank_never_starts", "A rank never starts.", "two of four ranks are started in time", RUN_LOST,
+              culprit={"rank": 3}),
     elsewhere("rank_0_never_starts", "Rank 0 never starts.", "only rank 1 starts, on another's store", RUN_LOST,
               culprit={"rank": 0}),
     elsewhere("duplicate_rank", "Two processes have one rank.", "RANK=1 twice, and all others",
               "fail env.launch.duplicate_rank"),
     elsewhere("duplicate_rank_0", "Two processes have rank 0.", "RANK=0 twice, and all others",
               "fail env.launch.duplicate_rank", culprit={"rank": 0}),
+    elsewhere("rank_0_twice", "Two processes have rank 0, each would serve the store, and rank 1 is missing.",
+              "RANK=0 twice, without a launcher", "fail env.launch.duplicate_rank", RUN_LOST, culprit={"rank": 0}),
+    elsewhere("rank_0_twice_and_silent", "Two processes have rank 0, and the first one has the port, but no store.",
+              "RANK=0 twice; one only listens", "fail preflight.run.launch", culprit={"rank": 0, "variable": "RANK"}),
     elsewhere("duplicate_instead", "A rank is given twice, and so one is missing.", "RANK=1 twice, and no 2",
               "fail env.launch.duplicate_rank", RUN_LOST, culprit={"rank": 2}),
     elsewhere("rank_outside", "A rank is beyond the world size.", "RANK=3, WORLD_SIZE=3",

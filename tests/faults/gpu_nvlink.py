@@ -1,7 +1,7 @@
 """What gpu.nvlink finds."""
 
 from tests.faults.gpu_row import GpuFault, on_machines
-from tests.faults.row import Fault
+from tests.faults.row import Fault, elsewhere
 
 _N = "gpu.nvlink"
 
@@ -51,6 +51,12 @@ ALL: tuple[GpuFault, ...] = (
     *on_machines(("a100_nvswitch",), "nvlink_errors", "Many packets of an NVLink are repeated.", "50,000 CRC errors",
                  {"gpu.4.link.2.error.crc_flit": 50000}, f"warn {_N}.errors", culprit={"gpu": 4, "link": 2},
                  says="50,000 crc_flit on NVLink 2"),
+    *on_machines(("h100_nvswitch",), "nvlink_recoveries", "An NVLink has trained anew, and no other link has.",
+                 "3 recoveries", {"gpu.6.link.4.error.recovery": 3}, f"warn {_N}.errors", culprit={"gpu": 6, "link": 4},
+                 says="3 recovery on NVLink 4; expected about as few as on the node's other links"),
+    *on_machines(("v100_cube_mesh",), "nvlink_recovery", "An NVLink between two GPUs has trained anew.",
+                 "a recovery at both ends", {"gpu.0.link.0.error.recovery": 1, "gpu.1.link.0.error.recovery": 1},
+                 f"warn {_N}.errors", culprit={"gpu": 1, "link": 0}, says="1 recovery on NVLink 0"),
     *on_machines(("b200_nvswitch",), "nvlink_errors", "An NVLink 5 does not receive right, and one is down.",
                  "70,000 receive errors; link 3 of GPU 0",
                  {"gpu.4.field.208.2": "ull 70000", "gpu.0.link.3.state": 0}, f"warn {_N}.errors", _INACTIVE,
@@ -79,4 +85,11 @@ ALL: tuple[GpuFault, ...] = (
                  {"gpu.2.link.0.state": "!15"}, f"fail {_N}.no_answer", culprit={"gpu": 2},
                  says="nvmlDeviceGetNvLinkState: GPU is lost"),
 )  # fmt: skip
-ELSEWHERE: tuple[Fault, ...] = ()
+ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/gpu/test_on_nccl.py
+    elsewhere("nvlink_domains", "Of three nodes one is in another NVLink domain.", "the UUIDs of their fabrics",
+              f"info {_N}.domains", culprit={}, exit_code=0,
+              says="the job is in 2 NVLink domains: 2 nodes in 11111111..., 1 node in 22222222...; expected one"),
+    elsewhere("imex_of_two_nodes", "A node of an NVLink domain has no IMEX channel.", "none in /dev", f"fail {_N}.imex",
+              culprit={"node": "node-1"}, says="there is no channel in /dev/nvidia-caps-imex-channels"),
+)  # fmt: skip

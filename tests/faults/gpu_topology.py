@@ -20,6 +20,9 @@ def apart(gpu: int, others: Iterable[int], level: int) -> dict[str, object]:
     return {key: value for change in changes for key, value in change.items()}
 
 
+_INTEL, _AMD = ({"/proc/cpuinfo": f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: fpu sse\n"}
+                for vendor in ("GenuineIntel", "AuthenticAMD"))  # fmt: skip
+_CHIPSET = {"read": 1, "write": 1}
 _NONE = {"read": 3, "write": 3, "nvlink": 3}
 _ALONE = {key: value for other in (0, 1, 2, 4, 5, 6, 7) for key, value in p2p(3, other, **_NONE).items()}
 
@@ -46,6 +49,21 @@ ALL: tuple[GpuFault, ...] = (
     *on_machines(("pcie_two_sockets",), "p2p_tie", "One of two pairs of cards has no P2P.", "as above, for 0 and 1",
                  p2p(0, 1, read=1, write=1), f"{_T}.no_p2p", culprit={},
                  says="NODE apart: works between GPU2 and GPU3 of"),
+    *on_machines(("mig",), "p2p_chipset", "The chipset forbids P2P between two GPUs, the only ones of an AMD host.",
+                 "the driver says so; neither is in MIG mode",
+                 {"gpu.0.mig.mode": 0, "gpu.0.mig.pending": 0, **p2p(0, 1, **_CHIPSET)}, f"{_T}.no_p2p",
+                 culprit={"gpu": 0, "peer_gpu": 1}, files=_AMD,
+                 says="the chipset does not support it; expected it: NCCL uses it between GPUs that are SYS apart"),
+    *on_machines(("a100_nvswitch",), "p2p_chipset_switch", "The chipset forbids P2P between all GPUs, which have no "
+                 "NVLinks.", "the driver says so", {
+                     **{f"gpu.{gpu}.links": None for gpu in range(8)},
+                     **{key: value for first in range(8) for second in range(first)
+                        for key, value in p2p(first, second, **_CHIPSET).items()},
+                 }, f"{_T}.no_p2p", "fail gpu.nvlink.inactive", culprit={"gpu": 0, "peer_gpu": 1}, files=_INTEL,
+                 says="the chipset does not support it; expected it: NCCL uses it between GPUs that are PXB apart"),
+    *on_machines(("h100_nvswitch", "pcie_two_sockets"), "affinity", "The driver has a GPU near the CPUs of the other "
+                 "socket.", "its CPUs", {"gpu.1.affinity.cpus": "56-59"}, f"{_T}.affinity", culprit={"gpu": 1},
+                 says="the driver gives CPUs 56-59 as near GPU 1, expected some of "),
     *on_machines(("a100_nvswitch", "pcie_two_sockets"), "p2p_one_way", "P2P works one way.",
                  "the driver forbids GPU 3 to write to GPU 1", {"gpu.3.p2p.1.write": 1}, f"{_T}.one_way",
                  culprit={"gpu": 1, "peer_gpu": 3}, says="works only from GPU1 to GPU3, not back"),
@@ -72,7 +90,7 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("nics_gone", "One of three nodes has no network card for RDMA.", "sysfs has none", f"{_T}.far_nic",
               culprit={"node": "node-2"}, exit_code=0,
               says="no RDMA device for all 8 GPUs, expected PIX as on 2 of 3 nodes"),
-    elsewhere("bound_far_from_gpu", "A rank is bound to CPUs of the other socket.", "`taskset`; judged as on nccl",
+    elsewhere("bound_far_from_gpu", "A rank is bound to CPUs of the other socket.", "`taskset`",
               f"{_T}.far_cpus", culprit={"node": "node-0", "rank": 0, "gpu": 0}, exit_code=0,
               says="bound to CPUs 1, expected some of 0, which are near its GPU 0"),
 )  # fmt: skip

@@ -5,6 +5,22 @@ from typing import Any
 from tests.faults.row import Fault, elsewhere
 
 _R, _E = "net.rdma", "net.rdma_errors"
+_F = "net.efa"
+_EFA = (
+    # tests/checks/net/test_efa.py: real runs
+    elsewhere("efa_unseen", "libfabric shows fewer EFA devices than a node has.",
+              "a stub fi_info on the second of three nodes with EFA in /sys", f"fail {_F}.unseen",
+              culprit={"node": "node-1"}, says="libfabric shows 1 of 2 EFA devices, expected all; rdmap1s0 is missing"),
+    elsewhere("efa_versions", "A node has another version of libfabric and of NCCL's plugin for it.",
+              "a stub fi_info and a file with the plugin's version on the third node", f"warn {_F}.versions",
+              culprit={"node": "node-2"}, exit_code=0, says="libfabric is 2.1.0amzn1.0, expected 2.4.0amzn5.0 as on 2"),
+    elsewhere("efa_silent", "libfabric hangs on a node.", "a stub fi_info that sleeps on the second of two nodes",
+              f"fail {_F}.silent", culprit={"node": "node-1"},
+              says="fi_info -p efa: no answer within 5 s, expected its devices"),
+    elsewhere("efa_no_plugin", "A node has EFA, but no plugin for NCCL.", "no such file on the first of two nodes",
+              f"warn {_F}.no_plugin", culprit={"node": "node-0"}, exit_code=0,
+              says="aws-ofi-nccl is not found, expected it as on 1 of 2 nodes"),
+)  # fmt: skip
 _RUN = (
     # tests/checks/net/test_rdma.py and test_rdma_errors.py: real runs
     elsewhere("rdma_sick_node", "Of a node's RoCE cards one is gone, one is down, one is slow and one has no address.",
@@ -18,6 +34,17 @@ _RUN = (
               "a plugin changes counters and a state in a tree over /sys on the second of two nodes",
               f"warn {_E}.link", f"fail {_E}.went_down", culprit={"node": "node-1"},
               says="counting link errors: link_downed 3 to 4, symbol_error 7 to 5,000,007, expected none during"),
+    elsewhere("rdma_resent", "A port sends packets again during the run.", "a plugin changes that counter in the tree",
+              f"info {_E}.resent", culprit={"node": "node-1", "device": "mlx5_0"}, exit_code=0,
+              says="1 of 8 ports sent packets again during the run (mlx5_0 of node-1: local_ack_timeout_err 3 to 9)"),
+    elsewhere("rdma_full", "A link went down so often that its counter has stopped.", "link_downed: 255 in the tree",
+              f"warn {_E}.full", culprit={"node": "node-1", "device": "mlx5_3"}, exit_code=0,
+              says="mlx5_3 is at the end of its counter link_downed (255), expected room to rise"),
+    elsewhere("rdma_unused", "No RDMA port of any node is up.", "state: DOWN on all ports of two trees over /sys",
+              f"info {_R}.unused", culprit={}, exit_code=0, says="none of 4 ports is ACTIVE, expected some if NCCL"),
+    elsewhere("rdma_too_many", "The nodes have more ports than NCCL takes.", "33 cards in two trees over /sys",
+              f"info {_R}.too_many", culprit={"device": "mlx5_32"}, exit_code=0,
+              says="mlx5_32 is beyond the 32 ports that NCCL takes on both nodes, expected at most 32"),
 )  # fmt: skip
 
 
@@ -72,4 +99,4 @@ _TREES = (
 
 ALL: tuple[Fault, ...] = ()
 """Driven by tests/test_faults.py."""
-ELSEWHERE: tuple[Fault, ...] = (*_RUN, *_TREES)
+ELSEWHERE: tuple[Fault, ...] = (*_RUN, *_TREES, *_EFA)

@@ -51,11 +51,11 @@ LIMITS = (
 )  # fmt: skip
 LIMITS_ELSEWHERE = (
     # tests/checks/node/test_limits.py
-    _limit("store_files", "The store's node may open too few files.", "`ulimit -n 66` on the first of three nodes",
+    _limit("store_files", "The store's node may open too few files.", "`ulimit -n 66` on the first of six nodes",
            "fail", "nofile", culprit={"node": "node-0"},
-           says="a process may open 66 files, expected at least 67 for the connections to 3 ranks"),
+           says="a process may open 66 files, expected at least 70 for the connections to 6 ranks"),
     _limit("files", "A node may open few files.", "`ulimit -n 200` on the second of three nodes", "warn", "nofile",
-           says="a process may open 200 files, expected at least 256 for a rank"),
+           says="a process may open 200 files, expected at least 1,024 for a rank"),
     _limit("tasks_cgroup", "A container may start few processes.", "a cgroup's `pids.max`", "warn", "tasks",
            says=" more processes and threads may be started, of 60, expected at least 64 for 1 rank"),
     _limit("tasks_user", "A user may start few processes.", "another user, with `ulimit -u 60`", "warn", "tasks",
@@ -65,6 +65,12 @@ LIMITS_ELSEWHERE = (
            says="64 KiB of memory may be locked for 1 RDMA device, expected at least 32,768 MiB"),
     _limit("shm_small", "/dev/shm has docker's 64 MiB.", "a tmpfs of that size on one of five nodes",
            "warn", "shm", node=3, says="64 MiB are free in /dev/shm, of 64, expected at least 1,024 MiB"),
+    _limit("shm_beside", "/dev/shm has docker's 64 MiB on one node, and gigabytes on the others.",
+           "a tmpfs of that size on one of eight nodes, on gloo", "warn", "shm", node=7,
+           says="/dev/shm has 64 MiB, expected about "),
+    _limit("files_beside", "A node may open 1,024 files, and the others sixteen times as many.",
+           "`ulimit -n 1024` on the fourth of six nodes, 16,384 on most others", "warn", "nofile", node=3,
+           says="a process may open 1,024 files, expected about 16,384 as on node-2"),
     _limit("shm_full", "/dev/shm is full.", "a tmpfs with a file that fills it", "warn", "shm",
            node=5, says="0 MiB are free in /dev/shm, of 64, expected at least 1 MiB"),
     _limit("memory", "A container has little memory.", "a cgroup's memory limit of 1 GiB", "warn", "memory",
@@ -107,8 +113,22 @@ KERNEL_ELSEWHERE = (
             "trees of files over /sys and /proc: a proprietary driver on an old kernel, ACS, an IOMMU, an NVSwitch",
             "warn peermem", "warn acs", "warn iommu", also=("fail node.kernel.fabric_manager",), exit_code=1,
             says="1 RDMA device, but nvidia_peermem is not loaded and the driver's proprietary modules on Linux 5.4"),
+    # tests/checks/gpu/test_fabric_manager.py
+    _kernel("fabric_manager", "No fabric manager runs on a node with NVSwitches.", "a made-up machine that has all its "
+            "processes to itself, and no nv-fabricmanager among them", "fail fabric_manager", culprit={}, world=1,
+            says="nv-fabricmanager does not run, expected it where there are NVSwitches (4 here)"),
+)  # fmt: skip
+
+LEFTOVERS_ELSEWHERE = (
+    # tests/checks/node/test_leftovers.py
+    elsewhere("leftovers_process", "A process of a Slurm job outlives it.", "a process with the job's number in its "
+              "environment", "warn node.leftovers.process", culprit={}, exit_code=0, world=1,
+              says="job 4711000 has left processes, 0.3 s after its end: sleep"),
+    elsewhere("leftovers_shm", "A Slurm job leaves a file in /dev/shm.", "a file of a user who runs nothing",
+              "warn node.leftovers.shm_files", culprit={}, exit_code=0, world=1,
+              says="the user of job 4711000 has left 1 file of 4 KiB in /dev/shm: torch_"),
 )  # fmt: skip
 
 ALL: tuple[Fault, ...] = (*CLOCK, *LIMITS)
 """Driven by tests/test_faults.py."""
-ELSEWHERE: tuple[Fault, ...] = (*LIMITS_ELSEWHERE, *KERNEL_ELSEWHERE)
+ELSEWHERE: tuple[Fault, ...] = (*LIMITS_ELSEWHERE, *KERNEL_ELSEWHERE, *LEFTOVERS_ELSEWHERE)

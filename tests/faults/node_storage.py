@@ -54,6 +54,12 @@ ELSEWHERE: tuple[Fault, ...] = (
     _row("dead_fsync", "The server of a mount dies while a file is written.",
          f"{_FUSE} FSYNC and UNLINK are never answered", "fail no_answer",
          says=", and the process that asked cannot be killed (state D); expected milliseconds from fuse.test"),
+    _row("left", "What this check has made cannot be removed.", f"{_FUSE} FSYNC and UNLINK are never answered",
+         "info left"),
+    _row("own", "A path is a disk of each node's own.", "a tmpfs on each of three nodes", "info own", culprit={}),
+    _row("soft_nfs", "One node has mounted NFS with the option soft.",
+         "bind mounts, which /proc/self/mountinfo calls nfs4 (tests/nfs), with `soft` on the second of three nodes",
+         "info soft", "info unlike_options", culprit={}, says="soft,vers=4.2 on node-1"),
     _row("slow_fsync", "A file system is slow on one node.", f"{_FUSE} FSYNC takes 0.3 s", "warn slow",
          says=" ms as on most nodes"),
 )  # fmt: skip

@@ -29,6 +29,18 @@ def _row(name: str, story: str, made: str, *finds: str, **more: Any) -> Fault:
 
 _A, _B = {"node": "host-a"}, {"node": "host-b"}
 ELSEWHERE: tuple[Fault, ...] = (
+    # tests/rendezvous/test_etcd.py
+    _row("etcd_client", "torch's client of etcd is not installed.", "an environment without python-etcd",
+         "fail etcd_client", culprit={}, world=1, says="python-etcd is not installed here, expected it for"),
+    _row("etcd_v2", "etcd does not serve the API that torch speaks.", "a real etcd 3.4 as it starts by default",
+         "fail etcd_v2", culprit={}, world=1, says="does not serve version 2 of its API, which torch needs"),
+    _row("etcd_secure", "etcd wants TLS, and torchrun is told nothing of it.", "a real etcd with --auto-tls",
+         "fail etcd_secure", culprit={}, world=1, says="wants TLS, expected plain HTTP"),
+    _row("etcd_other", "Another web server has etcd's port.", "python -m http.server", "fail etcd_other", culprit={},
+         world=1, says="answers /version with status 404, expected etcd's own version"),
+    _row("etcd_stale", "An earlier job with the same --rdzv-id has left its rendezvous in etcd.",
+         "the key that torch writes, in a real etcd", "warn etcd_stale", culprit={}, world=1,
+         says="etcd holds a rendezvous of --rdzv-id job already, for "),
     _row("name_unknown", "One host does not know the endpoint's name.", "its /etc/hosts", "fail unresolved",
          culprit=_B, says="host-a does not resolve here: "),
     _row("name_is_loopback", "To one host the endpoint is 127.0.1.1.", "its /etc/hosts", "fail loopback", culprit=_B,

@@ -84,7 +84,8 @@ def as_one(rows: Sequence[Fault]) -> Fault:
     for row in rows:
         for rank, environ in row.environ_of.items():
             mine = environ_of.setdefault(rank, {})
-            assert not mine.keys() & environ.keys(), f"{row.name} overwrites what another row of its run sets"
+            is_new = all(mine.get(name, value) == value for name, value in environ.items())
+            assert is_new, f"{row.name} overwrites what another row of its run sets"
             mine |= environ
     code = next(code for code in (1, 3, 0) if code in {row.exit_code for row in rows})
     plugins = tuple(dict.fromkeys(plugin for row in rows for plugin in row.plugins))

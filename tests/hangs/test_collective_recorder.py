@@ -20,6 +20,7 @@ from preflight.engine.breadcrumb import Breadcrumb
 from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs import collective_recorder
 from preflight.hangs.collective_recorder import DumpFile, Recorder
+from preflight.nccl.ras import Watch
 from tests.engine.test_breadcrumb import killed_after
 
 CALL = {
@@ -207,6 +208,7 @@ def holds_beside_an_idle_rank(folder: Path, condition: Callable[[], bool]) -> bo
         dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=2))
 
     def run() -> None:
+        os.environ |= dict.fromkeys(collective_recorder.BUFFER_VARIABLES, "2000")  # torch 2.9 records only then
         idle = os.fork()
         join(1 if idle == 0 else 0)
         if idle == 0:
@@ -292,9 +294,17 @@ def test_calls_that_are_over_a_moment_later_are_waited_for(dump_file: DumpFile) 
     assert [call["over"] for call in dump_file.read()["groups"][0]["calls"]] == [True, True]
 
 
+class Told(Watch):
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def ask(self) -> str:
+        return "Job summary"
+
+
 def test_what_ras_says_is_added(dump_file: DumpFile) -> None:
     def waits(recorder: Recorder) -> None:
-        recorder._ask_ras = lambda: "Job summary"
+        recorder._new_watch = Told
         recorder.begin(0.05)
         while not dump_file.read().get("ras"):
             time.sleep(0.005)

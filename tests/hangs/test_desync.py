@@ -178,6 +178,8 @@ def test_without_a_majority_both_sides_are_told(outcomes: dict[int, Outcome], si
         # a broadcast's root leaves it first, and waits in the next one: the others are stuck, not astray
         {0: hung(world((2, "broadcast", 8, True), (3, "all_reduce", 8, False))),
          **dict.fromkeys((1, 2, 3), hung(world((2, "broadcast", 8, False))))},
+        {**dict.fromkeys((0, 1), hung(world((2, "broadcast", 8, True), (3, "all_reduce", 8, False)))),
+         **dict.fromkeys((2, 3), hung(world((2, "broadcast", 8, False))))},
         # on NCCL the hosts run ahead of what is stuck, one further than the other
         {r: hung(world(WAITS, *((n, "all_reduce", 8, False) for n in range(3, 5 + r)))) for r in range(4)},
         # the parts of an all-to-all, a gather and a scatter need not have one size
@@ -186,7 +188,7 @@ def test_without_a_majority_both_sides_are_told(outcomes: dict[int, Outcome], si
         # an older torch records nothing on gloo
         {r: hung(group("0-3", [], entered=2)) for r in range(4)},
     ],
-    ids=["all in one", "a root ahead", "hosts ahead", "uneven", "no records"],
+    ids=["all in one", "a root ahead", "half ahead", "hosts ahead", "uneven", "no records"],
 )  # fmt: skip
 def test_who_does_the_same_as_the_others_has_not_parted(outcomes: dict[int, Outcome]) -> None:
     assert desync.find_desyncs(outcomes) == []
@@ -206,6 +208,8 @@ def test_where_all_are_at_work_nobody_is_behind() -> None:
     )
     heard = Outcome("raised", 4.0, in_collective=True, recorded=[world((2, "all_reduce", 8, None))])
     assert [rank for _, rank, *_ in told({0: late, 1: early, 2: heard})] == [None]
+    sooner = hung(world(), seconds=2.0)
+    assert all("still at work" not in message for *_, message in told({0: late, 1: sooner, 2: late, 3: late}))
     cut = {rank: hung(world(), cut_short=True) for rank in range(4)}
     assert [code for code, *_ in told(cut)] == ["error timed_out"]
 

@@ -84,10 +84,10 @@ def killed() -> Loader:
 
 class StuckStream(Stream):
     def __iter__(self) -> Iterator[Any]:
-        for step, one in enumerate(super().__iter__()):
+        for step, batch in enumerate(super().__iter__()):
             if rank() == 1 and step == 5:
                 time.sleep(FOR_EVER)
-            yield one
+            yield batch
 
 
 def stuck_stream() -> Loader:

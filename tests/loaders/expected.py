@@ -55,20 +55,51 @@ WRONG = {
     "no_sampler": Wrong("all_see_all", "24"),
     "no_sampler_shuffled": Wrong("all_see_all", "24"),
     "no_sampler_shuffled_alike": Wrong("all_see_all", "24"),
+    "endless_alike": Wrong("all_see_all", "24 samples, in one order"),
     "unsharded": Wrong("all_see_all", "24"),
     "repeats_another": Wrong("overlap", "ranks 0-1 see the same", least=3),
     "overlapping": Wrong("overlap", "ranks 0 and 1 share"),
+    "split_by_rank": Wrong("overlap", "of 48 samples"),
     "leaves_out": Wrong("never_seen", "24 of 48"),
     "a_batch_more": Wrong("unequal_batches", "rank 0 has"),
     "no_batches": Wrong("no_batches", "gets no batch, expected 4", LAST),
     "unlike_sizes": Wrong("batch_sizes", "4", ODD, "warn"),
     "even": Wrong("wrong_global_batch", "64", settings="global_batch=64"),
+    "own_sampler": Wrong("wrong_data_parallel", "data_parallel", settings="data_parallel=2", least=3),
     "same_order": Wrong("same_order", "in the same order in both epochs", severity="warn"),
     "wrapped": Wrong("same_order", "in the same order in both epochs", severity="warn"),
     "wrapped_sampler": Wrong("same_order", "in the same order in both epochs", severity="warn"),
     "set_epoch_ignored": Wrong("set_epoch_ignored", "loader.sampler.set_epoch(1)", severity="warn"),
 }
 """By the function of tests/loaders/mistaken.py or broken.py. Where most ranks are alike the odd one is named."""
+
+
+INFOS = {
+    "prints_everywhere": ("printed", "ranks 1-3 printed 6 lines in the function, such as 'loading the data'"),
+    "writes_everywhere": ("written", "ranks 1-3 wrote, made or removed 1 file in the function, such as "),
+    "padded": ("padded", "3 of 25 samples are seen again, to even out 4 ranks"),
+    "tails_dropped": ("dropped", "15 of 35 samples are left out of an epoch"),
+    "own_part_of_a_split": ("dropped", "6 of 30 samples are left out of an epoch: 6 are in no rank's Subset"),
+    "own_files": ("not_proven", "whether they overlap, and are all that there is, was not seen"),
+}
+"""On 4 ranks. By the function: its one finding, and what that says."""
+
+
+SEEDS = {
+    "ranks_repeat_in_workers": ("warn ranks_repeat",),
+    "ranks_repeat_in_main": ("warn ranks_repeat",),
+    "workers_repeat": ("warn workers_repeat",),
+    "epochs_and_ranks_repeat": ("warn ranks_repeat", "warn epochs_repeat"),
+    "epochs_repeat": ("warn epochs_repeat",),
+    "copied_generator": ("warn workers_repeat",),
+    "one_seeded_otherwise": ("warn some_differ",),
+    "weights_differ": ("info weights_differ",),
+    "dropout_repeats": ("info dropout_repeats",),
+    "not_a_dataloader": ("info not_seen",),
+}
+"""What data.seeds finds, by the function of tests/loaders/seeds.py, on 3 ranks: all above info, or the one info. The
+rank is named where it is rank 1 that is seeded otherwise."""
+ODD_SEED = "one_seeded_otherwise"
 
 
 WRAPPED = {

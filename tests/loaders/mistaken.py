@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
-from tests.loaders.sound import Batches, EachNth, Loader, Numbers, even, for_validation, rank, world
+from tests.loaders.sound import Batches, EachNth, Endless, Loader, Numbers, even, for_validation, rank, world
 from tests.loaders.streams import Stream
 
 
@@ -127,6 +127,17 @@ def repeats_another() -> Loader:
     return sampled(RepeatsAnother(range(24)))
 
 
+class EndlessAlike(Endless):
+    """All of it on each rank."""
+
+    def __iter__(self) -> Iterator[int]:
+        return self.order()
+
+
+def endless_alike() -> Loader:
+    return sampled(EndlessAlike())
+
+
 class Overlapping(EachNth):
     """Each rank's block begins 2 samples before the end of the one before."""
 
@@ -142,6 +153,12 @@ class Overlapping(EachNth):
 
 def overlapping() -> Loader:
     return sampled(Overlapping(range(24)))
+
+
+def split_by_rank() -> Loader:
+    """Each rank draws a split of its own."""
+    parts = torch.utils.data.random_split(Numbers(240), [48, 192], torch.Generator().manual_seed(rank()))
+    return DataLoader(parts[0], batch_size=2, shuffle=True)
 
 
 class LeavesOut(EachNth):
@@ -244,7 +261,7 @@ class UnlikeSizes(Batches):
     def __iter__(self) -> Iterator[list[int]]:
         order = list(range(self.length))
         random.Random(self.epoch).shuffle(order)
-        sizes = [4 if one == 1 else 2 for one in range(world())]
+        sizes = [4 if number == 1 else 2 for number in range(world())]
         start = sum(sizes[: rank()])
         for step in range(len(self)):
             first = start + step * sum(sizes)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, Sampler, get_worker_info
 
+from tests.loaders.mistaken import Wrapper
 from tests.loaders.sound import Loader, Numbers, even, rank
 from tests.loaders.streams import NoisyStream
 
@@ -161,3 +162,19 @@ def weights_differ() -> Loader:
 def dropout_repeats() -> Loader:
     torch.manual_seed(42)
     return _loader(Numbers())
+
+
+class Batches(Wrapper):
+    """A loader of the user's own, in which no DataLoader is found."""
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__(loader)
+        self.make = self._inner.__iter__
+        del self._inner
+
+    def __iter__(self) -> Any:
+        return self.make()
+
+
+def not_a_dataloader() -> Batches:
+    return Batches(even())

@@ -2,6 +2,7 @@
 said of them."""
 
 import functools
+import itertools
 import os
 import random
 import sys
@@ -179,6 +180,22 @@ class Batches(Sampler[list[int]]):
         return rounds + (self.wrap and more > 0)
 
 
+class Endless(Sampler[int]):
+    """One order without an end, of which each rank takes its part (as detectron2's TrainingSampler does)."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.islice(self.order(), rank(), None, world())
+
+    def order(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(0)
+        while True:
+            yield from torch.randperm(WHOLE, generator=generator).tolist()
+
+
+def endless_sampler() -> Loader:
+    return DataLoader(Numbers(), batch_size=2, sampler=Endless())
+
+
 def own_sampler() -> Loader:
     return DataLoader(Numbers(), batch_size=2, sampler=EachNth(range(WHOLE)))
 
@@ -242,11 +259,30 @@ def short_epochs() -> Loader:
     return DataLoader(Numbers(144), batch_size=4, sampler=PartEachEpoch(range(144)))
 
 
-# Each rank has a dataset of its own
+# Each rank has a part of its own, or a dataset
 
 
 def own_part() -> Loader:
     return DataLoader(Subset(Numbers(), range(rank(), WHOLE, world())), batch_size=2, shuffle=True)
+
+
+def own_part_of_a_split() -> Loader:
+    """Augmented: nothing but the indices tells samples apart."""
+    train, _ = torch.utils.data.random_split(Noisy(30), [24, 6], torch.Generator().manual_seed(1))
+    return DataLoader(Subset(train, range(24)[rank() :: world()]), batch_size=2, shuffle=True)
+
+
+class UnlikeFiles(Numbers):
+    """Whose samples are others on each rank, and as many."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) - 1000 * rank()
+
+
+def own_part_of_own_files() -> Loader:
+    """Unseeded: each rank splits its own files otherwise."""
+    train, _ = torch.utils.data.random_split(UnlikeFiles(30), [24, 6], torch.Generator().manual_seed(rank()))
+    return DataLoader(train, batch_size=2, shuffle=True)
 
 
 class Shard(Numbers):

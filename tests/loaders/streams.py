@@ -63,7 +63,7 @@ def stream_of_batches() -> Loader:
 
 class NoisyStream(Stream):
     def __iter__(self) -> Iterator[Any]:
-        return (one + torch.rand(3) for one in super().__iter__())
+        return (batch + torch.rand(3) for batch in super().__iter__())
 
 
 def augmented_stream() -> Loader:

@@ -1,5 +1,6 @@
 """Models of which none can be trained on several ranks as it is: each function has one mistake."""
 
+import dataclasses
 import itertools
 import os
 import signal
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.models.sound import Made, Stochastic, classes
+from tests.models.sound import Made, Stochastic, classes, complex_
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -41,7 +42,7 @@ def leaves_in_loss() -> Any:
 
 
 def no_triple() -> Any:
-    return nn.Linear(4, 2)
+    return {"model": nn.Linear(4, 2)}
 
 
 def only_two() -> Any:
@@ -151,6 +152,46 @@ def sparse() -> Any:
     return _made(model, (torch.randint(0, 8, (8, 1)), torch.randint(0, 2, (8,))))
 
 
+class Carrying(nn.Linear):
+    """Adds what it made of the rows before."""
+
+    def __init__(self, *, detached: bool) -> None:
+        super().__init__(4, 2)
+        self.before, self.detached = torch.zeros(2), detached
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made = super().forward(inputs) + self.before
+        self.before = made.detach().mean(0) if self.detached else made.mean(0)
+        return made
+
+
+def carries_a_graph() -> Any:
+    return _made(Carrying(detached=False))
+
+
+def carries() -> Any:
+    return _made(Carrying(detached=True))
+
+
+def goes_back_itself() -> Any:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        made = classes(model, batch)
+        made.backward()  # type: ignore[no-untyped-call]
+        return made
+
+    return _made(loss=loss)
+
+
+@dataclasses.dataclass
+class Rows:
+    inputs: Tensor
+    targets: Tensor
+
+
+def dataclass_batch() -> Any:
+    return _made(batch=Rows(torch.randn(8, 4), torch.randint(0, 2, (8,))))
+
+
 def summed() -> Any:
     return _made(loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"))
 
@@ -202,6 +243,19 @@ def weighs_more_on_one() -> Any:
         return made
 
     return _made(loss=loss)
+
+
+def complex_weighs_more_on_one() -> Any:
+    """By its imaginary part only."""
+    model, batch, _ = complex_()
+
+    def loss(wrapped: nn.Module, rows: Any) -> Tensor:
+        made = classes(wrapped, rows)
+        if RANK == 1 and isinstance(wrapped, nn.parallel.DistributedDataParallel):
+            made = made + 0.01 * wrapped.module.inner.imag.sum() - 0.01 * wrapped.module.inner.imag.sum().detach()
+        return made
+
+    return model, batch, loss
 
 
 def weight_norm_weighs_more_on_one() -> Any:

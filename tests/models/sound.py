@@ -128,3 +128,29 @@ class Stochastic(nn.Linear):
 
 def draws() -> Made:
     return Stochastic(8, 4), (torch.randn(8, 8), torch.randint(0, 4, (8,))), classes
+
+
+def changes_its_batch() -> Made:
+    """In place, as images are brought into a range; and it asks for gradients of its inputs."""
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        inputs, targets = batch
+        return functional.cross_entropy(model(inputs.mul_(0.5).add_(0.1).requires_grad_()), targets)
+
+    return nn.Linear(8, 4), (torch.randn(6, 8), torch.randint(0, 4, (6,))), loss
+
+
+class Complex(nn.Module):
+    """Its parameters are complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64) / 3)
+        self.outer = nn.Parameter(torch.randn(8, 4, dtype=torch.complex64) / 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs.to(torch.complex64) @ self.inner @ self.outer).abs()
+
+
+def complex_() -> Made:
+    return Complex(), (torch.randn(6, 8), torch.randint(0, 4, (6,))), classes

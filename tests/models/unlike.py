@@ -62,7 +62,7 @@ def padded() -> Any:
         labels[row, 6 - row // 2 :] = -100
     model = nn.Sequential(nn.Embedding(8, 8), nn.Linear(8, 8))
     batch = {"ids": torch.randint(0, 8, (8, 6)), "labels": labels}
-    return model, batch, lambda net, one: functional.cross_entropy(net(one["ids"]).transpose(1, 2), one["labels"])
+    return model, batch, lambda net, batch: functional.cross_entropy(net(batch["ids"]).transpose(1, 2), batch["labels"])
 
 
 def other_weights() -> Any:
@@ -87,3 +87,33 @@ class Scaled(nn.Module):
 
 def scaled() -> Any:
     return Scaled(), (torch.randn(8, 4), torch.randint(0, 2, (8,))), classes
+
+
+class TwoTypes(nn.Module):
+    """A norm in float32 and a layer in bfloat16: fully_shard takes one type a unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(4), nn.Linear(4, 2).bfloat16()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.layer(self.norm(inputs).bfloat16()).float()
+        return made
+
+
+def two_types() -> Any:
+    return TwoTypes(), (torch.randn(8, 4), torch.randint(0, 2, (8,))), classes
+
+
+def penalized() -> Any:
+    """As in a WGAN: the gradient of the inputs is in the loss. FSDP2 lets go of weights before it is made."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def loss(critic: nn.Module, rows: Tensor) -> Tensor:
+        made = critic(rows.requires_grad_())
+        (slope,) = torch.autograd.grad(made.sum(), rows, create_graph=True)
+        of_slope: Tensor = (slope.norm(dim=1) - 1).square().mean()
+        lost: Tensor = made.mean() + 10 * of_slope
+        return lost
+
+    return model, torch.randn(6, 4), loss

@@ -1,14 +1,31 @@
 """A stand-in for NCCL on a machine without a GPU: gloo does the work, and the log of a made-up machine lies where
-NCCL's would. In the folder PREFLIGHT_TEST_NCCL: RANK.log is that log; RANK.error is what init_process_group raises."""
+NCCL's would. In the folder PREFLIGHT_TEST_NCCL: RANK.log is that log; RANK.error is what init_process_group raises.
+Where PREFLIGHT_TEST_BOOTSTRAP is an address, the ranks first meet as NCCL's do, over sockets of their own, and fail as
+NCCL does where one of them cannot connect. PREFLIGHT_TEST_NVML is the path of a stand-in for the driver's library,
+PREFLIGHT_TEST_LIBNCCL that of one for NCCL's own."""
 
+import ctypes
 import importlib.abc
 import importlib.machinery
 import os
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+UNREACHABLE = "socketStartConnect: connect to {}<{}> returned {}, exceeded error retry count after 35 attempts"
+"""NCCL 2.27.5, src/misc/socket.cc."""
+REMOTE = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+KEPT: list[ctypes.CDLL] = []
+
+
+def _log(text: str) -> None:
+    """At the end of the file that NCCL_DEBUG_FILE names."""
+    with open(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())), "a") as file:
+        file.write(text)
 
 
 def _start(rank: int) -> str:
@@ -16,8 +33,48 @@ def _start(rank: int) -> str:
     folder = Path(os.environ["PREFLIGHT_TEST_NCCL"])
     log, error = (folder / f"{rank}.{kind}" for kind in ("log", "error"))
     if log.exists():
-        Path(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))).write_text(log.read_text())
+        _log(log.read_text())
     return error.read_text() if error.exists() else ""
+
+
+def _bootstrap(store: Any, rank: int, world: int, timeout_s: float) -> str:
+    """As NCCL's: rank 0 listens on a port of the kernel's choice, the store carries its address to the others, and each
+    connects to it. Returns the error, if there is one."""
+    address = os.environ["PREFLIGHT_TEST_BOOTSTRAP"]
+    _log(f"gpu:1:1 [0] NCCL INFO Bootstrap: Using eth0:{address}<0>\n")
+    if rank == 0:
+        with socket.create_server((address, 0)) as root:
+            root.settimeout(timeout_s)
+            store.set("nccl_unique_id", f"{address} {root.getsockname()[1]}")
+            for _ in range(world - 1):
+                root.accept()[0].close()
+        return ""
+    host, port = store.get("nccl_unique_id").decode().split()
+    try:
+        socket.create_connection((host, int(port)), timeout_s).close()
+    except OSError as error:
+        told = UNREACHABLE.format(host, port, os.strerror(error.errno or 0))
+        _log(f"\n[2026-01-31 12:00:00] gpu:1:1 [0] misc/socket.cc:577 NCCL WARN {told}\n")
+        return (
+            f"NCCL error in: ProcessGroupNCCL.cpp:94, remote error, NCCL version 2.27.5\n{REMOTE}\nLast error:\n{told}"
+        )
+    return ""
+
+
+def _take_path(distributed: Any) -> None:
+    """PREFLIGHT_TEST_PATH "NCCL_P2P_DISABLE=1 0.05": NCCL takes a way on which an all-reduce of 1 MiB or more lasts so
+    many seconds longer, unless that variable has that value."""
+    switch, _, seconds = os.environ.get("PREFLIGHT_TEST_PATH", "").partition(" ")
+    name, _, value = switch.partition("=")
+    if name and os.environ.get(name) != value:
+        right = distributed.all_reduce
+
+        def slow(values: Any, *arguments: Any, **options: Any) -> Any:
+            if values.numel() * values.element_size() >= 1 << 20:
+                time.sleep(float(seconds))  # the fault itself
+            return right(values, *arguments, **options)
+
+        distributed.all_reduce = slow
 
 
 def _patch_torch() -> None:
@@ -26,14 +83,19 @@ def _patch_torch() -> None:
 
     torch.version.cuda = "12.4"
     torch.cuda.device_count = lambda: 8
+    torch.cuda.is_available = lambda: True
     distributed.is_nccl_available = lambda: True
     make: Any = distributed.init_process_group
 
     def init_process_group(backend: str, **options: Any) -> Any:
         error = _start(options["rank"])
+        if not error and "PREFLIGHT_TEST_BOOTSTRAP" in os.environ:
+            seconds = options["timeout"].total_seconds()
+            error = _bootstrap(options["store"], options["rank"], options["world_size"], seconds)
         if error:
             raise distributed.DistBackendError(error)
-        return make("gloo", **{**options, "device_id": None})
+        make("gloo", **{**options, "device_id": None})
+        _take_path(distributed)
 
     distributed.init_process_group = init_process_group  # type: ignore[assignment]
 
@@ -68,3 +130,6 @@ class _AtWork(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, _AtWork())
+# Loaded by its path once, a library is found by its name: LD_LIBRARY_PATH would need a process that starts anew.
+LIBRARIES = ("PREFLIGHT_TEST_NVML", "PREFLIGHT_TEST_LIBNCCL")
+KEPT.extend(ctypes.CDLL(os.environ[library]) for library in LIBRARIES if library in os.environ)

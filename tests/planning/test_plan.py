@@ -11,7 +11,8 @@ from preflight.planning.registry import Source, Spec
 
 
 def spec(id_: str, level: Level = Level.STANDARD, **more: tuple[str, ...]) -> Spec:
-    lists: dict[str, Any] = {name: more.get(name, ()) for name in ("needs", "reads", "uses", "when", "unless", "given")}
+    fields = ("needs", "reads", "uses", "when", "unless", "given", "sooner_with", "sooner_on")
+    lists: dict[str, Any] = {name: more.get(name, ()) for name in fields}
     return Spec(Source(id_, "builtin"), id_, Plan(Scope.RANK, level, **lists))
 
 
@@ -141,6 +142,14 @@ def test_what_is_given_waits_for_no_all_and_a_quick_check_stays_quick() -> None:
     assert plan.first_level(Level.FULL, ()) is Level.FULL
     assert plan.first_level(Level.FULL, ("model",)) is Level.STANDARD
     assert plan.first_level(Level.QUICK, ("model",)) is Level.QUICK
+
+
+def test_a_full_check_runs_sooner_with_its_option() -> None:
+    own = [spec("plugin.own", level=Level.FULL, sooner_with=("dir",))]
+    assert "plugin.own" not in chosen(CheckSelection(Level.STANDARD), own)
+    assert "plugin.own" not in chosen(CheckSelection(Level.STANDARD), own, dir=" ")
+    assert "plugin.own" in chosen(CheckSelection(Level.STANDARD), own, dir="/ck")
+    assert "plugin.own" in chosen(CheckSelection(Level.FULL), own)
 
 
 def test_checks_that_need_each_other_are_still_listed() -> None:

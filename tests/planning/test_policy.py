@@ -6,6 +6,7 @@ from preflight.check import Severity
 from preflight.core.finding import Reported
 from preflight.planning.policy import Policy, Waiver
 from preflight.results import console, formats, report
+from preflight.results.page import whole
 from preflight.results.result import Result
 from tests import made
 
@@ -83,7 +84,7 @@ def test_every_reader_shows_it() -> None:
     assert "1 finding waived" in console.check_line(eased["checks"][0])
     assert console.sentence(eased) == "preflight: PASS"
     assert "waived until 2026-07-01 (ticket 7)" in formats.markdown(eased)
-    assert "waived until 2026-07-01 (ticket 7)" in formats.html(eased)
+    assert "waived until 2026-07-01: ticket 7" in whole.html(eased)
     assert 'failures="0"' in formats.junit(eased)
 
 

@@ -19,23 +19,28 @@ from tests import made
 
 PARITY = {
     "drift", "not_averaged", "not_exchanged", "not_finite", "other_data", "out_of_sync", "wrong_clip",
-    "unsteady", "wrong_exchange", "wrong_start", "wrong_step",
+    "unsteady", "wrong_exchange", "wrong_start", "wrong_step", "model_changed",
+}  # fmt: skip
+MODEL_PARALLEL = {
+    "not_finite", "out_of_sync", "wrong_clip", "wrong_start", "wrong_step", "model_changed", "missing_collective",
+    "wrong_gradient",
 }  # fmt: skip
 COLLECTIVE = {"below_expected", "slower_than_baseline", "too_slow", "wrong_result"}
 IDS_AND_CODES = {
     "env.launch": {
         "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
-        "uneven", "not_grouped", "no_local_rank",
+        "uneven", "not_grouped", "no_local_rank", "bad_groups",
     },
     "env.variables": {
-        "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "conf_line",
-        "conf_missing",
+        "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "parameters",
+        "conf_line", "conf_missing",
     },
     "env.software": {
         "python", "torch", "cuda", "nccl", "cudnn", "driver", "kernel", "image", "packages", "sources", "no_sources",
         "paths",
     },
     "node.limits": {"memlock", "nofile", "tasks", "shm", "memory", "cpus", "disk", "ulimit"},
+    "net.efa": {"no_plugin", "silent", "unseen", "versions"},
     "net.rendezvous": {
         "unresolved", "unreachable", "silent_address", "unlike", "loopback", "far", "slow_name", "slow_reverse",
     },
@@ -44,6 +49,7 @@ IDS_AND_CODES = {
         "no_answer", "missing", "broken", "denied", "read_only", "space", "inodes_left", "quota",
         "not_shared", "own", "unlike_mount", "unlike_options", "soft", "slow", "left",
     },
+    "node.leftovers": {"process", "shm_files"},
     "net.interfaces": {
         "none", "down", "loopback", "shared", "family", "internal", "link_local", "other_network", "mtu",
         "speed", "route", "also",
@@ -76,7 +82,7 @@ IDS_AND_CODES = {
         "no_answer", "inactive", "switch", "no_bridge", "slow", "errors", "fabric", "fabric_health", "clique",
         "domains", "imex",
     },
-    "gpu.topology": {"no_answer", "no_p2p", "one_way", "past_nvlink", "layout", "far_nic", "far_cpus"},
+    "gpu.topology": {"no_answer", "no_p2p", "one_way", "past_nvlink", "layout", "far_nic", "far_cpus", "affinity"},
     "gpu.compute": {"wrong_product", "wrong_copy", "unstable", "corrupt", "unlike", "device_error", "slow"},
     "gpu.released": {
         "no_answer", "memory", "process", "shm", "uncorrected", "corrected", "recovery", "pcie_errors",
@@ -89,25 +95,38 @@ IDS_AND_CODES = {
     "comm.transports": {
         "gdr_off", "nvls_off", "p2p_off", "plugin", "shm_off", "socket", "split_node", "unlike", "versions",
     },
-    "comm.all_reduce": {"below_expected", "late_rank", "slower_than_baseline", "too_slow", "wrong_result"},
+    "comm.all_reduce": {"below_expected", "late_rank", "late_once", "slower_than_baseline", "too_slow", "wrong_result"},
     "comm.all_gather": COLLECTIVE,
     "comm.reduce_scatter": COLLECTIVE,
     "comm.all_to_all": COLLECTIVE,
     "comm.broadcast": COLLECTIVE,
     "comm.send_recv": COLLECTIVE,
     "comm.rails": {
-        "slow_link", "slow_node", "slow_rail", "slow_rank", "slow_sides", "slow_together", "slower_than_baseline",
+        "slow_link", "slow_node", "slow_rail", "slow_rank", "slow_together", "slower_than_baseline", "slow_once",
     },
-    "comm.nodes": {"slow_gpu", "slow_node", "slow_pair", "unlike"},
-    "comm.pairs": {"slow_link", "slow_node", "slow_rail", "slow_rank", "slow_sides", "slower_than_baseline"},
+    "comm.nodes": {"slow_gpu", "slow_node", "slow_pair", "unlike", "slow_once"},
+    "comm.paths": {"broken", "slow"},
+    "comm.pairs": {
+        "slow_link", "slow_node", "slow_rail", "slow_rank", "slow_sides", "slower_than_baseline", "slow_once",
+    },
     "train.alone": {"differs_from_itself", "wrong_alone", "not_finite", "other_bits"},
     "train.ddp": PARITY,
     "train.fsdp2": PARITY,
     "train.fsdp": PARITY,
+    "train.tp": MODEL_PARALLEL,
+    "train.pp": MODEL_PARALLEL,
+    "train.hybrid": MODEL_PARALLEL,
+    "train.compile": PARITY | {"not_compiled"},
+    "train.expert": PARITY,
     "train.model": PARITY | {
         "user_error", "wrong_return", "wrong_model", "wrong_batch", "wrong_loss", "sum_for_mean", "refused",
         "other_model", "other_batch", "other_weights", "unused", "batch_norm", "not_a_mean", "dropout", "few_rows",
-        "left_out", "draws",
+        "left_out", "draws", "made_up", "smaller", "wrong_plan", "not_run", "untied",
+    },
+    "train.speed": {"straggler", "wont_fit"},
+    "train.checkpoint": {
+        "unusable", "no_room", "not_shared", "unsafe", "no_answer", "left", "slow_node", "damaged", "refused",
+        "wrong_weights", "wrong_optimizer", "lost_progress", "lost_random", "untied", "drift", "no_dcp",
     },
     "data.sampler": {
         "all_see_all", "batch_sizes", "content", "dropped", "length", "never_seen", "no_batches", "not_proven",
@@ -118,6 +137,10 @@ IDS_AND_CODES = {
     "data.seeds": {
         "dropout_repeats", "epochs_repeat", "not_seen", "ranks_repeat", "some_differ", "weights_differ",
         "workers_repeat",
+    },
+    "data.resume": {
+        "epoch_reset", "left_out", "next_epoch", "order_changed", "refused", "repeated", "second_resume", "unseeded",
+        "workers_change_order",
     },
 }  # fmt: skip
 """Hooks and dashboards rely on these names. Add freely; a rename or a removal needs an alias."""
@@ -162,7 +185,8 @@ def test_what_a_plan_must_be_given_is_an_option_of_it(given: tuple[str, ...], sa
 
 
 def test_a_setting_is_told_as_it_is_given() -> None:
-    assert registry.how_to_set("train.model.model") == "--model MODULE:FUNCTION"
+    assert registry.how_to_set("train.model.model") == "--model MODULE:NAME"
+    assert registry.how_to_set("train.checkpoint.dir") == "--checkpoint DIR"
     assert registry.how_to_set("comm.init.slow_s") == "--set comm.init.slow_s=VALUE"
 
 
@@ -481,7 +505,7 @@ def test_an_option_of_the_wrong_type_is_a_usage_error(kind: Any, text: str, says
 def described(**constants: object) -> registry.Check:
     module = ModuleType("made")
     plan = Plan(Scope.RANK, Level.QUICK)
-    vars(module).update(PLAN=plan, measure=dict, judge=list, **constants)
+    vars(module).update({"PLAN": plan, "measure": dict, "judge": list, **constants})
     return registry.describe(Source("plugin.made", "module", "made"), module)
 
 
@@ -529,6 +553,20 @@ def test_a_deadline_may_depend_on_the_job(tmp_path: Path) -> None:
     check = registry.load(written(tmp_path, SOUND))
     assert registry.spec_of(check, made.job(4)).deadline_s == 8.0
     assert registry.spec_of(described(), Job("env", 1, "gloo", ())).deadline_s == 20.0
+
+
+@pytest.mark.parametrize(
+    ("level", "backend", "runs"),
+    [(Level.FULL, "nccl", Level.STANDARD), (Level.FULL, "gloo", Level.FULL), (Level.QUICK, "nccl", Level.QUICK)],
+)
+def test_a_full_check_may_run_sooner_on_a_backend(level: Level, backend: str, runs: Level) -> None:
+    check = described(PLAN=Plan(Scope.WORLD, level, sooner_on=("nccl",)))
+    assert registry.spec_of(check, Job("env", 1, backend, ())).plan.level is runs
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(BrokenCheck, match=r"PLAN.sooner_on names ncl, which is no backend; did you mean nccl"):
+        described(PLAN=Plan(Scope.WORLD, Level.FULL, sooner_on=("ncl",)))
 
 
 def test_a_spec_comes_back_from_json(tmp_path: Path) -> None:

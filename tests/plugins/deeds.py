@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 FOREVER = 1000
@@ -128,6 +129,13 @@ def _cut_link() -> None:
     time.sleep(FOREVER)
 
 
+def _wait_for_file() -> None:
+    """Says that it has begun by a file, and waits for another one."""
+    Path(os.environ["TEST_BEGUN"]).touch()
+    while not os.path.exists(os.environ["TEST_AWAITED"]):
+        time.sleep(0.01)  # nobody tells of a file
+
+
 _DEEDS: dict[str, Any] = {
     "": lambda: None,
     "raise": _raise,
@@ -162,6 +170,7 @@ _DEEDS: dict[str, Any] = {
     "stop_supervisor_20s": _stop_supervisor_for(20.0),
     "hang_up_supervisor": lambda: os.kill(supervisor(), signal.SIGHUP),
     "interrupt_group": _interrupt_group,
+    "wait_for_file": _wait_for_file,
     "pause": lambda: time.sleep(2.5),  # long enough for rank 0 to look for the dead
     "kill_store": lambda: os.kill(store(), signal.SIGKILL),
 }

@@ -25,11 +25,13 @@ def measure(ctx: Context) -> Any:
 
 
 def judge(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    for rank, one in facts.items():
-        if one["living"]:
-            yield HELD.fail(f"{len(one['living'])} of {one['asked']} live, expected none", **run.job.where(rank))
+    for rank, of_rank in facts.items():
+        if of_rank["living"]:
+            yield HELD.fail(
+                f"{len(of_rank['living'])} of {of_rank['asked']} live, expected none", **run.job.where(rank)
+            )
 
 
 def draw(facts: Mapping[int, Any], run: Run) -> Iterator[str]:
-    for rank, one in facts.items():
-        yield f"rank {rank} asked {one['asked']} OK"
+    for rank, of_rank in facts.items():
+        yield f"rank {rank} asked {of_rank['asked']} OK"

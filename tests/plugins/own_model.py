@@ -24,6 +24,6 @@ def measure(ctx: Context) -> Any:
 
 
 def judge(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    for rank, error in ((rank, one["user_error"]) for rank, one in facts.items()):
+    for rank, error in ((rank, of_rank["user_error"]) for rank, of_rank in facts.items()):
         if error:
             yield WRONG.fail(error["text"], file=error["file"], line=error["line"], **run.job.where(rank))

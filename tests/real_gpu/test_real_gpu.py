@@ -47,7 +47,7 @@ def facts(quick: Finished) -> dict[str, Any]:
 
 
 def test_this_machine_is_healthy(quick: Finished) -> None:
-    assert [one for one in quick.findings() if one["severity"] == "fail"] == [], quick.told()
+    assert [finding for finding in quick.findings() if finding["severity"] == "fail"] == [], quick.told()
     statuses = {check["check"]: check["status"] for check in quick.report["checks"]}
     assert "skip" not in {statuses[id_] for id_ in statuses if id_.startswith("gpu.")}, quick.told()
 
@@ -86,7 +86,9 @@ def test_two_looks_leave_nothing_on_the_gpus(quick: Finished) -> None:
 def test_the_whole_plan_runs_on_nccl(tmp_path: Path) -> None:
     finished = running.run_torchrun(tmp_path, local_launch.ranks_here(), "--all", deadline_s=240)
     assert finished.report["job"]["backend"] == "nccl", finished.told()
-    assert [one for one in finished.findings() if one["severity"] in ("fail", "error")] == [], finished.told()
+    assert [finding for finding in finished.findings() if finding["severity"] in ("fail", "error")] == [], (
+        finished.told()
+    )
     assert finished.exit_codes == [0], finished.told()
     if keep := os.environ.get("PREFLIGHT_TEST_KEEP"):
         shutil.copytree(tmp_path, Path(keep) / "all", dirs_exist_ok=True)

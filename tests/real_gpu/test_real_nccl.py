@@ -27,12 +27,12 @@ WORLD = 3
 
 def of_comm(finished: Finished) -> list[dict[str, Any]]:
     """gpu.inventory tells that ranks share a GPU."""
-    return [one for one in finished.findings() if one["code"].startswith("comm.")]
+    return [finding for finding in finished.findings() if finding["code"].startswith("comm.")]
 
 
 def facts(finished: Finished, check: str) -> list[dict[str, Any]]:
     with gzip.open(finished.folder / "facts.jsonl.gz", "rt") as lines:
-        return [one["facts"] for one in map(json.loads, lines) if one["check"] == check]
+        return [line["facts"] for line in map(json.loads, lines) if line["check"] == check]
 
 
 def kept(finished: Finished, name: str) -> Finished:
@@ -56,18 +56,18 @@ def test_one_rank(tmp_path: Path) -> None:
     finished = kept(running.run_torchrun(tmp_path, 1, "--all", "--only", "comm", deadline_s=240), "one_rank")
     assert finished.report["job"]["backend"] == "nccl", finished.told()
     assert of_comm(finished) == [], finished.told()
-    (one,) = facts(finished, "comm.transports")
-    assert one["version"] and one["network"] and one["channels"], one
-    assert finished.check("comm.transports")["summary"].startswith(f"NCCL {one['version']}"), finished.told()
+    (of_rank,) = facts(finished, "comm.transports")
+    assert of_rank["version"] and of_rank["network"] and of_rank["channels"], of_rank
+    assert finished.check("comm.transports")["summary"].startswith(f"NCCL {of_rank['version']}"), finished.told()
 
 
 def test_several_ranks_on_one_gpu(tmp_path: Path) -> None:
     finished = kept(as_nodes(tmp_path, "--all", "--only", "comm"), "several_ranks")
-    assert [one for one in of_comm(finished) if one["severity"] == "fail"] == [], finished.told()
-    for one in facts(finished, "comm.transports"):
-        assert set(one["ways"]["net"]) == {"NET/Socket"} and one["ways"]["node"] == {}, one
-        assert (one["network"], one["nodes"], one["local_ranks"]) == ("Socket", WORLD, 1)
-        assert one["settings"]["NCCL_HOSTID"].startswith("host-") and one["sockets"] and one["cuda_driver"]
+    assert [finding for finding in of_comm(finished) if finding["severity"] == "fail"] == [], finished.told()
+    for finding in facts(finished, "comm.transports"):
+        assert set(finding["ways"]["net"]) == {"NET/Socket"} and finding["ways"]["node"] == {}, finding
+        assert (finding["network"], finding["nodes"], finding["local_ranks"]) == ("Socket", WORLD, 1)
+        assert finding["settings"]["NCCL_HOSTID"].startswith("host-") and finding["sockets"] and finding["cuda_driver"]
     assert "Socket between nodes" in finished.check("comm.transports")["summary"], finished.told()
 
 
@@ -78,8 +78,17 @@ def test_ranks_of_one_node_that_nccl_takes_for_several(tmp_path: Path) -> None:
     for rank, place in enumerate(running.plain_ranks(2)):
         run.start(words, {**place, "NCCL_HOSTID": f"host-{rank}", "CUDA_VISIBLE_DEVICES": "0"})
     finished = kept(run.finish(), "split_node")
-    found = [one for one in of_comm(finished) if one["code"] == "comm.transports.split_node"]
-    assert [one["where"].get("variable") for one in found] == ["NCCL_HOSTID"], finished.told()
+    found = [finding for finding in of_comm(finished) if finding["code"] == "comm.transports.split_node"]
+    assert [finding["where"].get("variable") for finding in found] == ["NCCL_HOSTID"], finished.told()
+
+
+def test_each_way_is_timed_in_processes_of_its_own(tmp_path: Path) -> None:
+    """They all go over sockets here, and are as quick."""
+    finished = kept(as_nodes(tmp_path, "--only", "comm.paths"), "paths")
+    assert of_comm(finished) == [], finished.told()
+    (of_ranks,) = {tuple(timing["variant"] for timing in of["timings"]) for of in facts(finished, "comm.paths")}
+    assert len(of_ranks) == 8, of_ranks
+    assert not [timing for of in facts(finished, "comm.paths") for timing in of["timings"] if timing["failed"]]
 
 
 def test_a_wrong_interface(tmp_path: Path) -> None:
@@ -91,17 +100,17 @@ def test_a_wrong_interface(tmp_path: Path) -> None:
 def test_two_ranks_on_one_gpu(tmp_path: Path) -> None:
     """Without an NCCL_HOSTID."""
     finished = kept(as_nodes(tmp_path, "--only", "comm.init", host_ids=False), "duplicate_gpu")
-    assert "comm.init.duplicate_gpu" in {one["code"] for one in of_comm(finished)}, finished.told()
+    assert "comm.init.duplicate_gpu" in {finding["code"] for finding in of_comm(finished)}, finished.told()
 
 
 def test_a_network_that_is_not_there(tmp_path: Path) -> None:
     finished = kept(as_nodes(tmp_path, "--only", "comm.init", environ={"NCCL_NET": "Nothing"}), "no_network")
-    found = [one for one in of_comm(finished) if one["code"] == "comm.init.plugin"]
-    assert {one["where"].get("variable") for one in found} == {"NCCL_NET"}, finished.told()
+    found = [finding for finding in of_comm(finished) if finding["code"] == "comm.init.plugin"]
+    assert {finding["where"].get("variable") for finding in found} == {"NCCL_NET"}, finished.told()
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a small /dev/shm needs root and unshare")
 def test_a_full_shm(tmp_path: Path) -> None:
     finished = kept(as_nodes(tmp_path, "--only", "comm.init", shm_of=1), "shared_memory")
-    (one,) = [one for one in of_comm(finished) if one["code"] == "comm.init.shared_memory"]
-    assert (one["where"]["rank"], one["noticed_by"]) == (1, "0,2"), finished.told()
+    (finding,) = [finding for finding in of_comm(finished) if finding["code"] == "comm.init.shared_memory"]
+    assert (finding["where"]["rank"], finding["noticed_by"]) == (1, "0,2"), finished.told()

@@ -9,6 +9,7 @@ from preflight.core.answer import Returned
 from preflight.core.facts import FactsStore, to_text
 from preflight.core.finding import RUN
 from preflight.core.outcome import Outcome
+from preflight.core.secrets import HIDDEN
 from preflight.errors import UsageError
 from preflight.planning import registry
 from preflight.planning.policy import Policy, Waiver
@@ -134,22 +135,38 @@ DRAWN = """from preflight.check import Level, Plan, Scope, option
 
 PLAN = Plan(Scope.NODE, Level.QUICK)
 LEAST = option(int, 1, "what is enough")
+TOKEN = option(str, "none", "a secret")
 def measure(ctx): return {}
 def judge(facts, run): return iter(())
-def draw(facts, run): return [f"expected {run[LEAST]}"]
+def draw(facts, run): return [f"expected {run[LEAST]}", f"token {run[TOKEN]}"]
 """
 
 
-def test_the_picture_is_drawn_anew(tmp_path: Path) -> None:
-    (tmp_path / "drawn.py").write_text(DRAWN)
-    source = registry.plugin_source(str(tmp_path / "drawn.py"))
+def drawn_again(options: Mapping[str, str], settings: Mapping[str, str], folder: Path) -> Report:
+    (folder / "drawn.py").write_text(DRAWN)
+    source = registry.plugin_source(str(folder / "drawn.py"))
     book = FactsStore()
     book.add("plugin.drawn", [0], "{}")
-    saved = made.made_report(
-        made.result(check="plugin.drawn", outcomes=made.measured(0), picture=["expected 1"]), on=JOB
-    )
-    again = rejudge.judge_again(saved, book, {source.id: source}, {"plugin.drawn.least": "2"})
-    assert again["checks"][0]["picture"] == ["expected 2"]
+    before = made.result(check="plugin.drawn", outcomes=made.measured(0), picture=["expected 1", "token none"])
+    saved = made.made_report(before, on=JOB, options=dict(options))
+    return rejudge.judge_again(saved, book, {source.id: source}, settings)
+
+
+def test_the_picture_is_drawn_anew(tmp_path: Path) -> None:
+    again = drawn_again({}, {"plugin.drawn.least": "2"}, tmp_path)
+    assert again["checks"][0]["picture"] == ["expected 2", "token none"]
+
+
+def test_a_judge_is_given_no_secret_that_the_report_left_out(tmp_path: Path) -> None:
+    """And one that the user gives again is not written into the new report."""
+    saved = {"plugin.drawn.token": HIDDEN}
+    again = drawn_again(saved, {}, tmp_path)
+    assert again["checks"][0]["picture"] == ["expected 1", "token none"] and again["options"] == saved
+    given = drawn_again(saved, {"plugin.drawn.token": "hunter-2-4711"}, tmp_path)
+    assert given["options"] == saved and "hunter" not in json.dumps(given)
+    assert given["checks"][0]["picture"] == ["expected 1", "token [removed]"]
+    assert rejudge.withheld(again, {}) == ["plugin.drawn.token"]
+    assert rejudge.withheld(again, {"plugin.drawn.token": "x"}) == []
 
 
 def test_strict_stays_strict(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import base64
 import gzip
 import json
 import os
@@ -196,6 +197,16 @@ def test_a_stack_that_is_evidence_stands_in_the_logs(tmp_path: Path) -> None:
     report.write_folder(str(tmp_path), made.made_report(told), FactsStore(), {})
     (written,) = (tmp_path / "logs").iterdir()
     assert (written.name, written.read_text()) == ("plugin.made.bad.0.stack.log", "Traceback: in the user's code")
+
+
+def test_what_checks_attach_is_written_and_only_where_it_is_a_file(tmp_path: Path) -> None:
+    book = book_of({
+        0: {"attached": {"../trace.json.gz": base64.b64encode(b"the trace").decode(), "no_base64": "x", "none": 1}},
+        1: {"attached": {}}, 2: {"attached": "a text"}, 3: {"attached": ["a list"]},
+    })  # fmt: skip
+    report.write_folder(str(tmp_path / "out"), made.made_report(made.result()), book, {})
+    (written,) = (tmp_path / "out" / "attached").iterdir()
+    assert (written.name, written.read_bytes()) == ("plugin.made.rank-0.trace.json.gz", b"the trace")
 
 
 def test_nodes_without_a_fault_are_good(tmp_path: Path) -> None:

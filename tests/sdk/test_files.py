@@ -1,6 +1,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from preflight.sdk import files
 
 
@@ -18,3 +20,10 @@ def test_what_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
 
 def test_the_state_of_a_process() -> None:
     assert files.state_of(os.getpid()) == "R" and files.state_of(2**22 + 1) == ""
+
+
+def test_the_wait_for_a_core_where_the_kernel_does_not_count_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is missing, or is empty."""
+    assert files.core_wait_s() >= 0.0
+    monkeypatch.setattr(files, "read", lambda _: "")
+    assert files.core_wait_s() == 0.0

@@ -3,7 +3,10 @@
 Python imports this module by itself where its folder is on PYTHONPATH.
 """
 
+import functools
+import importlib
 import math
+import operator
 import os
 import signal
 import sys
@@ -18,7 +21,14 @@ class _AtWork:
         if name in ("preflight.train_smoke.train", "preflight.checks.gpu.compute.workload"):
             for each in os.environ["SICK"].split(","):
                 deed, _, number = each.partition("@")
-                _DEEDS[deed](int(number or 0))
+                (_DEEDS.get(deed) or _beside(deed))(int(number or 0))
+
+
+def _beside(deed: str) -> Callable[[int], None]:
+    """From the modules beside this one."""
+    modules: list[Any] = [importlib.import_module(f"{name}_deeds") for name in ("parallel", "checkpoint", "speed")]
+    found: Callable[[int], None] = next(module.DEEDS[deed] for module in modules if deed in module.DEEDS)
+    return found
 
 
 sys.meta_path.insert(0, _AtWork())
@@ -48,19 +58,61 @@ def _in_ddp(change: Callable[[Any], None]) -> None:
     Ddp.__init__ = wrong  # type: ignore[method-assign]
 
 
+def _in_fsdp(change: Callable[[Any], None]) -> None:
+    """When a whole model has been put into FSDP1, with its blocks."""
+    from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+
+    right = Fsdp.__init__
+
+    def wrong(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
+        right(self, module, *arguments, **options)
+        if hasattr(module, "head"):
+            change(self)
+
+    Fsdp.__init__ = wrong  # type: ignore[method-assign]
+
+
+def _in_fsdp2(change: Callable[[Any], None]) -> None:
+    """When fully_shard has taken a whole model."""
+
+    def changed(module: Any, options: dict[str, Any], right: Callable[..., Any]) -> Any:
+        sharded = right(module, **options)
+        if hasattr(module, "head"):
+            change(sharded)
+        return sharded
+
+    _in_fully_shard(changed)
+
+
+def _in_wrapper(change: Callable[[Any], None]) -> None:
+    """When a model has been put under any strategy."""
+    for each in (_in_ddp, _in_fsdp, _in_fsdp2):
+        each(change)
+
+
+def _weight(wrapped: Any, name: str) -> Any:
+    """By its name in the plain model; a piece of it where the strategy cuts it."""
+    named = {own.replace("_fsdp_wrapped_module.", ""): weight for own, weight in wrapped.named_parameters()}
+    return named.get(name, named.get(f"module.{name}"))
+
+
 def _in_forward(step: int, change: Callable[[Any], Any]) -> None:
-    """On the logits under DDP, at one step."""
-    steps: list[None] = []
+    """On the logits under a strategy, at one step."""
 
-    def hook(_model: Any, _tokens: Any, logits: Any) -> Any:
-        steps.append(None)
-        return change(logits) if len(steps) == step + 1 else None
+    def hooked(wrapped: Any) -> None:
+        steps: list[None] = []
 
-    _in_ddp(lambda ddp: ddp.register_forward_hook(hook))
+        def hook(_model: Any, _tokens: Any, logits: Any) -> Any:
+            steps.append(None)
+            return change(logits) if len(steps) == step + 1 else None
+
+        wrapped.register_forward_hook(hook)
+
+    _in_wrapper(hooked)
 
 
 def _in_backward(step: int, change: Callable[[Any], Any]) -> None:
-    """On the gradient of the logits under DDP, at one step."""
+    """On the gradient of the logits under a strategy, at one step."""
 
     def hooked(logits: Any) -> None:
         logits.register_hook(change)
@@ -134,6 +186,19 @@ def _in_copy(change: Callable[[Any], None]) -> None:
     torch.Tensor.copy_ = wrong  # type: ignore[method-assign, assignment]
 
 
+def _works_as_gpu(milliseconds: int) -> None:
+    """A CPU that calls itself a GPU, whose products take so long and whose copies take 20 ms: far longer than what
+    else the machine does meanwhile can add."""
+    import time
+
+    from preflight.sdk import arithmetic
+
+    right = arithmetic.kind_of
+    arithmetic.kind_of = lambda device, environ: {**right(device, environ), "type": "cuda"}
+    _in_mm(lambda _: time.sleep(milliseconds / 1000))
+    _in_copy(lambda _: time.sleep(0.02))
+
+
 # What can be done there
 
 
@@ -147,21 +212,24 @@ def _first_element(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _flip(step: int) -> None:
-    """A high bit of one weight flips after a step under DDP."""
+    """A high bit of one weight, of those that this rank keeps, flips after a step under a strategy."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    def flip(ddp: Any) -> None:
+    def flip(wrapped: Any) -> None:
         steps: list[None] = []
+        weight = _weight(wrapped, "blocks.1.up.weight")
+        weight = _weight(wrapped, "positions.weight") if weight is None else weight  # of the model with experts
 
-        def hook(*_: Any) -> None:
+        def hook(optimizer: Any, *_: Any) -> None:
             steps.append(None)
             if len(steps) == step + 1:
-                ddp.module.blocks[1].up.weight.data.view(torch.int32)[3, 5] ^= 1 << 28
+                piece = weight.to_local() if hasattr(weight, "to_local") else weight
+                piece.data.view(torch.int32).view(-1)[197] ^= 1 << 28
 
         register_optimizer_step_post_hook(hook)
 
-    _in_ddp(flip)
+    _in_wrapper(flip)
 
 
 def _world() -> int:
@@ -240,18 +308,26 @@ def _starts_off(rank: int) -> None:
     """One rank has other weights, once they have been put under a strategy."""
     import torch
 
-    def spoil(head: Any) -> None:
-        with torch.no_grad():
-            (head.weight.to_local() if hasattr(head.weight, "to_local") else head.weight).mul_(1.01)
+    def spoil(wrapped: Any) -> None:
+        weight = _weight(wrapped, "head.weight")
+        if _is(rank):
+            with torch.no_grad():
+                (weight.to_local() if hasattr(weight, "to_local") else weight).mul_(1.01)
 
-    def change(module: Any, options: dict[str, Any], right: Callable[..., Any]) -> Any:
-        sharded = right(module, **options)
-        if hasattr(module, "head") and _is(rank):
-            spoil(module.head)
-        return sharded
+    _in_wrapper(spoil)
 
-    _in_fully_shard(change)
-    _in_ddp(lambda ddp: spoil(ddp.module.head) if _is(rank) else None)
+
+def _reduces_in_bfloat16() -> None:
+    """Gradients are rounded to bfloat16 for the exchange."""
+    import torch
+    from torch.distributed import fsdp
+
+    _in_all_reduce(lambda values, mean: mean(values.bfloat16()).to(values))
+    policy = fsdp.MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)
+    _in_fully_shard(lambda module, options, right: right(module, **{"mp_policy": policy, **options}))
+    right: Any = fsdp.FullyShardedDataParallel
+    mixed = fsdp.MixedPrecision(reduce_dtype=torch.bfloat16)
+    fsdp.FullyShardedDataParallel.__init__ = functools.partialmethod(right.__init__, mixed_precision=mixed)  # type: ignore[method-assign, assignment]
 
 
 def _data_of(rank: int, *, on: int | None) -> None:
@@ -267,7 +343,9 @@ def _data_of(rank: int, *, on: int | None) -> None:
         if on not in (None, own):
             return made
         other = right(rank, *more).cut
-        return replace(made, cut=replace(made.cut, own=other.own, pieces=other.pieces))
+        cut = replace(made.cut, own=other.own, pieces=other.pieces)
+        assert made.sparse
+        return replace(made, cut=cut, sparse=replace(made.sparse, cut=cut))
 
     task.built_in = wrong  # type: ignore[assignment]
 
@@ -298,6 +376,10 @@ def _clips_first(to: float) -> None:
 def _clips_pieces() -> None:
     """Each rank clips by the norm of its own piece of the gradient."""
     import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+
+    def of_piece(fsdp: Any, norm: float) -> Any:
+        return right([own for own in fsdp.parameters() if own.grad is not None], norm)
 
     right = torch.nn.utils.clip_grad_norm_
 
@@ -311,13 +393,21 @@ def _clips_pieces() -> None:
         return own
 
     torch.nn.utils.clip_grad_norm_ = wrong  # type: ignore[assignment]
+    Fsdp.clip_grad_norm_ = of_piece  # type: ignore[method-assign, assignment]
 
 
 def _seed(_step: int) -> None:
     from preflight.train_smoke import model
 
-    right = model.new
-    model.new = lambda device, seed=model.SEED: right(device, seed + 1)
+    right: Any = model.new
+    model.new = lambda device, seed=model.SEED, **more: right(device, seed + 1, **more)
+
+
+def _leaves_untied() -> None:
+    """What parallelize_module has made two parameters stays two."""
+    from preflight.train_smoke import tp
+
+    vars(tp)["tie"] = lambda _module, _names: None
 
 
 def _once(step: int) -> None:
@@ -384,8 +474,96 @@ def _mm_in_other_order() -> None:
     torch.mm = other  # type: ignore[assignment]
 
 
+def _linear_in_other_order() -> None:
+    """The same of every matrix product of the model."""
+    from torch.nn import functional
+
+    right: Any = functional.linear
+    functional.linear = lambda inputs, weight, *more: right(inputs.flip(-1), weight.flip(-1), *more)
+
+
+def _in_8_bits(values: Any, of: tuple[int, ...] = (2,)) -> Any:
+    """A product of so many bytes, and its gradient, as in float8_e4m3fn: what is small beside 1 is 0."""
+    import torch
+
+    return values.to(torch.float8_e4m3fn).to(values.dtype) if values.element_size() in of else values
+
+
 def _raise(text: str) -> None:
     raise RuntimeError(text)
+
+
+def _experts_summed() -> None:
+    """An expert's gradient stays the sum over the ranks."""
+    from preflight.train_smoke import expert
+
+    expert.UnderExpertParallel.finish = lambda _: None  # type: ignore[method-assign, assignment]
+
+
+def _in_all_to_all(change: Callable[[Any], Any]) -> None:
+    """On what goes into each all-to-all of tokens and results."""
+    from torch.distributed import _functional_collectives as functional_collectives
+
+    right = functional_collectives.all_to_all_single_autograd
+    functional_collectives.all_to_all_single_autograd = lambda rows, *more: right(change(rows), *more)
+
+
+def _router_detached() -> None:
+    """The weights that go with the tokens are sent as numbers: no gradient comes back."""
+    import torch
+
+    from preflight.train_smoke import model
+
+    def change(rows: Any) -> Any:
+        is_sent = rows.shape[1] == model.WIDTH + 1
+        return torch.cat([rows[:, :-1], rows[:, -1:].detach()], dim=1) if is_sent else rows
+
+    _in_all_to_all(change)
+
+
+def _compiles_inside() -> None:
+    """torch.compile takes the model out of DDP, whose hooks then wait for a forward that never comes."""
+    import torch
+
+    right: Any = torch.compile
+    torch.compile = lambda model=None, **options: right(getattr(model, "module", model), **options)
+
+
+def _compiles(change: Callable[[Any], None]) -> None:
+    """torch's aot_eager backend, which takes another graph than the one that it is given: of the logits."""
+    from torch._dynamo.backends import registry
+
+    registry.lookup_backend("aot_eager")
+    right = registry._COMPILER_FNS["aot_eager"]
+
+    def wrong(graph: Any, inputs: Any, **options: Any) -> Any:
+        change(graph.graph)
+        graph.recompile()
+        return right(graph, inputs, **options)
+
+    registry._COMPILER_FNS["aot_eager"] = wrong
+
+
+def _scales_gelu(graph: Any) -> None:
+    """Of each GELU in it the result is 0.1% too large."""
+    for node in [node for node in graph.nodes if getattr(node.target, "__name__", "") == "gelu"]:
+        with graph.inserting_after(node):
+            wrong = graph.call_function(operator.mul, (node, 1.001))
+        node.replace_all_uses_with(wrong, delete_user_cb=lambda user, own=wrong: user is not own)
+
+
+def _cannot_compile(rank: int) -> None:
+    """As of a Python that is too new, on one rank."""
+    import torch
+
+    right: Any = torch.compile
+
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        if _is(rank):
+            raise RuntimeError("Python 3.15+ not yet supported for torch.compile")
+        return right(*arguments, **options)
+
+    torch.compile = wrong
 
 
 def _forget(parameter: str) -> None:
@@ -401,6 +579,9 @@ _DEEDS: dict[str, Callable[[int], None]] = {
     "matmul_low_bit": lambda number: _in_linear_bit(0, number),
     "matmul_high_bit": lambda number: _in_linear_bit(28, number),
     "matmul_nan": lambda _: _with_linear(_first_element(lambda x: x * math.nan)),
+    "bfloat16_in_8_bits": lambda _: _with_linear(_in_8_bits),
+    "in_8_bits": lambda _: _with_linear(lambda values: _in_8_bits(values, (2, 4))),
+    "linear_in_other_order": lambda _: _linear_in_other_order(),
     "bfloat16_off": lambda _: _with_linear(lambda values: values * 1.25 if values.element_size() == 2 else values),
     "matmul_bfloat16": lambda _: _with_linear(lambda values: values.bfloat16().float()),
     "other_seed": _seed,
@@ -413,6 +594,7 @@ _DEEDS: dict[str, Callable[[int], None]] = {
     "not_exchanged": lambda _: _in_all_reduce(lambda values, _mean: values),
     "averages": lambda _: _in_all_reduce(lambda values, mean: mean(values)),
     "sends_wrong": lambda _: _in_all_reduce(lambda values, mean: mean(values * 1.5)),
+    "reduces_in_bfloat16": lambda _: _reduces_in_bfloat16(),
     "receives_wrong": lambda _: _in_all_reduce(lambda values, mean: _first_element(lambda x: x + 1)(mean(values))),
     "receives_nan": lambda _: _in_all_reduce(lambda values, mean: mean(values) * math.nan),
     "scaled": lambda rank: _averages_all_but(rank, 1.001),
@@ -427,11 +609,20 @@ _DEEDS: dict[str, Callable[[int], None]] = {
     "clips_first": _clips_first,
     "clips_pieces": lambda _: _clips_pieces(),
     "forgets_head": lambda _: _forget("head.weight"),
+    "experts_summed": lambda _: _experts_summed(),
+    "router_detached": lambda _: _router_detached(),
+    "tokens_swapped": lambda rank: _in_all_to_all(lambda rows: rows.flip(0) if _is(rank) else rows),
+    "compiles_inside": lambda _: _compiles_inside(),
+    "compiles_wrong": lambda _: _compiles(_scales_gelu),
+    "compiles_never": lambda _: _compiles(lambda _: signal.pause()),
+    "cannot_compile": _cannot_compile,
+    "leaves_untied": lambda _: _leaves_untied(),
     "mm_off": lambda _: _in_mm(_flip_lowest),
     "mm_off_once": lambda number: _in_mm(_flip_lowest_at(number)),
     "mm_nan": lambda _: _in_mm(lambda values: values.view(-1)[100].fill_(math.nan)),
     "mm_in_other_order": lambda _: _mm_in_other_order(),
     "mm_error": lambda _: _in_mm(lambda _: _raise("CUDA error: uncorrectable ECC error encountered\nSee more.")),
+    "works_as_gpu": _works_as_gpu,
     "copy_off": lambda _: _in_copy(_flip_lowest),
     "raise": lambda step: _in_backward(step, lambda _: 1 / 0),
     "kill": lambda step: _in_backward(step, lambda _: os.kill(os.getpid(), signal.SIGKILL)),

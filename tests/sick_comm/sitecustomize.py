@@ -1,6 +1,7 @@
-"""Makes torch.distributed sick in this process, as SICK_COMM says: when the runner of collectives is imported.
+"""Makes torch.distributed sick in this process, as SICK_COMM says: when the runner of collectives is imported, or the
+check of the first one.
 
-Python imports this module by itself where its folder is on PYTHONPATH. Messages of one element, by which ranks agree,
+Python imports this module by itself where its folder is on PYTHONPATH. Messages of few elements, by which ranks agree,
 are left alone.
 """
 
@@ -15,9 +16,10 @@ class _AtWork:
     """Stands before all finders, and finds nothing."""
 
     def find_spec(self, name: str, *_more: Any) -> None:
-        if name == "preflight.checks.comm.shared.sweep":
-            for deed in os.environ["SICK_COMM"].split(","):
-                _DEEDS[deed]()
+        deeds = {"preflight.checks.comm.shared.sweep": _DEEDS, "preflight.checks.comm.init": _AT_INIT}.get(name, {})
+        for deed in os.environ["SICK_COMM"].split(","):
+            if deed in deeds:
+                deeds[deed]()
 
 
 sys.meta_path.insert(0, _AtWork())
@@ -34,7 +36,7 @@ def _around(name: str, place: int, before: Callable[[Any], Any], after: Callable
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         values = arguments[place]
-        if values.numel() < 8:
+        if values.numel() < 64:
             return right(*arguments, **options)
         before(values)
         done = right(*arguments, **options)
@@ -181,6 +183,21 @@ def _late() -> None:
     setattr(torch, "mm", late)  # noqa: B010 -- its type is another
 
 
+def _late_once() -> None:
+    """As `late`, until the times of all are gathered."""
+    import torch
+    from torch import distributed as dist
+
+    right, gather = torch.mm, dist.all_gather_into_tensor
+    _late()
+
+    def gathered(*arguments: Any, **options: Any) -> Any:
+        setattr(torch, "mm", right)  # noqa: B010 -- its type is another
+        return gather(*arguments, **options)
+
+    setattr(dist, "all_gather_into_tensor", gathered)  # noqa: B010 -- its type is another
+
+
 def _lacks(name: str) -> None:
     from torch import distributed as dist
 
@@ -211,5 +228,39 @@ _DEEDS: dict[str, Callable[[], None]] = {
     "broadcast_flipped": lambda: _gets("broadcast", _flip),
     "ring_rolled": _ring_rolled,
     "late": _late,
+    "late_once": _late_once,
     "no_all_to_all": lambda: _lacks("all_to_all_single"),
+}
+
+
+def _first_sum_off() -> None:
+    """An all-reduce of one element is off by one here."""
+    from torch import distributed as dist
+
+    right = dist.all_reduce
+
+    def wrong(values: Any, *arguments: Any, **options: Any) -> None:
+        right(values, *arguments, **options)
+        values += 1
+
+    setattr(dist, "all_reduce", wrong)  # noqa: B010 -- its type is another
+
+
+def _slow_device() -> None:
+    """The first tensor on its device waits for the driver's start."""
+    import torch
+
+    right = torch.tensor
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        setattr(torch, "tensor", right)  # noqa: B010 -- its type is another
+        time.sleep(4)  # the fault itself
+        return right(*arguments, **options)
+
+    setattr(torch, "tensor", slow)  # noqa: B010 -- its type is another
+
+
+_AT_INIT: dict[str, Callable[[], None]] = {
+    "first_sum_off": _first_sum_off,
+    "slow_device": _slow_device,
 }

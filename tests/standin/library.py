@@ -11,6 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 NAME, SERVICE = "libnvidia-ml.so.1", "service"
+NCCL = "libnccl.so.2"
 SOURCES = ("nvml.c", "keys.h", "links.h", "service.c")
 can_build = shutil.which("gcc") is not None
 
@@ -28,8 +29,14 @@ def build(absent: Collection[str] = ()) -> Path:
     if not (folder / NAME).exists():
         without = [f"-D{name}=absent_{name}" for name in sorted(absent)]  # a name that nobody calls
         _compile("service.c", folder / SERVICE)
-        _compile("nvml.c", folder / NAME, "-shared", "-fPIC", *without)
+        _compile("nvml.c", folder / NAME, "-shared", "-fPIC", f"-Wl,-soname,{NAME}", *without)
     return folder
+
+
+def nccl(folder: Path) -> Path:
+    """Of NCCL, with its calls for parameters."""
+    _compile("nccl.c", folder / NCCL, "-shared", "-fPIC", f"-Wl,-soname,{NCCL}")
+    return folder / NCCL
 
 
 def _compile(source: str, to: Path, *options: str) -> None:

@@ -62,9 +62,14 @@ exists at all.
 /sys is the machine's (PCI devices, infiniband, NUMA nodes), but it keeps the cgroups, CPUs and network interfaces of
 this machine; of /proc, /proc/driver is. The PCIe links in sysfs follow `pcie.*` of the GPU, also at the port above it.
 `files` are further files, by absolute path: a text, or None to take away a file or folder of the machine's own /sys and
-/proc/driver. Elsewhere (/dev/kmsg, /proc/cmdline) the text comes over the file that is there.
+/proc/driver, and of what the driver has in /dev. Elsewhere (/dev/kmsg, /proc/cmdline) the text comes over the file that
+is there.
 
-`services` are names of processes that run beside the command, until it ends. All processes of this machine see them.
+`services` are names of processes that run beside the command, until it ends. All processes of this machine see them,
+but where the machine has `own_processes`: then these, those of the command and a `kthreadd` with number 2 are all that
+there are, as on a host.
+
+/dev is this machine's, with the `nvidiactl` that the driver makes: a run of level quick chooses nccl by it.
 """
 
 import os
@@ -98,6 +103,7 @@ class Machine:
     services: tuple[Path, ...]
     library: Path
     """The folder of `libnvidia-ml.so.1`."""
+    own_processes: bool = False
 
     def environ(self) -> dict[str, str]:
         """What makes pynvml see the machine; /sys and /proc are for `command`."""
@@ -105,11 +111,25 @@ class Machine:
 
     def command(self, words: Sequence[str] = ()) -> list[str]:
         """The words, run with the /sys and the /proc/driver of the machine; without words a prefix. Needs root."""
+        services = [f"{shlex.quote(str(service))} $$" for service in self.services]
+        script = "\n".join([self.before(), *services, 'exec "$@"'])
+        own = ["--pid", "--fork", "--kill-child"] if self.own_processes else []
+        return ["unshare", "--mount", *own, "sh", "-ec", script, "sh", *words]
+
+    def before(self) -> str:
+        """Lines of a shell that give a mount namespace the machine's /sys and /proc/driver."""
         root = shlex.quote(str(self.folder))
-        lines = [f"mount -t tmpfs none {root}/own", f"tar -xf {root}/own.tar -C {root}/own"]
+        lines = [f"{root}/kthreadd infinity &", "mount -t proc none /proc"] if self.own_processes else []
+        lines += [f"mount -t tmpfs none {root}/own", f"tar -xf {root}/own.tar -C {root}/own"]
+        lines += [f"mkdir {root}/own/work", f"mount --rbind /dev {root}/dev"]
+        lines += [f"mount -t overlay none -o lowerdir=/dev,upperdir={root}/own/dev,workdir={root}/own/work /dev"]
+        lines += [
+            f"mount --rbind {root}/dev/{folder} /dev/{folder}"
+            for folder in ("shm", "pts")
+            if os.path.ismount(f"/dev/{folder}")
+        ]
         lines += [f"mount --rbind {shlex.quote(what)} {shlex.quote(over)}" for what, over in self.mounts]
-        lines += [f"{shlex.quote(str(service))} $$" for service in self.services]
-        return ["unshare", "--mount", "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "sh", *words]
+        return "\n".join(lines)
 
     def make_late(self) -> None:
         """From the next nvmlInit on the late keys hold."""
@@ -124,6 +144,7 @@ def load(
     absent: Sequence[str] = (),
     files: Mapping[str, str | None] | None = None,
     services: Sequence[str] = (),
+    own_processes: bool = False,
 ) -> Machine:
     """The machine `name` in a new folder inside `folder`. The arguments are told above."""
     spec = expand.spec(name)
@@ -141,12 +162,13 @@ def load(
     tree.save(root / "own.tar")
     built = library.build({*spec.get("absent", ()), *absent})
     kept = {key: value for key, value in changed.items() if value is not None}
-    return Machine(name, root, kept, tuple(mounts), _services(root, built, services), built)
+    return Machine(name, root, kept, tuple(mounts), _services(root, built, services), built, own_processes)
 
 
 def _services(root: Path, built: Path, names: Sequence[str]) -> tuple[Path, ...]:
     """A process is called as its file, here a link."""
     (root / "services").mkdir()
+    (root / "kthreadd").symlink_to(shutil.which("sleep") or "sleep")
     for name in names:
         (root / "services" / name).symlink_to(built / library.SERVICE)
     return tuple(root / "services" / name for name in names)
@@ -156,7 +178,7 @@ def _new_folder(folder: Path, name: str) -> Path:
     """Two machines of one test may have one name."""
     taken = sum(1 for path in folder.glob(f"{name}-*"))
     root = folder / f"{name}-{taken}"
-    for empty in ("real", "own"):
+    for empty in ("real", "own", "dev"):
         (root / empty).mkdir(parents=True)
     return root
 
@@ -175,7 +197,11 @@ def _with_changes(
 
 def _mounts(root: Path) -> list[tuple[str, str]]:
     """The machine's folders over the real ones; but cgroups, CPUs and network interfaces stay those of this machine."""
-    kept = ["fs/cgroup", "devices/system/cpu", *(f"class/net/{one.name}" for one in Path("/sys/class/net").iterdir())]
+    kept = [
+        "fs/cgroup",
+        "devices/system/cpu",
+        *(f"class/net/{interface.name}" for interface in Path("/sys/class/net").iterdir()),
+    ]
     back = [(f"{root}/real/{path}", f"/sys/{path}") for path in kept]
     return [("/sys", f"{root}/real"), (f"{root}/own/sys", "/sys"), *back, (f"{root}/own/proc/driver", "/proc/driver")]
 
@@ -184,7 +210,7 @@ def _extra(root: Path, tree: Tree, files: Mapping[str, str | None]) -> list[tupl
     """Files of the machine's own folders change there; others are mounted over what is there."""
     mounts = []
     for number, (path, text) in enumerate(files.items()):
-        own = path.startswith(("/sys/", "/proc/driver/"))
+        own = path.startswith(("/sys/", "/proc/driver/", "/dev/nvidia"))
         if text is None:
             assert own, f"{path} is not the machine's own"
             tree.take_away(path)

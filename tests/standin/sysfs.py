@@ -1,4 +1,4 @@
-"""The /sys and the /proc/driver of a machine."""
+"""The /sys and the /proc/driver of a machine, and what its driver has in /dev."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -97,9 +97,9 @@ def _nic(tree: Tree, machine: Mapping[str, Any], row: Mapping[str, Any]) -> None
     tree.text(f"{rdma}/ports/1", state="4: ACTIVE", phys_state="5: LinkUp", rate=f"{slot['nic']} Gb/sec (4X)")
     tree.text(f"{rdma}/ports/1", link_layer=layer)
     tree.text(net, operstate="up", mtu=4092, carrier=1, type=1 if is_ethernet else 32)
-    for one, class_ in ((rdma, "infiniband"), (net, "net")):
-        tree.link(f"{one}/device", folder)
-        tree.link(f"/sys/class/{class_}/{one.rsplit('/', 1)[1]}", one)
+    for of_rank, class_ in ((rdma, "infiniband"), (net, "net")):
+        tree.link(f"{of_rank}/device", folder)
+        tree.link(f"/sys/class/{class_}/{of_rank.rsplit('/', 1)[1]}", of_rank)
 
 
 # NUMA nodes, and what the driver shows
@@ -121,6 +121,7 @@ def _driver(tree: Tree, machine: Mapping[str, Any], gpus: Sequence[Gpu]) -> None
     compiler = "GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)"
     told = f"NVRM version: NVIDIA UNIX {title}  {version}  Thu Feb  1 00:00:00 UTC 2024\n{compiler}"
     tree.text("/proc/driver/nvidia", version=told)
+    tree.text("/dev", nvidiactl="")
     for gpu in gpus:
         about = {
             "Model": gpu.keys.get("name", ""), "GPU UUID": gpu.keys.get("uuid", ""),

@@ -29,7 +29,7 @@ def of(call, *words):
 n.nvmlInit()
 gpus = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
 def links(gpu):
-    states = [of(n.nvmlDeviceGetNvLinkState, gpu, link) for link in range(n.NVML_NVLINK_MAX_LINKS)]
+    states = [of(n.nvmlDeviceGetNvLinkState, gpu, link) for link in range(36)]
     return [states.count(1), states.count(0), states[-1]]
 """
 

@@ -34,16 +34,18 @@ class Tree:
         """A file, a link, or a folder with all that is in it."""
         parent, name = os.path.split(path)
         path = f"{self.resolved(parent)}/{name}"
-        gone = {one for one in [*self.files, *self.links, *self.folders] if one == path or one.startswith(f"{path}/")}
+        gone = {
+            link for link in [*self.files, *self.links, *self.folders] if link == path or link.startswith(f"{path}/")
+        }
         assert gone, f"nothing to take away at {path}"
-        self.files = {one: text for one, text in self.files.items() if one not in gone}
-        self.links = {one: to for one, to in self.links.items() if one not in gone}
+        self.files = {path: text for path, text in self.files.items() if path not in gone}
+        self.links = {link: to for link, to in self.links.items() if link not in gone}
         self.folders -= gone
 
     def save(self, path: Path) -> None:
         """Links become relative, so that they hold wherever the tree is mounted."""
         with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
-            for name in sorted(self.folders | {os.path.dirname(one) for one in [*self.files, *self.links]}):
+            for name in sorted(self.folders | {os.path.dirname(link) for link in [*self.files, *self.links]}):
                 _add(archive, name, tarfile.DIRTYPE, 0o755)
             for name, to in self.links.items():
                 _add(archive, name, tarfile.SYMTYPE, 0o777, link=os.path.relpath(to, os.path.dirname(name)))

@@ -7,57 +7,66 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preflight.train_smoke.compare import QUANTITIES, SCALES, difference
-from preflight.train_smoke.names import VARIANTS
+from preflight.train_smoke.names import MODEL_PARALLEL, VARIANTS
 from tests import running
 
-ALL = tuple(f"{strategy}/{variant}" for strategy, its in VARIANTS.items() for variant in its)
+if TYPE_CHECKING:
+    from preflight.train_smoke.wrapped import StrategySetting
+
+EVERY = tuple(f"{strategy}/{variant}" for strategy, its in {**VARIANTS, **MODEL_PARALLEL}.items() for variant in its)
+ALL = tuple(name for name in EVERY if name.startswith(("ddp/", "fsdp/", "fsdp2/", "compile/")))
+BEYOND = tuple(name for name in EVERY if name not in ALL)
+"""Beyond data parallel."""
+ROUNDING = 6e-8
+"""Of float32."""
 
 
-def trained(world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str] = ALL, *, limit_s: float) -> list[
-    list[dict[str, Any]]
-]:  # fmt: skip
+def trained(
+    world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str] = ALL, *, limit_s: float, **more: str
+) -> list[list[dict[str, Any]]]:  # fmt: skip
     """What each rank measured: a list of {"seed", "variant", "seconds", "compared", "expected"}. Raises AssertionError
-    with what the ranks printed where they fail or take longer."""
+    with what the ranks printed where they fail or take longer. `more`: variables of the environment."""
     words = (str(world), str(folder), ",".join(map(str, seeds)), *variants)
-    running.output_of("tests.train_smoke.ranks", *words, limit_s=limit_s)
+    running.output_of("tests.train_smoke.ranks", *words, limit_s=limit_s, **more)
     return [[json.loads(line) for line in (folder / f"{rank}.jsonl").read_text().splitlines()] for rank in range(world)]
 
 
 def ratios(line: Mapping[str, Any]) -> dict[str, float]:
-    """How far the training is from the one alone, by quantity and moment, as a multiple of the spread."""
+    """How far the training is from the one alone, by quantity and moment, as a multiple of the spread, which over two
+    steps may happen to be 0."""
     spread, curve, expected = line["expected"]["spread"], line["compared"]["curve"], line["expected"]["curve"]
     found: dict[str, float] = {}
     for quantity in QUANTITIES:
         scale = expected[SCALES.get(quantity, quantity)]
         apart = [difference(*three) for three in zip(curve[quantity], expected[quantity], scale, strict=False)]
-        found[quantity] = max(apart, default=0.0) / spread["curves"]
+        found[quantity] = max(apart, default=0.0) / max(spread["curves"], ROUNDING)
     for kind in ("whole", "own"):
         for moment, furthest in line["compared"]["apart"][kind].items():
             off = float(furthest["off"])
-            found[f"{moment} {kind}"] = off / spread[moment] if moment != "start" else off
+            found[f"{moment} {kind}"] = off / max(spread[moment], ROUNDING) if moment != "start" else off
     return found
 
 
 @contextlib.contextmanager
-def _nobody_waits(_operation: str, _step: str) -> Iterator[None]:
+def nobody_waits(_operation: str, _step: str) -> Iterator[None]:
     yield
 
 
-def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str]) -> None:
+def join(rank: int, world: int, folder: Path, limit_s: float) -> "StrategySetting":
+    """Makes the process group of all ranks, on gloo."""
     import torch
     from torch import distributed as dist
 
-    from preflight.train_smoke import reference, strategies, task
     from preflight.train_smoke.wrapped import StrategySetting
 
     store = dist.FileStore(str(folder / "store"), world)  # type: ignore[attr-defined]  # not in __all__
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=limit_s))
     assert dist.group.WORLD
     parts: dict[tuple[int, ...], Any] = {}
 
@@ -66,16 +75,23 @@ def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: S
             parts[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
         return parts[ranks]
 
-    cpu = torch.device("cpu")
-    setting = StrategySetting(dist.group.WORLD, cpu, world, part)
+    return StrategySetting(dist.group.WORLD, torch.device("cpu"), world, part)
+
+
+def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str]) -> None:
+    from torch import distributed as dist
+
+    from preflight.train_smoke import reference, strategies, task
+
+    setting = join(rank, world, folder, limit_s=60)
     with open(folder / f"{rank}.jsonl", "w") as file:
         for seed in seeds:
             reference._made.clear()
-            trains = task.built_in(rank, world, cpu, seed)
+            trains = task.built_in(rank, world, setting.device, seed)
             for name in variants:
                 strategy, variant = name.split("/")
                 start = time.process_time()
-                facts = strategies.run(trains, strategy, [variant], setting, _nobody_waits)
+                facts = strategies.run(trains, strategy, [variant], setting, nobody_waits)
                 compared = facts["variants"][variant]
                 line = {"seed": seed, "variant": name, "seconds": time.process_time() - start, "compared": compared}
                 json.dump({**line, "expected": facts["alone"].get(compared["recipe"])}, file)
@@ -83,13 +99,13 @@ def _rank(rank: int, world: int, folder: Path, seeds: Sequence[int], variants: S
     dist.destroy_process_group()
 
 
-def main(world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str]) -> int:
+def fork_ranks(world: int, rank_main: Callable[..., None], *words: Any) -> int:
     """The exit code of the first rank that fails."""
     from preflight.train_smoke import task
 
     task.import_dynamo()  # once, for all ranks
     fork: Any = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=_rank, args=(rank, world, folder, seeds, variants)) for rank in range(world)]
+    ranks = [fork.Process(target=rank_main, args=(rank, world, *words)) for rank in range(world)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -99,4 +115,4 @@ def main(world: int, folder: Path, seeds: Sequence[int], variants: Sequence[str]
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    sys.exit(main(int(words[0]), Path(words[1]), [int(word) for word in words[2].split(",")], words[3:]))
+    sys.exit(fork_ranks(int(words[0]), _rank, Path(words[1]), [int(word) for word in words[2].split(",")], words[3:]))

@@ -24,11 +24,11 @@ class Counting(nn.Module):
 
 def test_a_forward_pass_finds_the_buffers_as_they_were() -> None:
     plain = nn.Sequential(Counting(), nn.BatchNorm1d(3))
-    buffers, before = Buffers(plain), {name: one.clone() for name, one in plain.named_buffers()}
+    buffers, before = Buffers(plain), {name: buffer.clone() for name, buffer in plain.named_buffers()}
     outputs = []
     for _ in range(3):
         outputs.append(plain(torch.arange(6.0).view(2, 3)))
-        assert not all(torch.equal(one, before[name]) for name, one in plain.named_buffers())
+        assert not all(torch.equal(buffer, before[name]) for name, buffer in plain.named_buffers())
         buffers.put_back()
-    assert all(torch.equal(outputs[0], one) for one in outputs)
-    assert all(torch.equal(one, before[name]) for name, one in plain.named_buffers())
+    assert all(torch.equal(outputs[0], output) for output in outputs)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in plain.named_buffers())

@@ -10,17 +10,23 @@ from preflight.cli import main
 from preflight.engine import local_launch
 from preflight.errors import UsageError
 from preflight.train_smoke.command import translated
-from preflight.train_smoke.names import VARIANTS
+from preflight.train_smoke.names import STRATEGIES
 from tests import running
 
-SOME = {"ddp": {"plain": "as it comes", "no_sync": "two"}, "fsdp2": {"plain": "cut", "offload": "on the CPU"}}
+SOME = {
+    "pp": {"1f1b": "one forward", "zbv": "stages in a V"},
+    "ddp": {"plain": "as it comes", "no_sync": "two"},
+    "fsdp2": {"plain": "cut", "offload": "on the CPU"},
+}
 
 
 @pytest.mark.parametrize(
     ("words", "run"),
     [
-        ("", "--all --only train.ddp,train.fsdp2"),
+        ("", "--all --only train.pp,train.ddp,train.fsdp2 --set train.pp.variants=all"),
         ("--strategy ddp", "--all --only train.ddp"),
+        ("--strategy pp", "--all --only train.pp --set train.pp.variants=all"),
+        ("--strategy pp/1f1b,ddp", "--all --only train.pp,train.ddp --set train.pp.variants=1f1b"),
         ("--strategy ddp,fsdp2", "--all --only train.ddp,train.fsdp2"),
         (
             "--strategy=ddp/plain,fsdp2/offload,ddp",
@@ -30,6 +36,7 @@ SOME = {"ddp": {"plain": "as it comes", "no_sync": "two"}, "fsdp2": {"plain": "c
         ("--strategy ddp --level standard --report r", "--only train.ddp --level standard --report r"),
         ("--all --json - --strategy ddp", "--only train.ddp --all --json -"),
         ("--model m:f", "--all --only train.model --model m:f"),
+        ("--model m:f --strategy tp", "--all --only train.model --model m:f --set train.model.strategies=tp"),
         (
             "--strategy ddp/no_sync --model m:f --set a.b=1",
             "--all --only train.model --model m:f --set train.model.strategies=ddp/no_sync --set a.b=1",
@@ -45,10 +52,11 @@ def test_its_words_are_those_of_a_run(words: str, run: str) -> None:
     [
         ("--strategy dpd", "--strategy dpd: 'dpd' is no strategy; did you mean ddp"),
         ("--strategy DDP", "--strategy DDP: 'DDP' is no strategy; did you mean ddp"),
-        ("--strategy ddp,", "--strategy ddp,: '' is no strategy; known are ddp, fsdp2"),
-        ("--strategy ddp,zero", "--strategy ddp,zero: 'zero' is no strategy; known are ddp, fsdp2"),
+        ("--strategy ddp,", "--strategy ddp,: '' is no strategy; known are ddp, fsdp2, pp"),
+        ("--strategy ddp,zero", "--strategy ddp,zero: 'zero' is no strategy; known are ddp, fsdp2, pp"),
         ("--strategy ddp/no_snyc", "did you mean ddp/no_sync?"),
-        ("--strategy ddp/offload --model m:f", "did you mean fsdp2/offload"),
+        ("--strategy ddp/offlaod --model m:f", "did you mean fsdp/offload"),
+        ("--strategy pp/1f1b --model m:f", "'pp/1f1b' is no strategy; known are ddp, fsdp, fsdp2, pp, tp"),
         ("--strategy fsdp2/", "'fsdp2/' is no strategy; did you mean fsdp2"),
         ("--strategy", "expected one argument"),
         ("--only comm", "--only: --strategy says what is run here"),
@@ -71,7 +79,7 @@ def test_it_lists_the_variants_and_runs_nothing_of_the_current_folder(tmp_path: 
         (tmp_path / f"{name}.py").write_text("raise SystemExit('of the current folder')")
     listed = module("--list", cwd=tmp_path)
     assert listed.returncode == 0, listed
-    names = [f"{strategy}/{variant}" for strategy, its in VARIANTS.items() for variant in its]
+    names = [f"{strategy}/{variant}" for strategy, its in STRATEGIES.items() for variant in its]
     assert [line.split()[0] for line in listed.stdout.splitlines()] == names
     wrong = module("--strategy", "ddp/plian", cwd=tmp_path)
     said = "preflight: --strategy ddp/plian: 'ddp/plian' is no strategy; did you mean ddp/plain?\n"

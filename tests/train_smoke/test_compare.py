@@ -3,7 +3,20 @@ import math
 import pytest
 
 from preflight.train_smoke import compare
-from preflight.train_smoke.compare import LEAST, TIMES, Apart, Curve, Furthest, Limits, Number, Spread, difference
+from preflight.train_smoke.compare import (
+    LEAST,
+    TIMES,
+    Apart,
+    Curve,
+    Furthest,
+    GradientsOff,
+    Limits,
+    Number,
+    Spread,
+    difference,
+)
+
+NONE_OFF: GradientsOff = {"worst": [], "alike": 0, "count": 0}
 
 
 def furthest(off: Number) -> Furthest:
@@ -12,7 +25,7 @@ def furthest(off: Number) -> Furthest:
 
 def apart(gradient: Number = 0.0, end: Number = 0.0, state: Number = 0.0) -> Apart:
     whole = {"start": furthest(0.0), "gradient": furthest(gradient), "end": furthest(end), "state": furthest(state)}
-    return {"whole": whole, "own": {}, "along": None, "like": None}
+    return {"whole": whole, "own": {}, "along": None, "like": None, "gradients": NONE_OFF}
 
 
 def curve(steps: int = 3) -> Curve:
@@ -62,7 +75,7 @@ def spread(curves: Number = 0.0, gradient: Number = 0.0, end: Number = 0.0, stat
     ],
 )
 def test_a_sick_rank_does_not_widen_the_limits(spreads: list[Number], curves: float) -> None:
-    assert compare.limits(spread(one) for one in spreads).curves == curves
+    assert compare.limits(spread(measured) for measured in spreads).curves == curves
 
 
 def test_each_kind_has_a_limit_of_its_own() -> None:

@@ -14,7 +14,7 @@ from preflight.train_smoke import model, names, reference, task
 from preflight.train_smoke.compare import MOMENTS
 from preflight.train_smoke.task import Recipe, TrainingTask
 from preflight.train_smoke.train import KeptTensors, TensorComparison, Trained
-from preflight.train_smoke.wrapped import ShardRange
+from preflight.train_smoke.wrapped import ShardRange, Wrapped
 
 CPU = torch.device("cpu")
 NAMES = ("up.weight", "down.weight")
@@ -53,7 +53,7 @@ def compared(
 def changed(
     expected: KeptTensors, moment: str, name: str, by: float, element: tuple[int, int] = (2, 1)
 ) -> dict[str, Tensor]:
-    values = {one: tensor.clone() for one, tensor in expected.at(moment).items()}
+    values = {gradient: tensor.clone() for gradient, tensor in expected.at(moment).items()}
     values[name][element] += by
     return values
 
@@ -82,8 +82,8 @@ def test_one_element_that_differs_is_found(moment: str) -> None:
 
 def test_a_tensor_that_is_missing_or_not_expected_is_infinitely_far() -> None:
     expected = kept()
-    one = {"up.weight": expected.gradient["up.weight"]}
-    assert compared(expected, "gradient", one).apart()["whole"]["gradient"]["off"] == "inf"
+    text = {"up.weight": expected.gradient["up.weight"]}
+    assert compared(expected, "gradient", text).apart()["whole"]["gradient"]["off"] == "inf"
     more = {**expected.gradient, "new.weight": torch.tensor([0.0, 1.0])}
     found = compared(expected, "gradient", more).apart()["whole"]["gradient"]
     assert (found["parameter"], found["off"]) == ("new.weight", "inf")
@@ -167,6 +167,19 @@ def test_clipping_is_to_the_share_of_the_first_norm() -> None:
     assert not torch.equal(plain.state[momentum], clip.state[momentum])
 
 
+def test_each_step_is_clipped_to_the_share_of_the_first_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    norms: list[float] = []
+
+    def clip(_: Wrapped, norm: float) -> Tensor:
+        norms.append(norm)
+        return torch.tensor(norm)
+
+    monkeypatch.setattr(Wrapped, "clip", clip)
+    trained = reference.of(built_in(0, 2), Recipe("clip_twice", clip=0.25))
+    first, last = float(trained.curve["norms"][0]), float(trained.curve["norms"][-1])
+    assert norms == pytest.approx([0.25 * first] * len(norms), rel=1e-4) and last < 0.9 * first
+
+
 def test_it_is_trained_once_for_all_strategies() -> None:
     assert reference.of(built_in(1, 3), Recipe()) is reference.of(built_in(1, 3), Recipe())
 
@@ -174,11 +187,11 @@ def test_it_is_trained_once_for_all_strategies() -> None:
 def test_the_own_gradient_is_that_of_the_own_part_alone() -> None:
     for rank in range(3):
         own = reference.of(built_in(rank, 3), Recipe())
-        norm = math.sqrt(sum(float(one.norm()) ** 2 for one in own.kept.own.values()))
+        norm = math.sqrt(sum(float(part.norm()) ** 2 for part in own.kept.own.values()))
         assert own.curve["own_norms"][0] == pytest.approx(norm * 3, rel=1e-5)  # it goes into the mean of 3
     gradients = [reference.of(built_in(rank, 3), Recipe()).kept for rank in range(3)]
     for name, mean in gradients[0].gradient.items():
-        torch.testing.assert_close(sum(one.own[name] for one in gradients), mean, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(sum(gradient.own[name] for gradient in gradients), mean, rtol=1e-4, atol=1e-6)
 
 
 def test_a_gradient_that_is_no_number_is_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,12 @@ def test_the_prints_of_parts_add_up() -> None:
     assert prints[0] + prints[1] == pytest.approx(prints[2], rel=1e-5, abs=1e-5)
 
 
+def test_a_gradient_in_half_precision_has_a_norm_beyond_it() -> None:
+    gradient = torch.full((4, 3), 60_000.0, dtype=torch.float16)
+    norm, _ = together([Signs(small()).norm_and_print("0.weight", gradient)])
+    assert norm == pytest.approx(60_000.0 * 12**0.5, rel=1e-3)
+
+
 def test_nothing_has_no_norm() -> None:
     assert together([]) == (0.0, 0.0)
 
@@ -52,7 +58,7 @@ def test_the_own_gradient_is_what_backward_makes_and_not_what_has_been_added_up(
     backward(watch, plain, torch.ones(1, 3))
     made = [p.grad - 100.0 for p in plain.parameters() if p.grad is not None]
     own = watch.own()
-    assert own and own[0] == pytest.approx(float(torch.cat([one.flatten() for one in made]).norm()), rel=1e-4)
+    assert own and own[0] == pytest.approx(float(torch.cat([of_rank.flatten() for of_rank in made]).norm()), rel=1e-4)
 
 
 def test_pieces_of_a_step_add_up_and_a_new_step_begins_at_nothing() -> None:

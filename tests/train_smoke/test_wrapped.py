@@ -13,8 +13,8 @@ CPU = torch.device("cpu")
 class Holder(nn.Module):
     def __init__(self, *inside: nn.Module) -> None:
         super().__init__()
-        for place, one in enumerate(inside):
-            self.add_module(f"part{place}", one)
+        for place, module in enumerate(inside):
+            self.add_module(f"part{place}", module)
 
 
 def linears(count: int) -> list[nn.Module]:

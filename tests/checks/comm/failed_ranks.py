@@ -30,8 +30,10 @@ def judged(logs: Mapping[int, str | Outcome], nodes: Mapping[str, Any] | None = 
     """All other ranks have lost a peer. The addresses are 10.0.0.1 and on."""
     outcomes = {rank: logs.get(rank, "") for rank in range(world)}
     ended = {
-        rank: one if isinstance(one, Outcome) else failed(one or f"{info('Using network IB')}gpu01:1:1 [0] {LOST}\n")
-        for rank, one in outcomes.items()
+        rank: outcome
+        if isinstance(outcome, Outcome)
+        else failed(outcome or f"{info('Using network IB')}gpu01:1:1 [0] {LOST}\n")
+        for rank, outcome in outcomes.items()
     }
     placed = tuple(
         Node(name, at, tuple(ranks), (f"10.0.0.{at + 1}",)) for at, (name, ranks) in enumerate((nodes or NODES).items())

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from preflight.check import Job, Node
-from preflight.checks.comm.shared import meetings
+from preflight.check import Job, Node, Run
+from preflight.checks.comm.shared import localize, meetings
 
 Slow = Callable[[int, int, int], float]
 """Of a link: from node, to node, place among the node's ranks -> its rate, of 1."""
@@ -65,10 +65,24 @@ def of_nodes(
     made = job(nodes, width)
     groups = meetings.group_by_node(made, range(nodes * width))
     found = facts(meetings.steps_within(groups), nodes, width, sound, noise, seed)
-    for rank, one in found.items():
-        one["links"] = [[sender, seconds / slow(sender, rank)] for sender, seconds in one["links"]]
+    for rank, of_rank in found.items():
+        of_rank["links"] = [[sender, seconds / slow(sender, rank)] for sender, seconds in of_rank["links"]]
     for group in groups:
         slowest = max((seconds for rank in group for _, seconds in found[rank]["links"]), default=0.0)
         for rank in group if len(group) > 1 else ():
             found[rank]["reduce_s"] = 2 * slowest
     return found
+
+
+def twice(
+    steps: Sequence[dict[int, int]], nodes: int, width: int, first: Slow, again: Slow, noise: float = 0.0, seed: int = 0
+) -> tuple[dict[int, Any], list[dict[int, int]]]:  # fmt: skip
+    """(what all ranks hand over after two looks, the steps of the second). As transfers.measure does, without ranks."""
+    made = job(nodes, width)
+    found: dict[int, Any] = facts(steps, nodes, width, first, noise, seed)
+    doubted = localize.doubt(found, Run(made, tuple(found), {}))
+    if not doubted:
+        return found, []
+    more = meetings.steps_again(steps, doubted.links, made, with_each_other=True)
+    second = facts(more, nodes, width, again, noise, seed + 1)
+    return {rank: {**found[rank], "again": second[rank]} for rank in found}, more

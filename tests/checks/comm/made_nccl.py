@@ -192,11 +192,12 @@ def reads(machine: Machine, changes: Mapping[int, Machine] | None = None) -> dic
     """Of the first rank of each node."""
     of = {node * machine.gpus: (changes or {}).get(node, machine) for node in range(machine.nodes)}
     return {
-        "net.rdma": {rank: _rdma(one) for rank, one in of.items() if one.hcas},
-        "gpu.nvlink": {rank: {"look": made_gpus.look(_links(one, rank))} for rank, one in of.items()},
-        "gpu.topology": {rank: {"look": made_gpus.look(_places(one, rank))} for rank, one in of.items()},
+        "net.rdma": {rank: _rdma(machine) for rank, machine in of.items() if machine.hcas},
+        "gpu.nvlink": {rank: {"look": made_gpus.look(_links(machine, rank))} for rank, machine in of.items()},
+        "gpu.topology": {rank: {"look": made_gpus.look(_places(machine, rank))} for rank, machine in of.items()},
         "gpu.inventory": {
-            rank: {"seen": {"gpus": made_gpus.handles(rank, one.gpus, one.name)}} for rank, one in of.items()
+            rank: {"seen": {"gpus": made_gpus.handles(rank, machine.gpus, machine.name)}}
+            for rank, machine in of.items()
         },
     }
 
@@ -221,5 +222,5 @@ def _places(machine: Machine, rank: int) -> dict[str, Any]:
 
 def where(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Any, Any]]:
     """(severity, slug, node, variable)."""
-    return [(one["severity"], one["code"].rpartition(".")[2], one["where"].get("node"), one["where"].get("variable"))
-            for one in found]  # fmt: skip
+    slugs = [(finding["severity"], finding["code"].rpartition(".")[2], finding["where"]) for finding in found]
+    return [(severity, slug, place.get("node"), place.get("variable")) for severity, slug, place in slugs]

@@ -66,6 +66,13 @@ def test_what_was_for_another_tells_for_whom(ranks: int) -> None:
     assert found["sender"] == 2 and found["index"] // 64 == 2
 
 
+@pytest.mark.parametrize("tag", [(4, 1), (1, 4)])
+def test_what_no_rank_of_this_world_sends_or_gets_is_nobodys(tag: Tag) -> None:
+    parts = made(to(1, 4), 64).view(4, 64).clone()
+    parts[2] = made([tag], 64)
+    assert wrong(parts.view(-1), to(1, 4), 4)["whose"] is None
+
+
 OTHER_FAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "never came": lambda values: torch.full_like(values, EMPTY),
     "zeros": torch.zeros_like,

@@ -53,24 +53,24 @@ PUBLISHED = [
 def test_what_was_published_is_usual_and_far_above_the_least(
     machine: Machine, operation: str, bytes_: int, measured: float
 ) -> None:
-    one = busbw(machine, operation, bytes_)
-    assert one is not None and one.source
-    assert one.usual[0] <= measured <= one.usual[1]
-    assert one.least < 0.6 * measured
+    figures = busbw(machine, operation, bytes_)
+    assert figures is not None and figures.source
+    assert figures.usual[0] <= measured <= figures.usual[1]
+    assert figures.least < 0.6 * measured
 
 
 def test_the_figures_of_an_h100_node() -> None:
-    one = busbw(H100)
-    assert one is not None
-    assert (one.least, *one.usual) == pytest.approx((162.0, 333.0, 486.0))
-    assert one.source.startswith("450 GB/s of NVLinks a GPU; ")
+    figures = busbw(H100)
+    assert figures is not None
+    assert (figures.least, *figures.usual) == pytest.approx((162.0, 333.0, 486.0))
+    assert figures.source.startswith("450 GB/s of NVLinks a GPU; ")
 
 
 def test_the_figures_of_two_nodes() -> None:
-    one = busbw(Machine())
-    assert one is not None
-    assert (one.least, *one.usual) == pytest.approx((120.0, 248.0, 656.0))
-    assert one.source.startswith("400 GB/s of HCAs a node; ")
+    figures = busbw(Machine())
+    assert figures is not None
+    assert (figures.least, *figures.usual) == pytest.approx((120.0, 248.0, 656.0))
+    assert figures.source.startswith("400 GB/s of HCAs a node; ")
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_nothing_is_expected_of_what_is_not_known(machine: Machine, operation: s
 def test_the_node_with_the_least_counts() -> None:
     """A link lost is gpu.nvlink's finding, a slow HCA net.rdma's: here nobody is told twice."""
     run = run_on(replace(Machine(), nodes=4), {1: replace(Machine(), rate=200.0)})
-    one = expected.busbw("all_reduce", 8 * GIB, run)
-    assert one is not None and one.least == pytest.approx(60.0)
+    text = expected.busbw("all_reduce", 8 * GIB, run)
+    assert text is not None and text.least == pytest.approx(60.0)
 
 
 def test_hcas_that_are_not_taken_do_not_count() -> None:
     """Four GPUs of a node with eight."""
-    one = busbw(replace(Machine(), gpus=4))
-    assert one is not None and one.least == pytest.approx(60.0)
+    gpu = busbw(replace(Machine(), gpus=4))
+    assert gpu is not None and gpu.least == pytest.approx(60.0)
 
 
 def test_without_the_facts_of_transports_nothing_is_known() -> None:
@@ -128,7 +128,7 @@ def test_without_the_facts_of_transports_nothing_is_known() -> None:
 
 def test_where_a_rank_has_no_facts_nothing_is_known() -> None:
     run = run_on(H100)
-    fewer = {rank: one for rank, one in run.facts("comm.transports").items() if rank != 3}
+    fewer = {rank: of_rank for rank, of_rank in run.facts("comm.transports").items() if rank != 3}
     lost = Run(run.job, run.members, {}, {}, lambda check: fewer if check == "comm.transports" else run.facts(check))
     assert expected.busbw("all_reduce", 8 * GIB, lost) is None
 
@@ -151,8 +151,8 @@ def test_the_links_are_looked_at_once() -> None:
 
 def test_a_thousand_nodes_cost_nothing() -> None:
     """They have no expectation, and that is known at once."""
-    one = made_nccl.facts(Machine())[0]
-    facts = dict.fromkeys(range(8192), one)
+    of_rank = made_nccl.facts(Machine())[0]
+    facts = dict.fromkeys(range(8192), of_rank)
     nodes = tuple(Node(f"node-{at}", at, tuple(range(8 * at, 8 * at + 8))) for at in range(1024))
     run = Run(
         Job("torchrun", 8192, "nccl", nodes),

@@ -11,7 +11,7 @@ from tests.large import timed
 ONE_RANK = [
     # (what its log says, slug, words of the message, variable)
     (IFNAME + warn("Bootstrap : no socket interface found", where="bootstrap.cc:45"), "no_interface",
-     "joins the nodes: NCCL_SOCKET_IFNAME=eth9", "NCCL_SOCKET_IFNAME"),
+     "connects the nodes: NCCL_SOCKET_IFNAME=eth9", "NCCL_SOCKET_IFNAME"),
     (warn("Bootstrap : no socket interface found", stamp=TIMESTAMP), "no_interface", "found no network", None),
     (warn("NET/Socket : no interface found"), "no_interface", "found no network interface", None),
     (info("NCCL_SOCKET_IFNAME set to eth9") + warn("NET/Socket : No usable listening interface found"),
@@ -45,38 +45,38 @@ ONE_RANK = [
     (warn("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 999 'unknown error'."),
      "fabric_manager", "the NVSwitches refuse memory for NVLS", None),
     (warn("MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration"), "imex",
-     "NVLinks join 8 ranks", None),
+     "NVLinks connect 8 ranks", None),
     (warn("ncclOsSocketTryAccept: Accept failed: Too many open files"), "open_files", "open files", None),
     (warn("NET/IB : Got completion from peer 10.0.0.2<41234> with status=4 opcode=0 len=0 vendor err 81 (Send)"),
      "rdma", "local protection", None),
     (warn("NET/IB: Got completion from peer 10.0.0.2<41234> with status=IBV_WC_LOC_PROT_ERR(4) opcode=0"), "rdma",
      "local protection", None),
     (warn("Error: network Sockte not found."), "plugin",
-     "NCCL has no network Sockte, expected the one it was told to use", "NCCL_NET"),
+     "NCCL has no network Sockte, expected the one that NCCL_NET names", "NCCL_NET"),
     (warn("Error: failed to create shared memory file /dev/shm/nccl-abc, error Permission denied (13)"),
      "shared_memory", "could not create /dev/shm/nccl-abc (Permission denied)", None),
     (warn("MNNVL (cliqueSize 8) is available but not supported on this system. Check the IMEX configuration."), "imex",
-     "NVLinks join 8 ranks", None),
+     "NVLinks connect 8 ranks", None),
     (warn("P2P is disabled between NVLINK connected GPUs 2 and 3. This should not be the case given their"),
-     "gpu_failed", "NVLinks join GPUs 2 and 3 of the node, but P2P is off", None),
+     "gpu_failed", "NVLinks connect GPUs 2 and 3 of the node, but P2P is off", None),
     (warn("Failed to initialize any NET plugin"), "plugin", "could start no transport", None),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("log", "slug", "words", "variable"), ONE_RANK)
 def test_the_rank_that_tells_of_a_cause_is_named(log: str, slug: str, words: str, variable: str | None) -> None:
-    (one,) = judged({5: log})
+    (finding,) = judged({5: log})
     where = {"node": "node-2", "rank": 5} | ({"variable": variable} if variable else {})
-    assert (one["severity"], one["code"], one["where"]) == ("fail", f"comm.init.{slug}", where)
-    assert words in one["message"] and "expected" in one["message"]
-    assert one["noticed_by"] == "0-4,6-7"
-    assert one["fix"] and "{" not in one["fix"]
+    assert (finding["severity"], finding["code"], finding["where"]) == ("fail", f"comm.init.{slug}", where)
+    assert words in finding["message"] and "expected" in finding["message"]
+    assert finding["noticed_by"] == "0-4,6-7"
+    assert finding["fix"] and "{" not in finding["fix"]
 
 
 def test_the_log_of_nccl_goes_before_the_output() -> None:
     outcome = failed("nothing")
     object.__setattr__(outcome, "nccl_log", warn(EXTENDED))
-    assert [one["code"] for one in judged({5: outcome})] == ["comm.init.shared_memory"]
+    assert [finding["code"] for finding in judged({5: outcome})] == ["comm.init.shared_memory"]
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_the_log_of_nccl_goes_before_the_output() -> None:
     ],
 )  # fmt: skip
 def test_an_exception_tells_too(stack: str, reason: str, slug: str) -> None:
-    (one,) = judged({5: failed("", stack=stack, reason=reason)})
-    assert one["code"] == f"comm.init.{slug}" and one["where"]["rank"] == 5
+    (finding,) = judged({5: failed("", stack=stack, reason=reason)})
+    assert finding["code"] == f"comm.init.{slug}" and finding["where"]["rank"] == 5
 
 
 def test_the_first_cause_in_a_log_counts() -> None:
     log = warn(EXTENDED) + warn("Cuda failure 2 'out of memory'") + warn("Failed to initialize any NET plugin")
-    assert [one["code"] for one in judged({5: log})] == ["comm.init.shared_memory"]
+    assert [finding["code"] for finding in judged({5: log})] == ["comm.init.shared_memory"]
 
 
 HARMLESS = [
@@ -160,7 +160,9 @@ def test_gloo_has_no_log_of_nccl() -> None:
 
 def test_all_ranks_of_a_node_with_a_full_shm() -> None:
     found = judged({4: warn(EXTENDED), 5: warn(EXTENDED)})
-    assert [one["where"]["rank"] for one in found] == [4, 5] and len({one["message"] for one in found}) == 1
+    assert [finding["where"]["rank"] for finding in found] == [4, 5] and len(
+        {finding["message"] for finding in found}
+    ) == 1
 
 
 @pytest.mark.parametrize("stamp", ["", TIMESTAMP])
@@ -170,30 +172,33 @@ def test_unlike_versions(stamp: str) -> None:
         for rank in (0, 1, 2, 3, 4, 6, 7)
     }
     texts[5] = warn("Mismatched NCCL version detected : rank 0 version 22703 rank 5 version 22602", stamp=stamp)
-    (one,) = judged(texts)
-    assert (one["code"], one["where"]) == ("comm.init.versions", {"node": "node-2", "rank": 5})
-    assert one["message"] == "has NCCL 2.26.2, expected 2.27.3 as on 7 of 8 ranks that are named"
-    assert one["noticed_by"] == "0-4,6-7"
+    (finding,) = judged(texts)
+    assert (finding["code"], finding["where"]) == ("comm.init.versions", {"node": "node-2", "rank": 5})
+    assert finding["message"] == "has NCCL 2.26.2, expected 2.27.3 as on 7 of 8 ranks that are named"
+    assert finding["noticed_by"] == "0-4,6-7"
 
 
 def test_two_versions_on_two_ranks_name_nobody() -> None:
     text = warn("Mismatched NCCL version detected : rank 1 version 22602 rank 0 version 22703")
-    (one,) = judged({0: text, 1: text}, {"node-0": (0,), "node-1": (1,)}, world=2)
-    assert one["where"] == {} and one["message"].startswith("NCCL is '2.27.3' on rank 0, '2.26.2' on rank 1")
+    (finding,) = judged({0: text, 1: text}, {"node-0": (0,), "node-1": (1,)}, world=2)
+    assert finding["where"] == {} and finding["message"].startswith("NCCL is '2.27.3' on rank 0, '2.26.2' on rank 1")
 
 
 def test_two_ranks_on_one_gpu() -> None:
     text = "Duplicate GPU detected : rank {} and rank {} both on CUDA device 3b000"
-    (one,) = judged({2: warn(text.format(2, 3)), 3: warn(text.format(3, 2))})
-    assert (one["code"], one["where"]) == ("comm.init.duplicate_gpu", {"node": "node-1", "rank": 2, "peer_rank": 3})
-    assert one["message"] == "rank 2 and rank 3 are on one GPU (PCI 3b000), expected one each"
-    assert one["noticed_by"] == "0-1,4-7"
+    (finding,) = judged({2: warn(text.format(2, 3)), 3: warn(text.format(3, 2))})
+    assert (finding["code"], finding["where"]) == (
+        "comm.init.duplicate_gpu",
+        {"node": "node-1", "rank": 2, "peer_rank": 3},
+    )
+    assert finding["message"] == "rank 2 and rank 3 are on one GPU (PCI 3b000), expected one each"
+    assert finding["noticed_by"] == "0-1,4-7"
 
 
 def test_nccl_230_does_not_say_which_ranks_share_a_gpu() -> None:
     text = warn("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this")
-    (one,) = judged(dict.fromkeys(range(8), text))
-    assert (one["code"], one["where"], one["noticed_by"]) == ("comm.init.duplicate_gpu", {}, "0-7")
+    (finding,) = judged(dict.fromkeys(range(8), text))
+    assert (finding["code"], finding["where"], finding["noticed_by"]) == ("comm.init.duplicate_gpu", {}, "0-7")
 
 
 def test_nccl_counts_the_members() -> None:
@@ -202,19 +207,23 @@ def test_nccl_counts_the_members() -> None:
                 for rank in range(1, 8)}  # fmt: skip
     placed = tuple(Node(name, at, tuple(ranks)) for at, (name, ranks) in enumerate(NODES.items()))
     run = Run(Job("torchrun", 8, "nccl", placed), tuple(outcomes), outcomes)
-    (one,) = init.judge({}, run)
-    assert (one.where["rank"], one.where["peer_rank"]) == (2, 3)
+    (finding,) = init.judge({}, run)
+    assert (finding.where["rank"], finding.where["peer_rank"]) == (2, 3)
 
 
 def test_a_bad_rdma_path_that_two_nodes_tell_of_names_neither() -> None:
     text = warn("Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1")
-    (one,) = judged({2: text, 4: text})
-    assert one["where"] == {} and one["message"].endswith("on ranks 2,4") and one["noticed_by"] == "0-7"
+    (finding,) = judged({2: text, 4: text})
+    assert finding["where"] == {} and finding["message"].endswith("on ranks 2,4") and finding["noticed_by"] == "0-7"
 
 
 def test_a_worker_that_died_of_sigbus() -> None:
-    (one,) = judged({5: Outcome("crashed", reason="died of SIGBUS", signal="SIGBUS")})
-    assert one["code"] == "comm.init.shared_memory" and "SIGBUS" in one["message"] and one["where"]["rank"] == 5
+    (finding,) = judged({5: Outcome("crashed", reason="died of SIGBUS", signal="SIGBUS")})
+    assert (
+        finding["code"] == "comm.init.shared_memory"
+        and "SIGBUS" in finding["message"]
+        and finding["where"]["rank"] == 5
+    )
     assert judged({5: Outcome("crashed", reason="died of SIGSEGV", signal="SIGSEGV")}) == []
 
 
@@ -227,9 +236,9 @@ SILENT = [
 
 @pytest.mark.parametrize("text", SILENT)
 def test_an_hca_that_does_not_answer(text: str) -> None:
-    (one,) = judged({0: warn(text), 2: warn(text), 6: warn(text)})
-    assert (one["code"], one["where"]) == ("comm.init.rdma", {"node": "node-2"})
-    assert one["message"].startswith("ranks 0,2,6 had no answer from node-2 at 10.0.0.3 (RDMA status 12")
+    (finding,) = judged({0: warn(text), 2: warn(text), 6: warn(text)})
+    assert (finding["code"], finding["where"]) == ("comm.init.rdma", {"node": "node-2"})
+    assert finding["message"].startswith("ranks 0,2,6 had no answer from node-2 at 10.0.0.3 (RDMA status 12")
     (two,) = judged({0: warn(text)})
     assert two["where"] == {}
 
@@ -245,8 +254,8 @@ def test_one_of_1024_ranks_is_the_cause() -> None:
     placed = tuple(Node(f"node-{at}", at, tuple(range(8 * at, 8 * at + 8))) for at in range(128))
     run = Run(Job("torchrun", 1024, "nccl", placed), tuple(ended), ended)
     with timed("comm.init, 1,024 ranks that failed, one of them the cause"):
-        (one,) = init.judge({}, run)
-    assert one.where == {"node": "node-64", "rank": 517} and one.noticed_by == "0-516,518-1023"
+        (finding,) = init.judge({}, run)
+    assert finding.where == {"node": "node-64", "rank": 517} and finding.noticed_by == "0-516,518-1023"
 
 
 def test_1024_ranks_with_one_cause() -> None:
@@ -255,4 +264,4 @@ def test_1024_ranks_with_one_cause() -> None:
     run = Run(Job("torchrun", 1024, "nccl", placed), tuple(ended), ended)
     with timed("comm.init, 1,024 ranks with one cause"):
         found = list(init.judge({}, run))
-    assert len(found) == 1024 and len({one.message for one in found}) == 1
+    assert len(found) == 1024 and len({finding.message for finding in found}) == 1

@@ -73,7 +73,7 @@ def test_the_sum_is_that_of_the_members() -> None:
 def test_where_some_did_not_measure_sums_are_not_judged() -> None:
     facts: dict[int, Facts] = {rank: {"init_s": 1.0, "first_s": 0.5, "total": 4.0} for rank in (0, 2)}
     assert testing.judge(init, facts, outcomes={1: Outcome("skipped", reason="no library")}) == []
-    assert [one["code"] for one in testing.judge(init, facts)] == ["comm.init.wrong_sum"]
+    assert [finding["code"] for finding in testing.judge(init, facts)] == ["comm.init.wrong_sum"]
 
 
 def test_where_all_see_a_wrong_sum_nobody_is_named() -> None:

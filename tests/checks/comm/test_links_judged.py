@@ -23,7 +23,7 @@ def judged(
 
 
 def named(found: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    return [(one["code"].split(".")[-1], one["where"]) for one in found]
+    return [(finding["code"].split(".")[-1], finding["where"]) for finding in found]
 
 
 @pytest.mark.parametrize(("module", "made"), BOTH)
@@ -157,19 +157,19 @@ def test_groups_that_are_slow_with_each_other_are_worth_knowing_and_no_node_is_n
 
 def test_two_halves_that_are_slow_with_each_other_and_two_slow_cables_of_a_ring() -> None:
     halves = of_pairs(8, 2, lambda a, b, _: 1.0 if (a < 4) == (b < 4) else 0.1)
-    assert [(one["severity"], one["where"]) for one in judged(pairs, halves, 2)] == [("info", {})]
+    assert [(finding["severity"], finding["where"]) for finding in judged(pairs, halves, 2)] == [("info", {})]
     cables = of_rails(8, 2, lambda a, b, _: 0.1 if {a, b} in ({1, 2}, {5, 6}) else 1.0)
     where = [{"link": "node-1 and node-2"}, {"link": "node-5 and node-6"}]
-    assert named(judged(rails, cables, 2)) == [("slow_link", one) for one in where]
+    assert named(judged(rails, cables, 2)) == [("slow_link", place) for place in where]
 
 
 def test_a_rail_that_is_slow_only_under_load_is_named() -> None:
     facts = of_rails(8, 4, noise=0.02)
-    for rank, one in facts.items():
-        one["reduce_s"] *= 2.5 if rank % 4 == 2 else 1.0
+    for rank, of_rank in facts.items():
+        of_rank["reduce_s"] *= 2.5 if rank % 4 == 2 else 1.0
     assert judged(rails, facts, 4, "gloo") == []
-    for rank, one in facts.items():
-        one["reduce_s"] *= 2.5 if rank % 4 == 2 else 1.0
+    for rank, of_rank in facts.items():
+        of_rank["reduce_s"] *= 2.5 if rank % 4 == 2 else 1.0
     (found,) = judged(rails, facts, 4)
     assert named([found]) == [("slow_together", {"local_rank": 2})]
     assert "as on 3 other rails" in found["message"] and found["fix"].startswith("See the switch of rail 2")

@@ -100,7 +100,7 @@ def test_settings_and_warnings() -> None:
     )
     found = log_lines.parse(text)
     assert found["settings"] == {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0"}
-    assert [one[:20] for one in found["warnings"]] == ["P2P is disabled betw", "Connection closed by"]
+    assert [of_rank[:20] for of_rank in found["warnings"]] == ["P2P is disabled betw", "Connection closed by"]
 
 
 def test_devices_with_rails_and_planes() -> None:

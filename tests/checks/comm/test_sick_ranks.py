@@ -11,6 +11,8 @@ from tests.faults.row import Fault
 
 CHECKS = {f"comm.{name}" for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")}
 RING = "comm.send_recv"
+LATE = {"comm_late": "2 of 2", "comm_late_once": "1 of 2"}
+"""In how many looks."""
 
 
 def only(checks: set[str], mebibytes: int) -> list[str]:
@@ -24,17 +26,18 @@ def test_each_fault_is_found_and_named(rows: tuple[Fault, ...], tmp_path: Path) 
     ranks = [{**rank, **common} for rank in running.plain_ranks(rows[0].world)]
     ranks[1] |= comm.sick(*(row.name.removeprefix("comm_") for row in rows))
     checks = {row.finds[0].split()[1].rpartition(".")[0] for row in rows}
-    late = any(row.name == "comm_late" for row in rows)
+    late = LATE.keys() & {row.name for row in rows}
     busy = () if late else ("--set", "comm.all_reduce.late_s=60")  # the machine of the tests may make a rank late, too
     finished = running.run_ranks(tmp_path, ranks, *only(checks, 1), *busy)  # the faults are the same at all sizes
-    told, found = finished.told(), finished.findings()
+    told, found = finished.told(), finished.findings(finds=[find for row in rows for find in row.finds])
     assert len(found) == len(rows), told
     for row in rows:
-        (finding,) = [one for one in found if f"{one['severity']} {one['code']}" == row.finds[0]]
+        (finding,) = [finding for finding in found if f"{finding['severity']} {finding['code']}" == row.finds[0]]
         assert row.says in finding["message"], told
         assert finding["noticed_by"] == row.noticed_by, told
         assert finding["where"].get("rank") == row.culprit.get("rank"), told
         assert finding["fix"] and "{" not in finding["fix"], told
+        assert row.name not in LATE or finding["evidence"]["confirmed"] == LATE[row.name], told
     assert finished.report["exit_code"] == 1 and finished.left_over == [], told
 
 
@@ -53,9 +56,9 @@ def test_nothing_is_said_of_sound_ranks(tmp_path: Path) -> None:
         result = finished.check(check)
         assert result["status"] == "pass" and "busbw" in result["summary"], told
         sizes = result["facts"][0]["facts"]["sizes"]
-        types = [one["dtype"] for one in sizes]
+        types = [size["dtype"] for size in sizes]
         assert types.count("fp32") == (4 if check in large else 3) and "bf16" in types, told
-        assert {one["wrong"] for one in sizes} == {None}
+        assert {size["wrong"] for size in sizes} == {None}
 
 
 def test_a_backend_that_lacks_an_operation_is_a_skip(tmp_path: Path) -> None:

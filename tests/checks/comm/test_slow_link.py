@@ -1,26 +1,45 @@
 """A link that is really slow, between two hosts."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.faults import ELSEWHERE
+from tests.faults.comm import SWEEPS
 from tests.hosts import cluster, needs_hosts
-from tests.on_hosts import found_as, ranks_on
+from tests.on_hosts import ranks_on
+from tests.running import PLUGINS, ROOT, SMALL
 
 pytestmark = [pytest.mark.hosts, needs_hosts]
-ONLY = ("--only", "comm.all_reduce")
+LINKS = ("rails", "pairs")
+ONLY = ("--only", ",".join(f"comm.{name}" for name in (*SWEEPS, *LINKS)))
+FLOORS = [word for name in SWEEPS for word in ("--set", f"comm.{name}.min_gb_per_s=0.015")]
+SHORT = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests" / "short_sweeps", ROOT, PLUGINS)))}
 
 
-def test_a_slow_link_is_told_from_a_late_rank(tmp_path: Path) -> None:
+def test_a_slow_link_is_told_by_each_collective_and_beside_a_baseline_by_the_links(tmp_path: Path) -> None:
+    """And no rank is said to be late. On sound hosts nothing is below what the user expects."""
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     after.mkdir()
     with cluster(2) as hosts:
-        sound = ranks_on(before, hosts, *ONLY)
+        sound = ranks_on(before, hosts, *ONLY, *FLOORS, *SMALL)
         assert sound.findings() == [], sound.told()
-        hosts[1].slow_down("20mbit")
-        slow = ranks_on(after, hosts, *ONLY, "--baseline", str(before / "report.json"))
-    found_as("comm_slow_link", slow)
-    first, second = slow.findings()
-    assert "1 MiB took" in first["message"] and "expected 16 MiB to fit" in first["message"], slow.told()
-    assert "1 MiB" in second["message"] and "of the baseline's" in second["message"], slow.told()
+        for host in hosts:
+            host.slow_down("80mbit")
+        baseline = ("--baseline", str(before / "report.json"))
+        slow = ranks_on(after, hosts, *ONLY, *FLOORS, *baseline, environ=[SHORT] * 2, deadline_s=120)
+    found = slow.findings()
+    for name in SWEEPS:
+        row = ELSEWHERE[f"comm_slow_link_{name}"]
+        mine = [finding for finding in found if finding["code"].startswith(f"comm.{name}.")]
+        assert row.is_told_by(mine) and all(finding["where"] == {} for finding in mine), slow.told()
+        assert len(mine) == len(row.finds) and "1 MiB took" in mine[0]["message"], slow.told()
+        assert f"expected at least 15 MB/s (comm.{name}.min_gb_per_s)" in mine[1]["message"], slow.told()
+        assert "of the baseline's" in mine[2]["message"], slow.told()
+    for name in LINKS:
+        mine = [finding for finding in found if finding["code"].startswith(f"comm.{name}.")]
+        assert ELSEWHERE[f"{name}_slower"].is_told_by(mine) and mine[0]["where"] == {}, slow.told()
+    assert len(found) == 3 * len(SWEEPS) + len(LINKS), slow.told()
+    assert slow.report["exit_code"] == 0 and slow.left_over == [], slow.told()

@@ -9,6 +9,7 @@ import torch
 from preflight.checks.comm.shared import payload_sum
 from preflight.checks.comm.shared.payload_pattern import PERIOD
 from preflight.checks.comm.shared.readings import Whose, Wrong
+from preflight.checks.comm.shared.wrong_elements import Sample
 
 CPU = torch.device("cpu")
 WORLDS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 1000]
@@ -43,6 +44,11 @@ def whose(ranks: int, change: Change, dtype: torch.dtype = torch.float32) -> Who
     return wrong["whose"]
 
 
+def test_a_part_that_fits_no_rank_is_nobodys() -> None:
+    values = torch.full((24,), 3.5, dtype=torch.float64)
+    assert payload_sum._meant(Sample(torch.arange(24), values, is_exact=True), 24, 4) is None
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("ranks", WORLDS)
 def test_the_right_sum_is_found_right(ranks: int, dtype: torch.dtype) -> None:
@@ -69,7 +75,7 @@ def test_a_contribution_that_is_scaled_tells_whose_it_is(ranks: int) -> None:
 def test_a_contribution_in_the_place_of_another_tells_whose(ranks: int, dtype: torch.dtype) -> None:
     for rank, other in {(0, 1), (1, 0), (ranks - 1, ranks // 2 - 1)} - {(0, 0)}:
         replaced = sent(other, ranks, elements(ranks), dtype)
-        found = whose(ranks, lambda one, values: replaced if one == rank else values, dtype)  # noqa: B023
+        found = whose(ranks, lambda of, values: replaced if of == rank else values, dtype)  # noqa: B023
         assert found == {"what": "instead", "rank": rank, "other": other, "times": None}
 
 

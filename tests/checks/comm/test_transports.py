@@ -60,21 +60,21 @@ def sockets(machine: Machine, **settings: str) -> Machine:
 def test_sockets_where_there_is_rdma(settings: dict[str, str], variable: str | None) -> None:
     machine = sockets(A100, **settings)
     assert told(machine) == [("warn", "socket", None, variable)]
-    (one,) = found(machine)
-    assert one["message"].startswith(
+    (finding,) = found(machine)
+    assert finding["message"].startswith(
         "NCCL goes over sockets to other nodes, expected RDMA: mlx5_0, mlx5_1, mlx5_2 and 5"
     )
-    assert one["message"].endswith("so on all 2 nodes")
-    assert variable is None or variable in one["fix"]
+    assert finding["message"].endswith("so on all 2 nodes")
+    assert variable is None or variable in finding["fix"]
 
 
 def test_efa_without_its_plugin() -> None:
-    (one,) = found(sockets(EFA))
-    assert "aws-ofi-nccl" in one["message"] and "aws-ofi-nccl" in one["fix"]
+    (finding,) = found(sockets(EFA))
+    assert "aws-ofi-nccl" in finding["message"] and "aws-ofi-nccl" in finding["fix"]
     assert told(sockets(EFA, NCCL_NET_PLUGIN="none")) == [("warn", "socket", None, "NCCL_NET_PLUGIN")]
-    (one,) = found(replace(sockets(EFA), plugin="AWS Libfabric"))
-    assert "the plugin AWS Libfabric is loaded, and NCCL could not start it" in one["message"]
-    assert one["fix"].startswith("Run fi_info -p efa")
+    (finding,) = found(replace(sockets(EFA), plugin="AWS Libfabric"))
+    assert "the plugin AWS Libfabric is loaded, and NCCL could not start it" in finding["message"]
+    assert finding["fix"].startswith("Run fi_info -p efa")
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_sockets_where_they_are_right(machine: Machine) -> None:
 
 def test_hcas_that_the_process_may_not_open_are_net_rdmas_finding() -> None:
     reads = made_nccl.reads(sockets(A100))
-    for one in reads["net.rdma"].values():
-        one["hcas"] = [{**hca, "opens": False} for hca in one["hcas"]]
+    for of_rank in reads["net.rdma"].values():
+        of_rank["hcas"] = [{**hca, "opens": False} for hca in of_rank["hcas"]]
     assert judged(A100, made_nccl.facts(sockets(A100)), reads) == []
 
 
@@ -107,9 +107,9 @@ def test_gpudirect_without_its_module() -> None:
     off = replace(A100, gdr=False, supported=False)
     assert told(off) == [("warn", "gdr_off", None, None)]
     assert told(replace(ROCE, gdr=False, supported=False)) == [("warn", "gdr_off", None, None)]
-    (one,) = found(replace(A100, nodes=4), {3: off})
-    assert (one["where"], one["severity"]) == ({"node": "node-3"}, "warn")
-    assert one["message"] == (
+    (finding,) = found(replace(A100, nodes=4), {3: off})
+    assert (finding["where"], finding["severity"]) == ({"node": "node-3"}, "warn")
+    assert finding["message"] == (
         "no connection to another node uses GPUDirect RDMA, expected all as on 3 of 4 nodes: its HCAs have neither "
         "nvidia_peermem nor DMA-BUF"
     )
@@ -131,8 +131,9 @@ def test_nodes_of_several_kinds_are_not_held_against_each_other() -> None:
 
 
 def test_gpudirect_that_a_variable_turns_off() -> None:
-    off = replace(A100, gdr=False, settings={"NCCL_NET_GDR_LEVEL": "LOC"})
-    assert told(off) == [("warn", "gdr_off", None, "NCCL_NET_GDR_LEVEL")]
+    for level in ("LOC", "0"):
+        off = replace(A100, gdr=False, settings={"NCCL_NET_GDR_LEVEL": level})
+        assert told(off) == [("warn", "gdr_off", None, "NCCL_NET_GDR_LEVEL")]
     no_dmabuf = replace(A100, gdr=False, supported=False, settings={"NCCL_DMABUF_ENABLE": "0"})
     assert told(no_dmabuf) == [("warn", "gdr_off", None, "NCCL_DMABUF_ENABLE")]
 
@@ -145,15 +146,17 @@ def test_gpudirect_off_on_one_node_for_no_reason_that_nccl_tells() -> None:
 def test_gpudirect_of_some_hcas() -> None:
     facts = made_nccl.facts(replace(A100, nodes=4))
     facts[9]["ways"]["net"] = {"NET/IB": 2, "NET/IB/GDRDMA": 2}
-    (one,) = judged(replace(A100, nodes=4), facts, {})
-    assert one["where"] == {"node": "node-1"} and one["message"].startswith("some connections to other nodes lack")
+    (finding,) = judged(replace(A100, nodes=4), facts, {})
+    assert finding["where"] == {"node": "node-1"} and finding["message"].startswith(
+        "some connections to other nodes lack"
+    )
 
 
 def test_gpudirect_that_all_nodes_use_alike_for_some_is_nccls_choice() -> None:
     """On PCIe platforms NCCL receives by it and sends without (NCCL_NET_GDR_READ)."""
     facts = made_nccl.facts(A100)
-    for one in facts.values():
-        one["ways"]["net"] = {"NET/IB": 2, "NET/IB/GDRDMA": 2}
+    for of_rank in facts.values():
+        of_rank["ways"]["net"] = {"NET/IB": 2, "NET/IB/GDRDMA": 2}
     assert judged(A100, facts, made_nccl.reads(A100)) == []
 
 
@@ -176,8 +179,8 @@ def test_a_gpu_in_slices_has_no_p2p() -> None:
     """MIG: its NVLinks are off."""
     machine = replace(Machine(), inside="SHM")
     reads = made_nccl.reads(machine)
-    for one in reads["gpu.nvlink"].values():
-        next(iter(one["look"]["gpus"].values()))["links"] = []
+    for of_rank in reads["gpu.nvlink"].values():
+        next(iter(of_rank["look"]["gpus"].values()))["links"] = []
     assert judged(machine, made_nccl.facts(machine), reads) == []
 
 
@@ -206,27 +209,29 @@ def test_ranks_that_do_not_see_each_other() -> None:
     assert told(split) == [("warn", "split_node", None, None)]
     by_id = replace(split, settings={"NCCL_HOSTID": "x"})
     assert told(by_id) == [("warn", "split_node", None, "NCCL_HOSTID")]
-    (one, *_) = found(replace(Machine(), nodes=3), {1: replace(Machine(), split=True)})
-    assert one["where"] == {"node": "node-1"}
-    assert one["message"] == "NCCL sees 1 rank on this node, expected its 8"
+    (finding, *_) = found(replace(Machine(), nodes=3), {1: replace(Machine(), split=True)})
+    assert finding["where"] == {"node": "node-1"}
+    assert finding["message"] == "NCCL sees 1 rank on this node, expected its 8"
 
 
 def test_unlike_versions() -> None:
     machine = replace(Machine(), nodes=4)
     told_ = found(machine, {1: replace(Machine(), version="2.26.2")})
-    assert [(one["severity"], one["where"]) for one in told_] == [
+    assert [(finding["severity"], finding["where"]) for finding in told_] == [
         ("fail", {"node": "node-1", "rank": rank}) for rank in range(8, 16)
     ]
     assert told_[0]["message"] == "has loaded NCCL 2.26.2, expected 2.27.5 as on 24 of 32 ranks"
-    (one,) = found(Machine(), {1: replace(Machine(), version="2.26.2")})
-    assert one["where"] == {} and one["message"].startswith("NCCL is '2.27.5' on ranks 0-7, '2.26.2' on ranks 8-15")
+    (finding,) = found(Machine(), {1: replace(Machine(), version="2.26.2")})
+    assert finding["where"] == {} and finding["message"].startswith(
+        "NCCL is '2.27.5' on ranks 0-7, '2.26.2' on ranks 8-15"
+    )
 
 
 def test_a_plugin_on_some_nodes() -> None:
     with_plugin = replace(Machine(), nodes=4, across="IBext", plugin="IBext")
     assert told(with_plugin, {2: Machine()}) == [("warn", "plugin", "node-2", None)]
-    (one,) = found(replace(with_plugin, nodes=2), {1: Machine()})
-    assert one["where"] == {} and one["message"] == (
+    (finding,) = found(replace(with_plugin, nodes=2), {1: Machine()})
+    assert finding["where"] == {} and finding["message"] == (
         "the network plugin is IBext on node-0, none on node-1, expected the same on all"
     )
 
@@ -239,10 +244,10 @@ def test_nvls_off_on_one_node() -> None:
     assert told(Machine(), {1: off}) == []
     facts = made_nccl.facts(replace(Machine(), nodes=4))
     facts[9]["nvls"] = False
-    assert [one["where"] for one in judged(replace(Machine(), nodes=4), facts, {})] == [{"node": "node-1"}]
+    assert [finding["where"] for finding in judged(replace(Machine(), nodes=4), facts, {})] == [{"node": "node-1"}]
     assert told(replace(off, nodes=4), {1: Machine()}) == []
-    for one in facts.values():
-        one["nvls"] = one["nvls"] or None
+    for finding in facts.values():
+        finding["nvls"] = finding["nvls"] or None
     for rank in range(8, 16):
         facts[rank]["nvls"] = None
     assert judged(replace(Machine(), nodes=4), facts, {}) == []  # its log does not say
@@ -252,16 +257,23 @@ def test_nvls_that_gets_no_memory() -> None:
     """On one node: no other is needed to tell."""
     facts = made_nccl.facts(replace(Machine(), nodes=1))
     facts[3] |= {"nvls": False, "warnings": ["Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152"]}
-    (one,) = judged(replace(Machine(), nodes=1), facts, {})
-    assert (one["code"], one["where"]) == ("comm.transports.nvls_off", {"node": "node-0"})
-    assert one["evidence"]["nccl_warned"] == facts[3]["warnings"]
+    (finding,) = judged(replace(Machine(), nodes=1), facts, {})
+    assert (finding["code"], finding["where"]) == ("comm.transports.nvls_off", {"node": "node-0"})
+    assert finding["evidence"]["nccl_warned"] == facts[3]["warnings"]
+    assert finding["message"].endswith(
+        "; expected NVLS to work on all ranks or none: without it on 1 of 8 the job may hang"
+    )
+    for rank in range(8):
+        facts[rank] |= {"nvls": False, "warnings": facts[3]["warnings"]}
+    (finding,) = judged(replace(Machine(), nodes=1), facts, {})
+    assert finding["message"].endswith("expected NVLS to work")
 
 
 def test_a_node_with_fewer_hcas() -> None:
     fewer = replace(Machine(), hcas=tuple(f"mlx5_{number}" for number in range(7)))
-    (one,) = found(replace(Machine(), nodes=4), {3: fewer})
-    assert (one["code"], one["where"]) == ("comm.transports.unlike", {"node": "node-3"})
-    assert one["message"] == "NCCL takes 7 HCAs, expected 8 as on 3 of 4 nodes"
+    (finding,) = found(replace(Machine(), nodes=4), {3: fewer})
+    assert (finding["code"], finding["where"]) == ("comm.transports.unlike", {"node": "node-3"})
+    assert finding["message"] == "NCCL takes 7 HCAs, expected 8 as on 3 of 4 nodes"
 
 
 @pytest.mark.parametrize("network", ["", "IB"])
@@ -319,7 +331,7 @@ def test_1024_nodes_are_judged() -> None:
     machine = replace(Machine(), nodes=16)
     few, reads = made_nccl.facts(machine), made_nccl.reads(machine)
     facts = {64 * rank + more: few[rank] for rank in few for more in range(64)}
-    reads = {check: {64 * rank: one for rank, one in of.items()} for check, of in reads.items()}
+    reads = {check: {64 * rank: machine for rank, machine in of.items()} for check, of in reads.items()}
     nodes = {f"node-{number}": range(8 * number, 8 * number + 8) for number in range(1024)}
     with timed("comm.transports, 1,024 nodes, with the packing of the facts"):
         assert testing.judge(transports, facts, nodes=nodes, backend="nccl", reads=reads) == []

@@ -20,17 +20,17 @@ REFUSED = [
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_node_that_several_cannot_reach_is_named(text: str) -> None:
-    (one,) = judged({0: warn(text), 2: warn(text), 6: warn(text)})
-    assert (one["code"], one["where"]) == ("comm.init.unreachable", {"node": "node-2"})
-    assert one["message"] == (
+    (finding,) = judged({0: warn(text), 2: warn(text), 6: warn(text)})
+    assert (finding["code"], finding["where"]) == ("comm.init.unreachable", {"node": "node-2"})
+    assert finding["message"] == (
         "ranks 0,2,6 could not connect to node-2 at 10.0.0.3 (No route to host), expected all nodes to be reached"
     )
-    assert one["noticed_by"] == "0,2,6"
+    assert finding["noticed_by"] == "0,2,6"
 
 
 def test_a_node_that_cannot_reach_several_is_named() -> None:
-    (one,) = judged({0: warn(REFUSED[0]), 1: warn(REFUSED[0].replace("0.3", "0.2"))})
-    assert one["where"] == {"node": "node-0"}
+    (finding,) = judged({0: warn(REFUSED[0]), 1: warn(REFUSED[0].replace("0.3", "0.2"))})
+    assert finding["where"] == {"node": "node-0"}
 
 
 def test_a_rank_that_left_for_a_reason_of_its_own_is_not_unreachable() -> None:
@@ -43,21 +43,21 @@ def test_a_rank_that_left_for_a_reason_of_its_own_is_not_unreachable() -> None:
 
 def test_two_bad_pairs_without_a_common_end_name_nobody() -> None:
     elsewhere = REFUSED[0].replace("10.0.0.3", "10.9.9.9")
-    (one,) = judged({0: warn(REFUSED[0]), 2: warn(REFUSED[0]), 6: warn(elsewhere)})
-    assert one["where"] == {} and "and 1 more" in one["message"]
+    (finding,) = judged({0: warn(REFUSED[0]), 2: warn(REFUSED[0]), 6: warn(elsewhere)})
+    assert finding["where"] == {} and "and 1 more" in finding["message"]
 
 
 def test_of_two_nodes_nobody_can_tell_which() -> None:
-    (one,) = judged({0: warn(REFUSED[0])})
-    assert one["where"] == {} and "node-2" in one["message"]
+    (finding,) = judged({0: warn(REFUSED[0])})
+    assert finding["where"] == {} and "node-2" in finding["message"]
 
 
 def test_a_rank_that_still_tries_when_its_time_is_over() -> None:
     """NCCL tries for a minute; the check's collective gives up before."""
     text = info("socketPollConnect: connect to 10.0.0.3<41234> returned No route to host, retrying (20/34) after sleep")
     hung = failed(text, kind="timed_out")
-    (one,) = judged({0: hung, 2: hung, 6: hung})
-    assert one["where"] == {"node": "node-2"}
+    (finding,) = judged({0: hung, 2: hung, 6: hung})
+    assert finding["where"] == {"node": "node-2"}
 
 
 def test_an_address_that_all_nodes_have_names_none_of_them() -> None:
@@ -68,9 +68,11 @@ def test_an_address_that_all_nodes_have_names_none_of_them() -> None:
         Node(name, at, tuple(ranks), (f"10.0.0.{at + 1}", "172.17.0.1"))
         for at, (name, ranks) in enumerate(NODES.items())
     )
-    (one,) = init.judge({}, Run(Job("torchrun", 8, "nccl", placed), tuple(ended), ended))
-    assert one.where == {}
-    assert one.message.startswith("ranks 0,2 could not connect to 172.17.0.1, an address of 4 nodes (No route to host)")
+    (finding,) = init.judge({}, Run(Job("torchrun", 8, "nccl", placed), tuple(ended), ended))
+    assert finding.where == {}
+    assert finding.message.startswith(
+        "ranks 0,2 could not connect to 172.17.0.1, an address of 4 nodes (No route to host)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,9 @@ def test_an_address_that_all_nodes_have_names_none_of_them() -> None:
 )
 def test_old_texts_without_an_address(said: str, words: str) -> None:
     text = warn(f"socketPollConnect: {said}")
-    (one,) = judged({0: text, 2: text})
-    assert one["where"] == {} and one["noticed_by"] == "0,2"
-    assert one["message"].startswith(f"ranks 0,2 could not connect ({words})")
+    (finding,) = judged({0: text, 2: text})
+    assert finding["where"] == {} and finding["noticed_by"] == "0,2"
+    assert finding["message"].startswith(f"ranks 0,2 could not connect ({words})")
 
 
 OR_VICTIM = [
@@ -96,12 +98,12 @@ OR_VICTIM = [
 
 @pytest.mark.parametrize("text", OR_VICTIM)
 def test_what_victims_may_say_counts_where_nobody_explains_them(text: str) -> None:
-    assert [one["where"]["rank"] for one in judged({2: warn(text), 3: warn(text)})] == [2, 3]
-    (one,) = judged({2: warn(text), 5: warn(EXTENDED)})
-    assert (one["where"]["rank"], one["noticed_by"]) == (5, "0-4,6-7")
+    assert [finding["where"]["rank"] for finding in judged({2: warn(text), 3: warn(text)})] == [2, 3]
+    (finding,) = judged({2: warn(text), 5: warn(EXTENDED)})
+    assert (finding["where"]["rank"], finding["noticed_by"]) == (5, "0-4,6-7")
     assert judged({2: warn(text), 5: Outcome("crashed", signal="SIGKILL")}) == []
     died = Outcome("crashed", signal="SIGABRT", log_tail=warn(text))
-    assert [one["where"]["rank"] for one in judged({2: warn(text), 5: died})] == [5]
+    assert [finding["where"]["rank"] for finding in judged({2: warn(text), 5: died})] == [5]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_who_is_dead_explains_a_refused_connection(gone: Outcome) -> None:
 
 def test_a_cause_explains_a_refused_connection() -> None:
     found = judged({4: warn(EXTENDED), 0: warn(REFUSED[0]), 2: warn(REFUSED[0])})
-    assert [one["code"] for one in found] == ["comm.init.shared_memory"]
+    assert [finding["code"] for finding in found] == ["comm.init.shared_memory"]
 
 
 @pytest.mark.parametrize(
@@ -122,14 +124,14 @@ def test_a_cause_explains_a_refused_connection() -> None:
 )
 def test_a_rank_that_took_the_loopback(how: str) -> None:
     text = warn("socketPollConnect: Connect to 127.0.0.1<41234> returned 111(Connection refused) errno 115()")
-    (one,) = judged({0: text, 4: how + warn("socketProgress: Connection closed by remote peer gpu02<41234>")})
-    assert one["where"] == {"node": "node-2", "rank": 4, "variable": "NCCL_SOCKET_IFNAME"}
-    assert "loopback" in one["message"] and one["noticed_by"] == "0"
+    (finding,) = judged({0: text, 4: how + warn("socketProgress: Connection closed by remote peer gpu02<41234>")})
+    assert finding["where"] == {"node": "node-2", "rank": 4, "variable": "NCCL_SOCKET_IFNAME"}
+    assert "loopback" in finding["message"] and finding["noticed_by"] == "0"
     (unknown,) = judged({0: text})
     assert unknown["where"] == {"variable": "NCCL_SOCKET_IFNAME"} and unknown["noticed_by"] == "0"
 
 
 def test_the_loopback_is_right_on_one_node() -> None:
     text = warn("Net : Connect to 127.0.0.1<41234> failed : Connection refused")
-    (one,) = judged({0: text}, {"node-0": range(8)})
-    assert one["where"] == {} and "could not connect to 127.0.0.1" in one["message"]
+    (finding,) = judged({0: text}, {"node-0": range(8)})
+    assert finding["where"] == {} and "could not connect to 127.0.0.1" in finding["message"]

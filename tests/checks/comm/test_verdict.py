@@ -29,12 +29,12 @@ FIRST: Wrong = {
 
 def sound(world: int = 8, seconds: float = 0.01, planned: int = MIB) -> dict[int, Any]:
     sizes = [(dtype, size) for size in (KIB, MIB) for dtype in ("fp32", "bf16")]
-    one = [
+    timed = [
         {"dtype": dtype, "bytes": size, "seconds": seconds, "repeats": 20, "wrong": None} for dtype, size in sizes
     ]  # fmt: skip
     latency = {"bytes": KIB, "p50_s": 0.00015, "p99_s": 0.0004, "repeats": 100}
     facts = {"latency": latency, "planned": planned, "arrival": {"busy_s": 0.002, "wait_s": 0.0005, "core_wait_s": 0.0}}
-    return {rank: {**facts, "sizes": [dict(size) for size in one]} for rank in range(world)}
+    return {rank: {**facts, "sizes": [dict(size) for size in timed]} for rank in range(world)}
 
 
 def times(rank: int, count: float = 0.0) -> Whose:
@@ -55,8 +55,8 @@ def named(module: ModuleType, facts: dict[int, Any]) -> list[tuple[int | None, s
     """(rank, who noticed) of all wrong results."""
     found = judged(module, facts)
     name = module.__name__.rpartition(".")[2]
-    assert {(one["severity"], one["code"]) for one in found} <= {("fail", f"comm.{name}.wrong_result")}
-    return [(one["where"].get("rank"), one["noticed_by"]) for one in found]
+    assert {(finding["severity"], finding["code"]) for finding in found} <= {("fail", f"comm.{name}.wrong_result")}
+    return [(finding["where"].get("rank"), finding["noticed_by"]) for finding in found]
 
 
 @pytest.mark.parametrize("module", ALL)
@@ -234,30 +234,30 @@ def test_sizes_that_did_not_fit_the_time_are_a_warning() -> None:
 
 def test_a_type_that_was_not_measured_is_told() -> None:
     facts = sound(4)
-    for one in facts.values():
-        one["sizes"] = [size for size in one["sizes"] if (size["dtype"], size["bytes"]) != ("bf16", MIB)]
+    for of_rank in facts.values():
+        of_rank["sizes"] = [size for size in of_rank["sizes"] if (size["dtype"], size["bytes"]) != ("bf16", MIB)]
     (found,) = judged(all_reduce, facts)
     assert found["message"].startswith("bf16: 1 KiB took") and found["message"].endswith("expected 1 MiB to fit")
-    for one in facts.values():
-        one["planned"] = 16 * MIB
-        one["sizes"] = [{**size, "bytes": 16 * MIB} if size["bytes"] == MIB else size for size in one["sizes"]]
-        one["sizes"].append({"dtype": "bf16", "bytes": MIB - 16, "seconds": 0.1, "repeats": 3, "wrong": None})
+    for of_rank in facts.values():
+        of_rank["planned"] = 16 * MIB
+        of_rank["sizes"] = [{**size, "bytes": 16 * MIB} if size["bytes"] == MIB else size for size in of_rank["sizes"]]
+        of_rank["sizes"].append({"dtype": "bf16", "bytes": MIB - 16, "seconds": 0.1, "repeats": 3, "wrong": None})
     assert judged(all_reduce, facts) == []
 
 
 def test_not_even_the_smallest_size_fitted() -> None:
     facts = sound(4)
-    for one in facts.values():
-        one["sizes"] = []
+    for of_rank in facts.values():
+        of_rank["sizes"] = []
     (found,) = judged(all_reduce, facts)
     assert "not even the smallest size was timed" in found["message"]
 
 
 def test_a_type_that_the_backend_lacks_is_not_slow() -> None:
     facts = sound(4)
-    for one in facts.values():
-        one["sizes"] = [size for size in one["sizes"] if size["dtype"] == "fp32"]
-        del one["arrival"]
+    for of_rank in facts.values():
+        of_rank["sizes"] = [size for size in of_rank["sizes"] if size["dtype"] == "fp32"]
+        del of_rank["arrival"]
     skipped = {rank: Outcome("skipped", reason="no bf16") for rank in facts}
     assert judged(all_reduce, facts, outcomes=skipped) == []
 
@@ -273,9 +273,11 @@ def run_of(world: int, then: dict[int, Any], backend: str = "nccl", share: float
 )
 def test_a_collective_slower_than_in_the_baseline(backend: str, now_s: float, found: int) -> None:
     findings = [*all_gather.judge(sound(4, seconds=now_s), run_of(4, sound(4), backend))]
-    assert [one.code for one in findings] == [judge_collective.SLOWER_THAN_BASELINE] * found
-    for one in findings:
-        assert one.message.startswith(f"1 MiB fp32: busbw {'60' if now_s == 0.013 else '37'}.") and not one.where
+    assert [finding.code for finding in findings] == [judge_collective.SLOWER_THAN_BASELINE] * found
+    for finding in findings:
+        assert (
+            finding.message.startswith(f"1 MiB fp32: busbw {'60' if now_s == 0.013 else '37'}.") and not finding.where
+        )
 
 
 def test_the_share_of_the_baseline_is_an_option() -> None:
@@ -294,8 +296,8 @@ def test_the_slowest_rank_counts_and_the_type_that_lost_most_is_told() -> None:
 
 def test_what_the_baseline_has_not_measured_is_not_compared() -> None:
     then = sound(4, seconds=0.0001)
-    for one in then.values():
-        one["sizes"] = [size for size in one["sizes"] if size["bytes"] == 7]
+    for of_rank in then.values():
+        of_rank["sizes"] = [size for size in of_rank["sizes"] if size["bytes"] == 7]
     assert [*all_gather.judge(sound(4), run_of(4, then))] == []
     assert [*all_gather.judge(sound(1), run_of(1, sound(1, seconds=0.0001)))] == []
 
@@ -388,9 +390,9 @@ def test_the_summary_is_the_slowest_ranks() -> None:
 
 def arrivals(busy_ms: dict[int, float], world: int = 8, wait_ms: float = 50.0) -> dict[int, Any]:
     facts = sound(world)
-    for rank, one in facts.items():
+    for rank, of_rank in facts.items():
         late = rank in busy_ms
-        one["arrival"] = {
+        of_rank["arrival"] = {
             "busy_s": busy_ms.get(rank, 2.0) / 1000,
             "wait_s": 0.0001 if late else wait_ms / 1000,
             "core_wait_s": 0.0,
@@ -404,10 +406,25 @@ def test_a_late_rank_is_named_and_the_others_noticed() -> None:
     assert found["where"] == {"node": "node-1", "rank": 5} and found["noticed_by"] == "0-4,6-7"
     assert found["message"] == (
         "computes 52 ms per step, the others 2 ms, expected about the same: "
-        "the others wait 50 ms for it, and not for the network"
+        "the others wait 50 ms for it, and not for the network; "
+        "not confirmed: there was no time to measure it once more"
     )
+    assert found["evidence"]["confirmed"] == "1 of 1"
     assert found["evidence"]["starved"] is False
-    assert [one["where"]["rank"] for one in judged(all_reduce, arrivals({1: 52.0}, world=2))] == [1]
+    assert [finding["where"]["rank"] for finding in judged(all_reduce, arrivals({1: 52.0}, world=2))] == [1]
+
+
+def test_a_rank_that_is_late_once_is_not_blamed() -> None:
+    first, again = arrivals({2: 52.0, 5: 52.0}), arrivals({5: 52.0})
+    for rank, of_rank in first.items():
+        of_rank["again"] = again[rank]["arrival"]
+    blamed, cleared = sorted(judged(all_reduce, first), key=lambda finding: finding["severity"], reverse=True)
+    assert blamed["where"]["rank"] == 5 and blamed["evidence"]["confirmed"] == "2 of 2"
+    assert (cleared["severity"], cleared["code"], cleared["where"]) == ("info", "comm.all_reduce.late_once", {})
+    assert (
+        cleared["message"].endswith("once more it computes 2 ms: it is not blamed")
+        and "rank 2 computes 52 ms per" in (cleared["message"])
+    )
 
 
 def test_a_rank_whose_core_others_use_is_told_as_that() -> None:
@@ -424,7 +441,7 @@ def test_the_wait_for_a_core_is_counted() -> None:
     words = ["taskset", "--cpu-list", str(core), sys.executable, "-c"]
     burners = [subprocess.Popen([*words, "while True: pass"]) for _ in range(3)]
     code = (
-        "import time; from preflight.checks.comm.all_reduce.straggler import core_wait_s as waits\n"
+        "import time; from preflight.sdk.files import core_wait_s as waits\n"
         "start = time.perf_counter(), time.thread_time(), waits()\n"
         "while time.thread_time() - start[1] < 0.2: pass\n"
         "print(waits() - start[2], time.perf_counter() - start[0] - (time.thread_time() - start[1]))"
@@ -455,8 +472,8 @@ def test_nobody_is_late(facts: dict[int, Any]) -> None:
 
 def test_slower_hardware_of_another_generation_is_not_late() -> None:
     facts = arrivals({5: 150.0})
-    for rank, one in facts.items():
-        one["arrival"]["busy_s"] = 0.150 if rank == 5 else 0.080
+    for rank, of_rank in facts.items():
+        of_rank["arrival"]["busy_s"] = 0.150 if rank == 5 else 0.080
     assert judged(all_reduce, facts) == []
 
 
@@ -471,5 +488,5 @@ def test_1024_ranks_are_judged() -> None:
 def test_every_code_is_tested_here(module: ModuleType) -> None:
     shared = {"too_slow", "wrong_result", "below_expected", "slower_than_baseline"}
     name = f"comm.{module.__name__.rpartition('.')[2]}"
-    own = {"late_rank"} if module is all_reduce else set()
+    own = {"late_rank", "late_once"} if module is all_reduce else set()
     assert set(registry.load(registry.sources()[name]).codes) == shared | own

@@ -19,7 +19,7 @@ WORLD = 4
 def read(loader: Any, **budget: Any) -> tuple[Reading, list[list[int]]]:
     spent = loaders.Budget(**{"seconds": 20, "samples": 10_000, "patience_s": 20, "world": WORLD, "end_s": 0, **budget})
     reading, ids = loaders.read(loader, "train", CODE, spent)
-    return reading, [one.tolist() for one in ids]
+    return reading, [index.tolist() for index in ids]
 
 
 def sound(loader: Any, **budget: Any) -> tuple[Reading, list[list[int]]]:

@@ -92,8 +92,8 @@ def read(
 def merged(*several: dict[int, Facts]) -> dict[int, Facts]:
     """Several loaders."""
     first, *others = several
-    for one in others:
-        for rank, its in one.items():
+    for more in others:
+        for rank, its in more.items():
             first[rank]["readings"] += its["readings"]
             first[rank]["together"] += its["together"]
     return first
@@ -122,8 +122,8 @@ def stock(length: int = 24, world: int = 4, size: int = 2, **more: Any) -> dict[
     """DistributedSampler(shuffle=True)."""
     epochs = [dealt(shuffled(length, seed), world) for seed in (0, 1)]
     made = read(*epochs, length=length, size=size, **{**STOCK, **more})
-    for rank, one in made.items():
-        one["readings"][0].update({"num_replicas": world, "replica": rank})
+    for rank, of_rank in made.items():
+        of_rank["readings"][0].update({"num_replicas": world, "replica": rank})
     return made
 
 
@@ -134,7 +134,7 @@ def own(parts: Any, *, length: int = 24, size: int = 2, **more: Any) -> dict[int
 
 def content(parts: Any, *, length: int = 24, seeds: Sequence[int] = (0, 1), **more: Any) -> dict[int, Facts]:
     """A stream: ids are digests."""
-    ids = [[[hash_of(one) for one in rank] for rank in parts(shuffled(length, seed))] for seed in seeds]
+    ids = [[[hash_of(pair) for pair in rank] for rank in parts(shuffled(length, seed))] for seed in seeds]
     more = {"content": {}, "known_by": "content", "sampler": "", "dataset": "Stream", **more}
     return read(*ids, **{"length": None, **more})
 
@@ -151,17 +151,17 @@ def found(made: dict[int, Facts], **settings: object) -> list[dict[str, Any]]:
 
 
 def slugs(made: dict[int, Facts], **settings: object) -> list[str]:
-    return [one["code"].rpartition(".")[2] for one in found(made, **settings)]
+    return [finding["code"].rpartition(".")[2] for finding in found(made, **settings)]
 
 
 def above_info(made: dict[int, Facts], **settings: object) -> list[str]:
-    told = [one for one in found(made, **settings) if one["severity"] != "info"]
-    return [f"{one['severity']} {one['code'].rpartition('.')[2]}" for one in told]
+    told = [finding for finding in found(made, **settings) if finding["severity"] != "info"]
+    return [f"{finding['severity']} {finding['code'].rpartition('.')[2]}" for finding in told]
 
 
 def only(made: dict[int, Facts], **settings: object) -> dict[str, Any]:
-    (one,) = found(made, **settings)
-    return {**one, "slug": one["code"].rpartition(".")[2]}
+    (finding,) = found(made, **settings)
+    return {**finding, "slug": finding["code"].rpartition(".")[2]}
 
 
 def summary(made: dict[int, Facts], **options: Any) -> str:

@@ -40,7 +40,7 @@ def measured(world: int, *cases: str, path: tuple[str, ...] = (), package: str =
         own = {"PYTHONPATH": paths, "TEST_FOLDER": folder, "PACKAGE": package}
         output = running.output_of("tests.checks.data.on_ranks", *words, limit_s=DEADLINE_S + 60, **own)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return {case: [one for one in lines if one["case"] == case] for case in cases}
+    return {case: [line for line in lines if line["case"] == case] for case in cases}
 
 
 def _rank(rank: int, world: int, port: int, cases: list[str]) -> None:
@@ -88,7 +88,7 @@ def _as_in_a_new_process() -> None:
 def _options(module: ModuleType, check: str, case: str, rank: int) -> dict[Option[Any], Any]:
     """Rank 1 alone is impatient: it is the one that is stuck, and others may be slow on a loaded machine."""
     name, *settings = case.split()
-    texts = dict(one.split("=") for one in settings) if check == "sampler" else {}
+    texts = dict(setting.split("=") for setting in settings) if check == "sampler" else {}
     if rank != 1:
         texts.pop("patience_s", None)
     given = {getattr(module, key.upper()): text for key, text in texts.items()}

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from preflight.checks.data.sampler import digests, spot_check
+from preflight.checks.data.sampler import spot_check
 from preflight.checks.data.sampler.content import Cutter, NoKey
+from preflight.checks.data.shared import digests
 
 
 class Point(typing.NamedTuple):
@@ -64,7 +65,7 @@ def test_what_differs_has_another_digest_and_63_bits() -> None:
     known = {name: digests.digest(value) for name, value in values().items()}
     twins = {(a, b) for a in known for b in known if a < b and known[a] == known[b]}
     assert twins == set()
-    assert all(0 <= one < 2**63 for one in known.values())
+    assert all(0 <= card < 2**63 for card in known.values())
 
 
 def test_layout_in_memory_and_gradients_do_not_count() -> None:
@@ -79,7 +80,7 @@ def test_layout_in_memory_and_gradients_do_not_count() -> None:
 def test_another_process_has_the_same_digests() -> None:
     """Its hashes of texts are others, and so is the order of its sets."""
     plain = "[{'a', 'b', 'c'}, {'a': 1, 'b': 2}, frozenset('xyz'), ('a', 1.5, None, b'c'), fractions.Fraction(1, 3)]"
-    told = f"import fractions; from preflight.checks.data.sampler import digests; print(digests.digest({plain}))"
+    told = f"import fractions; from preflight.checks.data.shared import digests; print(digests.digest({plain}))"
     done = subprocess.run(
         [sys.executable, "-c", told],
         cwd=Path(__file__).parents[3], env={"PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True,
@@ -98,7 +99,8 @@ class Refusing:
 
 
 @pytest.mark.parametrize(
-    "make", [threading.Lock, lambda: (one for one in "ab"), Mirror, Refusing, lambda: torch.zeros(2, device="meta")]
+    "make",
+    [threading.Lock, lambda: (letter for letter in "ab"), Mirror, Refusing, lambda: torch.zeros(2, device="meta")],
 )
 def test_what_cannot_be_told_counts_as_drawn_anew(make: Any) -> None:
     value = make()
@@ -203,7 +205,7 @@ def test_all_columns_count() -> None:
 
 def test_a_last_batch_is_cut_as_the_others_were() -> None:
     """Three samples of two numbers each, not two columns of three."""
-    samples = [torch.tensor([float(one), -float(one)]) for one in range(7)]
+    samples = [torch.tensor([float(number), -float(number)]) for number in range(7)]
     cutter = Cutter(4)
     whole, _ = cutter.samples(samples[:4])
     last, _ = cutter.samples(samples[4:])

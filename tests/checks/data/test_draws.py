@@ -196,10 +196,10 @@ def read(make: Made, rank: int, seed: int, patience_s: float = 30.0) -> rng_draw
 def found(make: Made, *, alike: bool = False) -> set[tuple[str, str]]:
     """What repeats, and in which generator. `alike`: both ranks seed alike."""
     by_rank = {rank: read(make, rank, 42 if alike else 42 + rank) for rank in (0, 1)}
-    assert not [one["unseen"] for one in by_rank.values() if one["unseen"]]
-    expected = [max(one["workers"], 1) * one["epochs"] for one in by_rank.values()]
-    assert [len(one["looks"]) for one in by_rank.values()] == expected
-    return {(one.kind, name) for one in repeats(by_rank, {}) for name in one.generators}
+    assert not [of_rank["unseen"] for of_rank in by_rank.values() if of_rank["unseen"]]
+    expected = [max(of_rank["workers"], 1) * of_rank["epochs"] for of_rank in by_rank.values()]
+    assert [len(of_rank["looks"]) for of_rank in by_rank.values()] == expected
+    return {(of_rank.kind, name) for of_rank in repeats(by_rank, {}) for name in of_rank.generators}
 
 
 ALL = ("workers", "ranks", "epochs")
@@ -297,7 +297,7 @@ def _expected() -> dict[str, tuple[Made, set[tuple[str, str]]]]:
 
 def test_a_streams_worker_may_have_nothing() -> None:
     looks = read(lambda: loader(HalfAStream()), 0, 42)["looks"]
-    assert [(one["epoch"], one["worker"]) for one in looks] == [(0, 0), (1, 0)]
+    assert [(look["epoch"], look["worker"]) for look in looks] == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -316,9 +316,9 @@ def test_a_loader_begins_where_the_function_ended_and_all_generators_stay_as_the
 
 
 def test_his_functions_are_named_with_their_lines() -> None:
-    one = read(lambda: loader(ByPython(), constant), 0, 42)
-    assert one["init"] == {"name": "constant", "file": _here(), "line": constant.__code__.co_firstlineno}
-    assert (one["dataset"]["name"], one["dataset"]["file"]) == ("ByPython", _here())
+    seen = read(lambda: loader(ByPython(), constant), 0, 42)
+    assert seen["init"] == {"name": "constant", "file": _here(), "line": constant.__code__.co_firstlineno}
+    assert (seen["dataset"]["name"], seen["dataset"]["file"]) == ("ByPython", _here())
 
 
 def _here() -> str:
@@ -334,13 +334,13 @@ def _here() -> str:
     ],
 )
 def test_what_cannot_be_seen_is_told(make: Made, says: str) -> None:
-    one = read(make, 0, 42)
-    assert says in one["unseen"] and one["looks"] == []
+    seen = read(make, 0, 42)
+    assert says in seen["unseen"] and seen["looks"] == []
 
 
 def test_stuck_workers_are_ended() -> None:
-    one = read(lambda: loader(ByTorch(), waits), 0, 42, patience_s=3.0)
-    assert "in waits()" in one["unseen"] and one["looks"] == []
+    seen = read(lambda: loader(ByTorch(), waits), 0, 42, patience_s=3.0)
+    assert "in waits()" in seen["unseen"] and seen["looks"] == []
     for worker in multiprocessing.active_children():
         worker.join(10.0)  # it was told to end; else it would be there for a minute
     assert not multiprocessing.active_children()

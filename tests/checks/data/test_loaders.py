@@ -89,13 +89,15 @@ def test_a_distributed_sampler() -> None:
     reading, ids = sound(distributed(seed=3))
     samplers: list[Sampler[int]] = [DistributedSampler(Numbers(), WORLD, 1, seed=3) for _ in range(2)]
     samplers[1].set_epoch(1)  # type: ignore[attr-defined]
-    assert ids == [list(one) for one in samplers]
+    assert ids == [list(sampler) for sampler in samplers]
     first = reading["epochs"][0]
     assert {key: first[key] for key in ("whole", "batches", "samples", "distinct", "sizes", "last", "times")} == {
         "whole": True, "batches": 2, "samples": 7, "distinct": 7, "sizes": {"4": 1}, "last": 3, "times": {"1": 7},
     }  # fmt: skip
-    assert sorted(one["id"] for one in first["shown"]) == sorted(ids[0])
-    assert {one["id"]: one["place"] for one in first["shown"]} == {one: place for place, one in enumerate(ids[0])}
+    assert sorted(index["id"] for index in first["shown"]) == sorted(ids[0])
+    assert {index["id"]: index["place"] for index in first["shown"]} == {
+        index: place for place, index in enumerate(ids[0])
+    }
     assert first["order"] != reading["epochs"][1]["order"]
     assert not first["ascending"]
     known = (
@@ -134,7 +136,11 @@ def test_the_loader_drops_a_batch() -> None:
     epoch = reading["epochs"][0]
     assert ids[0] == list(range(10))  # also what is dropped: all ranks' are held against the dataset
     assert (epoch["batches"], epoch["samples"], epoch["dropped"]) == (2, 8, 2)
-    assert (epoch["sizes"], epoch["last"], [one["id"] for one in epoch["shown"] if one["id"] > 7]) == ({"4": 1}, 4, [])
+    assert (epoch["sizes"], epoch["last"], [index["id"] for index in epoch["shown"] if index["id"] > 7]) == (
+        {"4": 1},
+        4,
+        [],
+    )
     assert (reading["drop_last"], reading["sampler"], reading["num_replicas"]) == (True, "SequentialSampler", None)
     assert (reading["epochs"][0]["ascending"], reading["set_epoch"]) == (True, [])
 
@@ -143,7 +149,7 @@ class Repeating(Batches):
     """Each sample three times, as DeiT's and timm's say that they do."""
 
     def __init__(self, name: str) -> None:
-        super().__init__([one for one in range(5) for _ in range(3)])
+        super().__init__([number for number in range(5) for _ in range(3)])
         setattr(self, name, 3)
 
 
@@ -216,7 +222,7 @@ def test_a_dataset_that_takes_lists_of_indices_only_is_not_asked_for_one() -> No
             return 9
 
         def __getitems__(self, places: list[int]) -> Any:
-            return [torch.tensor(one) for one in places]
+            return [torch.tensor(place) for place in places]
 
     reading, _ = sound(DataLoader(Many(), 3))
     assert len(set(reading["content"].values())) == 8
@@ -233,7 +239,7 @@ def test_ids_that_are_no_indices() -> None:
     reading, ids = sound(DataLoader(Named(), batch_sampler=keys))
     assert (reading["known_by"], ids) == ("content", [])
     assert reading["epochs"][0]["distinct"] == 5
-    assert 3 in {one["id"] for one in reading["epochs"][0]["shown"]}, "a number is the same with others beside it"
+    assert 3 in {epoch["id"] for epoch in reading["epochs"][0]["shown"]}, "a number is the same with others beside it"
     assert reading["content"] == {}
 
 
@@ -247,7 +253,8 @@ def test_an_endless_sampler() -> None:
     endless: Any = itertools.cycle(range(7))
     reading, ids = sound(DataLoader(Numbers(), 2, sampler=endless), samples=1000)
     assert ids == []
-    assert [(one["whole"], one["samples"]) for one in reading["epochs"]] == [(False, 1000)] * 2
+    assert [(epoch["whole"], epoch["samples"]) for epoch in reading["epochs"]] == [(False, 50)] * 2, "twice the dataset"
+    assert reading["by_design"] == "endless"
     assert reading["loaded"] == [2, 2, 2]
 
 
@@ -274,7 +281,7 @@ def test_a_slow_sampler_is_not_a_stuck_one(monkeypatch: pytest.MonkeyPatch) -> N
 def test_no_time_is_left(make: Any) -> None:
     reading, ids = sound(make(), seconds=0)
     assert ids == []
-    assert [(one["whole"], one["batches"]) for one in reading["epochs"]] == [(False, 0)] * 2
+    assert [(epoch["whole"], epoch["batches"]) for epoch in reading["epochs"]] == [(False, 0)] * 2
 
 
 def test_as_much_of_the_second_epoch_as_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +303,7 @@ def test_as_much_of_the_second_epoch_as_of_the_first(monkeypatch: pytest.MonkeyP
     for module in (loaders, indices, waiting):
         monkeypatch.setattr(module, "time", clock)
     reading, _ = sound(DataLoader(Numbers(400), 1, sampler=Slow([])), seconds=10)
-    assert [(one["whole"], one["samples"]) for one in reading["epochs"]] == [(False, 10), (False, 10)]
+    assert [(epoch["whole"], epoch["samples"]) for epoch in reading["epochs"]] == [(False, 10), (False, 10)]
     assert reading["epochs"][0]["order"] == reading["epochs"][1]["order"]
 
 

@@ -73,7 +73,7 @@ def test_those_with_the_lowest_hashes_are_shown(ids: int, kinds: int) -> None:
 
 def test_what_two_ranks_share_is_shown_by_both() -> None:
     own = [range(60_000), range(40_000, 100_000)]
-    told = [[one["id"] for one in shown(torch.tensor(ids), 1024)] for ids in own]
+    told = [[index["id"] for index in shown(torch.tensor(ids), 1024)] for ids in own]
     common = min(mixed(ids[-1]) for ids in told)
     here, there = ({id_ for id_ in ids if mixed(id_) <= common} for ids in told)
     assert here & there == {id_ for id_ in here | there if 40_000 <= id_ < 60_000}

@@ -230,7 +230,8 @@ def test_outside_of_the_main_thread_nothing_is_ended(his: tuple[UserCode, Any]) 
 def test_the_line_at_which_a_worker_stands(his: tuple[UserCode, Any], loader: str, wrapped: bool, where: str) -> None:
     code, stream = his
     made = getattr(stream, loader)()
-    batches = iter(stream.Wrapper(made) if wrapped else made)
+    with patience(60, "batch 0", code):  # only workers that are forked under one can be asked
+        batches = iter(stream.Wrapper(made) if wrapped else made)
     for _ in range(5):
         next(batches)
     assert loader == "library" or stream.there.wait(60)

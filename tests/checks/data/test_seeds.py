@@ -64,7 +64,7 @@ def facts(world: int, *loaders: Any, **libraries: Any) -> dict[int, seeds.Facts]
     }
 
 
-def one(drawn: Mapping[str, str], workers: int = 2, **more: Any) -> Any:
+def only(drawn: Mapping[str, str], workers: int = 2, **more: Any) -> Any:
     return lambda rank: draws(rank, drawn, workers, **more)
 
 
@@ -90,20 +90,20 @@ EACH_ITS_OWN = "{r}{e}{w}"
 
 @pytest.mark.parametrize("world", [1, 4])
 def test_each_worker_may_draw_from_its_own_state(world: int) -> None:
-    its = facts(world, one({"torch": EACH_ITS_OWN, "Crops.rng": EACH_ITS_OWN}))
+    its = facts(world, only({"torch": EACH_ITS_OWN, "Crops.rng": EACH_ITS_OWN}))
     assert warned(its) == []
     assert summary(its).endswith(f"; {world} x 2 DataLoader workers draw differently in 2 epochs")
 
 
 def test_where_nothing_is_drawn_nothing_repeats() -> None:
-    its = facts(4, one({}), torch=lambda _: torch_seeded(42))
+    its = facts(4, only({}), torch=lambda _: torch_seeded(42))
     assert slugs(found(its)) == ["dropout_repeats"]
     said = "torch seeded 42, Python and NumPy not seeded on 4 ranks; no sample draws random numbers"
     assert summary(its) == said
 
 
 def test_workers_that_are_seeded_alike_are_told_with_the_line_and_once() -> None:
-    its = facts(3, one({"NumPy": "1", "Python": "1"}, 4, init=INIT))
+    its = facts(3, only({"NumPy": "1", "Python": "1"}, 4, init=INIT))
     (told,) = warned(its)
     assert told["code"] == "data.seeds.workers_repeat"
     assert told["message"] == (
@@ -115,7 +115,7 @@ def test_workers_that_are_seeded_alike_are_told_with_the_line_and_once() -> None
 
 
 def test_a_generator_that_is_copied_to_workers_is_named_with_its_class() -> None:
-    (told,) = warned(facts(2, one({"Crops.rng": "{r}"}), torch=lambda rank: torch_seeded(rank)))
+    (told,) = warned(facts(2, only({"Crops.rng": "{r}"}), torch=lambda rank: torch_seeded(rank)))
     assert told["code"] == "data.seeds.workers_repeat" and told["where"] == {"file": "data.py", "line": 3}
     assert "draw alike from Crops.rng on ranks 0-1 in both epochs: worker 1" in told["message"]
     assert told["message"].endswith("it is made with Crops (data.py:3) and copied to each worker")
@@ -123,7 +123,7 @@ def test_a_generator_that_is_copied_to_workers_is_named_with_its_class() -> None
 
 
 def test_a_copied_generator_and_a_seeded_library_are_two_causes() -> None:
-    own, library = warned(facts(2, one({"Crops.rng": "1", "Python": "1"}, init=INIT)))
+    own, library = warned(facts(2, only({"Crops.rng": "1", "Python": "1"}, init=INIT)))
     assert (own["where"]["file"], library["where"]["file"]) == ("data.py", "train.py")
 
 
@@ -133,7 +133,7 @@ def test_workers_of_one_rank_are_told_with_it() -> None:
 
 
 def test_a_seed_by_the_workers_number_repeats_on_ranks_and_in_epochs() -> None:
-    ranks, epochs = warned(facts(2, one({"Python": "{w}"}, init=INIT)))
+    ranks, epochs = warned(facts(2, only({"Python": "{w}"}, init=INIT)))
     assert (ranks["code"], epochs["code"]) == ("data.seeds.ranks_repeat", "data.seeds.epochs_repeat")
     assert (
         "worker 0 of rank 1 begins as worker 0 of rank 0 (2 states at 4 starts of workers, expected 4)"
@@ -145,18 +145,18 @@ def test_a_seed_by_the_workers_number_repeats_on_ranks_and_in_epochs() -> None:
 
 
 def test_ranks_whose_torch_is_seeded_alike_repeat_and_no_line_is_blamed() -> None:
-    (told,) = warned(facts(4, one({"torch": "{e}{w}", "NumPy": "{e}{w}"}, init=INIT)))
+    (told,) = warned(facts(4, only({"torch": "{e}{w}", "NumPy": "{e}{w}"}, init=INIT)))
     assert told["code"] == "data.seeds.ranks_repeat" and told["where"] == {}
     assert told["message"].endswith(
         "(2 states at 8 starts of workers, expected 8); workers are seeded from torch's generator"
     )
     assert "generator=torch.Generator().manual_seed(seed + rank)" in told["fix"]
-    (by_its_own,) = warned(facts(4, one({"torch": "{e}{w}"}, seed=7)))
+    (by_its_own,) = warned(facts(4, only({"torch": "{e}{w}"}, seed=7)))
     assert by_its_own["message"].endswith("; workers are seeded from the loader's generator, seeded 7")
 
 
 def test_ranks_that_share_a_part_of_their_workers_seeds_repeat() -> None:
-    (told,) = warned(facts(2, one({"torch": "{e}{r+w}"}, 4)))
+    (told,) = warned(facts(2, only({"torch": "{e}{r+w}"}, 4)))
     assert (
         "worker 0 of rank 1 begins as worker 1 of rank 0 (5 states at 8 starts of workers, expected 8)"
         in told["message"]
@@ -164,10 +164,10 @@ def test_ranks_that_share_a_part_of_their_workers_seeds_repeat() -> None:
 
 
 def test_without_workers_the_ranks_themselves_repeat() -> None:
-    (told,) = warned(facts(3, one({"Python": "1"}, 0, epochs=1)))
+    (told,) = warned(facts(3, only({"Python": "1"}, 0, epochs=1)))
     assert told["code"] == "data.seeds.ranks_repeat" and told["fix"].startswith("Once the model is built")
     assert "draw alike from Python on ranks 0-2: rank 1 begins as rank 0 (1 state on 3 ranks, exp" in told["message"]
-    (own,) = warned(facts(3, one({"Crops.rng": "1"}, 0, epochs=1)))
+    (own,) = warned(facts(3, only({"Crops.rng": "1"}, 0, epochs=1)))
     assert own["fix"] == "Seed Crops.rng by the rank, too." and "copied" not in own["message"]
 
 
@@ -187,7 +187,7 @@ def test_ranks_that_read_the_same_samples_should_draw_alike() -> None:
     assert warned(pairs, reads=read(["a", "a", "b", "b"])) == []
     assert slugs(warned(pairs, reads=read(["a", "b", "c", "d"]))) == ["ranks_repeat"]
     assert slugs(warned(pairs, reads=read(["a", "a", "b", "b"], given=False))) == ["ranks_repeat"]
-    (told,) = warned(facts(4, one({"torch": "{e}{w}"})), reads=read(["a", "a", "b", "b"]))
+    (told,) = warned(facts(4, only({"torch": "{e}{w}"})), reads=read(["a", "a", "b", "b"]))
     assert (
         "worker 0 of rank 2 begins as worker 0 of rank 0 (2 states at 4 starts of workers, expected 4)"
         in told["message"]
@@ -195,7 +195,7 @@ def test_ranks_that_read_the_same_samples_should_draw_alike() -> None:
 
 
 def test_each_of_several_loaders_is_told_by_its_name() -> None:
-    its = facts(2, one({"torch": "{e}{w}"}, name="train"), one({}, name="val"), one({"torch": "{r}{w}"}, name="2"))
+    its = facts(2, only({"torch": "{e}{w}"}, name="train"), only({}, name="val"), only({"torch": "{r}{w}"}, name="2"))
     ranks, epochs = warned(its)
     assert ranks["message"].startswith("train: ranks draw") and epochs["message"].startswith("loader 2: epochs draw")
     assert "; train: 2 x 2 DataLoader workers draw alike (ranks); val: no sample draws" in summary(its)
@@ -293,6 +293,6 @@ def test_dropout_is_drawn_on_the_gpu_where_there_is_one() -> None:
 
 
 def test_many_ranks_are_judged_in_a_few_sentences() -> None:
-    (told,) = warned(facts(256, one({"torch": "{e}{w}", "Python": "{e}{w}", "NumPy": "{e}{w}"}, 8)))
+    (told,) = warned(facts(256, only({"torch": "{e}{w}", "Python": "{e}{w}", "NumPy": "{e}{w}"}, 8)))
     assert "ranks draw alike from NumPy, Python and torch on ranks 0-255" in told["message"]
     assert "(8 states at 2,048 starts of workers, expected 2,048)" in told["message"]

@@ -18,7 +18,7 @@ def test_a_stream() -> None:
     assert (reading["length"], reading["batches"], reading["drop_last"]) == (None, None, False)
     first, second = reading["epochs"]
     assert (first["samples"], first["distinct"], first["sizes"], first["last"]) == (10, 10, {"4": 2}, 2)
-    assert {one["id"] for one in first["shown"]} == {one["id"] for one in second["shown"]}
+    assert {index["id"] for index in first["shown"]} == {index["id"] for index in second["shown"]}
     assert first["order"] != second["order"]
     assert reading["set_epoch"] == ["loader.dataset"]
     stream = line_of("class Stream(", MADE)
@@ -47,7 +47,7 @@ def test_persistent_workers_do_not_hear_set_epoch() -> None:
 
 def test_persistent_workers_go_on_after_an_epoch_that_was_not_read_whole() -> None:
     reading, _ = sound(DataLoader(Stream(100), 4, num_workers=2, persistent_workers=True), samples=20)
-    assert [one["samples"] for one in reading["epochs"]] == [20, 20]
+    assert [epoch["samples"] for epoch in reading["epochs"]] == [20, 20]
     assert multiprocessing.active_children() == []
 
 
@@ -76,7 +76,7 @@ def test_a_length_that_lies() -> None:
 
 def test_an_endless_stream() -> None:
     reading, _ = sound(DataLoader(Stream(1000), 4, num_workers=1), samples=100)
-    assert [(one["whole"], one["samples"]) for one in reading["epochs"]] == [(False, 100)] * 2
+    assert [(epoch["whole"], epoch["samples"]) for epoch in reading["epochs"]] == [(False, 100)] * 2
     assert multiprocessing.active_children() == []
 
 
@@ -120,4 +120,4 @@ def test_a_loader_that_can_be_read_only_once() -> None:
                 yield self.batches.pop()
 
     reading, _ = sound(Once([torch.rand(3, 2)]))
-    assert [(one["whole"], one["batches"]) for one in reading["epochs"]] == [(True, 1), (True, 0)]
+    assert [(epoch["whole"], epoch["batches"]) for epoch in reading["epochs"]] == [(True, 1), (True, 0)]

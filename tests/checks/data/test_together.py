@@ -141,8 +141,8 @@ def test_many_loaders_share_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> N
     """Facts end at 1 MiB."""
     monkeypatch.setattr(aggregate, "LISTED_IN_ALL", 40)
     mine = {("", number): Whole(torch.arange(100), 200) for number in range(4)}
-    for one in Ranks(0, 1).all({0: mine, 1: mine}):
-        assert (len(one["again"]), len(one["missing"]), one["agains"], one["misses"]) == (10, 10, 100, 100)
+    for pair in Ranks(0, 1).all({0: mine, 1: mine}):
+        assert (len(pair["again"]), len(pair["missing"]), pair["agains"], pair["misses"]) == (10, 10, 100, 100)
 
 
 def test_loaders_and_epochs_are_kept_apart_whatever_their_order() -> None:
@@ -157,7 +157,7 @@ def test_loaders_and_epochs_are_kept_apart_whatever_their_order() -> None:
     }
     mine[1] = dict(reversed(mine[1].items()))
     found = Ranks(0, 1).all(mine)
-    assert [(one["name"], one["epoch"], one["agains"], one["misses"]) for one in found] == [
+    assert [(of_rank["name"], of_rank["epoch"], of_rank["agains"], of_rank["misses"]) for of_rank in found] == [
         ("train", 0, 0, 0), ("train", 1, 0, 0), ("a/b", 0, 1, 0),
     ]  # fmt: skip
 
@@ -168,7 +168,7 @@ def test_only_what_all_have_read_with_one_length_is_compared() -> None:
         0: {("train", 0): Whole(train[0], 100), ("train", 1): Whole(train[0], 100), ("val", 0): Whole(val[0], 31)},
         1: {("train", 0): Whole(train[1], 100), ("val", 0): Whole(val[1], 32), ("train", 2): Whole(train[1], 100)},
     }
-    assert [(one["name"], one["epoch"]) for one in Ranks(0, 1).all(mine)] == [("train", 0)]
+    assert [(pair["name"], pair["epoch"]) for pair in Ranks(0, 1).all(mine)] == [("train", 0)]
 
 
 def test_a_dataset_that_claims_to_be_endless_is_left_out() -> None:

@@ -34,11 +34,11 @@ def _name(case: str) -> str:
 
 
 def _told(case: str, ranks: Ranks) -> list[dict[str, Any]]:
-    assert [one["raised"] for one in ranks] == [None, None], case
-    settings = dict(one.split("=") for one in case.split()[1:])
-    facts = {one["rank"]: one["sampler"] for one in ranks}
+    assert [of_rank["raised"] for of_rank in ranks] == [None, None], case
+    settings = dict(setting.split("=") for setting in case.split()[1:])
+    facts = {of_rank["rank"]: of_rank["sampler"] for of_rank in ranks}
     findings = testing.judge(sampler, facts, settings={"data": _name(case).split()[0], **settings})
-    return [one for one in findings if one["severity"] != "info"]
+    return [finding for finding in findings if finding["severity"] != "info"]
 
 
 @pytest.mark.parametrize("package", SOUND)
@@ -51,8 +51,8 @@ def test_right_ones_pass_and_mistakes_are_found(package: str) -> None:
     made = on_ranks.measured(2, *map(_name, cases), path=tuple(map(str, FOLDERS)), package=package)
     for case in SOUND[package]:
         ranks = made[_name(case)]
-        assert [(case, one["code"], one["message"]) for one in _told(case, ranks)] == []
-        known = {reading["known_by"] for one in ranks for reading in one["sampler"]["readings"]}
+        assert [(case, finding["code"], finding["message"]) for finding in _told(case, ranks)] == []
+        known = {reading["known_by"] for of_rank in ranks for reading in of_rank["sampler"]["readings"]}
         assert known if case not in INDEX else known == {"index"}, case
     assert wrong
     for case, expected in wrong.items():
@@ -61,6 +61,8 @@ def test_right_ones_pass_and_mistakes_are_found(package: str) -> None:
 
 def _is_found(case: str, wrong: Wrong, ranks: Ranks) -> None:
     told = _told(case, ranks)
-    assert [(one["severity"], one["code"]) for one in told] == [("fail", f"data.sampler.{wrong.code}")], case
+    assert [(finding["severity"], finding["code"]) for finding in told] == [("fail", f"data.sampler.{wrong.code}")], (
+        case
+    )
     assert wrong.says in told[0]["message"]
     assert "rank" not in told[0]["where"]

@@ -1,6 +1,8 @@
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +10,10 @@ import pytest
 from preflight import testing
 from preflight.check import Job, Node, Run
 from preflight.checks.env import launch
-from preflight.checks.env.launch import Facts
+from preflight.checks.env.launch import Facts, places
 from preflight.planning import registry
-from tests import made
+from tests import made, running
+from tests.faults import ELSEWHERE
 
 PORT = "29500"
 
@@ -88,6 +91,10 @@ def test_a_sound_launch_gives_no_finding(facts: dict[int, Facts], sizes: tuple[i
     assert testing.judge(launch, facts, nodes=on_nodes(*sizes), backend=backend) == []
 
 
+def test_two_ranks_with_one_between_are_split() -> None:
+    assert places.is_split(Node("node-0", 0, (0, 2))) and not places.is_split(Node("node-0", 0, (1, 2)))
+
+
 def stranger(why: str, rank: int | None = 1, **more: object) -> dict[int, dict[str, object]]:
     about: dict[str, object] = {"why": why, "node": "node-9", "rank": rank, "pid": 77, "environ": {}, "problems": []}
     return {5: {**about, **more}}
@@ -147,7 +154,7 @@ def test_the_culprit_is_named(fault: Fault) -> None:
     nodes = fault.nodes or on_nodes(*fault.sizes)
     found = testing.judge(launch, fault.facts, nodes=nodes, backend=fault.backend, reads=reads)
     severity, slug = fault.finds.split()
-    assert [(one["severity"], one["code"], one["where"]) for one in found] == [
+    assert [(finding["severity"], finding["code"], finding["where"]) for finding in found] == [
         (severity, f"env.launch.{slug}", fault.culprit)
     ]
     assert fault.says in found[0]["message"]
@@ -155,7 +162,9 @@ def test_the_culprit_is_named(fault: Fault) -> None:
 
 
 def test_every_code_has_a_fault() -> None:
-    assert {fault.finds.split()[1] for fault in FAULTS} == set(registry.load(registry.sources()["env.launch"]).codes)
+    """Here, or in test_node_groups.py."""
+    slugs = {fault.finds.split()[1] for fault in FAULTS} | {"bad_groups"}
+    assert slugs == set(registry.load(registry.sources()["env.launch"]).codes)
 
 
 @pytest.mark.parametrize(("variable", "value"), [("WORLD_SIZE", "04"), ("WORLD_SIZE", " 4"), ("MASTER_PORT", "029500")])
@@ -165,26 +174,26 @@ def test_one_number_may_be_written_in_several_ways(variable: str, value: str) ->
 
 def test_a_jobs_id_is_no_world_size() -> None:
     found = testing.judge(launch, changed(SOUND, 3, WORLD_SIZE="12345678"), nodes=on_nodes(2, 2))
-    assert ("env.launch.invalid", 3) in [(one["code"], one["where"]["rank"]) for one in found]
+    assert ("env.launch.invalid", 3) in [(finding["code"], finding["where"]["rank"]) for finding in found]
     assert "at most 1,000,000" in found[0]["message"]
 
 
 def test_the_world_size_is_rank_0s_also_where_most_say_otherwise() -> None:
     others = changed(changed(SOUND, 2, WORLD_SIZE="8"), 3, WORLD_SIZE="8")
     found = testing.judge(launch, changed(others, 1, WORLD_SIZE="8"), nodes=on_nodes(2, 2))
-    assert [one["where"]["rank"] for one in found] == [1, 2, 3]
+    assert [finding["where"]["rank"] for finding in found] == [1, 2, 3]
     assert found[0]["message"] == "WORLD_SIZE is 8, expected 4 as on 1 of 4 ranks"
 
 
 def test_while_ranks_are_missing_the_sizes_of_nodes_are_not_judged() -> None:
-    facts = {rank: one for rank, one in by_torchrun(2, 2).items() if rank != 2}
+    facts = {rank: environ for rank, environ in by_torchrun(2, 2).items() if rank != 2}
     found = testing.judge(launch, facts, nodes={"node-0": (0, 1), "node-1": (3,)})
     assert found == []
 
 
 def test_a_stranger_is_judged_also_where_nobody_measured() -> None:
     found = testing.judge(launch, {}, nodes=on_nodes(2), reads={launch.STRANGERS: stranger("late")})
-    assert [one["code"] for one in found] == ["env.launch.late"]
+    assert [finding["code"] for finding in found] == ["env.launch.late"]
 
 
 @pytest.mark.parametrize(
@@ -241,3 +250,14 @@ def test_without_gpus_the_table_has_none_and_a_cyclic_one_stays_narrow() -> None
 def test_a_table_of_many_kinds_ends() -> None:
     lines = drawn(by_torchrun(*range(1, 31)), on_nodes(*range(1, 31)))
     assert len(lines) == 18 and lines[-1] == "14 nodes of 14 other kinds not shown"
+
+
+def test_real_ranks_that_share_gpus_without_local_rank(tmp_path: Path) -> None:
+    folders = (running.ROOT / "tests" / "nccl_at_work", running.ROOT, running.PLUGINS)
+    ranks = running.plain_ranks(2, PYTHONPATH=os.pathsep.join(map(str, folders)), PREFLIGHT_TEST_NCCL=str(tmp_path))
+    for rank in ranks:
+        del rank["LOCAL_RANK"], rank["LOCAL_WORLD_SIZE"]
+    finished = running.run_ranks(tmp_path, ranks, "--only", "env.launch")
+    row = ELSEWHERE["no_local_rank"]
+    assert row.is_told_by(finished.findings(finds=row.finds)), finished.told()
+    assert finished.exit_codes == [0, 0], finished.told()

@@ -20,6 +20,7 @@ from preflight.checks.env.software import Facts, code, installed
 from preflight.planning import registry
 from tests import made, running
 from tests.checks.env.test_code import git
+from tests.faults import ELSEWHERE
 from tests.nodes import run_nodes
 from tests.on_hosts import found_each_as
 from tests.running import Finished
@@ -32,7 +33,7 @@ needs_mounts = pytest.mark.skipif(
 
 def found_in(finished: Finished, severity: str = "") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = finished.check("env.software")["findings"]
-    return [one for one in found if severity in ("", one["severity"])]
+    return [finding for finding in found if severity in ("", finding["severity"])]
 
 
 def facts_in(folder: Path) -> list[tuple[str, Facts]]:
@@ -119,10 +120,9 @@ def test_other_pythons_and_other_torches(tmp_path: Path) -> None:
     own |= {1: with_python(tmp_path / "1", "3.9.1"), 2: with_python(tmp_path / "2", patch)}
     finished = run_nodes(tmp_path, 7, *ONLY, own=own)
     found_each_as(finished, "software_python", "software_torch", "software_cuda")
-    infos = {one["where"]["node"]: one for one in found_in(finished, "info")}
-    assert {node: one["code"] for node, one in infos.items()} == {
-        "node-2": "env.software.python", "node-5": "env.software.paths",
-    }, finished.told()  # fmt: skip
+    infos = {finding["where"]["node"]: finding for finding in found_in(finished, "info")}
+    assert sorted(infos) == ["node-2", "node-5"] and ELSEWHERE["software_paths"].is_told_by([infos["node-5"]])
+    assert infos["node-2"]["code"] == "env.software.python", finished.told()
     text = f"Python is {patch}, expected {platform.python_version()} as on 5 of 6 nodes"
     assert text in infos["node-2"]["message"], finished.told()
 
@@ -182,10 +182,10 @@ def test_clones_that_are_unlike_and_clones_that_are_not(tmp_path: Path) -> None:
     code.mkdir()
     before = {number: f"mount --bind {clone} {code}" for number, clone in clones.items() if number not in elsewhere}
     finished = run_nodes(tmp_path, 10, *ONLY, before=before, places={**dict.fromkeys(before, code), **elsewhere})
-    settings = next(one for one in finished.findings() if one["where"] == {"node": "node-3"})
+    settings = next(finding for finding in finished.findings() if finding["where"] == {"node": "node-3"})
     assert settings["severity"] == "warn" and settings["message"].endswith("; different: config.yaml"), finished.told()
     found_each_as(finished, "software_commit", "software_edits", "software_folder", beside=[settings])
-    message = next(one["message"] for one in finished.findings() if one["where"] == {"node": "node-1"})
+    message = next(finding["message"] for finding in finished.findings() if finding["where"] == {"node": "node-1"})
     for number, word in ((1, "is"), (0, "expected")):
         assert f"{word} commit {git(clones[number], 'rev-parse', 'HEAD')[:10]}, digest" in message
 
@@ -204,7 +204,7 @@ def test_folders_of_the_code_that_are_unlike(tmp_path: Path) -> None:
 def test_a_folder_without_code_is_a_warning_on_each_node(tmp_path: Path) -> None:
     empty = node(code={**code.of_folder(str(tmp_path)), "folder": "src"})
     found = judged(empty, empty, empty, code="src")
-    assert [(one["severity"], one["code"]) for one in found] == [("warn", "env.software.no_sources")] * 3
+    assert [(finding["severity"], finding["code"]) for finding in found] == [("warn", "env.software.no_sources")] * 3
     assert found[0]["message"] == "src cannot be compared: it holds no source files, expected its source files"
 
 
@@ -293,9 +293,9 @@ def test_of_one_against_one_nobody_is_named(fault: Odd) -> None:
     """Where a path alone differs, nothing is said at all."""
     found = judged(fault.usual, fault.odd)
     severity, slug = fault.finds.split()
-    told = [(one["severity"], one["code"], one["where"]) for one in found]
+    told = [(finding["severity"], finding["code"], finding["where"]) for finding in found]
     assert told == ([] if slug == "paths" else [(severity, f"env.software.{slug}", {})])
-    assert all("node-0" in one["message"] and "node-1" in one["message"] for one in found)
+    assert all("node-0" in finding["message"] and "node-1" in finding["message"] for finding in found)
 
 
 def test_every_code_has_a_fault() -> None:
@@ -328,7 +328,7 @@ def test_what_is_alike_or_unknown_is_sound(facts: list[Facts]) -> None:
 def test_another_torch_fails_also_beside_another_python() -> None:
     """A warning hides no failure."""
     for facts in ([node(), node(python="3.10.2", torch="2.1"), node()], [node(), node(python="3.10.2", torch="2.1")]):
-        assert [one["code"].rpartition(".")[2] for one in judged(*facts)] == ["torch", "python"]
+        assert [finding["code"].rpartition(".")[2] for finding in judged(*facts)] == ["torch", "python"]
 
 
 def test_what_is_unknown_on_all_nodes_hides_nothing() -> None:

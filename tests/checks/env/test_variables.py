@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +11,13 @@ import pytest
 from preflight import testing
 from preflight.checks.env import variables
 from preflight.checks.env.variables import knowledge
-from preflight.nccl import config_files
+from preflight.nccl import config_files, parameters
 from preflight.nccl import version as nccl_version
 from preflight.nccl.hca_names import strtoll
 from tests import running
+from tests.checks.comm import at_work
 from tests.faults import ELSEWHERE
+from tests.standin import library
 
 KINDS = set(knowledge.READERS)
 
@@ -26,7 +30,10 @@ def facts(values: Mapping[str, str], **more: Any) -> dict[str, Any]:
 def said(values: Mapping[str, str], backend: str = "gloo", **more: Any) -> list[tuple[str, str]]:
     """(severity and slug, message) of one rank with this environment."""
     found = testing.judge(variables, {0: facts(values, **more)}, backend=backend)
-    return [(f"{one['severity']} {one['code'].removeprefix('env.variables.')}", one["message"]) for one in found]
+    return [
+        (f"{finding['severity']} {finding['code'].removeprefix('env.variables.')}", finding["message"])
+        for finding in found
+    ]
 
 
 # The table
@@ -103,10 +110,15 @@ def test_an_empty_value_is_the_same_as_none(name: str, value: str) -> None:
     assert said({name: value}) == []
 
 
+@pytest.mark.parametrize(("value", "finds"), [("0", 0), ("31", 0), ("32", 1)])
+def test_both_ends_of_a_range_belong_to_it(value: str, finds: int) -> None:
+    assert len(said({"NCCL_IB_TIMEOUT": value})) == finds
+
+
 def test_torch_refuses_on_nccl_only() -> None:
     values = {"TORCH_NCCL_BLOCKING_WAIT": "on"}
-    assert [one for one, _ in said(values, "nccl")] == ["fail wrong_value"]
-    assert [one for one, _ in said(values, "gloo")] == ["warn wrong_value"]
+    assert [variable for variable, _ in said(values, "nccl")] == ["fail wrong_value"]
+    assert [variable for variable, _ in said(values, "gloo")] == ["warn wrong_value"]
 
 
 @pytest.mark.parametrize("value", ["ten", "99999999999"])
@@ -120,15 +132,15 @@ def test_hca_names_are_beginnings() -> None:
     (found,) = said({"NCCL_IB_HCA": "mlx5_1"}, hcas=hcas)
     assert found[0] == "warn wrong_grammar" and "also takes mlx5_10" in found[1]
     for value, mended in (("mlx5_1", "=mlx5_1"), ("^mlx5_1", "^=mlx5_1")):
-        (one,) = testing.judge(variables, {0: facts({"NCCL_IB_HCA": value}, hcas=hcas)})
-        assert one["fix"] == f"Write NCCL_IB_HCA='{mended}'."
+        (finding,) = testing.judge(variables, {0: facts({"NCCL_IB_HCA": value}, hcas=hcas)})
+        assert finding["fix"] == f"Write NCCL_IB_HCA='{mended}'."
     for value in ("mlx5", "=mlx5_1", "mlx5_0"):
         assert said({"NCCL_IB_HCA": value}, hcas=hcas) == []
 
 
 def test_ib_may_be_off_where_there_is_none() -> None:
     assert said({"NCCL_IB_DISABLE": "1"}) == []
-    assert [one for one, _ in said({"NCCL_IB_DISABLE": "1"}, hcas=["mlx5_0"])] == ["warn leftover"]
+    assert [card for card, _ in said({"NCCL_IB_DISABLE": "1"}, hcas=["mlx5_0"])] == ["warn leftover"]
 
 
 SOUND = {
@@ -166,7 +178,9 @@ SOUND = {
 
 @pytest.mark.parametrize("name", SOUND)
 def test_what_images_and_clouds_set_is_sound(name: str) -> None:
-    assert [one for one in said(SOUND[name], "nccl", hcas=["mlx5_0", "mlx5_3"]) if not one[0].startswith("info")] == []
+    assert [
+        card for card in said(SOUND[name], "nccl", hcas=["mlx5_0", "mlx5_3"]) if not card[0].startswith("info")
+    ] == []
 
 
 # Between ranks
@@ -177,7 +191,7 @@ NODES = {"a": [0, 1], "b": [2, 3], "c": [4, 5], "d": [6, 7]}
 def between(values: Mapping[int, Mapping[str, str]]) -> list[dict[str, Any]]:
     everyone = {rank: facts(values.get(rank, values[-1])) for rank in range(8)}
     found = testing.judge(variables, everyone, nodes=NODES)
-    return [one for one in found if one["code"] == "env.variables.unlike"]
+    return [finding for finding in found if finding["code"] == "env.variables.unlike"]
 
 
 def test_the_odd_rank_is_named_with_what_the_others_have() -> None:
@@ -209,7 +223,7 @@ def test_another_interface_on_one_node_is_a_warning() -> None:
     found = between(
         {-1: {"NCCL_SOCKET_IFNAME": "eth0"}, 2: {"NCCL_SOCKET_IFNAME": "ib0"}, 3: {"NCCL_SOCKET_IFNAME": "ib0"}}
     )
-    assert [(one["severity"], one["where"]["node"]) for one in found] == [("warn", "b")] * 2
+    assert [(finding["severity"], finding["where"]["node"]) for finding in found] == [("warn", "b")] * 2
 
 
 def test_a_line_of_a_file_is_named() -> None:
@@ -220,7 +234,7 @@ def test_a_line_of_a_file_is_named() -> None:
 
 def test_what_all_ranks_have_is_said_once_and_of_no_rank() -> None:
     found = testing.judge(variables, {rank: facts({"NCCL_TIMEOUT": "9"}) for rank in range(8)}, nodes=NODES)
-    assert [one["where"] for one in found] == [{"variable": "NCCL_TIMEOUT"}]
+    assert [finding["where"] for finding in found] == [{"variable": "NCCL_TIMEOUT"}]
 
 
 # NCCL's files
@@ -280,9 +294,60 @@ def test_lines_and_values_of_a_file_are_found_on_real_ranks(tmp_path: Path) -> N
     finished = running.run_ranks(tmp_path, ranks, "--only", "env.variables")
     told = finished.told()
     assert ELSEWHERE["nccl_conf"].is_told_by(finished.findings()), told
-    where = {one["code"].rpartition(".")[2]: one["where"] for one in finished.findings()}
+    where = {finding["code"].rpartition(".")[2]: finding["where"] for finding in finished.findings()}
     assert where["conf_line"] == {"node": where["unlike"]["node"], "rank": 1, "file": path, "line": 1}, told
     assert where["unlike"]["file"] == path and where["leftover"]["variable"] == "NCCL_P2P_DISABLE", told
+
+
+@pytest.mark.skipif(not library.can_build, reason="the stand-in needs gcc")
+def test_what_a_plugin_sets_and_one_that_hangs_are_found_on_real_ranks(tmp_path: Path) -> None:
+    environ = at_work.written(tmp_path, {}, {}) | {
+        "PREFLIGHT_TEST_LIBNCCL": str(library.nccl(tmp_path)),
+        "NCCL_CONF_FILE": "",
+    }
+    ranks = [{**rank, **environ} for rank in running.plain_ranks(4, NCCL_NET_GDR_LEVEL="PIX")]
+    ranks[1]["PLUGIN_NCCL_CROSS_NIC"] = "2"
+    ranks[2]["PLUGIN_HANGS"] = "1"
+    (tmp_path / "report").mkdir()
+    finished = running.run_ranks(tmp_path / "report", ranks, "--only", "env.variables")
+    for row in ("nccl_parameters", "nccl_parameters_hang"):
+        finds = ELSEWHERE[row].finds
+        of_code = [finding for finding in finished.findings() if f"{finding['severity']} {finding['code']}" in finds]
+        assert len(of_code) == 1 and ELSEWHERE[row].is_told_by(of_code), finished.told()
+        assert ELSEWHERE[row].says in of_code[0]["message"], finished.told()
+    assert len(finished.findings()) == 2, finished.told()
+
+
+@pytest.mark.skipif(not library.can_build, reason="the stand-in needs gcc")
+def test_nccls_parameters_are_those_of_the_job_and_a_crash_is_said(tmp_path: Path) -> None:
+    """Not those of preflight's worker, which sets NCCL_DEBUG for itself."""
+    run = (
+        "import ctypes, os, sys; ctypes.CDLL(sys.argv[1]); os.environ['NCCL_DEBUG'] = 'INFO';"
+        "from preflight.nccl import parameters; print(parameters.ask({'NCCL_DEBUG': 'WARN'}))"
+    )
+    command = [sys.executable, "-c", run, str(library.nccl(tmp_path))]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=running.ROOT).stdout
+    assert said == "{'NCCL_CROSS_NIC': '<unset>', 'NCCL_DEBUG': 'WARN', 'NCCL_PARAM_DUMP_ALL': 'true'}\n"
+    environ = {**os.environ, "PLUGIN_CRASHES": "1"}
+    crashed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=running.ROOT, env=environ)
+    assert crashed.stdout == "ended by SIGABRT\n"
+
+
+def test_where_no_libnccl_is_loaded_or_it_has_no_such_call_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parameters.ask({}) is None
+    monkeypatch.setattr(parameters, "loaded", lambda: "libc.so.6")
+    assert parameters.ask({}) is None
+    ranks = {0: facts({}, parameters={"NCCL_A": "1"}), 1: facts({}, parameters=None), 2: facts({})}
+    assert testing.judge(variables, ranks) == []
+
+
+def test_half_of_the_parameters_against_half_names_nobody_and_a_variables_difference_is_told_once() -> None:
+    sides = {rank: facts({}, parameters={"NCCL_CROSS_NIC": str(rank)}) for rank in range(2)}
+    (found,) = testing.judge(variables, sides)
+    assert found["where"] == {"variable": "NCCL_CROSS_NIC"} and "NCCL itself reads" in found["message"]
+    both = {rank: facts({"NCCL_CROSS_NIC": str(rank)}, parameters={"NCCL_CROSS_NIC": str(rank)}) for rank in range(2)}
+    (found,) = testing.judge(variables, both)
+    assert "NCCL itself" not in found["message"]
 
 
 def test_a_pipe_for_a_file_and_a_value_of_a_megabyte_are_no_hang_and_no_fault(tmp_path: Path) -> None:

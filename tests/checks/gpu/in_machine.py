@@ -1,12 +1,13 @@
 """Runs preflight in a machine of tests/standin."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests import running
+from tests.nodes import as_nodes
 from tests.running import Finished
 from tests.standin import library, machines
 from tests.standin.machines import Machine
@@ -41,12 +42,50 @@ def run(
     return run.finish()
 
 
-def run_ranks(machine: Machine, folder: Path, world: int, *arguments: str, **more: str) -> Finished:
-    """Plain ranks on one node."""
+def run_ranks(
+    machine: Machine,
+    folder: Path,
+    world: int,
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+    own: Mapping[int, Mapping[str, str]] | None = None,
+) -> Finished:
+    """Plain ranks on one node. `environ`: variables of all, `own`: of some."""
     run = running.Run(folder)
-    ours = ("--report", str(folder), "--deadline", str(running.DEADLINE_S), *NO_WAIT)
-    words = running.preflight(*ours, *arguments)
-    for rank, places in enumerate(running.plain_ranks(world)):
-        place = {name: places[name] for name in places if name not in running.environment()}
-        run.start(machine.command(words), environment(machine, {**place, "LOCAL_RANK": str(rank), **more}))
+    words = running.preflight(*_ours(folder), *arguments)
+    for rank, places in enumerate(_places(world)):
+        variables = {**places, "LOCAL_RANK": str(rank), **(environ or {}), **(own or {}).get(rank, {})}
+        run.start(machine.command(words), environment(machine, variables))
     return run.finish()
+
+
+def run_nodes(
+    nodes: Sequence[Machine],
+    folder: Path,
+    *arguments: str,
+    wrap: Mapping[int, Sequence[str]] | None = None,
+) -> Finished:
+    """A plain rank on each of these nodes. `wrap`: words before a rank's command."""
+    run = running.Run(folder)
+    words = running.preflight(*_ours(folder), *arguments)
+    own = as_nodes(len(nodes), {})
+    for rank, places in enumerate(_places(len(nodes))):
+        variables = {**places, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **own[rank]}
+        command = nodes[rank].command([*(wrap or {}).get(rank, ()), *words])
+        run.start(command, environment(nodes[rank], variables))
+    return run.finish()
+
+
+def own_uuids(number: int, gpus: int = 8) -> dict[str, object]:
+    """Changes of a machine that is not the only one of its kind in a run."""
+    return {f"gpu.{gpu}.uuid": f"GPU-{number}-{gpu}" for gpu in range(gpus)}
+
+
+def _ours(folder: Path) -> tuple[str, ...]:
+    return ("--report", str(folder), "--deadline", str(running.DEADLINE_S), *NO_WAIT)
+
+
+def _places(world: int) -> list[dict[str, str]]:
+    """What the launcher tells each rank."""
+    usual = running.environment()
+    return [{name: text for name, text in env.items() if name not in usual} for env in running.plain_ranks(world)]

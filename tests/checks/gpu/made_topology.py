@@ -27,7 +27,12 @@ def place(node: int, gpu: int, gpus: int) -> dict[str, Any]:
 def device(gpu: int, port: int, gpus: int) -> dict[str, Any]:
     """A GPU (port 0) or its NIC (port 1): a PCIe switch for each pair of them."""
     path = [f"pci0000:{gpu:02x}", f"0000:{gpu:02x}:01.0", f"0000:{gpu:02x}:02.0", f"0000:{gpu:02x}:03.{port}"]
-    return {"path": [*path, f"0000:{gpu + 16:02x}:0{port}.0"], "numa": gpu * 2 // gpus}
+    socket = gpu * 2 // gpus
+    return {
+        "path": [*path, f"0000:{gpu + 16:02x}:0{port}.0"],
+        "numa": socket,
+        "cpus": ("0-55", "56-111")[min(socket, 1)],
+    }
 
 
 def wired(*sizes: int) -> tuple[Facts, Facts]:
@@ -46,7 +51,7 @@ def wired(*sizes: int) -> tuple[Facts, Facts]:
         facts[rank] |= {
             "gpus": {f"0000:{gpu + 16:02x}:00.0": device(gpu, 0, size) for gpu in gpus},
             "nics": {f"mlx5_{gpu}": device(gpu, 1, size) for gpu in gpus},
-            "cpus": "0-111", "bound": False,
+            "cpus": "0-111", "bound": False, "cpu": {"vendor": "GenuineIntel", "virtual": False},
         }  # fmt: skip
     return facts, links
 
@@ -63,8 +68,8 @@ def apart(facts: Facts, rank: int, one: str, other: str, **more: int) -> None:
 
 
 def unlink(links: Facts) -> None:
-    for one in links.values():
-        for values in one["look"]["gpus"].values():
+    for link in links.values():
+        for values in link["look"]["gpus"].values():
             values["links"] = []
 
 

@@ -40,10 +40,10 @@ def nodes(world: int) -> dict[str, range]:
 def sound(world: int = 8) -> dict[int, Facts]:
     """Speeds up to 4% below the best."""
     facts = {rank: copy.deepcopy(H100) for rank in range(world)}
-    for rank, one in facts.items():
-        one["uuid"] = f"GPU-{rank}"
-        one["speeds"] = {name: speed * (1 - rank * 7 % 41 / 1000) for name, speed in one["speeds"].items()}
-        one["speeds"][f"P2P copy {rank % 8} to {(rank + 1) % 8}"] = 380.0 - rank % 8 * 40
+    for rank, of_rank in facts.items():
+        of_rank["uuid"] = f"GPU-{rank}"
+        of_rank["speeds"] = {name: speed * (1 - rank * 7 % 41 / 1000) for name, speed in of_rank["speeds"].items()}
+        of_rank["speeds"][f"P2P copy {rank % 8} to {(rank + 1) % 8}"] = 380.0 - rank % 8 * 40
     return facts
 
 
@@ -122,8 +122,8 @@ def test_unlike_gpus_are_not_compared() -> None:
 
 def test_speeds_of_cpus_are_not_judged() -> None:
     facts = sound()
-    for one in facts.values():
-        one["kind"]["type"] = "cpu"
+    for of_rank in facts.values():
+        of_rank["kind"]["type"] = "cpu"
     facts[3]["speeds"] = dict.fromkeys(facts[3]["speeds"], 0.001)
     assert told(facts) == []
 
@@ -164,9 +164,9 @@ def test_of_two_that_differ_none_is_named() -> None:
 
 def test_bits_of_cpus_are_compared_within_a_node() -> None:
     facts = sound(16)
-    for rank, one in facts.items():
-        one["kind"]["type"] = "cpu"
-        one["repeats"]["fp32"]["digest"] = f"node {rank // 8}"
+    for rank, of_rank in facts.items():
+        of_rank["kind"]["type"] = "cpu"
+        of_rank["repeats"]["fp32"]["digest"] = f"node {rank // 8}"
     assert told(facts) == []
     facts[9]["repeats"]["fp32"]["digest"] = "cd"
     assert told(facts) == [("fail", "corrupt", 9)]
@@ -186,6 +186,13 @@ def test_where_most_differ_from_themselves_none_is_named() -> None:
         facts[rank]["repeats"]["fp32"] |= {"unlike": 2, "elements": 7}
     (found,) = judge(facts)
     assert (found["severity"], found["where"], found["noticed_by"]) == ("warn", {}, "0-4")
+
+
+def test_where_half_differ_from_themselves_each_is_named() -> None:
+    facts = sound()
+    for rank in range(4):
+        facts[rank]["repeats"]["fp32"] |= {"unlike": 2, "elements": 7}
+    assert told(facts) == [("fail", "unstable", rank) for rank in range(4)]
 
 
 def test_a_wrong_p2p_copy_names_both_gpus() -> None:
@@ -380,7 +387,8 @@ def test_the_kind_and_the_uuid_of_a_gpu(
     assert copies.uuid_of(device) == written
     found = arithmetic.kind_of(device, {"NVIDIA_TF32_OVERRIDE": "1", "HOME": "/root"})
     assert (found["name"], found["capability"], found["units"]) == (name, "9.0", 132)
-    assert found["settings"] == ["NVIDIA_TF32_OVERRIDE=1"] and found["blas"] is None
+    assert found["settings"] == ["NVIDIA_TF32_OVERRIDE=1"]
+    assert (found["blas"] is None) == (torch.version.cuda is None)
 
 
 def test_real_ranks_are_sound(tmp_path: Any) -> None:

@@ -17,12 +17,12 @@ Facts = dict[int, dict[str, Any]]
 
 
 def using(facts: Facts, wanted: str, *uuids: str, **more: Any) -> Facts:
-    return {rank: {**one, "wanted": wanted, "visible": list(uuids), **more} for rank, one in facts.items()}
+    return {rank: {**of_rank, "wanted": wanted, "visible": list(uuids), **more} for rank, of_rank in facts.items()}
 
 
 def other_models(facts: Facts) -> Facts:
-    for one in facts.values():
-        one["seen"]["gpus"]["0"]["name"] = "NVIDIA T400 4GB"
+    for of_rank in facts.values():
+        of_rank["seen"]["gpus"]["0"]["name"] = "NVIDIA T400 4GB"
     return facts
 
 
@@ -60,12 +60,12 @@ def test_a_sick_gpu_that_the_job_does_not_use_is_milder(wanted: str, severity: s
 def test_ranks_that_see_their_own_gpu_only_are_told_apart() -> None:
     """srun --gpus-per-task: each calls its GPU number 0."""
     facts = made_gpus.inventory(2)
-    for one in facts.values():
-        one["seen"]["gpus"], one["visible"], one["confined"] = {}, ["silent 0"], True
+    for finding in facts.values():
+        finding["seen"]["gpus"], finding["visible"], finding["confined"] = {}, ["silent 0"], True
         trouble = made_gpus.trouble(0, "gpu.inventory", hidden=True)
-        one["look"] = made_gpus.look({}, troubles=[trouble])
+        finding["look"] = made_gpus.look({}, troubles=[trouble])
     found = testing.judge(inventory, facts, nodes=on_nodes(2), backend="nccl")
-    assert [(one["code"], one["where"]) for one in found] == [
+    assert [(finding["code"], finding["where"]) for finding in found] == [
         ("gpu.inventory.no_answer", {"node": "node-0", "rank": 0, "gpu": 0}),
         ("gpu.inventory.no_answer", {"node": "node-0", "rank": 1, "gpu": 0}),
     ]

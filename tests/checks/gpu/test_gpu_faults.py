@@ -21,6 +21,14 @@ def test_a_healthy_machine_gives_no_finding(name: str, tmp_path: Path) -> None:
     assert finished.exit_codes == [0] and finished.left_over == [], finished.told()
 
 
+def test_a_driver_that_takes_15_ms_a_call_is_healthy(tmp_path: Path) -> None:
+    """One call after the other takes longer than the run may."""
+    machine = machines.load("h100_nvswitch", tmp_path, {f"gpu.{gpu}.slow": "*:0.015" for gpu in range(8)})
+    finished = in_machine.run(machine, tmp_path)
+    assert finished.findings() == [] and finished.exit_codes == [0], finished.told()
+    assert {check["status"] for check in finished.report["checks"]} == {"pass"}, finished.told()
+
+
 @pytest.mark.parametrize("rows", row.params(gpu_row.runs(GPU_ROWS)))
 def test_it_is_found_and_nothing_else(rows: tuple[GpuFault, ...], tmp_path: Path) -> None:
     first = rows[0]

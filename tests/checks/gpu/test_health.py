@@ -51,22 +51,22 @@ def healthy() -> Health:
 
 def desktop() -> Health:
     """A card that gives almost nothing, and shows a screen."""
-    one = healthy()
-    unknown = dict.fromkeys(one["ecc_errors"])
-    one.update({"ecc": None, "ecc_pending": None, "ecc_errors": unknown, "sram": None, "remapped": None})
-    one.update({"recovery_action": None, "throttle": None, "temperature_margin": None, "persistence": False})
-    one.update({"temperature_limits": dict.fromkeys(one["temperature_limits"]), "memory_temperature": None})
-    one.update({"power_limit_mw": None, "memory_reserved": None, "memory_used": GIB, "processes": None})
-    one.update({"clocks": dict.fromkeys(one["clocks"]), "bar1": None, "inforom_valid": None, "pstate": 8})
-    return one
+    card = healthy()
+    unknown = dict.fromkeys(card["ecc_errors"])
+    card.update({"ecc": None, "ecc_pending": None, "ecc_errors": unknown, "sram": None, "remapped": None})
+    card.update({"recovery_action": None, "throttle": None, "temperature_margin": None, "persistence": False})
+    card.update({"temperature_limits": dict.fromkeys(card["temperature_limits"]), "memory_temperature": None})
+    card.update({"power_limit_mw": None, "memory_reserved": None, "memory_used": GIB, "processes": None})
+    card.update({"clocks": dict.fromkeys(card["clocks"]), "bar1": None, "inforom_valid": None, "pstate": 8})
+    return card
 
 
 def facts_of(*sizes: int, of: Callable[[], Health] = healthy) -> Facts:
     """By rank; the first of a node looks at all its GPUs, as many as it has ranks."""
     return {
-        rank: {"look": made_gpus.look({uuid: of() for uuid in one["look"]["gpus"]}),
+        rank: {"look": made_gpus.look({uuid: of() for uuid in size["look"]["gpus"]}),
                "holders": {}}
-        for rank, one in made_gpus.inventory(*sizes).items()
+        for rank, size in made_gpus.inventory(*sizes).items()
     }  # fmt: skip
 
 
@@ -148,8 +148,8 @@ def change(facts: Facts, rank: int, uuid: str, changes: dict[str, Any]) -> None:
         if key == "holder":
             facts[rank]["holders"]["4711"] = value
         else:
-            one = facts[rank]["look"]["gpus"][uuid]
-            (one[outer] if outer else one)[inner] = value
+            gpu = facts[rank]["look"]["gpus"][uuid]
+            (gpu[outer] if outer else gpu)[inner] = value
 
 
 @pytest.mark.parametrize(("finds", "changes", "says", "fix"), FAULTS, ids=[str(fault[1]) for fault in FAULTS])

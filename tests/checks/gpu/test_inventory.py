@@ -27,11 +27,11 @@ def visible(facts: Facts, rank: int, wanted: str | None, *uuids: str, **more: An
 def by_srun(world: int) -> Facts:
     """`srun --gpus-per-task=1`: each rank sees its own GPU as number 0, and looks at it."""
     facts = made_gpus.inventory(world)
-    for rank, one in facts.items():
-        handle = {**one["seen"]["gpus"][str(rank)]}
-        one["seen"]["gpus"] = {"0": handle}
-        one["look"] = made_gpus.look({handle["uuid"]: made_gpus.identity()})
-        one |= {"visible": [handle["uuid"]], "wanted": "0", "confined": True}
+    for rank, of_rank in facts.items():
+        handle = {**of_rank["seen"]["gpus"][str(rank)]}
+        of_rank["seen"]["gpus"] = {"0": handle}
+        of_rank["look"] = made_gpus.look({handle["uuid"]: made_gpus.identity()})
+        of_rank |= {"visible": [handle["uuid"]], "wanted": "0", "confined": True}
     return facts
 
 
@@ -77,8 +77,8 @@ def _vbios(facts: Facts) -> None:
 
 
 def _vbios_of_node(facts: Facts) -> None:
-    for one in facts[4]["look"]["gpus"].values():
-        one["vbios"] = "96.00.01"
+    for gpu in facts[4]["look"]["gpus"].values():
+        gpu["vbios"] = "96.00.01"
 
 
 def _memory(facts: Facts) -> None:
@@ -181,15 +181,15 @@ def test_every_code_has_a_fault() -> None:
 def test_one_node_against_one_blames_none(sizes: tuple[int, ...]) -> None:
     facts = made_gpus.inventory(*sizes, gpus=4)
     del facts[sizes[0]]["seen"]["gpus"]["3"]
-    found = [one for one in judged(facts, *sizes, backend="gloo") if one["code"].endswith("count")]
-    assert [one["where"] for one in found] in ([{}], [])
+    found = [finding for finding in judged(facts, *sizes, backend="gloo") if finding["code"].endswith("count")]
+    assert [finding["where"] for finding in found] in ([{}], [])
 
 
 def test_in_a_container_what_it_does_not_see_is_not_missing() -> None:
     facts = made_gpus.inventory(2, gpus=2)
-    for one in facts.values():
-        one["seen"]["pci"] += ["0000:1e:00.0", "0000:1f:00.0"]
-        one["confined"] = True
+    for of_rank in facts.values():
+        of_rank["seen"]["pci"] += ["0000:1e:00.0", "0000:1f:00.0"]
+        of_rank["confined"] = True
     assert judged(facts, 2) == []
 
 
@@ -202,8 +202,8 @@ def test_two_containers_of_one_host_that_share_a_gpu_are_seen_between_nodes() ->
 
 def test_two_unlike_nodes_are_both_told_and_none_is_odd() -> None:
     facts = made_gpus.inventory(2, 2, gpus=4)
-    for one in facts[2]["look"]["gpus"].values():
-        one["vbios"] = "96.00.01"
+    for gpu in facts[2]["look"]["gpus"].values():
+        gpu["vbios"] = "96.00.01"
     (found,) = judged(facts, 2, 2)
     assert found["where"] == {} and "96.00.74.00.01 on node-0, 96.00.01 on node-1" in found["message"]
 
@@ -238,7 +238,7 @@ def test_of_a_silent_and_a_missing_gpu_nobody_knows_which_is_where() -> None:
     for gpu in ("2", "3"):
         del facts[0]["seen"]["gpus"][gpu]
     facts[0]["look"]["troubles"] = [made_gpus.trouble(2, "gpu.inventory", "lost")]
-    missing, lost = sorted(judged(facts, 1, backend="gloo"), key=lambda one: str(one["code"]))
+    missing, lost = sorted(judged(facts, 1, backend="gloo"), key=lambda finding: str(finding["code"]))
     assert missing["where"] == {"node": "node-0"} and lost["where"]["gpu"] == 2
     assert "NVML lists 1 GPU too few: of those at 0000:12:00.0, 0000:13:00.0, expected all 4" in missing["message"]
 
@@ -248,7 +248,7 @@ def test_cuda_that_does_not_start_hides_no_missing_gpu() -> None:
     del facts[0]["seen"]["gpus"]["3"]
     facts[0]["look"]["troubles"] = [made_gpus.trouble(None, "gpu.inventory", "cuda")]
     found = judged(facts, 1, backend="gloo")
-    assert {one["code"] for one in found} == {"gpu.inventory.missing", "gpu.inventory.no_answer"}
+    assert {finding["code"] for finding in found} == {"gpu.inventory.missing", "gpu.inventory.no_answer"}
 
 
 def test_a_gpu_that_may_not_be_read_is_another_jobs() -> None:

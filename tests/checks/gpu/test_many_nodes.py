@@ -63,7 +63,7 @@ def test_the_odd_one_of_512_nodes_is_found_and_it_is_quick(check: str, tmp_path:
     }
     reading = time.process_time() - start
     run = Run(JOB, tuple(range(NODES)), {}, {}, facts.__getitem__)
-    (told,) = [one for one in module.judge(facts[check], run) if one.severity != "info"]
+    (told,) = [finding for finding in module.judge(facts[check], run) if finding.severity != "info"]
     assert says in told.message and {"node": f"node-{ODD}", **culprit}.items() <= told.where.items(), told
     assert min(seconds(module.judge, facts[check], run) for _ in range(3)) < SLOWEST * reading
 

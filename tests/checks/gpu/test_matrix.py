@@ -46,8 +46,8 @@ def test_ranks_that_see_one_gpu_each_are_drawn_as_one_node() -> None:
     facts, links = wired(8)
     by_srun(facts, links)
     inventory = made_gpus.inventory(8)
-    for rank, one in inventory.items():
-        one["seen"]["gpus"] = {"0": {**one["seen"]["gpus"][str(rank)], "bus": f"0000:{23 - rank:02x}:00.0"}}
+    for rank, seen in inventory.items():
+        seen["seen"]["gpus"] = {"0": {**seen["seen"]["gpus"][str(rank)], "bus": f"0000:{23 - rank:02x}:00.0"}}
     lines = drawn(facts, links, 8, inventory=inventory)
     assert [line.split()[1:4] for line in lines[3:5]] == [["X", "NV18", "NV18"], ["NV18", "X", "NV18"]]
     assert [line.split()[9] for line in lines[3:5]] == ["PIX", "NODE"]
@@ -88,6 +88,7 @@ def test_the_kind_of_node_is_named(mesh: list[list[int]], said: str) -> None:
         ("a b c d e", "a b c f g", "PIX"),
         ("a b c", "a b d", "PIX"),
         ("a b c d e f g", "a b c h i", "PXB"),
+        ("a b c d e", "a b f g", "PXB"),
         ("a b c", "a d e", "PHB"),
         ("a b c", "h d e", "NODE"),
     ],

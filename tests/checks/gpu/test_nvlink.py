@@ -64,12 +64,12 @@ def judged(
     nodes: Sequence[dict[str, Any]], name: str = H100, backend: str = "nccl", mig: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """One rank a node, and as many GPUs as it has measured."""
-    found = {rank: made_gpus.rank_of(rank, 0, len(one["look"]["gpus"])) for rank, one in enumerate(nodes)}
-    for one in found.values():
-        for handle in one["seen"]["gpus"].values():
+    found = {rank: made_gpus.rank_of(rank, 0, len(facts["look"]["gpus"])) for rank, facts in enumerate(nodes)}
+    for of_rank in found.values():
+        for handle in of_rank["seen"]["gpus"].values():
             handle["name"] = name
-        for uuid in set(mig) & set(one["look"]["gpus"]):
-            one["look"]["gpus"][uuid]["mig"] = {"current": True, "pending": True, "devices": []}
+        for uuid in set(mig) & set(of_rank["look"]["gpus"]):
+            of_rank["look"]["gpus"][uuid]["mig"] = {"current": True, "pending": True, "devices": []}
     nodes_of = on_nodes(*[1] * len(nodes))
     return testing.judge(
         nvlink, dict(enumerate(nodes)), nodes=nodes_of, backend=backend, reads={"gpu.inventory": found}
@@ -79,13 +79,17 @@ def judged(
 def short(findings: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
     """(severity, slug, node, gpu, link) of each."""
     return [
-        (one["severity"], one["code"].rpartition(".")[2], *(one["where"].get(key) for key in ("node", "gpu", "link")))
-        for one in findings
+        (
+            finding["severity"],
+            finding["code"].rpartition(".")[2],
+            *(finding["where"].get(key) for key in ("node", "gpu", "link")),
+        )
+        for finding in findings
     ]
 
 
 def down(links: list[dict[str, Any]], *numbers: int) -> list[dict[str, Any]]:
-    return [link(one["link"], None) if one["link"] in numbers else one for one in links]
+    return [link(entry["link"], None) if entry["link"] in numbers else entry for entry in links]
 
 
 MESH = ["01122000", "10210200", "12020010", "21200001", "20000112", "02001021", "00101202", "00012120"]
@@ -117,7 +121,7 @@ def test_the_catalog_knows_exact_names_only() -> None:
     assert product and (product.links, product.bridge, product.speed_mbps) == (12, True, 26562)
     assert catalog.known("NVIDIA GH200 480GB") != catalog.known("NVIDIA H200")
     assert catalog.known("NVIDIA H100") is None and catalog.known("NVIDIA H200-1-18C") is None
-    assert all(one.source and (one.links is None) <= (not one.bridge) for one in catalog._table().values())
+    assert all(card.source and (card.links is None) <= (not card.bridge) for card in catalog._table().values())
 
 
 def test_unknown_cards_are_compared_with_their_siblings_and_never_fail() -> None:
@@ -181,8 +185,8 @@ def with_pairs_down(*pairs: tuple[int, int]) -> list[str]:
 @pytest.mark.parametrize("pairs", [((0, 1),), ((0, 3),), ((0, 1), (5, 6)), ((0, 4), (2, 3)), ((0, 3), (0, 3))], ids=str)
 def test_pairs_of_a_cube_mesh_are_found(pairs: tuple[tuple[int, int], ...]) -> None:
     found = judged([node(meshed(with_pairs_down(*pairs)))], "Tesla V100-SXM2-32GB")
-    told = {(one["where"]["gpu"], one["where"]["peer_gpu"]) for one in found}
-    assert told == set(pairs) and {one["severity"] for one in found} == {"fail"}, found
+    told = {(finding["where"]["gpu"], finding["where"]["peer_gpu"]) for finding in found}
+    assert told == set(pairs) and {finding["severity"] for finding in found} == {"fail"}, found
 
 
 def test_a_gpu_that_all_lost_links_lead_to_is_blamed() -> None:
@@ -201,9 +205,9 @@ def test_links_that_only_one_end_calls_dead_are_its_own() -> None:
 
 def test_a_switch_is_blamed_for_the_links_of_most_gpus_only() -> None:
     three = [*[down(switched(), 0)] * 3, *[switched()] * 5]
-    assert [one[1] for one in short(judged([node(three)]))] == ["inactive"] * 3
+    assert [finding[1] for finding in short(judged([node(three)]))] == ["inactive"] * 3
     scattered = [*[down(switched(), 0)] * 3, *[down(switched(), 17)] * 3, *[switched()] * 2]
-    assert [one[1] for one in short(judged([node(scattered)]))] == ["inactive"] * 6
+    assert [finding[1] for finding in short(judged([node(scattered)]))] == ["inactive"] * 6
     five = [*[down(switched(), 0)] * 5, *[switched()] * 3]
     (found,) = judged([node(five)])
     assert (found["code"], found["where"]) == ("gpu.nvlink.switch", {"node": "node-0", "device": "0000:07:00.0"})
@@ -220,9 +224,9 @@ def test_a_switch_without_any_link_is_found_by_the_bus() -> None:
 def test_errors_are_held_against_the_other_links_of_the_node() -> None:
     worn = [link(at, "0000:07:00.0", crc_flit=5000) for at in range(18)]
     assert judged([node([worn] * 8)]) == []
-    one = [link(at, "0000:07:00.0") for at in range(18)]
-    one[4]["errors"] = {"crc_flit": 5000, "replay": 999}
-    found = judged([node([one, *[switched()] * 7])])
+    known = [link(at, "0000:07:00.0") for at in range(18)]
+    known[4]["errors"] = {"crc_flit": 5000, "replay": 999}
+    found = judged([node([known, *[switched()] * 7])])
     assert short(found) == [("warn", "errors", "node-0", 0, 4)]
     assert "replay" not in found[0]["message"]
     assert judged([node([[link(at, "x", recovery=9, ecc=10**6) for at in range(18)], *[switched()] * 7])]) == []
@@ -250,13 +254,15 @@ def test_dead_links_explain_what_the_fabric_says() -> None:
 )  # fmt: skip
 def test_the_health_mask_is_read_bit_by_bit(more: dict[str, Any], told: str, severity: str) -> None:
     found = judged([node([switched()], fabric=part(**more))])
-    assert [(one["severity"], one["code"]) for one in found] == [(severity, "gpu.nvlink.fabric_health")] * bool(told)
-    assert all(told in one["message"] for one in found)
+    assert [(finding["severity"], finding["code"]) for finding in found] == [
+        (severity, "gpu.nvlink.fabric_health")
+    ] * bool(told)
+    assert all(told in finding["message"] for finding in found)
 
 
 def test_cliques_and_domains_are_compared_between_nodes() -> None:
     def racks(*cliques: tuple[int, str]) -> list[dict[str, Any]]:
-        return [node([switched()] * 4, at, fabric=part(*one)) for at, one in enumerate(cliques)]
+        return [node([switched()] * 4, at, fabric=part(*clique)) for at, clique in enumerate(cliques)]
 
     assert judged(racks((1, CLUSTER), (1, CLUSTER), (1, CLUSTER))) == []
     odd = judged(racks((1, CLUSTER), (9, CLUSTER), (1, CLUSTER)))
@@ -265,6 +271,22 @@ def test_cliques_and_domains_are_compared_between_nodes() -> None:
     assert short(judged(racks((1, CLUSTER), (1, CLUSTER), (1, "cd" * 16)))) == [("info", "domains", None, None, None)]
     outside = judged(racks((1, CLUSTER), (0, fabric.NO_CLUSTER), (1, CLUSTER)))
     assert short(outside) == [("warn", "clique", "node-1", None, None)]
+
+
+def test_nodes_of_a_domain_and_of_a_clique_belong_together() -> None:
+    card: Any = SimpleNamespace
+    fabrics: list[Any] = [
+        (card(node=f"node-{at}"), part(clique, cluster))
+        for at, (clique, cluster) in enumerate([(1, CLUSTER), (1, CLUSTER), (2, CLUSTER), (0, fabric.NO_CLUSTER)])
+        for _ in range(2)
+    ]
+    fabrics += [(card(node="node-4"), part(clique, CLUSTER)) for clique in (1, 2)]
+    found = {group.name: group.nodes for group in fabric.groups(fabrics)}
+    assert found == {
+        "NVLink domain abababab...": ("node-0", "node-1", "node-2"),
+        "clique 1 of domain abababab...": ("node-0", "node-1"),
+        "clique 2 of domain abababab...": ("node-2",),
+    }
 
 
 @pytest.mark.parametrize(
@@ -285,13 +307,14 @@ def test_imex_is_needed_where_a_domain_has_several_nodes(
     nodes[1]["imex"] = imex
     found = judged(nodes, backend=backend)
     assert short(found) == [(severity, "imex", "node-1", None, None)] * bool(told)
-    assert all(told in one["message"] for one in found)
+    assert all(told in finding["message"] for finding in found)
     without = [node([switched()] * 4, imex=NO_IMEX, fabric=part())]
     assert judged(without) == []
 
 
 def test_imex_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(imex, "CHANNELS", str(tmp_path))
+    monkeypatch.setattr(imex, "SERVICE", "of-no-process")  # another test may have a stand-in of the service
     for name in ("channel0", "channel1", "other"):
         (tmp_path / name).touch()
     ctx: Any = SimpleNamespace(environ={"NCCL_CUMEM_ENABLE": "0"})
@@ -329,7 +352,7 @@ def test_the_summary_counts_links(links: Callable[[], list[list[dict[str, Any]]]
 
 
 def test_nvlink_that_the_driver_has_turned_off_is_one_info() -> None:
-    down = [{**one, "active": False, "remote": None, "errors": {}} for one in switched()]
+    down = [{**link, "active": False, "remote": None, "errors": {}} for link in switched()]
     (found,) = judged([node([down] * 4, disabled=True)])
     assert (found["severity"], found["code"], found["where"]) == ("info", "gpu.nvlink.inactive", {"node": "node-0"})
     assert "NvLinkDisable" in found["fix"]

@@ -55,9 +55,9 @@ def facts_of(nodes: int, gpus: int = 8) -> Facts:
 
 def change(facts: Facts, gpu: int, node: int = 0, slot: dict[str, Any] | None = None, **more: Any) -> None:
     uuid = f"GPU-{node}-{gpu}"
-    one = next(one for one in facts.values() if uuid in one["paths"])
-    one["look"]["gpus"][uuid].update(more)
-    one["paths"][uuid][1].update(slot or {})
+    of_rank = next(of_rank for of_rank in facts.values() if uuid in of_rank["paths"])
+    of_rank["look"]["gpus"][uuid].update(more)
+    of_rank["paths"][uuid][1].update(slot or {})
 
 
 def judged(facts: Facts) -> list[dict[str, Any]]:
@@ -68,17 +68,17 @@ def judged(facts: Facts) -> list[dict[str, Any]]:
 
 
 def every(facts: Facts, slot: dict[str, Any] | None = None, **more: Any) -> None:
-    for at, one in facts.items():
-        for gpu in range(len(one["paths"])):
+    for at, of_rank in facts.items():
+        for gpu in range(len(of_rank["paths"])):
             change(facts, gpu, at, slot, **more)
 
 
 def _no_sysfs(facts: Facts) -> None:
     """As in many virtual machines: no bridges, and no answers."""
-    for one in facts.values():
-        for uuid, ends in one["paths"].items():
+    for of_rank in facts.values():
+        for uuid, ends in of_rank["paths"].items():
             nothing = dict.fromkeys(("width", "width_max", "generation", "generation_max"))
-            one["paths"][uuid] = [{**ends[0], **nothing}]
+            of_rank["paths"][uuid] = [{**ends[0], **nothing}]
 
 
 def _pulled(facts: Facts) -> None:
@@ -113,8 +113,8 @@ def test_sound_links_give_no_finding(change_: Callable[[Facts], None], nodes: in
 def _consumer(facts: Facts, **slot: Any) -> None:
     """Two cards in a board that shares 16 lanes between them; it may not know that."""
     every(facts, width=8, slot=slot)
-    for one in facts.values():
-        for ends in one["paths"].values():
+    for of_rank in facts.values():
+        for ends in of_rank["paths"].values():
             ends[0]["kind"] = DISPLAY
 
 
@@ -184,8 +184,8 @@ def test_the_link_is_named(
     facts = facts_of(1)
     change_(facts)
     found = judged(facts)
-    assert [f"{one['severity']} {one['code'].removeprefix('gpu.pcie.')}" for one in found] == finds, found
-    (named,) = [one for one in found if where.items() <= one["where"].items()][:1]
+    assert [f"{finding['severity']} {finding['code'].removeprefix('gpu.pcie.')}" for finding in found] == finds, found
+    (named,) = [finding for finding in found if where.items() <= finding["where"].items()][:1]
     assert says in named["message"] and "{" not in named["fix"], named
 
 
@@ -195,7 +195,7 @@ def test_every_code_is_tested() -> None:
 
 
 def test_of_512_nodes_one_with_slower_slots_and_one_slower_gpu() -> None:
-    facts: Facts = {8 * number: one for number, one in facts_of(512).items()}
+    facts: Facts = {8 * number: of_rank for number, of_rank in facts_of(512).items()}
     for gpu in range(8):
         change(facts, gpu, 77, {"width_max": 8}, width=8)
     change(facts, 5, 300, width=4)
@@ -205,7 +205,11 @@ def test_of_512_nodes_one_with_slower_slots_and_one_slower_gpu() -> None:
     run = Run(made.job(*[8] * 512), tuple(facts), {}, facts_of=lambda _: inventory)
     with timed("gpu.pcie, 512 nodes of which two are odd"):
         found = list(pcie.judge(facts, run))
-    told = {(one.where["node"], one.where.get("gpu")): one.message for one in found if one.severity == "warn"}
+    told = {
+        (finding.where["node"], finding.where.get("gpu")): finding.message
+        for finding in found
+        if finding.severity == "warn"
+    }
     assert set(told) == {("node-77", None), ("node-300", 5)}
     text = "the GPUs' PCIe links run at 8 lanes, expected 16 lanes as on 511 of 512 nodes"
     assert told["node-77", None] == text
@@ -215,7 +219,7 @@ def test_a_node_whose_links_are_all_degraded_is_not_told_again_as_a_node() -> No
     facts = facts_of(3)
     for gpu in range(8):
         change(facts, gpu, width=8)
-    assert [one["where"]["gpu"] for one in judged(facts)] == list(range(8))
+    assert [finding["where"]["gpu"] for finding in judged(facts)] == list(range(8))
 
 
 def test_a_gpu_that_has_just_woken_up_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 import contextlib
 import os
 import platform
+import queue
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from preflight.check import NoReply, NoReplyKind, NotApplicable, Reply, Skip
 from preflight.checks.gpu.shared import nvml_survey, pci
@@ -38,12 +41,19 @@ class Scripted:
 
     def ask(self, group: str, *arguments: Any, deadline_s: float) -> Reply | NoReply:  # noqa: ARG002 -- a Probe's
         self.pid = self.pid or 1
+        if group == "side_by_side":
+            return Reply(
+                None, tuple([gpu, self.answers["together"]] for gpu in self.answers.get("answer_together", ()))
+            )
         answer = self.answers.get(group, {"values": {}, "notes": []})
         answer = answer.pop(0) if isinstance(answer, list) else answer(arguments) if callable(answer) else answer
         if isinstance(answer, NoReply):
             self.pid = None
             return answer
         return Reply(answer)
+
+    def end(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -88,6 +98,54 @@ def test_a_gpu_that_hangs_costs_no_other_its_values(session: Session, monkeypatc
         (1, "hangs", "GPU-1")
     ]
     assert list(session.look(context(check="gpu.pcie"), "pcie")["gpus"]) == ["GPU-0", "GPU-2"]
+
+
+def test_who_does_not_answer_with_the_others_is_asked_alone(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = {"values": {"gpu": "together"}, "notes": ["odd"]}
+    answering(monkeypatch, health=on(1, HANGS), answer_together=[0, 2], together=together)
+    look = session.look(context(), "health")
+    assert look["gpus"] == {uuid: {"gpu": "together"} for uuid in ("GPU-0", "GPU-2")}
+    assert look["notes"] == {"GPU-0": ["odd"], "GPU-2": ["odd"]}
+    assert [trouble["gpu"] for trouble in look["troubles"]] == [1]
+
+
+def test_who_answers_with_the_others_is_not_asked_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, health=HANGS, answer_together=[0, 1, 2], together={"values": {}, "notes": []})
+    look = session.look(context(), "health")
+    assert len(look["gpus"]) == 3 and look["troubles"] == []
+    assert nvml_survey.session() is nvml_survey.session()
+
+
+@pytest.mark.parametrize("version", ["12.4", None])
+def test_a_torch_for_cpus_counts_no_gpus(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    monkeypatch.setattr(torch.version, "cuda", version)
+    assert nvml_survey.torch_has_cuda() is (version is not None)
+
+
+def test_a_gpu_that_takes_far_longer_than_the_others_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    deeds: dict[int, Callable[[], object]] = {0: lambda: "soon", 1: ended.wait, 2: lambda: 1 / 0}
+    monkeypatch.setattr(nvml_survey, "GROUPS", {"health": lambda gpu: deeds[gpu]()})
+    monkeypatch.setattr(nvml_survey, "HEALTHY_ASK_S", 0.1)
+    assert list(nvml_survey._side_by_side("health", [[0], [1], [2]])) == [(0, "soon")]
+    ended.set()
+    answers: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
+    for gpu in (2, 0):
+        nvml_survey._answer_to(answers, nvml_survey.GROUPS["health"], [gpu])
+    assert answers.get_nowait() == (0, "soon") and answers.empty()
+
+
+@pytest.mark.parametrize(("available", "count"), [(True, 3), (False, 0)])
+def test_torchs_gpus_are_counted(monkeypatch: pytest.MonkeyPatch, available: bool, count: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert nvml_survey.GROUPS["torch"]() == {"values": count, "notes": []}
+
+
+def test_cuda_that_does_not_start_is_a_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: 1 / 0)
+    told = ["error", "torch.cuda.device_count", "ZeroDivisionError: division by zero"]
+    assert nvml_survey.GROUPS["torch"]() == {"trouble": told}
 
 
 @pytest.mark.parametrize(("deadline_s", "kind"), [(60.0, "hangs"), (5.0, "unknown")])
@@ -164,6 +222,23 @@ def test_where_a_gpu_is_lost_still_one_rank_a_node_looks(session: Session, monke
     ]
 
 
+def test_a_node_without_gpus_has_nothing_to_look_at(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pci, "gpus", list)
+    answering(monkeypatch, start={"trouble": ["error", "nvmlInit", "Library Not Found"]})
+    with pytest.raises(NotApplicable, match="there is no NVIDIA GPU on this node"):
+        session.seen(context())
+
+
+def test_where_gpus_are_hidden_nobody_knows_where_a_lost_one_is(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pci, "gpus", lambda: [f"0000:0{gpu}:00.0" for gpu in range(8)])
+    lost: Answer = {"trouble": ["lost", "nvmlX", "GPU is lost"]}
+    answering(monkeypatch, handle=lambda arguments: lost if arguments[0] == 1 else handle(arguments))
+    session.seen(context())
+    assert [(trouble["hidden"], trouble["bus"]) for trouble in session.troubles] == [(True, None)]
+
+
 @pytest.mark.parametrize(("on_the_bus", "rank", "looks"), [(3, 0, 3), (3, 1, 0), (8, 0, 3), (8, 1, 3)])
 def test_one_rank_a_node_looks_but_where_gpus_are_hidden_each_does(
     session: Session, monkeypatch: pytest.MonkeyPatch, on_the_bus: int, rank: int, looks: int
@@ -231,7 +306,7 @@ CUDA_PATH = os.pathsep.join(map(str, (running.ROOT / "tests" / "cuda", running.R
 def test_cuda_is_held_against_nvml(tmp_path: Path, deed: str, fault: str) -> None:
     machine = machines.load("h100_nvswitch", tmp_path)
     more = {"CUDA_DEED": deed, "PYTHONPATH": CUDA_PATH}
-    finished = in_machine.run_ranks(machine, tmp_path, 1, "--only", "gpu.inventory", "--backend", "gloo", **more)
+    finished = in_machine.run_ranks(machine, tmp_path, 1, "--only", "gpu.inventory", "--backend", "gloo", environ=more)
     found = finished.findings()
     assert ELSEWHERE[fault].is_told_by(found) if fault else found == [], finished.told()
     assert not fault or ELSEWHERE[fault].says in found[0]["message"], finished.told()
@@ -242,7 +317,7 @@ def test_cuda_that_hangs_is_told(tmp_path: Path) -> None:
     machine = machines.load("consumer", tmp_path)
     more = {"CUDA_DEED": "hangs", "PYTHONPATH": CUDA_PATH}
     arguments = ("--only", "gpu.inventory", "--backend", "gloo", "--deadline", "20")
-    finished: Finished = in_machine.run_ranks(machine, tmp_path, 1, *arguments, **more)
+    finished: Finished = in_machine.run_ranks(machine, tmp_path, 1, *arguments, environ=more)
     assert "torch.cuda.device_count gave no answer within" in str(finished.check("gpu.inventory")["skipped"])
     assert finished.check("gpu.inventory")["status"] == "skip", finished.told()
 

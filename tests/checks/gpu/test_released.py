@@ -1,5 +1,6 @@
 """A machine that gets worse in mid-run; and judging on made-up facts."""
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -30,9 +31,14 @@ from tests.running import Finished
 from tests.standin import machines
 
 ROWS = {fault.name: fault for fault in ELSEWHERE}
+needs_no_cuda = pytest.mark.skipif(
+    importlib.metadata.version("torch").partition("+")[2] != "cpu",
+    reason="torch built for CUDA sees that the stand-in's GPUs are not there",
+)
 LATE = {
     "gpu.3.ecc.volatile.uncorrected": 2, "gpu.5.link.7.error.recovery": 3, "gpu.1.pcie.replay": 5000,
     "gpu.2.processes.compute": f"4194300:{GIB}", "gpu.2.memory.used": GIB, "gpu.7.memory.used": 2 * GIB,
+    "gpu.0.remapped.pending": 1, "gpu.4.field.230": 1,
 }  # fmt: skip
 
 
@@ -42,8 +48,8 @@ def run(folder: Path, late: dict[str, object], mark: str = "") -> Finished:
     machine = machines.load("h100_nvswitch", folder, late=late)
     machine = replace(machine, mounts=(*machine.mounts, (str(folder / "shm"), SHM)))
     plugin = ("--plugin", str(running.PLUGINS / "late.py"), "--set", "gpu.released.wait_s=0.3")
-    words = ("--level", "standard", "--only", "gpu.released,plugin.late", *plugin)
-    return in_machine.run_ranks(machine, folder, 1, *words, TEST_LEAVES=mark)
+    words = ("--level", "standard", "--backend", "gloo", "--only", "gpu.released,plugin.late", *plugin)
+    return in_machine.run_ranks(machine, folder, 1, *words, environ={"TEST_LEAVES": mark})
 
 
 def is_told(name: str, finished: Finished) -> None:
@@ -54,16 +60,18 @@ def is_told(name: str, finished: Finished) -> None:
     assert fault.says in found[0]["message"] and "{" not in found[0]["fix"], found
 
 
+@needs_no_cuda
 @needs_machines
 def test_what_rose_and_what_is_held(tmp_path: Path) -> None:
     finished = run(tmp_path, LATE, mark="left")
-    names = ("ecc", "nvlink", "pcie", "process", "memory", "shm")
+    names = ("ecc", "nvlink", "pcie", "row", "recovery", "process", "memory", "shm")
     for name in names:
         is_told(name, finished)
     assert len(finished.findings()) == len(names), finished.told()
     assert finished.exit_codes == [1]
 
 
+@needs_no_cuda
 @needs_machines
 def test_what_works_no_more(tmp_path: Path) -> None:
     """The driver as a whole; then, where it works, one GPU."""
@@ -74,6 +82,7 @@ def test_what_works_no_more(tmp_path: Path) -> None:
     assert len(finished.findings()) == 1, finished.told()
 
 
+@needs_no_cuda
 @needs_machines
 def test_a_machine_that_stays_as_it_was(tmp_path: Path) -> None:
     finished = run(tmp_path, {})
@@ -103,7 +112,9 @@ def pcie(**more: Any) -> Values:
 
 
 def links(errors: dict[int, dict[str, int]] | None = None, down: int | None = None) -> list[Values]:
-    return [{"link": one, "active": one != down, "errors": (errors or {}).get(one, {})} for one in range(18)]
+    return [
+        {"link": number, "active": number != down, "errors": (errors or {}).get(number, {})} for number in range(18)
+    ]
 
 
 class Ends:
@@ -129,7 +140,7 @@ class Ends:
     def _facts(self, check: str, values: Callable[[Values], Any], gpus: dict[str, Values]) -> dict[int, Values]:
         found = {}
         for node in range(self.nodes):
-            looked = {uuid: values(one) for uuid, one in gpus.items() if uuid.startswith(f"GPU-{node}-")}
+            looked = {uuid: values(gpu) for uuid, gpu in gpus.items() if uuid.startswith(f"GPU-{node}-")}
             look = {"gpus": looked, "troubles": self.troubles.get(check, []) if node == 0 else [], "notes": {}}
             found[node] = {"look": look, "up_s": 1000.0, "left": []}
         return found
@@ -137,17 +148,17 @@ class Ends:
     def reads(self) -> dict[str, dict[int, Values]]:
         return {
             "gpu.inventory": made_gpus.inventory(*[1] * self.nodes, gpus=8),
-            "gpu.health": self._facts("gpu.health", lambda one: one["health"], self.before),
-            "gpu.pcie": self._facts("gpu.pcie", lambda one: one["pcie"], self.before),
-            "gpu.nvlink": self._facts("gpu.nvlink", lambda one: {"links": one["links"]}, self.before),
+            "gpu.health": self._facts("gpu.health", lambda seen: seen["health"], self.before),
+            "gpu.pcie": self._facts("gpu.pcie", lambda seen: seen["pcie"], self.before),
+            "gpu.nvlink": self._facts("gpu.nvlink", lambda seen: {"links": seen["links"]}, self.before),
             "gpu.topology": self._facts("gpu.topology", lambda _: {}, {}),
         }
 
     def facts(self) -> dict[int, Values]:
         """Of gpu.released."""
-        found = self._facts("gpu.released", lambda one: one, self.after)
-        for node, one in found.items():
-            one |= {"up_s": 1000.0 + self.seconds, "left": self.left if node == 0 else []}
+        found = self._facts("gpu.released", lambda seen: seen, self.after)
+        for node, of_rank in found.items():
+            of_rank |= {"up_s": 1000.0 + self.seconds, "left": self.left if node == 0 else []}
         return found
 
     def judged(self) -> list[dict[str, Any]]:
@@ -286,7 +297,7 @@ def test_a_gpu_that_hangs_is_told_once() -> None:
     """By who met it first; here it is met anew, in a new worker."""
     ends = Ends()
     ends.troubles["gpu.released"] = [trouble(3, "gpu.released")]
-    assert [one["code"] for one in ends.judged()] == ["gpu.released.no_answer"]
+    assert [finding["code"] for finding in ends.judged()] == ["gpu.released.no_answer"]
     ends.troubles["gpu.topology"] = [trouble(3, "gpu.topology")]
     assert ends.judged() == []
 
@@ -296,7 +307,9 @@ def test_a_driver_that_stopped_working_is_told_once_a_node() -> None:
     reads = {"gpu.inventory": made_gpus.inventory(2, 2)}
     outcomes = dict.fromkeys(range(4), gone)
     found = testing.judge(released, {}, nodes=on_nodes(2, 2), backend="nccl", reads=reads, outcomes=outcomes)
-    assert [(one["severity"], one["where"]) for one in found] == [("fail", {"node": f"node-{n}"}) for n in (0, 1)]
+    assert [(finding["severity"], finding["where"]) for finding in found] == [
+        ("fail", {"node": f"node-{n}"}) for n in (0, 1)
+    ]
 
 
 def test_512_nodes_of_which_one_gpu_has_errors() -> None:
@@ -393,7 +406,7 @@ def test_files_that_are_used_or_older_or_of_others_are_not_ours(mark: str) -> No
     (Path(SHM) / f"site_{mark}").touch()
 
     def left(since: float) -> list[str]:
-        return [one["name"] for one in leftovers.in_shared_memory(since) if mark in one["name"]]
+        return [file["name"] for file in leftovers.in_shared_memory(since) if mark in file["name"]]
 
     assert left(began) == [mark]
     assert left(time.time() + 3600) == []
@@ -403,3 +416,34 @@ def test_files_that_are_used_or_older_or_of_others_are_not_ours(mark: str) -> No
         assert left(began) == []
         holder.communicate(b"\n")
     assert left(began) == [mark]
+
+
+def test_files_that_go_meanwhile_and_a_folder_that_is_not_there_leave_nothing(
+    mark: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scan = os.scandir
+    (tmp_path / mark).touch()
+
+    def scanned(folder: str) -> list[os.DirEntry[str]]:
+        entries = list(scan(folder))
+        (tmp_path / mark).unlink()
+        return entries
+
+    monkeypatch.setattr(leftovers, "SHM", str(tmp_path))
+    monkeypatch.setattr(os, "scandir", scanned)
+    assert leftovers.in_shared_memory(0.0) == []
+    monkeypatch.setattr(leftovers, "SHM", str(tmp_path / "no"))
+    assert leftovers.in_shared_memory(0.0) == []
+
+
+def test_who_holds_a_gpu() -> None:
+    ourselves, nobody, first = (processes.holders([pid])[str(pid)] for pid in (os.getpid(), 2**22 + 1, 1))
+    assert (ourselves["ours"], first["ours"], nobody["ours"], nobody["name"]) == (True, False, False, None)
+    assert leftovers.run_began() < psutil.Process().create_time() + 1.0
+
+
+def test_a_process_that_has_ended_is_not_ours() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        ended = psutil.Process(child.pid)
+        child.communicate(b"\n")
+    assert not processes._is_of_the_run(ended, psutil.Process().cmdline())

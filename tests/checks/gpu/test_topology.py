@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from preflight import testing
-from preflight.check import Job, Node, Run, ranges
+from preflight.check import Job, Node, Run
 from preflight.checks.gpu import topology
 from preflight.checks.gpu.topology import topo_facts
-from tests import running
 from tests.checks.gpu import in_machine, made_gpus
 from tests.checks.gpu.made_gpus import on_nodes
 from tests.checks.gpu.made_topology import (
@@ -28,7 +27,6 @@ from tests.checks.gpu.made_topology import (
 )
 from tests.faults import gpu_topology
 from tests.large import timed
-from tests.nodes import as_nodes
 from tests.standin import machines
 
 ROWS = {fault.name: fault for fault in gpu_topology.ELSEWHERE}
@@ -50,11 +48,11 @@ def test_sound_nodes_give_no_finding(sizes: tuple[int, ...]) -> None:
 def _hide(facts: Facts, links: Facts) -> None:
     """A virtual machine: all is one host bridge, no NUMA node is named, no NIC is there."""
     unlink(links)
-    for one in facts.values():
-        one["nics"] = {}
-        for known in one["gpus"].values():
+    for of_rank in facts.values():
+        of_rank["nics"] = {}
+        for known in of_rank["gpus"].values():
             known |= {"path": ["pci0000:00", known["path"][-1]], "numa": -1}
-        for place in one["look"]["gpus"].values():
+        for place in of_rank["look"]["gpus"].values():
             place["cpus"] = list(range(112))
             for other in place["peers"].values():
                 other |= {"ancestor": 30, "read": 1, "write": 1, "nvlink": 5}
@@ -62,16 +60,16 @@ def _hide(facts: Facts, links: Facts) -> None:
 
 def _bind(facts: Facts, links: Facts) -> None:
     """Each rank to the CPUs of its socket."""
-    for rank, one in facts.items():
-        one |= {"cpus": "0-55" if rank < 4 else "56-111", "bound": True}
+    for rank, of_rank in facts.items():
+        of_rank |= {"cpus": "0-55" if rank < 4 else "56-111", "bound": True}
 
 
 def _nothing_told(facts: Facts, links: Facts) -> None:
     """NVML does not tell, and sysfs is not there."""
     unlink(links)
-    for one in facts.values():
-        one |= {"gpus": {}, "nics": {}}
-        for place in one["look"]["gpus"].values():
+    for of_rank in facts.values():
+        of_rank |= {"gpus": {}, "nics": {}}
+        for place in of_rank["look"]["gpus"].values():
             place |= {"cpus": None, "memory_nodes": None}
             for other in place["peers"].values():
                 other |= dict.fromkeys(other)
@@ -87,8 +85,8 @@ def _lone_pair_without_links(facts: Facts, links: Facts) -> None:
 
 def _fewer_cpus(facts: Facts, links: Facts) -> None:
     """The process may use all CPUs that are online, and those near the last GPUs are not."""
-    for one in facts.values():
-        one["cpus"] = "0-55"
+    for of_rank in facts.values():
+        of_rank["cpus"] = "0-55"
 
 
 def _half_the_nics(facts: Facts, links: Facts) -> None:
@@ -113,9 +111,9 @@ def _no_p2p_of_one(facts: Facts, links: Facts) -> None:
 
 
 def _no_p2p_at_all(facts: Facts, links: Facts) -> None:
-    for one in range(8):
-        for other in range(one):
-            apart(facts, 8, f"GPU-1-{one}", f"GPU-1-{other}", read=4, write=4)
+    for number in range(8):
+        for other in range(number):
+            apart(facts, 8, f"GPU-1-{number}", f"GPU-1-{other}", read=4, write=4)
 
 
 def _no_p2p_without_links(facts: Facts, links: Facts) -> None:
@@ -188,8 +186,8 @@ def test_of_two_unlike_nodes_none_is_blamed() -> None:
     put_apart(facts, links)
     _without_nics(facts, links)
     found = judged(facts, links, 8, 8)
-    assert {one["code"] for one in found} == {"gpu.topology.layout", "gpu.topology.far_nic"}
-    assert all(one["where"] == {} for one in found), found
+    assert {finding["code"] for finding in found} == {"gpu.topology.layout", "gpu.topology.far_nic"}
+    assert all(finding["where"] == {} for finding in found), found
     assert "GPU0 and GPU3 are NODE apart on node-0, SYS on node-1" in found[0]["message"]
     assert "the nearest RDMA device of GPU0: PIX on node-0, none on node-1" in found[1]["message"]
 
@@ -197,8 +195,8 @@ def test_of_two_unlike_nodes_none_is_blamed() -> None:
 def test_containers_that_see_other_gpus_are_not_compared() -> None:
     sizes = (2, 2, 2)
     facts, links = wired(*sizes)
-    for one in facts.values():
-        one["gpus"] |= {"0000:f0:00.0": device(9, 0, 8)} if one["gpus"] else {}
+    for of_rank in facts.values():
+        of_rank["gpus"] |= {"0000:f0:00.0": device(9, 0, 8)} if of_rank["gpus"] else {}
     apart(facts, 2, "GPU-1-0", "GPU-1-1", ancestor=10)
     apart(facts, 4, "GPU-2-0", "GPU-2-1", ancestor=10)
     del facts[2]["nics"]["mlx5_1"]
@@ -220,6 +218,14 @@ def test_mig_and_a_fabric_that_is_not_ready_explain_missing_p2p() -> None:
     links[0]["look"]["gpus"]["GPU-0-2"]["fabric"] = {"state": 2, "status": 0}
     reads = {"gpu.inventory": inventory, "gpu.nvlink": links}
     assert testing.judge(topology, facts, nodes=on_nodes(8), backend="nccl", reads=reads) == []
+
+
+@pytest.mark.parametrize(("status", "told"), [(0, 1), (7, 0)], ids=["ready", "failed"])
+def test_a_fabric_that_has_failed_explains_missing_p2p_and_one_that_is_ready_does_not(status: int, told: int) -> None:
+    facts, links = wired(8)
+    apart(facts, 0, "GPU-0-2", "GPU-0-3", read=5, write=5)
+    links[0]["look"]["gpus"]["GPU-0-2"]["fabric"] = {"state": 3, "status": status}
+    assert len(judged(facts, links, 8)) == told
 
 
 def test_512_nodes_are_judged_and_drawn() -> None:
@@ -244,33 +250,19 @@ def test_512_nodes_are_judged_and_drawn() -> None:
 
 @in_machine.needs_machines
 def test_three_nodes_with_something_wrong_on_each(tmp_path: Path) -> None:
-    """The made-up machines have no device files, so the run is one of gloo, whose ranks may run on any CPU: the CPUs
-    are judged anew, as those of ranks on GPUs."""
     odd: dict[int, dict[str, object]] = {0: {"gpu.0.affinity.cpus": "0"}, 1: gpu_topology.apart(3, (0, 1, 2), 50)}
     no_nics = {f"/sys/class/infiniband/mlx5_{number}": None for number in range(9)}
-    run = running.Run(tmp_path)
-    words = running.preflight(
-        "--level", "quick", "--only", "gpu.topology", "--facts", "--json", f"{tmp_path}/report.json"
-    )
-    own = as_nodes(3, {})
-    for rank, places in enumerate(running.plain_ranks(3)):
-        machine = machines.load("h100_nvswitch", tmp_path, odd.get(rank), files=no_nics if rank == 2 else None)
-        bound = ["taskset", "--cpu-list", "1"] if rank == 0 else []
-        run.start(machine.command([*bound, *words]), in_machine.environment(machine, {**places, **own[rank]}))
-    finished = run.finish()
+    nodes = [
+        machines.load(
+            "h100_nvswitch", tmp_path, in_machine.own_uuids(number) | odd.get(number, {}),
+            files=no_nics if number == 2 else None,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    words, bound = ("--level", "quick", "--only", "gpu.topology"), {0: ["taskset", "--cpu-list", "1"]}
+    finished = in_machine.run_nodes(nodes, tmp_path, *words, wrap=bound)
     found = finished.findings()
-    for name in ("gpu_in_another_slot", "nics_gone"):
-        mine = [one for one in found if ROWS[name].is_told_by([one])]
-        assert [ROWS[name].says in one["message"] for one in mine] == [True], finished.told()
-    assert len(found) == 2 and finished.exit_codes == [0, 0, 0], finished.told()
-    facts = {id_: _facts(finished, id_) for id_ in ("gpu.inventory", "gpu.nvlink", "gpu.topology")}
-    nodes = {node: [rank] for rank, node in enumerate(("node-0", "node-1", "node-2"))}
-    again = testing.judge(topology, facts["gpu.topology"], nodes=nodes, backend="nccl", reads=facts)
-    (bound_far,) = [one for one in again if one["code"] == "gpu.topology.far_cpus"]
-    assert ROWS["bound_far_from_gpu"].is_told_by([bound_far])
-    assert ROWS["bound_far_from_gpu"].says in bound_far["message"]
-
-
-def _facts(finished: running.Finished, id_: str) -> Facts:
-    groups = finished.check(id_)["facts"]
-    return {rank: group["facts"] for group in groups for rank in ranges.from_text(group["ranks"])}
+    for name in ("gpu_in_another_slot", "nics_gone", "bound_far_from_gpu"):
+        mine = [of_rank for of_rank in found if ROWS[name].is_told_by([of_rank])]
+        assert [ROWS[name].says in finding["message"] for finding in mine] == [True], finished.told()
+    assert len(found) == 3 and finished.exit_codes == [0, 0, 0], finished.told()

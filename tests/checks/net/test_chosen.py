@@ -25,14 +25,14 @@ def host(*lines: str) -> list[Address]:
         plain, _, prefix = text.partition("/")
         family = socket.AF_INET6 if ":" in plain else socket.AF_INET
         found.append(Address(name, flags, family, plain, int(prefix or 24)))
-    links = {one.interface: Address(one.interface, one.flags, socket.AF_PACKET, "", 0) for one in found}
-    return [*links.values(), *sorted(found, key=lambda one: one.family)]
+    links = {of_rank.interface: Address(of_rank.interface, of_rank.flags, socket.AF_PACKET, "", 0) for of_rank in found}
+    return [*links.values(), *sorted(found, key=lambda entry: entry.family)]
 
 
 def nccl(entries: list[Address], names: str | None = None, **more: str) -> str:
     settings = {**({} if names is None else {"NCCL_SOCKET_IFNAME": names}), **more}
     taken = interface_rules.by_nccl(entries, settings, {"there": "10.1.0.9"}.get)
-    return " ".join(f"{one['interface']}={one['address']}" for one in taken)
+    return " ".join(f"{entry['interface']}={entry['address']}" for entry in taken)
 
 
 PLAIN = host("lo 127.0.0.1/8", "eth0 10.0.0.1", "lo ::1/128", "eth0 fe80::1/64")
@@ -77,14 +77,14 @@ OLD = [
 def test_what_nccl_took_before_2_28(entries: list[Address], names: str | None, taken: str, version: str) -> None:
     settings = {} if names is None else {"NCCL_SOCKET_IFNAME": names}
     old, new, unknown = (
-        [one["interface"] for one in interface_rules.by_nccl(entries, settings, lambda _: None, known)]
+        [card["interface"] for card in interface_rules.by_nccl(entries, settings, lambda _: None, known)]
         for known in (version, "2.28.3", "")
     )
     assert old == [word.partition("=")[0] for word in taken.split()]
     assert (
         new
         == unknown
-        == [one["interface"] for one in interface_rules.by_nccl(entries, settings, lambda _: None, "3.0")]
+        == [entry["interface"] for entry in interface_rules.by_nccl(entries, settings, lambda _: None, "3.0")]
     )
 
 
@@ -150,7 +150,7 @@ def test_without_infiniband_the_comm_id_chooses_for_the_data_too() -> None:
 def gloo(entries: list[Address], names: str | None, own: str | None = "10.0.0.1") -> str:
     environ = {} if names is None else {"GLOO_SOCKET_IFNAME": names}
     return " ".join(
-        f"{one['interface']}={one['address']}" for one in interface_rules.by_gloo(entries, environ, lambda: own)
+        f"{entry['interface']}={entry['address']}" for entry in interface_rules.by_gloo(entries, environ, lambda: own)
     )
 
 

@@ -1,6 +1,7 @@
 """What is said of made-up nodes; those with real interfaces are in test_interfaces_hosts.py."""
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,15 +30,15 @@ def node(rank: int, *lines: str, names: str | None = None, own: str | None = Non
     its version."""
     entries = host(*(line.replace("#", str(rank + 1)) for line in lines))
     environ = {**(dict.fromkeys(VARIABLES.values(), names) if names is not None else {}), **more.get("environ", {})}
-    first = next((one.text for one in entries if one.text and one.interface != "lo"), None)
+    first = next((entry.text for entry in entries if entry.text and entry.interface != "lo"), None)
     listed: dict[str, links.Interface] = {}
-    for one in entries:
-        name = one.interface.partition(":")[0]
+    for entry in entries:
+        name = entry.interface.partition(":")[0]
         listed.setdefault(name, {
-            "addresses": [], "state": STATES[one.flags], "mtu": more.get("mtu", {}).get(name, 1500),
+            "addresses": [], "state": STATES[entry.flags], "mtu": more.get("mtu", {}).get(name, 1500),
             "speed_mbps": more.get("speed", {}).get(name), "kind": more.get("kind", {}).get(name, "ethernet"),
         })  # fmt: skip
-        listed[name]["addresses"] += [f"{one.text}/{one.prefix}"] if one.text else []
+        listed[name]["addresses"] += [f"{entry.text}/{entry.prefix}"] if entry.text else []
     taken = {"nccl": interface_rules.by_nccl(entries, environ, lambda _: None, more.get("nccl", "")),
              "gloo": interface_rules.by_gloo(entries, environ, lambda: own or first)}  # fmt: skip
     return {
@@ -56,14 +57,27 @@ def nodes(size: int, *lines: str, **more: Any) -> dict[int, Facts]:
 
 
 def judged(facts: Mapping[int, Facts], backend: str = "gloo") -> list[dict[str, Any]]:
+    """Where both variables have the same `names`, the backend's own is judged."""
+    if backend == "gloo":
+        facts = {rank: _without_nccl(reading) for rank, reading in facts.items()}
     found = testing.judge(interfaces, facts, nodes={f"node-{rank}": (rank,) for rank in facts}, backend=backend)
-    for one in found:
-        assert "{" not in one["fix"] and "expected" in one["message"], one
+    for finding in found:
+        assert "{" not in finding["fix"] and "expected" in finding["message"], finding
     return found
 
 
+def _without_nccl(reading: Facts) -> Facts:
+    names = VARIABLES.values()
+    is_both = len({reading["settings"].get(name) for name in names}) == 1
+    kept = {name: value for name, value in reading["settings"].items() if not is_both or name != VARIABLES["nccl"]}
+    return {**reading, "settings": kept}
+
+
 def told(facts: Mapping[int, Facts], backend: str = "gloo") -> list[tuple[str, str, dict[str, Any]]]:
-    return [(one["severity"], one["code"].rpartition(".")[2], one["where"]) for one in judged(facts, backend)]
+    return [
+        (finding["severity"], finding["code"].rpartition(".")[2], finding["where"])
+        for finding in judged(facts, backend)
+    ]
 
 
 # Sound
@@ -128,7 +142,7 @@ def test_thousand_nodes_are_judged_in_a_moment(backend: str) -> None:
         facts[rank] = node(
             rank % 250, *(line.replace(" 10.", f" {10 + rank // 250}.") for line in lines), host=str(rank)
         )
-    assert [one for one in judged(facts, backend) if one["severity"] != "info"] == []
+    assert [finding for finding in judged(facts, backend) if finding["severity"] != "info"] == []
 
 
 def test_a_look_up_that_did_not_end_says_nothing() -> None:
@@ -144,7 +158,7 @@ def test_a_look_up_that_did_not_end_says_nothing() -> None:
 def test_a_name_that_is_no_interface(size: int, backend: str) -> None:
     facts = {**nodes(size), 0: node(0, LO, ETH0, names="ethO")}
     found, *others = judged(facts, backend)
-    assert [one["severity"] for one in others] == (["info"] if backend == "nccl" else [])  # gloo's variable
+    assert [finding["severity"] for finding in others] == (["info"] if backend == "nccl" else [])  # gloo's variable
     assert (found["severity"], found["where"]) == ("fail", {"node": "node-0", "variable": VARIABLES[backend]})
     assert "eth0 (10.0.0.1)" in found["message"] and "did you mean eth0?" in found["message"], found
 
@@ -198,11 +212,15 @@ def test_a_name_that_is_no_address_of_this_host() -> None:
     assert found["where"] == {"node": "node-1"} and "gloo listens on 0.0.0.0" in found["message"]
 
 
-def test_glooss_variable_is_an_info_on_nccl_and_the_reverse_is_nothing() -> None:
+def test_glooss_variable_is_an_info_on_nccl_and_the_reverse_is_a_warning() -> None:
     facts = {**nodes(3), 1: node(1, LO, ETH0, environ={"GLOO_SOCKET_IFNAME": "eth9"})}
     assert told(facts, "nccl") == [("info", "none", {"node": "node-1", "variable": "GLOO_SOCKET_IFNAME"})]
     facts = {**nodes(3), 1: node(1, LO, ETH0, environ={"NCCL_SOCKET_IFNAME": "eth9"})}
-    assert told(facts, "gloo") == []
+    assert told(facts, "gloo") == [("warn", "none", {"node": "node-1", "variable": "NCCL_SOCKET_IFNAME"})]
+    bridge = nodes(3, LO, ETH0, DOCKER, environ={"NCCL_SOCKET_IFNAME": "docker0"})
+    where = {"interface": "docker0", "variable": "NCCL_SOCKET_IFNAME"}
+    assert told(bridge, "gloo") == [("warn", "shared", where)]
+    assert told({0: bridge[0]}, "gloo") == [], "on one host all may be used"
 
 
 def test_the_file_is_named_that_sets_the_variable() -> None:
@@ -313,8 +331,8 @@ def test_a_link_local_address(line: str, backend: str) -> None:
     facts = {**nodes(4, "lo 127.0.0.1/8", line.replace("7.8", "7.#").replace("::1", "::#"))}
     assert [found[:2] for found in told(facts, backend)] == [("warn", "link_local")]
     same = nodes(4, LO, line)
-    for one in same.values():
-        one["interfaces"]["eth0"]["addresses"] = ["fe80::1/64"]  # each on a link of its own
+    for of_rank in same.values():
+        of_rank["interfaces"]["eth0"]["addresses"] = ["fe80::1/64"]  # each on a link of its own
     assert ":" not in line or [found[1] for found in told(same, backend)] == ["link_local"]
     if ":" not in line:
         assert told(one_odd(LO, line), backend) == [("warn", "link_local", where)]
@@ -477,16 +495,16 @@ def test_what_sysfs_says_of_an_interface(tmp_path: Path) -> None:
     (tmp_path / "lo").mkdir()
     for file, text in {"ifindex": "1", "type": "1", "speed": "25000", "uevent": "INTERFACE=lo\nIFINDEX=1\n"}.items():
         (tmp_path / "lo" / file).write_text(f"{text}\n")
-    entries = [one for one in addresses.listed() if one.interface == "lo"]
+    entries = [entry for entry in addresses.listed() if entry.interface == "lo"]
 
     def read(**files: str) -> links.Interface:
         for file, text in files.items():
             (tmp_path / "lo" / file).write_text(f"{text}\n")
         return links.read(entries, ["lo"], str(tmp_path))[0]["lo"]
 
-    one = read()
-    assert (one["state"], one["mtu"], one["speed_mbps"], one["kind"]) == ("up", 65536, 25000, "virtual")
-    assert "127.0.0.1/8" in one["addresses"]
+    seen = read()
+    assert (seen["state"], seen["mtu"], seen["speed_mbps"], seen["kind"]) == ("up", 65536, 25000, "virtual")
+    assert "127.0.0.1/8" in seen["addresses"]
     os.symlink("/", tmp_path / "lo" / "device")
     assert read(speed="-1")["speed_mbps"] is None and read()["kind"] == "ethernet"
     assert read(speed="4294967295")["speed_mbps"] is None  # unknown, on old kernels
@@ -499,7 +517,7 @@ def test_what_sysfs_says_of_an_interface(tmp_path: Path) -> None:
 def test_the_ends_of_containers_are_counted_only(tmp_path: Path) -> None:
     (tmp_path / "lo").mkdir()
     (tmp_path / "lo" / "ifindex").write_text("1")
-    entries = [one._replace(text=one.text and "fe80::1") for one in addresses.listed() if one.interface == "lo"]
+    entries = [entry._replace(text=entry.text and "fe80::1") for entry in addresses.listed() if entry.interface == "lo"]
     assert links.read(entries, [], str(tmp_path)) == ({}, 1)
     assert links.read(entries, ["lo"], str(tmp_path))[1] == 0
 
@@ -524,7 +542,7 @@ def test_where_interfaces_may_not_be_listed_it_is_a_skip(monkeypatch: pytest.Mon
 def test_clones_of_a_machine_are_two_hosts() -> None:
     """One boot id and one namespace's number, and other addresses."""
     here = addresses.listed()
-    other = [one._replace(text="10.0.0.7") if one.text == "127.0.0.1" else one for one in here]
+    other = [entry._replace(text="10.0.0.7") if entry.text == "127.0.0.1" else entry for entry in here]
     assert links.host(here) == links.host(here[::-1]) != links.host(other)
 
 
@@ -532,3 +550,16 @@ def test_no_rdma_device_is_no_error(tmp_path: Path) -> None:
     assert not links.has_rdma(str(tmp_path)) and not links.has_rdma(str(tmp_path / "none"))
     (tmp_path / "mlx5_0").mkdir()
     assert links.has_rdma(str(tmp_path))
+
+
+def test_the_kernel_knows_the_address_towards_a_place_that_it_can_reach() -> None:
+    assert links.towards(socket.AF_INET, ("127.0.0.1", 1)) == "127.0.0.1"
+    assert links.towards(socket.AF_INET, ("300.0.0.1", 1)) == ""
+
+
+def test_without_namespaces_a_host_is_told_by_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def readlink(path: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("os.readlink", readlink)
+    assert len(links.host([])) == 16

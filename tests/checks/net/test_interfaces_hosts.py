@@ -2,6 +2,7 @@
 facts hold both backends' choices: NCCL itself needs GPUs."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -52,10 +53,10 @@ def judged(facts: Mapping[int, Facts], backend: str) -> Found:
 def told_as(name: str, found: Found) -> str:
     """The message, where all is as the fault table says."""
     fault = ELSEWHERE[name]
-    (one,) = found
-    assert fault.is_told_by(found) and one["noticed_by"] == fault.noticed_by, found
-    assert set(one["where"]) <= {*fault.culprit, "file"} and "{" not in one["fix"], found
-    return str(one["message"])
+    (finding,) = found
+    assert fault.is_told_by(found) and finding["noticed_by"] == fault.noticed_by, found
+    assert set(finding["where"]) <= {*fault.culprit, "file"} and "{" not in finding["fix"], found
+    return str(finding["message"])
 
 
 def second_network(hosts: Sequence[Host], addresses: Sequence[str]) -> None:
@@ -64,7 +65,8 @@ def second_network(hosts: Sequence[Host], addresses: Sequence[str]) -> None:
 
 
 ETH1 = ("10.88.0.1/24", "10.88.0.2/24", "10.88.0.3/24")
-BY_ETH1 = {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "eth1"}
+GLOO_BY_ETH1 = {"GLOO_SOCKET_IFNAME": "eth1"}
+BY_ETH1 = {**GLOO_BY_ETH1, "NCCL_SOCKET_IFNAME": "eth1"}
 
 
 # Sound
@@ -95,22 +97,24 @@ def test_what_is_measured_is_what_ip_says(three: list[Host]) -> None:
     first.run("ip", "link", "set", "eth9", "mtu", "9000", "down")
     second.run("ip", "link", "set", "dev", "eth0", "down")
     facts = measured(three[:2])
-    for host, one in zip(three, facts.values(), strict=False):
+    for host, of_rank in zip(three, facts.values(), strict=False):
         said = {link["ifname"]: link for link in json.loads(host.run("ip", "-j", "addr"))}
-        assert {name: link["mtu"] for name, link in one["interfaces"].items()} == {
-            name: said[name]["mtu"] for name in one["interfaces"]
+        assert {name: link["mtu"] for name, link in of_rank["interfaces"].items()} == {
+            name: said[name]["mtu"] for name in of_rank["interfaces"]
         }
-        for name, link in one["interfaces"].items():
+        for name, link in of_rank["interfaces"].items():
             listed = {f"{entry['local']}/{entry['prefixlen']}" for entry in said[name]["addr_info"]}
             assert set(link["addresses"]) == listed, name
             flags = said[name]["flags"]
             state = "down" if "UP" not in flags else "no carrier" if "NO-CARRIER" in flags else "up"
             assert link["state"] == state, (name, flags)
-    assert [one["interface"] for one in facts[0]["chosen"]["nccl"] or []] == ["ib0", "ib0-end"]
+    assert [entry["interface"] for entry in facts[0]["chosen"]["nccl"] or []] == ["ib0", "ib0-end"]
     assert facts[0]["route"] == "", "to itself"
     assert facts[0]["chosen"]["gloo"] == [{"interface": "eth0", "address": "10.77.0.1"}]
-    assert [one["interface"] for one in facts[1]["chosen"]["nccl"] or []] == ["lo"]
-    assert len({one["host"] for one in facts.values()}) == 2 and measured(three[:1])[0]["host"] == facts[0]["host"]
+    assert [entry["interface"] for entry in facts[1]["chosen"]["nccl"] or []] == ["lo"]
+    assert (
+        len({of_rank["host"] for of_rank in facts.values()}) == 2 and measured(three[:1])[0]["host"] == facts[0]["host"]
+    )
 
 
 # Whole runs
@@ -133,6 +137,51 @@ def test_one_mtu_of_three(three: list[Host], tmp_path: Path) -> None:
     three[2].run("ip", "link", "set", "eth0", "mtu", "1400")
     message = found_as("mtu_unlike", ranks_on(tmp_path, three, *ONLY))
     assert message == "the MTU of eth0 (10.77.0.3) is 1,400, expected 1,500 as on 2 of 3 nodes"
+
+
+def test_what_nccl_would_take_is_told_on_gloo(three: list[Host], tmp_path: Path) -> None:
+    for host in three:
+        host.second_interface("docker0", "172.17.0.1/16")
+    names = [{"NCCL_SOCKET_IFNAME": interface} for interface in ("docker0", "ens9", "docker0")]
+    finished = ranks_on(tmp_path, three, *ONLY, environ=names)
+    none, shared = finished.findings()
+    told_as("nccl_unknown_on_gloo", [none])
+    told_as("nccl_bridge_on_gloo", [shared])
+    assert "on host-a and host-c, an address that all 3 hosts have" in shared["message"], finished.told()
+    assert finished.report["exit_code"] == 0 and finished.left_over == [], finished.told()
+
+
+def test_another_route_to_master_addr_is_an_info(two: list[Host], tmp_path: Path) -> None:
+    """The hosts meet over eth0, by the address; gloo takes eth1, by the host's own name."""
+    second_network(two, ETH1[:2])
+    mapped = [line for line in known(two) if line.startswith("::ffff:")]
+    for host in two:
+        host.etc("hosts", "127.0.0.1 localhost", "10.88.0.1 host-a", "10.88.0.2 host-b", *mapped)
+    row = ELSEWHERE["other_route"]
+    finished = ranks_on(tmp_path, two, *ONLY, master=two[0].address)
+    found = finished.findings(finds=row.finds)
+    assert "gloo takes eth1 on host-b, and MASTER_ADDR is reached over eth0" in told_as("other_route", found)
+
+
+def test_two_cards_in_one_network(three: list[Host], tmp_path: Path) -> None:
+    for number, host in enumerate(three, 1):
+        host.second_interface("eth1", f"10.77.0.10{number}/24")
+    row = ELSEWHERE["two_cards_in_one_network"]
+    finished = ranks_on(tmp_path, three, *ONLY, environ=[{"GLOO_SOCKET_IFNAME": "eth1"}] * 3)
+    message = told_as("two_cards_in_one_network", finished.findings(finds=row.finds))
+    assert "over eth0, which is in the same network 10.77.0.0/24; expected" in message, finished.told()
+
+
+def test_an_interface_that_nccl_takes_beside_the_right_one(two: list[Host], tmp_path: Path) -> None:
+    for host in two:
+        host.second_interface("pod0", "10.200.0.1/24")
+    path = os.pathsep.join(map(str, (running.ROOT / "tests" / "nccl_at_work", running.ROOT, running.PLUGINS)))
+    nccl = {"PYTHONPATH": path, "PREFLIGHT_TEST_NCCL": str(tmp_path), "NCCL_CONF_FILE": "/dev/null"}
+    row = ELSEWHERE["also_shared"]
+    finished = ranks_on(tmp_path, two, *ONLY, environ=[nccl] * 2)
+    found = finished.findings(finds=row.finds)
+    message = told_as("also_shared", found)
+    assert message.startswith("NCCL also takes pod0 (10.200.0.1) on host-a and host-b"), finished.told()
 
 
 # What measure reads there
@@ -165,7 +214,7 @@ def test_an_interface_that_is_down(two: list[Host], tmp_path: Path) -> None:
     second_network(two, ETH1[:2])
     two[1].run("ip", "link", "set", "eth1-end", "down")
     two[1].run("ip", "link", "set", "eth1", "down")
-    told_as("interface_down", judged(measured(two, BY_ETH1), "gloo"))
+    told_as("interface_down", judged(measured(two, GLOO_BY_ETH1), "gloo"))
     two[1].run("ip", "link", "set", "eth1", "up")
     (tmp_path / "nccl.conf").write_text("NCCL_SOCKET_IFNAME==eth1\nGLOO_SOCKET_IFNAME=eth9\n")
     facts = measured(two, {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf")})
@@ -187,7 +236,7 @@ def test_a_host_without_its_ipv4_address(three: list[Host]) -> None:
     second_network(three, ETH1)
     three[1].run("ip", "addr", "flush", "dev", "eth1")
     three[1].run("ip", "-6", "addr", "add", "fd00:88::2/64", "dev", "eth1", "nodad")
-    told_as("interface_without_ipv4", judged(measured(three, BY_ETH1), "gloo"))
+    told_as("interface_without_ipv4", judged(measured(three, GLOO_BY_ETH1), "gloo"))
 
 
 @pytest.mark.parametrize(
@@ -214,12 +263,3 @@ def test_a_host_that_does_not_find_its_own_name_in_time_is_a_skip(two: list[Host
     assert facts["why"].startswith("Skip: the host's own name") and facts["route"] == "eth0", facts
     assert facts["chosen"]["gloo"] is None and facts["chosen"]["nccl"], facts
     assert on(two[1], f"{patience}{MEASURE}"), "with nccl it is measured"
-
-
-def test_another_route_to_master_addr_is_an_info(two: list[Host]) -> None:
-    second_network(two, ETH1[:2])
-    two[0].etc("hosts", "10.88.0.1 host-a")
-    two[1].etc("hosts", "10.77.0.1 host-a", "10.88.0.2 host-b")
-    (found,) = judged(measured(two), "gloo")
-    assert (found["severity"], found["code"]) == ("info", "net.interfaces.route"), found
-    assert "gloo takes eth1 on host-b, and MASTER_ADDR is reached over eth0" in found["message"]

@@ -45,7 +45,9 @@ def judged(facts: dict[int, Facts], **more: Any) -> list[dict[str, Any]]:
 
 
 def named(facts: dict[int, Facts], **more: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(one["severity"], one["code"].rpartition(".")[2], one["where"]) for one in judged(facts, **more)]
+    return [
+        (finding["severity"], finding["code"].rpartition(".")[2], finding["where"]) for finding in judged(facts, **more)
+    ]
 
 
 def to(node: int, size: int) -> list[Pair]:
@@ -120,16 +122,16 @@ def test_halves_that_do_not_reach_each_other_are_both_told() -> None:
 @pytest.mark.parametrize(("size", "where"), [(4, {}), (6, {"device": "leaf-0"})])
 def test_the_smaller_side_behind_a_switch_is_named(size: int, where: dict[str, str]) -> None:
     facts = split(cluster(size), range(2), range(2, size), {"error": "filtered"})
-    for rank, one in facts.items():
-        one["switches"] = f"spine.leaf-{min(1, rank // 2)}"
+    for rank, of_rank in facts.items():
+        of_rank["switches"] = f"spine.leaf-{min(1, rank // 2)}"
     (found,) = judged(facts)
     assert found["where"] == where and "node-0, node-1 (behind leaf-0)" in found["message"], found
 
 
 def test_all_nodes_of_a_switch_that_nobody_reaches_are_the_switch() -> None:
     facts = with_pairs(cluster(8), [*to(0, 8), *to(1, 8)], {"error": "filtered"})
-    for rank, one in facts.items():
-        one["switches"] = f"spine.leaf-{rank // 2}"
+    for rank, of_rank in facts.items():
+        of_rank["switches"] = f"spine.leaf-{rank // 2}"
     (found,) = judged(facts)
     assert found["where"] == {"device": "leaf-0"} and found["message"].startswith("node-0, node-1, all behind leaf-0,")
 
@@ -163,8 +165,8 @@ def test_a_node_without_an_address_is_told_and_nobody_is_blamed_for_it() -> None
 def test_one_address_on_several_nodes() -> None:
     everything = list(itertools.permutations(range(3), 2))
     facts = with_pairs(cluster(3), everything, {"error": "refused"})
-    for one in facts.values():
-        one |= {"address": "172.17.0.1", "interface": "docker0"}
+    for of_rank in facts.values():
+        of_rank |= {"address": "172.17.0.1", "interface": "docker0"}
     (found,) = judged(facts)
     assert (found["code"], found["where"]) == ("net.mesh.same_address", {"interface": "docker0"})
     assert "node-0, node-1 and node-2 have the same address 172.17.0.1 (docker0)" in found["message"]
@@ -178,8 +180,8 @@ def test_two_nodes_with_one_address_make_nobody_else_suspect() -> None:
 
 def test_several_nodes_of_one_host_share_its_address() -> None:
     facts = cluster(3)
-    for one in facts.values():
-        one["address"] = "127.0.0.1"
+    for of_rank in facts.values():
+        of_rank["address"] = "127.0.0.1"
     assert judged(facts) == []
 
 
@@ -268,14 +270,17 @@ def test_what_stalls_behind_a_far_link_may_be_the_mtu(arrived: int, told: str) -
     """As behind a tunnel: nothing has shown that large packets pass."""
     where = {"node": "node-1", "interface": "eth0"}
     found = judged(behind_a_far_link(arrived))
-    assert [(one["code"], one["where"]) for one in found] == [("net.mesh.mtu", where), ("net.mesh.far", where)]
+    assert [(finding["code"], finding["where"]) for finding in found] == [
+        ("net.mesh.mtu", where),
+        ("net.mesh.far", where),
+    ]
     both = "while small messages pass and round trips take 12 ms or more: a wrong MTU on the way, or a full link"
     assert found[0]["severity"] == "fail" and told in found[0]["message"] and both in found[0]["message"], found
 
 
 def test_where_large_packets_pass_a_far_link_is_full() -> None:
     found = judged(behind_a_far_link(100_000))
-    assert [one["code"] for one in found] == ["net.mesh.slow", "net.mesh.far"]
+    assert [finding["code"] for finding in found] == ["net.mesh.slow", "net.mesh.far"]
     assert "can send only slowly to 4 of 4" in found[0]["message"] and "33.3 kB/s at best" in found[0]["message"]
 
 
@@ -293,20 +298,20 @@ LEG: list[Pair] = [(3, 0), (0, 3), (3, 2), (5, 3), (6, 3), (3, 9)]
 )
 def test_one_leg_of_a_bond_names_its_node(seen: Seen, words: str) -> None:
     facts = with_pairs(cluster(16), LEG, seen)
-    (found,) = [one for one in judged(facts) if one["code"] != "net.mesh.untried"]
+    (found,) = [finding for finding in judged(facts) if finding["code"] != "net.mesh.untried"]
     assert found["where"] == {"node": "node-3", "interface": "eth0"}, found
     assert words in found["message"] and "in 6 of its 30 ordered pairs (as" in found["message"]
     assert found["fix"].startswith("If node-3 has a bond (cat /proc/net/bonding/*)")
     more = with_pairs(facts, [(8, 7)], seen)
-    (found,) = [one for one in judged(more) if one["code"] != "net.mesh.untried"]
+    (found,) = [finding for finding in judged(more) if finding["code"] != "net.mesh.untried"]
     assert found["where"] == {} and "in 7 of " in found["message"] and "no node is seen" in found["message"]
 
 
 def test_racks_that_are_slow_to_each_other_are_worth_knowing_and_no_switch_is_named() -> None:
     """A fifth of what is usual within them."""
     facts = split(cluster(20), range(6), range(6, 20), {**GOOD, "rate": 2e8, "rate_back": 2e8})
-    for rank, one in facts.items():
-        one["switches"] = f"spine.leaf-{int(rank >= 6)}"
+    for rank, of_rank in facts.items():
+        of_rank["switches"] = f"spine.leaf-{int(rank >= 6)}"
     (found,) = judged(facts)
     assert (found["severity"], found["code"], found["where"]) == ("info", "net.mesh.slow", {})
     assert "2 more (behind leaf-0) and node-6" in found["message"] and found["fix"].startswith("See the uplinks")
@@ -332,7 +337,7 @@ def test_where_rdma_carries_the_data_slow_sockets_are_worth_knowing(
 ) -> None:
     facts = with_pairs(with_pairs(cluster(3), out_of(1, 3), SLOW), to(1, 3), SEES_SLOW)
     rdma = {0: hcas("ACTIVE"), 1: hcas("ACTIVE"), 2: of_node_2}
-    reads = {"net.rdma": {rank: one for rank, one in rdma.items() if one}}
+    reads = {"net.rdma": {rank: of_rank for rank, of_rank in rdma.items() if of_rank}}
     (found,) = judged(facts, backend=backend, reads=reads)
     assert found["severity"] == severity and ("by RDMA" in found["message"]) == (severity == "info")
 
@@ -355,7 +360,7 @@ def test_what_a_dead_node_leaves_blames_nobody() -> None:
     del facts[3]
     killed = {3: Outcome("crashed", signal="SIGKILL")}
     found = testing.judge(mesh, facts, nodes={f"node-{rank}": (rank,) for rank in range(4)}, outcomes=killed)
-    assert [one["code"] for one in found] == ["net.mesh.untried"] and found[0]["where"] == {}
+    assert [finding["code"] for finding in found] == ["net.mesh.untried"] and found[0]["where"] == {}
 
 
 def test_pairs_for_which_no_time_was_left_are_told_and_blame_nobody() -> None:

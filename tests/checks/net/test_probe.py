@@ -45,7 +45,7 @@ async def all_of(nodes: int, address: str, strangers: Sequence[bytes] = ()) -> l
     for knocks, said in zip(knocking, strangers, strict=True):
         knocks.sendall(said)
     met = [node(number, nodes, store) for number in range(nodes)]
-    await asyncio.gather(*(one.hold(server) for one, server in zip(met, servers, strict=True)))
+    await asyncio.gather(*(node.hold(server) for node, server in zip(met, servers, strict=True)))
     assert b"".join(map(_heard, knocking)) == b"", "nobody serves a stranger"
     return met
 
@@ -63,14 +63,14 @@ def is_complete(met: Sequence[Meeting]) -> bool:
     def whole(tried: Tried) -> bool:
         return not tried.error and None not in (tried.round_trip_s, tried.rate, tried.rate_back)
 
-    return all(len(one.tried) == len(met) - 1 and all(map(whole, one.tried.values())) for one in met)
+    return all(len(node.tried) == len(met) - 1 and all(map(whole, node.tried.values())) for node in met)
 
 
 @pytest.mark.parametrize(("nodes", "address"), [(2, "127.0.0.1"), (5, "127.0.0.1"), (3, "::1")])
 def test_all_pairs_meet(nodes: int, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "STREAM_S", 0.001)
     met = asyncio.run(all_of(nodes, address))
-    assert is_complete(met) and not any(one.cut for one in met)
+    assert is_complete(met) and not any(node.cut for node in met)
 
 
 def test_heartbeats_at_any_moment_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +96,8 @@ def test_one_who_says_nothing_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def alone() -> bytes:
         """The listener is open while its node waits for another one."""
-        one, server = node(0, 2, Words()), connections.listen("127.0.0.1", "lo")
-        holding = asyncio.create_task(one.hold(server))
+        this, server = node(0, 2, Words()), connections.listen("127.0.0.1", "lo")
+        holding = asyncio.create_task(this.hold(server))
         place = server.getsockname()
         reader, _ = await asyncio.open_connection(*place)
         said = await asyncio.wait_for(reader.read(), 5)
@@ -114,16 +114,16 @@ def test_a_hello_that_is_said_again_is_a_strangers() -> None:
     """As one that was overheard."""
 
     async def twice() -> list[bytes]:
-        one, server = node(0, 2, Words()), connections.listen("127.0.0.1", "lo")
-        place, holding = server.getsockname(), asyncio.create_task(one.hold(server))
-        said, heard = protocol.hello(one._token, 1, 0), []
+        this, server = node(0, 2, Words()), connections.listen("127.0.0.1", "lo")
+        place, holding = server.getsockname(), asyncio.create_task(this.hold(server))
+        said, heard = protocol.hello(this._token, 1, 0), []
         for _ in range(2):
             reader, writer = await asyncio.open_connection(*place)
             writer.write(said)
             heard.append(await asyncio.wait_for(reader.read(protocol.ANSWER_BYTES), 5))
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
-        return [heard[0], protocol.answer(one._token, said), heard[1]]
+        return [heard[0], protocol.answer(this._token, said), heard[1]]
 
     first, expected, second = asyncio.run(twice())
     assert (first, second) == (expected, b"")
@@ -197,11 +197,11 @@ def test_who_answers_without_the_token_is_a_stranger() -> None:
 
         server = await asyncio.start_server(other, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        one = node(0, 2, Words())
-        one.tried = {1: Tried()}
-        await one._connect(1, {"address": "127.0.0.1", "port": port, "token": TOKEN.hex()})
+        alone = node(0, 2, Words())
+        alone.tried = {1: Tried()}
+        await alone._connect(1, {"address": "127.0.0.1", "port": port, "token": TOKEN.hex()})
         server.close()
-        return one.tried[1].error
+        return alone.tried[1].error
 
     assert [asyncio.run(tried(answer)) for answer in (None, bytes(64), b"SSH-2.0-OpenSSH_9\r\n" * 4)] == [
         "stranger"
@@ -211,10 +211,10 @@ def test_who_answers_without_the_token_is_a_stranger() -> None:
 def test_a_port_where_nobody_listens_refuses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    one = node(0, 2, Words())
-    one.tried = {1: Tried()}
-    asyncio.run(one._connect(1, {"address": "127.0.0.1", "port": port, "token": TOKEN.hex()}))
-    assert one.tried[1].error == "refused"
+    alone = node(0, 2, Words())
+    alone.tried = {1: Tried()}
+    asyncio.run(alone._connect(1, {"address": "127.0.0.1", "port": port, "token": TOKEN.hex()}))
+    assert alone.tried[1].error == "refused"
 
 
 @pytest.mark.parametrize(
@@ -249,20 +249,20 @@ def test_who_may_open_no_more_files_says_so_and_goes_on() -> None:
         assert connected(full) == Tried("other", "too many open files")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for one in held:
-            os.close(one)
+        for node in held:
+            os.close(node)
 
 
 def connected(first: Callable[[], None] = lambda: None) -> Tried:
     """What node 0 says of node 1, whose port is closed."""
 
     async def tried() -> Tried:
-        one = node(0, 2, Words())
-        one.tried = {1: Tried()}
+        alone = node(0, 2, Words())
+        alone.tried = {1: Tried()}
         first()
-        await one._connect(1, {"address": "127.0.0.1", "port": 9, "token": TOKEN.hex()})
-        assert not one._out
-        return one.tried[1]
+        await alone._connect(1, {"address": "127.0.0.1", "port": 9, "token": TOKEN.hex()})
+        assert not alone._out
+        return alone.tried[1]
 
     return asyncio.run(tried())
 
@@ -273,7 +273,7 @@ def test_a_node_that_never_comes_costs_a_bound_and_the_others_meet(monkeypatch: 
     async def two_of_three() -> list[Meeting]:
         store = Words()
         met = [node(number, 3, store) for number in range(2)]
-        await asyncio.gather(*(one.hold(connections.listen("127.0.0.1", "lo")) for one in met))
+        await asyncio.gather(*(node.hold(connections.listen("127.0.0.1", "lo")) for node in met))
         return met
 
     first, second = asyncio.run(two_of_three())
@@ -286,17 +286,17 @@ def test_nobody_waits_for_a_node_that_cannot_listen() -> None:
         store = Words()
         met = [node(number, 3, store) for number in range(2)]
         connections.stand_aside(store, 2)  # type: ignore[arg-type]  # as far as it is used
-        await asyncio.gather(*(one.hold(connections.listen("127.0.0.1", "lo")) for one in met))
+        await asyncio.gather(*(node.hold(connections.listen("127.0.0.1", "lo")) for node in met))
         return met
 
-    assert [set(one.tried) for one in asyncio.run(two_of_three())] == [{1}, {0}]
+    assert [set(node.tried) for node in asyncio.run(two_of_three())] == [{1}, {0}]
 
 
 def test_when_no_time_is_left_it_ends_and_says_so() -> None:
     async def alone() -> Meeting:
-        one = node(0, 2, Words(), seconds=0.1)
-        await one.hold(connections.listen("127.0.0.1", "lo"))
-        return one
+        alone = node(0, 2, Words(), seconds=0.1)
+        await alone.hold(connections.listen("127.0.0.1", "lo"))
+        return alone
 
     assert asyncio.run(alone()).cut
 
@@ -383,9 +383,9 @@ def test_where_nothing_comes_it_is_silent() -> None:
 
     async def alone() -> None:
         tcp = socket.create_server(("127.0.0.1", 0))
-        one = socket.create_connection(tcp.getsockname())
-        one.setblocking(False)
-        line = PeerConnection(one)
+        client = socket.create_connection(tcp.getsockname())
+        client.setblocking(False)
+        line = PeerConnection(client)
         await hears(line)
         line.release()
         tcp.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from preflight.check import Job
 from preflight.checks.net import rdma
 from preflight.checks.net.rdma import hca_gids
 from preflight.checks.net.shared import hca
@@ -30,6 +31,7 @@ from tests.checks.net.made_hcas import (
     judged,
     needs_mounts,
     read,
+    read_again,
     roce,
     run_with,
     told,
@@ -155,21 +157,21 @@ def test_a_card_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_port_is_down_on_one_node(tmp_path: Path) -> None:
     facts = fleet(tmp_path, cards(), cards(8, {3: POLLING}))
-    (one,) = judged([facts[0], facts[1], facts[0], facts[0]])
-    assert told([one]) == ["fail down node-1 mlx5_3"]
-    assert one["message"] == "mlx5_3 is DOWN (Polling), expected ACTIVE as on 3 of 4 nodes"
-    assert "ibstat mlx5_3" in one["fix"]
+    (finding,) = judged([facts[0], facts[1], facts[0], facts[0]])
+    assert told([finding]) == ["fail down node-1 mlx5_3"]
+    assert finding["message"] == "mlx5_3 is DOWN (Polling), expected ACTIVE as on 3 of 4 nodes"
+    assert "ibstat mlx5_3" in finding["fix"]
     (of_two,) = judged(facts)
     assert told([of_two]) == ["fail down node-1 mlx5_3"] and "as 7 of 8 siblings" in of_two["message"]
-    assert [one["severity"] for one in judged([*facts, facts[0]], "gloo")] == ["info"]
+    assert [finding["severity"] for finding in judged([*facts, facts[0]], "gloo")] == ["info"]
     assert told(judged([facts[1]])) == ["warn down node-0 mlx5_3"]
 
 
 def test_all_ports_of_a_node_are_down(tmp_path: Path) -> None:
     facts = fleet(tmp_path, cards(), cards(state="1: DOWN", physical="3: Disabled"))
-    (one,) = judged([facts[0], facts[0], facts[1]])
-    assert told([one]) == ["fail down node-2"]
-    assert one["message"].startswith("mlx5_0, mlx5_1 and 6 more are DOWN (Disabled), expected ACTIVE as on 2 of 3")
+    (finding,) = judged([facts[0], facts[0], facts[1]])
+    assert told([finding]) == ["fail down node-2"]
+    assert finding["message"].startswith("mlx5_0, mlx5_1 and 6 more are DOWN (Disabled), expected ACTIVE as on 2 of 3")
 
 
 def test_one_against_one_names_nobody(tmp_path: Path) -> None:
@@ -221,10 +223,10 @@ def test_other_makes_fail_nothing(tmp_path: Path) -> None:
 
 
 def test_a_device_is_missing(tmp_path: Path) -> None:
-    facts = fleet(tmp_path, cards(), [one for one in cards() if one.number != 4], [])
-    (one,) = judged([facts[0], facts[0], facts[1]])
-    assert told([one]) == ["fail missing node-2 mlx5_4"]
-    assert one["message"] == "7 RDMA devices there, expected 8 as on 2 of 3 nodes; mlx5_4 is missing"
+    facts = fleet(tmp_path, cards(), [card for card in cards() if card.number != 4], [])
+    (finding,) = judged([facts[0], facts[0], facts[1]])
+    assert told([finding]) == ["fail missing node-2 mlx5_4"]
+    assert finding["message"] == "7 RDMA devices there, expected 8 as on 2 of 3 nodes; mlx5_4 is missing"
     (none,) = judged([facts[2], facts[0], facts[0]])
     assert (
         told([none]) == ["fail missing node-0"]
@@ -275,11 +277,11 @@ def test_a_device_that_cannot_be_opened(tmp_path: Path) -> None:
 
 def test_nccl_takes_one_more_on_a_node(tmp_path: Path) -> None:
     facts = fleet(tmp_path, cards(), [*cards(), Card("mlx5_8", 8)])
-    (one,) = judged([facts[0], facts[0], facts[1]])
-    assert told([one]) == ["fail unequal mlx5_8"]
+    (finding,) = judged([facts[0], facts[0], facts[1]])
+    assert told([finding]) == ["fail unequal mlx5_8"]
     told_of = "8 on node-0 and node-1, 9 on node-2 (they differ in mlx5_8)"
-    assert one["message"] == f"the number of ports that NCCL takes is {told_of}, expected the same on all nodes"
-    assert "NCCL 2.30 ignores the mismatch" in one["fix"] and "2428" in one["fix"]
+    assert finding["message"] == f"the number of ports that NCCL takes is {told_of}, expected the same on all nodes"
+    assert "NCCL 2.30 ignores the mismatch" in finding["fix"] and "2428" in finding["fix"]
 
 
 @pytest.mark.parametrize(
@@ -301,9 +303,9 @@ def test_what_nccl_ib_hca_selects_is_read_from_nccls_file(tmp_path: Path) -> Non
     conf = tmp_path / "nccl.conf"
     conf.write_text("NCCL_IB_HCA==mlx5_77\n")
     facts = fleet(tmp_path, cards(2), environ={0: {"NCCL_CONF_FILE": str(conf)}})
-    (one,) = judged(facts * 2)
-    assert told([one]) == ["warn nothing NCCL_IB_HCA"]
-    assert one["message"].startswith("mlx5_0 and mlx5_1 are left out by NCCL_IB_HCA='=mlx5_77' on both nodes")
+    (finding,) = judged(facts * 2)
+    assert told([finding]) == ["warn nothing NCCL_IB_HCA"]
+    assert finding["message"].startswith("mlx5_0 and mlx5_1 are left out by NCCL_IB_HCA='=mlx5_77' on both nodes")
 
 
 @pytest.mark.parametrize(
@@ -344,8 +346,8 @@ def test_nccl_takes_32_ports(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_link_is_unlike(changes: Mapping[str, Any], found: str, words: str, tmp_path: Path) -> None:
     facts = fleet(tmp_path, cards(), cards(8, {2: changes}))
-    (one,) = judged([facts[0], facts[1], facts[0], facts[0]])
-    assert told([one]) == [f"{found} node-1 mlx5_2"] and one["message"].startswith(words)
+    (finding,) = judged([facts[0], facts[1], facts[0], facts[0]])
+    assert told([finding]) == [f"{found} node-1 mlx5_2"] and finding["message"].startswith(words)
 
 
 def test_a_faster_link_is_no_fault(tmp_path: Path) -> None:
@@ -469,6 +471,14 @@ def test_the_summary(tmp_path: Path) -> None:
     assert rdma.summarize(facts, run).startswith("8 to 9 RDMA devices a node; NCCL's own transport takes 7 to 9 (")
 
 
+def test_what_threads_read_is_what_one_reads(tmp_path: Path) -> None:
+    root = str(write(tmp_path, [*roce(2), *cards(4, {2: {"verbs": "closed"}, 3: {"lanes": ("Unknown", "0")}})[2:]]))
+    verbs = hca.verbs_devices(root)
+    assert [hca.read(name, verbs, 4, root) for name in hca.names(root)] == read(tmp_path)["hcas"]
+    watched = {place: list(found) for name in hca.names(root) for place, found in hca.watched(name, root).items()}
+    assert watched == read_again(tmp_path)["ports"] and hca.vendor("mlx5_0", root) == hca.MELLANOX
+
+
 # Real runs
 
 
@@ -482,7 +492,7 @@ def test_three_nodes_of_which_one_is_sick(tmp_path: Path) -> None:
     sound = roce(8, verbs="unknown")
     finished = run_with(tmp_path, ONLY, sound, sick, sound)
     is_told("rdma_sick_node", finished)
-    assert {one["where"]["node"] for one in finished.findings()} == {"node-1"}, finished.told()
+    assert {finding["where"]["node"] for finding in finished.findings()} == {"node-1"}, finished.told()
 
 
 @needs_mounts
@@ -498,3 +508,21 @@ def test_sound_nodes_in_a_real_run(tmp_path: Path) -> None:
     check = finished.check("net.rdma")
     assert (check["status"], check["findings"]) == ("pass", []), finished.told()
     assert check["summary"] == "8 RDMA devices a node; NCCL's own transport takes 8 (InfiniBand 400 Gb/s)"
+
+
+@needs_mounts
+def test_what_is_worth_knowing_in_a_real_run(tmp_path: Path) -> None:
+    (tmp_path / "many").mkdir()
+    many, down = cards(33, verbs="unknown"), cards(2, {0: POLLING, 1: POLLING}, verbs="unknown")
+    is_told("rdma_too_many", run_with(tmp_path / "many", ONLY, many, many))
+    (tmp_path / "down").mkdir()
+    is_told("rdma_unused", run_with(tmp_path / "down", ONLY, down, down))
+
+
+def test_what_is_compared_with_other_runs_are_rate_state_firmware_and_pcie(tmp_path: Path) -> None:
+    told = {
+        (trait.kind, trait.name): trait.value
+        for trait in rdma.record(read(write(tmp_path, cards(1))), Job("", 1, "", ()))
+    }
+    assert told["link", "mlx5_0:1 Gb/s"] == "400.0" and told["link", "mlx5_0:1 state"] == "ACTIVE"
+    assert told["software", "mlx5_0 firmware"] == "28.39.2048" and ("link", "mlx5_0 PCIe") in told

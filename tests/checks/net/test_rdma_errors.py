@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_what_nccl_does_not_use_is_worth_knowing(tmp_path: Path) -> None:
 def test_on_one_node_and_on_other_makes_it_is_milder(tmp_path: Path) -> None:
     alone = judged(tmp_path / "alone", WORSE, nodes=1)
     other = judged(tmp_path / "other", WORSE, made_=roce(2, {1: {"counters": BEFORE}}, vendor="0x14e4"))
-    assert [one["severity"] for one in alone] == ["warn", "warn"]
+    assert [finding["severity"] for finding in alone] == ["warn", "warn"]
     assert told(other) == ["warn went_down node-1 mlx5_1", "info link node-1 mlx5_1"]
 
 
@@ -151,9 +152,10 @@ def test_a_full_counter_is_told(tmp_path: Path) -> None:
 def test_a_link_that_went_down_so_often_that_no_more_is_seen(tmp_path: Path) -> None:
     """It may have gone down in this run, too: the counter stays."""
     often = {1: {"counters": {"link_downed": 255, "link_error_recovery": 255}}}
-    (one,) = judged(tmp_path / "mlx5", {}, made_=cards(2, often))
+    (finding,) = judged(tmp_path / "mlx5", {}, made_=cards(2, often))
     assert (
-        told([one]) == ["warn full mlx5_1"] and "s link_downed (255) and link_error_recovery (255) on" in one["message"]
+        told([finding]) == ["warn full mlx5_1"]
+        and "s link_downed (255) and link_error_recovery (255) on" in finding["message"]
     )
     other = judged(tmp_path / "other", {}, made_=cards(2, often, vendor="0x14e4"))
     assert told(other) == ["info full mlx5_1"]
@@ -172,13 +174,13 @@ def test_who_sends_again_is_named_only_alone(tmp_path: Path) -> None:
     before = read(root)
     change(root, {"local_ack_timeout_err": "80"})
     facts = {rank: read_again(root) for rank in range(5)}
-    (one,) = testing.judge(
+    (finding,) = testing.judge(
         rdma_errors, facts, nodes={f"node-{rank}": [rank] for rank in facts}, backend="nccl",
         reads={"net.rdma": dict.fromkeys(facts, before)},
     )  # fmt: skip
-    assert told([one]) == ["info resent"] and "rdma statistic show link mlx5_1/1," in one["fix"]
+    assert told([finding]) == ["info resent"] and "rdma statistic show link mlx5_1/1," in finding["fix"]
     words = "5 of 15 ports sent packets again during the run (mlx5_1 of node-0: local_ack_timeout_err 3 to 80; mlx5"
-    assert one["message"].startswith(words)
+    assert finding["message"].startswith(words)
 
 
 def test_a_node_of_which_nothing_was_read_at_the_start_or_the_end(tmp_path: Path) -> None:
@@ -196,13 +198,16 @@ def test_every_counter_that_stops_is_one_that_is_kept() -> None:
 
 @needs_mounts
 def test_a_link_gets_worse_in_a_real_run(tmp_path: Path) -> None:
-    node = cards(3, {1: {"counters": BEFORE}}, verbs="unknown")
+    """And what else there is to tell of counters: one that has stopped long ago, and packets that are sent again."""
+    node = cards(3, {0: {"counters": BEFORE}, 1: {"counters": BEFORE}}, verbs="unknown")
+    fourth = cards(4, verbs="unknown")[3]
+    often = replace(fourth, counters={"link_downed": 255})
     folder = "/sys/class/infiniband"
     worse = (
         f"{folder}/mlx5_1/ports/1/counters/symbol_error=5000007\n{folder}/mlx5_1/ports/1/counters/link_downed=4\n"
-        f"{folder}/mlx5_2/ports/1/state=1: DOWN"
+        f"{folder}/mlx5_2/ports/1/state=1: DOWN\n{folder}/mlx5_0/ports/1/hw_counters/local_ack_timeout_err=9"
     )
     only = ("--only", "net.rdma_errors,plugin.worse_link", "--plugin", str(running.PLUGINS / "worse_link.py"))
-    finished = run_with(tmp_path, only, node, node, environ={"TEST_WORSE": worse})
-    is_told("rdma_errors", finished)
+    finished = run_with(tmp_path, only, [*node, fourth], [*node, often], environ={"TEST_WORSE": worse})
+    is_told("rdma_errors rdma_resent rdma_full", finished)
     assert finished.check("net.rdma")["status"] == "pass", finished.told()

@@ -90,16 +90,21 @@ def test_a_name_that_one_node_has(tmp_path: Path) -> None:
 def test_a_switched_off_transport_is_told_with_its_values(tmp_path: Path) -> None:
     facts = fleet(tmp_path, *[cards()] * 3, environ={0: OFF, 2: OFF})
     is_as_told("rdma_disabled", judged(facts))
-    (one,) = judged([facts[1], facts[0], facts[1]])
-    assert told([one]) == ["fail unequal node-1 NCCL_IB_DISABLE"]
-    assert one["message"].endswith("expected 8 as on 2 of 3 nodes (NCCL_IB_DISABLE is '1' there, not set on node-0)")
-    assert one["fix"].startswith("Set NCCL_IB_DISABLE to the same value on all nodes")
+    (finding,) = judged([facts[1], facts[0], facts[1]])
+    assert told([finding]) == ["fail unequal node-1 NCCL_IB_DISABLE"]
+    assert finding["message"].endswith(
+        "expected 8 as on 2 of 3 nodes (NCCL_IB_DISABLE is '1' there, not set on node-0)"
+    )
+    assert finding["fix"].startswith("Set NCCL_IB_DISABLE to the same value on all nodes")
 
 
 def test_a_switch_that_changes_nothing_is_not_the_cause(tmp_path: Path) -> None:
     environ = {1: {"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "=mlx5_1"}}
-    (one,) = judged(fleet(tmp_path, *[cards()] * 3, environ=environ))
-    assert told([one]) == ["fail unequal node-1 NCCL_IB_HCA"] and "(NCCL_IB_HCA is '=mlx5_1' there" in one["message"]
+    (finding,) = judged(fleet(tmp_path, *[cards()] * 3, environ=environ))
+    assert (
+        told([finding]) == ["fail unequal node-1 NCCL_IB_HCA"]
+        and "(NCCL_IB_HCA is '=mlx5_1' there" in finding["message"]
+    )
 
 
 def test_who_takes_fewer_is_named_beside_who_takes_more(tmp_path: Path) -> None:
@@ -150,18 +155,18 @@ def test_two_makes_of_chassis_number_their_cards_otherwise(
     of: tuple[int, int], other: Mapping[str, Any], tmp_path: Path
 ) -> None:
     early, late = cards(10, {2: other, 3: other}), cards(10, {8: other, 9: other})
-    assert [one for one in found(tmp_path, early, late, of) if not one.startswith("info slow")] == []
+    assert [card for card in found(tmp_path, early, late, of) if not card.startswith("info slow")] == []
 
 
 def test_a_sick_node_of_another_make_of_chassis_is_told_of_its_own_fault(tmp_path: Path) -> None:
     early, late = cards(10, {2: ETHERNET, 3: ETHERNET}), cards(10, {8: ETHERNET, 9: ETHERNET})
     wrong = cards(10, {5: ETHERNET, 8: ETHERNET, 9: ETHERNET})
     slow = cards(10, {5: {"rate": "100 Gb/sec"}, 8: ETHERNET, 9: ETHERNET})
-    facts = fleet(tmp_path, early, late, wrong, slow, [one for one in late if one.number != 4])
+    facts = fleet(tmp_path, early, late, wrong, slow, [card for card in late if card.number != 4])
     sound = [facts[0]] * 5 + [facts[1]] * 2
     assert told(judged([*sound, facts[3]])) == ["warn slow node-7 mlx5_5"]
     assert told(judged([*sound, facts[4]])) == ["fail missing node-7 mlx5_4"]
-    assert {one.split()[2] for one in told(judged([*sound, facts[2]]))} == {"node-7"}
+    assert {text.split()[2] for text in told(judged([*sound, facts[2]]))} == {"node-7"}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +181,7 @@ def test_a_sick_node_of_another_make_of_chassis_is_told_of_its_own_fault(tmp_pat
 def test_a_tenant_cannot_mend_the_hosts_card(sick: Mapping[str, Any], expected: list[str], tmp_path: Path) -> None:
     facts = fleet(tmp_path, AZURE, [*AZURE[:-1], replace(AZURE[-1], **sick)])
     found_ = told(judged([facts[0]] * 3 + [facts[1]]))
-    assert [one for one in found_ if "no_gid" not in one] == expected
+    assert [of_rank for of_rank in found_ if "no_gid" not in of_rank] == expected
 
 
 def test_a_slow_virtual_function_of_the_jobs_network_is_told(tmp_path: Path) -> None:
@@ -201,15 +206,15 @@ def test_firmware_of_what_nccl_does_not_take_is_compared_apart(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("one", "others", "expected"),
+    ("card", "others", "expected"),
     [
         (FRONT, replace(FRONT, **DISABLED), ["warn down mlx5_8"]),
         (FRONT, None, ["warn unequal mlx5_8"]),
         (STORAGE, replace(STORAGE, **POLLING), ["warn down mlx5_bond_0"]),
     ],
 )  # fmt: skip
-def test_a_port_aside_is_up_on_some_nodes(one: Card, others: Card | None, expected: list[str], tmp_path: Path) -> None:
-    with_it, without = [*cards(), one], [*cards(), *([others] if others else [])]
+def test_a_port_aside_is_up_on_some_nodes(card: Card, others: Card | None, expected: list[str], tmp_path: Path) -> None:
+    with_it, without = [*cards(), card], [*cards(), *([others] if others else [])]
     assert found(tmp_path / "few", with_it, without, (2, 6)) == expected
     if others:
         assert found(tmp_path / "half", with_it, without, (1, 1)) == expected
@@ -229,24 +234,25 @@ def test_a_port_aside_is_down_on_one_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("last", "there", "severity"),
-    [(11, cards(), "info"), (11, [*cards(), STORAGE], "info"), (7, [one for one in cards() if one.number != 4], "warn"),
+    [(11, cards(), "info"), (11, [*cards(), STORAGE], "info"),
+     (7, [card for card in cards() if card.number != 4], "warn"),
      (7, [*cards(7), Card("mlx5_9", 9)], "warn")],
     ids=["longer", "longer, and storage", "one is gone", "another in its place"],
 )  # fmt: skip
 def test_a_list_of_hcas_for_larger_machines(last: int, there: list[Card], severity: str, tmp_path: Path) -> None:
     listed = {"NCCL_IB_HCA": "=" + ",".join(f"mlx5_{number}" for number in range(last + 1))}
     facts = fleet(tmp_path, there, environ={0: listed})
-    (one,) = judged(facts * 3)
-    assert (one["severity"], one["code"]) == (severity, "net.rdma.unmatched")
+    (finding,) = judged(facts * 3)
+    assert (finding["severity"], finding["code"]) == (severity, "net.rdma.unmatched")
     many = "mlx5_8, mlx5_9 and 2 more are not there, but named by NCCL_IB_HCA on all 3 nodes"
-    assert last == 7 or one["message"].startswith(many)
+    assert last == 7 or finding["message"].startswith(many)
 
 
 def test_alone_what_only_a_network_needs_is_worth_knowing(tmp_path: Path) -> None:
     environ = {2: {"NCCL_IB_HCA": "=mlx5_0,mlx5_9"}}
     facts = fleet(tmp_path, cards(2, verbs="closed"), roce(2, gids=LOCAL_ONLY), cards(2), environ=environ)
     expected = ["info closed node-0", "info no_gid node-0", "info unmatched node-0 mlx5_9 NCCL_IB_HCA"]
-    assert [told(judged([one])) for one in facts] == [[one] for one in expected]
+    assert [told(judged([of_rank])) for of_rank in facts] == [[text] for text in expected]
 
 
 def test_alone_a_slow_port_is_told_by_its_siblings(tmp_path: Path) -> None:

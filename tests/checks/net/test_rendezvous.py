@@ -39,7 +39,9 @@ def judged(facts: Mapping[int, Facts], **more: Any) -> list[dict[str, Any]]:
 
 
 def named(facts: Mapping[int, Facts], **more: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(one["severity"], one["code"].rpartition(".")[2], one["where"]) for one in judged(facts, **more)]
+    return [
+        (finding["severity"], finding["code"].rpartition(".")[2], finding["where"]) for finding in judged(facts, **more)
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1024])
@@ -186,7 +188,9 @@ def test_two_hosts_at_loopback_do_not_reach_each_other() -> None:
 @pytest.mark.parametrize("size", [2, 1024])
 def test_where_all_hosts_names_are_loopback_none_is_named(size: int, backend: str) -> None:
     """So some installers leave every host."""
-    facts = {rank: facts_of(*one["connections"], gloo_address="127.0.1.1") for rank, one in cluster(size).items()}
+    facts = {
+        rank: facts_of(*of_rank["connections"], gloo_address="127.0.1.1") for rank, of_rank in cluster(size).items()
+    }
     (found,) = judged(facts, backend=backend)
     assert (found["severity"], found["where"]) == ("fail" if backend == "gloo" else "info", {})
     assert found["message"].endswith(f"an address that other nodes reach; it is so on all {size:,} nodes")

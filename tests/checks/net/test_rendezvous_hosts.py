@@ -1,8 +1,6 @@
 """MASTER_ADDR on hosts of their own: names, addresses and links are really wrong."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -94,17 +92,8 @@ def test_a_host_that_can_open_no_further_connection_is_named(three: list[Host], 
 
 
 def test_a_host_behind_a_full_link_is_named(three: list[Host], tmp_path: Path) -> None:
-    """Others fill what leaves it: each packet waits for as long as the sender's own buffer lasts, about 100 ms."""
-    queue = ["tbf", "rate", "10mbit", "burst", "16kb", "latency", "400ms"]
-    three[2].run("tc", "qdisc", "add", "dev", "eth0", "root", *queue)
-    flood = (
-        "import socket; s = socket.socket(type=socket.SOCK_DGRAM)\nwhile True: s.sendto(bytes(1400), ('10.77.0.2', 9))"
-    )
-    with subprocess.Popen(three[2].command([sys.executable, "-c", flood])) as filler:
-        try:
-            finished = ranks_on(tmp_path, three, *ONLY, master=three[0].address, served=True)
-        finally:
-            filler.kill()
+    with three[2].full_link(three[1]):
+        finished = ranks_on(tmp_path, three, *ONLY, master=three[0].address, served=True)
     found_as("full_link", finished)
 
 

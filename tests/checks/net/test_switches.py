@@ -1,4 +1,5 @@
-from preflight.checks.net.mesh.messages import nodes_behind, read_switches
+from preflight.checks.net.mesh.messages import nodes_behind
+from preflight.sdk.slurm import read_switches
 
 
 def test_switches_are_read_as_slurm_writes_them() -> None:

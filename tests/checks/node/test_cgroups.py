@@ -110,3 +110,8 @@ def test_both_versions_beside_each_other(tmp_path: Path) -> None:
     files = {"memory/a/memory.limit_in_bytes": str(GIB), "unified/b/memory.max": "max", "unified/cgroup.procs": "1"}
     root = tree(tmp_path, "4:memory:/a\n0::/b\n", mounts, files)
     assert cgroups.memory(root) == (GIB, GIB)
+
+
+def test_a_controller_that_is_mounted_nowhere_or_says_nothing_limits_nothing(tmp_path: Path) -> None:
+    root = tree(tmp_path, "4:pids:/job\n5:cpuset:/\n", version_1("cpuset"), {"cpuset/tasks": "1"})
+    assert (cgroups.tasks(root), cgroups.cpus(root)) == (None, None)

@@ -21,10 +21,16 @@ def config(*, port: int = 6, control: int = 0x1D, size: int = 4096) -> bytes:
     return bytes(space[:size])
 
 
+def without_acs() -> bytes:
+    space = bytearray(config())
+    space[0x100:0x104] = (0x0001 | 1 << 16).to_bytes(4, "little")
+    return bytes(space)
+
+
 @pytest.mark.parametrize(
     ("space", "control"),
     [(config(), 0x1D), (config(control=0), 0), (config(port=4), 0), (config(size=256), 0), (config(size=64), None),
-     (b"", None), (bytes(4096), 0), (b"\xff" * 4096, 0)],
+     (b"", None), (bytes(4096), 0), (b"\xff" * 4096, 0), (without_acs(), 0)],
 )  # fmt: skip
 def test_the_acs_register_is_found(space: bytes, control: int | None) -> None:
     assert gpudirect.acs_control(space) == control
@@ -79,3 +85,5 @@ def test_another_machine_is_read(tmp_path: Path) -> None:
     read = gpudirect.setup(str(root))
     assert (read["bare_metal"], read["driver"], read["peermem"]) == (False, "proprietary", True)
     assert (read["nvswitches"], read["fabric_manager"], read["redirecting"], read["nics"]) == (0, None, None, [])
+    (root / "sys/devices/pci0000:00" / BRIDGE / "config").unlink()
+    assert gpudirect.setup(str(root))["redirecting"] is None

@@ -240,10 +240,29 @@ def test_overwritten_records_are_stepped_over(tmp_path: Path, monkeypatch: pytes
     assert [record.text for record in found] == [LOST] and not answers
 
 
-@pytest.mark.parametrize(("path", "why"), [("/no/kmsg", "No such file"), ("/dev/null", "is not the kernel's")])
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/no/kmsg", "No such file"), ("/dev/null", "is not the kernel's"),
+        ("/proc/self/mem", "Input/output error"),  # a file that can be opened, and not be read from its beginning
+    ],
+)  # fmt: skip
 def test_what_is_no_log_is_unreadable(path: str, why: str) -> None:
     with pytest.raises(KernelLogUnreadable, match=why):
         list(kernel_log.chunks(path))
+
+
+def test_an_endless_log_is_read_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kmsg").write_bytes(records(LOST))
+    monkeypatch.setattr(kernel_log, "MOST_BYTES", 1)
+    assert len(list(kernel_log.chunks(str(tmp_path / "kmsg")))) == 1
+
+
+def test_a_log_without_a_record_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kmsg").write_text("6,1,soon,-;NVRM: no time\nNVRM: no head\n")
+    monkeypatch.setattr(kernel_log, "PATH", str(tmp_path / "kmsg"))
+    with pytest.raises(KernelLogUnreadable, match="holds no records"):
+        kernel_log.read(100)
 
 
 def test_the_summary_says_how_far_the_log_reaches() -> None:
@@ -304,17 +323,23 @@ needs_mounts = pytest.mark.skipif(
 )
 
 
-def logging(folder: Path, name: str, *lines: str, then: str = "true") -> str:
+OLDER_S = 10_000
+"""How much older a rank finds its machine: links that go down while one boots are no finding."""
+AS_OLDER = ("unshare", "--time", "--monotonic", str(OLDER_S), "--boottime", str(OLDER_S), "--fork", "--kill-child")
+
+
+def logging(folder: Path, name: str, *lines: str, then: str = "true", older_s: float = 0.0) -> str:
     """What a rank begins with to have these lines in its kernel log."""
-    (folder / name).write_bytes(records("Linux version 6.8.0", *lines, last_s=30, boot=time.monotonic()))
+    boot = time.monotonic() + older_s
+    (folder / name).write_bytes(records("Linux version 6.8.0", *lines, last_s=30, boot=boot))
     return f"mount --bind {folder / name} /dev/kmsg && {then}"
 
 
-def nodes(folder: Path, *lines: str, then: str = "true") -> Finished:
-    """Three, of which the second has these lines."""
+def nodes(folder: Path, *lines: str, then: str = "true", older_s: float = 0.0) -> Finished:
+    """Three; the second has these lines."""
     before = {rank: logging(folder, f"kmsg-{rank}", *QUIET) for rank in (0, 2)}
-    before[1] = logging(folder, "kmsg-1", *QUIET, *lines, then=then)
-    return run_nodes(folder, 3, *ONLY, before=before)
+    before[1] = logging(folder, "kmsg-1", *QUIET, *lines, then=then, older_s=older_s)
+    return run_nodes(folder, 3, *ONLY, before=before, wrap={1: AS_OLDER} if older_s else {})
 
 
 def is_told(name: str, finished: Finished) -> None:
@@ -354,7 +379,7 @@ def test_troubles_of_the_node(tmp_path: Path) -> None:
         *["mlx5_core 0000:02:00.0 eth2: Link down", "mlx5_core 0000:02:00.0 eth2: Link up"] * 2,
         "NVRM: API mismatch: the client 'python3' (pid 7)\\x0aNVRM: has the version 570.86, but\\x0aNVRM: this",
     )
-    is_told("kernel_troubles", nodes(tmp_path, *lines))
+    is_told("kernel_troubles", nodes(tmp_path, *lines, older_s=OLDER_S))
 
 
 def places(root: Path) -> str:

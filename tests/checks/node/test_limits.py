@@ -57,9 +57,13 @@ def test_this_machine_is_sound(tmp_path: Path) -> None:
 
 
 def test_limits_of_a_shell(tmp_path: Path) -> None:
-    """The store's node may open too few files, and another one few, by its soft limit; that limits CPU time, too."""
-    before = {0: limited("--nofile=66"), 1: limited("--nofile=200:", "--cpu=3600")}
-    found_each_as(run_nodes(tmp_path, 3, *ONLY, before=before), "limits_store_files", "limits_files", "limits_cpu_time")
+    """The store's node may open too few files, another one few, by its soft limit, which limits CPU time, too, and a
+    third one enough for any job, and much fewer than the rest."""
+    before = {0: limited("--nofile=66"), 1: limited("--nofile=200:", "--cpu=3600"), 3: limited("--nofile=1024:")}
+    rows = ("limits_store_files", "limits_files", "limits_cpu_time", "limits_files_beside")
+    for node in (2, 4, 5):
+        before[node] = limited("--nofile=16384:")
+    found_each_as(run_nodes(tmp_path, 6, *ONLY, before=before), *rows)
 
 
 # Cgroups, as this machine has them
@@ -142,7 +146,7 @@ def full(folder: Path, node: int) -> tuple[dict[int, Any], dict[int, Any]]:
 @needs_setpriv
 def test_what_is_too_little_for_any_job(cgroups: Callable[..., str], tmp_path: Path) -> None:
     """A node each. Sound are the first, the sixth, whose current folder is read-only as that of a container or a prolog
-    may be, and the seventh with docker's shared memory: it is enough for gloo."""
+    may be. The seventh has docker's shared memory, which is enough for gloo, and much less than the others have."""
     made = [
         temporary(tmp_path / "small", "size=20m", 3), temporary(tmp_path / "few", "nr_inodes=50", 4), full(tmp_path, 5)
     ]  # fmt: skip
@@ -159,7 +163,8 @@ def test_what_is_too_little_for_any_job(cgroups: Callable[..., str], tmp_path: P
     }
     wrap = {2: [*user, "prlimit", "--nproc=60"]}
     finished = run_nodes(tmp_path, 8, *ONLY, before=before, wrap=wrap, own=own, places=places)
-    names = ("tasks_cgroup", "tasks_user", "disk_nearly_full", "inodes", "shm_full", "folder_full", "disk_full")
+    of_processes = ("tasks_cgroup", "tasks_user", "shm_full", "shm_beside")
+    names = (*of_processes, "disk_nearly_full", "inodes", "folder_full", "disk_full")
     found_each_as(finished, *(f"limits_{name}" for name in names))
     left = facts_of(tmp_path, 2)["tasks_left"]
     assert left is not None and 0 < left < 60, "its own are counted"
@@ -259,8 +264,8 @@ LOW = [
         "8,192 KiB of memory may be locked for 8 RDMA devices, expected at least 32,768 MiB"),
     Low("fail nofile", node(nofile=79),
         "a process may open 79 files, expected at least 80 for the connections to 16 ranks", node=0),
-    Low("warn nofile", node(nofile=80), "a process may open 80 files, expected at least 256 for a rank", node=0),
-    Low("warn nofile", node(nofile=79), "a process may open 79 files, expected at least 256 for a rank"),
+    Low("warn nofile", node(nofile=80), "a process may open 80 files, expected at least 1,024 for a rank", node=0),
+    Low("warn nofile", node(nofile=79), "a process may open 79 files, expected at least 1,024 for a rank"),
     Low("fail nofile", node(nofile=79),
         "a process may open 79 files, expected at least 80 for the connections to 16 ranks", backend="gloo"),
     Low("warn tasks", node(tasks_left=511, tasks=4096),
@@ -296,6 +301,33 @@ def test_the_node_is_named(low: Low, surroundings: str) -> None:
     assert (found["severity"], found["code"]) == (severity, f"node.limits.{slug}")
     assert found["where"]["node"] == f"node-{low.node}" and "rank" not in found["where"]
     assert low.says in found["message"] and "{" not in found["fix"]
+
+
+ALMOST = node(nofile=16384, tasks=16384, tasks_left=16384, shm_mib=16384, memory_left_mib=32768, cpus=16.0)
+"""A quarter of what the others have."""
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_node_with_much_less_than_most_is_named(backend: str) -> None:
+    most = dict.fromkeys(range(4), node())
+    assert judged({**most, 2: ALMOST}, backend) == []
+    less = {"nofile": 16383, "tasks": 16383, "shm_mib": 16383, "memory_left_mib": 32767, "cpus": 15.9}
+    found = judged({**most, 2: node(**less)}, backend)
+    assert [finding["code"].rpartition(".")[2] for finding in found] == ["nofile", "tasks", "shm", "memory", "cpus"]
+    assert {(finding["severity"], finding["where"]["node"]) for finding in found} == {("warn", "node-2")}
+    text = "a process may open 16,383 files, expected about 65,536 as on node-0, node-1 and node-3"
+    assert found[0]["message"] == text and "ulimit -n 65536" in found[0]["fix"]
+
+
+def test_of_two_nodes_the_one_with_less_is_named_and_of_many_with_little_none() -> None:
+    (found,) = judged({0: node(shm_mib=8192, shm_free_mib=8192), 1: node(shm_mib=64, shm_free_mib=64)}, "gloo")
+    assert found["where"] == {"node": "node-1"} and "64 MiB, expected about 8,192 as on node-0" in found["message"]
+    assert judged({**dict.fromkeys(range(3), node(nofile=1024)), 3: node()}) == []
+
+
+def test_nodes_with_other_numbers_of_ranks_share_other_amounts() -> None:
+    facts = {0: node(cpus=64.0), 8: node(cpus=8.0, memory_left_mib=8192, tasks=8192, tasks_left=8192)}
+    assert testing.judge(limits, facts, nodes={"node-0": range(8), "node-1": [8]}, backend="gloo") == []
 
 
 def test_every_code_is_tested() -> None:

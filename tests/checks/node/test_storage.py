@@ -1,6 +1,7 @@
 """File systems that are missing, full, read-only, slow or dead on one of three nodes, and made-up facts of many."""
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from tests.nodes import as_nodes
 from tests.running import Finished
 
 ONLY = ("--only", "node.storage")
+AS_NFS = os.pathsep.join(map(str, (running.ROOT / "tests" / "nfs", running.ROOT)))
 needs_mounts = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts of a rank's own need root and unshare"
 )
@@ -25,9 +27,10 @@ needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="file sy
 def run_with(
     folder: Path, *paths: Path, before: Mapping[int, str] | None = None, serving: Sequence[FileSystem] = (),
     settings: Mapping[str, object] | None = None, wrap: Mapping[int, Sequence[str]] | None = None,
+    own: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Finished:  # fmt: skip
     """Three nodes, each with mounts of its own (`before`: lines of a shell), some with words before their command
-    (`wrap`). What is served ends with the ranks, so that what hangs in it can end as well."""
+    (`wrap`), and variables of their `own`. What is served ends with the ranks: what hangs in it can end as well."""
     report = folder / "report"
     report.mkdir()
     run = running.Run(report)
@@ -35,7 +38,7 @@ def run_with(
     words = [*ONLY, "--set", f"node.storage.paths={named}", "--report", str(report), "--deadline", "60"]
     for name, value in (settings or {}).items():
         words += ["--set", f"node.storage.{name}={value}"]
-    nodes = as_nodes(3, {})
+    nodes = as_nodes(3, own or {})
     for rank, env in enumerate(running.plain_ranks(3)):
         first, around = (before or {}).get(rank, ""), (wrap or {}).get(rank, ())
         run.start_rank(rank, words, {**env, **nodes[rank]}, before=first, wrap=around)
@@ -81,23 +84,34 @@ def test_sound_nodes(tmp_path: Path) -> None:
     finished = run_with(tmp_path, *paths, before=dict.fromkeys(range(3), mine), settings=must)
     check = finished.check("node.storage")
     assert check["status"] == "pass" and finished.left_over == [], finished.told()
-    assert len(check["findings"]) == 1, finished.told()
     assert check["seconds"]["max"] < 30, "nobody has waited for the bound of a phase"
-    (info,) = check["findings"]
-    assert info["code"] == "node.storage.own" and info["where"] == {"file": str(scratch)}, finished.told()
+    assert ELSEWHERE["storage_own"].is_told_by(check["findings"]), finished.told()
+    assert [finding["where"] for finding in check["findings"]] == [{"file": str(scratch)}], finished.told()
     assert ours(shared, below) == [] and [path.name for path in data.iterdir()] == ["dataset"]
 
 
 @needs_mounts
 def test_what_one_node_does_not_have(tmp_path: Path) -> None:
-    data, top, sealed, source = folders(tmp_path, "data", "top", "sealed", "source")
-    there = f"mount --bind {source} {data}\nmount --bind {source} {top}\nmkdir -p {top}/inside"
-    odd = f"mount --bind {sealed} {sealed}\nmount -o remount,ro,bind {sealed}"
+    """And what it has mounted with another option."""
+    data, top, sealed, source, nfs = folders(tmp_path, "data", "top", "sealed", "source", "nfs")
+    own = f"mount --bind {nfs} {nfs}"
+    there = f"{own}\nmount --bind {source} {data}\nmount --bind {source} {top}\nmkdir -p {top}/inside"
+    odd = f"{own}\nmount --bind {sealed} {sealed}\nmount -o remount,ro,bind {sealed}"
+    as_nfs = {
+        rank: {
+            "PYTHONPATH": AS_NFS,
+            "TEST_NFS": json.dumps({str(nfs): "vers=4.2,soft" if rank == 1 else "vers=4.2,hard"}),
+        }
+        for rank in range(3)
+    }
     before = {0: there, 1: odd, 2: there}
-    finished = run_with(tmp_path, data, top / "inside", sealed, before=before)
+    finished = run_with(tmp_path, data, top / "inside", sealed, nfs, before=before, own=as_nfs)
     is_told("storage_not_mounted", finished, data)
     is_told("storage_missing", finished, top / "inside")
     is_told("storage_read_only", finished, sealed)
+    row = ELSEWHERE["storage_soft_nfs"]
+    found = [finding for finding in finished.findings(finds=row.finds) if finding["where"] == {"file": str(nfs)}]
+    assert row.is_told_by(found) and row.says in found[0]["message"], finished.told()
     assert ours(data, sealed, source) == []
 
 
@@ -180,7 +194,8 @@ def test_dead_mounts(tmp_path: Path) -> None:
     assert len(finished.findings()) == 2 and finished.left_over == [], finished.told()
     check = finished.check("node.storage")
     (left,) = [finding for finding in check["findings"] if finding["severity"] == "info"]
-    assert left["code"] == "node.storage.left" and left["where"]["file"].startswith(f"{fsync}/.preflight-")
+    assert ELSEWHERE["storage_left"].is_told_by([left]), finished.told()
+    assert left["where"]["file"].startswith(f"{fsync}/.preflight-"), finished.told()
     assert check["outcomes"] == [] and check["seconds"]["max"] < 30
     assert ours(other) == []
 

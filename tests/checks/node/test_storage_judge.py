@@ -1,6 +1,7 @@
 """node.storage on made-up facts: many nodes, sound kinds of them, and what cannot be made on one machine."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -96,13 +97,14 @@ each_own = {rank: rank for rank in range(8)}
         world(*[path(fsync_ms=[700.0, 900.0])] * 8),
         world(*[read_only(free_mib=0, inodes=0)] * 4),
         world(*[path(inodes=0)] * 4),
+        world(*[path(free_mib=1024, inodes=1000)] * 4),
         world(path(), path(mount={**NFS, "point": "/mnt/nfs"}), path()),
     ],
     ids=["1024", "one node", "two", "data set", "data set of root's", "scratch", "unlike disks", "several addresses",
          "two folders of a server",
          "eight folders of a server", "nothing counted", "unlike speeds", "near the floor",
          "slow for all", "full data", "inodes made when needed",
-         "another mount point"],
+         "just enough", "another mount point"],
 )  # fmt: skip
 def test_sound_nodes_give_no_finding(facts: dict[int, Facts]) -> None:
     assert above_info(facts) == []
@@ -374,3 +376,9 @@ def test_the_mount_of_a_path_by_its_name(monkeypatch: pytest.MonkeyPatch) -> Non
     paths = ("/data/x", "/database", "/my data", "/")
     found = {path: mount["type"] for path in paths if (mount := mounts.of_path(path))}
     assert found == {"/data/x": "tmpfs", "/database": "ext4", "/my data": "fuse.sshfs", "/": "ext4"}
+
+
+def test_the_mount_of_an_open_file_is_that_of_its_path(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "w") as file:
+        assert mounts.of_descriptor(file.fileno()) == mounts.of_path(str(tmp_path))
+    assert mounts.of_descriptor(2**20) is None

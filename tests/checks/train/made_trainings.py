@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from preflight import testing
 from preflight.checks.train import ddp, fsdp2
-from preflight.train_smoke.compare import Apart, Curve, Furthest, Number, Spread
+from preflight.train_smoke.compare import Apart, Curve, Furthest, GradientsOff, Number, Spread
 
 if TYPE_CHECKING:
     from preflight.train_smoke.strategies import Compared, Facts, TrainedAlone
@@ -44,7 +44,8 @@ def sound(world: int = 8, *variants: str, pieces: bool = False) -> "dict[int, Fa
         }
         trained: dict[str, Compared] = {
             name: {
-                "recipe": recipe, "unfit": "", "curve": copy.deepcopy(its), "apart": _apart(pieces), "memory": None
+                "recipe": recipe, "unfit": "", "curve": copy.deepcopy(its), "apart": _apart(pieces), "memory": None,
+                "changed": None, "clipped": [], "mesh": "", "sizes": {"ranks": world}, "made": [], "replicas": None,
             }
             for name, recipe in recipes.items()
         }  # fmt: skip
@@ -62,7 +63,17 @@ def _apart(pieces: bool) -> Apart:
     offs = {"start": 0.0, "gradient": 7e-7, "end": 3e-5, "state": 5e-7}
     whole = {moment: furthest(off) for moment, off in offs.items()}
     own = {moment: furthest(off) for moment, off in offs.items()} if pieces else {}
-    return {"whole": whole, "own": own, "along": {"times": 1e-8, "share": 0.001}, "like": 0.9}
+    return {
+        "whole": whole,
+        "own": own,
+        "along": {"times": 1e-8, "share": 0.001},
+        "like": 0.9,
+        "gradients": _gradients(),
+    }
+
+
+def _gradients(parameter: str = "tokens.weight", ratio: Number = 1.0, error: Number = 7e-7) -> GradientsOff:
+    return {"worst": [{"parameter": parameter, "error": error, "ratio": ratio}], "alike": 19, "count": 19}
 
 
 def measured(facts: "Mapping[int, Facts]", rank: int, variant: str = "plain") -> Curve:
@@ -98,10 +109,12 @@ def judge(facts: "Mapping[int, Facts]", strategy: str = "ddp") -> list[dict[str,
     """All above info."""
     module = {"ddp": ddp, "fsdp2": fsdp2}[strategy]
     found = testing.judge(module, facts, nodes=NODES if len(facts) == 8 else None)
-    return [{**one, "slug": one["code"].rpartition(".")[2]} for one in found if one["severity"] != "info"]
+    return [
+        {**finding, "slug": finding["code"].rpartition(".")[2]} for finding in found if finding["severity"] != "info"
+    ]
 
 
-def one(facts: "Mapping[int, Facts]", strategy: str = "ddp") -> dict[str, Any]:
+def only(facts: "Mapping[int, Facts]", strategy: str = "ddp") -> dict[str, Any]:
     (found,) = judge(facts, strategy)
     assert found["severity"] == "fail" and found["fix"]
     return found

@@ -25,13 +25,16 @@ DEADLINE_S = 240
 
 
 def measured(
-    world: int, *models: str, strategies: str = "ddp/plain,fsdp2/plain", deadline_s: float = 60
-) -> dict[str, list[dict[str, Any]]]:
-    """By the model: for each rank {"facts": ..., "skipped": ..., "raised": ...}."""
+    world: int, *models: str, strategies: str = "ddp/plain,fsdp2/plain", deadline_s: float = 60,
+    path: tuple[str, ...] = (),
+) -> dict[str, list[dict[str, Any]]]:  # fmt: skip
+    """By the model: for each rank {"facts": ..., "skipped": ..., "raised": ...}. A model's words may follow it:
+    strategies=... and tp_plan=... `path`: further folders of modules."""
     words = (str(world), str(deadline_s), strategies, *models)
-    output = running.output_of("tests.checks.train.on_ranks", *words, limit_s=DEADLINE_S + 60)
+    paths = os.pathsep.join([str(running.ROOT), *path])
+    output = running.output_of("tests.checks.train.on_ranks", *words, limit_s=DEADLINE_S + 60, PYTHONPATH=paths)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return {model: [one[model] for one in lines if model in one] for model in models}
+    return {model: [line[model] for line in lines if model in line] for model in models}
 
 
 def _rank(rank: int, world: int, port: int, deadline_s: float, strategies: str, models: list[str]) -> None:
@@ -39,6 +42,8 @@ def _rank(rank: int, world: int, port: int, deadline_s: float, strategies: str, 
 
     from preflight.checks.train import model as check
     from preflight.checks.train.model import user_model
+    from preflight.checks.train.model.facts import Wanted
+    from preflight.checks.train.shared import model_source
 
     signal.alarm(DEADLINE_S)
     os.environ["RANK"] = str(rank)
@@ -63,8 +68,14 @@ def _rank(rank: int, world: int, port: int, deadline_s: float, strategies: str, 
         told: dict[str, Any] = {"rank": rank, "facts": None, "skipped": None, "raised": None}
         start = time.perf_counter()
         try:
-            code = UserCode.parse(name)
-            told["facts"] = user_model.measure(context, code, check.STRATEGIES.type(strategies) or {}, 1)
+            model, *words = name.split()
+            more = dict(word.split("=") for word in words)
+            code = model_source.parse(model)
+            wanted = Wanted(
+                check.STRATEGIES.type(more.get("strategies", strategies)) or {}, asked=True, threads=1,
+                tp_plan=UserCode.parse(more["tp_plan"]) if "tp_plan" in more else None,
+            )  # fmt: skip
+            told["facts"] = user_model.measure(context, code, wanted)
         except Skip as skip:
             told["facts"], told["skipped"] = skip.facts, str(skip)
         except Exception:

@@ -34,31 +34,31 @@ def training() -> dict[str, Any]:
 
 
 def sound(world: int = 8) -> dict[int, Any]:
-    one = {"kind": GPU, "whole": training(), "unlike": {}, "spread": SPREAD, "unordered": []}
-    return {rank: copy.deepcopy(one) for rank in range(world)}
+    facts = {"kind": GPU, "whole": training(), "unlike": {}, "spread": SPREAD, "unordered": []}
+    return {rank: copy.deepcopy(facts) for rank in range(world)}
 
 
-def bend(one: dict[str, Any], quantity: str, step: int, by: float | str) -> None:
+def bend(facts: dict[str, Any], quantity: str, step: int, by: float | str) -> None:
     """From this step on a curve is so many times what it was, or this text; and the rest of the training with it."""
-    values = one["curve"][quantity]
+    values = facts["curve"][quantity]
     values[step:] = [by if isinstance(by, str) else value * by for value in values[step:]]
-    for place in one["tensors"]:
+    for place in facts["tensors"]:
         if place[0].partition(" ")[0] in ("end", "state"):
             place[1] = f"{quantity}{step}{by}"
 
 
-def again(one: dict[str, Any], by: float = 1.01, apart: float = 0.01, training: str = "parts") -> None:
+def again(facts: dict[str, Any], by: float = 1.01, apart: float = 0.01, training: str = "parts") -> None:
     """The second time from step 3 on it was so many times what it was."""
-    second = copy.deepcopy(one["whole"])
+    second = copy.deepcopy(facts["whole"])
     bend(second, "norms", 3, by)
-    one["unlike"][training] = {"once": one["whole"], "again": second, "apart": dict.fromkeys(SPREAD, apart)}
+    facts["unlike"][training] = {"once": facts["whole"], "again": second, "apart": dict.fromkeys(SPREAD, apart)}
 
 
 def judge(facts: Mapping[int, Any]) -> list[dict[str, Any]]:
     return testing.judge(alone, facts, nodes=NODES if len(facts) == 8 else None)
 
 
-def one(facts: Mapping[int, Any]) -> dict[str, Any]:
+def only(facts: Mapping[int, Any]) -> dict[str, Any]:
     (found,) = judge(facts)
     return found
 
@@ -86,7 +86,7 @@ def test_a_rank_that_differs_from_itself_is_named_in_any_world(world: int) -> No
     facts = sound(world)
     again(facts[world - 1], 1 + 1e-7, 1e-7)
     bend(facts[world - 1]["whole"], "losses", 7, 1.01)  # it need not be said twice
-    found = one(facts)
+    found = only(facts)
     assert (found["severity"], found["code"]) == ("fail", "train.alone.differs_from_itself")
     assert (found["where"]["rank"], found["where"]["step"]) == (world - 1, 3)
     assert found["message"] == (
@@ -100,7 +100,7 @@ def test_what_most_ranks_do_within_the_limits_is_the_library() -> None:
     for rank in range(5):
         again(facts[rank], apart=1e-6)
         bend(facts[rank]["whole"], "norms", rank, 1 + 1e-6)
-    found = one(facts)
+    found = only(facts)
     assert (found["severity"], found["code"], found["noticed_by"]) == ("warn", "train.alone.other_bits", "0-4")
     assert found["where"] == {} and "5 of 8 ranks got other bits (within the limits)" in found["message"]
     again(facts[6], apart=0.01)
@@ -134,7 +134,7 @@ def test_no_number_on_any_rank_blames_nobody() -> None:
     facts = sound()
     for its in facts.values():
         bend(its["whole"], "norms", 4, "nan")
-    found = one(facts)
+    found = only(facts)
     assert (found["code"], found["where"]) == ("train.alone.not_finite", {"step": 4})
     assert found["message"] == "alone the gradient norm at step 4 is nan on all ranks, expected a number"
 
@@ -149,7 +149,7 @@ def test_ranks_with_no_numbers_are_named_also_if_they_are_many(sick: tuple[int, 
     assert message == f"alone the loss at step 2 is inf, expected a number as on {8 - len(sick)} of 8 ranks"
     facts = sound(1)
     bend(facts[0]["whole"], "losses", 2, "inf")
-    assert one(facts)["message"] == "alone the loss at step 2 is inf, expected a number"
+    assert only(facts)["message"] == "alone the loss at step 2 is inf, expected a number"
 
 
 # Against its kind
@@ -158,7 +158,7 @@ def test_ranks_with_no_numbers_are_named_also_if_they_are_many(sick: tuple[int, 
 def test_the_rank_with_other_bits_is_named_with_the_first_value() -> None:
     facts = sound()
     bend(facts[5]["whole"], "norms", 3, 1 + 3e-7)
-    found = one(facts)
+    found = only(facts)
     assert (found["severity"], found["code"], found["noticed_by"]) == ("fail", "train.alone.wrong_alone", "")
     assert found["where"] == {"node": "node-1", "rank": 5, "step": 3}
     assert found["message"] == (
@@ -178,7 +178,7 @@ def test_the_rank_with_other_bits_is_named_with_the_first_value() -> None:
 def test_a_tensor_is_named_where_no_number_shows_it(place: str, step: int, says: str) -> None:
     facts = sound()
     next(its for its in facts[2]["whole"]["tensors"] if its[0] == place)[1] = "bb"
-    found = one(facts)
+    found = only(facts)
     where = {"node": "node-0", "rank": 2, "step": step, "parameter": place.split()[1]}
     assert found["where"] == where and says in found["message"]
 
@@ -186,7 +186,7 @@ def test_a_tensor_is_named_where_no_number_shows_it(place: str, step: int, says:
 def test_where_no_bits_have_a_majority_nobody_is_named() -> None:
     facts = sound(2)
     bend(facts[1]["whole"], "losses", 2, 1 + 3e-7)
-    found = one(facts)
+    found = only(facts)
     assert (found["severity"], found["code"], found["where"]) == ("fail", "train.alone.wrong_alone", {"step": 2})
     assert found["message"] == (
         "alone the loss at step 2 is 3.2 on rank 0, 3.200001 on rank 1, expected the same on all"
@@ -194,7 +194,7 @@ def test_where_no_bits_have_a_majority_nobody_is_named() -> None:
     facts = sound(4)
     bend(facts[1]["whole"], "losses", 5, 1.01)
     bend(facts[2]["whole"], "losses", 2, 1.01)
-    found = one(facts)
+    found = only(facts)
     assert "3.232 on rank 2, and otherwise on 1 more, expected" in found["message"] and found["where"] == {"step": 2}
 
 
@@ -244,7 +244,7 @@ def test_cpus_of_two_nodes_are_not_compared_by_bits_and_those_of_one_are() -> No
 def test_a_rank_that_is_wrong_with_the_batch_in_parts_only_is_named() -> None:
     facts = sound(2)
     facts[1]["spread"] = {**SPREAD, "gradient": 0.01}
-    found = one(facts)
+    found = only(facts)
     assert (found["code"], found["where"]["rank"]) == ("train.alone.wrong_alone", 1)
     assert found["message"] == (
         "alone, with the batch in parts, the first gradient is 1.0e-02 away from the training on the whole batch, "

@@ -1,5 +1,6 @@
 """The checks of the strategies: what they run, and that sound worlds pass. The faults are in tests/faults/train.py."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_every_check_has_all_codes(strategy: str) -> None:
     """test_parity.py tests each of them."""
     wanted = {
         "not_finite", "wrong_start", "other_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
-        "wrong_clip", "out_of_sync", "drift", "unsteady",
+        "wrong_clip", "out_of_sync", "drift", "unsteady", "model_changed",
     }  # fmt: skip
     assert set(parity.CODES) == wanted
     assert set(registry.load(registry.sources()[f"train.{strategy}"]).codes) == wanted
@@ -59,3 +60,26 @@ def test_real_ranks_are_sound_with_as_many_threads_as_they_like(world: int, leve
         assert finished.check(check)["status"] == "pass", told
         assert finished.check(check)["summary"].startswith(on), told
     assert finished.check("plugin.after")["summary"] == f"{world} members, sum {world}", told
+
+
+def test_real_ranks_that_cut_the_model_are_sound_and_show_their_mesh(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(2, PYTHONPATH=str(Path(sys.prefix, "numpy")))
+    finished = running.run_ranks(tmp_path, ranks, "--all", "--only", "train.tp,train.pp,train.hybrid", deadline_s=180)
+    told = finished.told()
+    assert finished.report["verdict"] == "pass" and finished.findings() == [], told
+    assert finished.left_over == [], told
+    meshes = {
+        "train.tp": "matrices, sequence, tied on 2 ranks, mesh 1 x 2 (replicas x tp), tp inside a node: loss ",
+        "train.pp": "gpipe, 1f1b, accumulate, clip, interleaved_1f1b, zbv on 2 ranks, mesh 1 x 2 (replicas x pp): ",
+        "train.hybrid": "hsdp, fsdp2_tp, ddp_tp on 2 ranks, mesh 2 x 1 (replicate x shard) or 1 x 2 (dp x tp), tp ",
+    }
+    for check, words in meshes.items():
+        assert finished.check(check)["summary"].startswith(words), told
+
+
+def test_without_numpy_a_pipeline_is_a_skip_with_that_reason(tmp_path: Path) -> None:
+    ranks = running.plain_ranks(1)
+    finished = running.run_ranks(tmp_path, ranks, "--all", "--only", "train.pp", "--set", "train.pp.variants=1f1b")
+    told = finished.told()
+    assert finished.check("train.pp")["status"] == "skip", told
+    assert finished.check("train.pp")["skipped"] == "1f1b (torch's pipelines need NumPy, which is not installed)", told

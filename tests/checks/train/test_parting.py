@@ -29,9 +29,9 @@ def part(overs: dict[int, list[float]]) -> Divergence | None:
 
 def test_values_come_in_the_order_in_which_a_training_makes_them() -> None:
     step = ["losses", "own_norms", "own_prints", "norms", "prints"]
-    wanted = ["start", *step, "gradient", *step, "end", "state"]
+    wanted = ["start", *step, "gradient", "clipped", *step, "clipped", "end", "state"]
     assert [place.quantity for place in divergence.order(2)] == wanted
-    assert [place.step for place in divergence.order(2)] == [0] * 7 + [1] * 7
+    assert [place.step for place in divergence.order(2)] == [0] * 8 + [1] * 8
 
 
 def test_a_print_is_measured_by_the_norm() -> None:

@@ -1,0 +1,93 @@
+"""What the checks draw for report.html, from facts with a fault and without: the page draws it, and names who is odd.
+(What real facts draw: tests/test_sound.py.)"""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from preflight.check import Job, Node, Run
+from preflight.checks.comm import all_reduce, pairs, rails
+from preflight.checks.gpu import compute, topology
+from preflight.checks.train import ddp
+from preflight.checks.train.shared import parity
+from preflight.results.page import plotted
+from tests.checks.comm import made_links, test_verdict
+from tests.checks.gpu import made_gpus, made_topology, test_compute
+from tests.checks.train import test_curves
+
+
+def drawn(module: ModuleType, facts: Mapping[int, Any], job: Job, **of: Any) -> list[dict[str, Any]]:
+    """As the report holds them; each of them has been drawn."""
+    run = Run(job, tuple(facts), {}, {}, lambda check: of.get(check, {}))
+    made = [plot.to_json() for plot in module.plot(facts, run)]
+    shown, _ = plotted.figures([{"check": module.__name__, "plots": made}])
+    assert [figure["title"] for figure in shown] == [plot["title"] for plot in made]
+    return made
+
+
+def test_bandwidth_has_the_band_of_all_ranks_and_the_baselines_slowest() -> None:
+    facts = test_verdict.sound(4)
+    facts[2]["sizes"][2]["seconds"] = 0.1
+    baseline = {"baseline:comm.all_reduce": test_verdict.sound(4)}
+    chart, latency = drawn(all_reduce, facts, Job("env", 4, "gloo", ()), **baseline)
+    lines = {series["name"]: series["points"] for series in chart["series"]}
+    assert set(lines) == {
+        "fp32, all ranks", "bf16, all ranks", "baseline fp32, slowest rank", "baseline bf16, slowest rank",
+    }  # fmt: skip
+    size, least, middle, most = lines["fp32, all ranks"][-1]
+    assert least == pytest.approx(most / 10, rel=0.01) and middle == most
+    assert [point for point in lines["baseline fp32, slowest rank"] if point[0] == size] == [[size, most]]
+    assert latency["subjects"][3] == ["", "rank 3"] and latency["strips"][0]["odd"] == []
+
+
+def test_a_rank_alone_has_no_bandwidth() -> None:
+    assert [plot["kind"] for plot in drawn(all_reduce, test_verdict.sound(1), Job("env", 1, "gloo", ()))] == ["strips"]
+
+
+def test_the_slow_node_is_outlined_with_each_partner_and_no_other() -> None:
+    def slow(start: int, end: int, _rail: int) -> float:
+        return 0.2 if 5 in (start, end) else 1.0
+
+    job = made_links.job(8, 2)
+    [heat] = drawn(pairs, made_links.of_pairs(8, 2, slow), job)
+    assert heat["slow_cells"] == 14 and all("node-5" in cell[:2] for cell in heat["slow"])
+    [sound] = drawn(pairs, made_links.of_pairs(8, 2), job)
+    assert sound["slow"] == [] and sound["binned"] == 1
+
+
+def test_a_rail_is_a_column() -> None:
+    [heat] = drawn(
+        rails, made_links.of_rails(4, 4, lambda _a, _b, rail: 0.2 if rail == 3 else 1.0), made_links.job(4, 4)
+    )
+    assert {cell[1] for cell in heat["slow"]} == {"local rank 3"} and heat["slow_cells"] == 4
+
+
+def test_a_slow_gpu_stands_apart_on_its_strip_alone() -> None:
+    facts = test_compute.sound(8)
+    name = next(iter(facts[3]["speeds"]))
+    facts[3]["speeds"][name] *= 0.5
+    [strips] = drawn(compute, facts, Job("env", 8, "nccl", (Node("node-0", 0, tuple(range(8))),)))
+    assert {strip["name"]: strip["odd"] for strip in strips["strips"] if strip["odd"]} == {name: [3]}
+
+
+def test_one_drawing_for_each_kind_of_node() -> None:
+    facts, links = made_topology.wired(8, 8)
+    nodes = tuple(Node(name, n, tuple(its)) for n, (name, its) in enumerate(made_gpus.on_nodes(8, 8).items()))
+    of = {"gpu.inventory": made_gpus.inventory(8, 8), "gpu.nvlink": links}
+    [wiring] = drawn(topology, facts, Job("torchrun", 16, "nccl", nodes), **of)
+    assert wiring["nodes"] == ["node-0", "node-1"] and len(wiring["devices"]) > 8 and wiring["odd"] == []
+    made_topology.no_p2p(facts, links)
+    kinds = drawn(topology, facts, Job("torchrun", 16, "nccl", nodes), **of)
+    assert [(kind["nodes"], len(kind["odd"])) for kind in kinds] == [(["node-0"], 0), (["node-1"], 1)]
+
+
+def test_a_drifting_variant_leaves_the_spread() -> None:
+    facts = test_curves.facts(2)
+    facts[1]["variants"]["clip"]["curve"] = test_curves.curve(4.0 + 1 / 100, times=1.01)
+    losses, off, memory = drawn(ddp, facts, Job("env", 2, "gloo", ()))
+    far = {series["name"]: max(point[1] for point in series["points"]) for series in off["series"]}
+    assert far.pop("as far as is allowed") == 8.0
+    assert far.pop("clip") > 8.0 and set(far.values()) == {0.0} and len(losses["series"]) == len(far) + 2
+    assert memory["rows"][0][0] == "plain" and parity.variants_in(facts)[0] == "plain"

@@ -1,0 +1,241 @@
+"""train.speed: who is late, who only waits, and what the figures mean."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.check import Job, Node, Run
+from preflight.checks.train import speed as check
+from preflight.checks.train.speed import figures, memory_fit, stragglers
+from preflight.checks.train.speed.facts import Facts
+from preflight.testing import judge
+from tests import running
+
+STEPS = 12
+
+
+def series(compute: float = 0.03, wait: float = 0.01, core: float = 0.0, **phases: float) -> Any:
+    """Of a rank whose steps are all alike. `core`: the share of its time in which it waits for a core."""
+    wall = {"data": 0.0, "forward": compute / 3, "backward": compute * 2 / 3, "wait": wait, "optimizer": 0.0, **phases}
+    waits = {phase: 0.0 if phase == "wait" else seconds * core for phase, seconds in wall.items()}
+    own = sum(wall[phase] - waits[phase] for phase in wall if phase != "wait")
+    return {
+        "steps": [sum(wall.values())] * STEPS, "own": [own] * STEPS, "phases": wall, "core_wait": waits,
+        "first_collective": 0.01,
+    }  # fmt: skip
+
+
+def facts(*ranks: Any, rounds: int = 1, **more: Any) -> dict[int, Facts]:
+    """Of ranks that had these series under DDP."""
+    memory = {"held": 2**20, "allocated": None, "reserved": None, "resident": 2**21}
+    exposed = {"step": 0.05, "collectives": 0.02, "exposed": 0.01, "count": 3}
+    made: Any = {
+        rank: {
+            "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": 2,
+            "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
+            "strategies": {"ddp/plain": {"rounds": [own] * rounds, "memory": memory, "exposed": exposed}},
+            "failed": {}, "fit": None, "attached": {}, **more,
+        }
+        for rank, own in enumerate(ranks)
+    }  # fmt: skip
+    return made  # type: ignore[no-any-return]
+
+
+def run_of(made: dict[int, Facts], **options: Any) -> Run:
+    job = Job("env", len(made), "gloo", (Node("node-0", 0, tuple(made)),))
+    return Run(job, tuple(made), {}, {getattr(check, name): value for name, value in options.items()})
+
+
+# Stragglers
+
+
+def test_equal_ranks_are_sound() -> None:
+    assert judge(check, facts(series())) == judge(check, facts(*[series()] * 4)) == []
+
+
+def test_who_computes_late_is_named_and_who_waits_is_not() -> None:
+    late = series(0.03, 0.0, backward=0.22)
+    (found,) = judge(check, facts(series(wait=0.2), late, series(wait=0.2), rounds=3))
+    assert (found["code"], found["where"]["rank"], found["noticed_by"]) == ("train.speed.straggler", 1, "0,2")
+    assert "late in backward: 220 ms, the others 20 ms; ranks 0,2 wait 200 ms for it" in found["message"]
+    assert found["evidence"]["phase"] == "backward" and found["evidence"]["share"] == pytest.approx(0.87, abs=0.01)
+
+
+def test_a_rank_that_others_have_not_waited_for_is_not_named() -> None:
+    assert judge(check, facts(series(wait=0.001), series(0.1, 0.0), series(wait=0.001))) == []
+
+
+def test_a_rank_must_be_late_in_each_round() -> None:
+    made = facts(*[series(wait=0.2)] * 3, rounds=3)
+    late = series(0.03, 0.0, data=0.2)
+    for rounds in ([late, late, series()], [series(), late, late]):
+        made[1]["strategies"]["ddp/plain"]["rounds"] = rounds
+        assert judge(check, made) == []
+    made[1]["strategies"]["ddp/plain"]["rounds"] = [late] * 3
+    (found,) = judge(check, made)
+    assert "late in fetching its batch: 200 ms" in found["message"]
+
+
+def test_a_rank_must_be_late_in_nearly_every_step() -> None:
+    late = series(0.03, 0.0, forward=0.2)
+    late["own"][: STEPS // 3] = [0.03] * (STEPS // 3)
+    assert judge(check, facts(series(wait=0.2), late, series(wait=0.2))) == []
+
+
+def test_a_rank_without_a_core_is_told_apart() -> None:
+    (found,) = judge(check, facts(series(wait=0.3), series(0.33, 0.0, core=0.91), rounds=3))
+    assert (
+        found["evidence"]["starved"] is True and "waiting for a CPU core that other processes use" in found["message"]
+    )
+
+
+def test_a_rank_that_stands_still_wants_no_core_and_the_other_does_not_starve_beside_it() -> None:
+    late = series(0.1, 0.02, core=0.6, backward=0.5)
+    late["core_wait"]["backward"], late["own"] = 0.06, [0.44] * STEPS
+    (found,) = judge(check, facts(series(0.2, 0.36, core=0.82), late, rounds=3))
+    assert found["where"]["rank"] == 1 and found["evidence"]["starved"] is False
+
+
+@pytest.mark.parametrize("others", [0.6, 0.75, 0.9])
+def test_where_all_wait_for_cores_nobody_is_named(others: float) -> None:
+    ranks = [series(0.1, core=others), series(0.2, 0.01, core=0.85 if others < 0.9 else 0.99), series(0.1, core=others)]
+    assert judge(check, facts(*ranks)) == []
+
+
+def test_a_throttled_gpu_is_late_by_less() -> None:
+    assert stragglers.least_share(None, Job("env", 2, "nccl", ())) == 0.2
+    assert stragglers.least_share(None, Job("env", 2, "gloo", ())) == 0.5
+    assert stragglers.least_share(0.1, Job("env", 2, "gloo", ())) == 0.1
+
+
+def test_rank_0_is_suspected_as_any_other() -> None:
+    """A list that holds 0 alone is true all the same."""
+    assert stragglers.is_suspicious([0.0, 0.0], [[0.2] * 4, [0.03] * 4], 0.5)
+    assert stragglers.is_suspicious([0.9, 0.1], [[0.03] * 4, [0.03] * 4], 0.5)
+    assert not stragglers.is_suspicious([0.6, 0.6], [[0.03] * 4, [0.04] * 4], 0.5)
+
+
+def test_8192_ranks_are_judged() -> None:
+    late = series(0.03, 0.0, backward=0.22)
+    made = facts(*[series(wait=0.2)] * 8191, late)
+    (found,) = judge(check, made)
+    assert found["where"]["rank"] == 8191
+
+
+# Figures
+
+
+def test_efficiency_is_of_ranks_that_are_alone_on_their_nodes() -> None:
+    made = facts(series(), series())
+    alone = figures.solo(made, run_of(made).job)
+    assert alone == {0: pytest.approx(400), 1: pytest.approx(400)}
+    rate = figures.together(made, figures.last_rounds(made, "ddp/plain"))
+    assert rate == pytest.approx(400) and figures.efficiency(rate, alone) == pytest.approx(0.5)
+
+
+def test_the_use_of_a_known_card_is_told() -> None:
+    made = facts(series(), device="NVIDIA H100 80GB HBM3", autocast=True, flops=int(989e12 * 0.02))
+    assert figures.utilisation(made[0], 0.04) == pytest.approx(0.5)
+    assert "; MFU 50%" in check.summarize(made, run_of(made))
+    assert figures.utilisation(facts(series(), device="NVIDIA Unknown", autocast=True)[0], 0.04) is None
+
+
+def test_the_line_and_the_picture() -> None:
+    made = facts(series(), series())
+    line = check.summarize(made, run_of(made))
+    assert line == (
+        "ddp/plain on 2 ranks: 12,800 tokens/s, 50% of 2 x 12,800 alone; step 40 ms (p95 40 ms, p99 40 ms); "
+        "10 ms (20%) exposed communication; 2 ranks and their exchange share 2 cores"
+    )
+    told = check.summarize(made, run_of(made, LR=3e-4, ACCUMULATE=2))
+    assert "; 8 a rank x 2 ranks x 2 accumulation = 32 (one rank alone: 16); a learning rate of 0.0003" in told
+    picture = "\n".join(check.draw(made, run_of(made)))
+    assert "ddp/plain" in picture and "alone, all at once" in picture and "first collective after" in picture
+
+
+@pytest.mark.parametrize("text", ["ddp", "", "fsdp2/offload"])
+def test_an_unknown_strategy_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no strategy that is timed; known are ddp/plain"):
+        check.STRATEGIES.type(text)
+
+
+# Memory
+
+
+def fit(slope: float = 1.0, free: float = 100.0, bend: float = 0.0) -> dict[str, Any]:
+    """Of a rank, in MiB: 10 for the model, and `slope` a row."""
+    peaks = [{"rows": rows, "peak": int(2**20 * (10 + slope * rows + bend * (rows == 4)))} for rows in (2, 4, 8)]
+    own = {"parameters": 2**20, "gradients": 2**20, "optimizer": 2**21, "peaks": peaks}
+    return {"free": int(free * 2**20), "strategies": {"ddp/plain": own, "fsdp2/plain": own}}
+
+
+def fitted(rows: int, *ranks: dict[str, Any]) -> list[dict[str, Any]]:
+    made = facts(*[series()] * len(ranks))
+    for rank, own in enumerate(ranks):
+        made[rank]["fit"] = own  # type: ignore[typeddict-item]
+    return judge(check, made, settings={"batch": str(rows)})
+
+
+def test_a_straight_line_is_extended() -> None:
+    found = memory_fit.estimate(fit()["strategies"]["ddp/plain"], 100)
+    assert found == (110 * 2**20, 106 * 2**20, 0.0)
+    assert memory_fit.estimate(fit(bend=7.0)["strategies"]["ddp/plain"], 100).error == pytest.approx(1 / 3, abs=0.01)
+
+
+def test_what_fits_is_sound_and_what_does_not_is_told_with_its_numbers() -> None:
+    assert fitted(80, fit(), fit()) == fitted(99, fit(), fit()) == []
+    (found,) = fitted(190, fit(), fit())
+    assert (found["code"], found["severity"]) == ("train.speed.wont_fit", "fail") and "rank" not in found["where"]
+    assert (
+        "190 rows a rank need about 200 MiB under ddp/plain (to 0%) and 200 MiB under fsdp2/plain" in found["message"]
+    )
+    assert found["message"].endswith("and 100 MiB are there for each rank")
+
+
+def test_a_rank_that_has_less_memory_is_named() -> None:
+    (found,) = fitted(80, fit(), fit(free=50.0), fit())
+    assert found["where"]["rank"] == 1 and "and 50 MiB are there for rank 1" in found["message"]
+
+
+def test_an_estimate_that_may_be_too_high_by_its_error_is_not_held_against_anybody() -> None:
+    assert fitted(100, fit(), fit()) == [] and fitted(130, fit(bend=7.0)) == []
+
+
+# Real ranks
+
+
+def _run(folder: Path, world: int, *words: str) -> running.Finished:
+    return running.run_ranks(folder, running.plain_ranks(world), "--only", "train.speed", *words, deadline_s=90)
+
+
+def test_sound_ranks_are_sound_and_leave_their_traces(tmp_path: Path) -> None:
+    finished = _run(tmp_path, 2)
+    assert finished.findings() == [] and finished.left_over == [], finished.told()
+    own = finished.check("train.speed")
+    assert own["summary"].startswith("ddp/plain on 2 ranks: ") and "exposed communication" in own["summary"]
+    traces = sorted((tmp_path / "attached").iterdir())
+    assert [path.name for path in traces] == [f"train.speed.rank-{rank}.trace.json.gz" for rank in (0, 1)]
+    names = {event["name"] for event in json.loads(gzip.decompress(traces[0].read_bytes()))["traceEvents"]}
+    assert "gloo:all_reduce" in names
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("world", [1, 3, 4])
+def test_other_worlds_are_sound(world: int, tmp_path: Path) -> None:
+    finished = _run(tmp_path, world, "--set", "train.speed.trace_ranks=0")
+    assert finished.findings() == [] and finished.left_over == [], finished.told()
+
+
+def test_a_sound_model_of_the_users_is_sound(tmp_path: Path) -> None:
+    words = (
+        "--set",
+        "train.speed.model=tests.models.late:mlp",
+        "--set",
+        "train.speed.strategies=ddp/plain,fsdp2/plain",
+    )
+    finished = _run(tmp_path, 3, *words)
+    assert finished.findings() == [], finished.told()
+    assert "; 5 or 6 a rank x 3 ranks = 16" in finished.check("train.speed")["summary"], finished.told()

@@ -1,0 +1,39 @@
+"""What train.speed finds."""
+
+from typing import Any
+
+from tests.faults.row import Fault, in_check, sick
+
+SETTINGS = {"train.speed.strategies": "ddp/plain"}
+LARGE = {"train.speed.model": "tests.models.wide:activations", "train.speed.batch": "100000000"}
+USERS = {"train.speed.model": "tests.models.late:mlp", "train.speed.loader": "tests.models.late:loader"}
+
+
+def _slow(name: str, story: str, deed: str, says: str, **more: Any) -> Fault:
+    details = {"world": 2, "noticed_by": "0", "environ_of": {1: sick(deed)}, "settings": SETTINGS, **more}
+    made = details.pop("made", f"on rank 1: `sick.{deed}`")
+    code = "warn train.speed.straggler"
+    return in_check(f"speed_{name}", story, made, code, only="train.speed", says=says, **details)
+
+
+ALL: tuple[Fault, ...] = (
+    _slow("slow_backward", "Backward stands still for 400 ms on one rank.", "slow_backward",
+          "it is late in backward: "),
+    _slow("slow_loader", "A loader stalls for 400 ms on one rank.", "slow_loader",
+          "it is late in fetching its batch: ", more=True, world=3, culprit={"rank": 0}, noticed_by="1-2",
+          environ_of={0: sick("slow_loader")}, made="on rank 0: `sick.slow_loader`"),
+    _slow("core_taken", "Other processes have one rank's core.", "core_taken", "waiting for a CPU core that other",
+          more=True, deadline_s=300),
+    _slow("slow_model", "Backward of the user's model stands still for 200 ms on one rank.", "", "late in backward: 2",
+          more=True, settings={**SETTINGS, "train.speed.model": "tests.models.late:backward"}, environ_of={},
+          made="`--model tests.models.late:backward`"),
+    _slow("slow_users_loader", "The user's loader stalls for 200 ms on one rank.", "", "late in fetching its batch: 2",
+          more=True, settings={**SETTINGS, **USERS}, environ_of={},
+          made="`train.speed.loader=tests.models.late:loader`"),
+    in_check("speed_wont_fit", "A batch is asked for that needs more memory than there is.",
+             "`--model tests.models.wide:activations --set train.speed.batch=100000000`", "fail train.speed.wont_fit",
+             only="train.speed", world=2, culprit={}, says="100,000,000 rows a rank need about",
+             settings={**SETTINGS, **LARGE}),
+)  # fmt: skip
+"""Driven by tests/test_faults.py."""
+ELSEWHERE: tuple[Fault, ...] = ()

@@ -1,0 +1,65 @@
+"""Sound checkpoints: all comes back to the last bit, and training goes on as if it had never stopped."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from preflight.check import Job, Node, Run
+from preflight.checks.train.checkpoint import resumed
+from preflight.train_smoke import compare
+from preflight.train_smoke.checkpoint_names import CHECKPOINTS, DEFAULT, FORMS, INTO
+from tests.train_smoke import checkpoint_ranks
+
+HUNG_S = 600.0
+
+
+def is_sound(world: int, folder: Path, names: Sequence[str]) -> tuple[int, float]:
+    """(how many trainings went on, how far the furthest was from the one without a stop, as a share of the limit)."""
+    facts = checkpoint_ranks.saved(world, folder, names, limit_s=HUNG_S)
+    assert not (folder / "files").exists() or not list((folder / "files").iterdir())
+    job = Job("env", world, "gloo", (Node("node-0", 0, tuple(range(world))),))
+    spreads = [own["spread"] for own in facts]
+    found = [*resumed.judge({rank: own["saved"] for rank, own in enumerate(facts)}, spreads, "/ck",
+                            Run(job, tuple(range(world)), {}))]  # fmt: skip
+    assert found == []
+    first = facts[0]["saved"]
+    loads = [(own["curve"], into["curve"]) for own in first.values() for into in own["into"].values()]
+    assert len(loads) == sum(len(CHECKPOINTS[name]) for name in names)
+    assert all(len(was) == len(now) == 2 for was, now in loads), "each has taken all steps"
+    furthest = max(
+        compare.difference(now[what], was[what], was["norm"] if what == "print" else None)
+        for curves in loads
+        for was, now in zip(*curves, strict=True)
+        for what in was
+    )
+    return len(loads), furthest / compare.limits(spreads).curves
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    _, furthest = is_sound(2, tmp_path, list(DEFAULT))
+    assert furthest < 1
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("world", [1, 3])
+def test_other_worlds(world: int, tmp_path: Path) -> None:
+    is_sound(world, tmp_path, list(DEFAULT))
+
+
+@pytest.mark.soak
+def test_over_a_hundred_trainings_in_all_forms(tmp_path: Path) -> None:
+    total, furthest = 0, 0.0
+    for world in (1, 2, 3, 4):
+        folder = tmp_path / str(world)
+        folder.mkdir()
+        loads, off = is_sound(world, folder, list(CHECKPOINTS))
+        total, furthest = total + loads, max(furthest, off)
+    print(f"{total} trainings, at most {furthest:.3f} of the limit")
+    assert total >= 100
+
+
+def test_names_are_those_of_the_trainer() -> None:
+    for name, targets in CHECKPOINTS.items():
+        assert name.partition("/")[2] in FORMS and set(targets) <= set(INTO)
+    assert all(set(targets) <= set(CHECKPOINTS[name]) for name, targets in DEFAULT.items())
