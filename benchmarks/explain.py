@@ -1,6 +1,8 @@
-"""How fast `preflight explain` reads lines that tell nothing, on one core: `python -m benchmarks.explain [MB]`.
+"""How fast `preflight explain` is, on one core: `python -m benchmarks.explain [MB]`.
 
-Goal: 200 MB/s on a job's progress lines; the ratio is to a loop over the file's lines that does nothing.
+Goals: 200 MB/s on a job's progress lines of one kind (the ratio is to a loop over the file's lines that does nothing);
+50 MB/s from start to end on healthy logs of ten trainers after NCCL's start; 20 MB/s on logs that are all failures: of
+these, only what is repeated comes near it.
 """
 
 import random
@@ -12,12 +14,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from preflight.explain.command import explain_paths
 from preflight.explain.read.reader import Input, Reader
 from preflight.failure_book.book import book
+from tests import explained_logs
+from tests.explain import healthy
 
 TIMES = 5
-OFTEN = ("progress.bar", "net.via_p2p")
-"""Signatures of lines of which one in many is enough."""
+TRAINERS = (
+    "transformers", "lightning", "deepspeed", "megatron", "nemo", "torchtitan", "fairseq", "mlperf", "nanoGPT",
+    "imagenet",
+)  # fmt: skip
 LETTERS = string.ascii_letters + string.digits + "+/" + " " * 6
 
 
@@ -56,13 +63,54 @@ def plain(path: Path) -> None:
 
 
 def read(path: Path) -> int:
-    often = {one.word for one in book().signatures if one.name in OFTEN}
-    return sum(1 for _ in Reader([Input(str(path), path.name, "log")], book().words, rarely=often))
+    return sum(1 for _ in Reader([Input(str(path), path.name, "log")], book().words, rarely=book().rarely))
+
+
+def mixed(megabytes: int) -> str:
+    """The start of a job of 64 ranks, then progress of ten trainers, with new digits in each line."""
+    lines = [line for kind in TRAINERS for _ in range(400) for line in healthy.KINDS[kind].splitlines()]
+    lines = [line for line in lines if "stopped" not in line]  # a job ends once
+    part = "".join(f"{''.join(map(_redrawn, line))}\n" for line in lines)
+    return healthy.KINDS["nccl, 64 ranks"] + part * max(1, megabytes * 1_000_000 // len(part.encode()))
+
+
+def _redrawn(char: str) -> str:
+    return random.choice(string.digits) if char.isdigit() else char
+
+
+def dense(megabytes: int) -> str:
+    """The real logs that lie beside the project, again and again; "" without them."""
+    part = "".join(log.read_text() for log in sorted(explained_logs.LOGS.glob("*.log")))
+    return part * (megabytes * 1_000_000 // len(part.encode())) if part else ""
+
+
+def tries(_: int) -> str:
+    """A connection that 64 ranks try again and again."""
+    clock = f"1125 10:{random.randrange(60):02}:{random.randrange(60):02}.{random.randrange(10**9):09}"
+    said = "The client socket has failed to connect to [node-0]:29500 (errno: 110 - Connection timed out)."
+    return f"[rank{random.randrange(64)}]:[W{clock} socket.cpp:752] [c10d] {said}\n"
+
+
+def whole(name: str, text: str) -> None:
+    """From start to end, in seconds of the processor."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.log"
+        path.write_text(text)
+        took = []
+        for _ in range(TIMES):
+            begin = time.process_time()
+            explain_paths([str(path)])
+            took.append(time.process_time() - begin)
+    print(f"  {name}: {len(text.encode()) / min(took) / 1e6:.1f} MB/s from start to end")
 
 
 def main(megabytes: int) -> None:
     random.seed(1)
     book()  # takes its time once
+    whole("ten trainers, mixed", mixed(megabytes))
+    if failures := dense(2):
+        whole("failures only", failures)
+    whole("one failure, again and again", "".join(map(tries, range(20_000))))
     for name, line in (("progress lines", progress), ("a tqdm bar", bar), ("NCCL INFO", nccl), ("random text", noise)):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "job.log"

@@ -64,6 +64,11 @@ def scale() -> None:
         subprocess.run(command, check=True, env=ENVIRONMENT, cwd=ROOT, timeout=900)
 
 
+def pages() -> None:
+    print("report.html of made-up clusters (goals: 0.3, 2 and 5 MB; 2 s at 1,024 nodes)")
+    subprocess.run([sys.executable, "-m", "benchmarks.page"], check=True, env=ENVIRONMENT, cwd=ROOT, timeout=900)
+
+
 def judges() -> None:
     print("judging large jobs of made-up facts, seconds of one core")
     with tempfile.TemporaryDirectory() as folder:
@@ -81,9 +86,16 @@ def samplers() -> None:
     subprocess.run(command, check=True, env=ENVIRONMENT, cwd=ROOT, timeout=900)
 
 
+def checkpoints() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.checkpoint"]
+    subprocess.run(command, check=True, env=ENVIRONMENT, cwd=ROOT, timeout=900)
+
+
 if __name__ == "__main__":
     commands()
     all_reduce()
     scale()
+    pages()
     judges()
     samplers()
+    checkpoints()
