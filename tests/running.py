@@ -65,7 +65,9 @@ class Finished:
         return self.report_named("report.json")
 
     def report_named(self, name: str) -> dict[str, Any]:
-        loaded: dict[str, Any] = json.loads((self.folder / name).read_text())
+        path = self.folder / name
+        assert path.exists(), f"no {name} was written: {self.told()}"
+        loaded: dict[str, Any] = json.loads(path.read_text())
         jsonschema.validate(loaded, SCHEMA)
         return loaded
 

@@ -36,8 +36,8 @@ class Facts(TypedDict):
     node: "TimedSteps | None"
     """Under the first strategy, with the ranks of the node; where that is not all or one."""
     strategies: dict[str, StrategySpeed]
-    failed: dict[str, str]
-    """Strategies that do not take the model, with what was raised."""
+    not_timed: dict[str, str]
+    """Why, by strategy."""
     fit: FitFacts | None
     """Where the user has asked for it."""
     attached: dict[str, str]

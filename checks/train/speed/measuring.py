@@ -81,13 +81,13 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
     facts = Facts(
         samples=task.samples, tokens=task.tokens, flops=speed.flops(task), device=_name(ctx), autocast=task.autocast,
         cores=len(os.sched_getaffinity(0)), solo=solo, alone=_alone(ctx, task, pace, "alone, beside the others"),
-        node=None, strategies={}, failed={}, fit=None, attached={},
+        node=None, strategies={}, not_timed={}, fit=None, attached={},
     )  # fmt: skip
     facts["node"] = _on_node(ctx, task, wanted.names[0], pace, node)
     for name in wanted.names:
         some = pace if name == wanted.names[0] else pace.fewer()
         if name != wanted.names[0] and not _has_time(ctx, begin):
-            facts["failed"][name] = "there was no time for it"
+            facts["not_timed"][name] = "there was no time for it"
             continue
         try:
             facts["strategies"][name], events = _under(ctx, task, name, some, wanted.late)
@@ -95,7 +95,7 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
             if not refusals.is_refusal(error) or not all_failed(ctx, ctx.store(), name):
                 raise
             ctx.page.leave()
-            facts["failed"][name] = f"{type(error).__name__}: {error}"[:300]
+            facts["not_timed"][name] = f"it does not take the model ({type(error).__name__}: {error})"[:300]
             continue
         if name == wanted.names[0] and ctx.rank in _chosen(ctx, wanted, facts["strategies"][name]["rounds"][-1]):
             facts["attached"][TRACE] = base64.b64encode(speed_trace.packed(events)).decode()

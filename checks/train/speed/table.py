@@ -77,8 +77,8 @@ def draw(facts: AllFacts, run: Run, too_big: Container[str]) -> Iterator[str]:
     yield "exposed: communication that no computation covers, of the rank with most; seen under"
     yield f"torch.profiler, with which a step takes {_profiler_cost(facts):.1f} times as long; the rest without"
     yield from _advice(facts, too_big)
-    for name, why in facts[min(facts)]["failed"].items():
-        yield f"{name} does not take the model: {why}"
+    for name, why in facts[min(facts)]["not_timed"].items():
+        yield f"{name} was not timed: {why}"
     name = _first(facts)
     if name:
         yield ""
