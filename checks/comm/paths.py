@@ -65,9 +65,9 @@ SIZE, SIZE_ELSEWHERE = 64 * MIB, MIB
 """Where the device is no GPU, NCCL is a stand-in."""
 WARM_UP, TIMED, PASSES = 3, 5, 4
 """The quickest pass counts."""
-FASTER, ALIKE = 1.25, 0.9
-"""How much quicker is quicker, beside what two runs differ by, and what is as quick: a sound NCCL's times at this size
-differ by a few percent."""
+FASTER, MOST = 1.25, 0.9
+"""How much quicker is quicker, beside what two runs differ by: a sound NCCL's times at this size differ by a few
+percent. And the share of the largest gain with which a way is the one at fault: less left out says more."""
 LEAST_S = 5.0
 """For a process: with less time left of the run nothing is measured."""
 
@@ -151,8 +151,9 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:  # noqa: A
     if not others:
         return
     spread, best = max(own) / min(own), min(others.values())
+    gain = min(own) - best
     if best * FASTER * spread < min(own):
-        variant = next(name for name, value in others.items() if value * ALIKE <= best)
+        variant = next(name for name, value in others.items() if min(own) - value >= MOST * gain)
         told = f"{words.duration(min(own))} {AS_IT_IS}, and {words.duration(others[variant])} {variant}"
         yield SLOW.warn(f"an all-reduce takes {told}, expected no gain", fix=_FIXES[variant])
 

@@ -54,9 +54,11 @@ class Outcome:
         """Nothing has to be explained."""
         return self.kind in ("measured", "skipped")
 
-    def cut_short_by_the_run(self) -> "Outcome":
-        """The same, where it ran into a deadline that the run had made shorter."""
-        ran_out = self.kind == "timed_out" and not self.aborted and self.state not in ("T", "t", "D", "Z")
+    def cut_short_by_the_run(self, patience_s: float) -> "Outcome":
+        """The same, where it ran into a deadline that the run had made shorter. `patience_s`: after which the others
+        gave up on it in a collective, with that deadline."""
+        ran_out = self.kind == "timed_out" and (not self.aborted or self.seconds >= patience_s)
+        ran_out = ran_out and self.state not in ("T", "t", "D", "Z")
         return replace(self, cut_short=True) if ran_out else self
 
     def to_json(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from preflight.engine import loading, run_findings, store_keys
 from preflight.engine.event_loop import EventLoop, PollPace, StoreLog, poll_every
 from preflight.engine.heartbeat import Heartbeats
 from preflight.engine.membership import STRANGERS, Membership
+from preflight.engine.process_group import group_timeout
 from preflight.hangs import blame
 from preflight.planning import plan, registry
 from preflight.planning.plan import Request
@@ -213,7 +214,8 @@ class Coordinator:
         if spec.plan.scope is Scope.WORLD and blame.is_open(outcomes):
             self._ask_those_who_measured(outcomes)
         if deadline_s < spec.deadline_s:
-            outcomes = {rank: outcome.cut_short_by_the_run() for rank, outcome in outcomes.items()}
+            patience_s = group_timeout(deadline_s).total_seconds()
+            outcomes = {rank: outcome.cut_short_by_the_run(patience_s) for rank, outcome in outcomes.items()}
         if 0 in outcomes and (name := outcomes[0].facts):
             self.book.add_text(name, slot.take_facts(name))
         return dict(sorted(outcomes.items()))

@@ -26,7 +26,7 @@ DRIVER_S = 60.0
 GROUP_TIMEOUT, STACK_DUMP = 0.7, 0.85
 
 
-def _timeout(deadline_s: float) -> timedelta:
+def group_timeout(deadline_s: float) -> timedelta:
     return timedelta(seconds=max(1.0, deadline_s * GROUP_TIMEOUT))
 
 
@@ -70,7 +70,7 @@ class GroupMaker:
         import torch
         from torch import distributed as dist
 
-        timeout = _timeout(deadline_s)
+        timeout = group_timeout(deadline_s)
         on_gpu = device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(device)
@@ -91,7 +91,7 @@ class GroupMaker:
         from torch import distributed as dist
 
         if group_ranks not in self._parts:
-            timeout = _timeout(deadline_s)
+            timeout = group_timeout(deadline_s)
             with _named_by_ranks():
                 made = dist.new_group([*group_ranks], timeout=timeout, use_local_synchronization=True)
             self._parts[group_ranks] = made
@@ -103,7 +103,7 @@ class GroupMaker:
 
         if self.endpoint is None:
             raise Skip("there is no store: this run has no launcher")
-        return self._client(f"{self._prefix}/{step}", _timeout(deadline_s))
+        return self._client(f"{self._prefix}/{step}", group_timeout(deadline_s))
 
     def _client(self, prefix: str, timeout: timedelta) -> "torch._C._distributed_c10d.Store":
         from torch import distributed as dist
@@ -118,7 +118,7 @@ class GroupMaker:
         from torch.distributed import distributed_c10d
 
         group = self._group if part is None else part
-        distributed_c10d._set_pg_timeout(_timeout(deadline_s), group)
+        distributed_c10d._set_pg_timeout(group_timeout(deadline_s), group)
         return cast("torch.distributed.ProcessGroup", group)
 
     def close(self) -> None:

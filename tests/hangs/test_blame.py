@@ -325,6 +325,20 @@ def test_what_is_not_the_machines_fault_is_an_error(outcome: Outcome, says: str)
 
 
 @pytest.mark.parametrize(
+    ("outcome", "is_cut_short"),
+    [
+        (Outcome("timed_out", 30.0, state="S"), True),
+        (Outcome("timed_out", 21.0, state="S", aborted=True), True),  # the others gave up sooner than they would have
+        (Outcome("timed_out", 20.9, state="S", aborted=True), False),
+        (Outcome("timed_out", 30.0, state="D"), False),
+        (Outcome("raised", 30.0), False),
+    ],
+)
+def test_what_a_deadline_ended_that_the_run_made_shorter(outcome: Outcome, is_cut_short: bool) -> None:
+    assert outcome.cut_short_by_the_run(21.0).cut_short == is_cut_short
+
+
+@pytest.mark.parametrize(
     ("outcomes", "is_open"),
     [
         ({0: MEASURED, 1: MEASURED}, False),

@@ -77,6 +77,8 @@ def judged(
 def test_the_way_with_the_fewest_left_out_is_named() -> None:
     ((code, text),) = judged(0.010, 0.005, 0.0049, 0.020)
     assert (code, text) == ("warn slow", f"an all-reduce takes 10 ms {AS_IT_IS}, and 5 ms {NVLS}, expected no gain")
+    ((code, text),) = judged(0.102, 0.102, 0.0012, 0.0007)
+    assert code == "warn slow" and P2P in text
     ((code, text),) = judged(0.010, 0.011, 0.012, 0.004)
     assert code == "warn slow" and NETWORK in text
     ((code, text),) = judged(None, None, 0.012, 0.020)

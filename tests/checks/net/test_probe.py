@@ -342,10 +342,10 @@ def test_heartbeats_do_no_harm_to_what_is_said_or_sent(monkeypatch: pytest.Monke
 
 def test_who_waits_hears_heartbeats_and_is_patient() -> None:
     async def ask(line: PeerConnection) -> None:
-        assert await line.hear(protocol.PING, patience_s=0.2) == (protocol.PING, 5)
+        assert await line.hear(protocol.PING, patience_s=1.0) == (protocol.PING, 5)
 
     async def serve(line: PeerConnection) -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.2)
         await line.say(protocol.PING, 5)
 
     asyncio.run(joined(ask, serve))
