@@ -35,12 +35,12 @@ def hostile(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("installed", [False, pytest.param(True, marks=pytest.mark.more)], ids=["checkout", "editable"])
 def test_a_folder_with_its_own_checks_and_rich(installed: bool, hostile: Path, tmp_path: Path) -> None:
     """From a checkout on PYTHONPATH, or as `make test` has installed it."""
-    run = running.Run(tmp_path)
+    run = running.Run(tmp_path, 300)
     (env,) = running.plain_ranks(1)
     if installed:
         del env["PYTHONPATH"]
     run.start(
-        running.preflight("--all", *running.SMALL, "--report", str(tmp_path), "--deadline", "60"), env, cwd=hostile
+        running.preflight("--all", *running.SMALL, "--report", str(tmp_path), "--deadline", "300"), env, cwd=hostile
     )
     finished = run.finish()
     assert finished.exit_codes == [0], finished.told()
@@ -151,9 +151,10 @@ def test_a_file_of_the_users_that_hides_one_of_pythons_is_named(name: str, text:
 def test_a_file_of_the_users_that_hides_what_is_not_needed_is_left_alone(tmp_path: Path) -> None:
     """Also one that the user has imported."""
     (tmp_path / "code.py").write_text("")
-    code = "import code, preflight; print(preflight.run(level='quick', only=['env'], quiet=True).verdict)"
+    call = "preflight.run(level='quick', only=['env'], quiet=True, deadline_s=120)"
+    code = f"import code, preflight; found = {call}; print(found.verdict, found.sentence)"
     done = running.run_to_end([sys.executable, "-c", code], cwd=tmp_path)
-    assert (done.stdout, done.stderr) == ("pass\n", ""), done
+    assert (done.stdout, done.stderr) == ("pass preflight: PASS\n", ""), done
 
 
 def test_the_version_is_one() -> None:

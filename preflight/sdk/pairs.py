@@ -86,6 +86,7 @@ def common_cause(tried: Collection[Pair], bad: Collection[Pair]) -> Common:
     between two sick ones nobody can tell whose fault it is."""
     good = set(tried) - set(bad)
     ends = {member: tuple(sorted(roles)) for member, roles in sorted(bad_with_all(good, bad).items())}
+    ends = _with_their_others(ends, bad)
     rest = tuple(sorted(pair for pair in bad if not is_explained(pair, ends)))
     sides = split_sides({member for pair in tried for member in pair}, good, rest, ends)
     culprit = None if sides else _shared_end(tried, rest)
@@ -93,6 +94,13 @@ def common_cause(tried: Collection[Pair], bad: Collection[Pair]) -> Common:
         roles = {role for role in (SENDS, RECEIVES) if any(pair[role] == culprit for pair in rest)}
         return Common({**ends, culprit: tuple(sorted({*roles, *ends.get(culprit, ())}))}, (), ())
     return Common(ends, sides, rest)
+
+
+def _with_their_others(ends: dict[int, tuple[int, ...]], bad: Collection[Pair]) -> dict[int, tuple[int, ...]]:
+    """What is left of bad pairs has a culprit where one of its ends is one already, in the other place."""
+    left = [pair for pair in bad if not is_explained(pair, ends)]
+    more = {member for pair in left for member in pair if member in ends}
+    return {member: (SENDS, RECEIVES) if member in more else roles for member, roles in ends.items()}
 
 
 def is_explained(pair: Pair, ends: Mapping[int, Collection[int]]) -> bool:

@@ -154,3 +154,8 @@ def test_of_many_each_has_some_partners(members: int, expected: int) -> None:
     assert min(map(len, everyone)) >= expected - members % 2
     if members == 1024:  # near and far ones
         assert all(max(partners) - min(partners) > members // 2 for partners in everyone)  # type: ignore[type-var, operator]  # no None is left
+
+
+def test_a_culprits_other_pairs_are_its_fault_too() -> None:
+    bad = [(0, 2), (1, 2), (2, 0)]
+    assert common(3, bad) == Common({2: BOTH}, (), ())
