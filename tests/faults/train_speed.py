@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from tests.faults.row import Fault, in_check, sick
+from tests.faults.row import Fault, elsewhere, in_check, sick
 
 SETTINGS = {"train.speed.strategies": "ddp/plain"}
-LARGE = {"train.speed.model": "tests.models.wide:activations", "train.speed.batch": "100000000"}
+WIDE = "tests.models.wide:activations"
+LARGE = {"train.speed.model": WIDE, "train.speed.batch": "100000000"}
 USERS = {"train.speed.model": "tests.models.late:mlp", "train.speed.loader": "tests.models.late:loader"}
 
 
@@ -36,4 +37,10 @@ ALL: tuple[Fault, ...] = (
              settings={**SETTINGS, **LARGE}),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
-ELSEWHERE: tuple[Fault, ...] = ()
+ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/train/test_speed_nodes.py
+    elsewhere("speed_wont_fit_cgroup", "A batch is asked for that needs more memory than one node's container has.",
+              "a cgroup's memory limit of 1 GiB on the second of two nodes; 5,000 rows of 256 KiB",
+              "fail train.speed.wont_fit", world=2,
+              says="MiB are there for rank 1, by the limit of its cgroup"),
+)  # fmt: skip

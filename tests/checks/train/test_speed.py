@@ -169,7 +169,7 @@ def fit(slope: float = 1.0, free: float = 100.0, bend: float = 0.0) -> dict[str,
     """Of a rank, in MiB: 10 for the model, and `slope` a row."""
     peaks = [{"rows": rows, "peak": int(2**20 * (10 + slope * rows + bend * (rows == 4)))} for rows in (2, 4, 8)]
     own = {"parameters": 2**20, "gradients": 2**20, "optimizer": 2**21, "peaks": peaks}
-    return {"free": int(free * 2**20), "strategies": {"ddp/plain": own, "fsdp2/plain": own}}
+    return {"free": int(free * 2**20), "by_cgroup": False, "strategies": {"ddp/plain": own, "fsdp2/plain": own}}
 
 
 def fitted(rows: int, *ranks: dict[str, Any]) -> list[dict[str, Any]]:
@@ -198,6 +198,11 @@ def test_what_fits_is_sound_and_what_does_not_is_told_with_its_numbers() -> None
 def test_a_rank_that_has_less_memory_is_named() -> None:
     (found,) = fitted(80, fit(), fit(free=50.0), fit())
     assert found["where"]["rank"] == 1 and "and 50 MiB are there for rank 1" in found["message"]
+
+
+def test_a_cgroup_that_limits_it_is_told() -> None:
+    (found,) = fitted(80, fit(), {**fit(free=50.0), "by_cgroup": True})
+    assert "and 50 MiB are there for rank 1, by the limit of its cgroup" in found["message"]
 
 
 def test_an_estimate_that_may_be_too_high_by_its_error_is_not_held_against_anybody() -> None:
