@@ -40,6 +40,11 @@ def cpus(root: str = "") -> float | None:
     return min((*_quotas(root), *_cpusets(root)), default=None)
 
 
+def cpu_quota(root: str = "") -> float | None:
+    """How many CPUs the smallest quota allows."""
+    return min(_quotas(root), default=None)
+
+
 def _memory(folder: str) -> Room | None:
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limits = [limit for name in names if (limit := _number(f"{folder}/{name}")) is not None and limit < NO_LIMIT]

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 
 from preflight.check import Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, ranges
 from preflight.checks.train.shared import model_source
-from preflight.checks.train.speed import given, measuring, memory_fit, stragglers, table
+from preflight.checks.train.speed import fewer_cores, given, measuring, memory_fit, stragglers, table
 from preflight.checks.train.speed.facts import Facts
 from preflight.sdk import effective_batch
 from preflight.sdk.effective_batch import learning_rate
 from preflight.train_smoke.names import TIMED
 
-PARTS = (stragglers, memory_fit)
+PARTS = (stragglers, fewer_cores, memory_fit)
 PLAN = Plan(
     Scope.WORLD,
     Level.FULL,
@@ -77,7 +77,10 @@ def measure(ctx: Context) -> Facts:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     name = run[STRATEGIES][0]
     timed = {rank: own["strategies"][name]["rounds"] for rank, own in facts.items() if name in own["strategies"]}
-    yield from stragglers.judge(timed, run, name)
+    behind = [*fewer_cores.behind(timed, facts, run)]
+    few = {rank for late in behind for rank in late.ranks}
+    yield from fewer_cores.judge(behind, [rank for rank in timed if rank not in few], name)
+    yield from stragglers.judge(timed, run, name, few)
     yield from memory_fit.judge(_fits(facts), run)
 
 

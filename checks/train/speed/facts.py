@@ -27,8 +27,10 @@ class Facts(TypedDict):
     """Of a step of this rank, in forward and backward."""
     device: str
     autocast: bool
-    cores: int
-    """On which this rank may run."""
+    cores: str
+    """On which this rank may run: "0-7"."""
+    quota: float | None
+    """How many of them it may use, by its cgroups; None: all."""
     solo: "TimedSteps | None"
     """Alone, with no other rank of the node at work: of the first rank of each node."""
     alone: "TimedSteps"

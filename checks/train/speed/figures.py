@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.check import Job
+from preflight.check import Job, Node, ranges
 from preflight.checks.train.speed.facts import AllFacts, Facts
 
 if TYPE_CHECKING:
@@ -73,13 +73,20 @@ def _peaks() -> dict[str, float]:
     return {row["name"]: float(row["bf16_tflops"]) * 1e12 for row in rows}
 
 
-def sharing(facts: AllFacts, job: Job) -> tuple[int, int] | None:
+def cores(facts: AllFacts, job: Job) -> dict[Node, float]:
+    """How many each node's ranks may use together: those that they are bound to, or what a quota allows them."""
+    found: dict[Node, float] = {}
+    for node in job.nodes:
+        own = [facts[rank] for rank in node.ranks if rank in facts]
+        bound = {core for each in own for core in ranges.from_text(each["cores"])}
+        if bound:
+            found[node] = min(len(bound), *(quota for each in own if (quota := each["quota"]) is not None), len(bound))
+    return found
+
+
+def sharing(facts: AllFacts, job: Job) -> tuple[int, float] | None:
     """(ranks, cores) of the node on which the fewest cores are there for a rank, on CPUs."""
-    found = [
-        (len(ranks), max(facts[rank]["cores"] for rank in ranks))
-        for node in job.nodes
-        if (ranks := [rank for rank in node.ranks if rank in facts])
-    ]
+    found = [(len(node.ranks), its) for node, its in cores(facts, job).items()]
     if not found or any(own["device"] != "CPU" for own in facts.values()):
         return None
     return min(found, key=lambda pair: pair[1] / pair[0])

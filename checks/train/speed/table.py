@@ -64,7 +64,8 @@ def _shared(facts: AllFacts, run: Run) -> Iterator[str]:
     """Where less than all of what ranks reach alone is to be expected."""
     found = figures.sharing(facts, run.job)
     if found and found[1] < 2 * found[0]:  # a rank computes on one, and its exchange takes another
-        yield f"{ranges.count(found[0], 'rank')} and their exchange share {ranges.count(found[1], 'core')}"
+        cores = f"{found[1]:.3g} core{'' if found[1] == 1 else 's'}"
+        yield f"{ranges.count(found[0], 'rank')} and their exchange share {cores}"
 
 
 # Pictures

@@ -34,8 +34,8 @@ def facts(*ranks: Any, rounds: int = 1, **more: Any) -> dict[int, Facts]:
     exposed = {"step": 0.05, "collectives": 0.02, "exposed": 0.01, "count": 3}
     made: Any = {
         rank: {
-            "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": 2,
-            "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
+            "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": "0-1",
+            "quota": None, "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
             "strategies": {"ddp/plain": {"rounds": [own] * rounds, "memory": memory, "exposed": exposed}},
             "not_timed": {}, "fit": None, "attached": {}, **more,
         }
@@ -123,6 +123,57 @@ def test_8192_ranks_are_judged() -> None:
     made = facts(*[series(wait=0.2)] * 8191, late)
     (found,) = judge(check, made)
     assert found["where"]["rank"] == 8191
+
+
+# Fewer cores
+
+
+def on_nodes(*cores: str, few: Any, waited: float = 0.03, quota: float | None = None) -> list[dict[str, Any]]:
+    """Two ranks on each of these nodes, bound to these cores; those of node 1 with the series `few`."""
+    usual = series(0.03, wait=waited)
+    made: dict[int, Facts] = {}
+    for node, bound in enumerate(cores):
+        own = few if node == 1 else usual
+        made |= {2 * node + rank: facts(own, rounds=3, cores=bound)[0] for rank in range(2)}
+    for rank in (2, 3):
+        made[rank]["quota"] = quota
+    nodes = {f"node-{node}": (2 * node, 2 * node + 1) for node in range(len(cores))}
+    return judge(check, made, nodes=nodes)
+
+
+FEW = series(0.06, wait=0.001, core=0.5)
+
+
+def test_a_node_with_half_the_cores_is_named_with_what_it_costs() -> None:
+    (found,) = on_nodes("0-1", "0", few=FEW)
+    assert (found["code"], found["where"]) == ("train.speed.fewer_cores", {"node": "node-1"})
+    assert found["noticed_by"] == "0-1" and found["severity"] == "warn"
+    assert found["message"] == (
+        "it has 0.5 of a core for each of its ranks, expected 1 as on other nodes: under ddp/plain they compute 60 ms "
+        "per step, the others 30 ms, expected about the same; ranks 0-1 wait 30 ms for them, and 49% of each step is "
+        "lost"
+    )
+    (found,) = on_nodes("0-7", "0-7", "0-7", few=FEW, quota=2.0)
+    assert found["noticed_by"] == "0-1,4-5" and "has 1 core for each of its ranks, expected 4" in found["message"]
+
+
+def test_fewer_cores_that_cost_nothing_are_sound() -> None:
+    assert on_nodes("0-7", "0-3", few=series(0.03)) == on_nodes("0-7", "0-3", few=series(0.04, core=0.2)) == []
+    assert on_nodes("0-1", "0", few=FEW, waited=0.001) == []
+
+
+def test_waiting_for_cores_on_a_node_with_as_many_is_none_of_this() -> None:
+    assert on_nodes("0-1", "0-1", few=FEW) == on_nodes("0", "0-1", few=FEW) == []
+
+
+def test_one_computing_late_on_a_node_with_fewer_cores_is_a_straggler() -> None:
+    found = on_nodes("0-1", "0", "0-1", few=series(0.06, 0.001))
+    assert {each["code"] for each in found} == {"train.speed.straggler"}
+
+
+def test_ranks_that_starve_for_want_of_cores_are_told_once() -> None:
+    (found,) = on_nodes("0-1", "0", "0-1", few=series(0.3, 0.001, core=0.9), waited=0.27)
+    assert found["code"] == "train.speed.fewer_cores"
 
 
 # Figures
