@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class StrategySpeed(TypedDict):
     rounds: "list[TimedSteps]"
     """More than one where the first ones showed a straggler: it must be seen again."""
+    loss: float | None
+    """This rank's, after the steps to warm up; None where it is not finite."""
     memory: "Memory"
     exposed: "Exposed"
 

@@ -58,6 +58,18 @@ def last_rounds(facts: AllFacts, name: str) -> "dict[int, TimedSteps]":
     return {rank: own["strategies"][name]["rounds"][-1] for rank, own in facts.items() if name in own["strategies"]}
 
 
+def loss_off(facts: AllFacts, name: str, other: str) -> float | None:
+    """The distance of the ranks' mean loss after the first steps from that under the other strategy, as a share of
+    it; None where a loss is not finite."""
+    means = []
+    for strategy in (name, other):
+        losses = [its["loss"] for own in facts.values() if (its := own["strategies"].get(strategy))]
+        if not losses or None in losses:
+            return None
+        means.append(statistics.fmean(loss for loss in losses if loss is not None))
+    return abs(means[0] - means[1]) / abs(means[1]) if means[1] else None
+
+
 def utilisation(own: Facts, step: float) -> float | None:
     """MFU: the model's FLOPs a second over the card's peak in bfloat16 (Chowdhery et al. 2022, PaLM, appendix B); None
     where no peak is known."""

@@ -187,10 +187,11 @@ def _under(
         training = TimedTraining(task, wrap_of(name), setting)
     with ctx.collective(name, f"the first {pace.warm_up} steps"):
         training.warm_up(pace.warm_up)
+    loss = training.loss()
     rounds = _rounds(ctx, training, name, pace.steps, late)
     with ctx.collective(name, "steps under the profiler"):
         exposed, events = training.profiled(ctx.run_folder)
-    return StrategySpeed(rounds=rounds, memory=training.memory(), exposed=exposed), events
+    return StrategySpeed(rounds=rounds, loss=loss, memory=training.memory(), exposed=exposed), events
 
 
 def _rounds(ctx: Context, training: "TimedTraining", name: str, steps: int, late: float) -> "list[TimedSteps]":

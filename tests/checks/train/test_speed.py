@@ -36,7 +36,7 @@ def facts(*ranks: Any, rounds: int = 1, **more: Any) -> dict[int, Facts]:
         rank: {
             "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": "0-1",
             "quota": None, "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
-            "strategies": {"ddp/plain": {"rounds": [own] * rounds, "memory": memory, "exposed": exposed}},
+            "strategies": {"ddp/plain": {"rounds": [own] * rounds, "loss": 2.0, "memory": memory, "exposed": exposed}},
             "not_timed": {}, "fit": None, "attached": {}, **more,
         }
         for rank, own in enumerate(ranks)
@@ -207,6 +207,31 @@ def test_the_line_and_the_picture() -> None:
     assert "ddp/plain" in picture and "alone, all at once" in picture and "first collective after" in picture
 
 
+def test_the_loss_of_a_strategy_beside_the_first_ones() -> None:
+    made = facts(series(), series())
+    for rank, own in made.items():
+        own["strategies"]["fsdp2/plain"] = {**own["strategies"]["ddp/plain"], "loss": 2.0 + rank * 4e-6}
+    row = next(line for line in check.draw(made, run_of(made)) if line.startswith("fsdp2/plain"))
+    assert row.split()[-1] == "1e-06"
+    made[1]["strategies"]["fsdp2/plain"]["loss"] = None
+    assert figures.loss_off(made, "fsdp2/plain", "ddp/plain") is None
+
+
+def test_the_page_shows_steps_phases_and_strategies_and_names_the_late_rank() -> None:
+    late = series(0.03, 0.0, backward=0.22)
+    made = facts(series(wait=0.2), late, series(wait=0.2), rounds=3)
+    chart, phases, exposed, side_by_side = (plot.to_json() for plot in check.plot(made, run_of(made)))
+    assert [its["name"] for its in chart["series"]] == ["ddp/plain, all ranks", "alone, all at once"]
+    assert {tuple(strip["odd"]) for strip in phases["strips"]} == {(1,)} and phases["subjects"][1] == [
+        "node-0",
+        "rank 1",
+    ]
+    assert phases["strips"][2]["values"] == [20.0, 220.0, 20.0] and exposed["strips"][0]["values"] == [10.0] * 3
+    assert [row[0] for row in side_by_side["rows"]] == ["alone", "alone, all at once", "ddp/plain"]
+    sound = facts(series(), series())
+    assert all(not strip["odd"] for strip in [*check.plot(sound, run_of(sound))][1].to_json()["strips"])
+
+
 @pytest.mark.parametrize("text", ["ddp", "", "fsdp2/offload"])
 def test_an_unknown_strategy_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no strategy that is timed; known are ddp/plain"):
@@ -272,6 +297,8 @@ def test_sound_ranks_are_sound_and_leave_their_traces(tmp_path: Path) -> None:
     assert finished.findings() == [] and finished.left_over == [], finished.told()
     own = finished.check("train.speed")
     assert own["summary"].startswith("ddp/plain on 2 ranks: ") and "exposed communication" in own["summary"]
+    assert [plot["kind"] for plot in own["plots"]] == ["chart", "strips", "strips", "table"]
+    assert float(own["plots"][3]["rows"][3][-1]) < 1e-4, "FSDP2 trains as DDP does"
     traces = sorted((tmp_path / "attached").iterdir())
     assert [path.name for path in traces] == [f"train.speed.rank-{rank}.trace.json.gz" for rank in (0, 1)]
     names = {event["name"] for event in json.loads(gzip.decompress(traces[0].read_bytes()))["traceEvents"]}
