@@ -16,6 +16,8 @@ class StrategySpeed(TypedDict):
     """More than one where the first ones showed a straggler: it must be seen again."""
     loss: float | None
     """This rank's, after the steps to warm up; None where it is not finite."""
+    gradients: int
+    """Bytes that this rank keeps: under DDP all."""
     memory: "Memory"
     exposed: "Exposed"
 

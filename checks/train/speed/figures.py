@@ -70,6 +70,15 @@ def loss_off(facts: AllFacts, name: str, other: str) -> float | None:
     return abs(means[0] - means[1]) / abs(means[1]) if means[1] else None
 
 
+def exchange_rate(facts: AllFacts, name: str) -> float:
+    """Bytes a second that each rank sends and receives in DDP's all-reduces (2 (n - 1) / n of the gradients, as in
+    NCCL's busbw), by the rank that waits least for others in them; 0.0 where nothing is exchanged."""
+    every = [own["strategies"][name] for own in facts.values() if name in own["strategies"]]
+    seconds = min((its["exposed"]["collectives"] for its in every), default=0.0)
+    size = max((its["gradients"] for its in every), default=0)
+    return 2 * (len(every) - 1) / len(every) * size / seconds if seconds else 0.0
+
+
 def utilisation(own: Facts, step: float) -> float | None:
     """MFU: the model's FLOPs a second over the card's peak in bfloat16 (Chowdhery et al. 2022, PaLM, appendix B); None
     where no peak is known."""

@@ -191,7 +191,9 @@ def _under(
     rounds = _rounds(ctx, training, name, pace.steps, late)
     with ctx.collective(name, "steps under the profiler"):
         exposed, events = training.profiled(ctx.run_folder)
-    return StrategySpeed(rounds=rounds, loss=loss, memory=training.memory(), exposed=exposed), events
+    return StrategySpeed(
+        rounds=rounds, loss=loss, gradients=training.kept()[1], memory=training.memory(), exposed=exposed
+    ), events
 
 
 def _rounds(ctx: Context, training: "TimedTraining", name: str, steps: int, late: float) -> "list[TimedSteps]":

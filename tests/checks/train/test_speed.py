@@ -32,11 +32,12 @@ def facts(*ranks: Any, rounds: int = 1, **more: Any) -> dict[int, Facts]:
     """Of ranks that had these series under DDP."""
     memory = {"held": 2**20, "allocated": None, "reserved": None, "resident": 2**21}
     exposed = {"step": 0.05, "collectives": 0.02, "exposed": 0.01, "count": 3}
+    rest = {"loss": 2.0, "gradients": 2**20, "memory": memory, "exposed": exposed}
     made: Any = {
         rank: {
             "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": "0-1",
             "quota": None, "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
-            "strategies": {"ddp/plain": {"rounds": [own] * rounds, "loss": 2.0, "memory": memory, "exposed": exposed}},
+            "strategies": {"ddp/plain": {"rounds": [own] * rounds, **rest}},
             "not_timed": {}, "fit": None, "attached": {}, **more,
         }
         for rank, own in enumerate(ranks)
@@ -230,6 +231,16 @@ def test_the_page_shows_steps_phases_and_strategies_and_names_the_late_rank() ->
     assert [row[0] for row in side_by_side["rows"]] == ["alone", "alone, all at once", "ddp/plain"]
     sound = facts(series(), series())
     assert all(not strip["odd"] for strip in [*check.plot(sound, run_of(sound))][1].to_json()["strips"])
+
+
+def test_the_rate_between_nodes_is_told_where_most_of_a_step_waits_for_it() -> None:
+    made = facts(series(), series())
+    job = Job("env", 2, "gloo", (Node("a", 0, (0,)), Node("b", 1, (1,))))
+    assert "gradients travel" not in check.summarize(made, Run(job, (0, 1), {}, {}))
+    made[0]["strategies"]["ddp/plain"]["exposed"] = {"step": 0.4, "collectives": 0.3, "exposed": 0.3, "count": 3}
+    assert "gradients travel" not in check.summarize(made, run_of(made)), "on one node"
+    line = check.summarize(made, Run(job, (0, 1), {}, {}))
+    assert "; gradients travel at 52.4 MB/s between 2 nodes" in line, "by the rank that waits least, in 20 ms"
 
 
 @pytest.mark.parametrize("text", ["ddp", "", "fsdp2/offload"])

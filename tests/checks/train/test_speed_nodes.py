@@ -1,14 +1,16 @@
 """train.speed on nodes of which one has less memory, fewer cores or a slow link."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults.train_speed import WIDE
+from tests.hosts import Host, needs_hosts
 from tests.nodes import run_nodes
-from tests.on_hosts import found_as
+from tests.on_hosts import found_as, ranks_on
 
 ONLY = ("--only", "train.speed")
 ONE_A_NODE = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
@@ -40,3 +42,15 @@ def test_a_node_with_half_its_cores(tmp_path: Path) -> None:
     finished = run_nodes(tmp_path, 4, *words, own=nodes, before=before, environ={"LOCAL_WORLD_SIZE": "2"})
     print(finished.told())
     found_as("speed_half_cores", finished)
+
+
+@needs_hosts
+def test_a_slow_link_between_nodes_is_told_with_its_rate_and_blames_no_rank(two: list[Host], tmp_path: Path) -> None:
+    """60 Mbit/s are 7.5 MB/s."""
+    for host in two:
+        host.slow_down("60mbit")
+    finished = ranks_on(tmp_path, two, *ONLY, *_set(strategies="ddp/plain"), deadline_s=120)
+    assert finished.findings() == [], finished.told()
+    line = finished.check("train.speed")["summary"]
+    found = re.search(r"gradients travel at ([0-9.]+) MB/s between 2 nodes", line)
+    assert found and 1.0 < float(found[1]) < 8.5, line
