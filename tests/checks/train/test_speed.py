@@ -229,6 +229,9 @@ def test_the_page_shows_steps_phases_and_strategies_and_names_the_late_rank() ->
     ]
     assert phases["strips"][2]["values"] == [20.0, 220.0, 20.0] and exposed["strips"][0]["values"] == [10.0] * 3
     assert [row[0] for row in side_by_side["rows"]] == ["alone", "alone, all at once", "ddp/plain"]
+    assert side_by_side["heads"] == [
+        "strategy", "tokens/s", "of alone", "p50", "exposed", "held", "peak MiB", "loss off"
+    ]  # fmt: skip
     sound = facts(series(), series())
     assert all(not strip["odd"] for strip in [*check.plot(sound, run_of(sound))][1].to_json()["strips"])
 
