@@ -82,7 +82,9 @@ def behind(rounds: "Mapping[int, Sequence[TimedSteps]]", facts: AllFacts, run: R
     others, late = [rank for rank in rounds if rank not in odd], least_share(run[LATE], run.job)
     for node in few:
         ranks = [rank for rank in node.ranks if rank in rounds]
-        numbers = range(min((len(rounds[rank]) for rank in (*ranks, *others)), default=0))
+        if not ranks or not others:
+            continue
+        numbers = range(min(len(rounds[rank]) for rank in (*ranks, *others)))
         each = ([pace([rounds[rank][number] for rank in its]) for number in numbers] for its in (ranks, others))
         pairs = [*zip(*each, strict=True)]
         if pairs and all(is_late(own, usual, late) and are_waited_for(own, usual) for own, usual in pairs):
