@@ -1,7 +1,9 @@
-"""Clusters of hosts, for every test that names one; the marker `fast`; and the order of the tests."""
+"""Clusters of hosts and cgroups, for every test that names them; the marker `fast`; and the order of the tests."""
 
+import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,25 @@ def three() -> Iterator[list[Host]]:
 def four() -> Iterator[list[Host]]:
     with cluster(4) as hosts:
         yield hosts
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Callable[..., str]]:
+    """Makes cgroups with one limit, of version 1 or 2: what a rank begins with to run in it."""
+    made: list[Path] = []
+
+    def make(controller: str, first: tuple[str, str], two: tuple[str, str]) -> str:
+        top = Path("/sys/fs/cgroup")
+        name, value = first if (top / controller).is_dir() else two
+        group = (top / controller if (top / controller).is_dir() else top) / f"preflight-test-{os.getpid()}-{len(made)}"
+        try:
+            group.mkdir()
+            made.append(group)
+            (group / name).write_text(value)
+        except OSError as error:
+            pytest.skip(f"no cgroup can be made here: {error}")
+        return f"echo $PPID >{group}/cgroup.procs"
+
+    yield make
+    for group in made:
+        group.rmdir()

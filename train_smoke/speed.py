@@ -1,6 +1,7 @@
 """Times the steps of a training, alone or under a strategy, and sees what a strategy takes of memory."""
 
 import contextlib
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -71,6 +72,7 @@ class TimedTraining:
             self._ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
         self._optimizer = torch.optim.AdamW(self.wrapped.parameters(), lr=RATE)
         self._batches = task.batches()
+        self._loss: Tensor | None = None
 
     def warm_up(self, steps: int) -> list[float]:
         """Seconds of each. The peak of memory is that of these: gradients and optimizer state are there from the
@@ -95,6 +97,7 @@ class TimedTraining:
         self._optimizer.zero_grad()
         with _precision(self.task):
             loss = self.task.loss(self.wrapped.module, batch)
+        self._loss = loss.detach()
         clock.phase("backward")
         loss.backward()  # type: ignore[no-untyped-call]
         clock.end_of_backward()
@@ -107,6 +110,11 @@ class TimedTraining:
         found, events = speed_trace.traced(self.step, folder)
         found["step"] = statistics.fmean(times.whole for times in self.clock.read())
         return found, events
+
+    def loss(self) -> float | None:
+        """Of the last step, of this rank; None before it and where it is not finite."""
+        value = math.nan if self._loss is None else float(self._loss)
+        return value if math.isfinite(value) else None
 
     def memory(self) -> Memory:
         return self._probe.memory(self.wrapped.held(self._optimizer))

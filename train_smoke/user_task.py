@@ -1,13 +1,12 @@
 """A user's model as a task of the smoke trainer: how it is cut, how fast it learns, and what it takes of memory."""
 
-import contextlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import psutil
 import torch
 
+from preflight.sdk import cgroups
 from preflight.train_smoke import batch, user_pp, user_tp
 from preflight.train_smoke.batch import Cut, Part, each
 from preflight.train_smoke.strategies import variants_of
@@ -156,23 +155,17 @@ def free_on(device: torch.device, ranks_here: int) -> int:
     return free
 
 
+def is_in_a_small_cgroup(device: torch.device) -> bool:
+    """Whether a cgroup leaves less than the machine has; never where a GPU's memory counts."""
+    limited = cgroups.memory() if device.type != "cuda" else None
+    return limited is not None and limited.left < _available()
+
+
 def _free_on_host() -> int:
-    """Bytes, also by the limit of the nearest cgroup."""
-    free = psutil.virtual_memory().available
-    with contextlib.suppress(OSError, ValueError, StopIteration):  # version 1
-        path = next(line.split(":")[2] for line in _text("/proc/self/cgroup").splitlines() if ":memory:" in line)
-        folder = f"/sys/fs/cgroup/memory{path}"
-        limit, used = (int(_text(f"{folder}/memory.{name}_in_bytes")) for name in ("limit", "usage"))
-        free = min(free, max(0, limit - used))
-    with contextlib.suppress(OSError, ValueError):
-        folder = "/sys/fs/cgroup"
-        limit = int(_text(f"{folder}/memory.max"))
-        stat = dict(line.split() for line in _text(f"{folder}/memory.stat").splitlines())
-        used = int(_text(f"{folder}/memory.current")) - int(stat.get("inactive_file", 0))
-        free = min(free, max(0, limit - used))
-    return int(free)
+    """Bytes, also by the limits of the cgroups around this process."""
+    limited = cgroups.memory()
+    return min(_available(), limited.left) if limited else _available()
 
 
-def _text(path: str) -> str:
-    with open(os.path.realpath(path)) as file:
-        return file.read()
+def _available() -> int:
+    return int(psutil.virtual_memory().available)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from tests.faults.row import Fault, in_check, sick
+from tests.faults.row import Fault, elsewhere, in_check, sick
 
 SETTINGS = {"train.speed.strategies": "ddp/plain"}
-LARGE = {"train.speed.model": "tests.models.wide:activations", "train.speed.batch": "100000000"}
+WIDE = "tests.models.wide:activations"
+LARGE = {"train.speed.model": WIDE, "train.speed.batch": "100000000"}
 USERS = {"train.speed.model": "tests.models.late:mlp", "train.speed.loader": "tests.models.late:loader"}
 
 
@@ -23,7 +24,7 @@ ALL: tuple[Fault, ...] = (
           "it is late in fetching its batch: ", more=True, world=3, culprit={"rank": 0}, noticed_by="1-2",
           environ_of={0: sick("slow_loader")}, made="on rank 0: `sick.slow_loader`"),
     _slow("core_taken", "Other processes have one rank's core.", "core_taken", "waiting for a CPU core that other",
-          more=True, deadline_s=300),
+          more=True, deadline_s=300, environ_of={0: sick("core_of_its_own"), 1: sick("core_taken")}),
     _slow("slow_model", "Backward of the user's model stands still for 200 ms on one rank.", "", "late in backward: 2",
           more=True, settings={**SETTINGS, "train.speed.model": "tests.models.late:backward"}, environ_of={},
           made="`--model tests.models.late:backward`"),
@@ -36,4 +37,14 @@ ALL: tuple[Fault, ...] = (
              settings={**SETTINGS, **LARGE}),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
-ELSEWHERE: tuple[Fault, ...] = ()
+ELSEWHERE: tuple[Fault, ...] = (
+    # tests/checks/train/test_speed_nodes.py
+    elsewhere("speed_wont_fit_cgroup", "A batch is asked for that needs more memory than one node's container has.",
+              "a cgroup's memory limit of 1 GiB on the second of two nodes; 5,000 rows of 256 KiB",
+              "fail train.speed.wont_fit", world=2,
+              says="MiB are there for rank 1, by the limit of its cgroup"),
+    elsewhere("speed_half_cores", "A node's two ranks have one core, the other node's two.",
+              "`taskset` on the second of two nodes; the first one's ranks are of the real-time class, "
+              "as on a machine of their own", "warn train.speed.fewer_cores", culprit={"node": "node-1"},
+              noticed_by="0-1", exit_code=0, world=4, says="it has 0.5 of a core for each of its ranks, expected 1"),
+)  # fmt: skip

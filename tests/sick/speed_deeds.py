@@ -1,5 +1,6 @@
 """Deeds that slow this process down and change no number."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -40,20 +41,35 @@ def _slow_optimizer(_: int) -> None:
     register_optimizer_step_pre_hook(lambda *_: time.sleep(DELAY_S))
 
 
-def _core_taken(_: int) -> None:
-    """Once there is something to be timed, other processes want this one's core, and have the higher priority: a tenth
-    of the core is left."""
+def _once_timed(do: Callable[[], None]) -> None:
+    """When there is something to be timed."""
     from torch.nn import TransformerEncoder
 
     def wrong(self: Any, *inputs: Any, **named: Any) -> None:
         right(self, *inputs, **named)
-        if not taken:
-            taken.append(os.getpid())
-            _take_core()
+        if not done:
+            done.append(os.getpid())
+            do()
 
-    taken: list[int] = []
+    done: list[int] = []
     right: Any = TransformerEncoder.__init__
     TransformerEncoder.__init__ = wrong  # type: ignore[method-assign]
+
+
+def _core_of_its_own(_: int) -> None:
+    """What else the machine does, does not slow it down. A lower nice value would not do: where sessions are scheduled
+    as groups (sched(7), autogroup) it counts within a session only. Another user than root may not."""
+
+    def prefer() -> None:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+    _once_timed(prefer)
+
+
+def _core_taken(_: int) -> None:
+    """Other processes want this one's core, and have the higher priority: a tenth of the core is left."""
+    _once_timed(_take_core)
 
 
 def _take_core() -> None:
@@ -71,5 +87,6 @@ DEEDS: dict[str, Callable[[int], None]] = {
     "slow_backward": _slow_backward,
     "slow_loader": _slow_loader,
     "slow_optimizer": _slow_optimizer,
+    "core_of_its_own": _core_of_its_own,
     "core_taken": _core_taken,
 }

@@ -29,10 +29,11 @@ from preflight.check import (
     read,
     traits,
 )
-from preflight.checks.node.limits import cgroups, side_by_side
+from preflight.checks.node.limits import side_by_side
 from preflight.checks.node.limits.surroundings import FIXES, surroundings
 from preflight.checks.node.shared import disks, process
-from preflight.checks.node.shared.process import Room
+from preflight.sdk import cgroups
+from preflight.sdk.cgroups import Room
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 
@@ -114,8 +115,8 @@ class Facts(TypedDict):
 
 
 def measure(ctx: Context) -> Facts:
-    tasks = process.tightest((process.tasks(), cgroups.tasks()))
-    memory = process.tightest((cgroups.memory(), _available()))
+    tasks = cgroups.tightest((process.tasks(), cgroups.tasks()))
+    memory = cgroups.tightest((cgroups.memory(), _available()))
     cpus = [count for count in (cgroups.cpus(), _shared_cpus(ctx)) if count is not None]
     ctx.doing("looking at /dev/shm")
     shm, shm_free, _ = disks.space(disks.SHM)

@@ -2,22 +2,9 @@
 
 import os
 import resource
-from collections.abc import Iterable
-from typing import NamedTuple
 
 from preflight.check import entries, read
-
-
-class Room(NamedTuple):
-    limit: int | None
-    """None where there is none, but something is left."""
-    left: int
-
-
-def tightest(rooms: Iterable[Room | None]) -> Room | None:
-    """That in which the least is left."""
-    return min((room for room in rooms if room), key=lambda room: room.left, default=None)
-
+from preflight.sdk.cgroups import Room
 
 IPC_LOCK, SYS_ADMIN, SYS_RESOURCE = 14, 21, 24
 """Capabilities, by their bits (linux/capability.h)."""

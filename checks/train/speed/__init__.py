@@ -10,17 +10,21 @@ that is shown, and is no finding. Formulas and sources: docs/speed.md.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from preflight.check import Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, ranges
+from preflight.check import Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, plots, ranges
 from preflight.checks.train.shared import model_source
-from preflight.checks.train.speed import given, measuring, memory_fit, stragglers, table
+from preflight.checks.train.speed import fewer_cores, given, measuring, memory_fit, plotted, stragglers, table
 from preflight.checks.train.speed.facts import Facts
 from preflight.sdk import effective_batch
 from preflight.sdk.effective_batch import learning_rate
 from preflight.train_smoke.names import TIMED
 
-PARTS = (stragglers, memory_fit)
+if TYPE_CHECKING:
+    from preflight.train_smoke.speed import TimedSteps
+
+PARTS = (stragglers, fewer_cores, memory_fit)
 PLAN = Plan(
     Scope.WORLD,
     Level.FULL,
@@ -75,10 +79,22 @@ def measure(ctx: Context) -> Facts:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    name = run[STRATEGIES][0]
-    timed = {rank: own["strategies"][name]["rounds"] for rank, own in facts.items() if name in own["strategies"]}
-    yield from stragglers.judge(timed, run, name)
+    name, timed = run[STRATEGIES][0], _rounds(facts, run)
+    behind = [*fewer_cores.behind(timed, facts, run)]
+    few = _few(behind)
+    yield from fewer_cores.judge(behind, [rank for rank in timed if rank not in few], name)
+    yield from stragglers.judge(timed, run, name, few)
     yield from memory_fit.judge(_fits(facts), run)
+
+
+def _rounds(facts: Mapping[int, Facts], run: Run) -> "dict[int, list[TimedSteps]]":
+    """Of the strategy whose ranks are told from each other."""
+    name = run[STRATEGIES][0]
+    return {rank: own["strategies"][name]["rounds"] for rank, own in facts.items() if name in own["strategies"]}
+
+
+def _few(behind: Sequence[fewer_cores.Behind]) -> set[int]:
+    return {rank for late in behind for rank in late.ranks}
 
 
 def _fits(facts: Mapping[int, Facts]) -> dict[int, memory_fit.FitFacts]:
@@ -101,3 +117,9 @@ def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
     if fits and rows:
         yield ""
         yield from table.grid(memory_fit.rows_of_table(fits, rows))
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    timed = _rounds(facts, run)
+    late = stragglers.late(timed, stragglers.least_share(run[stragglers.LATE], run.job))
+    yield from plotted.plot(facts, run, {*_few([*fewer_cores.behind(timed, facts, run)]), *(its.rank for its in late)})

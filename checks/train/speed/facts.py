@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 class StrategySpeed(TypedDict):
     rounds: "list[TimedSteps]"
     """More than one where the first ones showed a straggler: it must be seen again."""
+    loss: float | None
+    """This rank's, after the steps to warm up; None where it is not finite."""
+    gradients: int
+    """Bytes that this rank keeps: under DDP all."""
     memory: "Memory"
     exposed: "Exposed"
 
@@ -27,8 +31,10 @@ class Facts(TypedDict):
     """Of a step of this rank, in forward and backward."""
     device: str
     autocast: bool
-    cores: int
-    """On which this rank may run."""
+    cores: str
+    """On which this rank may run: "0-7"."""
+    quota: float | None
+    """How many of them it may use, by its cgroups; None: all."""
     solo: "TimedSteps | None"
     """Alone, with no other rank of the node at work: of the first rank of each node."""
     alone: "TimedSteps"

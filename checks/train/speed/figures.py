@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.check import Job
+from preflight.check import Job, Node, ranges
 from preflight.checks.train.speed.facts import AllFacts, Facts
 
 if TYPE_CHECKING:
@@ -58,6 +58,27 @@ def last_rounds(facts: AllFacts, name: str) -> "dict[int, TimedSteps]":
     return {rank: own["strategies"][name]["rounds"][-1] for rank, own in facts.items() if name in own["strategies"]}
 
 
+def loss_off(facts: AllFacts, name: str, other: str) -> float | None:
+    """The distance of the ranks' mean loss after the first steps from that under the other strategy, as a share of
+    it; None where a loss is not finite."""
+    means = []
+    for strategy in (name, other):
+        losses = [its["loss"] for own in facts.values() if (its := own["strategies"].get(strategy))]
+        if not losses or None in losses:
+            return None
+        means.append(statistics.fmean(loss for loss in losses if loss is not None))
+    return abs(means[0] - means[1]) / abs(means[1]) if means[1] else None
+
+
+def exchange_rate(facts: AllFacts, name: str) -> float:
+    """Bytes a second that each rank sends and receives in DDP's all-reduces (2 (n - 1) / n of the gradients, as in
+    NCCL's busbw), by the rank that waits least for others in them; 0.0 where nothing is exchanged."""
+    every = [own["strategies"][name] for own in facts.values() if name in own["strategies"]]
+    seconds = min((its["exposed"]["collectives"] for its in every), default=0.0)
+    size = max((its["gradients"] for its in every), default=0)
+    return 2 * (len(every) - 1) / len(every) * size / seconds if seconds else 0.0
+
+
 def utilisation(own: Facts, step: float) -> float | None:
     """MFU: the model's FLOPs a second over the card's peak in bfloat16 (Chowdhery et al. 2022, PaLM, appendix B); None
     where no peak is known."""
@@ -73,13 +94,20 @@ def _peaks() -> dict[str, float]:
     return {row["name"]: float(row["bf16_tflops"]) * 1e12 for row in rows}
 
 
-def sharing(facts: AllFacts, job: Job) -> tuple[int, int] | None:
+def cores(facts: AllFacts, job: Job) -> dict[Node, float]:
+    """How many each node's ranks may use together: those that they are bound to, or what a quota allows them."""
+    found: dict[Node, float] = {}
+    for node in job.nodes:
+        own = [facts[rank] for rank in node.ranks if rank in facts]
+        bound = {core for each in own for core in ranges.from_text(each["cores"])}
+        if bound:
+            found[node] = min(len(bound), *(quota for each in own if (quota := each["quota"]) is not None), len(bound))
+    return found
+
+
+def sharing(facts: AllFacts, job: Job) -> tuple[int, float] | None:
     """(ranks, cores) of the node on which the fewest cores are there for a rank, on CPUs."""
-    found = [
-        (len(ranks), max(facts[rank]["cores"] for rank in ranks))
-        for node in job.nodes
-        if (ranks := [rank for rank in node.ranks if rank in facts])
-    ]
+    found = [(len(node.ranks), its) for node, its in cores(facts, job).items()]
     if not found or any(own["device"] != "CPU" for own in facts.values()):
         return None
     return min(found, key=lambda pair: pair[1] / pair[0])

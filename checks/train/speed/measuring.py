@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.check import Context, Skip, words
+from preflight.check import Context, Skip, ranges, words
 from preflight.checks.train.shared import refusals
 from preflight.checks.train.shared.agreement import all_failed
-from preflight.checks.train.speed import stragglers
+from preflight.checks.train.speed import fewer_cores, stragglers
 from preflight.checks.train.speed.facts import Facts, StrategySpeed
+from preflight.sdk import cgroups
 
 if TYPE_CHECKING:
     from preflight.train_smoke.speed import TimedSteps, TimedTraining
@@ -80,8 +81,9 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
     _gathered(ctx, [0.0])  # the others wait for those
     facts = Facts(
         samples=task.samples, tokens=task.tokens, flops=speed.flops(task), device=_name(ctx), autocast=task.autocast,
-        cores=len(os.sched_getaffinity(0)), solo=solo, alone=_alone(ctx, task, pace, "alone, beside the others"),
-        node=None, strategies={}, not_timed={}, fit=None, attached={},
+        cores=ranges.to_text(os.sched_getaffinity(0)), quota=cgroups.cpu_quota(), solo=solo,
+        alone=_alone(ctx, task, pace, "alone, beside the others"), node=None, strategies={}, not_timed={}, fit=None,
+        attached={},
     )  # fmt: skip
     facts["node"] = _on_node(ctx, task, wanted.names[0], pace, node)
     for name in wanted.names:
@@ -185,10 +187,13 @@ def _under(
         training = TimedTraining(task, wrap_of(name), setting)
     with ctx.collective(name, f"the first {pace.warm_up} steps"):
         training.warm_up(pace.warm_up)
+    loss = training.loss()
     rounds = _rounds(ctx, training, name, pace.steps, late)
     with ctx.collective(name, "steps under the profiler"):
         exposed, events = training.profiled(ctx.run_folder)
-    return StrategySpeed(rounds=rounds, memory=training.memory(), exposed=exposed), events
+    return StrategySpeed(
+        rounds=rounds, loss=loss, gradients=training.kept()[1], memory=training.memory(), exposed=exposed
+    ), events
 
 
 def _rounds(ctx: Context, training: "TimedTraining", name: str, steps: int, late: float) -> "list[TimedSteps]":
@@ -201,8 +206,12 @@ def _rounds(ctx: Context, training: "TimedTraining", name: str, steps: int, late
 
 
 def _someone_is_late(ctx: Context, last: "TimedSteps", late: float) -> bool:
-    rows = _gathered(ctx, [stragglers.core_share(last), *last["own"]])
-    return stragglers.is_suspicious([row[0] for row in rows], [row[1:] for row in rows], late)
+    pace = fewer_cores.pace([last])
+    rows = _gathered(ctx, [*pace, stragglers.core_share(last), *last["own"]])
+    paces = [fewer_cores.StepPace(*row[:4]) for row in rows]
+    if len(ctx.job.nodes) > 1 and fewer_cores.is_suspicious(paces, late):
+        return True
+    return stragglers.is_suspicious([row[4] for row in rows], [row[5:] for row in rows], late)
 
 
 def _gathered(ctx: Context, values: Sequence[float]) -> list[list[float]]:

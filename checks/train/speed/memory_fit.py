@@ -43,6 +43,8 @@ class Fit(TypedDict):
 class FitFacts(TypedDict):
     free: int
     """Bytes that are there for this rank, beside what other processes have."""
+    by_cgroup: bool
+    """Whether that is what a cgroup leaves: the machine has more."""
     strategies: dict[str, Fit]
 
 
@@ -68,7 +70,8 @@ def measure(ctx: Context, task: "TimedTask") -> FitFacts:
 
     setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)
     most = max(FEWEST_ROWS, task.samples)
-    facts = FitFacts(free=user_task.free_on(ctx.device, model_source.ranks_here(ctx)), strategies={})
+    free = user_task.free_on(ctx.device, model_source.ranks_here(ctx))
+    facts = FitFacts(free=free, by_cgroup=user_task.is_in_a_small_cgroup(ctx.device), strategies={})
     for name in FITTED:
         fit = Fit(parameters=0, gradients=0, optimizer=0, peaks=[])
         for rows in (most // 4, most // 2, most):
@@ -139,6 +142,8 @@ def judge(facts: Mapping[int, FitFacts], run: Run) -> Iterator[Finding]:
         (f"{words.size(peak)} under {name} (to {error:.0%})" for name, (peak, _, error) in needs.items())
     )
     whom = "each rank" if len(ranks) == len(facts) else ranges.ranks(ranks)
+    limited = any(facts[rank]["by_cgroup"] for rank in ranks)
+    whom += f", by the limit of {'its' if len(ranks) == 1 else 'a'} cgroup" if limited else ""
     hint = f"; {words.some(fits)} would fit" if fits else ""
     text = f"{ranges.count(rows, 'row')} a rank need about {peaks}, and {words.size(free)} are there for {whom}{hint}"
     evidence = {

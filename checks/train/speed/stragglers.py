@@ -1,7 +1,7 @@
 """Ranks that compute late, told from those that wait for them."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.check import Code, Finding, Job, Run, option, ranges, words
@@ -133,9 +133,11 @@ def _seconds(own: "TimedSteps", phase: str, net: bool) -> float:
     return own["phases"][phase] - (own["core_wait"][phase] if net else 0.0)
 
 
-def judge(rounds: "Mapping[int, Sequence[TimedSteps]]", run: Run, name: str) -> Iterator[Finding]:
-    """`name`: of the strategy."""
-    found = late(rounds, least_share(run[LATE], run.job))
+def judge(
+    rounds: "Mapping[int, Sequence[TimedSteps]]", run: Run, name: str, few_cores: Collection[int] = ()
+) -> Iterator[Finding]:
+    """`name`: of the strategy. `few_cores`: ranks of which is told that they have too few cores to themselves."""
+    found = [it for it in late(rounds, least_share(run[LATE], run.job)) if not (it.starved and it.rank in few_cores)]
     names = {straggler.rank for straggler in found}
     others = tuple(rank for rank in rounds if rank not in names)
     for straggler in found:

@@ -3,21 +3,28 @@
 import statistics
 import textwrap
 from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from preflight.check import Run, ranges, words
 from preflight.checks.train.speed import figures
 from preflight.checks.train.speed.facts import AllFacts
 from preflight.train_smoke.names import PHASES, TIMED
 
+if TYPE_CHECKING:
+    from preflight.train_smoke.speed_trace import Exposed
+
+MOST_OF_STEP = 0.5
+"""Exposed communication of so much of a step is what its time is lost to."""
 WIDTH = 90
 """Of a sentence, in characters: the table above it is as wide."""
+OF_ALONE = "of alone: of what the ranks would reach, were each as fast as one alone on its node"
 MOST_RANKS = 16
 """Rows of the table of ranks: more are the slowest ones."""
 
 
 def summarize(facts: AllFacts, run: Run) -> str:
     """ "ddp/plain on 2 ranks: 9,980 tokens/s, 56% of 2 x 8,912 alone; step 51 ms (p95 60, p99 63); ..."."""
-    name = _first(facts)
+    name = first(facts)
     if not name:
         return "nothing was timed"
     series = figures.last_rounds(facts, name)
@@ -30,13 +37,17 @@ def summarize(facts: AllFacts, run: Run) -> str:
         f"step {words.duration(steps.p50)} (p95 {words.duration(steps.p95)}, p99 {words.duration(steps.p99)})",
         f"{_exposed(facts, name)} exposed communication",
     ]
-    return "; ".join([*told, *_utilised(facts, steps.p50), *_shared(facts, run)])
+    return "; ".join([*told, *_between_nodes(facts, run, name), *_utilised(facts, steps.p50), *_shared(facts, run)])
 
 
-def _first(facts: AllFacts) -> str:
+def first(facts: AllFacts) -> str:
     """The strategy whose phases are told; "" where none was timed."""
-    timed = facts[min(facts)]["strategies"]
-    return next((name for name in TIMED if name in timed), "")
+    return next(iter(timed(facts)), "")
+
+
+def timed(facts: AllFacts) -> list[str]:
+    """In order; JSON has none."""
+    return [name for name in TIMED if name in facts[min(facts)]["strategies"]]
 
 
 def _rate(facts: AllFacts, samples_per_s: float, *, unit: bool = True) -> str:
@@ -47,10 +58,24 @@ def _rate(facts: AllFacts, samples_per_s: float, *, unit: bool = True) -> str:
     return f"{text} {'tokens' if tokens else 'samples'}/s" if unit else text
 
 
-def _exposed(facts: AllFacts, name: str) -> str:
-    """ "6.1 ms (12%)": of the rank whose steps have the most."""
+def _between_nodes(facts: AllFacts, run: Run, name: str) -> Iterator[str]:
+    """Where most of a step is spent on it."""
+    most, nodes = _most_exposed(facts, name), {run.job.node_of(rank).node for rank in facts}
+    rate = figures.exchange_rate(facts, name) if name.startswith("ddp") else 0.0
+    if len(nodes) > 1 and rate and most["exposed"] >= MOST_OF_STEP * most["step"]:
+        at = f"{words.rate(rate)} between {len(nodes):,} nodes"
+        yield f"gradients travel at {at} (comm.nodes and comm.rails: which link)"
+
+
+def _most_exposed(facts: AllFacts, name: str) -> "Exposed":
+    """Of the rank whose steps have the most."""
     found = [own["strategies"][name]["exposed"] for own in facts.values() if name in own["strategies"]]
-    most = max(found, key=lambda exposed: exposed["exposed"])
+    return max(found, key=lambda exposed: exposed["exposed"])
+
+
+def _exposed(facts: AllFacts, name: str) -> str:
+    """ "6.1 ms (12%)"."""
+    most = _most_exposed(facts, name)
     return f"{words.duration(most['exposed'])} ({most['exposed'] / most['step']:.0%})"
 
 
@@ -64,7 +89,8 @@ def _shared(facts: AllFacts, run: Run) -> Iterator[str]:
     """Where less than all of what ranks reach alone is to be expected."""
     found = figures.sharing(facts, run.job)
     if found and found[1] < 2 * found[0]:  # a rank computes on one, and its exchange takes another
-        yield f"{ranges.count(found[0], 'rank')} and their exchange share {ranges.count(found[1], 'core')}"
+        cores = f"{found[1]:.3g} core{'' if found[1] == 1 else 's'}"
+        yield f"{ranges.count(found[0], 'rank')} and their exchange share {cores}"
 
 
 # Pictures
@@ -72,14 +98,16 @@ def _shared(facts: AllFacts, run: Run) -> Iterator[str]:
 
 def draw(facts: AllFacts, run: Run, too_big: Container[str]) -> Iterator[str]:
     """Strategies side by side, and the phases of each rank's steps. `too_big`: strategies that will not fit."""
-    yield from grid(_strategies(facts, run))
-    yield "of alone: of what the ranks would reach, were each as fast as one alone on its node"
+    yield from grid(strategies(facts, run))
+    yield OF_ALONE
     yield "exposed: communication that no computation covers, of the rank with most; seen under"
     yield f"torch.profiler, with which a step takes {_profiler_cost(facts):.1f} times as long; the rest without"
+    if len(timed(facts)) > 1:
+        yield f"loss off: of the ranks' mean loss after the first steps, from that under {first(facts)}, as a share"
     yield from _advice(facts, too_big)
     for name, why in facts[min(facts)]["not_timed"].items():
         yield f"{name} was not timed: {why}"
-    name = _first(facts)
+    name = first(facts)
     if name:
         yield ""
         yield from grid(_ranks(facts, name))
@@ -88,7 +116,7 @@ def draw(facts: AllFacts, run: Run, too_big: Container[str]) -> Iterator[str]:
 
 def _advice(facts: AllFacts, too_big: Container[str]) -> Iterator[str]:
     """The fastest one that fits; and the one that holds least, where that is another."""
-    names = [name for name in TIMED if name in facts[min(facts)]["strategies"] and name not in too_big]
+    names = [name for name in timed(facts) if name not in too_big]
     if len(names) < 2:
         return
     rates = {name: figures.together(facts, figures.last_rounds(facts, name)) for name in names}
@@ -102,9 +130,9 @@ def _advice(facts: AllFacts, too_big: Container[str]) -> Iterator[str]:
     yield from textwrap.wrap(text, WIDTH)
 
 
-def _strategies(facts: AllFacts, run: Run) -> Iterator[Sequence[str]]:
+def strategies(facts: AllFacts, run: Run) -> Iterator[Sequence[str]]:
     yield ("", "tokens/s" if facts[min(facts)]["tokens"] else "samples/s", "of alone", "p50", "p95", "p99", "exposed",
-           "held", "peak MiB")  # fmt: skip
+           "held", "peak MiB", "loss off")  # fmt: skip
     alone = figures.solo(facts, run.job)
     solo = [own["solo"] for own in facts.values() if own["solo"]]
     yield _row("alone", facts, statistics.fmean(alone.values()), None, figures.percentiles(solo))
@@ -116,16 +144,22 @@ def _strategies(facts: AllFacts, run: Run) -> Iterator[Sequence[str]]:
         rate = figures.together(facts, nodes)
         of_nodes = {rank: alone[rank] for rank in nodes}
         yield _row("each node", facts, rate, figures.efficiency(rate, of_nodes), figures.percentiles(nodes.values()))
-    for name in (name for name in TIMED if name in facts[min(facts)]["strategies"]):
+    for name in timed(facts):
         series = figures.last_rounds(facts, name)
         rate = figures.together(facts, series)
         row = _row(name, facts, rate, figures.efficiency(rate, alone), figures.percentiles(series.values()))
-        yield (*row[:-3], _exposed(facts, name), *_memory(facts, name))
+        yield (*row[:-4], _exposed(facts, name), *_memory(facts, name), _loss_off(facts, name))
 
 
 def _row(name: str, facts: AllFacts, rate: float, share: float | None, steps: figures.Percentiles) -> tuple[str, ...]:
     times = (words.duration(seconds) for seconds in steps)
-    return (name, _rate(facts, rate, unit=False), "" if share is None else f"{share:.0%}", *times, "", "", "")
+    return (name, _rate(facts, rate, unit=False), "" if share is None else f"{share:.0%}", *times, "", "", "", "")
+
+
+def _loss_off(facts: AllFacts, name: str) -> str:
+    """ "2e-07"; "" of the first strategy, from which it is."""
+    off = figures.loss_off(facts, name, first(facts))
+    return "" if name == first(facts) else "-" if off is None else f"{off:.0e}" if off else "0"
 
 
 def _memory(facts: AllFacts, name: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,29 +67,6 @@ def test_limits_of_a_shell(tmp_path: Path) -> None:
 
 
 # Cgroups, as this machine has them
-
-
-@pytest.fixture
-def cgroups() -> Iterator[Callable[..., str]]:
-    """Makes cgroups with one limit, of version 1 or 2: what a rank begins with to run in it."""
-    made: list[Path] = []
-
-    def make(controller: str, first: tuple[str, str], two: tuple[str, str]) -> str:
-        top = Path("/sys/fs/cgroup")
-        name, value = first if (top / controller).is_dir() else two
-        group = (top / controller if (top / controller).is_dir() else top) / f"preflight-test-{os.getpid()}-{len(made)}"
-        try:
-            group.mkdir()
-            made.append(group)
-            (group / name).write_text(value)
-        except OSError as error:
-            pytest.skip(f"no cgroup can be made here: {error}")
-        return f"echo $PPID >{group}/cgroup.procs"
-
-    yield make
-    for group in made:
-        group.rmdir()
-
 
 SMALL_SHARED_MEMORY = "mount -t tmpfs -o size=64m none /dev/shm"
 """As docker's."""

@@ -32,11 +32,12 @@ def facts(*ranks: Any, rounds: int = 1, **more: Any) -> dict[int, Facts]:
     """Of ranks that had these series under DDP."""
     memory = {"held": 2**20, "allocated": None, "reserved": None, "resident": 2**21}
     exposed = {"step": 0.05, "collectives": 0.02, "exposed": 0.01, "count": 3}
+    rest = {"loss": 2.0, "gradients": 2**20, "memory": memory, "exposed": exposed}
     made: Any = {
         rank: {
-            "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": 2,
-            "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
-            "strategies": {"ddp/plain": {"rounds": [own] * rounds, "memory": memory, "exposed": exposed}},
+            "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": "0-1",
+            "quota": None, "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
+            "strategies": {"ddp/plain": {"rounds": [own] * rounds, **rest}},
             "not_timed": {}, "fit": None, "attached": {}, **more,
         }
         for rank, own in enumerate(ranks)
@@ -125,6 +126,57 @@ def test_8192_ranks_are_judged() -> None:
     assert found["where"]["rank"] == 8191
 
 
+# Fewer cores
+
+
+def on_nodes(*cores: str, few: Any, waited: float = 0.03, quota: float | None = None) -> list[dict[str, Any]]:
+    """Two ranks on each of these nodes, bound to these cores; those of node 1 with the series `few`."""
+    usual = series(0.03, wait=waited)
+    made: dict[int, Facts] = {}
+    for node, bound in enumerate(cores):
+        own = few if node == 1 else usual
+        made |= {2 * node + rank: facts(own, rounds=3, cores=bound)[0] for rank in range(2)}
+    for rank in (2, 3):
+        made[rank]["quota"] = quota
+    nodes = {f"node-{node}": (2 * node, 2 * node + 1) for node in range(len(cores))}
+    return judge(check, made, nodes=nodes)
+
+
+FEW = series(0.06, wait=0.001, core=0.5)
+
+
+def test_a_node_with_half_the_cores_is_named_with_what_it_costs() -> None:
+    (found,) = on_nodes("0-1", "0", few=FEW)
+    assert (found["code"], found["where"]) == ("train.speed.fewer_cores", {"node": "node-1"})
+    assert found["noticed_by"] == "0-1" and found["severity"] == "warn"
+    assert found["message"] == (
+        "it has 0.5 of a core for each of its ranks, expected 1 as on other nodes: under ddp/plain they compute 60 ms "
+        "per step, the others 30 ms, expected about the same; ranks 0-1 wait 30 ms for them, and 49% of each step is "
+        "lost"
+    )
+    (found,) = on_nodes("0-7", "0-7", "0-7", few=FEW, quota=2.0)
+    assert found["noticed_by"] == "0-1,4-5" and "has 1 core for each of its ranks, expected 4" in found["message"]
+
+
+def test_fewer_cores_that_cost_nothing_are_sound() -> None:
+    assert on_nodes("0-7", "0-3", few=series(0.03)) == on_nodes("0-7", "0-3", few=series(0.04, core=0.2)) == []
+    assert on_nodes("0-1", "0", few=FEW, waited=0.001) == []
+
+
+def test_waiting_for_cores_on_a_node_with_as_many_is_none_of_this() -> None:
+    assert on_nodes("0-1", "0-1", few=FEW) == on_nodes("0", "0-1", few=FEW) == []
+
+
+def test_one_computing_late_on_a_node_with_fewer_cores_is_a_straggler() -> None:
+    found = on_nodes("0-1", "0", "0-1", few=series(0.06, 0.001))
+    assert {each["code"] for each in found} == {"train.speed.straggler"}
+
+
+def test_ranks_that_starve_for_want_of_cores_are_told_once() -> None:
+    (found,) = on_nodes("0-1", "0", "0-1", few=series(0.3, 0.001, core=0.9), waited=0.27)
+    assert found["code"] == "train.speed.fewer_cores"
+
+
 # Figures
 
 
@@ -156,6 +208,44 @@ def test_the_line_and_the_picture() -> None:
     assert "ddp/plain" in picture and "alone, all at once" in picture and "first collective after" in picture
 
 
+def test_the_loss_of_a_strategy_beside_the_first_ones() -> None:
+    made = facts(series(), series())
+    for rank, own in made.items():
+        own["strategies"]["fsdp2/plain"] = {**own["strategies"]["ddp/plain"], "loss": 2.0 + rank * 4e-6}
+    row = next(line for line in check.draw(made, run_of(made)) if line.startswith("fsdp2/plain"))
+    assert row.split()[-1] == "1e-06"
+    made[1]["strategies"]["fsdp2/plain"]["loss"] = None
+    assert figures.loss_off(made, "fsdp2/plain", "ddp/plain") is None
+
+
+def test_the_page_shows_steps_phases_and_strategies_and_names_the_late_rank() -> None:
+    late = series(0.03, 0.0, backward=0.22)
+    made = facts(series(wait=0.2), late, series(wait=0.2), rounds=3)
+    chart, phases, exposed, side_by_side = (plot.to_json() for plot in check.plot(made, run_of(made)))
+    assert [its["name"] for its in chart["series"]] == ["ddp/plain, all ranks", "alone, all at once"]
+    assert {tuple(strip["odd"]) for strip in phases["strips"]} == {(1,)} and phases["subjects"][1] == [
+        "node-0",
+        "rank 1",
+    ]
+    assert phases["strips"][2]["values"] == [20.0, 220.0, 20.0] and exposed["strips"][0]["values"] == [10.0] * 3
+    assert [row[0] for row in side_by_side["rows"]] == ["alone", "alone, all at once", "ddp/plain"]
+    assert side_by_side["heads"] == [
+        "strategy", "tokens/s", "of alone", "p50", "exposed", "held", "peak MiB", "loss off"
+    ]  # fmt: skip
+    sound = facts(series(), series())
+    assert all(not strip["odd"] for strip in [*check.plot(sound, run_of(sound))][1].to_json()["strips"])
+
+
+def test_the_rate_between_nodes_is_told_where_most_of_a_step_waits_for_it() -> None:
+    made = facts(series(), series())
+    job = Job("env", 2, "gloo", (Node("a", 0, (0,)), Node("b", 1, (1,))))
+    assert "gradients travel" not in check.summarize(made, Run(job, (0, 1), {}, {}))
+    made[0]["strategies"]["ddp/plain"]["exposed"] = {"step": 0.4, "collectives": 0.3, "exposed": 0.3, "count": 3}
+    assert "gradients travel" not in check.summarize(made, run_of(made)), "on one node"
+    line = check.summarize(made, Run(job, (0, 1), {}, {}))
+    assert "; gradients travel at 52.4 MB/s between 2 nodes" in line, "by the rank that waits least, in 20 ms"
+
+
 @pytest.mark.parametrize("text", ["ddp", "", "fsdp2/offload"])
 def test_an_unknown_strategy_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no strategy that is timed; known are ddp/plain"):
@@ -169,7 +259,7 @@ def fit(slope: float = 1.0, free: float = 100.0, bend: float = 0.0) -> dict[str,
     """Of a rank, in MiB: 10 for the model, and `slope` a row."""
     peaks = [{"rows": rows, "peak": int(2**20 * (10 + slope * rows + bend * (rows == 4)))} for rows in (2, 4, 8)]
     own = {"parameters": 2**20, "gradients": 2**20, "optimizer": 2**21, "peaks": peaks}
-    return {"free": int(free * 2**20), "strategies": {"ddp/plain": own, "fsdp2/plain": own}}
+    return {"free": int(free * 2**20), "by_cgroup": False, "strategies": {"ddp/plain": own, "fsdp2/plain": own}}
 
 
 def fitted(rows: int, *ranks: dict[str, Any]) -> list[dict[str, Any]]:
@@ -200,6 +290,11 @@ def test_a_rank_that_has_less_memory_is_named() -> None:
     assert found["where"]["rank"] == 1 and "and 50 MiB are there for rank 1" in found["message"]
 
 
+def test_a_cgroup_that_limits_it_is_told() -> None:
+    (found,) = fitted(80, fit(), {**fit(free=50.0), "by_cgroup": True})
+    assert "and 50 MiB are there for rank 1, by the limit of its cgroup" in found["message"]
+
+
 def test_an_estimate_that_may_be_too_high_by_its_error_is_not_held_against_anybody() -> None:
     assert fitted(100, fit(), fit()) == [] and fitted(130, fit(bend=7.0)) == []
 
@@ -216,6 +311,8 @@ def test_sound_ranks_are_sound_and_leave_their_traces(tmp_path: Path) -> None:
     assert finished.findings() == [] and finished.left_over == [], finished.told()
     own = finished.check("train.speed")
     assert own["summary"].startswith("ddp/plain on 2 ranks: ") and "exposed communication" in own["summary"]
+    assert [plot["kind"] for plot in own["plots"]] == ["chart", "strips", "strips", "table"]
+    assert float(own["plots"][3]["rows"][3][-1]) < 1e-4, "FSDP2 trains as DDP does"
     traces = sorted((tmp_path / "attached").iterdir())
     assert [path.name for path in traces] == [f"train.speed.rank-{rank}.trace.json.gz" for rank in (0, 1)]
     names = {event["name"] for event in json.loads(gzip.decompress(traces[0].read_bytes()))["traceEvents"]}

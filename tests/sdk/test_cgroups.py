@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.checks.node.limits import cgroups
+from preflight.sdk import cgroups
 
 GIB = 2**30
 V2 = "30 24 0:26 {mounted} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"

@@ -5,13 +5,24 @@ A limit of any cgroup on the way up counts. A container often sees its own cgrou
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from preflight.check import read
-from preflight.checks.node.shared.process import Room, tightest
+from preflight.sdk.files import read
 
 NO_LIMIT = 1 << 60
 """Version 1 writes a number of about this size where there is no limit."""
+
+
+class Room(NamedTuple):
+    limit: int | None
+    """None where there is none, but something is left."""
+    left: int
+
+
+def tightest(rooms: Iterable[Room | None]) -> Room | None:
+    """That in which the least is left."""
+    return min((room for room in rooms if room), key=lambda room: room.left, default=None)
 
 
 def memory(root: str = "") -> Room | None:
@@ -27,6 +38,11 @@ def tasks(root: str = "") -> Room | None:
 def cpus(root: str = "") -> float | None:
     """The smallest quota, or the number of CPUs in the cpuset."""
     return min((*_quotas(root), *_cpusets(root)), default=None)
+
+
+def cpu_quota(root: str = "") -> float | None:
+    """How many CPUs the smallest quota allows."""
+    return min(_quotas(root), default=None)
 
 
 def _memory(folder: str) -> Room | None:

@@ -1,0 +1,56 @@
+"""train.speed on nodes of which one has less memory, fewer cores or a slow link."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.train_speed import WIDE
+from tests.hosts import Host, needs_hosts
+from tests.nodes import run_nodes
+from tests.on_hosts import found_as, ranks_on
+
+ONLY = ("--only", "train.speed")
+ONE_A_NODE = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+
+
+def _set(**settings: str) -> list[str]:
+    return [word for name, value in settings.items() for word in ("--set", f"train.speed.{name}={value}")]
+
+
+def test_a_batch_that_does_not_fit_into_a_container(cgroups: Callable[..., str], tmp_path: Path) -> None:
+    limit = str(2**30)
+    before = {1: cgroups("memory", ("memory.limit_in_bytes", limit), ("memory.max", limit))}
+    finished = run_nodes(tmp_path, 2, *ONLY, *_set(model=WIDE, batch="5000"), before=before, environ=ONE_A_NODE)
+    found_as("speed_wont_fit_cgroup", finished)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ranks that other work does not slow down need root")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a node with half the cores of another one's needs two")
+def test_a_node_with_half_its_cores(tmp_path: Path) -> None:
+    first = min(os.sched_getaffinity(0))
+    # Of the real-time class: where sessions are scheduled as groups, a nicer value counts within a session only.
+    begins = ("chrt -r -p 1 $PPID", f"taskset -pc {first} $PPID")
+    nodes = {
+        rank: {"NODE_RANK": f"{rank // 2}", "SLURMD_NODENAME": f"node-{rank // 2}", "LOCAL_RANK": f"{rank % 2}"}
+        for rank in range(4)
+    }
+    before = {rank: begins[rank // 2] for rank in range(4)}
+    words = [*ONLY, *_set(strategies="ddp/plain")]
+    finished = run_nodes(tmp_path, 4, *words, own=nodes, before=before, environ={"LOCAL_WORLD_SIZE": "2"})
+    print(finished.told())
+    found_as("speed_half_cores", finished)
+
+
+@needs_hosts
+def test_a_slow_link_between_nodes_is_told_with_its_rate_and_blames_no_rank(two: list[Host], tmp_path: Path) -> None:
+    """60 Mbit/s are 7.5 MB/s."""
+    for host in two:
+        host.slow_down("60mbit")
+    finished = ranks_on(tmp_path, two, *ONLY, *_set(strategies="ddp/plain"), deadline_s=120)
+    assert finished.findings() == [], finished.told()
+    line = finished.check("train.speed")["summary"]
+    found = re.search(r"gradients travel at ([0-9.]+) MB/s between 2 nodes", line)
+    assert found and 1.0 < float(found[1]) < 8.5, line
