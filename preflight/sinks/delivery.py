@@ -24,8 +24,9 @@ SPARE_S = 0.8
 def deliver(
     sinks: Sinks, report: Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
 ) -> dict[str, str]:
-    """In a child. `early`: the run's entry as JSON, where it was made before the verdict. Why a sink got nothing, by its
-    option; all that were served are missing. Raises KeyError, TypeError and ValueError for a report that is none."""
+    """In a child. `early`: the run's entry as JSON, where it was made before the verdict. Why a sink got nothing, by
+    its option; all that were served are missing. Raises KeyError, TypeError and ValueError for a report that is none.
+    """
     from preflight.sinks import log_line, post, textfile
 
     end = time.monotonic() + ALL_S

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from preflight.errors import UsageError
@@ -119,7 +120,7 @@ def test_the_mount_that_is_nearest_decides_and_an_unknown_type_may_be_shared(
     types: dict[str, str], is_folder: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = [SimpleNamespace(mountpoint=point, fstype=type_) for point, type_ in types.items()]
-    monkeypatch.setattr(archive.psutil, "disk_partitions", lambda all: mounts)  # noqa: A006, ARG005 -- psutil's
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)  # noqa: A006, ARG005 -- psutil's
     assert archive.is_folder("/data/history") == is_folder
 
 
