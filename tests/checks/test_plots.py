@@ -9,12 +9,13 @@ import pytest
 
 from preflight.check import Job, Node, Run
 from preflight.checks.comm import all_reduce, nodes, pairs, rails
-from preflight.checks.gpu import compute, nvlink, pcie, topology
+from preflight.checks.comm.shared import expected
+from preflight.checks.gpu import compute, health, nvlink, pcie, topology
 from preflight.checks.train import alone, checkpoint, ddp
 from preflight.checks.train.shared import parity
 from preflight.results.page import plotted
 from tests.checks.comm import made_links, test_verdict
-from tests.checks.gpu import made_gpus, made_topology, test_compute, test_nvlink, test_pcie
+from tests.checks.gpu import made_gpus, made_topology, test_compute, test_health, test_nvlink, test_pcie
 from tests.checks.train import test_alone, test_checkpoint, test_curves
 
 
@@ -157,3 +158,53 @@ def test_a_rank_that_trains_wrongly_alone_has_its_own_curve() -> None:
     assert set(curves) == {"all ranks", "rank 5", "rank 6"} and len(curves["rank 6"]) == 3
     step, least, middle, most = curves["all ranks"][2]
     assert least == middle and most == pytest.approx(1.5 * middle) and curves["rank 5"][2] == [step, most]
+
+
+def test_what_is_published_stands_beside_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = expected.ExpectedBusbw(20.0, (90.0, 110.0), "a table")
+    monkeypatch.setattr(expected, "busbw", lambda *_: known)
+    chart, _ = drawn(all_reduce, test_verdict.sound(4), Job("env", 4, "gloo", ()))
+    lines = {series["name"]: series["points"] for series in chart["series"] if series["role"] == "expected"}
+    assert {name: {point[1] for point in points} for name, points in lines.items()} == {
+        "least expected": {20.0}, "usual, from": {90.0}, "usual, to": {110.0},
+    }  # fmt: skip
+    sizes = [point[0] for series in chart["series"] if not series["role"] for point in series["points"]]
+    assert [point[0] for point in lines["least expected"]] == [min(sizes), max(sizes)] and "a table" in chart["note"]
+
+
+def test_one_slow_link_of_two_nodes_is_their_cell_and_makes_no_partner_slow() -> None:
+    def slow(start: int, end: int, rail: int) -> float:
+        return 0.2 if (start, end, rail) == (0, 1, 1) else 1.0
+
+    job = made_links.job(4, 2)
+    [heat] = drawn(pairs, made_links.of_pairs(4, 2, slow), job)
+    assert [cell[:2] for cell in heat["slow"]] == [["node-0", "node-1"]]
+    [rail] = drawn(rails, made_links.of_rails(4, 2, slow), job)
+    assert rail["slow"] == []
+
+
+def test_a_device_has_the_number_of_its_gpu() -> None:
+    facts = test_compute.sound(2)
+    for rank, own in facts.items():
+        own["uuid"] = f"GPU-0-{1 - rank}"
+    job = Job("env", 2, "nccl", (Node("node-0", 0, (0, 1)),))
+    [strips] = drawn(compute, facts, job, **{"gpu.inventory": made_gpus.inventory(2)})
+    assert strips["subjects"] == [["node-0", "gpu 1"], ["node-0", "gpu 0"]]
+
+
+def test_the_loss_is_the_ranks_mean_and_memory_goes_from_least_to_most() -> None:
+    losses, _, memory = drawn(ddp, test_curves.facts(2), Job("env", 2, "gloo", ()))
+    assert losses["series"][0]["points"][0] == [0, 4.005]  # 4.0 and 4.01
+    assert memory["rows"][0][-1] == "3.0 to 4.0"
+
+
+def test_a_hot_gpu_and_a_throttled_one_are_named_each_on_its_strip() -> None:
+    facts, of = test_health.facts_of(4), {"gpu.inventory": made_gpus.inventory(4)}
+    job = Job("env", 4, "nccl", (Node("node-0", 0, (0, 1, 2, 3)),))
+    [sound] = drawn(health, facts, job, **of)
+    assert [strip["odd"] for strip in sound["strips"]] == [[], [], [], []]
+    assert set(sound["strips"][3]["values"]) == {(test_health.healthy()["power_limit_mw"] or 0) / 1000}
+    test_health.change(facts, 0, "GPU-0-1", {"temperature_margin": 0})
+    test_health.change(facts, 0, "GPU-0-2", {"throttle": next(iter(health.SLOWED))})
+    [strips] = drawn(health, facts, job, **of)
+    assert [strip["odd"] for strip in strips["strips"]] == [[1], [2], [], []]
