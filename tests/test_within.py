@@ -51,9 +51,12 @@ def test_under_torchrun_nothing_of_it_reaches_the_launcher(tmp_path: Path) -> No
 
 
 def test_without_a_launcher_it_is_a_job_of_one_rank(tmp_path: Path) -> None:
-    code = "import preflight; v = preflight.run(only=['env.launch']); print(v.exit_code, v.report['job']['world_size'])"
+    sinks = "baseline='auto', history='history', keep_days=30, textfile='.'"
+    run = f"v = preflight.run(only=['env.launch'], {sinks}); print(v.exit_code, v.report['job']['world_size'])"
+    code = f"import preflight; {run}"
     done = running.run_to_end([sys.executable, "-c", code], cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "0 1", done.stdout + done.stderr
+    assert {"history", "preflight.prom"} <= {path.name for path in tmp_path.iterdir()}
 
 
 HANGS = """

@@ -13,10 +13,11 @@ the same way is not seen.
 
 import json
 import math
+import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Severity, Vote, ranges, vote
+from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Severity, Vote, plots, ranges, vote
 from preflight.checks.train.shared import divergence
 from preflight.train_smoke import bit_equality, compare
 from preflight.train_smoke.bit_equality import Bits
@@ -51,6 +52,8 @@ OTHER_BITS = Code(
     fix="Compare libraries and settings of the nodes: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
 )
 
+MOST_CURVES = 5
+"""Of single ranks, in the plot."""
 IN_WORDS = {"parts": "with the batch in parts", "whole": "on the whole batch"}
 
 
@@ -83,6 +86,22 @@ def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
     if len(facts) > 1 and len({*divergence.each(facts, _bits).values()}) == 1:
         who += " and each other"
     return f"{who} to the last bit: {went}"
+
+
+def plot(facts: Mapping[int, "Facts"], run: Run) -> Iterator[plots.Plot]:
+    """The band of all ranks, and the curve of each that a failure names."""
+    named = [finding.where["rank"] for finding in judge(facts, run)
+             if finding.severity is Severity.FAIL and "rank" in finding.where]  # fmt: skip
+    losses = {rank: own["whole"]["curve"]["losses"] for rank, own in facts.items()}
+    band = []
+    for step in range(max(map(len, losses.values()))):
+        values = [value for its in losses.values() for value in its[step : step + 1] if not isinstance(value, str)]
+        band += [(step, min(values), statistics.median(values), max(values))] if values else []
+    series = [plots.Series("all ranks" if len(facts) > 1 else "this rank", band)]
+    for rank in [rank for rank in dict.fromkeys(named) if rank in losses][:MOST_CURVES]:
+        points = [(step, value) for step, value in enumerate(losses[rank]) if not isinstance(value, str)]
+        series.append(plots.Series(f"rank {rank}", points))
+    yield plots.Chart("loss by step, alone on the whole batch", "step", "loss", series)
 
 
 Found = Iterator[tuple[Collection[int], Finding]]

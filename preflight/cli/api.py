@@ -63,24 +63,31 @@ def run(
     backend: str | None = None,
     report: str | None = None,
     baseline: str | None = None,
+    history: str | None = None,
+    keep_days: int | None = None,
+    textfile: str | None = None,
+    post: str | None = None,
+    post_token: str | None = None,
+    syslog: bool = False,
     model: str | None = None,
     quiet: bool = False,
 ) -> Verdict:
     """Checks this job's machines. All ranks call it, with the same arguments, before or after
-    `init_process_group`; the arguments are those of the command line (`report` is `--report DIR`), and `quiet` leaves
-    the screen out.
+    `init_process_group`; the arguments are those of the command line (`report` is `--report DIR`, `keep_days`
+    `--keep`, `baseline` a report or "auto", `post_token` a file), and `quiet` leaves the screen out.
 
     Raises UsageError where the arguments or the launcher's variables are wrong. It never ends the training process:
     that is the caller's to decide.
     """
     words = {"--level": level, "--config": config, "--deadline": deadline_s, "--backend": backend, "--report": report}
-    words |= {"--baseline": baseline, "--model": model}
+    words |= {"--baseline": baseline, "--model": model, "--history": history, "--keep": keep_days}
+    words |= {"--textfile": textfile, "--post": post, "--post-token": post_token}
     arguments = [word for name, value in words.items() if value is not None for word in (name, str(value))]
     for name, values in (("--only", only), ("--skip", skip)):
         arguments += [name, ",".join(values)] if values else []
     arguments += [word for plugin in plugins for word in ("--plugin", plugin)]
     arguments += [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
-    arguments += ["--strict"] if strict else []
+    arguments += ["--strict"] * strict + ["--syslog"] * syslog
     here, call = identity.from_environ(os.environ), str(next(_calls))
     longest_s = (deadline_s or max(DEADLINES_S.values())) + DEAD_MAN_S + END_S
     told = os.memfd_create("preflight-verdict")

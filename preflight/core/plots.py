@@ -53,10 +53,14 @@ class Chart:
     """Axes with a logarithmic scale: "", "x", "y" or "xy"."""
     note: str = ""
     """A sentence below: where an expected figure comes from."""
+    marks: Sequence[tuple[float, str]] = ()
+    """(x, what happened there): each a line from top to bottom."""
+    from_zero: bool = True
+    """Whether the axis of y begins at 0: not where it is the small changes that count."""
 
     def to_json(self) -> dict[str, Any]:
         series = [{**vars(its), "points": [[short(v) for v in point] for point in its.points]} for its in self.series]
-        return {"kind": "chart", **vars(self), "series": series}
+        return {"kind": "chart", **vars(self), "series": series, "marks": [[short(x), text] for x, text in self.marks]}
 
 
 @dataclass(frozen=True)

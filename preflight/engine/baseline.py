@@ -1,5 +1,6 @@
 """Earlier runs to compare with: `--baseline REPORT` and `--baseline auto`."""
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from preflight.planning.registry import Source
 from preflight.results import report
 
 READ_S = 10.0
+MOST = 32 * 1024 * 1024
+"""Characters of an entry that a child hands over: half of what a channel takes. A larger one is made again."""
 
 
 def read(path: str) -> Baseline:
@@ -46,8 +49,9 @@ def _read(path: str) -> Baseline:
 
 def beside_history(
     loop: EventLoop, path: str, made: report.Report, book: FactsStore, sources: Mapping[str, Source]
-) -> list[Reported]:
-    """`--baseline auto`: what the history at `path` says of this run, in a child that may hang."""
+) -> tuple[list[Reported], str]:
+    """`--baseline auto`: (what the history at `path` says of this run, its entry as JSON or ""), in a child that may
+    hang."""
 
     from preflight.history import archive, expected
     from preflight.history.entry import entry
@@ -58,12 +62,14 @@ def beside_history(
                 return {"findings": [expected.which([], "this is the first run").to_json()]}
             with archive.reading(path) as database:
                 kept = entry(made, book, sources)
-                return {"findings": [finding.to_json() for finding in expected.findings(database, kept)]}
+                found = [finding.to_json() for finding in expected.findings(database, kept)]
+                text = json.dumps(kept, allow_nan=False)
+                return {"findings": found, "entry": text if len(text) < MOST else ""}
         except UsageError as error:
             return {"refused": str(error)}
 
     answer = loop.ask(look, READ_S)
     refused = answer.text if isinstance(answer, Failure) else answer.value.get("refused")
     if refused or isinstance(answer, Failure):
-        return [expected.unread(f"--history {path}: {refused}")]
-    return [Reported.from_json(finding) for finding in answer.value["findings"]]
+        return [expected.unread(f"--history {path}: {refused}")], ""
+    return [Reported.from_json(finding) for finding in answer.value["findings"]], answer.value.get("entry", "")

@@ -128,7 +128,8 @@ class Leader:
             return []
         made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
         path, sources = self.task.sinks.history or "", self.task.request.sources
-        return baseline.beside_history(self.loop, path, made, coordinator.book, sources)
+        found, self.supervisor.entry = baseline.beside_history(self.loop, path, made, coordinator.book, sources)
+        return found
 
     def _refuse(self, error: UsageError) -> int:
         """A mistake in the command that only now could be seen: all ranks end with 2."""

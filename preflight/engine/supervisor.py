@@ -68,6 +68,8 @@ class Supervisor:
         """A private one, where NCCL's log is to be read."""
         self._store_host: Child | None = None
         self.follower: Participant | None = None
+        self.entry = ""
+        """The run's, as JSON, where `--baseline auto` has made it already."""
         self._not_ours = own_children()
         """Of a shell that started them in the background and then became this process by exec."""
 
@@ -215,7 +217,9 @@ class Supervisor:
         from preflight.sinks import delivery
 
         sinks, sources = self.task.sinks, self.task.request.sources
-        answer = self.loop.ask(lambda: delivery.deliver(sinks, made, book, sources), delivery.ALL_S + delivery.SPARE_S)
+        answer = self.loop.ask(
+            lambda: delivery.deliver(sinks, made, book, sources, self.entry), delivery.ALL_S + delivery.SPARE_S
+        )
         failed = {sinks.names(): answer.text} if isinstance(answer, Failure) else answer.value
         return [self.scrub.text(f"{name}: got nothing: {why}") for name, why in failed.items()]
 

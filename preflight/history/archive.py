@@ -22,11 +22,10 @@ from preflight.core.exceptions import in_one_line
 from preflight.errors import UsageError
 from preflight.history import rows
 from preflight.results import report
+from preflight.sdk.file_systems import LOCAL, MEMORY
 
 WAIT_S = 3.0
 """For another writer."""
-NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "smb", "ceph", "wekafs", "fuse", "9p", "afs", "pvfs", "orangefs")
-"""Beginnings of names of file systems, as /proc/mounts has them."""
 ENDING = ".json.gz"
 
 
@@ -45,15 +44,16 @@ def write(path: str, entry: Mapping[str, Any], keep_days: float) -> None:
 
 
 def is_folder(path: str) -> bool:
-    """Whether it is one, or becomes one since a file would lie on a network file system."""
-    return os.path.isdir(path) or (not os.path.exists(path) and is_on_network(path))
+    """Whether it is one, or becomes one since a file would lie on a file system that may be shared."""
+    return os.path.isdir(path) or (not os.path.exists(path) and may_be_shared(path))
 
 
-def is_on_network(path: str) -> bool:
+def may_be_shared(path: str) -> bool:
+    """Whether it lies on a network file system, or on a type that is not known to be this node's alone."""
     real = os.path.realpath(path)
     mounts = [mount for mount in psutil.disk_partitions(all=True) if _is_below(real, mount.mountpoint)]
     nearest = max(mounts, key=lambda mount: len(mount.mountpoint), default=None)
-    return nearest is not None and nearest.fstype.startswith(NETWORK)
+    return nearest is not None and nearest.fstype not in LOCAL | MEMORY
 
 
 def _is_below(path: str, folder: str) -> bool:

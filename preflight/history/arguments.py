@@ -19,9 +19,11 @@ def add_diff(command: argparse.ArgumentParser, named: Callable[[str], str]) -> N
             name, type=named, metavar=name.upper(), help=f"report.json of the {which} run, or the folder of --report"
         )
     command.add_argument("--json", type=named, metavar="FILE", help="write the difference (- is stdout)")
+    command.add_argument("--html", type=named, metavar="FILE", help="write it as a page for a browser")
 
 
 def add_history(command: argparse.ArgumentParser, named: Callable[[str], str]) -> None:
     command.description = HISTORY
     command.add_argument("history", type=named, metavar="FILE", help="what runs with --history FILE have kept")
     command.add_argument("--json", type=named, metavar="FILE", help="write the answers (- is stdout)")
+    command.add_argument("--html", type=named, metavar="FILE", help="write them as a page for a browser")

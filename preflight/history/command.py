@@ -25,6 +25,10 @@ def run_diff(options: argparse.Namespace, sources: Mapping[str, Source]) -> int:
     try:
         found = diff.difference(old, new, (old_report, new_report))
         told = telling.lines(found, options.old, options.new)
+        if options.html:
+            from preflight.history import diff_page
+
+            report.write_asked("--html", options.html, diff_page.html(found, options.old, options.new))
     except BROKEN as error:
         raise UsageError(f"{options.old}, {options.new}: no whole reports ({in_one_line(error)})") from None
     _print(told, found, options.json)
@@ -35,6 +39,11 @@ def run_history(options: argparse.Namespace) -> int:
     """The exit code. Raises UsageError."""
     with archive.reading(options.history) as database:
         found = questions.answers(database)
+        if options.html:
+            from preflight.history import history_page
+
+            courses = [*questions.courses(database, questions.recent_runs(database))]
+            report.write_asked("--html", options.html, history_page.html(found, courses, options.history))
     _print(lines.lines(found, options.history), found, options.json)
     return 0
 

@@ -93,15 +93,13 @@ def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> di
         if check["check"] in book.checks():
             _add(found, check, job, book, sources)
     return {
+        **_concluded(report),
         "run": report["run"],
         "started": report["started"],
-        "verdict": report["verdict"],
         "job": f"{job.launcher}, {_size(job)}",
         "kind": ", ".join([_size(job), *_models(found)]),
         "backend": job.backend,
         "nodes": [node.node for node in job.nodes],
-        "checks": {check["check"]: check["status"] for check in report["checks"]},
-        "findings": [_kept(finding, report) for finding in findings(report) if finding.severity in COUNTED],
         "places": found.places,
         "traits": [[*of, {unit: " or ".join(sorted(values)) for unit, values in units.items()}]
                    for of, units in found.traits.items()],
@@ -109,6 +107,19 @@ def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> di
         "absent": found.absent,
         "left_out": found.left_out,
     }  # fmt: skip
+
+
+def _concluded(report: Report) -> dict[str, Any]:
+    return {
+        "verdict": report["verdict"],
+        "checks": {check["check"]: check["status"] for check in report["checks"]},
+        "findings": [_kept(finding, report) for finding in findings(report) if finding.severity in COUNTED],
+    }
+
+
+def concluded(made: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """The entry of the same run, made before `report` had its last findings. The facts are read once."""
+    return {**made, **_concluded(report)}
 
 
 def _size(job: Job) -> str:

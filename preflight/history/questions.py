@@ -26,8 +26,7 @@ class KeptRun(NamedTuple):
 
 def answers(database: sqlite3.Connection) -> dict[str, Any]:
     """All of them, as JSON."""
-    rows = database.execute("SELECT id, started FROM run ORDER BY started DESC LIMIT ?", (RUNS,)).fetchall()
-    recent = [KeptRun(*row) for row in reversed(rows)]
+    recent = recent_runs(database)
     count, first = database.execute("SELECT count(*), min(started) FROM run").fetchone()
     found = list(_spells(database, recent))
     return {
@@ -40,6 +39,12 @@ def answers(database: sqlite3.Connection) -> dict[str, Any]:
         "repaired": [spell for spell in found if spell["state"] == "repaired"],
         "steps": list(_all_steps(database, recent)),
     }
+
+
+def recent_runs(database: sqlite3.Connection) -> list[KeptRun]:
+    """The last RUNS, in the order of time."""
+    rows = database.execute("SELECT id, started FROM run ORDER BY started DESC LIMIT ?", (RUNS,)).fetchall()
+    return [KeptRun(*row) for row in reversed(rows)]
 
 
 # Who fails again and again
@@ -140,7 +145,7 @@ def _all_steps(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Itera
     """For the worse, the latest first; with what changed between the run before and the first one of the new level."""
     found = [
         (points[step.at][0].started, of, step, points)
-        for of, points in _series(database, recent)
+        for of, points in courses(database, recent)
         for step in steps([value for _, value in points])
         if (step.after < step.before) != bool(of["less_is_better"])
     ]
@@ -158,7 +163,7 @@ def _is_over(points: Sequence[tuple[KeptRun, float]], step: Step) -> bool:
     return abs(last - step.before) < abs(last - step.after)
 
 
-def _series(
+def courses(
     database: sqlite3.Connection, recent: Sequence[KeptRun]
 ) -> Iterator[tuple[dict[str, Any], list[tuple[KeptRun, float]]]]:
     """(what it is, its values in the order of time)."""

@@ -17,44 +17,48 @@ Difference = Mapping[str, Any]
 
 
 def lines(found: Difference, old: str, new: str, width: int = console.WIDTH) -> list[str]:
-    told = [f"preflight diff: {_run(old, found['old'])}", f"            to  {_run(new, found['new'])}"]
+    told = [f"preflight diff: {run(old, found['old'])}", f"            to  {run(new, found['new'])}"]
     grave = worse_findings(found["findings"])
-    told += _slower(found, width) if _slow(found) else []
+    told += _slower(found, width) if slower(found) else []
     told += console.found_lines(sorted(map(Reported.from_json, grave), key=badness), width)
-    told += console.indented(_changed_beside(found), width) if grave and not _slow(found) else []
+    told += console.indented(changed_beside(found), width) if grave and not slower(found) else []
     told += _changes(found["changes"][BESIDE if found["worse"] else 0 :], width)
     told += _nodes(found, width)
     told += _rest(found, grave, width)
     return [console.plain(line) for line in [*told, "", _verdict(found, grave)]]
 
 
-def _run(path: str, about: Mapping[str, str]) -> str:
+def run(path: str, about: Mapping[str, str]) -> str:
     return f"{path} ({about['started']}, {about['job']}, {about['verdict'].upper()})"
 
 
-def _slow(found: Difference) -> list[Mapping[str, Any]]:
+def slower(found: Difference) -> list[Mapping[str, Any]]:
     return [speed for speed in found["speeds"] if speed["verdict"] == "worse"]
 
 
-def _slower(found: Difference, width: int) -> Iterator[str]:
-    """The speed that fell most, the others in a line, and what changed: one story."""
-    worst, *others = _slow(found)
-    yield ""
+def story(found: Difference) -> list[str]:
+    """Of the speed that fell most: which, how far, the others in a sentence, and what changed beside them."""
+    worst, *others = slower(found)
     on = f" on {some([_named(unit) for unit in worst['slow']])}" if worst["slow"] else ""
-    yield f"SLOWER {worst['check']} {worst['name']}{on}"
     values = f"{worst['old']:.3g} {worst['unit']} before, {worst['new']:.3g} now"
     text = f"{values}: {worst['ratio']:.0%} of before, expected at least {worst['least']:.0%}"
-    yield from console.indented(f"{text}; the noise between ranks is {worst['noise']:.1%}", width)
     also = [f"{speed['check']} {speed['name']} ({speed['ratio']:.0%} of before)" for speed in others]
-    yield from console.indented(f"also slower: {some(also)}", width) if also else ()
-    yield from console.indented(_changed_beside(found), width)
+    sentences = [f"{worst['check']} {worst['name']}{on}", f"{text}; the noise between ranks is {worst['noise']:.1%}"]
+    return [*sentences, *([f"also slower: {some(also)}"] if also else []), changed_beside(found)]
+
+
+def _slower(found: Difference, width: int) -> Iterator[str]:
+    what, *sentences = story(found)
+    yield from ("", f"SLOWER {what}")
+    for sentence in sentences:
+        yield from console.indented(sentence, width)
 
 
 def _named(unit: Mapping[str, Any]) -> str:
     return unit["node"] if unit["unit"] == unit["node"] else f"{unit['node']} {unit['unit']}"
 
 
-def _changed_beside(found: Difference) -> str:
+def changed_beside(found: Difference) -> str:
     changes = [_change(change) for change in found["changes"][:BESIDE]]
     changes += [f"the node {node} came" for node in found["nodes"]["came"]]
     told = some(changes, BESIDE, "; ", "; ")
@@ -113,11 +117,13 @@ def _who(finding: Mapping[str, Any]) -> str:
 
 
 def _verdict(found: Difference, grave: list[dict[str, Any]]) -> str:
-    slow, stayed = len(_slow(found)), len(found["findings"]["stayed"])
+    word = "WORSE" if found["worse"] else "NOT WORSE"
+    return f"verdict: {word} ({', '.join(counts(found, grave))}), exit code {int(found['worse'])}"
+
+
+def counts(found: Difference, grave: list[dict[str, Any]]) -> list[str]:
+    slow = len(slower(found))
     parts = [f"{count(len(grave), 'finding')} came"] if grave else []
     parts += [f"{count(slow, 'speed')} fell"] if slow else []
-    same = f"{count(len(found['speeds']), 'speed')} compared, {count(len(found['changes']), 'change')}"
-    parts += [same, f"{count(stayed, 'finding')} stayed"]
-    return (
-        f"verdict: {'WORSE' if found['worse'] else 'NOT WORSE'} ({', '.join(parts)}), exit code {int(found['worse'])}"
-    )
+    parts += [f"{count(len(found['speeds']), 'speed')} compared", count(len(found["changes"]), "change")]
+    return [*parts, f"{count(len(found['findings']['stayed']), 'finding')} stayed"]

@@ -1,5 +1,6 @@
 """All sinks of a run, side by side and within one bound: none holds up the others, or the run."""
 
+import json
 import sqlite3
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import Any
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
 from preflight.history import archive
-from preflight.history.entry import entry
+from preflight.history.entry import concluded, entry
 from preflight.planning.registry import Source
 from preflight.results.report import Report
 from preflight.sinks.arguments import Sinks, shown
@@ -20,9 +21,12 @@ ALL_S = 4.0
 SPARE_S = 0.8
 
 
-def deliver(sinks: Sinks, report: Report, book: FactsStore, sources: Mapping[str, Source]) -> dict[str, str]:
-    """In a child. Why a sink got nothing, by its option; all that were served are missing. Raises KeyError, TypeError
-    and ValueError for a report that is none."""
+def deliver(
+    sinks: Sinks, report: Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
+) -> dict[str, str]:
+    """In a child. `early`: the run's entry as JSON, where it was made before the verdict. Why a sink got nothing, by
+    its option; all that were served are missing. Raises KeyError, TypeError and ValueError for a report that is none.
+    """
     from preflight.sinks import log_line, post, textfile
 
     end = time.monotonic() + ALL_S
@@ -32,7 +36,9 @@ def deliver(sinks: Sinks, report: Report, book: FactsStore, sources: Mapping[str
     if sinks.post:
         work[f"--post {shown(sinks.post)}"] = partial(post.send, sinks.post, sinks.post_token, report, end)
     started = _started(work)  # while the entry is made
-    kept: dict[str, Any] = entry(report, book, sources) if sinks.history or sinks.textfile else {}
+    kept: dict[str, Any] = {}
+    if sinks.history or sinks.textfile:
+        kept = concluded(json.loads(early), report) if early else entry(report, book, sources)
     work = {}
     if sinks.history:
         work[f"--history {sinks.history}"] = partial(archive.write, sinks.history, kept, sinks.keep_days)

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from preflight.check import Job, Node, Run
-from preflight.checks.comm import all_reduce, pairs, rails
-from preflight.checks.gpu import compute, topology
-from preflight.checks.train import ddp
+from preflight.checks.comm import all_reduce, nodes, pairs, rails
+from preflight.checks.comm.shared import expected
+from preflight.checks.gpu import compute, health, nvlink, pcie, topology
+from preflight.checks.train import alone, checkpoint, ddp
 from preflight.checks.train.shared import parity
 from preflight.results.page import plotted
 from tests.checks.comm import made_links, test_verdict
-from tests.checks.gpu import made_gpus, made_topology, test_compute
-from tests.checks.train import test_curves
+from tests.checks.gpu import made_gpus, made_topology, test_compute, test_health, test_nvlink, test_pcie
+from tests.checks.train import test_alone, test_checkpoint, test_curves
 
 
 def drawn(module: ModuleType, facts: Mapping[int, Any], job: Job, **of: Any) -> list[dict[str, Any]]:
@@ -74,12 +75,12 @@ def test_a_slow_gpu_stands_apart_on_its_strip_alone() -> None:
 
 def test_one_drawing_for_each_kind_of_node() -> None:
     facts, links = made_topology.wired(8, 8)
-    nodes = tuple(Node(name, n, tuple(its)) for n, (name, its) in enumerate(made_gpus.on_nodes(8, 8).items()))
+    both = tuple(Node(name, n, tuple(its)) for n, (name, its) in enumerate(made_gpus.on_nodes(8, 8).items()))
     of = {"gpu.inventory": made_gpus.inventory(8, 8), "gpu.nvlink": links}
-    [wiring] = drawn(topology, facts, Job("torchrun", 16, "nccl", nodes), **of)
+    [wiring] = drawn(topology, facts, Job("torchrun", 16, "nccl", both), **of)
     assert wiring["nodes"] == ["node-0", "node-1"] and len(wiring["devices"]) > 8 and wiring["odd"] == []
     made_topology.no_p2p(facts, links)
-    kinds = drawn(topology, facts, Job("torchrun", 16, "nccl", nodes), **of)
+    kinds = drawn(topology, facts, Job("torchrun", 16, "nccl", both), **of)
     assert [(kind["nodes"], len(kind["odd"])) for kind in kinds] == [(["node-0"], 0), (["node-1"], 1)]
 
 
@@ -91,3 +92,119 @@ def test_a_drifting_variant_leaves_the_spread() -> None:
     assert far.pop("as far as is allowed") == 8.0
     assert far.pop("clip") > 8.0 and set(far.values()) == {0.0} and len(losses["series"]) == len(far) + 2
     assert memory["rows"][0][0] == "plain" and parity.variants_in(facts)[0] == "plain"
+
+
+def test_a_narrow_pcie_link_is_named_on_its_strip_alone() -> None:
+    facts = test_pcie.facts_of(2, 4)
+    of = {"gpu.inventory": made_gpus.inventory(1, 1, gpus=4)}
+    two = tuple(Node(f"node-{n}", n, (n,)) for n in range(2))
+    [sound] = drawn(pcie, facts, Job("torchrun", 2, "nccl", two), **of)
+    assert [strip["odd"] for strip in sound["strips"]] == [[], [], []] and len(sound["subjects"]) == 8
+    test_pcie.change(facts, 2, 1, width=4)
+    [strips] = drawn(pcie, facts, Job("torchrun", 2, "nccl", two), **of)
+    lanes = strips["strips"][0]
+    assert strips["subjects"][6] == ["node-1", "gpu 2"] and (lanes["values"][6], lanes["odd"]) == (4, [6])
+    assert [strip["odd"] for strip in strips["strips"][1:]] == [[], []]
+
+
+def test_a_gpu_with_a_dead_nvlink_is_named_and_one_without_links_draws_nothing() -> None:
+    links = [test_nvlink.switched() for _ in range(4)]
+    job = Job("torchrun", 1, "nccl", (Node("node-0", 0, (0,)),))
+    inventory = {0: made_gpus.rank_of(0, 0, 4)}
+    for handle in inventory[0]["seen"]["gpus"].values():
+        handle["name"] = test_nvlink.H100
+    [sound] = drawn(nvlink, {0: test_nvlink.node(links)}, job, **{"gpu.inventory": inventory})
+    assert [strip["odd"] for strip in sound["strips"]] == [[], [], []]
+    links[3] = test_nvlink.down(links[3], 7)
+    [strips] = drawn(nvlink, {0: test_nvlink.node(links)}, job, **{"gpu.inventory": inventory})
+    up, speed, errors = strips["strips"]
+    assert (up["values"], up["odd"]) == ([18, 18, 18, 17], [3])
+    assert (speed["odd"], errors["odd"]) == ([], []) and speed["values"][0] == pytest.approx(26.56)
+    assert drawn(nvlink, {0: test_nvlink.node([[]] * 4)}, job, **{"gpu.inventory": inventory}) == []
+
+
+def test_a_node_that_is_slow_alone_is_named() -> None:
+    job = made_links.job(4, 2)
+    facts = made_links.of_nodes(4, 2, lambda start, _end: 0.2 if start // 2 == 3 else 1.0)
+    [strips] = drawn(nodes, facts, job)
+    [strip] = strips["strips"]
+    assert strips["subjects"][3] == ["node-3", "alone"] and strip["odd"] == [3]
+    assert strip["values"][3] == pytest.approx(0.2 * strip["values"][0], rel=0.01)
+    [strips] = drawn(nodes, made_links.of_nodes(4, 2), job)
+    assert strips["strips"][0]["odd"] == []
+
+
+def test_the_ranks_of_a_node_that_writes_slowly_are_named() -> None:
+    run = test_checkpoint._run(3, 2)
+    folders = test_checkpoint._folder({0: 100, 1: 100, 2: 10})
+    alone_rates = {"rank": 4, "slow": 10e6, "usual": 100e6}
+    facts = {rank: {"folder": own, "alone": alone_rates} for rank, own in folders.items()}
+    [strips] = drawn(checkpoint, facts, run.job)
+    [written] = strips["strips"]  # nothing was read
+    assert written["odd"] == [4, 5] and written["values"] == [50, 50, 50, 50, 5, 5]
+    for own in facts.values():
+        own["alone"] = None
+    assert drawn(checkpoint, facts, run.job)[0]["strips"][0]["odd"] == []
+
+
+def test_a_rank_that_trains_wrongly_alone_has_its_own_curve() -> None:
+    facts = test_alone.sound(8)
+    [chart] = drawn(alone, facts, Job("env", 8, "gloo", ()))
+    assert [series["name"] for series in chart["series"]] == ["all ranks"]
+    test_alone.bend(facts[5]["whole"], "losses", 2, 1.5)
+    test_alone.bend(facts[6]["whole"], "losses", 3, "nan")
+    [chart] = drawn(alone, facts, Job("env", 8, "gloo", ()))
+    curves = {series["name"]: series["points"] for series in chart["series"]}
+    assert set(curves) == {"all ranks", "rank 5", "rank 6"} and len(curves["rank 6"]) == 3
+    step, least, middle, most = curves["all ranks"][2]
+    assert least == middle and most == pytest.approx(1.5 * middle) and curves["rank 5"][2] == [step, most]
+
+
+def test_what_is_published_stands_beside_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = expected.ExpectedBusbw(20.0, (90.0, 110.0), "a table")
+    monkeypatch.setattr(expected, "busbw", lambda *_: known)
+    chart, _ = drawn(all_reduce, test_verdict.sound(4), Job("env", 4, "gloo", ()))
+    lines = {series["name"]: series["points"] for series in chart["series"] if series["role"] == "expected"}
+    assert {name: {point[1] for point in points} for name, points in lines.items()} == {
+        "least expected": {20.0}, "usual, from": {90.0}, "usual, to": {110.0},
+    }  # fmt: skip
+    sizes = [point[0] for series in chart["series"] if not series["role"] for point in series["points"]]
+    assert [point[0] for point in lines["least expected"]] == [min(sizes), max(sizes)] and "a table" in chart["note"]
+
+
+def test_one_slow_link_of_two_nodes_is_their_cell_and_makes_no_partner_slow() -> None:
+    def slow(start: int, end: int, rail: int) -> float:
+        return 0.2 if (start, end, rail) == (0, 1, 1) else 1.0
+
+    job = made_links.job(4, 2)
+    [heat] = drawn(pairs, made_links.of_pairs(4, 2, slow), job)
+    assert [cell[:2] for cell in heat["slow"]] == [["node-0", "node-1"]]
+    [rail] = drawn(rails, made_links.of_rails(4, 2, slow), job)
+    assert rail["slow"] == []
+
+
+def test_a_device_has_the_number_of_its_gpu() -> None:
+    facts = test_compute.sound(2)
+    for rank, own in facts.items():
+        own["uuid"] = f"GPU-0-{1 - rank}"
+    job = Job("env", 2, "nccl", (Node("node-0", 0, (0, 1)),))
+    [strips] = drawn(compute, facts, job, **{"gpu.inventory": made_gpus.inventory(2)})
+    assert strips["subjects"] == [["node-0", "gpu 1"], ["node-0", "gpu 0"]]
+
+
+def test_the_loss_is_the_ranks_mean_and_memory_goes_from_least_to_most() -> None:
+    losses, _, memory = drawn(ddp, test_curves.facts(2), Job("env", 2, "gloo", ()))
+    assert losses["series"][0]["points"][0] == [0, 4.005]  # 4.0 and 4.01
+    assert memory["rows"][0][-1] == "3.0 to 4.0"
+
+
+def test_a_hot_gpu_and_a_throttled_one_are_named_each_on_its_strip() -> None:
+    facts, of = test_health.facts_of(4), {"gpu.inventory": made_gpus.inventory(4)}
+    job = Job("env", 4, "nccl", (Node("node-0", 0, (0, 1, 2, 3)),))
+    [sound] = drawn(health, facts, job, **of)
+    assert [strip["odd"] for strip in sound["strips"]] == [[], [], [], []]
+    assert set(sound["strips"][3]["values"]) == {(test_health.healthy()["power_limit_mw"] or 0) / 1000}
+    test_health.change(facts, 0, "GPU-0-1", {"temperature_margin": 0})
+    test_health.change(facts, 0, "GPU-0-2", {"throttle": next(iter(health.SLOWED))})
+    [strips] = drawn(health, facts, job, **of)
+    assert [strip["odd"] for strip in strips["strips"]] == [[1], [2], [], []]

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from preflight.errors import UsageError
@@ -102,10 +104,24 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_left_out(tmp_path: Path, monk
 
 
 def test_on_a_network_file_system_it_becomes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "is_on_network", lambda _: True)
+    monkeypatch.setattr(archive, "may_be_shared", lambda _: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     archive.write(str(tmp_path / "history"), entry(0), KEEP)
     assert (tmp_path / "history").is_dir() and _runs(tmp_path / "history") == ["run-00000"]
+
+
+@pytest.mark.parametrize(
+    ("types", "is_folder"),
+    [({"/": "ext4"}, False), ({"/": "ext4", "/data": "nfs4"}, True), ({"/": "nfs", "/data": "xfs"}, False),
+     ({"/": "overlay", "/data/deep": "nfs"}, False), ({"/": "xfs", "/data": "tmpfs"}, False),
+     ({"/": "xfs", "/data": "fuse.tomorrowfs"}, True), ({}, False)],
+)  # fmt: skip
+def test_the_mount_that_is_nearest_decides_and_an_unknown_type_may_be_shared(
+    types: dict[str, str], is_folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = [SimpleNamespace(mountpoint=point, fstype=type_) for point, type_ in types.items()]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)  # noqa: A006, ARG005 -- psutil's
+    assert archive.is_folder("/data/history") == is_folder
 
 
 def test_what_is_no_history_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight.core.finding import Reported
-from preflight.history import expected, rows
+from preflight.history import archive, expected, rows
 from tests import running
 from tests.faults import ELSEWHERE
 from tests.history.made import entry, finding
@@ -70,6 +70,10 @@ def test_real_runs_are_held_beside_each_other(tmp_path: Path) -> None:
     slow, which = sorted(told[-1], key=lambda found: str(found["severity"]), reverse=True)
     assert ELSEWHERE["slower_than_history"].is_told_by([slow]) and "read 60 GB/s is 60% of 100" in slow["message"]
     assert [len(found) for found in told] == [1, 1, 1, 2] and "held beside 3 sound runs" in which["message"]
+    with archive.reading(str(tmp_path / "history")) as database:  # each with its figure, and with its last finding
+        assert database.execute("SELECT count(*) FROM figure").fetchone() == (4,)
+        last = "SELECT verdict, sound, finding.code FROM run JOIN finding ON finding.run = run.id"
+        assert database.execute(last).fetchall() == [("warn", 0, "preflight.run.slower_than_history")]
 
 
 def test_a_history_that_cannot_be_read_is_a_warning_and_no_verdict(tmp_path: Path) -> None:

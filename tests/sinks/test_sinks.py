@@ -22,6 +22,7 @@ from preflight.results.report import Report
 from preflight.sinks import delivery, log_line, post, textfile
 from preflight.sinks.arguments import Sinks, shown
 from tests import running
+from tests.history import made as made_entries
 from tests.history.told import refused
 from tests.made import finding, job, made_report, result
 
@@ -269,3 +270,13 @@ def test_a_token_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> No
         with pytest.raises((OSError, ValueError), match=f"{name}.*{says}"):
             send("http://127.0.0.1:1/", token=str(tmp_path / name))
     assert reports.as_text(made())
+
+
+def test_an_entry_that_was_made_before_the_verdict_is_not_made_again(tmp_path: Path) -> None:
+    """Its figures stay, and what the last findings have made of the run is the report's."""
+    path, report = str(tmp_path / "history"), made()
+    early = json.dumps({**made_entries.entry(1), "run": report["run"], "verdict": "pass"})
+    assert delivery.deliver(Sinks(history=path), report, FactsStore(), {}, early) == {}
+    with archive.reading(path) as database:
+        assert database.execute("SELECT count(*) FROM figure").fetchone() == (1,)
+        assert database.execute("SELECT verdict FROM run").fetchone() == (report["verdict"],) != ("pass",)

@@ -11,7 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, ranges
+from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges
 from preflight.checks.comm.nodes import intra_node
 from preflight.checks.comm.nodes.intra_node import ALIKE, Inside
 from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, transfers
@@ -175,6 +175,22 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     size = nominal(max(reading["bytes"] for reading in facts.values()))
     nodes = ranges.count(len(values), "node")
     return f"{nodes} alone, {size}: busbw {rate(statistics.median(values))} in the middle, {rate(min(values))} at least"
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    """Nodes with as many ranks are alike: a strip each."""
+    facts = Looks(facts, run, _doubt).facts
+    odd = {*_slow_alone(facts, run)[0]} | {node for nodes in _odd_twos(facts, run) for node in nodes}
+    busbw = _busbw(facts, run)
+    nodes = sorted(node for its in busbw.values() for node in its)
+    places = [place for place, node in enumerate(nodes) if node in odd]
+    strips = [
+        plots.Strip(f"busbw on {ranges.count(width, 'rank')}", "GB/s", [its.get(node) for node in nodes],
+                    [place for place in places if nodes[place] in its])
+        for width, its in busbw.items()
+    ]  # fmt: skip
+    if strips:
+        yield plots.Strips("all-reduce of each node alone", [(run.job.nodes[n].node, "alone") for n in nodes], strips)
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:

@@ -26,6 +26,7 @@ from preflight.check import (
     Trait,
     grouped,
     option,
+    plots,
     ranges,
     traits,
     vote,
@@ -33,7 +34,7 @@ from preflight.check import (
 )
 from preflight.checks.gpu.nvlink import catalog, fabric, imex, nvlink_map
 from preflight.checks.gpu.nvlink.nvlink_map import Short, Wired
-from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci
+from preflight.checks.gpu.shared import nvml_errors, nvml_survey, pci, plotted
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, by_node, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.readings import NvLink, NvLinkPort
@@ -198,6 +199,19 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     at = f" at {' and '.join(f'{speed:.1f}' for speed in speeds)} GB/s" if all(speeds) else ""
     kinds = {link["remote_type"] for links in active for link in links}
     return f"{'; '.join(told)}{at}" + (", NVSwitch" if "switch" in kinds else ", GPU to GPU" if "gpu" in kinds else "")
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    known = [(card, nvlink["links"]) for card, nvlink in looked_at(facts, run) if nvlink["links"]]
+    active = [[link for link in links if link["active"]] for _, links in known]
+    speeds = [[link["speed_mbps"] / 1000 for link in links if link["speed_mbps"]] for links in active]
+    errors = [sum(sum(link["errors"].values()) for link in links) for _, links in known]
+    values = (
+        ("links that are up", "", [len(links) for links in active], (INACTIVE,)),
+        ("slowest link", "GB/s", [min(own, default=None) for own in speeds], (SLOW,)),
+        ("errors of all links since the driver was loaded", "", errors, (ERRORS,)),
+    )
+    yield from plotted.strips("NVLinks of each GPU", known, judge(facts, run), values)
 
 
 # Links that are down

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Trait, grouped, ranges, traits
+from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Trait, grouped, plots, ranges, traits
 from preflight.checks.gpu.pcie import slots
 from preflight.checks.gpu.pcie.slots import PcieEnd
-from preflight.checks.gpu.shared import nvml_errors, nvml_survey
+from preflight.checks.gpu.shared import nvml_errors, nvml_survey, plotted
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, Key, OddCard, by_node, compare_cards, looked_at
 from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.pci import most_a_minute
@@ -122,6 +122,18 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     told = [f"{' and '.join(map(str, lanes))} lanes"] if lanes else []
     told += [f"generation {' and '.join(map(str, awake))}"] if awake else ["generation unknown: they save power"]
     return ", ".join([ranges.count(len(known), "link"), *told]) if known else "no GPU was looked at"
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    known = looked_at(facts, run)
+    links = [pcie for _, pcie in known]
+    awake = [pcie["generation"] if pcie["pstate"] == FULL_SPEED else None for pcie in links]
+    values = (
+        ("lanes", "", [pcie["width"] for pcie in links], (WIDTH,)),
+        ("generation at full speed", "", awake, (GENERATION,)),
+        ("replays since the driver was loaded", "", [pcie["replays"] for pcie in links], (REPLAYS,)),
+    )
+    yield from plotted.strips("PCIe link of each GPU", known, judge(facts, run), values)
 
 
 def _paths(facts: Mapping[int, Facts], run: Run) -> dict[Key, list[PcieEnd]]:

@@ -8,20 +8,8 @@ import re
 from typing import TypedDict
 
 from preflight.check import read
+from preflight.sdk.file_systems import LOCAL, MEMORY, SERVED
 
-LOCAL = {
-    "aufs", "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuse.fuse-overlayfs",
-    "fuse.mergerfs", "fuse.ntfs-3g", "fuse.squashfuse", "fuse.unionfs", "fuseblk", "iso9660", "jfs", "nilfs2", "ntfs3",
-    "overlay", "reiserfs", "rootfs", "squashfs", "udf", "vfat", "xfs", "zfs",
-}  # fmt: skip
-"""On a disk of this node alone. All other types may be shared."""
-MEMORY = {"devtmpfs", "ramfs", "tmpfs"}
-SERVED = {
-    "beegfs", "beegfs_nodev", "ceph", "cifs", "fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs", "gpfs",
-    "lustre", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "wekafs",
-}  # fmt: skip
-"""All clients of one export see the same files. Of other types that is not known: virtiofs and 9p are a folder of the
-machine that a virtual machine runs on, and most clients of object stores keep a list of a folder for a while."""
 SERVER = {"cifs": r"//[^/]+/", "pvfs2": r"\w+://[^/]+/", "smb3": r"//[^/]+/", "wekafs": r"[^/]+/"}
 """What stands before the export's name, by type: //host/share (mount.cifs(8)), backend/file system (docs.weka.io),
 tcp://host:port/name (orangefs); as nfs(5), host:/export, are most."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from preflight.check import Context, Finding, Level, Plan, Run, Scope, option, ranges
+from preflight.check import Context, Finding, Level, Plan, Run, Scope, option, plots, ranges
 from preflight.checks.train.checkpoint import folder, resumed, speed
 from preflight.checks.train.checkpoint.folder import DIR, Folder, FolderFacts
 from preflight.train_smoke.checkpoint_names import CHECKPOINTS, DEFAULT
@@ -151,6 +151,10 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from resumed.judge(
         {rank: own["saved"] for rank, own in facts.items()}, _spreads(facts), folders[min(facts)]["path"], run
     )
+
+
+def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
+    yield from speed.plot({rank: own["folder"] for rank, own in facts.items()}, facts[min(facts)]["alone"], run)
 
 
 def _spreads(facts: Mapping[int, Facts]) -> "list[Spread]":

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
-from preflight.check import Code, Context, Finding, Run, ranges, words
+from preflight.check import Code, Context, Finding, Run, plots, ranges, words
 from preflight.checks.train.checkpoint.folder import DIR, GIB, AllWell, Folder, FolderFacts
 
 WITHIN_S = 2.0
@@ -124,6 +124,19 @@ def judge(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) 
     )
     own = {str(rank): _rate(facts[rank]["written"], facts[rank]["write_s"]) for rank in node.ranks if rank in facts}
     yield SLOW_NODE.warn(text, node=node.node, file=path, evidence={"ranks": own})
+
+
+def plot(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) -> Iterator[plots.Plot]:
+    """MB/s of each rank, all at once; the ranks of a node that a finding tells of are named."""
+    named = {finding.where["node"] for finding in judge(facts, alone, run)}
+    subjects = [(run.job.node_of(rank).node, f"rank {rank}") for rank in facts]
+    odd = [place for place, (node, _) in enumerate(subjects) if node in named]
+    written = [own["written"] / own["write_s"] / 1e6 if own["write_s"] else None for own in facts.values()]
+    read = [own["read"] / own["read_s"] / 1e6 if own["read_s"] else None for own in facts.values()]
+    both = (plots.Strip("written", "MB/s", written, odd), plots.Strip("read", "MB/s", read))
+    strips = [strip for strip in both if any(strip.values)]
+    if strips:
+        yield plots.Strips("speed of each rank in the folder, all at once", subjects, strips)
 
 
 def by_node(facts: Mapping[int, FolderFacts], run: Run, what: str) -> dict[int, list[tuple[int, float]]]:

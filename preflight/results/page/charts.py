@@ -22,11 +22,16 @@ def draw(plot: Mapping[str, Any]) -> Markup:
     points = [point for its in series for point in its["points"]]
     x = Scale.over([point[0] for point in points], LEFT, WIDTH - RIGHT, log="x" in plot["log"])
     y = Scale.over(
-        [value for point in points for value in point[1:]], HEIGHT - BOTTOM, TOP, log="y" in plot["log"], zero=True
+        [value for point in points for value in point[1:]],
+        HEIGHT - BOTTOM,
+        TOP,
+        log="y" in plot["log"],
+        zero=plot.get("from_zero", True),
     )
     content = [*_axes(x, y, x_name.removesuffix(", bytes"), plot["y"], unit)]
     for number, its in enumerate(series):
         content += _curve(number, its, x, y, unit)
+    content += _marks(plot.get("marks", ()), x, y)
     return marks.picture(_sentence(plot, series), WIDTH, HEIGHT, content) + legend(series)
 
 
@@ -76,6 +81,14 @@ def _curve(number: int, its: Series, x: Scale, y: Scale, unit: str) -> Iterator[
             spread = f" ({figure(p[1])} to {figure(p[3])})" if len(p) == 4 else ""
             title = f"{its['name']}, {figure(p[0], unit)}: {figure(p[middle])}{spread}"
             yield marks.point(x(p[0]), y(p[middle]), number, title)
+
+
+def _marks(marked: Sequence[Sequence[Any]], x: Scale, y: Scale) -> Iterator[Markup]:
+    """Beside the line, on the side where there is room."""
+    for number, (at, name) in enumerate(marked):
+        place, left = x(at), x(at) > (x.start + x.end) / 2
+        yield tag("line", x1=place, x2=place, y1=y.start, y2=y.end, class_="step")
+        yield text(place + (-5 if left else 5), y.end + 10 + 14 * number, name, "end" if left else "start", "odd-name")
 
 
 def legend(series: Sequence[Series]) -> Markup:

@@ -276,12 +276,12 @@ async function begin() {
     else if (button.dataset.copy !== undefined) copy(button);
   });
   $('table.sortable').forEach(sortable);
+  byId('theme')?.addEventListener('click', theme);
   const query = byId('query');
   if (query) {
     query.addEventListener('input', filter);
     byId('filter').addEventListener('submit', event => event.preventDefault());
     byId('clear').addEventListener('click', () => { query.value = ''; filter(); query.focus(); });
-    byId('theme').addEventListener('click', theme);
     const linked = /^#filter=(.*)$/.exec(location.hash);
     if (linked) { query.value = decodeURIComponent(linked[1]); filter(); }
   }

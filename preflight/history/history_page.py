@@ -1,0 +1,128 @@
+"""The page of `preflight history --html`: its answers as tables, and a small picture of each figure over time."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from preflight.core.plots import Chart, Series
+from preflight.core.rank_ranges import count
+from preflight.core.vote import grouped
+from preflight.core.words import some
+from preflight.history.questions import KeptRun
+from preflight.history.rows import DAY_S, time_text
+from preflight.results import console
+from preflight.results.page import frame, plotted
+from preflight.results.page.marks import tag
+
+Course = tuple[Mapping[str, Any], Sequence[tuple[KeptRun, float]]]
+"""What a figure is, and its values in the order of time."""
+DRAWN, POINTS, MARKS = 80, 100, 4
+"""Figures, those with a step first; points of a curve: more runs are put together, neighbor with neighbor; and steps
+of a figure that are marked."""
+MOST = 200
+"""Rows of a table; the JSON has all."""
+OWN = 3
+"""Nodes or GPUs with a step that have a curve of their own beside the band of all."""
+
+
+def html(found: Mapping[str, Any], courses: Sequence[Course], path: str) -> str:
+    told = [
+        f"{count(len(found[name]), what)} {which}"
+        for name, what, which in (("failing", "node", "failed again and again"), ("steps", "step", "for the worse"),
+                                  ("came_back", "finding", "came back after a repair"))
+        if found[name]
+    ]  # fmt: skip
+    since = f", from {found['first']} to {found['last']}" if found["runs"] else ""
+    body = frame.render(
+        "runs.html", word="History", severity="warn" if told else "pass",
+        sentence=f"{', '.join(told) or 'No node failed again and again, and no figure became worse'}.",
+        lines=[console.plain(f"{path}: {count(found['runs'], 'run')}{since}.")], sections=[*_sections(found, courses)],
+    )  # fmt: skip
+    return frame.document("preflight history", body, {"plots": []})
+
+
+def _sections(found: Mapping[str, Any], courses: Sequence[Course]) -> Iterator[dict[str, Any]]:
+    failing = [[node["node"], f"{node['score']:.2f}", node["failed"], node["runs"], node["spells"], some(node["codes"])]
+               for node in found["failing"]]  # fmt: skip
+    yield _section("failing", "Nodes that fail again and again", "Of the last 30 days, by their score.",
+                   ["node", "score", "failed", "runs", "times anew", "findings"], failing)  # fmt: skip
+    steps = [_step(step) for step in found["steps"]]
+    yield _section("steps", "Figures that became worse", "", ["check", "figure", "of", "since", "before", "after",
+                   "unit", "change", "", "what changed then"], steps)  # fmt: skip
+    heads = ["node or GPU", "node now", "finding", "runs", "first", "last"]
+    for name, title in (("came_back", "Repaired, and came back"), ("repaired", "Repaired")):
+        rows = [[its[key] for key in ("unit", "node", "code", "found", "first", "last")] for its in found[name]]
+        yield _section(name, title, "", heads, rows)
+    yield _figures(found["steps"], courses)
+
+
+def _step(step: Mapping[str, Any]) -> list[str]:
+    changed = some(step["changed"], 4, "; ", "; ") or "nothing that is recorded"
+    values = [f"{step['before']:.4g}", f"{step['after']:.4g}", step["measure"], f"{step['ratio'] - 1:+.1%}"]
+    of = [step["check"], step["name"], step["unit"] or step["kind"], step["since"]]
+    return [*of, *values, "over" if step["over"] else "", changed]
+
+
+def _section(id_: str, title: str, note: str, heads: list[str], rows: list[list[Any]]) -> dict[str, Any]:
+    shown = [[console.plain(str(cell)) for cell in row] for row in rows[:MOST]]
+    content = plotted.table(heads, shown, id_) or tag("p", "None.")
+    content += tag("p", f"{len(rows) - MOST:,} more are in --json.") if len(rows) > MOST else Markup("")
+    return {"id": id_, "title": title, "note": note, "content": content, "count": len(rows), "figures": []}
+
+
+def _figures(steps: Sequence[Mapping[str, Any]], courses: Sequence[Course]) -> dict[str, Any]:
+    """A picture of each figure: of the job a curve; of nodes or GPUs the band of all, and those with a step."""
+    last = max((points[-1][0].started for _, points in courses), default=0.0)
+    groups = grouped(courses, lambda course: _of(course[0]))
+    stepped = grouped(steps, _of)
+    order = [*(of for of in groups if of in stepped), *(of for of in groups if of not in stepped)]
+    checks = [
+        {"check": of[1], "plots": [_chart(of, groups[of], stepped.get(of, []), last).to_json()]} for of in order[:DRAWN]
+    ]
+    note = "Those with a step for the worse first; the axis of y does not begin at 0. A band goes from least to most."
+    note += f" {len(order) - DRAWN:,} more are not drawn." if len(order) > DRAWN else ""
+    shown, _ = plotted.figures(checks)
+    return {"id": "figures", "title": "Each figure over time", "note": note if shown else "", "count": len(order),
+            "content": Markup("") if shown else tag("p", "No figure was kept."), "figures": shown}  # fmt: skip
+
+
+def _of(its: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    return its["kind"], its["check"], its["name"], its["measure"]
+
+
+def _chart(of: tuple[str, ...], courses: Sequence[Course], steps: Sequence[Mapping[str, Any]], last: float) -> Chart:
+    kind, _, name, measure = of
+    odd = list(dict.fromkeys(step["unit"] for step in steps if step["unit"]))[:OWN]
+    units = {names["unit"]: points for names, points in courses}
+    every = [point for points in units.values() for point in points]
+    label = "all runs" if "" in units else f"{len(units):,} nodes or GPUs"
+    series = [Series(label, _binned(every, last)), *(Series(unit, _binned(units[unit], last)) for unit in odd)]
+    began = {time_text(run.started): run.started for run, _ in every}
+    marks = [
+        (_days(began[step["since"]], last), f"{step['ratio'] - 1:+.1%} {step['since'][:10]} {step['unit']}".strip())
+        for step in steps[:MARKS]
+        if step["since"] in began
+    ]
+    title = f"{name}, {kind}" if kind else name
+    return Chart(title, "days before the last run", measure, series, marks=marks, from_zero=False)
+
+
+def _days(started: float, last: float) -> float:
+    return (started - last) / DAY_S
+
+
+def _binned(points: Sequence[tuple[KeptRun, float]], last: float) -> list[list[float]]:
+    """(days, least, median, most) of each run, or of neighbors; (days, value) where each has one value."""
+    runs = grouped(sorted(points, key=lambda point: point[0].started), lambda point: point[0])
+    listed = [(run.started, [value for _, value in own]) for run, own in runs.items()]
+    size = -(-len(listed) // POINTS)
+    bins = [listed[at : at + size] for at in range(0, len(listed), size)] if size else []
+    if size == 1 and all(len(values) == 1 for _, values in listed):
+        return [[_days(started, last), values[0]] for started, values in listed]
+    found = []
+    for own in bins:
+        values = [value for _, its in own for value in its]
+        found.append([_days(own[-1][0], last), min(values), statistics.median(values), max(values)])
+    return found
