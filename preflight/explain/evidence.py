@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preflight.core.job import Job, Node
+from preflight.explain.logs.ends import ALIVE, STARTED, Ends
 from preflight.explain.logs.tracebacks import Tracebacks
 from preflight.failure_book.book import Match
 from preflight.failure_book.line import RANKS, Line
@@ -20,14 +21,8 @@ ROOM = 64 << 20
 REPORTED_ROLES = ("cause", "failure", "fallout")
 WARNING_LEVELS = ("W", "I", "WARN", "INFO")
 """Of a line that does not say that its process failed."""
-ALIVE = ("progress.", "epoch.end")
-"""Prefixes of the names of rows that show progress."""
-
 BACKENDS = {"nccl": "nccl", "net": "nccl", "gloo": "gloo"}
 """By the first part of a row's name."""
-STARTED = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done")
-"""Rows that appear when all ranks have joined."""
-
 Moment = tuple[float, int, str]
 """When a line was written, as far as that is known: time, number in its file, file."""
 
@@ -63,6 +58,7 @@ class Evidence:
         self.seen: dict[str, Occurrences] = {}
         """By the name of the signature."""
         self.tracebacks = Tracebacks()
+        self.ends = Ends()
         self.ranks: dict[int, str] = {}
         """Of all lines of interest, with the node of each; "" where it is unknown."""
         self.heard: dict[tuple[int, str], tuple[float, float]] = {}
@@ -84,6 +80,7 @@ class Evidence:
             return 0
         self._clock(line)
         self._at = None
+        self.ends.add(line, matches)
         if line.rank is not None and 0 <= line.rank < RANKS:
             self.ranks[line.rank] = line.node or self.ranks.get(line.rank, "")
             if line.time is not None:
@@ -131,6 +128,12 @@ class Evidence:
         """Whether a job started between these lines of one file: all ranks joined."""
         began = [match.line for match in self.matches(*STARTED) if match.line.file == line.file == later.file]
         return any(line.number < other.number < later.number for other in began)
+
+    def progressed(self) -> bool:
+        """Whether it shows at least two distinct steps, or the end of a training."""
+        alive = [match for name, kept in self.seen.items() if name.startswith(ALIVE) for match in kept.matches()]
+        ended = any(match.signature.name.startswith("epoch.end") for match in alive)
+        return ended or len({f"{match.signature.name} {sorted(match.groups.items())}" for match in alive}) > 1
 
     def went_on_after(self, line: Line) -> bool:
         """Whether its file shows progress after it."""
