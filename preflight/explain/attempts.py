@@ -1,5 +1,6 @@
 """A job of several attempts: what each ended with, and which one says why the job failed."""
 
+import bisect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,13 +41,17 @@ class Attempts:
         self._cuts = cuts
         self.count = min(MOST, max([0, *folders, *map(len, cuts.values())]) + 1)
         self._evidence = [Evidence() for _ in range(self.count)]
+        self._folders: dict[str, int | None] = {}
 
     def evidence_for(self, line: Line) -> Sequence[Evidence]:
         """Where a line belongs: to each attempt, if its file does not tell."""
-        if folder := _FOLDER.search(line.file):
-            at = int(folder[1])
+        if line.file not in self._folders:
+            found = _FOLDER.search(line.file)
+            self._folders[line.file] = int(found[1]) if found else None
+        if (folder := self._folders[line.file]) is not None:
+            at = folder
         elif line.file in self._cuts:
-            at = sum(cut < line.number for cut in self._cuts[line.file])
+            at = bisect.bisect_left(self._cuts[line.file], line.number)
         else:
             return self._evidence
         return [self._evidence[min(at, self.count - 1)]]

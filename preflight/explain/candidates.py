@@ -34,7 +34,7 @@ RETRIED = ("socket.", "store.", "rdzv.", "store_barrier.")
 """Rows of connections that are tried again."""
 TRIED = "shell."
 """Rows of a shell's messages: a script may go on, and do without."""
-_WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]")
+_WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]|-- skipping remaining: ")
 MOST_LINES = 5
 """Lines that a candidate quotes."""
 MOST_NAMED = 3

@@ -12,7 +12,8 @@ from preflight.failure_book.book import Match
 from preflight.failure_book.line import RANKS, Line
 
 EACH = 4
-"""Matches of one signature that are kept per source: the first ones. The last one is kept, too."""
+"""Matches of one signature that are kept per source: the first ones. The last two are kept, too: they show whether a
+job went on after an earlier line."""
 ABOUT = ("rank", "peer_rank", "local_rank", "gpu", "node", "peer_node", "device", "interface", "variable")
 SOURCES = 2048
 """Per signature; matches from further sources are only counted."""
@@ -36,7 +37,7 @@ class Occurrences:
     count: int = 0
     first: dict[str, list[tuple[Match, Times]]] = field(default_factory=dict)
     """By source: see `_source`."""
-    last: dict[str, tuple[Match, Times]] = field(default_factory=dict)
+    last: dict[str, tuple[tuple[Match, Times], ...]] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)
 
     def matches(self) -> list[Match]:
@@ -48,7 +49,8 @@ class Occurrences:
         return any(group in match.groups for match, _ in next(iter(self.first.values()), []))
 
     def with_times(self) -> list[tuple[Match, Times]]:
-        return [*(timed for of_source in self.first.values() for timed in of_source), *self.last.values()]
+        kept = (*self.first.values(), *self.last.values())
+        return [timed for of_source in kept for timed in of_source]
 
 
 class Evidence:
@@ -199,7 +201,7 @@ class Evidence:
             first.append(timed)
             self._room -= len(line.raw) + len(line.text)
         else:
-            kept.last[source] = timed
+            kept.last[source] = (*kept.last.get(source, ())[-1:], timed)
 
 
 def _source(match: Match) -> str:
