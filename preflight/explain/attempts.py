@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from preflight.explain.candidates import NONE, Candidate
 from preflight.explain.diagnosis import explain
 from preflight.explain.evidence import Evidence
-from preflight.failure_book.book import Book
+from preflight.failure_book.book import Book, Match
 from preflight.failure_book.line import Line
 
 SLUG = "attempt"
@@ -18,6 +18,8 @@ MOST = 64
 """Attempts that are told apart; the last one takes the lines of all further ones."""
 SHOWN = 6
 """Lines about attempts that a report has: the first ones and the last."""
+REPLAYED, REPLAYED_CHARACTERS = 50_000, 16 << 20
+"""Lines that are kept to be looked at again, and their characters; further ones are read again."""
 _FOLDER = re.compile(r"(?:\A|/)attempt_(\d{1,4})/")
 
 
@@ -33,6 +35,26 @@ class Ended:
     """Whether it shows two steps, or the end of the training."""
 
 
+class Replay:
+    """Evidence of all lines together, and the lines, as long as they are few: attempts are told apart at the end."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.lines: list[tuple[Line, Sequence[Match]]] = []
+        """[] if they were too many."""
+        self._is_full, self._room = False, REPLAYED_CHARACTERS
+
+    def add(self, line: Line, matches: Sequence[Match]) -> int:
+        """As Evidence.add."""
+        if not self._is_full:
+            self._room -= len(line.raw) + len(line.text)
+            self.lines.append((line, matches))
+            self._is_full = self._room < 0 or len(self.lines) > REPLAYED
+            if self._is_full:
+                self.lines = []
+        return self.evidence.add(line, matches)
+
+
 class Attempts:
     """The attempts that a job's logs show, by torchrun's folders or the ends in a log."""
 
@@ -43,8 +65,11 @@ class Attempts:
         self._evidence = [Evidence() for _ in range(self.count)]
         self._folders: dict[str, int | None] = {}
 
-    def evidence_for(self, line: Line) -> Sequence[Evidence]:
-        """Where a line belongs: to each attempt, if its file does not tell."""
+    def add(self, line: Line, matches: Sequence[Match]) -> int:
+        """As Evidence.add, of the line's attempt; of each attempt, if its file does not tell."""
+        return max(evidence.add(line, matches) for evidence in self._evidence_for(line))
+
+    def _evidence_for(self, line: Line) -> Sequence[Evidence]:
         if line.file not in self._folders:
             found = _FOLDER.search(line.file)
             self._folders[line.file] = int(found[1]) if found else None

@@ -20,7 +20,7 @@ from preflight.errors import UsageError
 from preflight.explain import console, diagnosis, output
 from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, ras, reports, wait_places
 from preflight.explain.artifacts.processes import RankProcess, read_debug_server, read_processes
-from preflight.explain.attempts import Attempts
+from preflight.explain.attempts import Attempts, Replay
 from preflight.explain.candidates import Candidate
 from preflight.explain.evidence import Evidence
 from preflight.explain.inputs import Input, Unread, find
@@ -89,11 +89,12 @@ def explain_paths(
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
     evidence = Evidence()
-    reader = _gather(inputs, known, lambda _: (evidence,), on_progress)
+    replay = Replay(evidence)
+    reader = _gather(inputs, known, replay, on_progress)
     ranks = _processes(inputs)
     artifacts, more = _from_artifacts(inputs, known, ranks)
     unread = [*unread, *reader.unread, *more]
-    causes = _causes(evidence, artifacts, inputs, known)
+    causes = _causes(replay, artifacts, inputs, known)
     stood = ranks or read_debug_server(file.path for file in inputs if file.kind == "server_stacks")
     causes = [*(wait_places.add_places(cause, stood) for cause in causes[:1]), *causes[1:]]
     about = {
@@ -113,30 +114,30 @@ def explain_paths(
     return _report(findings, about, evidence.job(), list(paths), time.monotonic() - began)
 
 
-def _gather(
-    inputs: Sequence[Input], known: Book, belongs_to: Callable[[Line], Sequence[Evidence]], on_progress: OnProgress
-) -> Reader:
-    """Reads all logs into the evidence that each line belongs to."""
+def _gather(inputs: Sequence[Input], known: Book, kept: Replay | Attempts, on_progress: OnProgress) -> Reader:
+    """Reads all logs."""
     reader = Reader([file for file in inputs if file.kind == "log"], known.words, on_progress, known.rarely)
     for line in _lines(reader, inputs):
         matches = known.matches(line)
-        if wanted := max(evidence.add(line, matches) for evidence in belongs_to(line)):
+        if wanted := kept.add(line, matches):
             reader.request_lines(wanted)
         elif stand_alone(matches):
             reader.skip_copies()
     return reader
 
 
-def _causes(
-    evidence: Evidence, artifacts: Sequence[Candidate], inputs: Sequence[Input], known: Book
-) -> list[Candidate]:
-    """Logs of several attempts are read once more, each attempt by itself."""
-    causes = diagnosis.explain(evidence, artifacts, known)
+def _causes(replay: Replay, artifacts: Sequence[Candidate], inputs: Sequence[Input], known: Book) -> list[Candidate]:
+    """Of logs of several attempts, each attempt is looked at by itself, too."""
+    causes = diagnosis.explain(replay.evidence, artifacts, known)
     again = [file for file in inputs if file.kind == "error_file" or (file.kind == "log" and os.path.isfile(file.path))]
-    attempts = Attempts(evidence.ends.cuts(), [file.shown for file in again])
+    attempts = Attempts(replay.evidence.ends.cuts(), [file.shown for file in again])
     if attempts.count < 2:
         return causes
-    _gather(again, known, attempts.evidence_for, lambda *_: None)
+    if replay.lines:
+        for line, matches in replay.lines:
+            attempts.add(line, matches)
+    else:
+        _gather(again, known, attempts, lambda *_: None)
     return attempts.explain(causes, artifacts, known)
 
 

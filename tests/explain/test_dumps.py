@@ -84,6 +84,13 @@ def test_where_all_wait_in_one_collective_no_rank_is_named(told: Told) -> None:
     assert max(first.weight, later.weight) < 50 and later.fix
 
 
+def test_in_a_broadcast_the_roots_may_differ(told: Told) -> None:
+    """torch records none: each rank waits for another's tensor."""
+    for operation, asks in (("broadcast", True), ("reduce", True), ("all_reduce", False), ("reduce_scatter", False)):
+        (candidate,) = told(dict.fromkeys(range(4), dump(FIRST, call(2), call(3), call(4, operation, over=False))))
+        assert candidate.code == "explain.in_step" and ("same src or dst" in candidate.fix) == asks
+
+
 def test_a_gpu_that_has_not_begun_what_the_others_wait_in_is_named(told: Told) -> None:
     timed = {**call(2), "time_discovered_started_ns": int(NOW_S * 1e9)}
     begun = dump(timed, call(3, over=False, state="started"))
