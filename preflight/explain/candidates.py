@@ -8,7 +8,8 @@ from typing import Any
 
 from preflight.core import rank_ranges, words
 from preflight.core.own_code import is_own
-from preflight.explain.evidence import STARTED, WARNING_LEVELS, Evidence, Moment
+from preflight.explain.evidence import WARNING_LEVELS, Evidence, Moment
+from preflight.explain.logs.ends import STARTED
 from preflight.explain.logs.fingerprints import shortened
 from preflight.explain.logs.tracebacks import LONGEST
 from preflight.failure_book.book import ROLES, Book, Match, Signature
@@ -33,7 +34,7 @@ RETRIED = ("socket.", "store.", "rdzv.", "store_barrier.")
 """Rows of connections that are tried again."""
 TRIED = "shell."
 """Rows of a shell's messages: a script may go on, and do without."""
-_WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]")
+_WARNS = re.compile(r"\b(?:WARN|WARNING|Warning)\b[\]:| -]|-- skipping remaining: ")
 MOST_LINES = 5
 """Lines that a candidate quotes."""
 MOST_NAMED = 3

@@ -18,8 +18,9 @@ from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.explain import console, diagnosis, output
-from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, reports, wait_places
+from preflight.explain.artifacts import dumps, error_files, first_failure, hang_stacks, ras, reports, wait_places
 from preflight.explain.artifacts.processes import RankProcess, read_debug_server, read_processes
+from preflight.explain.attempts import Attempts, Replay
 from preflight.explain.candidates import Candidate
 from preflight.explain.evidence import Evidence
 from preflight.explain.inputs import Input, Unread, find
@@ -88,17 +89,12 @@ def explain_paths(
     began, known = time.monotonic(), known or book()
     inputs, unread = find(paths)
     evidence = Evidence()
-    reader = Reader([file for file in inputs if file.kind == "log"], known.words, on_progress, known.rarely)
-    for line in _lines(reader, inputs):
-        matches = known.matches(line)
-        if wanted := evidence.add(line, matches):
-            reader.request_lines(wanted)
-        elif stand_alone(matches):
-            reader.skip_copies()
+    replay = Replay(evidence)
+    reader = _gather(inputs, known, replay, on_progress)
     ranks = _processes(inputs)
     artifacts, more = _from_artifacts(inputs, known, ranks)
     unread = [*unread, *reader.unread, *more]
-    causes = diagnosis.explain(evidence, artifacts, known)
+    causes = _causes(replay, artifacts, inputs, known)
     stood = ranks or read_debug_server(file.path for file in inputs if file.kind == "server_stacks")
     causes = [*(wait_places.add_places(cause, stood) for cause in causes[:1]), *causes[1:]]
     about = {
@@ -118,6 +114,33 @@ def explain_paths(
     return _report(findings, about, evidence.job(), list(paths), time.monotonic() - began)
 
 
+def _gather(inputs: Sequence[Input], known: Book, kept: Replay | Attempts, on_progress: OnProgress) -> Reader:
+    """Reads all logs."""
+    reader = Reader([file for file in inputs if file.kind == "log"], known.words, on_progress, known.rarely)
+    for line in _lines(reader, inputs):
+        matches = known.matches(line)
+        if wanted := kept.add(line, matches):
+            reader.request_lines(wanted)
+        elif stand_alone(matches):
+            reader.skip_copies()
+    return reader
+
+
+def _causes(replay: Replay, artifacts: Sequence[Candidate], inputs: Sequence[Input], known: Book) -> list[Candidate]:
+    """Of logs of several attempts, each attempt is looked at by itself, too."""
+    causes = diagnosis.explain(replay.evidence, artifacts, known)
+    again = [file for file in inputs if file.kind == "error_file" or (file.kind == "log" and os.path.isfile(file.path))]
+    attempts = Attempts(replay.evidence.ends.cuts(), [file.shown for file in again])
+    if attempts.count < 2:
+        return causes
+    if replay.lines:
+        for line, matches in replay.lines:
+            attempts.add(line, matches)
+    else:
+        _gather(again, known, attempts, lambda *_: None)
+    return attempts.explain(causes, artifacts, known)
+
+
 def _lines(reader: Reader, inputs: Sequence[Input]) -> Iterator[Line]:
     for file in inputs:
         if file.kind == "error_file":
@@ -135,9 +158,11 @@ def _from_artifacts(
     inputs: Sequence[Input], known: Book, ranks: Sequence[RankProcess]
 ) -> tuple[list[Candidate], list[Unread]]:
     """What files that are not logs say, with their names as shown."""
-    of_kind = {kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "report")}
+    of_kind = {kind: [file.path for file in inputs if file.kind == kind] for kind in ("dump", "ras", "report")}
     shown = {file.path: file.shown for file in inputs}
     candidates, unread = dumps.find_candidates(of_kind["dump"])
+    from_ras, broken = ras.find_candidates(of_kind["ras"])
+    candidates, unread = [*candidates, *from_ras], [*unread, *broken]
     for path in of_kind["report"]:
         try:
             candidates += reports.find_candidates(path, known.causes)

@@ -71,7 +71,9 @@ def _verdict(report: Report) -> str:
         "warn": "nothing failed, but it runs slower than it could"
         if slow
         else "something is wrong; no failure was found",
-        "pass": "nothing wrong found in these logs",
+        "pass": "it failed and was started again; its last attempt shows no failure"
+        if first is not None and first.code == "explain.attempt"
+        else "nothing wrong found in these logs",
         "error": "it is unknown whether something failed",
     }[report["verdict"]]
     word = report["verdict"].upper()

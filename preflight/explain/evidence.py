@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preflight.core.job import Job, Node
+from preflight.explain.logs.ends import ALIVE, STARTED, Ends
 from preflight.explain.logs.tracebacks import Tracebacks
 from preflight.failure_book.book import Match
 from preflight.failure_book.line import RANKS, Line
 
 EACH = 4
-"""Matches of one signature that are kept per source: the first ones. The last one is kept, too."""
+"""Matches of one signature that are kept per source: the first ones. The last two are kept, too: they show whether a
+job went on after an earlier line."""
 ABOUT = ("rank", "peer_rank", "local_rank", "gpu", "node", "peer_node", "device", "interface", "variable")
 SOURCES = 2048
 """Per signature; matches from further sources are only counted."""
@@ -20,14 +22,8 @@ ROOM = 64 << 20
 REPORTED_ROLES = ("cause", "failure", "fallout")
 WARNING_LEVELS = ("W", "I", "WARN", "INFO")
 """Of a line that does not say that its process failed."""
-ALIVE = ("progress.", "epoch.end")
-"""Prefixes of the names of rows that show progress."""
-
 BACKENDS = {"nccl": "nccl", "net": "nccl", "gloo": "gloo"}
 """By the first part of a row's name."""
-STARTED = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done")
-"""Rows that appear when all ranks have joined."""
-
 Moment = tuple[float, int, str]
 """When a line was written, as far as that is known: time, number in its file, file."""
 
@@ -41,7 +37,7 @@ class Occurrences:
     count: int = 0
     first: dict[str, list[tuple[Match, Times]]] = field(default_factory=dict)
     """By source: see `_source`."""
-    last: dict[str, tuple[Match, Times]] = field(default_factory=dict)
+    last: dict[str, tuple[tuple[Match, Times], ...]] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)
 
     def matches(self) -> list[Match]:
@@ -53,7 +49,8 @@ class Occurrences:
         return any(group in match.groups for match, _ in next(iter(self.first.values()), []))
 
     def with_times(self) -> list[tuple[Match, Times]]:
-        return [*(timed for of_source in self.first.values() for timed in of_source), *self.last.values()]
+        kept = (*self.first.values(), *self.last.values())
+        return [timed for of_source in kept for timed in of_source]
 
 
 class Evidence:
@@ -63,6 +60,7 @@ class Evidence:
         self.seen: dict[str, Occurrences] = {}
         """By the name of the signature."""
         self.tracebacks = Tracebacks()
+        self.ends = Ends()
         self.ranks: dict[int, str] = {}
         """Of all lines of interest, with the node of each; "" where it is unknown."""
         self.heard: dict[tuple[int, str], tuple[float, float]] = {}
@@ -84,6 +82,7 @@ class Evidence:
             return 0
         self._clock(line)
         self._at = None
+        self.ends.add(line, matches)
         if line.rank is not None and 0 <= line.rank < RANKS:
             self.ranks[line.rank] = line.node or self.ranks.get(line.rank, "")
             if line.time is not None:
@@ -131,6 +130,12 @@ class Evidence:
         """Whether a job started between these lines of one file: all ranks joined."""
         began = [match.line for match in self.matches(*STARTED) if match.line.file == line.file == later.file]
         return any(line.number < other.number < later.number for other in began)
+
+    def progressed(self) -> bool:
+        """Whether it shows at least two distinct steps, or the end of a training."""
+        alive = [match for name, kept in self.seen.items() if name.startswith(ALIVE) for match in kept.matches()]
+        ended = any(match.signature.name.startswith("epoch.end") for match in alive)
+        return ended or len({f"{match.signature.name} {sorted(match.groups.items())}" for match in alive}) > 1
 
     def went_on_after(self, line: Line) -> bool:
         """Whether its file shows progress after it."""
@@ -196,7 +201,7 @@ class Evidence:
             first.append(timed)
             self._room -= len(line.raw) + len(line.text)
         else:
-            kept.last[source] = timed
+            kept.last[source] = (*kept.last.get(source, ())[-1:], timed)
 
 
 def _source(match: Match) -> str:

@@ -63,7 +63,7 @@ class Input:
     """As the user named it, or its path in the folder that the user named."""
     kind: str
     """log, report (ours), dump (of the flight recorder), error_file (torchrun's), record or stack (of `preflight
-    debug`), server_stacks (of torch's debug server)."""
+    debug`), server_stacks (of torch's debug server), ras (of NCCL)."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +230,8 @@ def _kind_of_json(read: dict[str, Any]) -> str:
     keys = read.keys()
     if "preflight_record" in keys:
         return "record"
+    if {"communicators", "ras"} <= keys:
+        return "ras"
     if {"schema", "checks"} <= keys:
         return "explanation" if "explained" in keys else "report"
     if "entries" in keys and ("version" in keys or "pg_config" in keys):

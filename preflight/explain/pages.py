@@ -7,6 +7,7 @@ from preflight.failure_book.book import Book, Cause, book
 
 FAMILY = "explain"
 OWN = {
+    "attempt": "What one attempt of a job ended with that was started again (info): a line per attempt.",
     "in_step": "Ranks wait in one collective, or it is unknown for which rank: the cause is below the collectives.",
     "unreadable": "None of the input could be read, or only a part without a failure.",
 }

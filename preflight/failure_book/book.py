@@ -23,6 +23,8 @@ IN_ORDER = ("python.", "any.failure", "any.exception", "progress.", "epoch.")
 """Prefixes of the names of rows for which the lines around matter."""
 SHAPES = 20_000
 """Cached shapes (lines without digits), with the rows that may fit."""
+LINES, LONGEST_KNOWN = 10_000, 1000
+"""Cached texts of lines, with the rows that fit, and their longest: some 10 MB."""
 _ROW, _LIVE = "[[signature]]", "\nlive = "
 _POINTER = re.compile("0x[0-9a-f]+")
 _DIGITS = b"0123456789"
@@ -126,6 +128,7 @@ class Book:
         self.signatures = tuple(sorted(signatures, key=lambda file: file.role != "harmless"))
         self.by_name = {row.name: row for row in self.signatures}
         self._by_shape: dict[bytes, list[Signature]] = {}
+        self._by_line: dict[tuple[str, str, str], list[tuple[Signature, Mapping[str, str]]]] = {}
         self._of_unknown = [row for row in self.signatures if row.word == WARN]
 
     @property
@@ -147,8 +150,16 @@ class Book:
 
     def matches(self, line: Line) -> list[Match]:
         """Without the conditions (`needs`, `unless`), which are about all lines. A harmless line has no other match."""
+        key = (line.text, line.level, line.place)  # what many ranks say differs in its prefixes only
+        if (known := self._by_line.get(key)) is not None:
+            return [Match(row, line, groups) for row, groups in known]
         found = list(self._matches(line))
-        return [match for match in found if match.signature.role == "harmless"][:1] or found
+        found = [match for match in found if match.signature.role == "harmless"][:1] or found
+        if len(line.text) <= LONGEST_KNOWN:
+            if len(self._by_line) >= LINES:
+                self._by_line.clear()
+            self._by_line[key] = [(match.signature, match.groups) for match in found]
+        return found
 
     def _matches(self, line: Line) -> Iterator[Match]:
         is_known = False

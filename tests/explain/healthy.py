@@ -127,4 +127,21 @@ KINDS: dict[str, str] = {name: make() for name, make in _TRAINING.items()} | {
     "nccl, 1024 ranks": _nccl(1024),
     "a restart that ended well": "W1125 10:00:01.123000 41 torch/distributed/elastic/agent/server/api.py:729] 3/3 "
     "attempts left; will restart worker group\n[rank0]: step 1 loss 3.1\n[rank0]: step 2 loss 3.0\n",
+    "torchft, a step that was skipped": (
+        _each("INFO:torchft.manager:[ddp_0:6f1c/0 - step {n}] should_commit=True enough_replicas=True, errored=None")
+        + "ERROR:torchft.manager:[ddp_0:6f1c/0 - step 7] got exception in all reduce -- skipping remaining: "
+        "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711\n"
+        + "".join(
+            f"INFO:torchft.manager:[ddp_0:6f1c/0 - step {n}] should_commit=True enough_replicas=True, errored=None\n"
+            for n in (8, 9, 10)
+        )
+    ),
+    "vLLM on Ray, after a wait for GPUs": (
+        "WARNING 11-26 08:00:03 [ray_utils.py:345] Tensor parallel size (16) exceeds available GPUs (8). This may "
+        "result in Ray placement group allocation failures.\n"
+        "INFO 11-26 08:02:33 [ray_utils.py:233] Waiting for creating a placement group of specs for 150 seconds. "
+        "specs=[{'GPU': 1.0}]. Check `ray status` to see if you have enough resources.\n"
+        "(RayWorkerWrapper pid=812, ip=10.0.0.2) INFO 11-26 08:03:03 [pynccl.py:70] vLLM is using nccl==2.27.3\n"
+        "INFO:     Application startup complete.\n"
+    ),
 }

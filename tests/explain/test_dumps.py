@@ -1,81 +1,8 @@
-"""Flight-recorder dumps: which ranks are out of step, and which are waited for."""
-
-import json
-import os
-import pickle
-import time
-from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
+"""Flight-recorder dumps of a hang: which ranks are out of step, and which are waited for."""
 
 import pytest
-import torch
-from torch import distributed as dist
-from torch._C import _distributed_c10d
 
-from preflight.explain.artifacts import dumps, flight_recorder
-from preflight.explain.candidates import Candidate
-
-NOW_S = 1_790_000_000.0
-WAITS_S = 700.0
-"""What waits has done so for so long when the dumps are written."""
-Entry = dict[str, Any]
-
-
-def call(
-    number: int, operation: str = "all_reduce", size: int = 8, over: bool = True, *, line: int = 40, **more: Any
-) -> Entry:
-    """As torch 2.13 writes it on NCCL."""
-    made = {
-        "frames": [{"name": "all_reduce", "filename": "/venv/lib/python3.11/site-packages/torch/d.py", "line": 3245},
-                   {"name": "step", "filename": "/job/train.py", "line": line}],
-        "record_id": number - 1, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number,
-        "p2p_seq_id": 0, "op_id": number, "profiling_name": f"nccl:{operation}",
-        "time_created_ns": int((NOW_S + number / 1e3) * 1e9), "input_sizes": [[size]], "input_dtypes": ["Float"],
-        "output_sizes": [[size]], "output_dtypes": ["Float"], "state": "completed" if over else "scheduled",
-        "time_discovered_started_ns": None, "time_discovered_completed_ns": int(NOW_S * 1e9) if over else None,
-        "retired": over, "timeout_ms": 600_000, "is_p2p": False,
-    }  # fmt: skip
-    return {**made, **more}
-
-
-def of(group: str, ranks: str, entry: Entry) -> Entry:
-    return {**entry, "process_group": (group, f"group {ranks}"), "pg_id": 1}
-
-
-FIRST = call(1, size=4)
-
-
-def dump(*entries: Entry, world: int = 4, groups: dict[str, list[int]] | None = None) -> dict[str, Any]:
-    config = {"0": list(range(world)), **(groups or {})}
-    listed = [{**entry, "record_id": place} for place, entry in enumerate(entries)]
-    return {
-        "version": "2.10", "entries": listed, "comm_lib_version": "2.29.3", "pg_status": {},
-        "pg_config": {name: {"name": name, "desc": "", "ranks": str(ranks)} for name, ranks in config.items()},
-    }  # fmt: skip
-
-
-@pytest.fixture
-def told(tmp_path: Path) -> Callable[..., list[Candidate]]:
-    """Writes the dumps, and reads them."""
-
-    def write(by_rank: dict[int, Any], *, after_s: float = WAITS_S) -> list[Candidate]:
-        paths = []
-        for rank, content in by_rank.items():
-            path = tmp_path / f"comm_lib_trace_rank_{rank}"
-            path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content, protocol=2))
-            os.utime(path, (NOW_S + after_s, NOW_S + after_s))
-            paths.append(str(path))
-        found, unread = dumps.find_candidates(paths)
-        assert unread == []
-        return found
-
-    return write
-
-
-IN_IT = dump(FIRST, call(2, over=False))
-Told = Callable[..., list[Candidate]]
+from tests.explain.made_dumps import FIRST, IN_IT, NOW_S, Entry, Told, call, dump, of
 
 
 @pytest.mark.parametrize(
@@ -155,6 +82,13 @@ def test_where_all_wait_in_one_collective_no_rank_is_named(told: Told) -> None:
     (later,) = told(dict.fromkeys(range(4), dump(FIRST, call(2), call(3, over=False))))
     assert (later.slug, later.code, later.where) == ("explain.in_step", "explain.in_step", {})
     assert max(first.weight, later.weight) < 50 and later.fix
+
+
+def test_in_a_broadcast_the_roots_may_differ(told: Told) -> None:
+    """torch records none: each rank waits for another's tensor."""
+    for operation, asks in (("broadcast", True), ("reduce", True), ("all_reduce", False), ("reduce_scatter", False)):
+        (candidate,) = told(dict.fromkeys(range(4), dump(FIRST, call(2), call(3), call(4, operation, over=False))))
+        assert candidate.code == "explain.in_step" and ("same src or dst" in candidate.fix) == asks
 
 
 def test_a_gpu_that_has_not_begun_what_the_others_wait_in_is_named(told: Told) -> None:
@@ -249,154 +183,3 @@ def test_a_receive_without_its_send_names_the_end_of_the_chain(told: Told) -> No
     assert [(candidate.slug, candidate.where) for candidate in told(both)] == [("explain.in_step", {})]
     batch = dump(FIRST, send(1, "send 0->1"), send(1, "coalesced", over=True))
     assert told({**made, 0: batch, 1: dump(FIRST)}) == []
-
-
-# What is no hang
-
-
-def test_dumps_of_a_job_that_runs_say_nothing(told: Told) -> None:
-    """They are not taken at the same moment: one rank always seems to be behind."""
-    assert told(dict.fromkeys(range(4), dump(FIRST, call(2)))) == []
-    late = dump(FIRST)
-    assert told({0: IN_IT, 1: late, 2: IN_IT, 3: IN_IT}, after_s=0.5) == []
-    assert told(dict.fromkeys(range(4), IN_IT), after_s=0.5) == []
-
-
-def test_a_call_that_ran_into_its_time_out_is_retired_and_not_over(told: Told) -> None:
-    ended = dump(FIRST, call(2, over=False, retired=True, state="started"))
-    assert [candidate.slug for candidate in told({0: ended, 1: dump(FIRST), 2: ended, 3: ended})] == [
-        "slow_rank_timeout"
-    ]
-
-
-def test_on_gloo_it_is_over_when_it_is_retired(told: Told) -> None:
-    gloo = [call(n, profiling_name="gloo:all_reduce", over=False, retired=True) for n in (1, 2)]
-    made = {**dump(*gloo), "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
-    assert told(dict.fromkeys(range(4), made)) == []
-    made["entries"][1]["retired"] = False
-    (candidate,) = told(dict.fromkeys(range(4), made))
-    assert (candidate.slug, candidate.code) == ("explain.in_step", "explain.in_step")
-
-
-def test_before_torch_2_5_numbers_that_sends_have_shifted_are_not_compared(told: Told) -> None:
-    batch = call(2, "send 0->1", is_p2p=True)
-    shifted = dump(FIRST, batch, call(3, "barrier"), call(4, over=False))
-    plain = dump(FIRST, call(2, "barrier"), call(3, over=False))
-    (candidate,) = told({0: shifted, 1: shifted, 2: plain, 3: plain})
-    assert (candidate.slug, candidate.code, candidate.where) == ("explain.in_step", "explain.in_step", {})
-    assert candidate.message == (
-        "ranks wait long, and the dumps do not show for which rank: ranks 0-1 all_reduce of 8 float32 #4, "
-        "ranks 2-3 all_reduce of 8 float32 #3"
-    )
-    assert told({0: shifted, 1: shifted, 2: plain, 3: plain}, after_s=0.5) == []
-
-
-# Forms
-
-
-def test_the_forms_of_older_torches_and_json_say_the_same(told: Told) -> None:
-    def older(content: dict[str, Any], *, microseconds: bool) -> list[Entry]:
-        gone = {
-            "process_group",
-            "collective_seq_id",
-            "p2p_seq_id",
-            "is_p2p",
-            "input_dtypes",
-            "output_dtypes",
-            "timeout_ms",
-        }
-        entries = [{**entry, "seq_id": entry["collective_seq_id"]} for entry in content["entries"]]
-        if microseconds:
-            entries = [{**entry, "time_created_us": entry["time_created_ns"] // 1000} for entry in entries]
-            gone = gone | {"time_created_ns", "record_id"}
-        return [{key: value for key, value in entry.items() if key not in gone} for entry in entries]
-
-    odd = dump(FIRST, call(2, "broadcast", over=False))
-    now = {0: IN_IT, 1: odd, 2: IN_IT, 3: IN_IT}
-    (usual,) = told(now)
-    torch_2_1 = {rank: older(content, microseconds=True) for rank, content in now.items()}
-    torch_2_2 = {rank: {"version": "1.1", "entries": older(item, microseconds=False)} for rank, item in now.items()}
-    for made in (torch_2_1, torch_2_2):
-        (candidate,) = told(made)
-        assert candidate.message == usual.message.replace("float32", "elements")
-    (candidate,) = told({rank: json.dumps(item).encode() for rank, item in now.items()})
-    assert candidate == usual
-    assert told({rank: pickle.dumps(item, protocol=5) for rank, item in now.items()}) == [usual]
-
-
-def test_of_two_dumps_of_one_rank_the_later_counts(tmp_path: Path) -> None:
-    older, newer = tmp_path / "a", tmp_path / "b"
-    for folder, content in ((older, dump(FIRST, world=1)), (newer, dump(FIRST, call(2), world=1))):
-        folder.mkdir()
-        (folder / "nccl_trace_rank_0").write_bytes(pickle.dumps(content, protocol=2))
-    for order in ((older, newer), (newer, older)):
-        found, unread = dumps.find_candidates([str(folder / "nccl_trace_rank_0") for folder in order])
-        assert found == []
-        assert [(item.shown, item.why[:29]) for item in unread] == [
-            (str(older / "nccl_trace_rank_0"), "is an older dump of rank 0 th")
-        ]
-
-
-def test_a_file_that_is_named_for_no_rank_of_its_job_is_not_read(tmp_path: Path) -> None:
-    folder = tmp_path / "dumps"
-    folder.mkdir()
-    named = (("trace_2024", "is rank 2024's by its name"), ("trace_4", "is rank 4's by its name, but its job has 4"))
-    for name, why in (("trace.pickle", "does not say which rank"), *named):
-        path = folder / name
-        path.write_bytes(pickle.dumps(IN_IT, protocol=2))
-        found, (unread,) = dumps.find_candidates([str(path)])
-        assert found == [] and unread.why.startswith(why)
-
-
-def test_what_three_real_ranks_leave_is_understood(tmp_path: Path) -> None:
-    """On gloo: rank 2 broadcasts where the others reduce."""
-
-    def rank(number: int) -> None:
-        store = dist.FileStore(str(tmp_path / "store"), 3)  # type: ignore[attr-defined]  # not in __all__
-        store.set_timeout(timedelta(seconds=20))
-        dist.init_process_group("gloo", store=store, rank=number, world_size=3, timeout=timedelta(seconds=20))
-        dist.all_reduce(torch.ones(4))
-        if number == 2:
-            works = [dist.broadcast(torch.ones(8), src=0, async_op=True)]
-        else:
-            works = [dist.all_reduce(torch.ones(8), async_op=True)]
-        dumped = getattr(_distributed_c10d, "_dump_fr_trace")(True, True, False)  # noqa: B009 -- has no stub
-        (tmp_path / f"trace_rank_{number}").write_bytes(dumped)
-        assert not works[0].is_completed()
-        store.set(f"written {number}", "")
-        store.wait([f"written {each}" for each in range(3)])
-
-    pids = []
-    for number in range(3):
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            try:
-                os.environ["TORCH_FR_BUFFER_SIZE"] = "64"
-                rank(number)
-            finally:
-                os._exit(0)
-    for pid in pids:
-        os.waitpid(pid, 0)
-    paths = [tmp_path / f"trace_rank_{number}" for number in range(3)]
-    for path in paths:
-        os.utime(path, (time.time() + WAITS_S, time.time() + WAITS_S))
-    (candidate,), unread = dumps.find_candidates([str(path) for path in paths])
-    assert unread == []
-    assert (candidate.slug, candidate.where["rank"], candidate.where["file"]) == ("collective_mismatch", 2, __file__)
-    assert "rank 2 was inside broadcast of 8 float32 #2 while ranks 0-1 waited" in candidate.message
-
-
-def test_hundreds_of_ranks_are_compared_in_no_time(told: Told) -> None:
-    calls = [call(number) for number in range(1, 200)]
-    waits = pickle.dumps(dump(*calls, call(200, over=False), world=256), protocol=2)
-    late = pickle.dumps(dump(*calls, world=256), protocol=2)
-    start = time.process_time()
-    (candidate,) = told({rank: late if rank == 70 else waits for rank in range(256)})
-    assert candidate.where == {"rank": 70}
-    assert time.process_time() - start < 8.0
-
-
-def test_of_very_many_entries_the_last_are_looked_at(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_recorder, "ENTRIES", 2)
-    (candidate,) = told(dict.fromkeys(range(4), dump(call(1, over=False), call(2), call(3, over=False))))
-    assert "#3" in candidate.message

@@ -12,7 +12,7 @@ import pytest
 
 from preflight.explain.artifacts import dumps, plain_pickle
 from preflight.explain.artifacts.plain_pickle import RefusedFile
-from tests.explain.test_dumps import IN_IT, call, dump
+from tests.explain.made_dumps import IN_IT, call, dump
 
 
 class Harmful:

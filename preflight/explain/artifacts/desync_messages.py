@@ -30,6 +30,10 @@ BELOW = (
     "Look below the collectives: run preflight on these nodes (it names the GPU, the link or the node), and there "
     "dmesg -T | grep -iE 'xid|nvlink|mlx5'."
 )
+ROOTED = re.compile("broadcast|scatter|gather|reduce")
+NO_ROOT = re.compile("all_|_scatter|allreduce|allgather|alltoall")
+ROOT = "Do all ranks name the same src or dst? No record shows it, and where they differ, each waits for another. "
+"""Before BELOW, for operations with a root."""
 _SEND = re.compile(r"(send|recv) (\d{1,6})(?:->|<-)(\d{1,6})")
 
 
@@ -195,7 +199,10 @@ def _all_in_step(job: JobDumps) -> Iterator[Candidate]:
             yield from_artifact("p2p_acs_iommu", text, {}, tuple(sorted(calls)), file, 40)
         else:
             text += ": no rank is missing"
-            yield from_artifact("", text, {}, tuple(sorted(calls)), file, 40, fix=BELOW, code=IN_STEP)
+            operation = next(iter(calls.values()))["operation"]
+            is_rooted = ROOTED.search(operation) and not NO_ROOT.search(operation)
+            fix = f"{ROOT if is_rooted else ''}{BELOW}"
+            yield from_artifact("", text, {}, tuple(sorted(calls)), file, 40, fix=fix, code=IN_STEP)
         return
 
 

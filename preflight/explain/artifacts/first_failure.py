@@ -103,12 +103,15 @@ def _raised(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequenc
     at = f" at {format_place(place)}" if place else ""
     text = f"{kind}: {message}"
     known = _signature(text) or _signature(text, "failure")
+    led = "its traceback, in the report's folder, shows the calls that led there"
+    look = f"Look at {format_place(place)}: {led}." if place else ""
     return from_artifact(
         known.slug if known else "app_crash",
         f"{who} {raised}{at}; expected no exception{_others(noticed)}",
         {**({} if everywhere else process.where), **place_where(place)},
         [other.rank for other in noticed], process.file,
-        KNOWN if known and known.role == "cause" else RAISED, quote=text[:500], fix=known.fix if known else "",
+        KNOWN if known and known.role == "cause" else RAISED, quote=text[:500],
+        fix=known.fix if known else look,
     )  # fmt: skip
 
 

@@ -1,0 +1,104 @@
+"""Where a job ended, and whether it was started again after it: launchers write it between the lines of the ranks."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from preflight.failure_book.book import Match
+from preflight.failure_book.line import Line
+
+EXIT = "elastic.exit"
+"""torchrun's agents write it once per attempt."""
+ENDS = frozenset((
+    EXIT, "elastic.restart", "elastic.box", "elastic.root_cause", "elastic.root_cause_exitcode",
+    "elastic.root_cause_signal", "slurm.preempted", "slurm.node_failure", "slurm.requeued", "slurm.job_cancelled",
+    "slurm.step_cancelled", "slurm.time_limit", "srun.exited", "srun.killed", "srun.oom", "srun.segfault",
+    "srun.aborted", "srun.bus_error", "srun.terminated",
+))  # fmt: skip
+"""Rows that a launcher writes when processes have ended."""
+STARTED = ("rdzv.complete", "nccl.init_complete", "members.all", "store_barrier.done")
+"""Rows that appear when all ranks have joined."""
+ALIVE = ("progress.", "epoch.end")
+"""Prefixes of the names of rows that show progress."""
+MOST = 4096
+"""Ends that are kept."""
+
+Agent = tuple[int | None, str, int | None]
+"""Who wrote an end: process, node, task."""
+
+
+@dataclass
+class End:
+    """Of some or all processes."""
+
+    line: Line
+    is_exit: bool
+    before: dict[str, float]
+    """By row, the last number of progress before it."""
+    after: set[str] = field(default_factory=set)
+    """Progress after it: two distinct kinds at most."""
+    starts_over: bool = False
+    """Whether progress after it began at a number that had been reached before, or all ranks joined again. (What a
+    survivor had not yet printed goes on.)"""
+    joined: bool = False
+
+    @property
+    def agent(self) -> Agent:
+        return self.line.pid, self.line.node, self.line.task
+
+    @property
+    def restarted(self) -> bool:
+        return self.joined or (self.starts_over and len(self.after) > 1)
+
+
+class Ends:
+    """Filled line by line."""
+
+    def __init__(self) -> None:
+        self._by_file: dict[str, list[End]] = {}
+        self._done: dict[str, dict[str, float]] = {}
+        self._kept = 0
+
+    def add(self, line: Line, matches: Collection[Match]) -> None:
+        names = {match.signature.name for match in matches}
+        ends = self._by_file.setdefault(line.file, []) if names & ENDS else self._by_file.get(line.file, [])
+        if names & ENDS and self._kept < MOST:
+            ends.append(End(line, EXIT in names, dict(self._done.get(line.file, {}))))
+            self._kept += 1
+        elif ends and not names.isdisjoint(STARTED):
+            ends[-1].joined = True
+        for match in matches:
+            if match.signature.name.startswith(ALIVE):
+                self._advance(line.file, match, ends[-1] if ends else None)
+
+    def _advance(self, file: str, match: Match, end: End | None) -> None:
+        name, done = match.signature.name, _number(match.groups.get("done", ""))
+        if end is not None and len(end.after) < 2:
+            end.starts_over |= done <= end.before.get(name, done)
+            end.after.add(f"{name} {sorted(match.groups.items())}")
+        self._done.setdefault(file, {})[name] = done
+
+    def cuts(self) -> dict[str, list[int]]:
+        """By file, the numbers of the last lines of all attempts but the last one; files with one attempt are left
+        out."""
+        return {file: cuts for file, ends in self._by_file.items() if (cuts := list(_cuts(ends)))}
+
+
+def _cuts(ends: Iterable[End]) -> Iterable[int]:
+    agents: set[Agent] = set()
+    before: End | None = None
+    for end in ends:
+        if before and (before.restarted or (end.is_exit and end.agent in agents)):
+            yield before.line.number
+            agents = set()
+        agents |= {end.agent} if end.is_exit else set()
+        before = end
+    if before and before.restarted:
+        yield before.line.number
+
+
+def _number(text: str) -> float:
+    """0.0 for what is none: "3/10" is 3."""
+    try:
+        return float(text.partition("/")[0])
+    except ValueError:
+        return 0.0
