@@ -6,7 +6,7 @@ from typing import Any
 
 _KINDS = {
     "severity": str, "code": str, "message": str, "where": dict, "noticed_by": str, "evidence": dict, "fix": str,
-    "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
+    "action": str, "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
 }  # fmt: skip
 _ALWAYS = tuple(_KINDS)[:7]
 
@@ -26,6 +26,8 @@ class Reported:
     """Ranks of the victims, as "0-7,9"."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     fix: str
+    action: str = ""
+    """A word of core.action; "" in the report of an older preflight."""
     severity_was: str = ""
     """The check's own, where the policy has changed it."""
     waived: Mapping[str, str] | None = None
