@@ -77,6 +77,7 @@ DISK_IS_FULL = "ulimit -f 1"
 def test_they_are_what_the_command_prints(name: str) -> None:
     """With its own paths, which the machine's take the place of."""
     assert hook.text(name, hook.EXAMPLE_PATHS) == (EXAMPLES / hook.HOOKS[name]).read_text()
+    assert "/usr/bin:/usr/bin" not in hook.text(name, hook.EXAMPLE_PATHS)
     printed = running.run_to_end(running.preflight("hook", name)).stdout
     assert printed == hook.text(name, hook.paths()) and not re.search("@[A-Z]+@", printed)
 
@@ -106,7 +107,7 @@ def test_the_prolog_says_nothing_of_a_sound_node(bin_folder: Path) -> None:
 
 def test_the_prolog_drains_for_a_failure_that_it_has_read(bin_folder: Path) -> None:
     status, log = prolog(bin_folder, **SICK)
-    reason = "preflight:net.interfaces.none variable GLOO_SOCKET_IFNAME"
+    reason = "preflight:net.interfaces.none variable GLOO_SOCKET_IFNAME (fix_config)"
     assert status == 1 and log.startswith(f"job 7: {reason}: node drained\n"), log
     assert log.endswith(f"scontrol update NodeName=gpu-1 State=DRAIN Reason={reason}\n"), log
 

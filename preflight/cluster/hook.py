@@ -29,7 +29,8 @@ def paths() -> dict[str, str]:
 
 def text(name: str, filled: dict[str, str]) -> str:
     made = (resources.files("preflight.cluster") / "hooks" / HOOKS[name]).read_text()
-    for word, path in filled.items():
+    folders = dict.fromkeys((filled["@BIN@"], filled["@SLURM@"], "/usr/bin", "/bin"))  # Slurm's may be one of these
+    for word, path in {**filled, "@PATH@": ":".join(folders)}.items():
         made = made.replace(word, path)
     return made
 

@@ -149,9 +149,12 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    seen = reading["seen"]
+    yield from traits("hardware", {"GPUs on the node": len(seen["pci"] if reading["confined"] else seen["gpus"])})
     for number, handle in reading["seen"]["gpus"].items():
         identity = reading["look"]["gpus"].get(handle["uuid"], {})
         had = {"number": number, "model": handle["name"], "serial": handle["serial"], "VBIOS": identity.get("vbios")}
+        had["memory MiB"] = identity["memory_total"] >> 20 if identity.get("memory_total") else None
         yield from traits("hardware", had, handle["uuid"])
 
 
