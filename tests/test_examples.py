@@ -16,7 +16,7 @@ from tests import running
 
 EXAMPLES = running.ROOT / "examples"
 DOCS = sorted((running.ROOT / "docs").glob("*.md"))
-SCRIPTS = ("prolog.sh", "health.sh", "epilog.sh", "job.sbatch")
+SCRIPTS = ("prolog.sh", "health.sh", "epilog.sh", "job.sbatch", "npd.sh")
 SICK = {"GLOO_SOCKET_IFNAME": "^lo"}
 """A real fault: gloo takes no such name."""
 Done = subprocess.CompletedProcess[str]
@@ -138,6 +138,27 @@ def test_no_disk_that_is_full_costs_a_node(bin_folder: Path) -> None:
 def test_no_folder_for_the_report_costs_no_node(bin_folder: Path) -> None:
     command(bin_folder, "mktemp", "exit 1\n")
     assert prolog(bin_folder, **SICK) == (0, "")
+
+
+PLUGIN_SAYS: dict[str, tuple[dict[str, str], int, str]] = {
+    "sound": ({}, 0, "no failure was found\n"),
+    "sick": (SICK, 1, "preflight:net.interfaces.none variable GLOO_SOCKET_IFNAME (fix_config)\n"),
+    "cut": ({"GLOO_SOCKET_IFNAME": "^lo"}, 1, "x" * 80 + "\n"),
+    "crashes": ({}, 2, "no verdict\n"),
+}
+
+
+@pytest.mark.parametrize("case", PLUGIN_SAYS)
+def test_the_plugin_of_the_node_problem_detector_has_its_exit_codes(case: str, bin_folder: Path) -> None:
+    env, status, line = PLUGIN_SAYS[case]
+    text = hook.text("node-problem-detector", {"@BIN@": str(bin_folder), "@SLURM@": str(bin_folder)})
+    if case == "cut":
+        text = text.replace("prefix=preflight:", f"prefix={'x' * 100}")
+    if case == "crashes":
+        command(bin_folder, "preflight", "exit 139\n")
+    (bin_folder.parent / "npd.sh").write_text(text)
+    done = bash(bin_folder.parent / "npd.sh", cwd=bin_folder, env=dict(env))
+    assert (done.returncode, done.stdout) == (status, line)
 
 
 # kubernetes.yaml, train.py, preflight.toml, check/

@@ -10,6 +10,7 @@ HOOKS = {
     "slurm-health": "health.sh",
     "slurm-epilog": "epilog.sh",
     "sbatch": "job.sbatch",
+    "node-problem-detector": "npd.sh",
     "kubernetes": "kubernetes.yaml",
 }
 """Names of the files, in examples/ and in hooks/."""
