@@ -164,18 +164,25 @@ def test_the_plugin_of_the_node_problem_detector_has_its_exit_codes(case: str, b
 # kubernetes.yaml, train.py, preflight.toml, check/
 
 
+FIRST_PODS = {"kubernetes.yaml": "train-0.train", "jobset.yaml": "train-node-0-0.train", "trainer.yaml": ""}
+
+
 @pytest.mark.more
-def test_the_pods_commands_run(bin_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("manifest", FIRST_PODS)
+def test_the_pods_commands_run(manifest: str, bin_folder: Path, tmp_path: Path) -> None:
     """Both pods' init containers here, with one rank instead of 8 each."""
-    text = (EXAMPLES / "kubernetes.yaml").read_text()
+    text, port = (EXAMPLES / manifest).read_text(), str(running.free_port())
     words = re.split(r",\s+", re.findall(r"command: \[(preflight, .*?)\]", text, re.S)[0])
-    here = {"train-0.train": "127.0.0.1", "29500": str(running.free_port())}
-    for word_there, word_here in {**here, "per-node=8": "per-node=1"}.items():
+    here = {FIRST_PODS[manifest]: "127.0.0.1", "29500": port, "per-node=8": "per-node=1"}
+    for word_there, word_here in here.items() if FIRST_PODS[manifest] else ():
         assert any(word_there in word for word in words), f"{word_there} stands no longer in {words}"
         words = [word.replace(word_there, word_here) for word in words]
     run = running.Run(tmp_path)
     for pod in "01":
         env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin")
+        if manifest == "trainer.yaml":  # what its envInjection gives
+            env |= {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": pod}
+            env |= {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
         run.start([word.replace("$(JOB_COMPLETION_INDEX)", pod) for word in words], env)
     finished = run.finish()
     assert finished.exit_codes == [0, 0] and "2 ranks on 2 nodes (torchrun" in finished.output, finished.told()

@@ -12,6 +12,8 @@ HOOKS = {
     "sbatch": "job.sbatch",
     "node-problem-detector": "npd.sh",
     "kubernetes": "kubernetes.yaml",
+    "jobset": "jobset.yaml",
+    "kubeflow-trainer": "trainer.yaml",
 }
 """Names of the files, in examples/ and in hooks/."""
 EXAMPLE_PATHS = {"@BIN@": "/opt/preflight/bin", "@SLURM@": "/usr/bin", "@CONF@": "/etc/slurm/slurm.conf"}
