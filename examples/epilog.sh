@@ -2,7 +2,7 @@
 # Slurm Epilog: what the job has left on this node: processes, files in /dev/shm, memory of GPUs. It tells syslog
 # (journalctl -t preflight), and drains nothing.
 #   slurm.conf: Epilog=THIS_FILE
-export PATH=/opt/preflight/bin:/usr/bin:/usr/bin:/bin
+export PATH=/opt/preflight/bin:/usr/bin:/bin
 limit_s=20
 
 dir=$(mktemp -d) || exit 0

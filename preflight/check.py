@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from preflight.core import plots, words
 from preflight.core import rank_ranges as ranges
+from preflight.core.action import TO_A_NODE, Action
 from preflight.core.groups import Group
 from preflight.core.job import Job, Node
 from preflight.core.outcome import Outcome
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Code", "Comparison", "Context", "Figure", "Finding", "Group", "Job", "Level", "NoReply", "NoReplyKind", "Node",
-    "NotApplicable", "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "Trait",
+    "Action", "Code", "Comparison", "Context", "Figure", "Finding", "Group", "Job", "Level", "NoReply", "NoReplyKind",
+    "Node", "NotApplicable", "Option", "Outcome", "Plan", "Probe", "Reply", "Run", "Scope", "Severity", "Skip", "Trait",
     "UserCode", "UserError", "Vote", "compare", "count", "entries", "grouped", "option", "pairs", "plots", "ranges",
     "read", "seconds", "traits", "vote", "words",
 ]  # fmt: skip
@@ -167,6 +168,9 @@ class Code:
     meaning: str
     fix: str
     """A sentence or a command; `{gpu}` and the like are filled from the culprit and the evidence."""
+    action: Action = Action.FIX_CONFIG
+    """What an operator does about it. A finding may say another. One of severity info says none, and so does one
+    without a culprit where the action is one to a node."""
 
     def fail(self, message: str, **details: Any) -> "Finding":
         """The job cannot run or computes wrongly. For `details` see `finding`."""
@@ -189,6 +193,7 @@ class Code:
         noticed_by: tuple[int, ...] = (),
         evidence: Mapping[str, Any] | None = None,
         fix: str | None = None,
+        action: Action | None = None,
         **where: Any,
     ) -> "Finding":
         """`message` is one sentence with the measured and the expected value; `where` names the culprit
@@ -199,7 +204,10 @@ class Code:
         culprit = {key: where[key] for key in WHERE_KEYS if where.get(key) is not None}
         proof = dict(evidence or {})
         text = _filled(fix or self.fix, {**proof, **culprit})
-        return Finding(severity, self, message, culprit, ranges.to_text(noticed_by), proof, text)
+        action = action or self.action
+        if severity is Severity.INFO or (action in TO_A_NODE and not culprit):
+            action = Action.NONE
+        return Finding(severity, self, message, culprit, ranges.to_text(noticed_by), proof, text, action)
 
 
 def _filled(fix: str, known: Mapping[str, Any]) -> str:
@@ -218,6 +226,7 @@ class Finding:
     noticed_by: str
     evidence: dict[str, Any]
     fix: str
+    action: Action
 
 
 class Page(Protocol):

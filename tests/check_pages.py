@@ -2,9 +2,10 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from preflight.check import Code
 from preflight.core.finding import OWN_SLUGS
 from preflight.explain import pages as explained
 from preflight.failure_book.book import book
@@ -34,20 +35,19 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def _page_of_rendezvous() -> str:
     about = "What the command `preflight rendezvous` finds before a launch ([how](../rendezvous.md))."
-    lines = [f"# {codes.FAMILY}", "", about, "", "| code | meaning | what to do |", "|---|---|---|"]
-    rows = [(slug, code.meaning, code.fix.replace("|", "\\|")) for slug, code in codes.by_slug().items()]
-    return "\n".join([*lines, *(f"| `{slug}` | {meaning} | {fix} |" for slug, meaning, fix in rows)]) + "\n"
+    lines = [f"# {codes.FAMILY}", "", about, "", *_rows(codes.by_slug())]
+    return "\n".join(lines) + "\n"
 
 
 def _page_of_explain() -> str:
     about = "What the command `preflight explain` finds ([how](../explain.md))."
     lines = [f"# {explained.FAMILY}", "", about, ""]
-    lines += ["| code | meaning | what to do | signatures |", "|---|---|---|---|"]
+    lines += ["| code | meaning | what to do | [action](../actions.md) | signatures |", "|---|---|---|---|---|"]
     counts = Counter(signature.slug for signature in book().signatures)
     for slug, cause in book().causes.items():
         fix = cause.fix.replace("|", "\\|")
-        lines.append(f"| `{slug}` | {cause.meaning} | {fix} | {counts[slug]} |")
-    lines += [f"| `{slug}` | {meaning} | see the evidence | |" for slug, meaning in explained.OWN.items()]
+        lines.append(f"| `{slug}` | {cause.meaning} | {fix} | `{cause.action}` | {counts[slug]} |")
+    lines += [f"| `{slug}` | {meaning} | see the evidence | `none` | |" for slug, meaning in explained.OWN.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -67,14 +67,19 @@ def _page(check: registry.Check) -> str:
         "## Findings",
         "",
     ]
-    lines += ["| code | meaning | what to do |", "|---|---|---|"]
-    lines += [f"| `{slug}` | {_cell(code.meaning)} | {_cell(code.fix)} |" for slug, code in check.codes.items()]
+    lines += _rows(check.codes)
     lines += ["", "Under every check also the engine's: " + ", ".join(f"`{slug}`" for slug in OWN_SLUGS) + "."]
     if check.options:
         lines += ["", "## Options", "", "| `--set` | default | meaning |", "|---|---|---|"]
     for name, option in check.options.items():
         lines.append(f"| `{check.id}.{name}` | {describe.default_text(option.default)} | {_cell(option.help)} |")
     return "\n".join(lines) + "\n"
+
+
+def _rows(known: Mapping[str, Code]) -> list[str]:
+    lines = ["| code | meaning | what to do | [action](../actions.md) |", "|---|---|---|---|"]
+    rows = ((slug, _cell(code.meaning), _cell(code.fix), code.action) for slug, code in known.items())
+    return lines + [f"| `{slug}` | {meaning} | {fix} | `{action}` |" for slug, meaning, fix, action in rows]
 
 
 def _cell(text: str) -> str:

@@ -35,11 +35,12 @@ def finding(
     noticed_by: str = "",
     evidence: Mapping[str, Any] | None = None,
     fix: str = "mend it",
+    action: str = "",
     **where: Any,
 ) -> Reported:
     return Reported(
         severity=severity, code=code, message=message, where=where, noticed_by=noticed_by,
-        evidence=dict(evidence or {}), fix=fix,
+        evidence=dict(evidence or {}), fix=fix, action=action,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tests import running
 
 EXAMPLES = running.ROOT / "examples"
 DOCS = sorted((running.ROOT / "docs").glob("*.md"))
-SCRIPTS = ("prolog.sh", "health.sh", "epilog.sh", "job.sbatch")
+SCRIPTS = ("prolog.sh", "health.sh", "epilog.sh", "job.sbatch", "npd.sh")
 SICK = {"GLOO_SOCKET_IFNAME": "^lo"}
 """A real fault: gloo takes no such name."""
 Done = subprocess.CompletedProcess[str]
@@ -77,6 +77,7 @@ DISK_IS_FULL = "ulimit -f 1"
 def test_they_are_what_the_command_prints(name: str) -> None:
     """With its own paths, which the machine's take the place of."""
     assert hook.text(name, hook.EXAMPLE_PATHS) == (EXAMPLES / hook.HOOKS[name]).read_text()
+    assert "/usr/bin:/usr/bin" not in hook.text(name, hook.EXAMPLE_PATHS)
     printed = running.run_to_end(running.preflight("hook", name)).stdout
     assert printed == hook.text(name, hook.paths()) and not re.search("@[A-Z]+@", printed)
 
@@ -106,7 +107,7 @@ def test_the_prolog_says_nothing_of_a_sound_node(bin_folder: Path) -> None:
 
 def test_the_prolog_drains_for_a_failure_that_it_has_read(bin_folder: Path) -> None:
     status, log = prolog(bin_folder, **SICK)
-    reason = "preflight:net.interfaces.none variable GLOO_SOCKET_IFNAME"
+    reason = "preflight:net.interfaces.none variable GLOO_SOCKET_IFNAME (fix_config)"
     assert status == 1 and log.startswith(f"job 7: {reason}: node drained\n"), log
     assert log.endswith(f"scontrol update NodeName=gpu-1 State=DRAIN Reason={reason}\n"), log
 
@@ -139,21 +140,49 @@ def test_no_folder_for_the_report_costs_no_node(bin_folder: Path) -> None:
     assert prolog(bin_folder, **SICK) == (0, "")
 
 
+PLUGIN_SAYS: dict[str, tuple[dict[str, str], int, str]] = {
+    "sound": ({}, 0, "no failure was found\n"),
+    "sick": (SICK, 1, "preflight:net.interfaces.none variable GLOO_SOCKET_IFNAME (fix_config)\n"),
+    "cut": ({"GLOO_SOCKET_IFNAME": "^lo"}, 1, "x" * 80 + "\n"),
+    "crashes": ({}, 2, "no verdict\n"),
+}
+
+
+@pytest.mark.parametrize("case", PLUGIN_SAYS)
+def test_the_plugin_of_the_node_problem_detector_has_its_exit_codes(case: str, bin_folder: Path) -> None:
+    env, status, line = PLUGIN_SAYS[case]
+    text = hook.text("node-problem-detector", {"@BIN@": str(bin_folder), "@SLURM@": str(bin_folder)})
+    if case == "cut":
+        text = text.replace("prefix=preflight:", f"prefix={'x' * 100}")
+    if case == "crashes":
+        command(bin_folder, "preflight", "exit 139\n")
+    (bin_folder.parent / "npd.sh").write_text(text)
+    done = bash(bin_folder.parent / "npd.sh", cwd=bin_folder, env=dict(env))
+    assert (done.returncode, done.stdout) == (status, line)
+
+
 # kubernetes.yaml, train.py, preflight.toml, check/
 
 
+FIRST_PODS = {"kubernetes.yaml": "train-0.train", "jobset.yaml": "train-node-0-0.train", "trainer.yaml": ""}
+
+
 @pytest.mark.more
-def test_the_pods_commands_run(bin_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("manifest", FIRST_PODS)
+def test_the_pods_commands_run(manifest: str, bin_folder: Path, tmp_path: Path) -> None:
     """Both pods' init containers here, with one rank instead of 8 each."""
-    text = (EXAMPLES / "kubernetes.yaml").read_text()
+    text, port = (EXAMPLES / manifest).read_text(), str(running.free_port())
     words = re.split(r",\s+", re.findall(r"command: \[(preflight, .*?)\]", text, re.S)[0])
-    here = {"train-0.train": "127.0.0.1", "29500": str(running.free_port())}
-    for word_there, word_here in {**here, "per-node=8": "per-node=1"}.items():
+    here = {FIRST_PODS[manifest]: "127.0.0.1", "29500": port, "per-node=8": "per-node=1"}
+    for word_there, word_here in here.items() if FIRST_PODS[manifest] else ():
         assert any(word_there in word for word in words), f"{word_there} stands no longer in {words}"
         words = [word.replace(word_there, word_here) for word in words]
     run = running.Run(tmp_path)
     for pod in "01":
         env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin")
+        if manifest == "trainer.yaml":  # what its envInjection gives
+            env |= {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": pod}
+            env |= {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
         run.start([word.replace("$(JOB_COMPLETION_INDEX)", pod) for word in words], env)
     finished = run.finish()
     assert finished.exit_codes == [0, 0] and "2 ranks on 2 nodes (torchrun" in finished.output, finished.told()

@@ -11,7 +11,21 @@ them and the others. Only what is slow in both looks is blamed (`confirmed: 2 of
 
 from collections.abc import Iterator, Mapping
 
-from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, plots, ranges
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    plots,
+    ranges,
+)
 from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.localize import Blame
@@ -34,6 +48,7 @@ SLOW_SIDES = Code(
     "Nodes are slow with those of another group, and not with their own.",
     fix="See the uplinks between the groups: their speed and errors, and how far they are oversubscribed by design; "
     "start the job within one group where it fits (Slurm: --switches=1). " + messages.TIME_IT,
+    action=Action.NONE,
 )
 
 BUDGET_S = 3.0

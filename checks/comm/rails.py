@@ -13,7 +13,7 @@ a slow cable: their link is named.
 import statistics
 from collections.abc import Iterator, Mapping
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, plots, ranges
+from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, plots, ranges
 from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, messages, plotted, transfers
 from preflight.checks.comm.shared.confirmation import Looks
 from preflight.checks.comm.shared.readings import nominal, rate
@@ -28,6 +28,7 @@ SLOW_TOGETHER = Code(
     "A rail is slow when all its nodes use it at once, though none of its links is slow alone.",
     fix="See the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
     "(nvidia-smi topo -m): its uplinks, congestion (ECN, PFC counters), adaptive routing (NCCL_IB_ADAPTIVE_ROUTING).",
+    action=Action.NONE,
 )
 
 BUDGET_S = 2.0

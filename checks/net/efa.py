@@ -13,7 +13,20 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity, vote, words
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    vote,
+    words,
+)
 from preflight.checks.net.shared import hca
 from preflight.sdk.probe import NoReply, Probe
 
@@ -23,6 +36,7 @@ SILENT = Code(
     "libfabric does not answer.",
     fix="There: fi_info -p efa; dmesg | grep -i efa. NCCL's plugin asks the same: drain the node, or load the driver "
     "anew (modprobe -r efa; modprobe efa).",
+    action=Action.REBOOT,
 )
 UNSEEN = Code(
     "libfabric does not show an EFA device that the node has.",

@@ -9,7 +9,20 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Severity, ranges, words
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    ranges,
+    words,
+)
 from preflight.checks.net.shared import hca, hca_counters
 from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTrouble, Use, findings, weighed
 from preflight.sdk import files, tcp
@@ -20,15 +33,18 @@ PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=20, estimate_s=0.1, reads=(RD
 WENT_DOWN = Code(
     "A port of an HCA went down, or its device vanished, during the run.",
     fix="There: ibstat {device}; dmesg | grep -i -e mlx5 -e infiniband. Drain the node until the link stays up.",
+    action=Action.REPLACE,
 )
 LINK = Code(
     "Error counters of an HCA's link rose during the run.",
     fix="There: mlxlink -d {device} -c; reseat or replace the cable or transceiver, and see the switch port. Drain the "
     "node if they go on rising.",
+    action=Action.REPLACE,
 )
 RESENT = Code(
     "HCAs sent packets again during the run.",
     fix="See rdma statistic show link {device}/{port}, and the switches' drops; on RoCE also PFC and ECN on all.",
+    action=Action.NONE,
 )
 FULL = Code(
     "An error counter of an HCA is full, so that it cannot rise.",

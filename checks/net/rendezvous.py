@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.check import Action, Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
 from preflight.sdk import reachability, tcp
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
@@ -45,6 +45,7 @@ LOOPBACK = Code(
 FAR = Code(
     "Connecting to MASTER_ADDR takes much longer than on the other nodes.",
     fix="On that node: tracepath {address}; see its route, and what fills its link (ip -s link).",
+    action=Action.NONE,
 )
 SLOW_NAME = Code(
     "MASTER_ADDR takes long to resolve.",

@@ -17,7 +17,22 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Severity, Vote, plots, ranges, vote
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    Vote,
+    plots,
+    ranges,
+    vote,
+)
 from preflight.checks.train.shared import divergence
 from preflight.train_smoke import bit_equality, compare
 from preflight.train_smoke.bit_equality import Bits
@@ -38,14 +53,17 @@ _TEST_IT = "Run --only train.alone again: if it is the same rank, drain its node
 DIFFERS_FROM_ITSELF = Code(
     "A rank trains twice alone, from the same weights on the same batch, and gets different bits.",
     fix=f"Do not train here. {_TEST_IT}",
+    action=Action.REPLACE,
 )
 WRONG_ALONE = Code(
     "A rank gets different results than the others from identical weights and data, without any communication.",
     fix=f"Do not train here. {_TEST_IT} If not, compare libraries and variables: env.software, env.variables.",
+    action=Action.REPLACE,
 )
 NOT_FINITE = Code(
     "Alone a loss or a gradient is NaN or infinite.",
     fix=f"On one rank: {_TEST_IT} On all: look at torch, its libraries, and what patches them.",
+    action=Action.NONE,
 )
 OTHER_BITS = Code(
     "Within the limits, several ranks of a kind get different bits than the rest, or most do each time.",

@@ -37,6 +37,7 @@ def _finding(group: list[Flaw]) -> Reported:
         where=where,
         evidence={"tensors": names[:LISTED]} if names else {},
         fix=code.fix,
+        action=code.action,
     )
 
 

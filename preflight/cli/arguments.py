@@ -16,8 +16,8 @@ from preflight.rendezvous import arguments as meeting
 from preflight.sinks import arguments as delivering
 
 COMMANDS = (
-    "run", "rendezvous", "checkpoint", "explain", "debug", "gate", "hook", "nodes", "pick", "diff", "history", "list",
-    "describe", "show", "completion",
+    "run", "rendezvous", "checkpoint", "explain", "debug", "gate", "hook", "nodes", "pick", "diff", "history",
+    "profile", "list", "describe", "show", "completion",
 )  # fmt: skip
 STARTING = ("run", "rendezvous", "checkpoint", "debug", "gate", "pick")
 """Those that start processes."""
@@ -65,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
     comparing.add_diff(compared, _named)
     kept = commands.add_parser("history", help="what do the runs of --history say together?", allow_abbrev=False)
     comparing.add_history(kept, _named)
+    good = commands.add_parser("profile", help="what the nodes of a sound run have", allow_abbrev=False)
+    comparing.add_profile(good)
     _add_cluster(commands)
     listed = commands.add_parser("list", help="list the checks", allow_abbrev=False)
     described = commands.add_parser("describe", help="explain a check or a code", allow_abbrev=False)
@@ -112,6 +114,7 @@ def add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--baseline", type=_named, metavar="REPORT", help="compare speeds with this report, or auto: with --history"
     )
+    run.add_argument("--profile", type=_named, metavar="FILE", help="hold each node against what its kind has there")
     delivering.add_to(run, _named)
     run.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
     run.add_argument(

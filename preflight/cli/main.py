@@ -16,7 +16,7 @@ from preflight.cli import catalog, surroundings
 from preflight.cli.arguments import COMMANDS, STARTING, parser
 from preflight.core.exceptions import in_one_line
 from preflight.errors import CannotWork, UsageError
-from preflight.planning import plan, registry
+from preflight.planning import node_kinds, plan, registry
 from preflight.planning.plan import CheckSelection, Request
 from preflight.planning.policy import Policy
 from preflight.planning.registry import SHORT_FOR, Check, Source
@@ -94,6 +94,7 @@ def _dispatch(arguments: list[str]) -> int:
     commands = {
         "run": _run, "rendezvous": _rendezvous, "checkpoint": _checkpoint, "explain": _explain, "debug": _debug,
         "gate": _gate, "hook": _hook, "nodes": _nodes, "pick": _pick, "diff": _diff, "history": _history,
+        "profile": _profile,
         "list": catalog.list_checks, "describe": catalog.describe_code, "show": _show, "completion": _completion,
     }  # fmt: skip
     return commands[options.command](options)
@@ -175,7 +176,8 @@ def _run(options: argparse.Namespace) -> int:
     here = identity.from_environ(os.environ)
     sinks = delivering.sinks(options)
     earlier = baseline.read(options.baseline) if options.baseline and not sinks.baseline and not here.rank else None
-    request = Request(selection, texts, sources, options.backend or "auto", policy or Policy(), earlier)
+    kinds = node_kinds.read(options.profile) if options.profile and not here.rank else ()
+    request = Request(selection, texts, sources, options.backend or "auto", policy or Policy(), earlier, kinds)
     alone = here.launcher == "local"
     named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
     plugins = [source for source in named if source.kind != "builtin"]
@@ -272,6 +274,12 @@ def _history(options: argparse.Namespace) -> int:
     from preflight.history import command
 
     return command.run_history(options)
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from preflight.history import command
+
+    return command.run_profile(options, registry.sources())
 
 
 def _completion(options: argparse.Namespace) -> int:

@@ -13,6 +13,8 @@ none. Where there is no verdict (preflight is missing, hangs, cannot write its r
 with 1, and says why."""
 HOOK = """Prints a hook for a scheduler, with the paths of this machine: save it where the scheduler looks for it."""
 NODES = """Prints the nodes of saved reports: bad ones, which a failure names, or good ones, which a job may use."""
+ACTIONS = "actions"
+"""A format: JSON of what is to be done with each node."""
 PICK = """Inside a Slurm job of more than N nodes: runs preflight on all, picks the N best, runs it again on those, and
 prints them. Exit codes: 0 picked, 1 too few are sound, 2 usage, 3 no verdict."""
 GATE_S, PICK_S = 1000.0, 300.0
@@ -83,7 +85,7 @@ def add_nodes(command: argparse.ArgumentParser) -> None:
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument("--good", action="store_true", help="in every one of the reports")
     which.add_argument("--bad", action="store_true", help="in any of them")
-    command.add_argument("--format", choices=sorted(FORMATS), default="lines", help="how (lines)")
+    command.add_argument("--format", choices=sorted((*FORMATS, ACTIONS)), default="lines", help="how (lines)")
 
 
 def add_pick(

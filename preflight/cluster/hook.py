@@ -10,7 +10,10 @@ HOOKS = {
     "slurm-health": "health.sh",
     "slurm-epilog": "epilog.sh",
     "sbatch": "job.sbatch",
+    "node-problem-detector": "npd.sh",
     "kubernetes": "kubernetes.yaml",
+    "jobset": "jobset.yaml",
+    "kubeflow-trainer": "trainer.yaml",
 }
 """Names of the files, in examples/ and in hooks/."""
 EXAMPLE_PATHS = {"@BIN@": "/opt/preflight/bin", "@SLURM@": "/usr/bin", "@CONF@": "/etc/slurm/slurm.conf"}
@@ -29,7 +32,8 @@ def paths() -> dict[str, str]:
 
 def text(name: str, filled: dict[str, str]) -> str:
     made = (resources.files("preflight.cluster") / "hooks" / HOOKS[name]).read_text()
-    for word, path in filled.items():
+    folders = dict.fromkeys((filled["@BIN@"], filled["@SLURM@"], "/usr/bin", "/bin"))  # Slurm's may be one of these
+    for word, path in {**filled, "@PATH@": ":".join(folders)}.items():
         made = made.replace(word, path)
     return made
 

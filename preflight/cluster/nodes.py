@@ -1,8 +1,14 @@
 """`preflight nodes`: the good or the bad nodes of saved reports."""
 
 import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
 
+from preflight.cluster.arguments import ACTIONS
 from preflight.cluster.host_list import FORMATS
+from preflight.core.action import Action
+from preflight.core.finding import Reported
 from preflight.core.rank_ranges import from_text
 from preflight.results import report
 
@@ -11,12 +17,29 @@ def run(options: argparse.Namespace) -> int:
     """Always 0: an empty list is one, too. Raises UsageError for what is no report."""
     ranks: dict[str, int] = {}
     bad, doubtful = set[str](), set[str]()
+    found: dict[str, list[Reported]] = {}
     for path in options.reports:
         made, _ = report.load(path)
         there = {node["node"]: len(from_text(node["ranks"])) for node in made["job"]["nodes"]}
         ranks |= there
         bad |= set(report.bad_nodes(made))
+        for finding in report.findings(made):
+            for node in report.blamed_nodes(finding, made) if finding.counts else ():
+                found.setdefault(node, []).append(finding)
         doubtful |= there.keys() - set(report.good_nodes(made))
     chosen = [name for name in ranks if (name in bad if options.bad else name not in doubtful)]
+    if options.format == ACTIONS:
+        print(json.dumps({name: _to_do(found.get(name, ())) for name in chosen}))
+        return 0
     print(FORMATS[options.format](chosen, ranks), end="")
     return 0
+
+
+def _to_do(found: Sequence[Reported]) -> dict[str, Any]:
+    """The gravest action of a node's failures, or of its warnings where it has no failure, and the codes that ask for
+    it. "none" where nothing is found, and where an older preflight wrote the report."""
+    worst = [finding for finding in found if finding.severity == "fail"] or found
+    gravity = [*Action]
+    action = max((Action(finding.action or Action.NONE) for finding in worst), key=gravity.index, default=Action.NONE)
+    codes = dict.fromkeys(finding.code for finding in worst if finding.action == action)
+    return {"action": action, "codes": [*codes]}

@@ -14,13 +14,14 @@ OF_NODE = ("node", "rank", "local_rank", "uuid", "serial")
 
 
 def line(report: Report, prefix: str) -> str:
-    """ "preflight:gpu.nvlink.inactive gpu 3 link 7"; or, where nothing failed, "ok" and the checks that measured."""
+    """ "preflight:gpu.nvlink.inactive gpu 3 link 7 (reset_gpu)"; or, where nothing failed, "ok" and what measured."""
     if report["exit_code"] == 0:
         return " ".join(("ok", *(check["check"] for check in report["checks"] if check["status"] in ("pass", "warn"))))
     failed = [finding for finding in findings(report) if finding.severity == "fail" and finding.counts]
     if not failed:
         return f"{prefix}strict"
-    more = f" (+{len(failed) - 1})" if len(failed) > 1 else ""
+    more = f" ({failed[0].action})" if failed[0].action else ""
+    more += f" (+{len(failed) - 1})" if len(failed) > 1 else ""
     text = f"{prefix}{failed[0].code} {_place(failed[0].where) or _plain(failed[0])}"
     room = LONGEST - len(more)
     return (text if len(text) <= room else f"{text[: room - 3]}...") + more

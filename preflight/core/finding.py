@@ -6,7 +6,7 @@ from typing import Any
 
 _KINDS = {
     "severity": str, "code": str, "message": str, "where": dict, "noticed_by": str, "evidence": dict, "fix": str,
-    "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
+    "action": str, "severity_was": str, "waived": dict, "waiver_ended": dict, "ranks": str, "nodes": list,
 }  # fmt: skip
 _ALWAYS = tuple(_KINDS)[:7]
 
@@ -26,6 +26,8 @@ class Reported:
     """Ranks of the victims, as "0-7,9"."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     fix: str
+    action: str = ""
+    """A word of core.action; "" in the report of an older preflight."""
     severity_was: str = ""
     """The check's own, where the policy has changed it."""
     waived: Mapping[str, str] | None = None
@@ -69,6 +71,10 @@ RUN_SLUGS = {
     "cannot be read: nothing was compared with it.",
     "slower_than_history": "A check's speeds are below those of the last sound runs of its kind (--baseline auto).",
     "beside_history": "The runs that --baseline auto has held this one beside.",
+    "profile_gpus": "A node has another number of GPUs than its kind in the profile (--profile).",
+    "profile_missing": "A node lacks a network card or an HCA that its kind in the profile has.",
+    "profile_differs": "A node has another value than its kind in the profile: a version, a link, a limit.",
+    "profile_kind": "The profile has no kind that fits a node.",
     "fault": "A fault of preflight itself.",
 }
 """All codes of `preflight.run`."""

@@ -1,24 +1,26 @@
-"""Earlier runs to compare with: `--baseline REPORT` and `--baseline auto`."""
+"""What a run is compared with: `--baseline REPORT`, `--baseline auto` and `--profile FILE`."""
 
 import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from preflight.core.action import Action
 from preflight.core.answer import Failure
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
-from preflight.core.finding import Reported
+from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.engine.event_loop import EventLoop
 from preflight.errors import UsageError
-from preflight.planning.plan import Baseline
+from preflight.planning.plan import Baseline, Request
 from preflight.planning.registry import Source
 from preflight.results import report
 
 READ_S = 10.0
 MOST = 32 * 1024 * 1024
 """Characters of an entry that a child hands over: half of what a channel takes. A larger one is made again."""
+OWN_FIX = "Please report it, with this report."
 
 
 def read(path: str) -> Baseline:
@@ -73,3 +75,21 @@ def beside_history(
     if refused or isinstance(answer, Failure):
         return [expected.unread(f"--history {path}: {refused}")], ""
     return [Reported.from_json(finding) for finding in answer.value["findings"]], answer.value.get("entry", "")
+
+
+def beside_profile(loop: EventLoop, request: Request, made: report.Report, book: FactsStore) -> list[Reported]:
+    """`--profile`: each node beside the one of its kind, in a child, since it imports checks."""
+    from preflight.history import profile
+    from preflight.history.entry import entry
+
+    asked = [check for check in profile.READ if request.selection.names(check)]
+
+    def look() -> dict[str, Any]:
+        kept = entry(made, book, request.sources)
+        return {"findings": [finding.to_json() for finding in profile.findings(request.profile, kept, asked)]}
+
+    answer = loop.ask(look, READ_S)
+    if isinstance(answer, Failure):
+        text = f"comparing with the profile {answer.text}: no node is held against it"
+        return [Reported(severity="error", code=f"{RUN}.fault", message=text, fix=OWN_FIX, action=Action.NONE)]
+    return [Reported.from_json(finding) for finding in answer.value["findings"]]

@@ -115,7 +115,7 @@ class Leader:
     def _conclude(self, coordinator: Coordinator) -> int:
         self.loop.begin_ending()
         self.screen.close()
-        for finding in self._beside_history(coordinator):
+        for finding in (*self._beside_history(coordinator), *self._beside_profile(coordinator)):
             coordinator.add_run_finding(finding)
         made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
         verdict = self._publish(coordinator.job, coordinator.members, made["exit_code"], console.sentence(made))
@@ -130,6 +130,13 @@ class Leader:
         path, sources = self.task.sinks.history or "", self.task.request.sources
         found, self.supervisor.entry = baseline.beside_history(self.loop, path, made, coordinator.book, sources)
         return found
+
+    def _beside_profile(self, coordinator: Coordinator) -> list[Reported]:
+        """`--profile FILE`."""
+        if not self.task.request.profile:
+            return []
+        made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
+        return baseline.beside_profile(self.loop, self.task.request, made, coordinator.book)
 
     def _refuse(self, error: UsageError) -> int:
         """A mistake in the command that only now could be seen: all ranks end with 2."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from preflight.core.action import Action
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.finding import Reported
 from preflight.core.job import Job
@@ -96,5 +97,6 @@ def _broken(source: Source, why: Failure) -> Result:
         where={"file": source.target},
         evidence={"stack": why.stack} if why.stack else {},
         fix=f"Fix it, then try: preflight describe {source.id}{registry.with_plugin(source)}",
+        action=Action.FIX_CONFIG,
     )
     return Result(source.id, "A plugin.", findings=[finding])

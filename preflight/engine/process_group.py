@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from preflight.core.action import Action
 from preflight.core.answer import Failure, Returned
 from preflight.core.exceptions import in_one_line
 from preflight.core.finding import RUN, Reported
@@ -171,7 +172,7 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
     if isinstance(answer, Failure):
         text = f"torch.cuda.device_count() {answer.text}, so the plan runs on gloo; expected an answer"
         fix = "The GPU driver does not answer: see nvidia-smi and dmesg; reset or drain the node."
-        return "gloo", Reported(severity="fail", code=f"{RUN}.backend", message=text, fix=fix)
+        return "gloo", _backend("fail", text, fix, Action.REBOOT)
     if answer.value["gpus"] and torch.distributed.is_nccl_available():
         return "nccl", None
     if wish == "nccl":
@@ -180,4 +181,8 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
         return "gloo", None
     text = f"GPUs are here, but torch {torch.__version__} cannot use them: the plan runs on gloo, and no GPU is tested"
     fix = "Install a CUDA build of torch that fits the driver (nvidia-smi names its version)."
-    return "gloo", Reported(severity="warn", code=f"{RUN}.backend", message=text, fix=fix)
+    return "gloo", _backend("warn", text, fix, Action.FIX_CONFIG)
+
+
+def _backend(severity: str, text: str, fix: str, action: Action) -> Reported:
+    return Reported(severity=severity, code=f"{RUN}.backend", message=text, fix=fix, action=action)

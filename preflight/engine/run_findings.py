@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
+from preflight.core.action import engine_action
 from preflight.core.exceptions import ENGINE, in_one_line, place_of
 from preflight.core.finding import RUN, RUN_SLUGS, Reported
 from preflight.core.job import Job, Node
@@ -32,7 +33,10 @@ def run_result(findings: list[Reported]) -> Result:
 
 def run_finding(severity: str, slug: str, message: str, fix: str, where: Mapping[str, Any] | None = None) -> Reported:
     assert slug in RUN_SLUGS
-    return Reported(severity=severity, code=f"{RUN}.{slug}", message=message, where=dict(where or {}), fix=fix)
+    return Reported(
+        severity=severity, code=f"{RUN}.{slug}", message=message, where=dict(where or {}), fix=fix,
+        action=engine_action(severity, slug),
+    )  # fmt: skip
 
 
 def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:

@@ -80,6 +80,8 @@ class Candidate:
     """Names of the signatures that say it."""
     code: str = ""
     """Of the live finding that says it."""
+    action: str = ""
+    """Instead of its cause's."""
 
 
 def from_artifact(

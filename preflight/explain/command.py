@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from preflight.core import rank_ranges, words
+from preflight.core.action import Action
 from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.core.secrets import Scrubber
@@ -205,6 +206,7 @@ def _finding(cause: Candidate) -> Reported:
             "also": [{"file": file, "text": text} for file, text in cause.quotes],
         },
         fix=cause.fix,
+        action=cause.action,
     )
 
 
@@ -212,4 +214,6 @@ def _unreadable(text: str, unread: Sequence[Unread], fix: str) -> Reported:
     files = words.some((f"{skipped.shown} {skipped.why}" for skipped in unread), console.UNREAD, "; ", "; ")
     message = f"{text}: {files or 'the folders hold no log'}"
     evidence = {"confidence": "high", "lines": [], "also": []}
-    return Reported(severity="error", code=reports.UNREADABLE, message=message, evidence=evidence, fix=fix)
+    return Reported(
+        severity="error", code=reports.UNREADABLE, message=message, evidence=evidence, fix=fix, action=Action.NONE
+    )

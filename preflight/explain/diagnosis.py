@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges
+from preflight.core.action import Action
 from preflight.explain import candidates
 from preflight.explain.artifacts import reports
 from preflight.explain.candidates import AS_GOOD, CLEAR, MOST_LINES, NONE, Candidate
@@ -149,7 +150,8 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
         where=_fuller(base.where, [*(candidate.where for candidate in quoting), *elsewhere]),
         moment=min(candidate.moment for candidate in (first, *same)),
         ranks=first.ranks.union(*(candidate.ranks for candidate in same)), lines=tuple(lines)[:MOST_LINES],
-        fix=base.fix or first.fix, count=sum(candidate.count for candidate in ranked),
+        fix=base.fix or first.fix, action=base.action or first.action,
+        count=sum(candidate.count for candidate in ranked),
         quotes=tuple(quote for candidate in ranked for quote in candidate.quotes),
         rows=first.rows.union(*(candidate.rows for candidate in others)),
     )  # fmt: skip
@@ -263,4 +265,5 @@ def _concluded(candidate: Candidate, book: Book, confidence: str) -> Candidate:
     if port := PORT.search(candidate.message):
         fix = fix.replace(":PORT", f":{port[1]}")
     severity = candidate.severity or (cause.severity if cause else "fail")
-    return replace(candidate, severity=severity, fix=fix, confidence=confidence)
+    action = candidate.action or (cause.action if cause else Action.NONE)
+    return replace(candidate, severity=severity, fix=fix, confidence=confidence, action=action)

@@ -30,6 +30,7 @@ def page(what: str) -> str:
 
 def _cause_lines(cause: Cause, known: Book) -> Iterator[str]:
     yield f"  fix: {cause.fix}"
+    yield f"  action: {cause.action}"
     if cause.seen_by:
         yield f"  live checks that find it: {', '.join(cause.seen_by)}"
     yield "  recognized by:"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from preflight.core.action import Action
 from preflight.failure_book.line import Line
 
 ROLES = ("cause", "failure", "fallout", "slower", "clue", "harmless")
@@ -41,6 +42,7 @@ class Cause:
     """fail, or warn."""
     seen_by: tuple[str, ...] = ()
     """Codes of live checks that find the same, to merge a report with a log; "gpu.nvlink.*": any of that check."""
+    action: Action = Action.FIX_CONFIG
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,8 @@ def _files() -> Iterator[tuple[str, str]]:
 
 def _cause(slug: str, row: Mapping[str, Any]) -> Cause:
     seen_by = tuple(row.get("seen_by", ()))
-    return Cause(slug, row["meaning"], row["fix"], row.get("severity", "fail"), seen_by)
+    action = Action(row.get("action", Action.FIX_CONFIG))
+    return Cause(slug, row["meaning"], row["fix"], row.get("severity", "fail"), seen_by, action)
 
 
 def signature(row: Mapping[str, Any], file: str) -> Signature:

@@ -13,6 +13,7 @@ from typing import Any
 
 from preflight.check import Scope, Severity
 from preflight.core import rank_ranges
+from preflight.core.action import Action, engine_action
 from preflight.core.exceptions import is_the_authors, printed_frames
 from preflight.core.finding import Reported
 from preflight.core.job import Job
@@ -262,7 +263,8 @@ def _finding(
     severity = Severity.FAIL if is_odd else _severity(scope, outcome)
     evidence = {"doing": outcome.doing} if outcome.doing else {}
     reported = _reported(check, severity, slug, told, victims, FIXES[fix])
-    return replace(reported, where=job.where(rank), evidence=evidence)
+    action = Action.REBOOT if fix == "uninterruptible" else reported.action
+    return replace(reported, where=job.where(rank), evidence=evidence, action=action)
 
 
 def _severity(scope: Scope, outcome: Outcome) -> Severity:
@@ -320,4 +322,7 @@ def waits_at(stack: str) -> str:
 
 def _reported(check: str, severity: Severity, slug: str, text: str, victims: set[int], fix: str) -> Reported:
     noticed_by, fix = rank_ranges.to_text(victims), fix.replace("{check}", check)
-    return Reported(severity=severity, code=f"{check}.{slug}", message=text, noticed_by=noticed_by, fix=fix)
+    return Reported(
+        severity=severity, code=f"{check}.{slug}", message=text, noticed_by=noticed_by, fix=fix,
+        action=engine_action(severity, slug),
+    )  # fmt: skip

@@ -1,12 +1,12 @@
-"""What `preflight diff` and `preflight history` are asked on the command line."""
+"""What `preflight diff`, `preflight history` and `preflight profile` are asked on the command line."""
 
 import argparse
 from collections.abc import Callable
 
 DIFF = """What has changed between two runs: findings, versions, variables, links, clocks, speeds, nodes. Exit codes: 0
 nothing got worse, 1 something did, 2 usage."""
-
-
+PROFILE = """Prints what the nodes of a sound run have, as TOML: redirect it into a file, take out what may differ, and
+give it to runs with --profile FILE. Exit codes: 0, 2 usage."""
 HISTORY = """What the runs of --history FILE say together: which nodes fail again and again, what was repaired and came
 back, when a figure became worse and what had changed then. Exit codes: 0, 2 usage."""
 
@@ -27,3 +27,8 @@ def add_history(command: argparse.ArgumentParser, named: Callable[[str], str]) -
     command.add_argument("history", type=named, metavar="FILE", help="what runs with --history FILE have kept")
     command.add_argument("--json", type=named, metavar="FILE", help="write the answers (- is stdout)")
     command.add_argument("--html", type=named, metavar="FILE", help="write them as a page for a browser")
+
+
+def add_profile(command: argparse.ArgumentParser) -> None:
+    command.description = PROFILE
+    command.add_argument("report", metavar="REPORT", help="report.json with its facts, or a folder of --report")

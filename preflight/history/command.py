@@ -1,4 +1,4 @@
-"""The commands `preflight diff` and `preflight history`."""
+"""The commands `preflight diff`, `preflight history` and `preflight profile`."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
 from preflight.errors import UsageError
-from preflight.history import archive, diff, lines, questions, telling
+from preflight.history import archive, diff, lines, profile, questions, telling
 from preflight.history.entry import entry
 from preflight.planning.registry import Source
 from preflight.results import progress, report
@@ -45,6 +45,18 @@ def run_history(options: argparse.Namespace) -> int:
             courses = [*questions.courses(database, questions.recent_runs(database))]
             report.write_asked("--html", options.html, history_page.html(found, courses, options.history))
     _print(lines.lines(found, options.history), found, options.json)
+    return 0
+
+
+def run_profile(options: argparse.Namespace, sources: Mapping[str, Source]) -> int:
+    """The exit code. Raises UsageError for a report that shows no good node."""
+    kept, made = _read(options.report, sources)
+    if made["verdict"] not in ("pass", "warn"):
+        raise UsageError(f"{options.report}: its verdict is {made['verdict']}, expected a run without a failure")
+    if not kept["traits"]:
+        why = "; ".join(f"{name}: {text}" for name, text in kept["left_out"].items()) or "it has no facts"
+        raise UsageError(f"{options.report}: nothing that a node has is in it: {why}")
+    print(profile.text(profile.kinds(kept), made["run"], made["started"]), end="")
     return 0
 
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.words import some
 from preflight.history.diff import least_share
@@ -84,7 +85,7 @@ def _finding(check: str, worst: tuple[float, float, str, str, Usual], count: int
     text += f"(spread {usual.spread:.1%}), expected at least {least:.0%}{also}"
     return Reported(
         severity="warn", code=f"{RUN}.slower_than_history", message=text, where=where, fix=FIX,
-        evidence={"runs": usual.runs},
+        evidence={"runs": usual.runs}, action=Action.NONE,
     )  # fmt: skip
 
 
@@ -95,9 +96,17 @@ def which(runs: list[str], kind: str) -> Reported:
         text = f"there are fewer than {FEWEST} sound runs of this kind ({kind}): its speeds are held beside none"
     fix = "Nothing: it says what was looked at."
     fix = fix if runs else f"Run it {FEWEST} times with --history FILE while the machine is sound."
-    return Reported(severity="info", code=f"{RUN}.beside_history", message=text, fix=fix, evidence={"runs": runs})
+    return Reported(
+        severity="info",
+        code=f"{RUN}.beside_history",
+        message=text,
+        fix=fix,
+        evidence={"runs": runs},
+        action=Action.NONE,
+    )
 
 
 def unread(why: str) -> Reported:
     fix = "Name a history that runs with --history have written."
-    return Reported(severity="warn", code=f"{RUN}.baseline", message=f"{why}: nothing is compared with it", fix=fix)
+    text = f"{why}: nothing is compared with it"
+    return Reported(severity="warn", code=f"{RUN}.baseline", message=text, fix=fix, action=Action.FIX_CONFIG)

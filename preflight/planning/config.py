@@ -9,14 +9,11 @@ from typing import Any
 from preflight.check import Level
 from preflight.core.finding import OWN_SLUGS, RUN
 from preflight.errors import UsageError, near_misses
+from preflight.planning import toml_file
 from preflight.planning.plan import LONGEST_S, SHORTEST_S
 from preflight.planning.policy import Waiver
 from preflight.planning.registry import RENAMED, Source, load
-from preflight.sdk.probe import NoReply, Probe
 
-LARGEST = 1 << 20
-"""Bytes."""
-READ_S = 10.0
 SEVERITIES = ("fail", "warn", "info")
 
 
@@ -41,35 +38,10 @@ class Config:
 
 def read(path: str) -> Config:
     """Raises UsageError, also where only this node does not have the file."""
-    import tomllib  # not in a run without --config
-
     try:
-        return parse(tomllib.loads(_text(path)), os.path.dirname(os.path.abspath(path)))
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8") from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number too long, tables too deep
-        raise UsageError(f"{path}: is no TOML: {error}") from None
+        return parse(toml_file.table(path), os.path.dirname(os.path.abspath(path)))
     except UsageError as error:
-        raise UsageError(f"{path}: {error}", everywhere=error.everywhere) from None
-
-
-def _text(path: str) -> str:
-    """By another process: the file system may be dead. Raises UsageError, and UnicodeDecodeError."""
-    with Probe({"reading": _read}) as probe:
-        reply = probe.ask("reading", path, deadline_s=READ_S)
-    if isinstance(reply, NoReply) or "error" in reply.value:
-        why = reply.text if isinstance(reply, NoReply) else reply.value["error"]
-        raise UsageError(f"cannot be read ({why})", everywhere=False)
-    return str(reply.value["latin-1"]).encode("latin-1").decode()
-
-
-def _read(path: str) -> dict[str, str]:
-    """The bytes as JSON can hold them."""
-    try:
-        with open(path, "rb") as file:
-            return {"latin-1": file.read(LARGEST).decode("latin-1")}
-    except OSError as error:
-        return {"error": os.strerror(error.errno or 0)}
+        raise UsageError(f"{path}: {str(error).removeprefix(f'{path}: ')}", everywhere=error.everywhere) from None
 
 
 def parse(data: Mapping[str, Any], folder: str = ".") -> Config:

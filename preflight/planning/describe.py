@@ -17,7 +17,7 @@ def page(check: Check, what: str) -> str:
     slug = what.rpartition(".")[2]
     if slug in check.codes:
         code = check.codes[slug]
-        return f"{what}\n  {code.meaning}\n  fix: {code.fix}"
+        return "\n".join([what, *_code_lines(code, "  ")])
     if slug in OWN_SLUGS:
         return own_page(what)
     known = [f"{check.id}.{name}" for name in (*check.codes, *OWN_SLUGS)]
@@ -43,8 +43,12 @@ def command_page(what: str, family: str, purpose: str, codes: Mapping[str, Code]
     lines = [family, "", purpose, ""] if what == family else []
     for name, code in named.items():
         if what in (name, family):
-            lines += [name, f"  {code.meaning}", f"  fix: {code.fix}"]
+            lines += [name, *_code_lines(code, "  ")]
     return "\n".join(lines)
+
+
+def _code_lines(code: Code, indent: str) -> list[str]:
+    return [f"{indent}{text}" for text in (code.meaning, f"fix: {code.fix}", f"action: {code.action}")]
 
 
 def _check_page(check: Check) -> str:
@@ -56,7 +60,7 @@ def _check_page(check: Check) -> str:
     if check.codes:
         lines += ["", "findings:"]
     for slug, code in check.codes.items():
-        lines += [f"  {check.id}.{slug}", f"    {code.meaning}", f"    fix: {code.fix}"]
+        lines += [f"  {check.id}.{slug}", *_code_lines(code, "    ")]
     return "\n".join(lines)
 
 

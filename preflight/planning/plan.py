@@ -8,6 +8,7 @@ from preflight.core.facts import FactsStore
 from preflight.core.job import Job
 from preflight.errors import UsageError
 from preflight.planning import registry
+from preflight.planning.node_kinds import ProfileKind
 from preflight.planning.policy import Policy
 from preflight.planning.registry import Source, Spec
 
@@ -53,6 +54,8 @@ class Request:
     backend: str = "auto"
     policy: Policy = field(default_factory=Policy)
     baseline: Baseline | None = None
+    profile: tuple[ProfileKind, ...] = ()
+    """What each kind of node has: `--profile FILE`."""
 
 
 def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:

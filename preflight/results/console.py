@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges, words
+from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.job import Job
 from preflight.results.report import Report, findings, findings_of
@@ -77,7 +78,13 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
         lines += indented(
             f"noticed by {rank_ranges.ranks(noticed)}, which {'is' if len(noticed) == 1 else 'are'} not to blame", width
         )
-    return [*lines, *indented(f"fix: {finding.fix}", width)]
+    return [*lines, *indented(f"fix: {fix(finding)}", width)]
+
+
+def fix(finding: Reported) -> str:
+    """What the reader does next; with the operator's word where it is about a node or the job, and no setting."""
+    told = "" if finding.action in ("", Action.NONE, Action.FIX_CONFIG) else f" (action: {finding.action})"
+    return f"{finding.fix}{told}"
 
 
 def _papers(finding: Reported) -> dict[str, Any]:

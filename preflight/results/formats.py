@@ -23,7 +23,7 @@ def markdown(report: Report) -> str:
             "",
             f"`{finding.code}`: {console.plain(finding.message)}",
             "",
-            f"Fix: {console.plain(finding.fix)}",
+            f"Fix: {console.plain(console.fix(finding))}",
         ]
         if finding.noticed_by:
             lines += ["", f"Noticed by ranks {finding.noticed_by}, which are not to blame."]

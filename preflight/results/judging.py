@@ -15,6 +15,7 @@ from typing import Any
 from preflight import errors
 from preflight.check import BASELINE, Finding, Job, Run, Severity
 from preflight.core import plots, rank_ranges
+from preflight.core.action import Action
 from preflight.core.answer import Failure, Returned
 from preflight.core.exceptions import in_one_line, innermost_line, place_of
 from preflight.core.facts import FactsStore
@@ -129,6 +130,7 @@ def _failure(source: Source, slug: str, why: str, stack: str) -> Reported:
         where={"file": source.target},
         evidence={"stack": stack} if stack else {},
         fix=f"A fault of the check, not of the machine: {_to_do(source)}.",
+        action=Action.NONE,
     )
 
 
@@ -180,6 +182,7 @@ def _as_json(check: Check, finding: object) -> dict[str, Any]:
         noticed_by=finding.noticed_by,
         evidence=_evidence(finding.evidence),
         fix=_text(finding.fix, "fix"),
+        action=finding.action,
     )
     return reported.to_json()
 

@@ -125,7 +125,8 @@ def test_after_ctrl_c_the_job_does_not_start(tmp_path: Path) -> None:
 
 def test_the_reason_is_the_only_line_on_stdout(tmp_path: Path) -> None:
     done = gate(tmp_path, "--reason", "site:", "--", *OURS, **SICK)
-    assert done.returncode == 1 and done.stdout == "site:env.variables.wrong_grammar variable GLOO_SOCKET_IFNAME\n"
+    assert done.returncode == 1
+    assert done.stdout == "site:env.variables.wrong_grammar variable GLOO_SOCKET_IFNAME (fix_config)\n"
     assert "verdict: FAIL" in done.stderr
     assert gate(tmp_path, "--reason", "site:", "--", *OURS).stdout == "ok env.variables\n"
     assert gate(tmp_path, "--reason", "site:", "--", "true").stdout == ""
@@ -142,6 +143,12 @@ REASONS: list[tuple[dict[str, Any], str]] = [
 def test_a_reason_names_the_code_and_the_part(where: dict[str, Any], line: str) -> None:
     made = made_report(result(finding(code="gpu.nvlink.inactive", **where), check="gpu.nvlink"))
     assert reason.line(made, "preflight:") == line
+
+
+def test_a_reason_ends_with_the_action() -> None:
+    sick = finding(code="gpu.nvlink.inactive", action="reset_gpu", node="gpu-3", gpu=3, link=7)
+    made = made_report(result(sick, finding(action="reboot"), check="gpu.nvlink"))
+    assert reason.line(made, "preflight:") == "preflight:gpu.nvlink.inactive gpu 3 link 7 (reset_gpu) (+1)"
 
 
 def test_a_reason_has_at_most_128_characters() -> None:

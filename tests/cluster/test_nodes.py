@@ -56,6 +56,26 @@ def test_the_good_nodes_are_printed_as_asked(form: str, tmp_path: Path, capsys: 
     assert printed(capsys, str(tmp_path), "--bad") == "node-2\n"
 
 
+def test_what_is_to_be_done_with_each_node_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gravest of its failures; of its warnings where it has no failure."""
+    report = saved(
+        tmp_path / "report.json",
+        finding(node="node-2", code="gpu.nvlink.inactive", action="reset_gpu"),
+        finding(node="node-2", code="gpu.inventory.missing", action="reboot"),
+        finding("warn", node="node-2", code="gpu.pcie.width", action="replace"),
+        finding("warn", node="node-1", code="gpu.pcie.width", action="replace"),
+        finding(rank=6, code="a.b.c"),
+    )
+    assert json.loads(printed(capsys, report, "--bad", "--format", "actions")) == {
+        "node-2": {"action": "reboot", "codes": ["gpu.inventory.missing"]},
+        "node-3": {"action": "none", "codes": []},
+    }
+    assert json.loads(printed(capsys, report, "--good", "--format", "actions")) == {
+        "node-0": {"action": "none", "codes": []},
+        "node-1": {"action": "replace", "codes": ["gpu.pcie.width"]},
+    }
+
+
 def test_of_several_reports_the_bad_ones_of_any_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As of a job's tries: the second had no node-2 any more."""
     both = [saved(tmp_path / "1", finding(node="node-2")), saved(tmp_path / "2", finding(node="node-0"), nodes=2)]

@@ -172,6 +172,13 @@ ELSEWHERE = (
               "warn preflight.run.slower_than_history", culprit={}, exit_code=0),
     elsewhere("no_history", "The file of --history is another program's.", "a text",
               "warn preflight.run.baseline", culprit={}, exit_code=0),
+    # tests/history/test_profile.py
+    elsewhere("profile_gpu_fewer", "A node alone has a GPU fewer than the site's profile says.", "NVML counts 7 of 8",
+              "fail preflight.run.profile_gpus", culprit={}, says="7 GPUs on the node, expected 8"),
+    elsewhere("profile_nic_missing", "A node alone lacks a network card of the site's profile.", "a host without it",
+              "fail preflight.run.profile_missing", culprit={}, says="nic0 and nic1 are not on the node"),
+    elsewhere("profile_limit_lower", "A limit of a node alone is below the site's profile.", "`ulimit -n 500`",
+              "warn preflight.run.profile_differs", culprit={}, exit_code=0, says="open files 500, expected at least"),
     # tests/test_launch_faults.py
     elsewhere("rank_never_starts", "A rank never starts.", "two of four ranks are started in time", RUN_LOST,
               culprit={"rank": 3}),

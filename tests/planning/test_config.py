@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from preflight.errors import UsageError
-from preflight.planning import config, registry
+from preflight.planning import config, registry, toml_file
 from preflight.planning.config import Config
 from preflight.planning.policy import Waiver
 
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_there_or_no_toml_is_said_with_its_path(tmp_path: Pat
 
 @pytest.mark.process
 def test_a_file_that_hangs_does_not_hang_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "READ_S", 0.2)
+    monkeypatch.setattr(toml_file, "READ_S", 0.2)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match=r"cannot be read \(no answer within 0\.\d s\)"):
         config.read(str(tmp_path / "pipe"))

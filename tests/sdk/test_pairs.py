@@ -158,4 +158,4 @@ def test_of_many_each_has_some_partners(members: int, expected: int) -> None:
 
 def test_a_culprits_other_pairs_are_its_fault_too() -> None:
     bad = [(0, 2), (1, 2), (2, 0)]
-    assert common(3, bad) == Common({2: BOTH}, (), ())
+    assert of(3, bad) == Common({2: BOTH}, (), ())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NotRequired
 
-from preflight.check import Code, Context, Finding, Level, Run, words
+from preflight.check import Action, Code, Context, Finding, Level, Run, words
 from preflight.checks.comm.all_reduce import straggler
 from preflight.checks.comm.all_reduce.straggler import LATE_S
 from preflight.checks.comm.shared import judge_collective, plotted, readings, sweep
@@ -22,12 +22,14 @@ PLAN = sweep.plan(Level.STANDARD, facts_version=2)
 LATE_RANK = Code(
     "A rank computes much longer than the others, which wait for it.",
     fix="See what its node does (top, nvidia-smi): other processes, too few CPU cores, a GPU that is throttled.",
+    action=Action.NONE,
 )
 
 
 LATE_ONCE = Code(
     "A rank computed much longer than the others, and not when all did it once more.",
     fix="Nothing needs to be done if it stays away. If it comes again, see what else runs on {host} at times (top).",
+    action=Action.NONE,
 )
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, option
+from preflight.check import Action, Code, Context, Finding, Job, Level, Plan, Run, Scope, option
 from preflight.checks.comm.init import failed_init, init_causes, unreachable
 from preflight.checks.comm.shared.judge_collective import few
 
@@ -31,10 +31,12 @@ SLOW_S = option(float, 30.0, "warn where the last rank came this many seconds af
 LATE_RANK = Code(
     "A rank came much later than the others.",
     fix="See what its node does: load, file system, driver start-up (persistence mode).",
+    action=Action.RESTART_JOB,
 )
 WRONG_SUM = Code(
     "The first all-reduce gave a wrong sum.",
     fix="Do not train here. Run --only comm again: if it is the same rank, take its node out.",
+    action=Action.REPLACE,
 )
 
 

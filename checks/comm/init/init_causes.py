@@ -1,6 +1,6 @@
 """Codes of a start that failed. The rows with `live` in preflight/failure_book/signatures name them."""
 
-from preflight.check import Code
+from preflight.check import Action, Code
 from preflight.nccl.version import SAME_VERSION_FIX
 
 VERSIONS = Code(
@@ -30,6 +30,7 @@ DRIVER = Code(
 GPU_FAILED = Code(
     "CUDA fails on the rank's GPU.",
     fix="There: nvidia-smi; dmesg | grep -i xid; see gpu.health of the node; drain it if the GPU is lost.",
+    action=Action.RESET_GPU,
 )
 SHARED_MEMORY = Code(
     "NCCL cannot get shared memory.",

@@ -11,7 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges
+from preflight.check import Action, Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, plots, ranges
 from preflight.checks.comm.nodes import intra_node
 from preflight.checks.comm.nodes.intra_node import ALIKE, Inside
 from preflight.checks.comm.shared import confirmation, heatmap, localize, meetings, transfers
@@ -30,14 +30,21 @@ _LOOK = (
     "On {node}: nvidia-smi nvlink -s, nvidia-smi nvlink -e (errors), nvidia-smi topo -m, nvidia-smi -q -d PERFORMANCE "
     "(throttled), top (other processes)"
 )
-SLOW_NODE = Code("A node is slower by itself than the others.", fix=f"{_LOOK}; leave it out until then.")
-SLOW_GPU = Code(
-    "A rank's GPU is slow with all others of its node.", fix=f"{_LOOK}; the GPU is that of local rank {{local_rank}}."
+SLOW_NODE = Code(
+    "A node is slower by itself than the others.", fix=f"{_LOOK}; leave it out until then.", action=Action.RESTART_JOB
 )
-SLOW_PAIR = Code("Two GPUs of a node are slow with each other.", fix=f"{_LOOK}; nvidia-smi topo -p2p r.")
+SLOW_GPU = Code(
+    "A rank's GPU is slow with all others of its node.",
+    fix=f"{_LOOK}; the GPU is that of local rank {{local_rank}}.",
+    action=Action.RESTART_JOB,
+)
+SLOW_PAIR = Code(
+    "Two GPUs of a node are slow with each other.", fix=f"{_LOOK}; nvidia-smi topo -p2p r.", action=Action.RESTART_JOB
+)
 UNLIKE = Code(
     "One of two nodes is slower, even by itself.",
     fix="Compare them: nvidia-smi topo -m, nvidia-smi nvlink -s, lscpu, and top for other processes.",
+    action=Action.NONE,
 )
 _LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dmesg; leave it out until then."
 BUDGET_S = 1.5

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from preflight.check import Code, Finding, Run, ranges, words
+from preflight.check import Action, Code, Finding, Run, ranges, words
 from preflight.checks.comm.shared.localize import Link, link_rates
 from preflight.checks.comm.shared.readings import rate
 from preflight.checks.comm.shared.transfers import Doubt, Doubting, Facts
@@ -18,6 +18,7 @@ SLOW_ONCE = Code(
     "Something was slow when it was measured first, and not when it was measured once more.",
     fix="Nothing needs to be done if it stays away: other traffic, or a busy CPU. If it comes again, see on {hosts} "
     "what else runs (top), and ethtool -S INTERFACE (errors, drops).",
+    action=Action.NONE,
 )
 NO_TIME = "not confirmed: there was no time to measure it once more"
 ONCE = "not confirmed: it was measured once"

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
-from preflight.check import Code, Figure, Finding, Job, Run, option, ranges, words
+from preflight.check import Action, Code, Figure, Finding, Job, Run, option, ranges, words
 from preflight.checks.comm.shared import expected
 from preflight.checks.comm.shared.operations import OPERATIONS, Operation
 from preflight.checks.comm.shared.readings import (
@@ -39,6 +39,7 @@ T = TypeVar("T")
 WRONG_RESULT = Code(
     "A collective gave a wrong result: wrong sums, or other data than was sent.",
     fix="Do not train here. Run it again without this rank's node; test its GPU, memory and links.",
+    action=Action.REPLACE,
 )
 FIX_PAIR = "Do not train here. Run it again with each of the two among other ranks: the sick one brings it along."
 FIX_NOBODY = "Do not train here. Run --only comm on halves of the nodes, then on halves of the half that is wrong."
@@ -46,14 +47,17 @@ FIX_ALONE = "Do not train here. Run it again; test this machine's memory and GPU
 TOO_SLOW = Code(
     "A collective is so slow that its larger sizes could not be measured.",
     fix="Look for the slow link: speed and errors of the interfaces between the nodes (ethtool), MTU, the cabling.",
+    action=Action.NONE,
 )
 BELOW_EXPECTED = Code(
     "A collective is slower than the machine's links allow, or than the least that you have set.",
     fix="See comm.transports for what NCCL chose, and comm.nodes, comm.rails and comm.pairs for where it is slow.",
+    action=Action.NONE,
 )
 SLOWER_THAN_BASELINE = Code(
     "A collective is slower than in the baseline.",
     fix="Run preflight diff BASELINE REPORT: it names the software, variables, links and GPU clocks that have changed.",
+    action=Action.NONE,
 )
 
 
@@ -117,7 +121,7 @@ def _receivers(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run:
     node = _only({run.job.node_of(rank).node for rank in wrong})
     got = f"{ranges.ranks(wrong)} got it wrong, {ranges.count(right, 'other rank')} right"
     text = f"{_told(_clearest(first))}; {got}: one of them, or who sends to them, alters what is passed on"
-    return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(first), fix=FIX_NOBODY)
+    return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(first), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
 def _ends(
@@ -145,13 +149,13 @@ def _ends(
 def _pair(rank: int, source: int, sizes: list[Size], run: Run) -> Finding:
     node = _only({run.job.node_of(rank).node, run.job.node_of(source).node})
     text = f"{_told(_clearest(sizes))}; rank {rank} got it from rank {source}: either of them, or their link"
-    return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(sizes), fix=FIX_PAIR)
+    return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(sizes), fix=FIX_PAIR, action=Action.RESTART_JOB)
 
 
 def _part(rank: int, sizes: list[Size]) -> Finding:
     """Of a sum whose other parts others have."""
     text = f"{_told(_clearest(sizes))}; it is rank {rank}'s part of the sum: any rank may have altered it on its way"
-    return WRONG_RESULT.fail(text, evidence=_proof(sizes), fix=FIX_NOBODY)
+    return WRONG_RESULT.fail(text, evidence=_proof(sizes), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
 def _unknown(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> Finding:
@@ -163,11 +167,11 @@ def _unknown(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> Fin
         return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_ALONE)
     if len(facts) == 2:
         text = f"{told}; both ranks see wrong results: either of them, or their link"
-        return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_PAIR)
+        return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_PAIR, action=Action.RESTART_JOB)
     decoded = [size for sizes in wrong.values() for size in sizes if size["wrong"] and size["wrong"]["whose"]]
     why = "not all for the same reason" if decoded else "one of the ranks alters values, or the library does"
     text = f"{told}; {ranges.ranks(wrong)} of {len(facts):,} see wrong results, and no rank can be named: {why}"
-    return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_NOBODY)
+    return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
 def _common_source(operation: Operation, wrong: Mapping[int, list[Size]], asked: int) -> int | None:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from preflight.check import Code, Finding, Run, ranges, words
+from preflight.check import Action, Code, Finding, Run, ranges, words
 from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.localize import Blame, Link
 from preflight.checks.comm.shared.readings import rate
@@ -27,26 +27,31 @@ SLOW_NODE = Code(
     "A node is slow with all others, on most of its ranks.",
     fix="On {node}: ethtool INTERFACE (speed, duplex), ethtool -S INTERFACE (errors, drops), ibstat (rate), tc -s "
     "qdisc, top (what else runs); leave it out until then. " + TIME_IT,
+    action=Action.RESTART_JOB,
 )
 SLOW_RANK = Code(
     "One rank's GPU or network card is slow with all others, while its node's other ranks are not.",
     fix="On {node}: nvidia-smi topo -m shows the network card near the GPU of local rank {local_rank}; ibstat, ethtool "
     "INTERFACE (speed), ethtool -S INTERFACE (errors), lspci -vv (LnkSta: its PCIe link). " + TIME_IT,
+    action=Action.RESTART_JOB,
 )
 SLOW_RAIL = Code(
     "One rail (the ranks with one place among their node's) is slow, while the others are not.",
     fix="See the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
     "(nvidia-smi topo -m): its ports' speed and errors, its uplinks; ibdiagnet on InfiniBand. " + TIME_IT,
+    action=Action.NONE,
 )
 SLOW_LINK = Code(
     "Two nodes are slow with each other, and not with others.",
     fix="See the cables and switch ports between {node} and {peer} (ethtool -S INTERFACE, ibdiagnet), and the path "
     "(tracepath {peer} on {node}). " + TIME_IT,
+    action=Action.NONE,
 )
 SLOWER_THAN_BASELINE = Code(
     "Links are much slower than in the baseline.",
     fix="All are equally slow: preflight diff BASELINE REPORT names what has changed (settings, drivers); look for "
     "other jobs on the same switches; nccl's transport is in comm.transports.",
+    action=Action.NONE,
 )
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypedDict
 
-from preflight.check import Code, Context, Finding, Group, Level, Plan, Run, Scope, ranges, vote
+from preflight.check import Action, Code, Context, Finding, Group, Level, Plan, Run, Scope, ranges, vote
 from preflight.checks.env.launch import node_groups, places
 from preflight.checks.env.launch.node_groups import Listed
 from preflight.sdk import slurm
@@ -37,6 +37,7 @@ RANK_OUTSIDE = Code(
 LATE = Code(
     "A rank came after the roll call.",
     fix="See what held its node up (image pull, file system); or a longer --deadline.",
+    action=Action.RESTART_JOB,
 )
 UNLIKE = Code("A launch variable differs between ranks.", fix="Set {variable} to the same value on all nodes.")
 LOCAL_RANK_TAKEN = Code(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TypedDict
 
 from preflight.check import (
+    Action,
     Code,
     Context,
     Finding,
@@ -57,7 +58,9 @@ SOURCES = Code(
 )
 NO_SOURCES = Code("The training code could not be read.", fix="Give --code the folder of the code alone, on all nodes.")
 PATHS = Code(
-    "A node imports the same torch from another path.", fix="Nothing, unless meant otherwise: see PATH and PYTHONPATH."
+    "A node imports the same torch from another path.",
+    fix="Nothing, unless meant otherwise: see PATH and PYTHONPATH.",
+    action=Action.NONE,
 )
 
 TOLD, IN_EVIDENCE = 4, 50

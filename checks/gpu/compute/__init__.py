@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from preflight.check import (
     WHERE_KEYS,
+    Action,
     Code,
     Context,
     Figure,
@@ -48,15 +49,21 @@ MIN_SHARE = option(float, 0.85, "warn of GEMMs and copies on the device below th
 MIN_SHARE_OUTSIDE = option(float, 0.7, "the same for copies to and from host and peers")
 
 _TEST_IT = "Run --only gpu.compute again; if it is the same device, drain its node and test it (dcgmi diag -r 3)."
-WRONG_PRODUCT = Code("A matrix product of whole numbers is wrong.", fix=f"Do not train here. {_TEST_IT}")
+WRONG_PRODUCT = Code(
+    "A matrix product of whole numbers is wrong.", fix=f"Do not train here. {_TEST_IT}", action=Action.REPLACE
+)
 WRONG_COPY = Code(
     "Bits were altered on their way between host and device, on the device, or between GPUs.",
     fix=f"Do not train here. {_TEST_IT} Between GPUs: turn ACS and the IOMMU off (see node.kernel).",
+    action=Action.REPLACE,
 )
-UNSTABLE = Code("The same product has other bits when computed again.", fix=f"Do not train here. {_TEST_IT}")
+UNSTABLE = Code(
+    "The same product has other bits when computed again.", fix=f"Do not train here. {_TEST_IT}", action=Action.REPLACE
+)
 CORRUPT = Code(
     "A device computes other bits than all others of its model, driver and libraries.",
     fix=f"Do not train here. {_TEST_IT}",
+    action=Action.REPLACE,
 )
 UNLIKE = Code(
     "Several devices agree on other bits than their siblings: they run other code rather than all compute wrongly.",
@@ -65,10 +72,12 @@ UNLIKE = Code(
 DEVICE_ERROR = Code(
     "CUDA gave an error instead of a result.",
     fix="On {node}: dmesg | grep -i xid; nvidia-smi -q. Reset the GPU, else drain the node.",
+    action=Action.RESET_GPU,
 )
 SLOW = Code(
     "A GPU is slower than others of its kind.",
     fix="See gpu.health; under load: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE shows what slows it.",
+    action=Action.NONE,
 )
 FIX_OUTSIDE = (
     "See gpu.pcie, gpu.nvlink and gpu.topology: width and speed of the links, and whether the rank's CPUs and memory "

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypedDict
 
 from preflight.check import (
+    Action,
     Code,
     Context,
     Finding,
@@ -43,20 +44,32 @@ again is allowed."""
 
 RETURN = "Drain {node}, run the vendor's field diagnostic on GPU {gpu}, and have it replaced."
 RESET = "On {node}: end what runs on GPU {gpu}, then nvidia-smi -r -i {gpu} (if it refuses, all GPUs: nvidia-smi -r)."
-UNCORRECTED = Code("The memory of a GPU had uncorrectable errors.", fix=f"{RESET} Drain the node if errors come back.")
-SRAM = Code("The SRAM of a GPU (its on-chip memory) fails again and again.", fix=RETURN)
-REMAPPED = Code("Rows of a GPU's memory wait to be remapped, or cannot be.", fix=RETURN)
-RETIRED = Code("Pages of a GPU's memory wait to be retired, or too many were.", fix=RETURN)
+UNCORRECTED = Code(
+    "The memory of a GPU had uncorrectable errors.",
+    fix=f"{RESET} Drain the node if errors come back.",
+    action=Action.RESET_GPU,
+)
+SRAM = Code("The SRAM of a GPU (its on-chip memory) fails again and again.", fix=RETURN, action=Action.REPLACE)
+REMAPPED = Code("Rows of a GPU's memory wait to be remapped, or cannot be.", fix=RETURN, action=Action.REPLACE)
+RETIRED = Code("Pages of a GPU's memory wait to be retired, or too many were.", fix=RETURN, action=Action.REPLACE)
 CORRECTED = Code(
     "A GPU corrects very many memory errors.",
     fix="Watch nvidia-smi -q -d ECC -i {gpu}; if the count goes on rising, drain {node} and have the GPU replaced.",
+    action=Action.NONE,
 )
-RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=RESET)
-INFOROM = Code("The InfoROM of a GPU is corrupt: its counters and settings are not kept.", fix=RETURN)
-HOT = Code("A GPU is too hot.", fix="Check fans, airflow and coolant of {node}; watch nvidia-smi -q -d TEMPERATURE.")
+RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=RESET, action=Action.RESET_GPU)
+INFOROM = Code(
+    "The InfoROM of a GPU is corrupt: its counters and settings are not kept.", fix=RETURN, action=Action.REPLACE
+)
+HOT = Code(
+    "A GPU is too hot.",
+    fix="Check fans, airflow and coolant of {node}; watch nvidia-smi -q -d TEMPERATURE.",
+    action=Action.REPLACE,
+)
 THROTTLED = Code(
     "The clocks of a GPU are throttled.",
     fix="See nvidia-smi -q -d PERFORMANCE,POWER -i {gpu}. Thermal: check the cooling. Power brake: the power supplies.",
+    action=Action.REPLACE,
 )
 PROCESS = Code(
     "A process uses a GPU before the job does.",
@@ -108,14 +121,22 @@ MANY_SRAM = 4
 """Uncorrectable SRAM errors in a GPU's life: beyond it vendors take it back (NVIDIA's RMA policy counts 4 a bank)."""
 MANY_CORRECTED = 20_000_000
 """As Azure's node checks have it; others allow 50 million."""
-ACTIONS = {
-    1: ("a reset of the GPU", RESET),
-    2: ("a reboot of the node", "Reboot {node}."),
-    3: ("an end of P2P traffic (drain P2P)", "End all processes on {node} that use several GPUs, then look again."),
-    4: ("a reset once its work has ended (drain and reset)", RESET),
-    5: ("a recovery of the IMEX domain", "Restart nvidia-imex on all nodes of the NVLink domain of {node}."),
-    6: ("a reset of the bus", "Reset the PCIe slot of GPU {gpu}, or power {node} off and on."),
-    7: ("a reboot of the whole system", "Reboot {node}, with the hosts that share its GPUs."),
+RECOVERIES = {
+    1: ("a reset of the GPU", RESET, Action.RESET_GPU),
+    2: ("a reboot of the node", "Reboot {node}.", Action.REBOOT),
+    3: (
+        "an end of P2P traffic (drain P2P)",
+        "End all processes on {node} that use several GPUs.",
+        Action.FIX_CONFIG,
+    ),
+    4: ("a reset once its work has ended (drain and reset)", RESET, Action.RESET_GPU),
+    5: (
+        "a recovery of the IMEX domain",
+        "Restart nvidia-imex on all nodes of {node}'s NVLink domain.",
+        Action.FIX_CONFIG,
+    ),
+    6: ("a reset of the bus", "Reset the PCIe slot of GPU {gpu}, or power {node} off and on.", Action.REBOOT),
+    7: ("a reboot of the whole system", "Reboot {node}, with the hosts that share its GPUs.", Action.REBOOT),
 }
 BY_RESET = (1, 4)
 SW_THERMAL, HW_SLOWDOWN, HW_THERMAL, BRAKE = 0x20, 0x8, 0x40, 0x80
@@ -243,7 +264,7 @@ def _signs(health: Health, repair: str) -> Iterator[Told]:
         yield RETIRED.warn, f"{retired} memory pages are retired, {double} after double-bit errors; expected {most}"
     elif repair and health["recovery_action"] not in BY_RESET:
         code = REMAPPED if health["remapped"] else RETIRED
-        yield partial(code.warn, fix=RESET), f"{repair}, expected none"
+        yield partial(code.warn, fix=RESET, action=Action.RESET_GPU), f"{repair}, expected none"
     elif sram > MANY_SRAM:
         yield SRAM.warn, f"{sram} uncorrectable SRAM errors in the GPU's life, expected at most {MANY_SRAM}"
     elif lived or sram:
@@ -263,9 +284,9 @@ def _recovery(health: Health) -> Iterator[Told]:
     """A reset is told by the errors that it is for."""
     action = health["recovery_action"] or 0
     if action and not (action in BY_RESET and _uncorrected(health)):
-        wanted, fix = ACTIONS.get(action, (f"recovery action {action}", RESET))
+        wanted, fix, told = RECOVERIES.get(action, (f"recovery action {action}", RESET, Action.RESET_GPU))
         why = f": {repair}" if (repair := _repair(health)) else ""
-        yield partial(RECOVERY.fail, fix=fix), f"the driver asks for {wanted}, expected none{why}"
+        yield partial(RECOVERY.fail, fix=fix, action=told), f"the driver asks for {wanted}, expected none{why}"
 
 
 def _inforom(health: Health) -> Iterator[Told]:

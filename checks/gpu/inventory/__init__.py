@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
 from preflight.check import (
+    Action,
     Code,
     Context,
     Finding,
@@ -39,10 +40,12 @@ MIN_MEMORY_GIB = option(float, 0.0, "least free memory of a GPU in GiB; 0: no li
 COUNT = Code(
     "A node has another number of GPUs than the others.",
     fix="There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it.",
+    action=Action.REBOOT,
 )
 MISSING = Code(
     "The PCI bus has a GPU that the driver does not show.",
     fix="On {node}: dmesg | grep -i -e nvrm -e {device}. Reboot the node, and drain it if the GPU stays away.",
+    action=Action.REBOOT,
 )
 _GONE_FIX = "On {node}: nvidia-smi -L; dmesg | grep -i nvrm. Reboot the node, and drain it if a GPU stays away."
 MODEL = Code("GPUs are of different models.", fix="Run the job on GPUs of one model: the slowest sets the pace.")
@@ -52,6 +55,7 @@ VBIOS = Code(
 MEMORY = Code(
     "A GPU has another size of memory than its siblings.",
     fix="Compare nvidia-smi -q -d MEMORY with another GPU; drain the node and have the card checked.",
+    action=Action.REPLACE,
 )
 FREE_MEMORY = Code("A GPU has too little free memory.", fix="On {node}: nvidia-smi -i {gpu} shows who has it; end it.")
 SHARED_GPU = Code(
@@ -145,9 +149,12 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:
+    seen = reading["seen"]
+    yield from traits("hardware", {"GPUs on the node": len(seen["pci"] if reading["confined"] else seen["gpus"])})
     for number, handle in reading["seen"]["gpus"].items():
         identity = reading["look"]["gpus"].get(handle["uuid"], {})
         had = {"number": number, "model": handle["name"], "serial": handle["serial"], "VBIOS": identity.get("vbios")}
+        had["memory MiB"] = identity["memory_total"] >> 20 if identity.get("memory_total") else None
         yield from traits("hardware", had, handle["uuid"])
 
 

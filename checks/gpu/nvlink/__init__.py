@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from preflight.check import (
+    Action,
     Code,
     Context,
     Finding,
@@ -50,22 +51,27 @@ INACTIVE = Code(
     "Fewer NVLinks are up than the card has, or than its siblings have.",
     fix="On {node}: nvidia-smi nvlink -s -i {gpu}; dmesg | grep -i xid. Reset the GPU (nvidia-smi -r -i {gpu}); if the "
     "link stays down, drain the node and have the GPU reseated or replaced.",
+    action=Action.RESET_GPU,
 )
 SWITCH = Code(
     "Most GPUs of a node have lost their links to one NVSwitch.",
     fix="On {node}: dmesg | grep -i sxid; journalctl -u nvidia-fabricmanager. Reboot; else have the board replaced.",
+    action=Action.REBOOT,
 )
 NO_BRIDGE = Code(
     "GPUs that may have NVLink bridges have none.",
     fix="Nothing, unless there should be one: then nvidia-smi nvlink -s, and reseat it.",
+    action=Action.NONE,
 )
 SLOW = Code(
     "An NVLink is slower than it should be.",
     fix="On {node}: nvidia-smi nvlink -s -i {gpu}. Reset the GPU (nvidia-smi -r -i {gpu}), else drain the node.",
+    action=Action.RESET_GPU,
 )
 ERRORS = Code(
     "An NVLink has had far more errors than its siblings.",
     fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Reseat the GPU or its bridge, else drain.",
+    action=Action.REPLACE,
 )
 FABRIC = Code(
     "A GPU has not joined its NVSwitch fabric: CUDA does not start on it.",
@@ -74,6 +80,7 @@ FABRIC = Code(
 FABRIC_HEALTH = Code(
     "A GPU reports that its NVSwitch fabric is not healthy.",
     fix="On {node}: nvidia-smi -q | grep -A 12 Fabric; journalctl -u nvidia-fabricmanager. Reset the GPU, else drain.",
+    action=Action.RESET_GPU,
 )
 CLIQUE = Code(
     "GPUs that should reach each other over NVLink are in different cliques.",
@@ -82,6 +89,7 @@ CLIQUE = Code(
 DOMAINS = Code(
     "The nodes are in several NVLink domains.",
     fix="Nothing, if the job is larger than a domain; else place it within one (Slurm: topology/block, --segment).",
+    action=Action.NONE,
 )
 IMEX = Code(
     "IMEX does not work, which NCCL needs for NVLink between nodes.",

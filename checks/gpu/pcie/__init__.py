@@ -11,7 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from preflight.check import Code, Context, Finding, Job, Level, Plan, Run, Scope, Trait, grouped, plots, ranges, traits
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Trait,
+    grouped,
+    plots,
+    ranges,
+    traits,
+)
 from preflight.checks.gpu.pcie import slots
 from preflight.checks.gpu.pcie.slots import PcieEnd
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey, plotted
@@ -27,20 +42,28 @@ PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVEN
 WIDTH = Code(
     "A GPU's PCIe link has fewer lanes than it could have.",
     fix="See lspci -vv -s {bus} | grep Lnk. Drain the node; reseat the card or its riser, and clean the contacts.",
+    action=Action.REPLACE,
 )
 GENERATION = Code(
     "A GPU's PCIe link is of an older generation than it could be.",
     fix="See lspci -vv -s {bus} | grep Lnk and the slot's speed in the BIOS; reseat the card or its riser.",
+    action=Action.REPLACE,
 )
 UPLINK = Code(
     "The PCIe switch above GPUs is linked to the host with less than it could be.",
     fix="See lspci -vv -s {device} | grep Lnk. Power the node off and on; else have the board or its cable replaced.",
+    action=Action.REBOOT,
 )
 REPLAYS = Code(
     "A GPU's PCIe link replays many packets.",
     fix="See dmesg | grep -i aer. If the count goes on rising, drain the node; reseat the card or its riser.",
+    action=Action.REPLACE,
 )
-ERRORS = Code("A GPU's PCIe link has had uncorrectable errors.", fix="On {node}: dmesg | grep -i aer. Reseat the card.")
+ERRORS = Code(
+    "A GPU's PCIe link has had uncorrectable errors.",
+    fix="On {node}: dmesg | grep -i aer. Reseat the card.",
+    action=Action.REPLACE,
+)
 
 FULL_SPEED = 0
 SETTLE_S = 0.2

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.check import Action, Code, Context, Finding, Level, Plan, Run, Scope, Skip, option, ranges, words
 from preflight.checks.gpu.released import counter_deltas, leftovers
 from preflight.checks.gpu.released.counter_deltas import CounterRise, LinkErrors
 from preflight.checks.gpu.released.leftovers import Leftover
@@ -37,6 +37,7 @@ WAIT_S = option(float, 10.0, "seconds after which all that the run has held must
 MEMORY = Code(
     "A GPU has less free memory than before the run.",
     fix="On {node}: fuser -v /dev/nvidia* shows who holds it; end that, or reset the GPU: nvidia-smi -r -i {gpu}",
+    action=Action.RESET_GPU,
 )
 PROCESS = Code(
     "A GPU is held by a process that was not there before the run.",
@@ -49,22 +50,27 @@ SHM = Code(
 UNCORRECTED = Code(
     "Uncorrectable memory errors of a GPU rose during the run.",
     fix="Drain {node}; reset the GPU (nvidia-smi -r -i {gpu}) and see nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}.",
+    action=Action.RESET_GPU,
 )
 CORRECTED = Code(
     "A GPU corrected memory errors during the run.",
     fix="See nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}; drain the node if this goes on.",
+    action=Action.NONE,
 )
 RECOVERY = Code(
     "The driver asks for a GPU to be recovered, and did not before the run.",
     fix="On {node}: nvidia-smi -q -i {gpu} | grep -i recovery. End what runs on the GPU, then nvidia-smi -r -i {gpu}",
+    action=Action.RESET_GPU,
 )
 PCIE_ERRORS = Code(
     "A GPU's PCIe link got worse during the run.",
     fix="On {node}: dmesg | grep -i aer; lspci -vv -s {bus} | grep Lnk. Reseat the card or its riser.",
+    action=Action.REPLACE,
 )
 NVLINK_ERRORS = Code(
     "Errors of a GPU's NVLinks rose during the run.",
     fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Drain the node if they go on rising.",
+    action=Action.REPLACE,
 )
 
 PAUSE_S = 0.2

@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from preflight.check import Code, Finding, Run, words
+from preflight.check import Action, Code, Finding, Run, words
 from preflight.checks.gpu.shared.nvml_survey import CUDA, PERMISSION, UNKNOWN, GpuTrouble
 
 NO_ANSWER = Code(
     "A GPU, or the driver, does not answer.",
     fix="On {node}: dmesg | grep -i -e nvrm -e xid. Reset the GPU (nvidia-smi -r -i {gpu}) or reboot; if that does not "
     "help, drain the node.",
+    action=Action.REBOOT,
 )
 """Of each check that asks NVML (its `PARTS` name this module)."""
 _SAID = {
@@ -43,7 +44,8 @@ def _unanswered(trouble: GpuTrouble, rank: int, run: Run) -> Finding:
     node, gpu, what = run.job.node_of(rank).node, trouble["gpu"], f"{trouble['call']}: {trouble['text']}"
     if trouble["kind"] == CUDA:
         fix = "On {node}: dmesg | grep -i xid. Reset the GPU that it names, or reboot; else drain the node."
-        return NO_ANSWER.fail(f"CUDA does not start: {what}, expected a number of GPUs", node=node, fix=fix)
+        text = f"CUDA does not start: {what}, expected a number of GPUs"
+        return NO_ANSWER.fail(text, node=node, fix=fix, action=Action.RESET_GPU)
     if gpu is None:
         fix = "On {node}: nvidia-smi; lsmod | grep nvidia; dmesg | grep -i nvrm. After an update of the driver: reboot."
         return NO_ANSWER.fail(f"the driver does not work: {what}, expected NVML to start", node=node, fix=fix)

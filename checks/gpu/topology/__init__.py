@@ -9,7 +9,7 @@ with its siblings only. Ranks that are bound to CPUs should run near their GPU.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, grouped, plots, ranges, vote
+from preflight.check import Action, Code, Context, Finding, Level, Plan, Run, Scope, grouped, plots, ranges, vote
 from preflight.checks.gpu.shared import nvml_errors, nvml_survey
 from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of, looked_at
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
@@ -31,6 +31,7 @@ ONE_WAY = Code("P2P works from one GPU to another, but not back.", fix=_P2P_FIX)
 PAST_NVLINK = Code(
     "P2P takes another way than the NVLinks between two GPUs.",
     fix="On {node}: nvidia-smi topo -p2p n; nvidia-smi nvlink -s. Reset the GPUs (nvidia-smi -r), else drain the node.",
+    action=Action.RESET_GPU,
 )
 LAYOUT = Code(
     "GPUs are farther from each other than on the other nodes.",
@@ -39,6 +40,7 @@ LAYOUT = Code(
 FAR_NIC = Code(
     "A GPU is farther from its network card than its siblings.",
     fix="There: ls -l /sys/class/infiniband; lspci -tv. A network card is gone, has no driver, or is in another slot.",
+    action=Action.REPLACE,
 )
 FAR_CPUS = Code(
     "A rank is bound to CPUs of another NUMA node than its GPU's.",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, Skip, ranges, vote, words
+from preflight.check import Action, Code, Context, Finding, Level, Plan, Run, Scope, Severity, Skip, ranges, vote, words
 from preflight.checks.net.interfaces import interface_table
 from preflight.checks.net.interfaces.interface_table import (
     TRANSPORT,
@@ -74,6 +74,7 @@ MTU = Code(
 SPEED = Code(
     "The interface is slower than the other nodes'.",
     fix="On that node: ethtool {interface}; see cable, transceiver and switch port.",
+    action=Action.REPLACE,
 )
 ROUTE = Code(
     "MASTER_ADDR is reached over another interface than the backend takes.",

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from preflight.check import (
+    Action,
     Code,
     Context,
     Finding,
@@ -95,6 +96,7 @@ SILENT = Code(
     "A connection is made, and then nothing comes over it.",
     fix="On {from}: ss -ti dst {address}; see firewalls with connection tracking on the way, and whether {to} is "
     "stalled (uptime, dmesg).",
+    action=Action.NONE,
 )
 MTU = Code(
     "Small messages pass between nodes, large ones stall: the MTU is wrong on the way, or a link is full.",
@@ -102,19 +104,16 @@ MTU = Code(
     "interfaces of all nodes, and the switch ports, the same MTU (ip link set {interface} mtu ...), and let ICMP "
     "fragmentation-needed pass.",
 )
-SLOW = Code(
-    "Data between nodes is much slower than is usual in this job.",
-    fix="On {from} and {to}: ethtool {interface} (speed, duplex), ethtool -S {interface} (errors, drops), tc -s qdisc; "
-    "to time it: iperf3 -s on {to}, iperf3 -c {address} on {from}.",
+_ENDS = (
+    "On {from} and {to}: ethtool {interface} (speed, duplex), ethtool -S {interface} (errors, drops), tc -s qdisc; "
+    "to time it: iperf3 -s on {to}, iperf3 -c {address} on {from}."
 )
-ASYMMETRIC = Code(
-    "Data between two nodes is much slower one way than the other.",
-    fix="On {from} and {to}: ethtool {interface} (speed, duplex), ethtool -S {interface} (errors, drops), tc -s qdisc; "
-    "to time it: iperf3 -s on {to}, iperf3 -c {address} on {from}.",
-)
+SLOW = Code("Data between nodes is much slower than is usual in this job.", fix=_ENDS, action=Action.NONE)
+ASYMMETRIC = Code("Data between two nodes is much slower one way than the other.", fix=_ENDS, action=Action.NONE)
 FAR = Code(
     "Round trips between nodes take much longer than is usual in this job.",
     fix="On {from}: tracepath {address}; see what fills the link (ip -s link, tc -s qdisc).",
+    action=Action.NONE,
 )
 _UPLINKS = (
     "See the uplinks between the sides: their speed and errors, and how far they are oversubscribed by design; to "
@@ -123,6 +122,7 @@ _UPLINKS = (
 UNTRIED = Code(
     "There was no time for all pairs of nodes.",
     fix="Fix what else is found, or give the run more time (--deadline); then run again: --only net.mesh.",
+    action=Action.NONE,
 )
 
 BUDGET = 0.6

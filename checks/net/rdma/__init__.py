@@ -9,7 +9,21 @@ far from their GPU, and env.variables of `mlx5_1` where that takes mlx5_10, too.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Severity, Trait, traits
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    Trait,
+    traits,
+)
 from preflight.checks.net.rdma import hca_gids, hca_links, hca_numbers, hca_selected, hca_states
 from preflight.checks.net.shared import hca
 from preflight.checks.net.shared.port_selection import Facts, NodePorts, PortTrouble, findings, nodes, weighed
@@ -22,6 +36,7 @@ PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 SILENT = Code(
     "An RDMA device does not answer its driver.",
     fix="Drain the node. There: dmesg | grep -i mlx5; reboot it, or reset the card (mlxfwreset -d {device} reset).",
+    action=Action.REBOOT,
 )
 CLOSED = Code(
     "A process may not open an HCA, so NCCL does not see it.",

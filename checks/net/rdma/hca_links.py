@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from preflight.check import Code, Finding, Run, Severity, Vote, vote, words
+from preflight.check import Action, Code, Finding, Run, Severity, Vote, vote, words
 from preflight.checks.net.shared.hca import MELLANOX
 from preflight.checks.net.shared.hca_peers import Tie, compare_ports, differs_from_siblings, numbered_otherwise
 from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTrouble, Use, findings, tied, weighed
@@ -15,11 +15,13 @@ LINK_LAYER = Code(
 SLOW = Code(
     "A port has a lower rate than the same ports elsewhere.",
     fix="There: ibstat {device}; mlxlink -d {device}. Reseat or replace the cable or transceiver; see the switch port.",
+    action=Action.REPLACE,
 )
 PCIE = Code(
     "An HCA's PCIe link is slower than that of the same HCAs elsewhere.",
     fix="There: lspci -vv -s $(basename $(readlink -f /sys/class/infiniband/{device}/device)) | grep LnkSta. Reseat "
     "the card or its riser; compare BIOS settings.",
+    action=Action.REPLACE,
 )
 FIRMWARE = Code(
     "HCAs of one board have different firmware.",

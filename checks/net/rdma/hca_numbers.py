@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight.check import Code, Finding, Run, Severity, ranges, vote, words
+from preflight.check import Action, Code, Finding, Run, Severity, ranges, vote, words
 from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, Use, sides, weighed
 from preflight.nccl import hca_names
 
@@ -10,6 +10,7 @@ MISSING = Code(
     "A node has fewer RDMA devices than the others.",
     fix="There: ls /sys/class/infiniband; lspci | grep -i -e infiniband -e mellanox; dmesg | grep mlx5. Hand a "
     "container all devices; else drain the node.",
+    action=Action.REPLACE,
 )
 UNEQUAL = Code(
     "NCCL would take different numbers of ports on the nodes.",

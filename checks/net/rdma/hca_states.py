@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight.check import Code, Finding, Run, Severity
+from preflight.check import Action, Code, Finding, Run, Severity
 from preflight.checks.net.shared.hca import INFINIBAND
 from preflight.checks.net.shared.hca_counters import WENT_DOWN
 from preflight.checks.net.shared.hca_peers import Tie, compare_ports, differs_from_siblings
@@ -12,6 +12,7 @@ DOWN = Code(
     "A port that NCCL would use is not ACTIVE.",
     fix="There: ibstat {device}; mlxlink -d {device}. Polling: see the cable, its transceivers and the switch port. "
     "Disabled: switch it on (ip link set dev INTERFACE up). Else drain the node.",
+    action=Action.REPLACE,
 )
 FIX_WAITS = "There: ibstat {device}; sminfo. The link is up, but no subnet manager has set it up: see that it runs."
 FIX_TIED = (

@@ -11,7 +11,21 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from preflight.check import Code, Context, Finding, Level, Plan, Run, Scope, Severity, Skip, option, ranges, words
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Level,
+    Plan,
+    Run,
+    Scope,
+    Severity,
+    Skip,
+    option,
+    ranges,
+    words,
+)
 from preflight.checks.node.kernel import gpudirect, kernel_log, xids
 from preflight.checks.node.kernel.gpudirect import Setup
 from preflight.checks.node.kernel.kernel_log import Event, KernelLog
@@ -22,12 +36,18 @@ WINDOW_S = option(float, 7200.0, "how many seconds of the kernel log count")
 AER_A_MINUTE = option(float, 31.0, "warn where PCIe corrects so many errors of a device a minute")
 """What PCIe allows 16 lanes of generation 5: one wrong bit in 1e12 (DCGM's rule for PCIe replays)."""
 
-XID = Code("The driver has reported an error of a GPU (Xid).", fix="What each number asks for stands in its finding.")
-SXID = Code(
-    "The driver has reported an error of an NVSwitch (SXid).", fix="What each number asks for stands in its finding."
+XID = Code(
+    "The driver has reported an error of a GPU (Xid).",
+    fix="What each number asks for stands in its finding.",
+    action=Action.RESET_GPU,
 )
-RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=xids.ACTIONS["reset"])
-DRIVER = Code("The driver cannot reach or initialise a GPU.", fix=xids.ACTIONS["reboot"])
+SXID = Code(
+    "The driver has reported an error of an NVSwitch (SXid).",
+    fix="What each number asks for stands in its finding.",
+    action=Action.RESET_GPU,
+)
+RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=xids.ACTIONS["reset"], action=Action.RESET_GPU)
+DRIVER = Code("The driver cannot reach or initialise a GPU.", fix=xids.ACTIONS["reboot"], action=Action.REBOOT)
 MISMATCH = Code(
     "A program's libraries and the GPU driver have different versions.",
     fix="After an upgrade of the driver: reboot. In a container: start it with the NVIDIA container toolkit, and "
@@ -36,11 +56,13 @@ MISMATCH = Code(
 AER = Code(
     "A PCIe device had errors (AER).",
     fix="lspci -vvv -s {device} shows its link; have the card, riser or cable reseated, or replaced if it goes on.",
+    action=Action.REPLACE,
 )
 HUNG = Code(
     "Tasks hung in the kernel.",
     fix="See what hangs (ps -eo pid,stat,wchan:32,cmd | grep ' D'); often it is a file system or a driver that does "
     "not answer; reboot if it stays.",
+    action=Action.REBOOT,
 )
 OUT_OF_MEMORY = Code(
     "The node ran out of memory, and the kernel killed processes.",
@@ -49,17 +71,22 @@ OUT_OF_MEMORY = Code(
 MEMORY_ERROR = Code(
     "The memory or the CPU had errors that were not corrected.",
     fix="See rasdaemon (ras-mc-ctl --errors) or the BMC's log for the module; drain the node and have it replaced.",
+    action=Action.REPLACE,
 )
 THROTTLED = Code(
-    "The CPU was too hot and has slowed down.", fix="Look at fans and air flow (ipmitool sensor); ask the data centre."
+    "The CPU was too hot and has slowed down.",
+    fix="Look at fans and air flow (ipmitool sensor); ask the data centre.",
+    action=Action.REPLACE,
 )
 NIC = Code(
     "The firmware of a network card has failed.",
     fix="Update it (mlxfwmanager) and power-cycle the node; replace the card if it comes back.",
+    action=Action.REBOOT,
 )
 LINK_DOWN = Code(
     "The link of a network card has gone down.",
     fix="ethtool {interface} and ethtool -m {interface}; clean or replace cable and transceiver, look at the switch.",
+    action=Action.REPLACE,
 )
 PEERMEM = Code(
     "Network cards cannot reach the memory of the GPUs; it goes through the host.",
@@ -188,8 +215,8 @@ def _xid(log: KernelLog, event: Event, node: str) -> Finding:
     since = "; the driver has started anew since" if _restarted_s(log, event["device"]) < event["last_s"] else ""
     text = f"{called} {event['what']}{at}, {_when(event)}: {row.meaning}{since}; expected none"
     where = {"uuid": _uuid(log, event["device"]), "link": link}
-    fix, evidence = xids.ACTIONS[row.action], {"links": links}
-    return _found(code, _graded(log, event), event, node, text, fix=fix, evidence=evidence, **where)
+    fix, action, evidence = xids.ACTIONS[row.action], xids.OPERATORS[row.action], {"links": links}
+    return _found(code, _graded(log, event), event, node, text, fix=fix, action=action, evidence=evidence, **where)
 
 
 def _graded(log: KernelLog, event: Event) -> Severity:
@@ -223,8 +250,9 @@ def _recovery(log: KernelLog, node: str) -> Iterator[Finding]:
         if asked != "None" and event["device"] not in failed:
             severity = _stepped(log, event, "fail" if re.search("Reset|Reboot", asked) else "warn")
             text = f"the driver asks for: {asked} (Xid {RECOVERY_XID}, {_when(event)}); expected none"
-            fix = xids.ACTIONS["reboot"] if "Reboot" in asked else None
-            yield _found(RECOVERY, severity, event, node, text, uuid=_uuid(log, event["device"]), fix=fix)
+            word, uuid = "reboot" if "Reboot" in asked else "reset", _uuid(log, event["device"])
+            fix, action = xids.ACTIONS[word], xids.OPERATORS[word]
+            yield _found(RECOVERY, severity, event, node, text, uuid=uuid, fix=fix, action=action)
 
 
 def _driver(log: KernelLog, node: str) -> Iterator[Finding]:

@@ -5,6 +5,8 @@ import functools
 from dataclasses import dataclass
 from importlib import resources
 
+from preflight.check import Action
+
 ACTIONS = {
     "nothing": "Nothing.",
     "app": "Nothing on this node; look at the program that ran there, for instance with compute-sanitizer.",
@@ -22,7 +24,22 @@ ACTIONS = {
     "comes back, have the NVSwitch checked.",
     "versions": "Install the same version of the driver on host and guest.",
 }
-"""The words of the column `action`. Each is at most what NVIDIA's catalog has as its immediate action."""
+"""What the words of the column `action` say. Each is at most what NVIDIA's catalog has as its immediate action."""
+
+OPERATORS = {
+    "nothing": Action.NONE,
+    "app": Action.NONE,
+    "watch": Action.NONE,
+    "idle_reset": Action.RESET_GPU,
+    "reset": Action.RESET_GPU,
+    "reboot": Action.REBOOT,
+    "reseat": Action.REPLACE,
+    "replace": Action.REPLACE,
+    "link": Action.NONE,
+    "fabric": Action.RESET_GPU,
+    "versions": Action.FIX_CONFIG,
+}
+"""The same, in the words of all checks."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,21 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
-from preflight.check import Code, Context, Finding, Level, NotApplicable, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Level,
+    NotApplicable,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    option,
+    ranges,
+    words,
+)
 from preflight.checks.node.storage import mounts, one_file, sameness
 from preflight.checks.node.storage.path_probe import Hang, PathFacts, PathProbe
 
@@ -52,6 +66,7 @@ NO_ANSWER = Code(
     "A path does not answer: its server or its mount is dead.",
     fix="On the node: dmesg | grep -i 'not responding'; see its server and the network to it, and give a failover some "
     "minutes. If it stays so, drain the node before umount -f -l {file}: other jobs on it lose what they write.",
+    action=Action.NONE,
 )
 MISSING = Code("A path is not there.", fix="On the node: ls -ld {file}; findmnt -T {file}; mount it or make it there.")
 BROKEN = Code(
@@ -72,7 +87,9 @@ QUOTA = Code("The quota is used up.", fix="quota -s (lfs quota -h {file}); remov
 NOT_SHARED = Code(
     "Nodes do not see the same files.", fix="On the node: findmnt -T {file}; mount what the other nodes have there."
 )
-OWN = Code("Each node has files of its own.", fix="If all should see one: --set node.storage.shared={file}")
+OWN = Code(
+    "Each node has files of its own.", fix="If all should see one: --set node.storage.shared={file}", action=Action.NONE
+)
 UNLIKE_MOUNT = Code(
     "Another file system lies there than on the other nodes.",
     fix="On the node: findmnt -T {file}; mount what the other nodes have there (/etc/fstab, or the container's -v).",
@@ -80,7 +97,9 @@ UNLIKE_MOUNT = Code(
 UNLIKE_OPTIONS = Code("Nodes mount it with different options.", fix="On each node: findmnt -no OPTIONS -T {file}")
 SOFT = Code("A soft NFS mount may lose writes (nfs(5)).", fix="Mount {file} with the option hard.")
 SLOW = Code(
-    "A path is slow.", fix="On the node: nfsiostat or iostat -x 1; ping its server; see what else uses that disk."
+    "A path is slow.",
+    fix="On the node: nfsiostat or iostat -x 1; ping its server; see what else uses that disk.",
+    action=Action.NONE,
 )
 LEFT = Code("A file of this check could not be removed.", fix="rm -f {file}")
 

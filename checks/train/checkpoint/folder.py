@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
 from preflight.check import (
+    Action,
     Code,
     Context,
     Finding,
@@ -66,6 +67,7 @@ UNSAFE = Code(
 NO_ANSWER = Code(
     "The folder for checkpoints does not answer.",
     fix="On the node: findmnt -T {file}; dmesg | tail; see its server and the network to it.",
+    action=Action.NONE,
 )
 LEFT = Code("A folder of this check could not be removed.", fix="rm -rf {file}")
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
-from preflight.check import Code, Context, Finding, Run, plots, ranges, words
+from preflight.check import Action, Code, Context, Finding, Run, plots, ranges, words
 from preflight.checks.train.checkpoint.folder import DIR, GIB, AllWell, Folder, FolderFacts
 
 WITHIN_S = 2.0
@@ -23,6 +23,7 @@ SLOW_NODE = Code(
     "A node writes or reads checkpoints far slower than the others.",
     fix="On the node: nfsiostat or iostat -x 1; compare its mount (findmnt -T {file}) and link with another node's; "
     "node.storage and net.mesh look at both.",
+    action=Action.NONE,
 )
 
 

@@ -10,7 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Code, Context, Finding, Job, Level, Option, Plan, Run, Scope, Skip, option, ranges, words
+from preflight.check import (
+    Action,
+    Code,
+    Context,
+    Finding,
+    Job,
+    Level,
+    Option,
+    Plan,
+    Run,
+    Scope,
+    Skip,
+    option,
+    ranges,
+    words,
+)
 from preflight.checks.train.shared import diagnosis, divergence, expected, replicas, structure
 from preflight.checks.train.shared.divergence import TrainingPair
 from preflight.checks.train.shared.structure import MODEL_CHANGED
@@ -25,11 +40,13 @@ if TYPE_CHECKING:
 NOT_FINITE = Code(
     "A loss or a gradient is NaN or infinite.",
     fix="Run the check again: if it is the same rank, test its device; if it is none, run --only comm.",
+    action=Action.NONE,
 )
 WRONG_START = Code(
     "Under the strategy training starts from different weights than alone.",
     fix="Look for what loads or draws weights while the model is wrapped; run the check again: if it is the same rank, "
     "test its device's memory.",
+    action=Action.NONE,
 )
 OTHER_DATA = Code(
     "Ranks train on another rank's part of the batch.",
@@ -39,6 +56,7 @@ WRONG_STEP = Code(
     "Under the strategy a rank's own loss or gradient is not what it is alone.",
     fix="Run the check again: if it is the same rank, test its device's arithmetic and memory; if it is on all ranks, "
     "look for what changes forward under the strategy: a layer plan, a cast, the order of the microbatches.",
+    action=Action.NONE,
 )
 NOT_AVERAGED = Code(
     "Under the strategy the gradient is the mean over the ranks times their number, or divided by it.",
@@ -51,6 +69,7 @@ NOT_EXCHANGED = Code(
 WRONG_EXCHANGE = Code(
     "Under the strategy the gradient is not the mean of what the ranks have sent.",
     fix="Do not train here: run --only comm; look at links, NICs, NCCL_ALGO, NCCL_PROTO and communication hooks.",
+    action=Action.NONE,
 )
 WRONG_CLIP = Code(
     "The gradient is clipped before the ranks have exchanged it, or not by its norm over all ranks.",
@@ -59,6 +78,7 @@ WRONG_CLIP = Code(
 OUT_OF_SYNC = Code(
     "Under the strategy a rank's parameters are not those of the other ranks.",
     fix="Run the check again: if it is the same rank, test its device's memory and arithmetic.",
+    action=Action.NONE,
 )
 DRIFT = Code(
     "Under the strategy all ranks drift off from the training alone by more than roundings do.",

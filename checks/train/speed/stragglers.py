@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.check import Code, Finding, Job, Run, option, ranges, words
+from preflight.check import Action, Code, Finding, Job, Run, option, ranges, words
 
 if TYPE_CHECKING:
     from preflight.train_smoke.speed import TimedSteps
@@ -32,6 +32,7 @@ STRAGGLER = Code(
     "A rank computes longer than the others in each step, and they wait for it.",
     fix="On its node: top, nvidia-smi -q -d PERFORMANCE,CLOCK; look for other processes, a throttled GPU or CPU, fewer "
     "cores, a slow disk under the loader; py-spy dump shows where its time goes.",
+    action=Action.NONE,
 )
 OF_PHASE = {
     "data": "in fetching its batch",

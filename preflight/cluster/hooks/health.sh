@@ -2,7 +2,7 @@
 # Slurm HealthCheckProgram: the same checks without a job. It drains a node with a failure, and resumes what it has
 # drained itself when the check that failed has measured again and found nothing. No verdict: it changes nothing.
 #   slurm.conf: HealthCheckProgram=THIS_FILE, HealthCheckInterval=300, HealthCheckNodeState=ANY,CYCLE
-export PATH=@BIN@:@SLURM@:/usr/bin:/bin conf=@CONF@
+export PATH=@PATH@ conf=@CONF@
 if [ -e "$conf" ]; then export SLURM_CONF=$conf; fi # slurmd tells it to prologs, but not here
 prefix=preflight-health: limit_s=30 # Slurm kills it after 60 s
 options=() # of preflight run, such as --config /etc/preflight/preflight.toml

@@ -2,7 +2,7 @@
 # Slurm Prolog: preflight's quick checks of this machine, one process, no torch. A node with a failure is drained with
 # one reason, and Slurm runs the job elsewhere. No preflight, a full disk, a hang: nothing is drained.
 #   slurm.conf: Prolog=THIS_FILE, PrologFlags=Alloc, SchedulerParameters=nohold_on_prolog_fail (else the job is held)
-export PATH=@BIN@:@SLURM@:/usr/bin:/bin # Slurm gives a prolog none
+export PATH=@PATH@ # Slurm gives a prolog none
 prefix=preflight: limit_s=15
 options=() # of preflight run, such as --config /etc/preflight/preflight.toml
 

@@ -1,6 +1,7 @@
 """Our own reports, of `preflight run`, `rendezvous` and `explain`, beside a job's logs or alone."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from preflight.core import rank_ranges, words
@@ -42,10 +43,11 @@ def _from_finding(finding: Reported, file: str, causes: Mapping[str, Cause]) -> 
     text = message if ours else f"preflight's check found: {_subjects(finding)}{message}"
     for place, slug in enumerate([slug for slug in slugs if slug in causes] or [""]):
         noticed = () if place else rank_ranges.from_text(finding.noticed_by)
-        yield from_artifact(
+        said = from_artifact(
             slug, text, _where(finding.where), noticed, file, SECOND if place else weight,
             quote=f"{code}: {message}", fix=finding.fix, code=code,
         )  # fmt: skip
+        yield replace(said, action=finding.action)
 
 
 def _slugs(code: str, severity: str, causes: Mapping[str, Cause]) -> list[str]:

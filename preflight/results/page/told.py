@@ -29,7 +29,7 @@ def verdict(report: Report, found: Sequence[Reported]) -> dict[str, Any]:
         "word": report["verdict"], "letter": LETTERS[report["verdict"]], "meaning": _sentence(console.meaning(report)),
         "culprit": console.plain(console.culprit(first)) if first else "",
         "message": console.plain(first.message) if first else "",
-        "fix": console.plain(first.fix) if first else "",
+        "fix": console.plain(first.fix) if first else "", "action": first.action if first else "",
         "more": " and ".join(more), "bad": names, "folded": node_names.folded(names), "exit_code": report["exit_code"],
         "bad_json": json.dumps(names),
     }  # fmt: skip
@@ -73,6 +73,7 @@ def _entry(finding: Reported, places: Places, checks: Sequence[str], from_logs: 
         "severity": severity, "letter": LETTERS.get(severity, "i" if severity == "info" else "W"),
         "culprit": console.plain(console.culprit(finding)) or "no culprit is seen", "code": finding.code,
         "message": console.plain(finding.message), "fix": console.plain(finding.fix),
+        "action": finding.action,
         "noticed_by": _noticed(finding), "waiver": console.plain(console.waiver(finding)),
         "evidence": "" if from_logs else _evidence(finding),
         "confidence": finding.evidence.get("confidence", "") if from_logs else "",

@@ -1,0 +1,191 @@
+"""`preflight profile` and `--profile FILE`: what a good node has, and what each node of a run has beside it."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.core.action import Action
+from preflight.core.finding import RUN, Reported
+from preflight.core.rank_ranges import count
+from preflight.core.words import some
+from preflight.planning.node_kinds import ProfileKind, Value, kind_of
+
+GPUS = "GPUs on the node"
+"""A trait of gpu.inventory."""
+OF_A_GPU = ("memory MiB", "PCIe lanes", "PCIe generation", "active NVLinks", "NVLink MB/s")
+INVENTORY, INTERFACES, RDMA = READ = ("gpu.inventory", "net.interfaces", "net.rdma")
+"""Checks that tell which parts there are."""
+OF_AN_INTERFACE = (" MTU", " Mbit/s", " state")
+VERSIONS = ("GPU driver", "torch", "cuda", "nccl")
+"""Of what env.software tells; a site's packages change with each job."""
+VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap", "kube", "lxc", "dummy")
+"""Beginnings of names of interfaces that come and go."""
+ENOUGH = 0.95
+"""Of a limit: firmware and kernels leave nodes of one kind a different share of their memory."""
+LISTED = 6
+"""Differences that a sentence names."""
+
+
+@dataclass
+class Holding:
+    """What a node has, as far as it is known."""
+
+    models: set[str] = field(default_factory=set)
+    gpus: int | None = None
+    cards: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Values by the UUID of each GPU."""
+    node: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    checks: set[str] = field(default_factory=set)
+    """That have measured on it."""
+
+
+def holdings(entry: Mapping[str, Any]) -> dict[str, Holding]:
+    """By node, of what entry.entry() has made of a report."""
+    found = {node: Holding() for node in entry["nodes"]}
+    for check, absent in entry["absent"].items():
+        for node in found.keys() - set(absent):
+            found[node].checks.add(check)
+    for kind, check, name, units in entry["traits"]:
+        for unit, value in units.items():
+            _keep(found, entry["places"].get(unit), unit, (kind, check, name), value)
+    return found
+
+
+def _keep(
+    found: Mapping[str, Holding], place: str | None, unit: str, of: tuple[str, str, str], value: str
+) -> None:  # fmt: skip
+    kind, check, name = of
+    holding = found[place or unit]
+    if place and name == "model":
+        holding.models.add(value)
+    if place:
+        holding.cards.setdefault(unit, {}).update({name: value} if name in OF_A_GPU else {})
+    elif name == GPUS:
+        holding.gpus = max(int(part) for part in value.split(" or "))
+    elif kind == "limit" and value.replace(".", "", 1).isdecimal():
+        holding.limits[name] = float(value)
+    elif check in (RDMA, INTERFACES) or name in VERSIONS:
+        holding.node[name] = value
+
+
+def kinds(entry: Mapping[str, Any]) -> list[ProfileKind]:
+    """One for each model of GPUs, with what most of its nodes have; of a limit the least."""
+    by_model: dict[str, list[Holding]] = {}
+    for holding in holdings(entry).values():
+        by_model.setdefault(" and ".join(sorted(holding.models)), []).append(holding)
+    return [_kind(model, alike) for model, alike in sorted(by_model.items())]
+
+
+def _kind(model: str, alike: Sequence[Holding]) -> ProfileKind:
+    limits = {name: min(holding.limits[name] for holding in alike if name in holding.limits)
+              for name in dict.fromkeys(name for holding in alike for name in holding.limits)}  # fmt: skip
+    gpus = Counter(holding.gpus or 0 for holding in alike).most_common(1)[0][0]
+    return ProfileKind(
+        f"{gpus} x {model}" if gpus else "without a GPU", model, (), gpus,
+        _usual([_lasting(holding.node) for holding in alike]),
+        _usual([card for holding in alike for card in holding.cards.values()]),
+        {name: int(value) for name, value in limits.items()},
+    )  # fmt: skip
+
+
+def _lasting(values: Mapping[str, str]) -> dict[str, str]:
+    """Without interfaces of containers, and those that have no speed: they come and go."""
+    fast = {_device(name) for name in values if name.endswith("Mbit/s") and not name.startswith(VIRTUAL)}
+    return {name: value for name, value in values.items()
+            if name in VERSIONS or _teller(name) == RDMA or _device(name) in fast}  # fmt: skip
+
+
+def _usual(all_: Sequence[Mapping[str, str]]) -> dict[str, Value]:
+    """What more than half of them have."""
+    names = dict.fromkeys(name for values in all_ for name in values)
+    most = {name: Counter(values.get(name) for values in all_).most_common(1)[0] for name in names}
+    return {name: int(value) if value.isdecimal() else value
+            for name, (value, number) in most.items() if value is not None and 2 * number > len(all_)}  # fmt: skip
+
+
+def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
+    """The file."""
+    lines = [
+        f"# What a good node has, from run {run} of {started}. For runs with --profile. Take out what may differ.",
+        '# The nodes of a kind are those with GPUs of its model, or those that it names: nodes = ["gpu-*"]',
+    ]
+    for kind in made:
+        lines += ["", "[[kind]]", *(f"{key} = {json.dumps(getattr(kind, key))}" for key in ("name", "gpu", "gpus"))]
+        for table in ("node", "each_gpu", "at_least"):
+            values: Mapping[str, Value] = getattr(kind, table)
+            rows = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in sorted(values.items())]
+            lines += ["", f"[kind.{table}]", *rows] if rows else []
+    return "\n".join(lines) + "\n"
+
+
+def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]) -> Iterator[Reported]:
+    """`asked`: checks that were to run. One of these that is not in the report had nothing to look at."""
+    nothing = {check for check in asked if check not in entry["checks"]}
+    for node, holding in holdings(entry).items():
+        holding.checks |= nothing
+        kind = kind_of(made, node, holding.models)
+        if kind is None:
+            has = f"has {some(sorted(holding.models)) or 'no GPU'}"
+            text_ = f"no kind of node in the profile is that of {node}, which {has}; expected one of "
+            text_ += some([each.name for each in made])
+            yield _found("warn", "profile_kind", text_, node, "Add its kind to the profile (preflight profile REPORT).")
+        else:
+            yield from _held(node, holding, kind)
+
+
+def _held(node: str, holding: Holding, kind: ProfileKind) -> Iterator[Reported]:
+    known = holding.gpus or 0
+    if INVENTORY in holding.checks and known != kind.gpus:
+        severity, action = ("fail", Action.REBOOT) if known < kind.gpus else ("warn", Action.FIX_CONFIG)
+        told = f"{count(known, 'GPU')} on the node, expected {kind.gpus} as in the profile ({kind.name})"
+        fix = "There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it."
+        yield _found(severity, "profile_gpus", told, node, fix, action)
+    missing, other = _parts(holding, kind)
+    if missing:
+        told = f"{some(missing, LISTED)} {'is' if len(missing) == 1 else 'are'} not on the node, expected as in the "
+        fix = "There: ip -br link; ls /sys/class/infiniband; lspci; dmesg. Hand a container all devices; else drain it."
+        where = {"device": missing[0]} if len(missing) == 1 else {}
+        yield _found("fail", "profile_missing", f"{told}profile ({kind.name})", node, fix, Action.REPLACE, **where)
+    other += [f"{uuid}: {each}" for uuid, card in holding.cards.items() for each in _unlike(card, kind.each_gpu)]
+    other += [f"{name} {holding.limits[name]:.0f}, expected at least {least}" for name, least in kind.at_least.items()
+              if name in holding.limits and holding.limits[name] < ENOUGH * float(least)]  # fmt: skip
+    if other:
+        told = f"{count(len(other), 'value')} differ{'s' * (len(other) == 1)} from the profile ({kind.name}): "
+        fix = "Set it right on the node; where the profile is out of date, write it anew: preflight profile REPORT."
+        evidence = {"differences": other}
+        found = _found("warn", "profile_differs", f"{told}{some(other, LISTED, '; ', '; ')}", node, fix)
+        yield Reported(**{**vars(found), "evidence": evidence})
+
+
+def _parts(holding: Holding, kind: ProfileKind) -> tuple[list[str], list[str]]:
+    """(devices that are missing, values that differ). A value that is not known is neither."""
+    there = {_device(name) for name in holding.node}
+    gone = [name for name in kind.node if name not in VERSIONS and _device(name) not in there]
+    sought = dict.fromkeys(_device(name) for name in gone if _teller(name) in holding.checks)
+    return list(sought), _unlike(holding.node, kind.node)
+
+
+def _teller(name: str) -> str:
+    """The check that tells of a device."""
+    return INTERFACES if name.endswith(OF_AN_INTERFACE) and ":" not in name else RDMA
+
+
+def _device(name: str) -> str:
+    """Of "mlx5_0:1 Gb/s" or "eth0 MTU"."""
+    return name.partition(" ")[0].partition(":")[0]
+
+
+def _unlike(has: Mapping[str, str], expected: Mapping[str, Value]) -> list[str]:
+    return [f"{name} {has[name]}, expected {value}" for name, value in expected.items()
+            if name in has and has[name] != str(value)]  # fmt: skip
+
+
+def _found(
+    severity: str, slug: str, told: str, node: str, fix: str, action: Action = Action.FIX_CONFIG, **where: str
+) -> Reported:
+    return Reported(
+        severity=severity, code=f"{RUN}.{slug}", message=told, where={"node": node, **where}, fix=fix, action=action
+    )

@@ -1,0 +1,86 @@
+"""A site's profile: what each kind of node has. `preflight profile` writes it, `--profile FILE` reads it."""
+
+import fnmatch
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.errors import UsageError, near_misses
+from preflight.planning import toml_file
+
+Value = str | int | float
+TABLES = ("node", "each_gpu", "at_least")
+
+
+@dataclass(frozen=True)
+class ProfileKind:
+    """One `[[kind]]` of the file."""
+
+    name: str
+    gpu: str = ""
+    """The model of its GPUs; "" where it has none."""
+    nodes: tuple[str, ...] = ()
+    """Names of its nodes, with * and ?; they go before the model."""
+    gpus: int = 0
+    node: Mapping[str, Value] = field(default_factory=dict)
+    """Links, NICs, HCAs, versions."""
+    each_gpu: Mapping[str, Value] = field(default_factory=dict)
+    at_least: Mapping[str, Value] = field(default_factory=dict)
+    """Limits and sizes: numbers below which a node is not of this kind."""
+
+
+def read(path: str) -> tuple[ProfileKind, ...]:
+    """Raises UsageError."""
+    try:
+        return parse(toml_file.table(path))
+    except UsageError as error:
+        text = str(error).removeprefix(f"{path}: ")
+        raise UsageError(f"--profile {path}: {text}", everywhere=error.everywhere) from None
+
+
+def parse(data: Mapping[str, Any]) -> tuple[ProfileKind, ...]:
+    """Raises UsageError."""
+    _only(data, ("kind",), "")
+    kinds = data.get("kind")
+    if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, dict) for kind in kinds):
+        raise UsageError("it has no kind of node, expected at least one [[kind]]")
+    return tuple(_kind(kind, f"kind {number}") for number, kind in enumerate(kinds, 1))
+
+
+def _kind(data: Mapping[str, Any], where: str) -> ProfileKind:
+    _only(data, ProfileKind.__dataclass_fields__, f"{where}: ")
+    name = data.get("name", where)
+    for key, expected in {"name": str, "gpu": str, "gpus": int}.items():
+        if type(data.get(key, expected())) is not expected:
+            what = "a whole number" if expected is int else "a text"
+            raise UsageError(f"{where}: {key} is {data[key]!r}, expected {what}")
+    nodes = data.get("nodes", [])
+    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
+        raise UsageError(f"{where}: nodes is {nodes!r}, expected a list of names")
+    tables = {key: _table(data.get(key, {}), f"{where}: {key}", numbers=key == "at_least") for key in TABLES}
+    return ProfileKind(name, data.get("gpu", ""), tuple(nodes), data.get("gpus", 0), **tables)
+
+
+def _table(value: object, where: str, *, numbers: bool) -> dict[str, Value]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is {value!r}, expected a table")
+    for key, held in value.items():
+        if isinstance(held, bool) or not isinstance(held, int | float if numbers else str | int | float):
+            raise UsageError(f"{where}.{key} is {held!r}, expected a number{'' if numbers else ' or a text'}")
+    return value
+
+
+def _only(data: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    for key in data:
+        if key not in known:
+            raise UsageError(f"{where}{key}: there is no such key{near_misses(key, known)}")
+
+
+def kind_of(kinds: Sequence[ProfileKind], node: str, models: Collection[str]) -> ProfileKind | None:
+    """By the node's name, then by the model of its GPUs. Where the file has one kind of node it is that one: a node
+    that has lost all GPUs has no model any more."""
+    named = [kind for kind in kinds if any(fnmatch.fnmatchcase(node, pattern) for pattern in kind.nodes)]
+    if named or len(kinds) == 1:
+        return (*named, *kinds)[0] if named or not kinds[0].nodes else None
+    alike = [kind for kind in kinds if not kind.nodes and (kind.gpu in models or (not kind.gpu and not models))]
+    return alike[0] if alike else None

@@ -1,0 +1,44 @@
+"""A TOML file that the user names, read by another process: its file system may be dead."""
+
+import os
+from typing import Any
+
+from preflight.errors import UsageError
+from preflight.sdk.probe import NoReply, Probe
+
+LARGEST = 1 << 20
+"""Bytes."""
+READ_S = 10.0
+
+
+def table(path: str) -> dict[str, Any]:
+    """A TOML file. Raises UsageError."""
+    import tomllib  # not in a run without such a file
+
+    try:
+        return tomllib.loads(_text(path))
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number too long, tables too deep
+        raise UsageError(f"{path}: is no TOML: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}", everywhere=error.everywhere) from None
+
+
+def _text(path: str) -> str:
+    """By another process: the file system may be dead. Raises UsageError, and UnicodeDecodeError."""
+    with Probe({"reading": _read}) as probe:
+        reply = probe.ask("reading", path, deadline_s=READ_S)
+    if isinstance(reply, NoReply) or "error" in reply.value:
+        why = reply.text if isinstance(reply, NoReply) else reply.value["error"]
+        raise UsageError(f"cannot be read ({why})", everywhere=False)
+    return str(reply.value["latin-1"]).encode("latin-1").decode()
+
+
+def _read(path: str) -> dict[str, str]:
+    """The bytes as JSON can hold them."""
+    try:
+        with open(path, "rb") as file:
+            return {"latin-1": file.read(LARGEST).decode("latin-1")}
+    except OSError as error:
+        return {"error": os.strerror(error.errno or 0)}

@@ -1,0 +1,200 @@
+"""`preflight profile` and `--profile`: a node beside what its kind has, without a sibling in the run."""
+
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.core.finding import Reported
+from preflight.errors import UsageError
+from preflight.history import profile
+from preflight.planning import node_kinds
+from preflight.planning.node_kinds import ProfileKind
+from tests import running
+from tests.checks.gpu.in_machine import needs_machines, run
+from tests.faults import ELSEWHERE
+from tests.standin import machines
+
+H100, CPU = "NVIDIA H100", ProfileKind("without a GPU")
+
+
+def entry(node: str = "n0", gpus: int = 2, nics: Sequence[str] = ("eth0", "docker0"), **of: str) -> dict[str, Any]:
+    """As entry.entry() makes it of one node; `of`: values that are not the usual ones."""
+    cards = [f"GPU-{node}-{number}" for number in range(gpus)]
+    had = {
+        "lanes": "16",
+        "rate": "400",
+        "driver": "550.1",
+        "files": "1048576",
+        "state": "up",
+        "memory": "2000000",
+        **of,
+    }
+    traits = [
+        ["hardware", "gpu.inventory", "GPUs on the node", {node: str(gpus)}],
+        ["hardware", "gpu.inventory", "model", dict.fromkeys(cards, H100)],
+        ["hardware", "gpu.inventory", "serial", {card: card for card in cards}],
+        ["link", "gpu.pcie", "PCIe lanes", dict.fromkeys(cards, had["lanes"])],
+        *(["link", "net.interfaces", f"{nic} Mbit/s", {node: "100000"}] for nic in nics if had["state"] == "up"),
+        *(["link", "net.interfaces", f"{nic} state", {node: had["state"]}] for nic in nics),
+        ["link", "net.interfaces", "tunl0 MTU", {node: "1480"}],
+        ["link", "net.rdma", "mlx5_0:1 Gb/s", {node: had["rate"]}],
+        ["driver", "env.software", "GPU driver", {node: had["driver"]}],
+        ["software", "env.software", "numpy", {node: "2.0"}],
+        ["limit", "node.limits", "open files", {node: had["files"]}],
+        ["limit", "node.limits", "MiB of memory", {node: had["memory"]}],
+    ]
+    checks = sorted({str(row[1]) for row in traits})
+    return {
+        "nodes": [node], "places": dict.fromkeys(cards, node), "traits": [row for row in traits if row[3]],
+        "absent": {check: [] for check in checks}, "checks": dict.fromkeys(checks, "pass"),
+    }  # fmt: skip
+
+
+def held(kept: dict[str, Any], *made: ProfileKind, asked: Sequence[str] = profile.READ) -> list[Reported]:
+    return list(profile.findings(made or profile.kinds(entry()), kept, asked))
+
+
+def test_a_profile_has_what_lasts_and_comes_back_from_its_file() -> None:
+    made = profile.kinds(entry())
+    assert made == [
+        ProfileKind(
+            "2 x NVIDIA H100", H100, (), 2,
+            {"eth0 Mbit/s": 100000, "eth0 state": "up", "mlx5_0:1 Gb/s": 400, "GPU driver": "550.1"},
+            {"PCIe lanes": 16},
+            {"open files": 1048576, "MiB of memory": 2000000},
+        )
+    ]  # fmt: skip
+    assert list(node_kinds.parse(tomllib.loads(profile.text(made, "run-1", "2026-01-01")))) == made
+
+
+def test_a_node_that_has_all_of_it_is_not_told_of() -> None:
+    assert held(entry("n9", memory="1950000", files="9999999")) == []
+
+
+FAULTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"gpus": 1}, "fail profile_gpus reboot", "1 GPU on the node, expected 2 as in the profile (2 x NVIDIA H100)"),
+    ({"gpus": 3}, "warn profile_gpus fix_config", "3 GPUs on the node, expected 2"),
+    ({"nics": ()}, "fail profile_missing replace", "eth0 is not on the node, expected as in the profile"),
+    ({"lanes": "8"}, "warn profile_differs fix_config", "PCIe lanes 8, expected 16; GPU-n9-1: PCIe lanes 8"),
+    ({"state": "down"}, "warn profile_differs fix_config", "1 value differs from the profile (2 x NVIDIA H100): eth0 "),
+    ({"rate": "200"}, "warn profile_differs fix_config", "mlx5_0:1 Gb/s 200, expected 400"),
+    ({"driver": "535.1"}, "warn profile_differs fix_config", "GPU driver 535.1, expected 550.1"),
+    ({"files": "1024"}, "warn profile_differs fix_config", "open files 1024, expected at least 1048576"),
+]
+
+
+@pytest.mark.parametrize(("changed", "found", "says"), FAULTS, ids=[str(fault[0]) for fault in FAULTS])
+def test_what_is_missing_or_differs_is_told(changed: dict[str, Any], found: str, says: str) -> None:
+    (told,) = held(entry("n9", **changed))
+    assert f"{told.severity} {told.code.removeprefix('preflight.run.')} {told.action}" == found
+    assert says in told.message and told.where["node"] == "n9"
+
+
+def test_what_was_not_looked_at_is_not_missing() -> None:
+    """With --only env; and where a check could not measure on the node."""
+    only = entry("n9", 0, ())
+    only["checks"] = only["absent"] = {"env.software": []}
+    assert held(only, asked=()) == []
+    raised = entry("n9", 0, ())
+    raised["absent"] = {"net.interfaces": ["n9"], "gpu.inventory": ["n9"], "net.rdma": []}
+    assert held(raised) == []
+
+
+def test_a_node_without_its_driver_has_lost_all_gpus() -> None:
+    """gpu.inventory has left itself out: it is not in the report."""
+    bare = entry("n9", 0)
+    del bare["checks"]["gpu.inventory"], bare["absent"]["gpu.inventory"]
+    bare["traits"] = [row for row in bare["traits"] if row[1] != "gpu.inventory"]
+    assert [told.code for told in held(bare)] == ["preflight.run.profile_gpus"]
+
+
+def test_nodes_have_the_kind_of_their_name_or_of_their_gpus() -> None:
+    kinds = (ProfileKind("a", H100), ProfileKind("b", "NVIDIA A100"), ProfileKind("login", nodes=("login-*",)), CPU)
+    assert [node_kinds.kind_of(kinds, node, models) for node, models in (
+        ("n0", {H100}), ("n0", {"NVIDIA A100"}), ("login-3", {H100}), ("n0", set()), ("n0", {"NVIDIA T4"}),
+    )] == [*kinds, None]  # fmt: skip
+    told = held(entry("n9", gpus=0), ProfileKind("a", "NVIDIA A100"), ProfileKind("b", "NVIDIA T4"))
+    assert [(each.severity, each.code) for each in told] == [("warn", "preflight.run.profile_kind")]
+    assert "which has no GPU; expected one of a and b" in told[0].message
+
+
+BAD = {
+    "": "it has no kind of node, expected at least one [[kind]]",
+    "kind = 3": "it has no kind of node",
+    "[[kind]]\nGPUS = 8": "kind 1: GPUS: there is no such key; known are at_least, each_gpu",
+    '[[kind]]\ngpus = "8"': "kind 1: gpus is '8', expected a whole number",
+    '[[kind]]\nnodes = "gpu-*"': "kind 1: nodes is 'gpu-*', expected a list of names",
+    "[[kind]]\nnode = 3": "kind 1: node is 3, expected a table",
+    '[[kind]]\n[kind.at_least]\nfiles = "many"': "kind 1: at_least.files is 'many', expected a number",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_profile_is_one_sentence(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        node_kinds.parse(tomllib.loads(text))
+    assert str(refused.value).startswith(BAD[text])
+
+
+def preflight(folder: Path, *words: str, wrap: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*wrap, *running.preflight(*words)]
+    environ = {**os.environ, **running.environment()}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_a_bad_profile_ends_a_run_with_2(tmp_path: Path) -> None:
+    for text, why in ((None, "cannot be read (No such file"), ("[[kind", "is no TOML"), ("kind = 3", "it has no kind")):
+        if text:
+            (tmp_path / "site.toml").write_text(text)
+        done = preflight(tmp_path, "run", "--level", "quick", "--profile", "site.toml")
+        assert done.returncode == 2 and f"--profile site.toml: {why}" in done.stderr, done.stderr
+
+
+def of_profile(folder: Path) -> list[dict[str, Any]]:
+    report = json.loads((folder / "report.json").read_text())
+    found = [finding for check in report["checks"] for finding in check["findings"]]
+    return [finding for finding in found if finding["code"].startswith("preflight.run.profile")]
+
+
+QUICK = ("run", "--level", "quick", "--only", "node.limits,net.interfaces,net.rdma", "--report")
+HOST = ("unshare", "--net", "--mount", "sh", "-c")
+OWN = 'mount -t sysfs none /sys; ip link set lo up; exec "$@"'
+NIC = (*HOST, f"ip link add nic0 type veth peer name nic1; ip link set nic0 up; ip link set nic1 up; {OWN}", "-")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="a host of its own needs root and iproute2")
+def test_a_lowered_limit_and_a_missing_card_are_found_on_one_host(tmp_path: Path) -> None:
+    """As a person does it: profile of a sound run, then a run on a host with less."""
+    preflight(tmp_path, *QUICK, "sound", wrap=NIC)
+    printed = preflight(tmp_path, "profile", "sound")
+    assert '"nic0 Mbit/s" = 10000' in printed.stdout, printed.stderr
+    (tmp_path / "site.toml").write_text(printed.stdout)
+    again = preflight(tmp_path, *QUICK, "again", "--profile", "site.toml", wrap=NIC)
+    assert "preflight.run.profile" not in again.stdout and again.returncode == 0, again.stdout
+    less = (*HOST, f"ulimit -n 500; {OWN}", "-")
+    sick = preflight(tmp_path, *QUICK, "sick", "--profile", "site.toml", wrap=less)
+    missing, lower = of_profile(tmp_path / "sick")
+    assert ELSEWHERE["profile_nic_missing"].is_told_by([missing]), sick.stdout
+    assert ELSEWHERE["profile_limit_lower"].is_told_by([lower]) and sick.returncode == 1, sick.stdout
+
+
+@needs_machines
+def test_a_gpu_fewer_is_found_on_one_node(tmp_path: Path) -> None:
+    for name in ("sound", "again", "sick"):
+        (tmp_path / name).mkdir()
+    run(machines.load("h100_nvswitch", tmp_path), tmp_path / "sound")
+    printed = preflight(tmp_path, "profile", "sound")
+    assert "gpus = 8" in printed.stdout and '"active NVLinks" = 18' in printed.stdout, printed
+    (tmp_path / "site.toml").write_text(printed.stdout)
+    words = ("--profile", str(tmp_path / "site.toml"))
+    sound = run(machines.load("h100_nvswitch", tmp_path), tmp_path / "again", *words)
+    assert "preflight.run.profile" not in sound.told()
+    sick = run(machines.load("h100_nvswitch", tmp_path, {"count": 7}), tmp_path / "sick", *words)
+    assert ELSEWHERE["profile_gpu_fewer"].is_told_by(of_profile(tmp_path / "sick")), sick.told()
