@@ -45,7 +45,7 @@ def test_findings_are_what_the_report_holds() -> None:
         {
             "severity": "fail", "code": "plugin.disk.full", "message": "0 GB free",
             "where": {"node": "node-0", "rank": 0, "device": "sda"}, "noticed_by": "", "evidence": {},
-            "fix": "Empty sda.",
+            "fix": "Empty sda.", "action": "fix_config",
         }
     ]  # fmt: skip
 
