@@ -207,7 +207,7 @@ def _setting_of(target: str, setting: StrategySetting) -> StrategySetting | None
 
 
 def _cause(error: BaseException) -> BaseException:
-    """torch.distributed.checkpoint tells of all ranks' exceptions in one: this rank's own, or the first."""
+    """torch.distributed.checkpoint raises all ranks' exceptions in one: this rank's own, or the first."""
     failures: Any = getattr(error, "failures", None)
     if not failures:
         return error

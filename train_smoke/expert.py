@@ -63,7 +63,7 @@ class UnderExpertParallel(Wrapped):
         self._cut = _spread(plain, self._exchange, self._group.rank())
         ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(plain, list(self._cut))  # type: ignore[no-untyped-call]
-        # A router that gets no gradient is told of; else DDP would raise at its next step, and name no parameter.
+        # A router that gets no gradient is reported; else DDP would raise at its next step, and name no parameter.
         module = DistributedDataParallel(
             plain, process_group=setting.group, bucket_cap_mb=BUCKET_MB, find_unused_parameters=True
         )

@@ -1,4 +1,4 @@
-"""The small transformer with a mixture of experts in the place of each MLP: 8 experts, of which each token has one.
+"""The small transformer with a mixture of experts in the place of each MLP: 8 experts, one per token.
 
 Which one depends on the token and its place only: a choice by the router's largest number would jump where it moves by
 one rounding, and two sound trainings would part. The router still is trained: the expert's result is weighted by its

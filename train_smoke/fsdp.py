@@ -26,7 +26,7 @@ Policy = Callable[..., Any] | CustomPolicy
 
 
 class UnderFsdp(Sharded):
-    """FSDP1 keeps each unit's parameters in one flat tensor, of which each rank has an equal part; the parameters are
+    """FSDP1 keeps each unit's parameters in one flat tensor; each rank has an equal part of it; the parameters are
     pieces of it, and may be empty."""
 
     module: FullyShardedDataParallel

@@ -22,7 +22,7 @@ from preflight.train_smoke.task import Recipe, TrainingTask, deterministic_arith
 from preflight.train_smoke.train import KeptTensors, TensorComparison
 
 MOST_NOTES = 8
-"""Operations without a fixed order that are told of."""
+"""Operations without a fixed order that are named."""
 
 
 class Facts(TypedDict):

@@ -15,7 +15,7 @@ from preflight.sdk.arithmetic import kind_of
 from preflight.train_smoke.wrapped import Piece, StrategySetting, Wrapped
 
 MOST = 4
-"""Parameters that are told of."""
+"""Parameters that are named."""
 
 
 class Differing(TypedDict):

@@ -1,4 +1,4 @@
-"""A model of which each rank keeps a piece of every parameter, and how the whole of it is read.
+"""A model whose parameters are cut, a piece of each for every rank, and how the whole of it is read.
 
 Both FSDPs keep pieces that are neighbours in the parameter laid out flat, in the order of the ranks; they differ in
 where they cut. So one reading serves both: pieces are padded to the longest, gathered, and put one behind the other.

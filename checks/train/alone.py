@@ -84,7 +84,7 @@ def measure(ctx: Context) -> "Facts":
 
 
 def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
-    """Each rank is told of once, by the strongest sign against it."""
+    """Each rank is reported once, by the strongest sign against it."""
     limits = compare.limits(own["spread"] for own in facts.values())
     rest = dict(facts)
     for signs in (_not_repeated, _not_finite, _other_bits, _far_from_others, _far_in_parts):

@@ -171,7 +171,7 @@ def _user_code(text: str) -> str:
 
 
 def _model(text: str) -> str:
-    """A function, a class or a model; or a configuration, of which a model is made."""
+    """A function, a class or a model; or a configuration, from which a model is made."""
     if text.strip().endswith(".json"):
         return text
     try:

@@ -72,7 +72,7 @@ class Strip:
     values: Sequence[float | None]
     """None where it was not measured: never a zero."""
     odd: Sequence[int] = ()
-    """Places of the subjects to name, such as those that a finding tells of."""
+    """Places of the subjects to name, such as those that a finding names."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Wiring:
     links: Sequence[tuple[int, int, str]]
     """Places of two devices, and what joins them: "NV18"."""
     odd: Sequence[tuple[int, int]] = ()
-    """Links that a finding tells of."""
+    """Links that a finding names."""
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "wiring", **asdict(self)}

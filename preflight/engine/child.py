@@ -59,7 +59,7 @@ class Child:
 
         With `output` the child's stdout and stderr are kept (`log_tail`), else they go to /dev/null.
         Of the supervisor's descriptors the child has only those in `keep`. It is killed when the supervisor
-        dies, unless it `outlives` it (and then sees to its own end). `dump_file`: where a worker tells of its
+        dies, unless it `outlives` it (and then sees to its own end). `dump_file`: where a worker writes its
         collectives.
         """
         self.dump_file = dump_file

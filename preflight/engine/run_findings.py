@@ -54,7 +54,7 @@ def never_came(job: Job, waited_s: float, strangers: Iterable[Mapping[str, Any]]
     came = f"{job.world_size - len(job.missing)} of {job.world_size} ranks, on {came_on}, did"
     text = f"never arrived at the store within {waited_s:.0f} s; {came}"
     twice = [stranger for stranger in strangers if stranger["why"] == "duplicate"]
-    for stranger in twice[:1]:  # there may be no time left for env.launch, which tells of all
+    for stranger in twice[:1]:  # there may be no time left for env.launch, which names all
         text += f"; process {stranger['pid']} on {stranger['node']} calls itself rank {stranger['rank']}, too"
     fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Look at its own output."
     if len(job.missing) <= NAMED_ONE_BY_ONE:

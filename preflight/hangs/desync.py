@@ -40,7 +40,7 @@ class Desync:
     group: str
     """Its ranks, as of the job; "" for the world group."""
     calls: Mapping[int, Call | None]
-    """By rank; None where it has not entered this number. Ranks of which nothing is known are not in it."""
+    """By rank; None where it has not entered this number. Ranks about which nothing is known are not in it."""
     odd: frozenset[int]
     """The few, where more than half of the group's ranks agree; else empty."""
     held: str = ""

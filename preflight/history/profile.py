@@ -169,7 +169,7 @@ def _parts(holding: Holding, kind: ProfileKind) -> tuple[list[str], list[str]]:
 
 
 def _teller(name: str) -> str:
-    """The check that tells of a device."""
+    """The check that reports a device."""
     return INTERFACES if name.endswith(OF_AN_INTERFACE) and ":" not in name else RDMA
 
 

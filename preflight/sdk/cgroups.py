@@ -105,7 +105,7 @@ def _mount(controller: str, root: str) -> tuple[str, str]:
 
 
 def _upwards(path: str, mounted: str, place: str) -> list[str]:
-    """Without a cgroup namespace paths are those of the host, of which a container may see a part only."""
+    """Without a cgroup namespace paths are those of the host, and a container may see only a part of them."""
     inside = os.path.relpath(path, mounted or "/").split("/")
     parts = [] if inside[0] in (".", "..") else inside
     folders = ["/".join([place, *parts[:length]]) for length in range(len(parts), -1, -1)]

@@ -71,7 +71,7 @@ def meeting(members: Sequence[int], turn: int) -> list[Pair]:
 
 @dataclass(frozen=True)
 class Common:
-    """A pair of which an end is in `ends` is explained by it."""
+    """A pair with an end in `ends` is explained by it."""
 
     ends: dict[int, tuple[int, ...]]
     """The members that do badly with all others, or, where they explain all, with some: as what (SENDS, RECEIVES)."""

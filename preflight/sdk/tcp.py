@@ -76,7 +76,7 @@ def reach(name: str, port: int, patience_s: float, doing: Callable[[str], None] 
 
 
 def _late(address: str, seconds: float) -> Connection:
-    """What was not even told of in time: on a loaded host a thread wakes late. The name has this address all the same,
+    """What was not even reported in time: on a loaded host a thread wakes late. The name has this address all the same,
     and a host that seems to know fewer than others would be blamed for it."""
     return {"address": address, "seconds": seconds, "source": "", "error": "timed out", "kind": "filtered"}
 

@@ -111,7 +111,7 @@ class UserCode:
         """A `with` around whatever calls the user's code again (a forward, a loss, a loader): an exception that came
         through a line of it, also in a DataLoader worker, becomes a UserError that names the innermost one. Others
         stay what they are, but for `always`: then they become one without a line. What a collective has raised stays
-        what it is: it tells of another rank's death."""
+        what it is: it reports another rank's death."""
         return _Blame(self, always=always)
 
     def place(self) -> tuple[str, int] | None:

@@ -58,7 +58,7 @@ _TREES = (
     # tests/checks/net/test_rdma.py: trees of /sys, read by the real code and judged together
     _tree("silent", "A driver waits for its card, and whoever reads of it waits, too.",
           "a pipe in the place of a file of /sys", f"fail {_R}.silent", culprit={"node": "node-1", "device": "mlx5_3"},
-          says="mlx5_3 is silent: reading what /sys tells of it did not end within"),
+          says="mlx5_3 is silent: reading what /sys says of it did not end within"),
     _tree("leaf_down", "The leaf switch of most nodes is dead.", "state: DOWN and Polling on all ports of 5 of 8 nodes",
           f"fail {_R}.down", culprit={},
           says="is DOWN on node-0, node-1 and 3 more, ACTIVE on node-5, node-6 and node-7"),

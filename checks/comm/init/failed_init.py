@@ -132,7 +132,7 @@ def _value(log: str, variable: str) -> str:
 
 
 def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
-    """Each rank tells of the first pair that differs: together they tell who has what."""
+    """Each rank reports the first pair that differs: together they tell who has what."""
     pairs = [pair for lines in _groups(failed, VERSIONS).values() for pair in lines]
     seen: dict[int, str] = {}
     for pair in pairs:

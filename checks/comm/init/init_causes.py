@@ -45,7 +45,7 @@ MEMLOCK = Code(
 RDMA = Code(
     "An RDMA call of NCCL failed.",
     fix="There: ibstat; show_gids; on RoCE see NCCL_IB_GID_INDEX and that both nodes have an address in its network; "
-    "net.rdma tells of links and GIDs.",
+    "net.rdma reports on links and GIDs.",
 )
 IMEX = Code(
     "NVLinks connect the nodes (MNNVL), but IMEX does not work.",

@@ -78,7 +78,7 @@ def _values(words: "torch.Tensor", of_position: "torch.Tensor") -> "torch.Tensor
 
 
 def compare(result: "torch.Tensor", tags: Sequence[Tag], ranks: int, addressed: bool) -> Wrong | None:
-    """What is wrong in a result, every element of which is compared, with ranks of the group. `addressed`: whether each
+    """What is wrong in a result; every element is compared, with ranks of the group. `addressed`: whether each
     receiver is sent something else."""
     import torch
 

@@ -67,7 +67,7 @@ def _weights(piece: Piece, rank: int, ranks: int, device: "torch.device") -> "to
 
 
 def compare(result: "torch.Tensor", start: int, chunk: int, ranks: int) -> Wrong | None:
-    """What is wrong in a result, every element of which is compared. Whose is in ranks of the group (see `whose`)."""
+    """What is wrong in a result; every element is compared. Whose is in ranks of the group (see `whose`)."""
 
     def right() -> Iterator[tuple[int, int, "torch.Tensor"]]:
         return expected(start, start + result.numel(), ranks, result.device)

@@ -295,7 +295,7 @@ def _inforom(health: Health) -> Iterator[Told]:
 
 
 def _slow(health: Health) -> Iterator[Told]:
-    """Heat tells of its own slowdown too."""
+    """Heat reports its own slowdown too."""
     reasons, heat = health["throttle"] or 0, _heat(health)
     if heat or reasons & (HW_THERMAL | BRAKE):
         reasons &= ~HW_SLOWDOWN  # which of them it is, is said more precisely

@@ -172,7 +172,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Finding]:
-    """GPUs that all ranks of a node see together; a GPU that does not answer is there, and told of otherwise. `told`:
+    """GPUs that all ranks of a node see together; a GPU that does not answer is there, and reported otherwise. `told`:
     nodes whose missing GPUs have been named."""
     of_node: dict[str, set[str]] = {node: set() for node in by_node(facts, run)}
     for rank, measured in facts.items():
@@ -215,7 +215,7 @@ def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _unplaced(measured: Facts) -> int:
-    """GPUs that NVML lists, and of which nobody knows at which bus id they are."""
+    """GPUs that NVML lists, with a bus id that nobody knows."""
     silent_ones = [t for t in measured["look"]["troubles"] if t["gpu"] is not None and t["uuid"] is None]
     return len(silent_ones) + len([handle for handle in measured["seen"]["gpus"].values() if not handle["bus"]])
 

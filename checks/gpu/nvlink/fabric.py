@@ -91,7 +91,7 @@ def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[st
 
 
 def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -> Iterator[Finding]:
-    """A GPU with dead links is told of already: it cannot join."""
+    """A GPU with dead links is reported already: it cannot join."""
     for card, fabric in fabrics:
         reason = _unset(fabric)
         if reason and card.node not in told and card not in short:

@@ -92,7 +92,7 @@ def _must_be_full(alike: Sequence[Wired], full: int, meshed: bool) -> bool:
 
 
 def _odd(unlike: ComparedCards[int], of: Mapping[Card, Wired], each: bool = False) -> Iterator[Short]:
-    """Of cards of which nobody knows how many links they need: more than usual are no fault. `each`: GPUs were
+    """Of cards that need an unknown number of links: more than usual are no fault. `each`: GPUs were
     compared with those of the same number on other nodes."""
     for odd in unlike.odd:
         if odd.value < odd.usual:

@@ -1,4 +1,4 @@
-"""The PCIe links from a GPU up to the processor, as sysfs tells of their ends."""
+"""The PCIe links from a GPU up to the processor, as sysfs describes their ends."""
 
 import re
 from typing import TypedDict

@@ -87,7 +87,7 @@ class After(TypedDict):
     pcie: Pcie | None
     links: list[LinkErrors] | None
     new: dict[str, Holder]
-    """By pid: processes that began after this run did, or of which that is not known."""
+    """By pid: processes that began after this run did, or may have done so."""
 
 
 class Facts(TypedDict):
@@ -189,7 +189,7 @@ def _seconds(facts: Mapping[int, Facts], before: Mapping[int, Any], run: Run) ->
 
 
 def _untold(facts: Mapping[int, Facts], before: Mapping[str, Mapping[int, Any]], run: Run) -> dict[int, Any]:
-    """Without the GPUs that an earlier check has told of."""
+    """Without the GPUs that an earlier check has reported."""
     told = {
         (run.job.node_of(rank).node, trouble["gpu"])
         for earlier in before.values()

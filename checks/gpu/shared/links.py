@@ -1,4 +1,4 @@
-"""What NVML tells of the links of a GPU: PCIe, NVLink, its fabric, and how it reaches the others (see nvml.py)."""
+"""What NVML says of the links of a GPU: PCIe, NVLink, its fabric, and how it reaches the others (see nvml.py)."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What NVML tells of the GPUs, in plain typed data: the one module that knows pynvml.
+"""What NVML says of the GPUs, in plain typed data: the one module that knows pynvml.
 
 It runs in a Probe, since a call may hang (see nvml_survey.py). Every value is None where the driver, the card or a
 permission does not give it: that is normal. `NvmlTrouble` is raised where a GPU answers no more. New names are tried

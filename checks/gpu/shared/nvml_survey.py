@@ -1,8 +1,8 @@
-"""What NVML tells of the node's GPUs, with a deadline for each question, and which of them this rank looks at.
+"""What NVML says of the node's GPUs, with a deadline for each question, and which of them this rank looks at.
 
 A question is one GPU and one group of calls. All GPUs are asked side by side; who does not answer then is asked alone.
 When its deadline passes, the process that asks (a Probe) is killed, the GPU is asked no more, and another process goes
-on with the others. The check in which a GPU fell silent tells of it.
+on with the others. The check in which a GPU fell silent reports it.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class GpuTrouble(TypedDict):
     text: str
     seconds: float
     met_in: str
-    """The check in which it was met, and which tells of it."""
+    """The check in which it was met, and which reports it."""
 
 
 class SeenGpus(TypedDict):
@@ -245,7 +245,7 @@ class Session:
 
     def look(self, ctx: Context, group: str) -> GpuLook:
         """The values of a group for every GPU that this rank looks at. Raises NotApplicable without a GPU, and Skip
-        where NVML does not work and another check has told of it."""
+        where NVML does not work and another check has reported it."""
         seen = self.seen(ctx)
         if None in self._silent and self._silent[None]["met_in"] != ctx.check:
             raise Skip(f"{NO_NVML}: {self._silent[None]['text']}")

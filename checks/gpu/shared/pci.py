@@ -1,4 +1,4 @@
-"""What sysfs tells of PCI devices: which NVIDIA GPUs there are, and the links above them. No driver is asked. And how
+"""What sysfs says of PCI devices: which NVIDIA GPUs there are, and the links above them. No driver is asked. And how
 often a link may repeat a packet."""
 
 import itertools

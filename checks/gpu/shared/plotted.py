@@ -1,4 +1,4 @@
-"""What report.html draws of values that each GPU has: a strip each, with the GPUs that a finding tells of by name."""
+"""What report.html draws of values that each GPU has: a strip each, and the GPUs of findings by name."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any

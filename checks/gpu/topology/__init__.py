@@ -110,7 +110,7 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
 
 
 def _wrong(wired: list[Layout], run: Run) -> dict[str, dict[Cell, str]]:
-    """By node, the cells of a matrix that a finding tells of."""
+    """By node, the cells of a matrix that a finding names."""
     pairs = outliers.pairs(wired, _without_p2p(run))
     wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
     for unlike in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):

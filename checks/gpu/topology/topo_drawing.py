@@ -90,7 +90,7 @@ def _cell(layout: Layout, row: int, column: int, wrong: Wrong) -> str:
 
 
 def _lacks_links(layout: Layout, row: int, column: int) -> bool:
-    """Behind an NVSwitch all GPUs have as many; gpu.nvlink tells of those that have not."""
+    """Behind an NVSwitch all GPUs have as many; gpu.nvlink reports those that have not."""
     gpus = len(layout.cards)
     if not layout.switched or row == column or row >= gpus or column >= gpus:
         return False

@@ -2,8 +2,8 @@
 
 Read from sysfs: devices, ports, rates, GIDs, firmware and PCIe; and which ports NCCL's own transport takes, by its
 rules (2.30.7: ncclIbInitDevices in src/transport/net_ib/init.cc) and settings. EFA and makes other than NVIDIA's fail
-nothing. Error counters are kept for net.rdma_errors. node.limits tells of locked memory, gpu.topology of cards that are
-far from their GPU, and env.variables of `mlx5_1` where that takes mlx5_10, too.
+nothing. Error counters are kept for net.rdma_errors. node.limits reports on locked memory, gpu.topology on cards that
+are far from their GPU, and env.variables on `mlx5_1` where that takes mlx5_10, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,7 +112,7 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def _silent(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
-    what = f"silent: reading what /sys tells of it did not end within {PATIENCE_S:g} s"
+    what = f"silent: reading what /sys says of it did not end within {PATIENCE_S:g} s"
     for node in all_:
         for name, vendor in node.facts["silent"].items():
             yield PortTrouble(SILENT, weighed(FAIL, node, vendor, run), node.rank, name, what, "milliseconds")

@@ -1,4 +1,4 @@
-"""The RDMA devices of this host, as /sys/class/infiniband tells of them (the kernel's
+"""The RDMA devices of this host, as /sys/class/infiniband describes them (the kernel's
 Documentation/ABI/stable/sysfs-class-infiniband)."""
 
 import os

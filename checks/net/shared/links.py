@@ -15,7 +15,7 @@ CLASS, RDMA = "/sys/class/net", "/sys/class/infiniband"
 GET_MTU = 0x8921
 """SIOCGIFMTU (linux/sockios.h)."""
 MOST = 64
-"""Interfaces that are told of: a node of Kubernetes has one more for every container."""
+"""Interfaces that are named: a node of Kubernetes has one more for every container."""
 INFINIBAND, LOOPBACK = 32, 772
 """Of linux/if_arp.h."""
 

@@ -1,4 +1,4 @@
-"""Kernel: its log tells of no fault of GPUs, PCIe, memory or tasks, and nothing keeps GPUs and network cards apart.
+"""Kernel: its log shows no fault of GPUs, PCIe, memory or tasks, and nothing keeps GPUs and network cards apart.
 
 Reads what /dev/kmsg holds of the last two hours, before any GPU is used by us: Xids and SXids with their meaning
 (xid.tsv), PCIe errors (AER), hung and killed tasks, memory errors, network cards. A fault that was followed by a new

@@ -1,4 +1,4 @@
-"""The kernel log: its records out of /dev/kmsg, and what of them tells of a fault."""
+"""The kernel log: its records out of /dev/kmsg, and which of them show a fault."""
 
 import os
 import re
@@ -92,7 +92,7 @@ class KernelLog(TypedDict):
 
 
 def read(window_s: float) -> KernelLog:
-    """What the log tells of the last `window_s` seconds. Raises KernelLogUnreadable."""
+    """What the log says of the last `window_s` seconds. Raises KernelLogUnreadable."""
     now = time.monotonic()
     found = list(records(chunks(PATH)))
     if not found:

@@ -107,7 +107,7 @@ class Calls:
             if not writes or error.errno not in ONCE:
                 os.close(descriptor)
                 raise
-        self._call("close")  # NFS tells of a full disk here
+        self._call("close")  # NFS reports a full disk here
         os.close(descriptor)
         return {"write_ms": _best_and_worst(writes), "fsync_ms": _best_and_worst(syncs)}
 

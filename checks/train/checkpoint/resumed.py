@@ -179,7 +179,7 @@ def _of_resumed(resumed: "Mapping[int, Resumed]", case: str) -> Iterator[Told]:
 
 
 def _by_code(kinds: Iterable[str]) -> list[list[str]]:
-    """Kinds that one code tells of, in the order of causes. Where a tie is torn, the weight is a consequence."""
+    """Kinds that one code covers, in the order of causes. Where a tie is torn, the weight is a consequence."""
     found: dict[int, list[str]] = {}
     for kind, code in BY_KIND.items():
         if kind in kinds:

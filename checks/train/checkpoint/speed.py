@@ -128,7 +128,7 @@ def judge(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) 
 
 
 def plot(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) -> Iterator[plots.Plot]:
-    """MB/s of each rank, all at once; the ranks of a node that a finding tells of are named."""
+    """MB/s of each rank, all at once; the ranks of a node in a finding are named."""
     named = {finding.where["node"] for finding in judge(facts, alone, run)}
     subjects = [(run.job.node_of(rank).node, f"rank {rank}") for rank in facts]
     odd = [place for place, (node, _) in enumerate(subjects) if node in named]

@@ -229,7 +229,7 @@ def _untied(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _compared(its: "strategies.Facts") -> "strategies.Facts":
-    """Without the variants that trained another model, of which `_untied` tells."""
+    """Without the variants that trained another model, which `_untied` reports."""
     variants = {name: own for name, own in its["variants"].items() if not (own["changed"] or {"untied": []})["untied"]}
     return {"alone": its["alone"], "variants": variants}
 

@@ -13,7 +13,7 @@ MS = 1e3
 
 
 def plot(facts: AllFacts, run: Run, odd: Collection[int]) -> Iterator[plots.Plot]:
-    """`odd`: ranks that a finding tells of."""
+    """`odd`: ranks that a finding names."""
     name = table.first(facts)
     if not name:
         return
