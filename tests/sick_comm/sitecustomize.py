@@ -240,7 +240,7 @@ _DEEDS: dict[str, Callable[[], None]] = {
 }
 
 
-def _first_sum_off() -> None:
+def _first_sum_off(*, once: bool = False) -> None:
     """An all-reduce of one element is off by one here."""
     from torch import distributed as dist
 
@@ -249,6 +249,8 @@ def _first_sum_off() -> None:
     def wrong(values: Any, *arguments: Any, **options: Any) -> None:
         right(values, *arguments, **options)
         values += 1
+        if once:
+            setattr(dist, "all_reduce", right)  # noqa: B010 -- its type is another
 
     setattr(dist, "all_reduce", wrong)  # noqa: B010 -- its type is another
 
@@ -269,5 +271,6 @@ def _slow_device() -> None:
 
 _AT_INIT: dict[str, Callable[[], None]] = {
     "first_sum_off": _first_sum_off,
+    "sum_off_once": lambda: _first_sum_off(once=True),
     "slow_device": _slow_device,
 }
