@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from preflight.check import Action, Code, Figure, Finding, Job, Run, option, ranges, words
-from preflight.checks.comm.shared import expected
+from preflight.checks.comm.shared import expected, smaller_groups
 from preflight.checks.comm.shared.operations import OPERATIONS, Operation
 from preflight.checks.comm.shared.readings import (
     BF16_FIRST,
@@ -88,6 +88,8 @@ def _wrong_results(operation: Operation, facts: Mapping[int, Facts], run: Run) -
     source = _common_source(operation, wrong, len(facts))
     if source is not None:
         yield looks.said(_sender(source, wrong, facts, run), wrong)
+    elif (by_groups := smaller_groups.named(facts)) is not None:
+        yield looks.said(_by_groups(*by_groups, wrong, run), wrong)
     elif few(wrong, len(facts)) and (operation.addressed or operation.part_received or len(facts) == 2):
         for finding, ranks in _ends(operation, wrong, facts, run):
             yield looks.said(finding, ranks)
@@ -102,6 +104,14 @@ def _sender(source: int, wrong: Mapping[int, list[Computed]], facts: Mapping[int
     sizes = wrong[min(others)]
     share = f"{len(wrong):,} of {ranges.count(len(facts), 'rank')} see wrong results"
     text = f"{_told(_clearest(sizes))}; {share}, all in what comes from rank {source}"
+    return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
+
+
+def _by_groups(source: int, groups: int, wrong: Mapping[int, list[Computed]], run: Run) -> Finding:
+    sizes = wrong[min(wrong)]
+    text = f"{_told(_clearest(sizes))}; summed in smaller groups it is wrong in each of {groups} with rank {source}, "
+    text += "beside different ranks, and these get it right without it"
+    others = tuple(rank for rank in wrong if rank != source)
     return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
 
 

@@ -57,6 +57,14 @@ class Size(Computed):
     repeats: int
 
 
+class SmallerGroup(TypedDict):
+    """Some of the ranks, that summed by themselves."""
+
+    ranks: list[int]
+    wrong: bool
+    """On any of them."""
+
+
 class Latency(TypedDict):
     bytes: int
     p50_s: float
@@ -71,6 +79,9 @@ class Facts(TypedDict):
     """Bytes of the largest message for which a sound network leaves time."""
     second: NotRequired[list[Computed]]
     """What was wrong on any rank, computed once more, as far as there was time. Not there where all was right."""
+    groups: NotRequired[list[SmallerGroup]]
+    """Of a sum that was wrong twice and did not say whose it was, on the first rank alone: in smaller groups, two a
+    round."""
 
 
 def nominal(size: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from preflight.check import Context, Level, NotApplicable, Plan, Scope, Skip, option, ranges
-from preflight.checks.comm.shared import expected
+from preflight.checks.comm.shared import expected, smaller_groups
 from preflight.checks.comm.shared.operations import OPERATIONS, Message, Operation, finish
 from preflight.checks.comm.shared.readings import (
     BF16_FIRST,
@@ -22,6 +22,7 @@ from preflight.checks.comm.shared.readings import (
     Facts,
     Latency,
     Size,
+    SmallerGroup,
     Wrong,
     largest,
     nominal,
@@ -79,6 +80,8 @@ def run(ctx: Context, *, operation: str) -> Facts:
         facts["latency"] = sweep.all_sizes(top, owed, facts["sizes"])
         if (second := sweep.computed_again()) is not None:
             facts["second"] = second
+            if (groups := sweep.in_smaller_groups(second)) and sweep.rank == 0:  # all ranks have the same
+                facts["groups"] = groups
     except (NotImplementedError, RuntimeError) as error:
         if ctx.job.backend != "gloo" or not any(words in str(error) for words in UNSUPPORTED):
             raise
@@ -175,6 +178,41 @@ class Sweep:
                 break
             again.append(self.once_more(result["bytes"], result["dtype"]))
         return again if doubted else None
+
+    def in_smaller_groups(self, second: Sequence[Computed]) -> list[SmallerGroup]:
+        """Of a sum whose smallest wrong size does not say whose it was."""
+        flags = [float(bool(it["wrong"] and not it["wrong"]["whose"])) for it in second]
+        if self.operation.received is not None or not second:
+            return []
+        anywhere = agreed_each(self.ctx, self.group, flags)
+        unknown = next((it for it, flag in zip(second, anywhere, strict=True) if flag), None)
+        tried: list[SmallerGroup] = []
+        while unknown and (parts := smaller_groups.next_parts(self.ctx.members, tried)):
+            if self.agreed(time.perf_counter() - self.started) > SHARE * self.ctx.deadline_s:
+                break
+            mine = next(part for part in parts if self.ctx.rank in part)
+            wrong = self.wrong_among(mine, unknown["bytes"], unknown["dtype"])
+            own = [float(flag and part == mine) for part in parts for flag in wrong]
+            each = [flag > 0 for flag in agreed_each(self.ctx, self.group, own)]
+            more = smaller_groups.told(parts, (each[: len(wrong)], each[len(wrong) :]))
+            if more is None:
+                return []
+            tried += more
+        return tried
+
+    def wrong_among(self, part: tuple[int, ...], wished: int, dtype: str) -> list[bool]:
+        """Whether this rank gets a wrong sum of these ranks, each time."""
+        group, size = self.ctx.part(part), self.operation.size(wished, len(part))
+        what = f"{nominal(size)} {dtype}"
+        self.ctx.doing(f"{self.operation.name} in a smaller group", size=what)
+        message = Message(self.operation, size, dtype, part.index(self.ctx.rank), len(part), self.device)
+        call, wrong = message.ready(group), []
+        for _ in range(smaller_groups.TIMES):
+            message.fill(0)
+            with self.ctx.collective(f"{self.operation.name} in smaller groups", what):
+                call()
+                wrong.append(message.compare(0) is not None)
+        return wrong
 
     def once_more(self, size: int, dtype: str) -> Computed:
         what = f"{nominal(size)} {dtype}"
