@@ -1,7 +1,8 @@
 """All-gather: every rank gets every other's part unaltered, and how fast it is.
 
 `all_gather_into_tensor`, as FSDP collects parameters. Its bus factor is (n-1)/n (nccl-tests, doc/PERFORMANCE.md);
-bytes are the total over all ranks. What is sent, and how a wrong element tells whose it is: payload_copy.py.
+bytes are the total over all ranks. What is sent, and how a wrong element tells whose it is: payload_copy.py. A wrong
+result is computed once more with the same data (`confirmed` in the evidence); wrong once is a failure, too.
 """
 
 from functools import partial

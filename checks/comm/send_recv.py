@@ -2,7 +2,8 @@
 
 `batch_isend_irecv`: each rank sends to the next and receives from the one before, all at once, as pipeline stages do.
 Its bus factor is 1 (nccl-tests, doc/PERFORMANCE.md). What is sent, and how a wrong element tells whose it is:
-payload_copy.py.
+payload_copy.py. A wrong result is computed once more with the same data (`confirmed` in the evidence); wrong once is
+a failure, too.
 """
 
 from functools import partial

@@ -57,8 +57,10 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
              says="4 other ranks got it right"),
     ),
     (
-        _one("sum_sent_off", "One element is altered before it is summed: all see it, and nobody knows whose it was.",
-             "all_reduce", culprit={}, says="ranks 0-2 of 3 see wrong results, and no rank can be named"),
+        _one("sum_sent_off", "One element is altered before it is summed: only sums of fewer ranks say whose it was.",
+             "all_reduce", "0,2", says="summed in smaller groups it is wrong in each of 2 with rank 1"),
+        _one("gather_off_once", "One element is wrong on one rank, once, and right when it is computed again.",
+             "all_gather", says="it was wrong once: the fault is intermittent"),
         _one("late_once", "A rank computes 100 ms longer in each step, and no more when all do it again.", "all_reduce",
              culprit={}, code="info late_once", exit_code=0, says=": it is not blamed"),
     ),

@@ -18,7 +18,10 @@ ALL: tuple[Fault, ...] = (
     in_check("init_sum", "The first all-reduce gives one rank a wrong sum.", "on rank 2: `sick_comm.first_sum_off`",
              "fail comm.init.wrong_sum", only="comm.init", shares="init", culprit={"rank": 2},
              environ_of={2: comm.sick("first_sum_off")}, settings={"comm.init.slow_s": "1"},
-             says="gave 7, expected 6"),
+             says="the first all-reduce gave 7, expected 6"),
+    in_check("init_sum_once", "The first all-reduce gives one rank a wrong sum, and the second a right one.",
+             "on rank 1: `sick_comm.sum_off_once`", "fail comm.init.wrong_sum", only="comm.init",
+             environ_of={1: comm.sick("sum_off_once")}, says="the fault is intermittent", more=True),
 )  # fmt: skip
 
 

@@ -90,6 +90,12 @@ def _later(change: Callable[[Any], Any]) -> Callable[[Any], None]:
     return changed
 
 
+def _once(change: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """The very first result alone."""
+    left = [change]
+    return lambda values: left.pop()(values) if left else None
+
+
 def _hiccup() -> Callable[[Any], None]:
     """The first call that is timed, of 1 MiB, waits."""
     times: dict[Any, int] = {}
@@ -221,6 +227,7 @@ _DEEDS: dict[str, Callable[[], None]] = {
     "gather_swapped": lambda: _gets("all_gather_into_tensor", _swap(0, 2)),
     "nothing": lambda: None,
     "hiccup": lambda: _sends("all_reduce", _hiccup()),
+    "gather_off_once": lambda: _gets("all_gather_into_tensor", _once(_one_more)),
     "gather_off": lambda: _gets("all_gather_into_tensor", _one_more),
     "to_all_later": lambda: _gets("all_to_all_single", _later(_one_more)),
     "to_all_swapped": lambda: _sends("all_to_all_single", _swap(0, 2), 1),
@@ -233,7 +240,7 @@ _DEEDS: dict[str, Callable[[], None]] = {
 }
 
 
-def _first_sum_off() -> None:
+def _first_sum_off(*, once: bool = False) -> None:
     """An all-reduce of one element is off by one here."""
     from torch import distributed as dist
 
@@ -242,6 +249,8 @@ def _first_sum_off() -> None:
     def wrong(values: Any, *arguments: Any, **options: Any) -> None:
         right(values, *arguments, **options)
         values += 1
+        if once:
+            setattr(dist, "all_reduce", right)  # noqa: B010 -- its type is another
 
     setattr(dist, "all_reduce", wrong)  # noqa: B010 -- its type is another
 
@@ -262,5 +271,6 @@ def _slow_device() -> None:
 
 _AT_INIT: dict[str, Callable[[], None]] = {
     "first_sum_off": _first_sum_off,
+    "sum_off_once": lambda: _first_sum_off(once=True),
     "slow_device": _slow_device,
 }

@@ -1,9 +1,11 @@
 """All-reduce: the right sum in every element on every rank, how fast it is, and whether a rank computes late.
 
-`all_reduce`, as DDP sums gradients. Its bus factor is 2(n-1)/n (nccl-tests, doc/PERFORMANCE.md). What is sent, and how
-a wrong element tells whose it is: payload_sum.py. Then each rank computes for some milliseconds and all reduce 1 KiB,
-as in training steps, so that a rank that computes slowly is told from a slow link: straggler.py. A rank is blamed for
-that where it is late also when they do it once more.
+`all_reduce`, as DDP sums gradients. Its bus factor is 2(n-1)/n (nccl-tests, doc/PERFORMANCE.md). What is sent, and
+how a wrong element tells whose it is: payload_sum.py. A wrong result is computed once more with the same data
+(`confirmed` in the evidence); wrong once is a failure, too. One that does not say whose it is, is summed in smaller
+groups. Then each rank computes for some milliseconds and all reduce 1 KiB, as in training steps, so that a rank that
+computes slowly is told from a slow link: straggler.py. A rank is blamed for that where it is late also when they do
+it once more.
 """
 
 from collections.abc import Iterator, Mapping

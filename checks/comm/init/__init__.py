@@ -1,17 +1,18 @@
 """Process group: all ranks meet, and their first collective gives the right sum.
 
 Times `torch.distributed.init_process_group` and the first all-reduce (in which the backend connects) on every
-rank. Everybody waits for the last, so the rank that waited least came last. Where NCCL fails, the logs of the ranks
-that failed say why (failed_init).
+rank. Everybody waits for the last, so the rank that waited least came last. The sum is computed twice (`confirmed` in
+the evidence): wrong once is a failure, too. Where NCCL fails, the logs of the ranks that failed say why (failed_init).
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
 
 from preflight.check import Action, Code, Context, Finding, Job, Level, Plan, Run, Scope, option
 from preflight.checks.comm.init import failed_init, init_causes, unreachable
 from preflight.checks.comm.shared.judge_collective import few
+from preflight.checks.comm.shared.wrong_again import INTERMITTENT, ONCE
 
 
 def _deadline(job: Job) -> float:
@@ -47,6 +48,8 @@ class Facts(TypedDict):
     """Seconds in the first all-reduce."""
     total: float
     """Sum of 1 to the number of members, as this rank got it."""
+    again: NotRequired[float]
+    """Once more."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -62,7 +65,12 @@ def measure(ctx: Context) -> Facts:
     with ctx.collective("all_reduce", "1 element"):
         dist.all_reduce(value, group=group)
         total = value.item()
-    return {"init_s": met - start, "first_s": time.perf_counter() - met, "total": total}
+    first_s = time.perf_counter() - met
+    value.fill_(ctx.group_rank + 1.0)
+    with ctx.collective("all_reduce", "1 element, once more"):
+        dist.all_reduce(value, group=group)
+        again = value.item()
+    return {"init_s": met - start, "first_s": first_s, "total": total, "again": again}
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -80,15 +88,28 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 def _wrong_sums(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     expected = len(facts) * (len(facts) + 1) / 2
-    wrong = {rank: reading["total"] for rank, reading in facts.items() if reading["total"] != expected}
+    wrong = {
+        rank: off
+        for rank, reading in facts.items()
+        if (off := [total for total in (reading["total"], reading.get("again", expected)) if total != expected])
+    }
     if few(wrong, len(facts)):
-        for rank, total in wrong.items():
-            text = f"the first all-reduce gave {total:g}, expected {expected:g}"
-            yield WRONG_SUM.fail(text, **run.job.where(rank))
+        for rank, totals in wrong.items():
+            text = f"the first all-reduce gave {totals[0]:g}, expected {expected:g}"
+            yield _confirmed(text, totals, facts[rank], **run.job.where(rank))
     elif wrong:
-        total = next(iter(wrong.values()))
-        text = f"the first all-reduce gave {total:g} on {len(wrong)} of {len(facts)} ranks, expected {expected:g}"
-        yield WRONG_SUM.fail(f"{text}: one of them sends a wrong value", noticed_by=tuple(wrong))
+        rank, totals = max(wrong.items(), key=lambda pair: len(pair[1]))
+        text = f"the first all-reduce gave {totals[0]:g} on {len(wrong)} of {len(facts)} ranks, expected {expected:g}"
+        text += ": one of them sends a wrong value"
+        yield _confirmed(text, totals, facts[rank], noticed_by=tuple(wrong))
+
+
+def _confirmed(text: str, totals: Sequence[float], reading: Facts, **where: Any) -> Finding:
+    """`totals`: the wrong ones of this reading."""
+    looks = 2 if "again" in reading else 1
+    why = ONCE if looks == 1 else INTERMITTENT if len(totals) == 1 else ""
+    proof = {"confirmed": f"{len(totals)} of {looks}"}
+    return WRONG_SUM.fail(f"{text}; {why}" if why else text, evidence=proof, **where)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:

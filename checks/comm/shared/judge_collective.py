@@ -4,20 +4,21 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from preflight.check import Action, Code, Figure, Finding, Job, Run, option, ranges, words
-from preflight.checks.comm.shared import expected
+from preflight.checks.comm.shared import expected, smaller_groups
 from preflight.checks.comm.shared.operations import OPERATIONS, Operation
 from preflight.checks.comm.shared.readings import (
     BF16_FIRST,
     LEFT_OUT,
     MIB,
+    Computed,
     Facts,
-    Size,
     Whose,
     largest,
     nominal,
     rate,
     slowest,
 )
+from preflight.checks.comm.shared.wrong_again import WrongResults
 
 BASELINE_SHARE = option(
     float, 0.0, "warn where the busbw is below this share of the baseline's (--baseline); 0 is 0.8 on nccl, 0.5 on gloo"
@@ -80,25 +81,25 @@ def few(wrong: Collection[int], asked: int) -> bool:
 
 
 def _wrong_results(operation: Operation, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    wrong = {
-        rank: found
-        for rank, reading in facts.items()
-        if (found := [size for size in reading["sizes"] if size["wrong"]])
-    }
+    looks = WrongResults(facts)
+    wrong = {rank: found for rank in facts if (found := looks.of(rank))}
     if not wrong:
         return
     source = _common_source(operation, wrong, len(facts))
     if source is not None:
-        yield _sender(source, wrong, facts, run)
+        yield looks.said(_sender(source, wrong, facts, run), wrong)
+    elif (by_groups := smaller_groups.named(facts)) is not None:
+        yield looks.said(_by_groups(*by_groups, wrong, run), wrong)
     elif few(wrong, len(facts)) and (operation.addressed or operation.part_received or len(facts) == 2):
-        yield from _ends(operation, wrong, facts, run)
+        for finding, ranks in _ends(operation, wrong, facts, run):
+            yield looks.said(finding, ranks)
     elif few(wrong, len(facts)):
-        yield _receivers(wrong, facts, run)
+        yield looks.said(_receivers(wrong, facts, run), wrong)
     else:
-        yield _unknown(wrong, facts)
+        yield looks.said(_unknown(wrong, facts), wrong)
 
 
-def _sender(source: int, wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run: Run) -> Finding:
+def _sender(source: int, wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], run: Run) -> Finding:
     others = tuple(rank for rank in wrong if rank != source)
     sizes = wrong[min(others)]
     share = f"{len(wrong):,} of {ranges.count(len(facts), 'rank')} see wrong results"
@@ -106,12 +107,20 @@ def _sender(source: int, wrong: Mapping[int, list[Size]], facts: Mapping[int, Fa
     return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
 
 
-def _receiver(rank: int, sizes: list[Size], right: int, run: Run) -> Finding:
+def _by_groups(source: int, groups: int, wrong: Mapping[int, list[Computed]], run: Run) -> Finding:
+    sizes = wrong[min(wrong)]
+    text = f"{_told(_clearest(sizes))}; summed in smaller groups it is wrong in each of {groups} with rank {source}, "
+    text += "beside different ranks, and these get it right without it"
+    others = tuple(rank for rank in wrong if rank != source)
+    return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
+
+
+def _receiver(rank: int, sizes: list[Computed], right: int, run: Run) -> Finding:
     text = f"{_told(_clearest(sizes))}; {ranges.count(right, 'other rank')} got it right"
     return WRONG_RESULT.fail(text, evidence=_proof(sizes), **run.job.where(rank))
 
 
-def _receivers(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run: Run) -> Finding:
+def _receivers(wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], run: Run) -> Finding:
     """Ranks pass on what they got, in a ring or a tree: of several that got it wrong the first may be to blame, or
     who sent to it and has it right itself. So no rank is named, but a node that all of them are on."""
     right = len(facts) - len(wrong)
@@ -125,10 +134,10 @@ def _receivers(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run:
 
 
 def _ends(
-    operation: Operation, wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts], run: Run
-) -> Iterator[Finding]:  # fmt: skip
-    """Where each receiver gets something else, that others got theirs right clears nobody: only who does badly with
-    several others is named. Of a pair, the node that both are on."""
+    operation: Operation, wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], run: Run
+) -> Iterator[tuple[Finding, Collection[int]]]:  # fmt: skip
+    """(finding, the ranks that got what it is made of). Where each receiver gets something else, that others got theirs
+    right clears nobody: only who does badly with several others is named. Of a pair, the node that both are on."""
     sources = {rank: _sources(operation, sizes) for rank, sizes in wrong.items()}
     if len(facts) == 2:
         sources = {rank: {other for other in facts if other != rank} for rank in wrong}
@@ -137,28 +146,29 @@ def _ends(
         by_source.setdefault(_only(its - {rank}), []).append(rank)
     for source, ranks in by_source.items():
         if source is not None and len(ranks) > 1:
-            yield _sender(source, {rank: wrong[rank] for rank in ranks}, facts, run)
+            yield _sender(source, {rank: wrong[rank] for rank in ranks}, facts, run), ranks
         elif source is not None:
-            yield _pair(ranks[0], source, wrong[ranks[0]], run)
+            yield _pair(ranks[0], source, wrong[ranks[0]], run), ranks
         else:
             for rank in ranks:
                 right = len(facts) - len(wrong)
-                yield _receiver(rank, wrong[rank], right, run) if sources[rank] else _part(rank, wrong[rank])
+                mine = wrong[rank]
+                yield _receiver(rank, mine, right, run) if sources[rank] else _part(rank, mine), (rank,)
 
 
-def _pair(rank: int, source: int, sizes: list[Size], run: Run) -> Finding:
+def _pair(rank: int, source: int, sizes: list[Computed], run: Run) -> Finding:
     node = _only({run.job.node_of(rank).node, run.job.node_of(source).node})
     text = f"{_told(_clearest(sizes))}; rank {rank} got it from rank {source}: either of them, or their link"
     return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(sizes), fix=FIX_PAIR, action=Action.RESTART_JOB)
 
 
-def _part(rank: int, sizes: list[Size]) -> Finding:
+def _part(rank: int, sizes: list[Computed]) -> Finding:
     """Of a sum whose other parts others have."""
     text = f"{_told(_clearest(sizes))}; it is rank {rank}'s part of the sum: any rank may have altered it on its way"
     return WRONG_RESULT.fail(text, evidence=_proof(sizes), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
-def _unknown(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> Finding:
+def _unknown(wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts]) -> Finding:
     """Where nobody can be named."""
     first = wrong[min(wrong)]
     told = _told(_clearest(first))
@@ -174,7 +184,7 @@ def _unknown(wrong: Mapping[int, list[Size]], facts: Mapping[int, Facts]) -> Fin
     return WRONG_RESULT.fail(text, evidence=_proof(first), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
-def _common_source(operation: Operation, wrong: Mapping[int, list[Size]], asked: int) -> int | None:
+def _common_source(operation: Operation, wrong: Mapping[int, list[Computed]], asked: int) -> int | None:
     """The rank from which all that is wrong comes, where each that noticed says the same. A wrong sum tells so wherever
     it is; a wrong copy only where nobody got it right, since it may have been altered on the way to some."""
     sources = [_sources(operation, sizes) for sizes in wrong.values()]
@@ -187,7 +197,7 @@ def _common_source(operation: Operation, wrong: Mapping[int, list[Size]], asked:
     return its if 2 <= len(others) == asked - 1 else None
 
 
-def _sources(operation: Operation, sizes: list[Size]) -> set[int]:
+def _sources(operation: Operation, sizes: list[Computed]) -> set[int]:
     """Ranks whose contribution is wrong in what one rank got; SEVERAL where it is not one rank's."""
     found = set()
     for wrong in (size["wrong"] for size in sizes):
@@ -202,17 +212,17 @@ def _only(found: set[T]) -> T | None:
     return next(iter(found)) if len(found) == 1 and SEVERAL not in found else None
 
 
-def _clearest(sizes: list[Size]) -> Size:
+def _clearest(sizes: list[Computed]) -> Computed:
     """The smallest message, of those that say whose it was."""
     return min(sizes, key=lambda size: (not size["wrong"] or size["wrong"]["whose"] is None, size["bytes"]))
 
 
-def _proof(sizes: list[Size]) -> dict[str, Any]:
+def _proof(sizes: list[Computed]) -> dict[str, Any]:
     size = _clearest(sizes)
     return {"dtype": size["dtype"], "bytes": size["bytes"], **(size["wrong"] or {})}
 
 
-def _told(size: Size) -> str:
+def _told(size: Computed) -> str:
     wrong = size["wrong"]
     assert wrong is not None
     got = wrong["got"] if isinstance(wrong["got"], str) else f"{wrong['got']:.9g}"

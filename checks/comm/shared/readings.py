@@ -5,7 +5,7 @@ operation, in GB/s of 10^9 bytes; the slowest rank's seconds count.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from preflight.check import words
 
@@ -43,15 +43,26 @@ class Wrong(TypedDict):
     """None where no rank's contribution explains it."""
 
 
-class Size(TypedDict):
+class Computed(TypedDict):
     dtype: str
     """fp32 or bf16."""
     bytes: int
     """nccl-tests' S: of all-gather and reduce-scatter the total over all ranks."""
+    wrong: Wrong | None
+
+
+class Size(Computed):
     seconds: float
     """Of one operation on this rank, the mean of all timed ones."""
     repeats: int
-    wrong: Wrong | None
+
+
+class SmallerGroup(TypedDict):
+    """Some of the ranks, that summed by themselves."""
+
+    ranks: list[int]
+    wrong: bool
+    """On any of them."""
 
 
 class Latency(TypedDict):
@@ -66,6 +77,11 @@ class Facts(TypedDict):
     latency: Latency | None
     planned: int
     """Bytes of the largest message for which a sound network leaves time."""
+    second: NotRequired[list[Computed]]
+    """What was wrong on any rank, computed once more, as far as there was time. Not there where all was right."""
+    groups: NotRequired[list[SmallerGroup]]
+    """Of a sum that was wrong twice and did not say whose it was, on the first rank alone: in smaller groups, two a
+    round."""
 
 
 def nominal(size: int) -> str:

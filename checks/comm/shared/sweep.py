@@ -1,31 +1,33 @@
 """Runs one collective over all sizes and types: every element of its result is compared on every rank, then it is
 timed, then compared once more: a fault may come with the heat, or with the reuse of buffers. What is timed is the
 collective's calls and nothing else, with zeros: a result that stays from a timed call is seen in the next comparison;
-one that is wrong in a timed call alone is not."""
+one that is wrong in a timed call alone is not. What was wrong on any rank is computed again at the end, by all."""
 
 import math
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from preflight.check import Context, Level, NotApplicable, Plan, Scope, Skip, option
-from preflight.checks.comm.shared import expected
+from preflight.check import Context, Level, NotApplicable, Plan, Scope, Skip, option, ranges
+from preflight.checks.comm.shared import expected, smaller_groups
 from preflight.checks.comm.shared.operations import OPERATIONS, Message, Operation, finish
 from preflight.checks.comm.shared.readings import (
     BF16_FIRST,
     GIB,
     KIB,
     MIB,
+    Computed,
     Facts,
     Latency,
     Size,
+    SmallerGroup,
     Wrong,
     largest,
     nominal,
 )
-from preflight.checks.comm.shared.timing import Pace, latencies
+from preflight.checks.comm.shared.timing import SHARE, Pace, latencies
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +78,10 @@ def run(ctx: Context, *, operation: str) -> Facts:
     facts: Facts = {"sizes": [], "latency": None, "planned": sweep.operation.size(owed, sweep.ranks)}
     try:
         facts["latency"] = sweep.all_sizes(top, owed, facts["sizes"])
+        if (second := sweep.computed_again()) is not None:
+            facts["second"] = second
+            if (groups := sweep.in_smaller_groups(second)) and sweep.rank == 0:  # all ranks have the same
+                facts["groups"] = groups
     except (NotImplementedError, RuntimeError) as error:
         if ctx.job.backend != "gloo" or not any(words in str(error) for words in UNSUPPORTED):
             raise
@@ -92,6 +98,9 @@ class Sweep:
         self.group: Any = ctx.process_group()
         self.device = ctx.device
         self.rank, self.ranks = ctx.group_rank, len(ctx.members)
+        self.started = time.perf_counter()
+        self.results: list[Computed] = []
+        """Of all sizes that were begun: the same ones on all ranks."""
 
     def top(self) -> int:
         """Of SIZES the largest that all ranks have memory for."""
@@ -139,22 +148,80 @@ class Sweep:
         self.ctx.doing(self.operation.name, size=what)
         message = Message(self.operation, size, dtype, self.rank, self.ranks, self.device)
         wrong = self.compared(message, size, what)
+        result: Computed = {"dtype": dtype, "bytes": size, "wrong": wrong}
+        self.results.append(result)
         message.clear()
         call = message.ready(self.group)
         with self.ctx.collective(f"{self.operation.name}, warm-up", what):
             each_s = self.agreed(self.timed(call, 1))
         more, repeats = pace.note(size, each_s)
         if not repeats:
-            once: Size = {"dtype": dtype, "bytes": size, "seconds": each_s, "repeats": 1, "wrong": wrong}
-            return once if wrong else None, each_s
+            return {**result, "seconds": each_s, "repeats": 1} if wrong else None, each_s
         with self.ctx.collective(f"{self.operation.name} x{repeats}", what):
             self.timed(call, more)
             seconds = self.timed(call, repeats) / repeats
         pace.surer(self.agreed(seconds))
         later = self.compared(message, size, what)  # all do it: also those whose first result was wrong
+        result["wrong"] = wrong or later
         del message, call
         _let_go(self.device)
-        return {"dtype": dtype, "bytes": size, "seconds": seconds, "repeats": repeats, "wrong": wrong or later}, each_s
+        return {**result, "seconds": seconds, "repeats": repeats}, each_s
+
+    def computed_again(self) -> list[Computed] | None:
+        """What was wrong on any rank, from small to large, while there is time; None where all was right."""
+        flags = [float(bool(result["wrong"])) for result in self.results]
+        anywhere = agreed_each(self.ctx, self.group, flags)
+        doubted = [result for result, flag in zip(self.results, anywhere, strict=True) if flag]
+        again: list[Computed] = []
+        for result in doubted:
+            if self.agreed(time.perf_counter() - self.started) > SHARE * self.ctx.deadline_s:
+                break
+            again.append(self.once_more(result["bytes"], result["dtype"]))
+        return again if doubted else None
+
+    def in_smaller_groups(self, second: Sequence[Computed]) -> list[SmallerGroup]:
+        """Of a sum whose smallest wrong size does not say whose it was."""
+        flags = [float(bool(it["wrong"] and not it["wrong"]["whose"])) for it in second]
+        if self.operation.received is not None or not second:
+            return []
+        anywhere = agreed_each(self.ctx, self.group, flags)
+        unknown = next((it for it, flag in zip(second, anywhere, strict=True) if flag), None)
+        tried: list[SmallerGroup] = []
+        while unknown and (parts := smaller_groups.next_parts(self.ctx.members, tried)):
+            if self.agreed(time.perf_counter() - self.started) > SHARE * self.ctx.deadline_s:
+                break
+            mine = next(part for part in parts if self.ctx.rank in part)
+            wrong = self.wrong_among(mine, unknown["bytes"], unknown["dtype"])
+            own = [float(flag and part == mine) for part in parts for flag in wrong]
+            each = [flag > 0 for flag in agreed_each(self.ctx, self.group, own)]
+            more = smaller_groups.told(parts, (each[: len(wrong)], each[len(wrong) :]))
+            if more is None:
+                return []
+            tried += more
+        return tried
+
+    def wrong_among(self, part: tuple[int, ...], wished: int, dtype: str) -> list[bool]:
+        """Whether this rank gets a wrong sum of these ranks, each time."""
+        group, size = self.ctx.part(part), self.operation.size(wished, len(part))
+        what = f"{nominal(size)} {dtype}"
+        self.ctx.doing(f"{self.operation.name} in a smaller group", size=what)
+        message = Message(self.operation, size, dtype, part.index(self.ctx.rank), len(part), self.device)
+        call, wrong = message.ready(group), []
+        for _ in range(smaller_groups.TIMES):
+            message.fill(0)
+            with self.ctx.collective(f"{self.operation.name} in smaller groups", what):
+                call()
+                wrong.append(message.compare(0) is not None)
+        return wrong
+
+    def once_more(self, size: int, dtype: str) -> Computed:
+        what = f"{nominal(size)} {dtype}"
+        self.ctx.doing(f"{self.operation.name}, once more", size=what)
+        message = Message(self.operation, size, dtype, self.rank, self.ranks, self.device)
+        wrong = self.compared(message, size, what)
+        del message
+        _let_go(self.device)
+        return {"dtype": dtype, "bytes": size, "wrong": wrong}
 
     def compared(self, message: Message, size: int, what: str) -> Wrong | None:
         """The first result that is wrong, of all roots, with the ranks of the job in it."""
@@ -219,13 +286,18 @@ class Sweep:
 
 def agreed(ctx: Context, group: Any, value: float) -> float:
     """The largest of all ranks' values."""
+    return agreed_each(ctx, group, [value])[0]
+
+
+def agreed_each(ctx: Context, group: Any, values: Sequence[float]) -> list[float]:
+    """In each place the largest of all ranks' values."""
     import torch
     from torch import distributed as dist
 
-    most = torch.tensor([value], device=ctx.device, dtype=torch.float64)
-    with ctx.collective("all_reduce", "1 element"):
+    most = torch.tensor(values, device=ctx.device, dtype=torch.float64)
+    with ctx.collective("all_reduce", ranges.count(len(values), "element")):
         dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
-        return float(most.item())
+        return [float(value) for value in most.tolist()]
 
 
 def free_memory(ctx: Context, group: Any) -> int:

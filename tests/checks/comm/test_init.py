@@ -1,5 +1,5 @@
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -15,7 +15,8 @@ def sound(world: int, late: dict[int, float] | None = None) -> dict[int, Facts]:
     """Everybody waits 40 s for the last; those in `late` waited so much less."""
     total = world * (world + 1) / 2
     return {
-        rank: {"init_s": 40.0 - (late or {}).get(rank, 0.0), "first_s": 0.5, "total": total} for rank in range(world)
+        rank: {"init_s": 40.0 - (late or {}).get(rank, 0.0), "first_s": 0.5, "total": total, "again": total}
+        for rank in range(world)
     }
 
 
@@ -45,11 +46,38 @@ def test_the_threshold_is_an_option(slow_s: str, count: int) -> None:
 
 def test_a_wrong_sum_names_its_rank() -> None:
     facts = sound(4)
-    facts[3]["total"] = 9.0
+    facts[3] |= {"total": 9.0, "again": 9.0}
     (found,) = testing.judge(init, facts, nodes={"node-0": (0, 1), "node-1": (2, 3)})
     assert (found["severity"], found["code"]) == ("fail", "comm.init.wrong_sum")
     assert found["where"] == {"node": "node-1", "rank": 3}
     assert found["message"] == "the first all-reduce gave 9, expected 10"
+    assert found["evidence"] == {"confirmed": "2 of 2"}
+
+
+@pytest.mark.parametrize("look", ["total", "again"])
+def test_a_sum_that_is_wrong_once_is_a_failure_and_intermittent(look: Literal["total", "again"]) -> None:
+    facts = sound(4)
+    facts[3][look] = 9.0
+    (found,) = testing.judge(init, facts)
+    assert (found["severity"], found["where"]["rank"], found["evidence"]) == ("fail", 3, {"confirmed": "1 of 2"})
+    assert "gave 9, expected 10; " in found["message"] and "the fault is intermittent" in found["message"]
+
+
+def test_of_a_sum_that_is_wrong_on_other_ranks_the_second_time_nobody_is_named() -> None:
+    facts = sound(4)
+    for rank, look in ((0, "total"), (1, "total"), (2, "again")):
+        facts[rank] |= {look: 9.0}  # type: ignore[misc]
+    (found,) = testing.judge(init, facts)
+    assert found["where"] == {} and "on 3 of 4 ranks" in found["message"]
+
+
+def test_a_sum_of_a_report_from_before_is_not_confirmed() -> None:
+    facts = sound(4)
+    facts[3]["total"] = 9.0
+    for reading in facts.values():
+        del reading["again"]
+    (found,) = testing.judge(init, facts)
+    assert found["evidence"] == {"confirmed": "1 of 1"} and found["message"].endswith("it was computed once")
 
 
 def test_the_sum_of_thousands_of_ranks_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +89,8 @@ def test_the_sum_of_thousands_of_ranks_is_exact(monkeypatch: pytest.MonkeyPatch)
     context = made_hcas.context("comm.init")
     monkeypatch.setattr(type(context), "process_group", lambda _: None)
     monkeypatch.setattr(type(context), "collective", lambda *_: nullcontext())
-    assert init.measure(context)["total"] == 8192 * 8193 / 2
+    facts = init.measure(context)
+    assert facts["total"] == facts["again"] == 8192 * 8193 / 2
 
 
 def test_the_sum_is_that_of_the_members() -> None:
