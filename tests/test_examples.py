@@ -28,7 +28,11 @@ def test_the_docs_quote_them_as_they_are() -> None:
         for path, code in re.findall(r"\]\(\.\./(examples/[\w./-]+)\):\n\n```\w+\n(.*?)```", page.read_text(), re.S):
             assert code == (running.ROOT / path).read_text(), f"{page.name} quotes an older {path}"
             quoted.add(path)
-    there = {str(path.relative_to(running.ROOT)) for path in EXAMPLES.rglob("*.*") if "__pycache__" not in path.parts}
+    there = {
+        str(path.relative_to(running.ROOT))
+        for path in EXAMPLES.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     assert quoted == there
 
 
@@ -186,6 +190,40 @@ def test_the_pods_commands_run(manifest: str, bin_folder: Path, tmp_path: Path) 
         run.start([word.replace("$(JOB_COMPLETION_INDEX)", pod) for word in words], env)
     finished = run.finish()
     assert finished.exit_codes == [0, 0] and "2 ranks on 2 nodes (torchrun" in finished.output, finished.told()
+
+
+@pytest.mark.more
+@pytest.mark.skipif(not shutil.which("mpirun.openmpi"), reason="needs Debian's openmpi-bin")
+@pytest.mark.parametrize("sick", [False, True])
+def test_the_launcher_of_the_mpijob_trains_only_on_sound_workers(sick: bool, bin_folder: Path, tmp_path: Path) -> None:
+    """Its script, with two ranks here instead of 16 in the workers."""
+    (text,) = re.findall(r"- \|\n(.*?)\n {14}volumeMounts", (EXAMPLES / "mpijob.yaml").read_text(), re.S)
+    here = {"/etc/mpi/hostfile": f"{tmp_path}/hostfile", "-np 16": "--oversubscribe -np 2", " /data/": f" {tmp_path}/",
+            "29500": str(running.free_port()), "python train.py": "echo trained"}  # fmt: skip
+    for there, own in here.items():
+        assert there in text
+        text = text.replace(there, own)
+    (tmp_path / "hostfile").write_text("127.0.0.1 slots=8\nworker-1.train.default.svc slots=8\n")
+    (tmp_path / "launcher.sh").write_text(text)
+    env = running.environment(PATH=f"{bin_folder}:/usr/bin:/bin", **(SICK if sick else {}))
+    done = bash(tmp_path / "launcher.sh", cwd=tmp_path, env=env)
+    assert (done.returncode, done.stdout.count("trained")) == ((1, 0) if sick else (0, 2)), done.stdout
+    job = json.loads((tmp_path / "preflight" / "report.json").read_text())["job"]
+    assert (job["launcher"], job["world_size"]) == ("mpi", 2)
+
+
+def test_the_containerfile_copies_what_is_there_and_ends_without_root() -> None:
+    """Each instruction is of one line."""
+    lines = [line for line in (EXAMPLES / "Containerfile").read_text().splitlines() if not line.startswith("#")]
+    steps = [(word, rest) for word, _, rest in (line.partition(" ") for line in lines)]
+    words = [word for word, _ in steps]
+    assert words[0] == "FROM" and words[-1] == "ENTRYPOINT" and words.index("USER") > words.index("RUN")
+    assert set(words) == {"FROM", "COPY", "RUN", "USER", "WORKDIR", "ENTRYPOINT"} and words.count("RUN") == 1
+    assert json.loads(steps[-1][1]) == ["python", "-m", "preflight"] and int(dict(steps)["USER"]) > 0
+    copied = {name for word, rest in steps if word == "COPY" for name in rest.split()[:-1]}
+    assert all((running.ROOT / name).exists() for name in copied)
+    built_from = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "preflight", "checks", "train_smoke"}
+    assert copied == built_from, "what pyproject.toml and setup.py name"
 
 
 THREADS_AT_THE_END = """

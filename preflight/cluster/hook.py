@@ -14,6 +14,8 @@ HOOKS = {
     "kubernetes": "kubernetes.yaml",
     "jobset": "jobset.yaml",
     "kubeflow-trainer": "trainer.yaml",
+    "mpijob": "mpijob.yaml",
+    "nvsentinel": "nvsentinel.yaml",
 }
 """Names of the files, in examples/ and in hooks/."""
 EXAMPLE_PATHS = {"@BIN@": "/opt/preflight/bin", "@SLURM@": "/usr/bin", "@CONF@": "/etc/slurm/slurm.conf"}

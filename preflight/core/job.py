@@ -17,6 +17,8 @@ class Node:
     node_rank: int
     ranks: tuple[int, ...]
     addresses: tuple[str, ...] = ()
+    machine: str = ""
+    """An id that stays when the host is renamed; "" where it has none of its own."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ class Job:
     def from_json(data: dict[str, Any]) -> "Job":
         nodes = tuple(
             Node(
-                item["node"], item["node_rank"], rank_ranges.from_text(item["ranks"]), tuple(item.get("addresses", ()))
+                item["node"], item["node_rank"], rank_ranges.from_text(item["ranks"]),
+                tuple(item.get("addresses", ())), item.get("machine", ""),
             )
             for item in data["nodes"]
-        )
+        )  # fmt: skip
         return Job(data["launcher"], data["world_size"], data["backend"], nodes)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from preflight.engine.machine_id import machine_id
 from preflight.sdk import addresses
 from preflight.sdk.addresses import Address
 from preflight.sdk.files import read as read_file
@@ -60,13 +61,16 @@ class LaunchIdentity:
     """(variable, what is wrong with it)"""
     environ: Mapping[str, str] = field(default_factory=dict)
     """The launch variables, for `env.launch`."""
+    machine: str = ""
+    """See machine_id.py."""
 
     def to_json(self) -> dict[str, Any]:
         """What rank 0 needs to know of a process."""
         return {
             "launcher": self.launcher, "rank": self.rank, "world_size": self.world_size,
             "node_rank": self.node_rank, "node_name": self.node_name, "node_key": self.node_key,
-            "restarts": self.restarts, "problems": list(self.problems), "environ": dict(self.environ),
+            "machine": self.machine, "restarts": self.restarts, "problems": list(self.problems),
+            "environ": dict(self.environ),
         }  # fmt: skip
 
 
@@ -184,6 +188,7 @@ def _identity(
         node_rank=node_rank,
         node_name=environ.get("SLURMD_NODENAME") or socket.gethostname(),
         node_key=_node_key(node_rank),
+        machine=machine_id(),
         master_addr=environ.get("MASTER_ADDR", "").strip() or host,
         master_port=master_port,
         agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",

@@ -150,7 +150,7 @@ class Membership:
             about = firsts[key]
             node_rank = about["node_rank"] if told else number
             name = about["node_name"] if names.count(about["node_name"]) == 1 else f"{about['node_name']}#{node_rank}"
-            nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"])))
+            nodes.append(Node(name, node_rank, tuple(by_key[key]), tuple(about["addresses"]), about["machine"]))
         return Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
 
     def dead_beside_me(self, ranks: set[int]) -> set[int]:

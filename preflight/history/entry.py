@@ -100,6 +100,7 @@ def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> di
         "kind": ", ".join([_size(job), *_models(found)]),
         "backend": job.backend,
         "nodes": [node.node for node in job.nodes],
+        "machines": {node.node: node.machine for node in job.nodes if node.machine},
         "places": found.places,
         "traits": [[*of, {unit: " or ".join(sorted(values)) for unit, values in units.items()}]
                    for of, units in found.traits.items()],

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.words import some
+from preflight.history import machines
 from preflight.history.diff import least_share
 from preflight.history.entry import spread
 from preflight.history.rows import time_text
@@ -29,10 +30,12 @@ class Usual(NamedTuple):
 def findings(database: sqlite3.Connection, entry: Mapping[str, Any]) -> Iterator[Reported]:
     """One for each check that is slower; and which runs it was held beside, as an info."""
     beside: dict[str, None] = {}
+    nodes = machines.known(database, entry)
     for check, figures in _by_check(entry).items():
         slow = []
         for name, measure, figure, unit, value in figures:
-            usual = _usual(database, entry, (check, name, measure), unit)
+            place = nodes.get(unit, -1) if unit in entry["nodes"] else _gpu(database, unit) if unit else 0
+            usual = _usual(database, entry, (check, name, measure), place)
             if usual is None:
                 continue
             beside |= dict.fromkeys(usual.runs)
@@ -56,17 +59,21 @@ def _by_check(entry: Mapping[str, Any]) -> dict[str, list[tuple[str, str, Mappin
     return found
 
 
-def _usual(database: sqlite3.Connection, entry: Mapping[str, Any], of: tuple[str, str, str], unit: str) -> Usual | None:
-    """None where there are too few sound runs."""
+def _gpu(database: sqlite3.Connection, uuid: str) -> int:
+    found = database.execute("SELECT id FROM unit WHERE name = ?", (uuid,)).fetchone()
+    return int(found[0]) if found else -1
+
+
+def _usual(database: sqlite3.Connection, entry: Mapping[str, Any], of: tuple[str, str, str], unit: int) -> Usual | None:
+    """Of all ranks together (0) or of a unit. None where there are too few sound runs."""
     kind = "" if unit else entry["kind"]
     query = "SELECT id FROM series WHERE kind = ? AND test = ? AND name = ? AND measure = ?"
     series = database.execute(query, (kind, *of)).fetchone()
-    place = database.execute("SELECT id FROM unit WHERE name = ?", (unit,)).fetchone() if unit else (0,)
     rows = database.execute(
         "SELECT run.name, run.started, figure.value FROM figure JOIN run ON run.id = figure.run JOIN status ON "
         "status.run = run.id AND status.test = ? WHERE figure.series = ? AND figure.unit = ? AND run.sound AND "
         "run.kind = ? AND run.name != ? AND status.status IN ('pass', 'warn') ORDER BY figure.run DESC LIMIT ?",
-        (of[0], *(series or (0,)), *(place or (-1,)), entry["kind"], entry["run"], MOST),
+        (of[0], *(series or (0,)), unit, entry["kind"], entry["run"], MOST),
     ).fetchall()
     if len(rows) < FEWEST:
         return None

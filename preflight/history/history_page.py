@@ -55,6 +55,10 @@ def _sections(found: Mapping[str, Any], courses: Sequence[Course]) -> Iterator[d
     for name, title in (("came_back", "Repaired, and came back"), ("repaired", "Repaired")):
         rows = [[its[key] for key in ("unit", "node", "code", "found", "first", "last")] for its in found[name]]
         yield _section(name, title, "", heads, rows)
+    if found["renamed"]:
+        rows = [[host["node"], host["earlier"], host["until"]] for host in found["renamed"]]
+        yield _section("renamed", "Renamed hosts", "By their machine ids: their history goes on.",
+                       ["node", "earlier name", "until"], rows)  # fmt: skip
     yield _figures(found["steps"], courses)
 
 

@@ -21,6 +21,8 @@ def lines(found: Mapping[str, Any], path: str, width: int = console.WIDTH) -> li
         ("figures that became worse", [_step(step) for step in found["steps"]]),
     ):
         told += _section(title, texts, width)
+    if found["renamed"]:
+        told += _section("renamed hosts, by their machine ids", [_rename(host) for host in found["renamed"]], width)
     return [console.plain(line) for line in told]
 
 
@@ -30,6 +32,10 @@ def _section(title: str, texts: list[str], width: int) -> Iterator[str]:
         yield from console.indented(text, width)
     if len(texts) > MOST:
         yield from console.indented(f"{len(texts) - MOST:,} more, see --json", width)
+
+
+def _rename(host: Mapping[str, Any]) -> str:
+    return f"{host['node']}: was {host['earlier']} until {host['until']}; what is told of it includes that time"
 
 
 def _failing(node: Mapping[str, Any]) -> str:

@@ -38,6 +38,7 @@ def answers(database: sqlite3.Connection) -> dict[str, Any]:
         "came_back": [spell for spell in found if spell["state"] == "came back"],
         "repaired": [spell for spell in found if spell["state"] == "repaired"],
         "steps": list(_all_steps(database, recent)),
+        "renamed": _renamed(database),
     }
 
 
@@ -45,6 +46,16 @@ def recent_runs(database: sqlite3.Connection) -> list[KeptRun]:
     """The last RUNS, in the order of time."""
     rows = database.execute("SELECT id, started FROM run ORDER BY started DESC LIMIT ?", (RUNS,)).fetchall()
     return [KeptRun(*row) for row in reversed(rows)]
+
+
+def _renamed(database: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Hosts that go on under another name (machines.py), the last one first; `until` is the first run without it."""
+    rows = database.execute(
+        "SELECT unit.name, old, max(run.started) AS until FROM change JOIN unit ON unit.id = change.unit JOIN run ON "
+        "run.id = change.run WHERE change.kind = 'host' AND change.name = 'name' AND old != unit.name "
+        "GROUP BY unit.id, old ORDER BY until DESC, unit.name"
+    )
+    return [{"node": name, "earlier": old, "until": time_text(until)} for name, old, until in rows]
 
 
 # Who fails again and again

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from preflight.history import machines
+
 APPLICATION = 0x70666C68
 """SQLite's application_id of a history."""
 TABLES = """
@@ -24,8 +26,9 @@ CREATE TABLE series (id INTEGER PRIMARY KEY, kind TEXT, test TEXT, name TEXT, me
 CREATE TABLE figure (series INTEGER, unit INTEGER, run INTEGER, value REAL, spread REAL,
     PRIMARY KEY (series, unit, run)) WITHOUT ROWID;
 """
-"""A unit is a node, or a GPU by its UUID, whichever node it is in (part.node). A trait is the latest of its unit, and
-change says when it became another one. A series of all ranks together has the kind of job and figures of unit 0."""
+"""A unit is a node (machines.py), or a GPU by its UUID, whichever node it is in (part.node). A trait is the latest of
+its unit, and change says when it became another one. A series of all ranks together has the kind of job and figures of
+unit 0."""
 OF_RUN = ("part", "status", "finding", "change", "figure")
 SLOWER = ("slower_than_baseline", "slower_than_history")
 """A run that is slower than others, as far as it was told, is no measure for the next."""
@@ -36,10 +39,11 @@ def prepare(database: sqlite3.Connection) -> None:
     """Raises ValueError where it is another program's, or a newer preflight's."""
     known = database.execute("PRAGMA application_id").fetchone()[0]
     if known == APPLICATION:
+        database.execute(machines.TABLE)
         return
     if known or database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise ValueError("it is a database of another program")
-    for statement in TABLES.split(";\n"):
+    for statement in (*TABLES.split(";\n"), machines.TABLE):
         database.execute(statement)
     database.execute(f"PRAGMA application_id = {APPLICATION}")
 
@@ -66,9 +70,9 @@ def add(database: sqlite3.Connection, entry: Mapping[str, Any]) -> None:
     if not done.rowcount:
         return
     run = done.lastrowid or 0
-    nodes = {node: node for node in entry["nodes"]}
-    places = {**nodes, **entry["places"]}
-    units = _units(database, places)
+    units = machines.settle(database, entry, run)
+    units |= _units(database, entry["places"])
+    places = {**{node: node for node in entry["nodes"]}, **entry["places"]}
     database.executemany(
         "INSERT INTO part VALUES (?, ?, ?)", [(run, units[unit], units[node]) for unit, node in places.items()]
     )

@@ -29,13 +29,15 @@ def entry(
     number: int, nodes: Sequence[str] = ("node-0", "node-1"), *, findings: Sequence[dict[str, Any]] = (),
     busbw: float = 400.0, gemm: Mapping[str, float] | None = None, places: Mapping[str, str] | None = None,
     software: Mapping[str, str] | None = None, hours: float | None = None, kind: str = KIND,
+    machines: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The run of this number, an hour after the one before; `gemm` by GPU, `software` by node."""
+    """The run of this number, an hour after the one before; `gemm` by GPU, `software` and `machines` by node."""
     failed = {row["code"].rpartition(".")[0] for row in findings if row["severity"] == "fail"}
     return {
         "run": f"run-{number:05}", "started": started(number if hours is None else hours),
         "verdict": "fail" if failed else "pass", "job": "torchrun", "kind": kind, "backend": "nccl",
-        "nodes": list(nodes), "findings": list(findings), "places": dict(places or {}), "left_out": {},
+        "nodes": list(nodes), "machines": dict(machines or {}), "findings": list(findings),
+        "places": dict(places or {}), "left_out": {},
         "checks": {check: "fail" if check in failed else "pass"
                    for check in ("gpu.health", "gpu.compute", "comm.all_reduce", "env.software")},
         "absent": {"env.software": []},

@@ -73,15 +73,23 @@ def test_a_history_has_a_picture_of_each_figure_with_its_step_and_a_table_behind
 def test_a_history_without_a_step_marks_none_and_an_empty_one_is_a_page(tmp_path: Path) -> None:
     page = Page(_history(_kept(tmp_path / "few", 3)))
     assert page.tags.count("figure") == 2 and "step" not in page.values("line", "class")
-    empty = {"runs": 0, "failing": [], "came_back": [], "repaired": [], "steps": []}
+    empty = {"runs": 0, "failing": [], "came_back": [], "repaired": [], "steps": [], "renamed": []}
     assert "No figure was kept." in Page(history_page.html(empty, [], "h")).text
+
+
+def test_a_renamed_host_is_on_the_page(tmp_path: Path) -> None:
+    for number, name in enumerate(("gpu-1", NASTY)):
+        archive.write(str(tmp_path / "h"), entry(number, (name,), machines={name: "a" * 32}), 36500.0)
+    page = Page(_history(str(tmp_path / "h")))
+    assert "renamed" in page.values("section", "id") and f"{NASTY}gpu-1" in page.text
+    assert "Renamed hosts" not in Page(_history(_kept(tmp_path / "few", 3))).text
 
 
 def test_many_runs_are_few_points(tmp_path: Path) -> None:
     """A day's runs of half a year are a page that a browser opens."""
     points = [(questions.KeptRun(n, n * 3600.0), 1.0 + n % 7) for n in range(4000)]
     names = {"kind": "", "check": "a.b", "name": "n", "measure": "GB/s", "unit": "GPU-0", "less_is_better": 0}
-    found = {"runs": 0, "failing": [], "came_back": [], "repaired": [], "steps": []}
+    found = {"runs": 0, "failing": [], "came_back": [], "repaired": [], "steps": [], "renamed": []}
     courses = [({**names, "unit": f"GPU-{n}"}, points) for n in range(8)]
     assert len(history_page.html(found, courses, "h")) < 90_000
 

@@ -1,0 +1,36 @@
+"""Which machine is this? An id that stays when the host is renamed, and that does not tell the machine's own."""
+
+import hmac
+import os
+import re
+import uuid
+
+from preflight.sdk.files import read
+
+FILE, MOUNTS = "/etc/machine-id", "/proc/self/mountinfo"
+APPLICATION = uuid.UUID("914fe3b4-94db-42b6-983a-c2c12c14ecc4")
+"""Of preflight, made once at random: it must stay, or every history begins anew."""
+OF_A_DISK = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "reiserfs", "xfs", "zfs"}
+"""Types of file systems. On others (overlay, squashfs, nfs, tmpfs) the id may be an image's, which many machines boot,
+or be another one after each boot."""
+
+
+def machine_id() -> str:
+    """32 hex digits; "" where the machine has no id of its own.
+
+    machine-id(5) asks to keep the id itself confidential, so it is hashed as sd_id128_get_machine_app_specific(3) does:
+    HMAC-SHA256 of the application's id with the machine's as key, marked as a UUID of version 4.
+    """
+    own = read(FILE)
+    if not re.fullmatch("[0-9a-f]{32}", own) or not int(own, 16) or _type_of_mount() not in OF_A_DISK:
+        return ""
+    digest = hmac.digest(bytes.fromhex(own), APPLICATION.bytes, "sha256")[:16]
+    return uuid.UUID(bytes=digest, version=4).hex
+
+
+def _type_of_mount() -> str:
+    """Of the file: a container may have its host's mounted there. A later mount hides an earlier one."""
+    rows = [line.partition(" - ") for line in read(MOUNTS).splitlines()]
+    types = {before.split()[4]: after.split()[0] for before, _, after in rows if after}
+    above = [point for point in types if f"{os.path.realpath(FILE)}/".startswith(f"{point.rstrip('/')}/")]
+    return types[max(above, key=len)] if above else ""
