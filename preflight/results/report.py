@@ -314,6 +314,8 @@ def load(path: str) -> tuple[Report, str]:
     file_path = os.path.join(path, "report.json") if os.path.isdir(path) else path
     if os.path.exists(file_path) and not os.path.isfile(file_path):
         raise UsageError(f"{path}: is no regular file")
+    if file_path != path and not os.path.exists(file_path):
+        raise UsageError(f"{path}: this folder has no report.json")
     try:
         with open(file_path, encoding="utf-8") as file:
             report = json.load(file, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
