@@ -2,7 +2,7 @@
 
 import bisect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from preflight.explain.candidates import NONE, Candidate
