@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     kept = commands.add_parser("history", help="what do the runs of --history say together?", allow_abbrev=False)
     comparing.add_history(kept, _named)
     good = commands.add_parser("profile", help="what the nodes of a sound run have", allow_abbrev=False)
-    comparing.add_profile(good)
+    comparing.add_profile(good, _named)
     _add_cluster(commands)
     listed = commands.add_parser("list", help="list the checks", allow_abbrev=False)
     described = commands.add_parser("describe", help="explain a check or a code", allow_abbrev=False)

@@ -20,7 +20,6 @@ from preflight.results import report
 READ_S = 10.0
 MOST = 32 * 1024 * 1024
 """Characters of an entry that a child hands over: half of what a channel takes. A larger one is made again."""
-OWN_FIX = "Please report it, with this report."
 
 
 def read(path: str) -> Baseline:
@@ -91,5 +90,5 @@ def beside_profile(loop: EventLoop, request: Request, made: report.Report, book:
     answer = loop.ask(look, READ_S)
     if isinstance(answer, Failure):
         text = f"comparing with the profile {answer.text}: no node is held against it"
-        return [Reported(severity="error", code=f"{RUN}.fault", message=text, fix=OWN_FIX, action=Action.NONE)]
+        return [Reported(severity="error", code=f"{RUN}.fault", message=text, fix=profile.OWN_FIX, action=Action.NONE)]
     return [Reported.from_json(finding) for finding in answer.value["findings"]]

@@ -2,12 +2,13 @@
 
 import bisect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from preflight.explain.candidates import NONE, Candidate
 from preflight.explain.diagnosis import explain
 from preflight.explain.evidence import Evidence
+from preflight.explain.logs.ends import Ends
 from preflight.failure_book.book import Book, Match
 from preflight.failure_book.line import Line
 
@@ -58,15 +59,18 @@ class Replay:
 class Attempts:
     """The attempts that a job's logs show, by torchrun's folders or the ends in a log."""
 
-    def __init__(self, cuts: Mapping[str, Sequence[int]], files: Iterable[str]) -> None:
+    def __init__(self, ends: Ends, files: Iterable[str]) -> None:
+        cuts = ends.cuts()
         folders = [int(found[1]) for file in files if (found := _FOLDER.search(file))]
         self._cuts = cuts
+        self._started_again = ends.started_again() if folders else {}
         self.count = min(MOST, max([0, *folders, *map(len, cuts.values())]) + 1)
         self._evidence = [Evidence() for _ in range(self.count)]
         self._folders: dict[str, int | None] = {}
 
     def add(self, line: Line, matches: Sequence[Match]) -> int:
-        """As Evidence.add, of the line's attempt; of each attempt, if its file does not tell."""
+        """As Evidence.add, of the line's attempt; of each attempt, if its file does not tell. What an agent beside
+        torchrun's folders saw fail before it started all again is not of the last one."""
         return max(evidence.add(line, matches) for evidence in self._evidence_for(line))
 
     def _evidence_for(self, line: Line) -> Sequence[Evidence]:
@@ -77,6 +81,9 @@ class Attempts:
             at = folder
         elif line.file in self._cuts:
             at = bisect.bisect_left(self._cuts[line.file], line.number)
+        elif line.file in self._started_again:
+            is_early = line.number <= self._started_again[line.file]
+            return self._evidence[:-1] if is_early else self._evidence[-1:]
         else:
             return self._evidence
         return [self._evidence[min(at, self.count - 1)]]

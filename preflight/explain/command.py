@@ -131,7 +131,7 @@ def _causes(replay: Replay, artifacts: Sequence[Candidate], inputs: Sequence[Inp
     """Of logs of several attempts, each attempt is looked at by itself, too."""
     causes = diagnosis.explain(replay.evidence, artifacts, known)
     again = [file for file in inputs if file.kind == "error_file" or (file.kind == "log" and os.path.isfile(file.path))]
-    attempts = Attempts(replay.evidence.ends.cuts(), [file.shown for file in again])
+    attempts = Attempts(replay.evidence.ends, [file.shown for file in again])
     if attempts.count < 2:
         return causes
     if replay.lines:

@@ -29,6 +29,8 @@ def add_history(command: argparse.ArgumentParser, named: Callable[[str], str]) -
     command.add_argument("--html", type=named, metavar="FILE", help="write them as a page for a browser")
 
 
-def add_profile(command: argparse.ArgumentParser) -> None:
+def add_profile(command: argparse.ArgumentParser, named: Callable[[str], str]) -> None:
     command.description = PROFILE
-    command.add_argument("report", metavar="REPORT", help="report.json with its facts, or a folder of --report")
+    command.add_argument(
+        "report", type=named, metavar="REPORT", help="report.json with its facts, or a folder of --report"
+    )

@@ -56,7 +56,11 @@ def run_profile(options: argparse.Namespace, sources: Mapping[str, Source]) -> i
     if not kept["traits"]:
         why = "; ".join(f"{name}: {text}" for name, text in kept["left_out"].items()) or "it has no facts"
         raise UsageError(f"{options.report}: nothing that a node has is in it: {why}")
-    print(profile.text(profile.kinds(kept), made["run"], made["started"]), end="")
+    try:
+        text = profile.text(profile.kinds(kept), made["run"], made["started"])
+    except BROKEN as error:
+        raise UsageError(f"{options.report}: is no whole report ({in_one_line(error)})") from None
+    print(text, end="")
     return 0
 
 

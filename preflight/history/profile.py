@@ -10,16 +10,14 @@ from preflight.core.action import Action
 from preflight.core.finding import RUN, Reported
 from preflight.core.rank_ranges import count
 from preflight.core.words import some
-from preflight.planning.node_kinds import ProfileKind, Value, kind_of
+from preflight.planning.node_kinds import OF_A_GPU, OF_AN_INTERFACE, VERSIONS, ProfileKind, Value, kind_of, model_of
 
 GPUS = "GPUs on the node"
 """A trait of gpu.inventory."""
-OF_A_GPU = ("memory MiB", "PCIe lanes", "PCIe generation", "active NVLinks", "NVLink MB/s")
 INVENTORY, INTERFACES, RDMA = READ = ("gpu.inventory", "net.interfaces", "net.rdma")
 """Checks that tell which parts there are."""
-OF_AN_INTERFACE = (" MTU", " Mbit/s", " state")
-VERSIONS = ("GPU driver", "torch", "cuda", "nccl")
-"""Of what env.software tells; a site's packages change with each job."""
+COMPARED = (*READ, "gpu.pcie", "gpu.nvlink", "env.software", "node.limits")
+OWN_FIX = "Please report it, with this report."
 VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap", "kube", "lxc", "dummy")
 """Beginnings of names of interfaces that come and go."""
 ENOUGH = 0.95
@@ -75,16 +73,18 @@ def kinds(entry: Mapping[str, Any]) -> list[ProfileKind]:
     """One for each model of GPUs, with what most of its nodes have; of a limit the least."""
     by_model: dict[str, list[Holding]] = {}
     for holding in holdings(entry).values():
-        by_model.setdefault(" and ".join(sorted(holding.models)), []).append(holding)
+        by_model.setdefault(model_of(holding.models), []).append(holding)
     return [_kind(model, alike) for model, alike in sorted(by_model.items())]
 
 
 def _kind(model: str, alike: Sequence[Holding]) -> ProfileKind:
     limits = {name: min(holding.limits[name] for holding in alike if name in holding.limits)
               for name in dict.fromkeys(name for holding in alike for name in holding.limits)}  # fmt: skip
-    gpus = Counter(holding.gpus or 0 for holding in alike).most_common(1)[0][0]
+    numbers = Counter(holding.gpus or 0 for holding in alike if INVENTORY in holding.checks)
+    gpus = max(numbers, key=lambda number: (numbers[number], number), default=None)
+    name = f"{gpus} x {model}" if gpus else "GPUs not looked at" if gpus is None else "without a GPU"
     return ProfileKind(
-        f"{gpus} x {model}" if gpus else "without a GPU", model, (), gpus,
+        name, model, (), gpus,
         _usual([_lasting(holding.node) for holding in alike]),
         _usual([card for holding in alike for card in holding.cards.values()]),
         {name: int(value) for name, value in limits.items()},
@@ -113,7 +113,8 @@ def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
         '# The nodes of a kind are those with GPUs of its model, or those that it names: nodes = ["gpu-*"]',
     ]
     for kind in made:
-        lines += ["", "[[kind]]", *(f"{key} = {json.dumps(getattr(kind, key))}" for key in ("name", "gpu", "gpus"))]
+        heads = {"name": kind.name, "gpu": kind.gpu, "gpus": kind.gpus}
+        lines += ["", "[[kind]]", *(f"{key} = {json.dumps(its)}" for key, its in heads.items() if its is not None)]
         for table in ("node", "each_gpu", "at_least"):
             values: Mapping[str, Value] = getattr(kind, table)
             rows = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in sorted(values.items())]
@@ -123,11 +124,18 @@ def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
 
 def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]) -> Iterator[Reported]:
     """`asked`: checks that were to run. One of these that is not in the report had nothing to look at."""
+    yield from _not_told(entry)
     nothing = {check for check in asked if check not in entry["checks"]}
     for node, holding in holdings(entry).items():
         holding.checks |= nothing
         kind = kind_of(made, node, holding.models)
-        if kind is None:
+        if len(made) > 1 and INVENTORY not in holding.checks and not (kind and kind.nodes):
+            text_ = (
+                "it is held against no kind of the profile: gpu.inventory has not looked at its GPUs, expected them to "
+            )
+            text_ += "tell its kind, or its name to stand in one"
+            yield _found("info", "profile_kind", text_, node, "Run gpu.inventory, too.", Action.NONE)
+        elif kind is None:
             has = f"has {some(sorted(holding.models)) or 'no GPU'}"
             text_ = f"no kind of node in the profile is that of {node}, which {has}; expected one of "
             text_ += some([each.name for each in made])
@@ -136,9 +144,17 @@ def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Colle
             yield from _held(node, holding, kind)
 
 
+def _not_told(entry: Mapping[str, Any]) -> Iterator[Reported]:
+    """A check whose facts cannot be used says of no node that it has less."""
+    for check, why in entry["left_out"].items():
+        if check in COMPARED:
+            text_ = f"what {check} has measured is not held against the profile: {why}"
+            yield Reported(severity="error", code=f"{RUN}.fault", message=text_, fix=OWN_FIX, action=Action.NONE)
+
+
 def _held(node: str, holding: Holding, kind: ProfileKind) -> Iterator[Reported]:
     known = holding.gpus or 0
-    if INVENTORY in holding.checks and known != kind.gpus:
+    if INVENTORY in holding.checks and kind.gpus is not None and known != kind.gpus:
         severity, action = ("fail", Action.REBOOT) if known < kind.gpus else ("warn", Action.FIX_CONFIG)
         told = f"{count(known, 'GPU')} on the node, expected {kind.gpus} as in the profile ({kind.name})"
         fix = "There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it."
@@ -148,7 +164,14 @@ def _held(node: str, holding: Holding, kind: ProfileKind) -> Iterator[Reported]:
         told = f"{some(missing, LISTED)} {'is' if len(missing) == 1 else 'are'} not on the node, expected as in the "
         fix = "There: ip -br link; ls /sys/class/infiniband; lspci; dmesg. Hand a container all devices; else drain it."
         where = {"device": missing[0]} if len(missing) == 1 else {}
-        yield _found("fail", "profile_missing", f"{told}profile ({kind.name})", node, fix, Action.REPLACE, **where)
+        told += f"profile ({kind.name})"
+        if others := _other_names(holding, kind):
+            told += f"; none of its network cards is, but {some(others, LISTED)}: a container, or other names"
+            fix = (
+                "Run where the profile was made (hostNetwork: true), or write it anew there: preflight profile REPORT."
+            )
+        severity, action = ("warn", Action.FIX_CONFIG) if others else ("fail", Action.REPLACE)
+        yield _found(severity, "profile_missing", told, node, fix, action, **where)
     other += [f"{uuid}: {each}" for uuid, card in holding.cards.items() for each in _unlike(card, kind.each_gpu)]
     other += [f"{name} {holding.limits[name]:.0f}, expected at least {least}" for name, least in kind.at_least.items()
               if name in holding.limits and holding.limits[name] < ENOUGH * float(least)]  # fmt: skip
@@ -166,6 +189,16 @@ def _parts(holding: Holding, kind: ProfileKind) -> tuple[list[str], list[str]]:
     gone = [name for name in kind.node if name not in VERSIONS and _device(name) not in there]
     sought = dict.fromkeys(_device(name) for name in gone if _teller(name) in holding.checks)
     return list(sought), _unlike(holding.node, kind.node)
+
+
+def _other_names(holding: Holding, kind: ProfileKind) -> list[str]:
+    """Of a node with none of the profile's network cards those that it has: a container's network has its own names."""
+    there, expected = (
+        dict.fromkeys(_device(name) for name in names if name not in VERSIONS and _teller(name) == INTERFACES)
+        for names in (holding.node, kind.node)
+    )
+    gone = expected and not there.keys() & expected.keys()
+    return [name for name in there if not name.startswith(VIRTUAL)] if gone else []
 
 
 def _teller(name: str) -> str:

@@ -9,7 +9,17 @@ from preflight.errors import UsageError, near_misses
 from preflight.planning import toml_file
 
 Value = str | int | float
-TABLES = ("node", "each_gpu", "at_least")
+VERSIONS = ("GPU driver", "torch", "cuda", "nccl")
+"""Of what env.software tells; a site's packages change with each job."""
+OF_AN_INTERFACE = (" MTU", " Mbit/s", " state")
+OF_AN_HCA = (" firmware", " PCIe", " state", " Gb/s")
+OF_A_GPU = ("memory MiB", "PCIe lanes", "PCIe generation", "active NVLinks", "NVLink MB/s")
+LIMITS = (
+    "bytes of locked memory", "open files", "processes", "CPUs", "MiB of shared memory", "MiB of memory",
+)  # fmt: skip
+TABLES = {"node": VERSIONS, "each_gpu": OF_A_GPU, "at_least": LIMITS}
+"""Names that each may have. `node` also has those of a device: "eth0 MTU", "mlx5_0:1 Gb/s"."""
+MOST_GPUS, LARGEST = 1024, 1e300
 
 
 @dataclass(frozen=True)
@@ -21,7 +31,8 @@ class ProfileKind:
     """The model of its GPUs; "" where it has none."""
     nodes: tuple[str, ...] = ()
     """Names of its nodes, with * and ?; they go before the model."""
-    gpus: int = 0
+    gpus: int | None = None
+    """None: it does not say."""
     node: Mapping[str, Value] = field(default_factory=dict)
     """Links, NICs, HCAs, versions."""
     each_gpu: Mapping[str, Value] = field(default_factory=dict)
@@ -44,7 +55,13 @@ def parse(data: Mapping[str, Any]) -> tuple[ProfileKind, ...]:
     kinds = data.get("kind")
     if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, dict) for kind in kinds):
         raise UsageError("it has no kind of node, expected at least one [[kind]]")
-    return tuple(_kind(kind, f"kind {number}") for number, kind in enumerate(kinds, 1))
+    made = tuple(_kind(kind, f"kind {number}") for number, kind in enumerate(kinds, 1))
+    models = [kind.gpu for kind in made if not kind.nodes]
+    for model in models:
+        if models.count(model) > 1:
+            what = f"the GPU {model!r}" if model else "no GPU"
+            raise UsageError(f"several kinds have {what}, expected one of them, or names of their nodes in each")
+    return made
 
 
 def _kind(data: Mapping[str, Any], where: str) -> ProfileKind:
@@ -54,20 +71,28 @@ def _kind(data: Mapping[str, Any], where: str) -> ProfileKind:
         if type(data.get(key, expected())) is not expected:
             what = "a whole number" if expected is int else "a text"
             raise UsageError(f"{where}: {key} is {data[key]!r}, expected {what}")
+    if not 0 <= data.get("gpus", 0) <= MOST_GPUS:
+        raise UsageError(f"{where}: gpus is {data['gpus']}, expected 0 to {MOST_GPUS}")
     nodes = data.get("nodes", [])
     if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
         raise UsageError(f"{where}: nodes is {nodes!r}, expected a list of names")
-    tables = {key: _table(data.get(key, {}), f"{where}: {key}", numbers=key == "at_least") for key in TABLES}
-    return ProfileKind(name, data.get("gpu", ""), tuple(nodes), data.get("gpus", 0), **tables)
+    tables = {key: _table(data.get(key, {}), f"{where}: {key}", key) for key in TABLES}
+    return ProfileKind(name, data.get("gpu", ""), tuple(nodes), data.get("gpus"), **tables)
 
 
-def _table(value: object, where: str, *, numbers: bool) -> dict[str, Value]:
+def _table(value: object, where: str, table: str) -> dict[str, Value]:
+    """A name that no check tells would never be compared, or be a device that every node lacks."""
     if not isinstance(value, dict):
         raise UsageError(f"{where} is {value!r}, expected a table")
+    numbers, known = table == "at_least", TABLES[table]
     for key, held in value.items():
         if isinstance(held, bool) or not isinstance(held, int | float if numbers else str | int | float):
             raise UsageError(f"{where}.{key} is {held!r}, expected a number{'' if numbers else ' or a text'}")
-    return value
+        if not isinstance(held, str) and not 0 <= held < LARGEST:
+            raise UsageError(f"{where}.{key} is {str(held)[:20]}, expected 0 to {LARGEST:g}")
+        if key not in known and not (table == "node" and key.endswith((*OF_AN_INTERFACE, *OF_AN_HCA))):
+            raise UsageError(f"{where}: {key}: there is no such value{near_misses(key, known)}")
+    return {key: int(held) if isinstance(held, float) and held.is_integer() else held for key, held in value.items()}
 
 
 def _only(data: Mapping[str, Any], known: Collection[str], where: str) -> None:
@@ -82,5 +107,11 @@ def kind_of(kinds: Sequence[ProfileKind], node: str, models: Collection[str]) ->
     named = [kind for kind in kinds if any(fnmatch.fnmatchcase(node, pattern) for pattern in kind.nodes)]
     if named or len(kinds) == 1:
         return (*named, *kinds)[0] if named or not kinds[0].nodes else None
-    alike = [kind for kind in kinds if not kind.nodes and (kind.gpu in models or (not kind.gpu and not models))]
-    return alike[0] if alike else None
+    every = model_of(models)
+    alike = [kind for kind in kinds if not kind.nodes and (kind.gpu == every or kind.gpu in models)]
+    return min(alike, key=lambda kind: kind.gpu != every, default=None)
+
+
+def model_of(models: Collection[str]) -> str:
+    """As a kind has it: of a node with cards of several models all of them, "" of one without."""
+    return " and ".join(sorted(models))

@@ -39,6 +39,7 @@ def _read(path: str) -> dict[str, str]:
     """The bytes as JSON can hold them."""
     try:
         with open(path, "rb") as file:
-            return {"latin-1": file.read(LARGEST).decode("latin-1")}
+            text = file.read(LARGEST + 1)
+            return {"latin-1": text.decode("latin-1")} if len(text) <= LARGEST else {"error": "more than 1 MiB"}
     except OSError as error:
         return {"error": os.strerror(error.errno or 0)}

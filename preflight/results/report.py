@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import errno
 import gzip
 import json
 import math
@@ -250,7 +251,9 @@ def write_asked(option: str, path: str, text: str, *, everywhere: bool = True) -
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
     """A file that appears whole or not at all, without following a link, and private until
-    it is whole."""
+    it is whole. A device is left alone: root may replace even /dev/null, or the link /dev/stdout."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise OSError(errno.EEXIST, "it is there, and is no regular file")
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -282,7 +285,7 @@ def prepare(json_path: str | None, folder: str | None, before: float) -> None:
             if option == "--report":
                 os.makedirs(os.path.join(path, "logs"), exist_ok=True)
                 target = os.path.join(path, "report.json")
-            if os.path.lexists(target) and not (os.path.isfile(target) or os.path.islink(target)):
+            if os.path.exists(target) and not os.path.isfile(target):
                 raise UsageError(f"{option} {path}: {target} is there, and is no regular file")
             write(f"{target}.probe", " " * ROOM)
             os.unlink(f"{target}.probe")
@@ -314,6 +317,8 @@ def load(path: str) -> tuple[Report, str]:
     file_path = os.path.join(path, "report.json") if os.path.isdir(path) else path
     if os.path.exists(file_path) and not os.path.isfile(file_path):
         raise UsageError(f"{path}: is no regular file")
+    if file_path != path and not os.path.exists(file_path):
+        raise UsageError(f"{path}: this folder has no report.json")
     try:
         with open(file_path, encoding="utf-8") as file:
             report = json.load(file, parse_float=_finite, parse_int=_whole, parse_constant=_finite)

@@ -124,3 +124,19 @@ def test_torchruns_folders_are_attempts(tmp_path: Path) -> None:
     assert made["exit_code"] == 0 and len(attempts(made)) == 2
     (tmp_path / "run/attempt_1/1/stderr.log").write_text("step 0 loss 3\n")
     assert explain_paths([str(tmp_path / "run")])["exit_code"] == 1, "it shows no progress, and may hang"
+
+
+def test_a_launchers_log_beside_the_folders_is_not_of_the_last_attempt(tmp_path: Path) -> None:
+    """Its only line about a failure is that of the attempt before; where torchrun gave up it is of the last one."""
+    for at, texts in enumerate([[*STEPS, *raised("ValueError: bad batch")], STEPS]):
+        folder = tmp_path / f"attempt_{at}" / "1"
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text("\n".join(texts) + "\n")
+    launcher = tmp_path / "launcher.log"
+    launcher.write_text(exited(1) + "\n")
+    made = explain_paths([str(tmp_path)])
+    assert (made["exit_code"], len(attempts(made))) == (0, 2)
+    launcher.write_text("\n".join([exited(1), TIME_LIMIT]) + "\n")
+    assert first(explain_paths([str(tmp_path)])) == "external_signal", "it ended the last attempt"
+    launcher.write_text("\n".join([exited(1), *BOX]) + "\n")
+    assert explain_paths([str(tmp_path)])["exit_code"] == 1

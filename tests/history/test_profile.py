@@ -53,7 +53,7 @@ def entry(node: str = "n0", gpus: int = 2, nics: Sequence[str] = ("eth0", "docke
     checks = sorted({str(row[1]) for row in traits})
     return {
         "nodes": [node], "places": dict.fromkeys(cards, node), "traits": [row for row in traits if row[3]],
-        "absent": {check: [] for check in checks}, "checks": dict.fromkeys(checks, "pass"),
+        "absent": {check: [] for check in checks}, "checks": dict.fromkeys(checks, "pass"), "left_out": {},
     }  # fmt: skip
 
 
@@ -82,6 +82,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": 1}, "fail profile_gpus reboot", "1 GPU on the node, expected 2 as in the profile (2 x NVIDIA H100)"),
     ({"gpus": 3}, "warn profile_gpus fix_config", "3 GPUs on the node, expected 2"),
     ({"nics": ()}, "fail profile_missing replace", "eth0 is not on the node, expected as in the profile"),
+    ({"nics": ("ens3",)}, "warn profile_missing fix_config", "none of its network cards is, but ens3: a container, or"),
     ({"lanes": "8"}, "warn profile_differs fix_config", "PCIe lanes 8, expected 16; GPU-n9-1: PCIe lanes 8"),
     ({"state": "down"}, "warn profile_differs fix_config", "1 value differs from the profile (2 x NVIDIA H100): eth0 "),
     ({"rate": "200"}, "warn profile_differs fix_config", "mlx5_0:1 Gb/s 200, expected 400"),
@@ -107,6 +108,38 @@ def test_what_was_not_looked_at_is_not_missing() -> None:
     assert held(raised) == []
 
 
+def test_a_node_whose_gpus_were_not_looked_at_is_held_against_none_of_several_kinds() -> None:
+    only = entry("n9", 0, ())
+    only["checks"] = only["absent"] = {"env.software": []}
+    kinds = (ProfileKind("a", H100, (), 2), CPU)
+    assert [(told.severity, told.code) for told in held(only, *kinds, asked=())] == [
+        ("info", "preflight.run.profile_kind")
+    ]
+    named = ProfileKind("n", "", ("n9",), None, {"GPU driver": "535.1"})
+    assert [told.code for told in held(only, *kinds, named, asked=())] == ["preflight.run.profile_differs"]
+
+
+def test_a_profile_of_a_run_without_the_inventory_says_nothing_of_gpus() -> None:
+    only = entry(gpus=0)
+    del only["absent"]["gpu.inventory"]
+    (made,) = profile.kinds(only)
+    assert made.gpus is None and "gpus" not in profile.text([made], "run-1", "2026-01-01")
+    assert held(entry("n9", gpus=2), made) == []
+
+
+def test_of_as_many_nodes_those_with_more_gpus_are_the_kind() -> None:
+    seven, eight = entry("n0", 7), entry("n1", 8)
+    both = {**seven, "nodes": ["n0", "n1"], "places": seven["places"] | eight["places"]}
+    both["traits"] = [*seven["traits"], *eight["traits"]]
+    assert [kind.gpus for kind in profile.kinds(both)] == [8]
+
+
+def test_facts_that_cannot_be_used_are_an_error_of_a_run_with_a_profile() -> None:
+    kept = entry("n9")
+    kept["left_out"] = {"gpu.pcie": "record() raised KeyError", "plugin.own": "record() raised KeyError"}
+    assert [(told.severity, told.code) for told in held(kept)] == [("error", "preflight.run.fault")]
+
+
 def test_a_node_without_its_driver_has_lost_all_gpus() -> None:
     """gpu.inventory has left itself out: it is not in the report."""
     bare = entry("n9", 0)
@@ -120,6 +153,10 @@ def test_nodes_have_the_kind_of_their_name_or_of_their_gpus() -> None:
     assert [node_kinds.kind_of(kinds, node, models) for node, models in (
         ("n0", {H100}), ("n0", {"NVIDIA A100"}), ("login-3", {H100}), ("n0", set()), ("n0", {"NVIDIA T4"}),
     )] == [*kinds, None]  # fmt: skip
+    mixed = (ProfileKind("a", "A"), ProfileKind("both", "A and B"))
+    assert [node_kinds.kind_of(mixed, "n0", models) for models in ({"A"}, {"A", "B"}, {"A", "C"})] == [
+        mixed[0], mixed[1], mixed[0]
+    ]  # fmt: skip
     told = held(entry("n9", gpus=0), ProfileKind("a", "NVIDIA A100"), ProfileKind("b", "NVIDIA T4"))
     assert [(each.severity, each.code) for each in told] == [("warn", "preflight.run.profile_kind")]
     assert "which has no GPU; expected one of a and b" in told[0].message
@@ -133,6 +170,14 @@ BAD = {
     '[[kind]]\nnodes = "gpu-*"': "kind 1: nodes is 'gpu-*', expected a list of names",
     "[[kind]]\nnode = 3": "kind 1: node is 3, expected a table",
     '[[kind]]\n[kind.at_least]\nfiles = "many"': "kind 1: at_least.files is 'many', expected a number",
+    "[[kind]]\ngpus = -1": "kind 1: gpus is -1, expected 0 to 1024",
+    "[[kind]]\n[kind.node]\nTorch = 2": "kind 1: node: Torch: there is no such value; did you mean torch?",
+    "[[kind]]\n[kind.each_gpu]\nfans = 2": "kind 1: each_gpu: fans: there is no such value",
+    "[[kind]]\n[kind.at_least]\nCPU = 4": "kind 1: at_least: CPU: there is no such value; did you mean CPUs?",
+    "[[kind]]\n[kind.at_least]\nCPUs = inf": "kind 1: at_least.CPUs is inf, expected 0 to 1e+300",
+    "[[kind]]\n[kind.at_least]\nCPUs = nan": "kind 1: at_least.CPUs is nan, expected 0 to 1e+300",
+    f"[[kind]]\n[kind.at_least]\nCPUs = {'9' * 400}": "kind 1: at_least.CPUs is ",
+    '[[kind]]\ngpu = "A"\n[[kind]]\ngpu = "A"': "several kinds have the GPU 'A', expected one of them, or names",
 }
 
 
@@ -141,6 +186,11 @@ def test_a_bad_profile_is_one_sentence(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         node_kinds.parse(tomllib.loads(text))
     assert str(refused.value).startswith(BAD[text])
+
+
+def test_a_whole_number_may_be_written_as_a_float() -> None:
+    (kind,) = node_kinds.parse(tomllib.loads('[[kind]]\n[kind.node]\n"eth0 Mbit/s" = 1e5'))
+    assert held(entry("n9"), kind) == []
 
 
 def preflight(folder: Path, *words: str, wrap: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -155,6 +205,29 @@ def test_a_bad_profile_ends_a_run_with_2(tmp_path: Path) -> None:
             (tmp_path / "site.toml").write_text(text)
         done = preflight(tmp_path, "run", "--level", "quick", "--profile", "site.toml")
         assert done.returncode == 2 and f"--profile site.toml: {why}" in done.stderr, done.stderr
+
+
+def test_a_report_that_somebody_has_changed_is_one_sentence(tmp_path: Path) -> None:
+    preflight(tmp_path, "run", "--level", "quick", "--only", "node.limits", "--report", "sound")
+    file = tmp_path / "sound/report.json"
+    report = json.loads(file.read_text())
+    report["job"]["nodes"] = []
+    file.write_text(json.dumps(report))
+    (tmp_path / "empty").mkdir()
+    for name, why in (
+        ("sound", "sound: is no whole report"),
+        ("empty", "empty: this folder has no report.json"),
+        ("", ""),
+    ):
+        done = preflight(tmp_path, "profile", name)
+        assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.process
+def test_a_profile_that_is_too_long_is_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text("[[kind]]\n" + "# long\n" * (1 << 18))
+    with pytest.raises(UsageError, match="more than 1 MiB"):
+        node_kinds.read(str(tmp_path / "site.toml"))
 
 
 def of_profile(folder: Path) -> list[dict[str, Any]]:

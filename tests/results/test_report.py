@@ -51,6 +51,19 @@ def test_a_link_at_the_target_is_replaced_and_not_followed(tmp_path: Path) -> No
     assert target.read_text() == "report" and not target.is_symlink()
 
 
+def test_a_device_is_not_replaced_nor_a_link_to_it(tmp_path: Path) -> None:
+    """A FIFO, since only root makes devices; /dev/stdout is a link to what may be one."""
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    for path in (fifo, link):
+        with pytest.raises(UsageError, match=r"--html .*cannot be written .*is no regular file"):
+            report.write_asked("--html", str(path), "page")
+        with pytest.raises(UsageError, match="is no regular file"):
+            report.prepare(str(path), None, before=0.0)
+    assert stat.S_ISFIFO(fifo.stat().st_mode) and link.is_symlink() and len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_link_at_the_temporary_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
     victim, target = tmp_path / "victim", tmp_path / "report.json"

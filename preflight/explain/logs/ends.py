@@ -8,9 +8,12 @@ from preflight.failure_book.line import Line
 
 EXIT = "elastic.exit"
 """torchrun's agents write it once per attempt."""
-ENDS = frozenset((
-    EXIT, "elastic.restart", "elastic.box", "elastic.root_cause", "elastic.root_cause_exitcode",
-    "elastic.root_cause_signal", "slurm.preempted", "slurm.node_failure", "slurm.requeued", "slurm.job_cancelled",
+GAVE_UP = frozenset((
+    "elastic.box", "elastic.root_cause", "elastic.root_cause_exitcode", "elastic.root_cause_signal",
+))  # fmt: skip
+"""It writes them after the last one."""
+ENDS = GAVE_UP | frozenset((
+    EXIT, "elastic.restart", "slurm.preempted", "slurm.node_failure", "slurm.requeued", "slurm.job_cancelled",
     "slurm.step_cancelled", "slurm.time_limit", "srun.exited", "srun.killed", "srun.oom", "srun.segfault",
     "srun.aborted", "srun.bus_error", "srun.terminated",
 ))  # fmt: skip
@@ -32,6 +35,7 @@ class End:
 
     line: Line
     is_exit: bool
+    gave_up: bool
     before: dict[str, float]
     """By row, the last number of progress before it."""
     after: set[str] = field(default_factory=set)
@@ -62,7 +66,7 @@ class Ends:
         names = {match.signature.name for match in matches}
         ends = self._by_file.setdefault(line.file, []) if names & ENDS else self._by_file.get(line.file, [])
         if names & ENDS and self._kept < MOST:
-            ends.append(End(line, EXIT in names, dict(self._done.get(line.file, {}))))
+            ends.append(End(line, EXIT in names, bool(names & GAVE_UP), dict(self._done.get(line.file, {}))))
             self._kept += 1
         elif ends and not names.isdisjoint(STARTED):
             ends[-1].joined = True
@@ -81,6 +85,14 @@ class Ends:
         """By file, the numbers of the last lines of all attempts but the last one; files with one attempt are left
         out."""
         return {file: cuts for file, ends in self._by_file.items() if (cuts := list(_cuts(ends)))}
+
+    def started_again(self) -> dict[str, int]:
+        """By file of an agent that has seen processes fail and has not given up: the number of the last such line."""
+        return {
+            file: exits[-1]
+            for file, ends in self._by_file.items()
+            if (exits := [end.line.number for end in ends if end.is_exit]) and not any(end.gave_up for end in ends)
+        }
 
 
 def _cuts(ends: Iterable[End]) -> Iterable[int]:
