@@ -57,9 +57,14 @@ class Outcome:
     def cut_short_by_the_run(self, patience_s: float) -> "Outcome":
         """The same, where it ran into a deadline that the run had made shorter. `patience_s`: after which the others
         gave up on it in a collective, with that deadline."""
-        ran_out = self.kind == "timed_out" and (not self.aborted or self.seconds >= patience_s)
-        ran_out = ran_out and self.state not in ("T", "t", "D", "Z")
+        waited = not self.aborted or self.seconds >= patience_s
+        ran_out = self.kind == "timed_out" and waited and not self.could_not_run
         return replace(self, cut_short=True) if ran_out else self
+
+    @property
+    def could_not_run(self) -> bool:
+        """Its process was stopped, stuck in the kernel, or dead: no deadline made it late."""
+        return self.state in ("T", "t", "D", "Z")
 
     def to_json(self) -> dict[str, Any]:
         """Without what is empty."""

@@ -5,13 +5,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from preflight.core.action import Action
 from preflight.core.answer import Failure
 from preflight.core.exceptions import in_one_line
 from preflight.core.facts import FactsStore
-from preflight.core.finding import RUN, Reported
+from preflight.core.finding import Reported
 from preflight.core.job import Job
 from preflight.engine.event_loop import EventLoop
+from preflight.engine.run_findings import run_finding
 from preflight.errors import UsageError
 from preflight.planning.plan import Baseline, Request
 from preflight.planning.registry import Source
@@ -90,5 +90,5 @@ def beside_profile(loop: EventLoop, request: Request, made: report.Report, book:
     answer = loop.ask(look, READ_S)
     if isinstance(answer, Failure):
         text = f"comparing with the profile {answer.text}: no node is held against it"
-        return [Reported(severity="error", code=f"{RUN}.fault", message=text, fix=profile.OWN_FIX, action=Action.NONE)]
+        return [run_finding("error", "fault", text, profile.OWN_FIX)]
     return [Reported.from_json(finding) for finding in answer.value["findings"]]

@@ -142,7 +142,7 @@ def _is_gone(outcome: Outcome) -> bool:
         return outcome.signal != "SIGABRT" or not (is_inside or desync.got_too_much(outcome))
     if outcome.kind == "lost":
         return not outcome.aborted
-    return outcome.kind == "timed_out" and outcome.state in ("T", "t", "D", "Z")
+    return outcome.kind == "timed_out" and outcome.could_not_run
 
 
 def _left_the_others_waiting(outcome: Outcome) -> bool:
