@@ -43,7 +43,7 @@ WORDS: dict[Quantity, str] = {
 """Of trainings alone."""
 
 
-def first_unlike(measured: Bits, expected: Bits) -> FirstDifference | None:
+def first_difference(measured: Bits, expected: Bits) -> FirstDifference | None:
     """In the order in which a training makes its values; None where all are equal."""
     steps = len(expected["curve"]["losses"])
     tensors = dict(measured["tensors"]), dict(expected["tensors"])

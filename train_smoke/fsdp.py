@@ -112,7 +112,7 @@ def _where_apart(plain: nn.Module, policy: Callable[..., bool]) -> Policy:
 
 
 def _by_function(plain: nn.Module) -> Policy:
-    """The parts of each block, but for small ones such as norms: units of unlike sizes."""
+    """The parts of each block, but for small ones such as norms: units of different sizes."""
     parts = [part for block in blocks(plain) for part in block.children()]
     chosen = {
         id(module) for module in parts if is_apart(module, plain) and any(p.dim() > 1 for p in module.parameters())

@@ -44,10 +44,10 @@ def run(task: TrainingTask, doing: Callable[[str], None], recipe: Recipe = Recip
         expected = reference.of(task, recipe)
         parts = expected.curve, expected.kept
         doing("training alone again")
-        unlike = {"parts": _unlike(parts, _trained(task, recipe, whole=False))}
+        unlike = {"parts": _differing(parts, _trained(task, recipe, whole=False))}
         doing("training alone on the whole batch, twice")
         whole = _trained(task, recipe, whole=True)
-        unlike["whole"] = _unlike(whole, _trained(task, recipe, whole=True))
+        unlike["whole"] = _differing(whole, _trained(task, recipe, whole=True))
         kind = kind_of(task.device, os.environ)
     return {
         "kind": kind,
@@ -63,7 +63,7 @@ def _trained(task: TrainingTask, recipe: Recipe, *, whole: bool) -> tuple[Curve,
     return trained.curve, trained.kept
 
 
-def _unlike(once: tuple[Curve, KeptTensors], again: tuple[Curve, KeptTensors]) -> TrainedTwice | None:
+def _differing(once: tuple[Curve, KeptTensors], again: tuple[Curve, KeptTensors]) -> TrainedTwice | None:
     bits_once, bits_again = bits(*once), bits(*again)
     if bits_once == bits_again:
         return None

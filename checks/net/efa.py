@@ -161,7 +161,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield UNSEEN.finding(severity, text, node=node)
     yield from _without_plugin(with_efa, run)
     for called, versions in _versions(with_efa).items():
-        yield from _unlike(called, versions, run)
+        yield from _differing(called, versions, run)
 
 
 def _versions(facts: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
@@ -187,7 +187,7 @@ def _without_plugin(with_efa: Mapping[int, Facts], run: Run) -> Iterator[Finding
         yield NO_PLUGIN.warn(f"{text}: NCCL takes sockets there", node=run.job.node_of(rank).node)
 
 
-def _unlike(called: str, versions: Mapping[int, str], run: Run) -> Iterator[Finding]:
+def _differing(called: str, versions: Mapping[int, str], run: Run) -> Iterator[Finding]:
     votes = vote(versions.items())
     for rank, version in votes.odd():
         text = f"{called} is {version}, expected {votes.usual} as on {votes.share('node')}"

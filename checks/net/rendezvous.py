@@ -103,7 +103,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if several_hosts:
         yield from _loopback(facts, run)
     yield from _failures(facts, run)
-    yield from _unlike(remote, run)
+    yield from _differing(remote, run)
     yield from _far(remote, run)
 
 
@@ -216,11 +216,11 @@ def _nodes(ranks_: Sequence[int], run: Run, most: int = 3) -> str:
     return words.some((run.job.node_of(rank).node for rank in ranks_), most)
 
 
-def _unlike(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def _differing(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """The store's own host may know itself by others."""
     known = {rank: reading["connections"] for rank, reading in remote.items()}
     name = next((reading["name"] for reading in remote.values()), "")
-    for rank, text in reachability.unlike(known, name, lambda who: _nodes(who, run)):
+    for rank, text in reachability.differing(known, name, lambda who: _nodes(who, run)):
         where = {} if rank is None else {"node": run.job.node_of(rank).node}
         yield UNLIKE.warn(text, evidence={"name": name}, **where)
 

@@ -5,7 +5,7 @@ the whole global batch and twice with the batch in parts, in which the strategie
 compared bit by bit: every loss and gradient norm, the first gradient, the weights and the optimizer's state.
 
 A rank that differs from itself computes wrongly now and then. Ranks of one kind (device, libraries, threads, variables
-that change the arithmetic; on CPUs those of one node) must agree on the whole batch to the last bit. Ranks of unlike
+that change the arithmetic; on CPUs those of one node) must agree on the whole batch to the last bit. Ranks of different
 kinds need only agree within some times what this hardware's own roundings make of a training (the limits of
 train.ddp); so it is where torch says that an operation has no deterministic form. What all ranks compute wrongly in
 the same way is not seen.
@@ -98,8 +98,8 @@ def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
     losses = next(iter(facts.values()))["whole"]["curve"]["losses"]
     went = f"loss {compare.text(losses[0], 3)} to {compare.text(losses[-1], 3)} in {ranges.count(len(losses), 'step')}"
     who = ranges.count(len(facts), "rank")
-    if unlike := [rank for rank, own in facts.items() if own["unlike"]]:
-        return f"{len(unlike):,} of {who} did not get the same bits twice: {went}"
+    if differing := [rank for rank, own in facts.items() if own["unlike"]]:
+        return f"{len(differing):,} of {who} did not get the same bits twice: {went}"
     who += " repeats itself" if len(facts) == 1 else " repeat themselves"
     if len(facts) > 1 and len({*divergence.each(facts, _bits).values()}) == 1:
         who += " and each other"
@@ -134,8 +134,8 @@ def _bits(own: "Facts") -> str:
 
 
 def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
-    unlike = {rank: own for rank, own in facts.items() if own["unlike"]}
-    near = [rank for rank, own in unlike.items() if _is_near(own["unlike"].values(), limits)]
+    differing = {rank: own for rank, own in facts.items() if own["unlike"]}
+    near = [rank for rank, own in differing.items() if _is_near(own["unlike"].values(), limits)]
     quiet = {rank for rank in near if facts[rank]["unordered"]}  # torch says that it is to be expected
     if len(facts) > 1 and 2 * len(near) > len(facts) and set(near) - quiet:
         share = f"{len(near):,} of {ranges.count(len(facts), 'rank')}"
@@ -143,14 +143,14 @@ def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Fou
         text += ": the libraries add in no fixed order, or most are sick"
         yield near, OTHER_BITS.warn(text, noticed_by=tuple(near))
         quiet = {*near}
-    for rank in [rank for rank in unlike if rank not in quiet]:
-        training, twice = next(iter(unlike[rank]["unlike"].items()))
-        first = bit_equality.first_unlike(twice["again"], twice["once"])
+    for rank in [rank for rank in differing if rank not in quiet]:
+        training, twice = next(iter(differing[rank]["unlike"].items()))
+        first = bit_equality.first_difference(twice["again"], twice["once"])
         assert first is not None, "equal trainings are not in the facts"
         was = f"{first.what} {first.measured} the second time and {first.expected} the first"
         text = f"trained twice alone {IN_WORDS[training]}, {was}, expected the same bits"
         where = {"step": first.step, "parameter": first.parameter, **run.job.where(rank)}
-        evidence = {"apart": twice["apart"], "kind": unlike[rank]["kind"]}
+        evidence = {"apart": twice["apart"], "kind": differing[rank]["kind"]}
         yield [rank], DIFFERS_FROM_ITSELF.fail(text, evidence=evidence, **where)
 
 
@@ -220,7 +220,7 @@ def _odd(alike: Mapping[int, "Facts"], votes: Vote[str], run: Run, limits: Limit
     usual = alike[votes.ranks_of[votes.usual][0]]
     for rank, own in votes.odd():
         bits = alike[rank]
-        first = bit_equality.first_unlike(bits["whole"], usual["whole"])
+        first = bit_equality.first_difference(bits["whole"], usual["whole"])
         assert first is not None, "who has the usual bits is not odd"
         text = f"alone {first.what} {first.measured}, expected {first.expected} as on {votes.share()} of its kind"
         where = {"step": first.step, "parameter": first.parameter, **run.job.where(rank)}
@@ -234,7 +234,7 @@ def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Find
     """No bits have a majority: nobody is named, unless one rank of many is alone with its own."""
     sides = [(ranks, alike[ranks[0]]["whole"]) for ranks in votes.ranks_of.values()]
     usual = sides[0][1]
-    found = [(ranks, bit_equality.first_unlike(other, usual), _apart(other, usual)) for ranks, other in sides[1:]]
+    found = [(ranks, bit_equality.first_difference(other, usual), _apart(other, usual)) for ranks, other in sides[1:]]
     ranks, first, _ = min(found, key=lambda side: side[1].place if side[1] else math.inf)
     assert first is not None, "the sides of a vote differ"
     text = f"alone {first.what} {first.expected} on {ranges.ranks(sides[0][0])}, {first.measured} on "

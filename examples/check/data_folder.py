@@ -7,7 +7,7 @@ from preflight.check import Code, Level, Plan, Scope, Skip, option, vote
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=30)
 FOLDER = option(str, "", "the folder of the training data")
 MISSING = Code("A node does not see the data folder.", fix="On that node: findmnt -T {file}; mount it there.")
-UNLIKE = Code("Nodes see unlike data.", fix="findmnt -T {file}; ls {file} | head: on this node and on another.")
+UNLIKE = Code("Nodes see different data.", fix="findmnt -T {file}; ls {file} | head: on this node and on another.")
 
 
 def measure(ctx):

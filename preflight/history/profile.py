@@ -172,7 +172,7 @@ def _held(node: str, holding: Holding, kind: ProfileKind) -> Iterator[Reported]:
             )
         severity, action = ("warn", Action.FIX_CONFIG) if others else ("fail", Action.REPLACE)
         yield _found(severity, "profile_missing", told, node, fix, action, **where)
-    other += [f"{uuid}: {each}" for uuid, card in holding.cards.items() for each in _unlike(card, kind.each_gpu)]
+    other += [f"{uuid}: {each}" for uuid, card in holding.cards.items() for each in _differing(card, kind.each_gpu)]
     other += [f"{name} {holding.limits[name]:.0f}, expected at least {least}" for name, least in kind.at_least.items()
               if name in holding.limits and holding.limits[name] < ENOUGH * float(least)]  # fmt: skip
     if other:
@@ -188,7 +188,7 @@ def _parts(holding: Holding, kind: ProfileKind) -> tuple[list[str], list[str]]:
     there = {_device(name) for name in holding.node}
     gone = [name for name in kind.node if name not in VERSIONS and _device(name) not in there]
     sought = dict.fromkeys(_device(name) for name in gone if _teller(name) in holding.checks)
-    return list(sought), _unlike(holding.node, kind.node)
+    return list(sought), _differing(holding.node, kind.node)
 
 
 def _other_names(holding: Holding, kind: ProfileKind) -> list[str]:
@@ -211,7 +211,7 @@ def _device(name: str) -> str:
     return name.partition(" ")[0].partition(":")[0]
 
 
-def _unlike(has: Mapping[str, str], expected: Mapping[str, Value]) -> list[str]:
+def _differing(has: Mapping[str, str], expected: Mapping[str, Value]) -> list[str]:
     return [f"{name} {has[name]}, expected {value}" for name, value in expected.items()
             if name in has and has[name] != str(value)]  # fmt: skip
 

@@ -114,7 +114,9 @@ def _addresses(seen: Observations) -> Iterator[Finding]:
     """Without node 0, which may know itself by other addresses."""
     present = {number: arrival for number, arrival in _present(seen).items() if arrival["node_rank"]}
     known = {number: arrival["reach"]["connections"] for number, arrival in present.items()}
-    for number, text in reachability.unlike(known, seen["host"], lambda who: _some([present[i]["name"] for i in who])):
+    for number, text in reachability.differing(
+        known, seen["host"], lambda who: _some([present[i]["name"] for i in who])
+    ):
         where = {} if number is None else {"node": present[number]["name"]}
         yield codes.UNLIKE.warn(text, evidence={"name": seen["host"]}, **where)
 

@@ -41,7 +41,7 @@ def why(reach: Reach, name: str, port: int) -> str:
     )
 
 
-def unlike(
+def differing(
     known: Mapping[int, Sequence[Connection]], name: str, called: Callable[[Sequence[int]], str]
 ) -> Iterator[tuple[int | None, str]]:
     """(whose fault, the sentence) where a name stands for other addresses on some nodes; None where nobody can tell.

@@ -33,7 +33,7 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def _unlike(name: str, story: str, made: str, finds: str, node: int = 1, **more: Any) -> Fault:
+def _varies(name: str, story: str, made: str, finds: str, node: int = 1, **more: Any) -> Fault:
     details = {"culprit": {"node": f"node-{node}"}, "exit_code": 1 if finds.startswith("fail") else 0, **more}
     return elsewhere(f"software_{name}", story, f"{made}, on one of several nodes", finds, **details)
 
@@ -100,34 +100,34 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("late", "A rank comes after the roll call.", "rank 2 is started when a check is running",
               "fail env.launch.late", culprit={"rank": 2}),
     # tests/checks/env/test_software.py
-    _unlike("python", "A node has another Python.", "a `sys.version` of 3.9.1", "warn env.software.python",
+    _varies("python", "A node has another Python.", "a `sys.version` of 3.9.1", "warn env.software.python",
             says="Python is 3.9, expected 3."),
-    _unlike("torch", "A node has another torch.", "a torch folder with another `version.py`",
+    _varies("torch", "A node has another torch.", "a torch folder with another `version.py`",
             "fail env.software.torch", node=3,
             says="torch is 2.0.0"),
-    _unlike("cuda", "A node's torch is built for another CUDA.", "a torch folder with another `version.py`",
+    _varies("cuda", "A node's torch is built for another CUDA.", "a torch folder with another `version.py`",
             "fail env.software.cuda", node=4, says="torch's CUDA is 11.8, expected "),
-    _unlike("nccl", "A node has loaded another NCCL.", "a torch folder whose `cuda/nccl.py` answers otherwise",
+    _varies("nccl", "A node has loaded another NCCL.", "a torch folder whose `cuda/nccl.py` answers otherwise",
             "fail env.software.nccl", says="NCCL is 2.20.5, expected 2.21.5 as on 2 of 3 nodes"),
-    _unlike("cudnn", "A node has loaded another cuDNN.", "a torch folder whose `backends/cudnn` answers otherwise",
+    _varies("cudnn", "A node has loaded another cuDNN.", "a torch folder whose `backends/cudnn` answers otherwise",
             "warn env.software.cudnn", says="cuDNN is 8907, expected 90100 as on 2 of 3 nodes"),
-    _unlike("paths", "A node has the same torch at another path.", "a folder of links to torch's files, on PYTHONPATH",
+    _varies("paths", "A node has the same torch at another path.", "a folder of links to torch's files, on PYTHONPATH",
             "info env.software.paths", node=5),
-    _unlike("driver", "A node has another GPU driver.", "another `/sys/module/nvidia/version`",
+    _varies("driver", "A node has another GPU driver.", "another `/sys/module/nvidia/version`",
             "warn env.software.driver", says="the GPU driver is 535.54.03, expected 550.54.15 as on 2 of 3 nodes"),
-    _unlike("kernel", "A node runs another kernel.", "`setarch --uname-2.6`", "warn env.software.kernel",
+    _varies("kernel", "A node runs another kernel.", "`setarch --uname-2.6`", "warn env.software.kernel",
             says="the kernel is 2.6."),
-    _unlike("packages", "A node has other Python packages.", "a folder with other `.dist-info` on PYTHONPATH",
+    _varies("packages", "A node has other Python packages.", "a folder with other `.dist-info` on PYTHONPATH",
             "warn env.software.packages",
             says="2 packages different from most nodes: left-over is 1.2, expected none; psutil is 0.0.1, expected "),
-    _unlike("commit", "A node has another commit checked out.", "a clone with one more commit, seen at the same path",
+    _varies("commit", "A node has another commit checked out.", "a clone with one more commit, seen at the same path",
             "fail env.software.sources", says="; different: train.py"),
-    _unlike("edits", "A node's code was edited.", "a clone with an edited file, seen at the same path",
+    _varies("edits", "A node's code was edited.", "a clone with an edited file, seen at the same path",
             "fail env.software.sources", node=2, says=" with edits"),
-    _unlike("folder", "A node's code differs, and lies elsewhere.", "another clone as current folder",
+    _varies("folder", "A node's code differs, and lies elsewhere.", "another clone as current folder",
             "warn env.software.sources", node=4, says="; different: train.py"),
-    _unlike("code", "The folder of --code differs on a node.", "another file in it", "fail env.software.sources",
+    _varies("code", "The folder of --code differs on a node.", "another file in it", "fail env.software.sources",
             says="; different: net.py"),
-    _unlike("no_code", "The folder of --code is missing on a node.", "no such folder",
+    _varies("no_code", "The folder of --code is missing on a node.", "no such folder",
             "fail env.software.no_sources", node=2, says="src cannot be compared: there is no such folder"),
 )  # fmt: skip

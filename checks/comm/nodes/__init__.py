@@ -83,7 +83,7 @@ def _blamed(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             text = f"{run.job.nodes[node].node} all-reduces within itself with a busbw of {rate(value)}"
             text += f", expected about {rate(usual[node])} as the other nodes do"
             yield SLOW_NODE.warn(text, node=run.job.nodes[node].node, fix=_fix(run))
-    yield from _unlike(facts, finer, run)
+    yield from _differing(facts, finer, run)
     for node, inside in links.items():
         if node in finer:
             yield from _gpus(node, inside, run)
@@ -124,7 +124,7 @@ def _slow_alone(facts: Mapping[int, Facts], run: Run) -> tuple[dict[int, float],
     return slow, usual
 
 
-def _unlike(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> Iterator[Finding]:
+def _differing(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> Iterator[Finding]:
     """Both sides are said, unless what is slow within one is (`finer`)."""
     for nodes in _odd_twos(facts, run):
         if not nodes.keys() & set(finer):

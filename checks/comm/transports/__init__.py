@@ -158,7 +158,9 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     p2p = {node.name: text for node in whole if node.name not in shm and (text := transport_choice.host_instead(node))}
     plugin, nvls = transport_choice.other_plugin(nodes), transport_choice.without_nvls(nodes)
     known = {*split, *sockets, *gdr, *p2p, *shm, *plugin}
-    unlike = transport_choice.unlike([node for node in nodes if node.name not in known]) if "" not in plugin else {}
+    differing = (
+        transport_choice.differing([node for node in nodes if node.name not in known]) if "" not in plugin else {}
+    )
     for code, found, why in (
         (SPLIT_NODE, split, transport_choice.naming("NCCL_HOSTID")),
         (SOCKET, sockets, transport_choice.why_socket),
@@ -167,7 +169,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         (SHM_OFF, shm, transport_choice.naming("NCCL_SHM_DISABLE")),
         (PLUGIN, plugin, transport_choice.naming("NCCL_NET_PLUGIN")),
         (NVLS_OFF, nvls, transport_choice.naming("NCCL_NVLS_ENABLE")),
-        (UNLIKE, unlike, transport_choice.naming("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")),
+        (UNLIKE, differing, transport_choice.naming("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")),
     ):
         yield from _told(code, found, nodes, why)
 

@@ -140,7 +140,7 @@ def network_instead(node: NodeLog) -> str:
 
 
 def without_nvls(all_: Sequence[NodeLog]) -> dict[str, str]:
-    """Unlike the others, or where NCCL itself says that it should work."""
+    """Different from the others, or where NCCL itself says that it should work."""
     found = {name: text for alike in _kinds(all_) for name, text in _without_nvls(alike).items()}
     refused = {node: sum(map(_is_refused, node.lines)) for node in all_}
     some, all_ranks = sum(refused.values()), sum(len(node.lines) for node in all_)
@@ -174,7 +174,7 @@ def other_plugin(all_: Sequence[NodeLog]) -> dict[str, str]:
     return _compared(all_, "the network plugin is {}", lambda node: node.plugin or "none" if node.network else None)
 
 
-def unlike(all_: Sequence[NodeLog]) -> dict[str, str]:
+def differing(all_: Sequence[NodeLog]) -> dict[str, str]:
     """The network of all; how many HCAs, and the ways in the node, of nodes that should choose alike."""
     found: dict[str, str] = {}
     for alike in _kinds(all_):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.check import Code, Finding, ranges, vote
-from preflight.checks.data.sampler.one_loader import Loader, listed, unlike
+from preflight.checks.data.sampler.one_loader import Loader, differing, listed
 from preflight.checks.data.shared.readings import EPOCHS
 from preflight.sdk import effective_batch
 
@@ -106,7 +106,7 @@ def _constant(loader: Loader, rank: int) -> int:
 
 def sizes(loader: Loader) -> Iterator[Finding]:
     counted, odd, every = vote(constants(loader)), "batches have {} samples", "the batch size is {}"
-    yield from unlike(loader, counted, BATCH_SIZES.warn, "batch_size", odd, every, **loader.place)
+    yield from differing(loader, counted, BATCH_SIZES.warn, "batch_size", odd, every, **loader.place)
 
 
 def wrong_global_batch(loaders: Sequence[Loader], wanted: int | None, accumulate: int) -> Iterator[Finding]:

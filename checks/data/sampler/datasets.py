@@ -6,7 +6,7 @@ Content is compared at a few indices, between ranks of one kind of CPU: what is 
 from collections.abc import Iterator, Mapping
 
 from preflight.check import Code, Finding, vote
-from preflight.checks.data.sampler.one_loader import Loader, listed, unlike
+from preflight.checks.data.sampler.one_loader import Loader, differing, listed
 from preflight.checks.data.shared.readings import Reading
 
 LENGTH = Code(
@@ -29,7 +29,7 @@ def lengths(loader: Loader) -> Iterator[Finding]:
         for rank, reading in loader.readings.items()
         if reading["length"] is not None and all(parted)
     }
-    yield from unlike(loader, vote(known), LENGTH.fail, "length", "len(dataset) is {}", "len(dataset) is {}")
+    yield from differing(loader, vote(known), LENGTH.fail, "length", "len(dataset) is {}", "len(dataset) is {}")
 
 
 def contents(loader: Loader) -> Iterator[Finding]:
@@ -45,18 +45,18 @@ def _contents(loader: Loader, readings: Mapping[int, Reading]) -> Iterator[Findi
         return
     if counted.decided:
         for rank, its in counted.odd():
-            unlike = [at for at, here, there in zip(indices, its, counted.usual, strict=True) if here != there]
+            differing = [at for at, here, there in zip(indices, its, counted.usual, strict=True) if here != there]
             text = (
-                f"dataset[{unlike[0]}] is another sample than on {counted.share()}; {len(unlike)} of {len(indices)} "
-                "that were compared differ, expected none"
+                f"dataset[{differing[0]}] is another sample than on {counted.share()}; {len(differing)} of "
+                f"{len(indices)} that were compared differ, expected none"
             )
-            yield CONTENT.fail(loader.says(text), evidence={"indices": unlike}, **loader.run.job.where(rank))
+            yield CONTENT.fail(loader.says(text), evidence={"indices": differing}, **loader.run.job.where(rank))
         return
     sides = ", ".join(listed(ranks, loader.world) for ranks in list(counted.ranks_of.values())[:4])
     more = f" and {len(counted.ranks_of) - 4} more groups" if len(counted.ranks_of) > 4 else ""
-    unlike = [at for at, *its in zip(indices, *counted.ranks_of, strict=True) if len(set(its)) > 1]
-    text = f"dataset[{unlike[0]}] is another sample on each of {sides}{more}, expected the same on all ranks"
-    yield CONTENT.fail(loader.says(text), evidence={"indices": unlike})
+    differing = [at for at, *its in zip(indices, *counted.ranks_of, strict=True) if len(set(its)) > 1]
+    text = f"dataset[{differing[0]}] is another sample on each of {sides}{more}, expected the same on all ranks"
+    yield CONTENT.fail(loader.says(text), evidence={"indices": differing})
 
 
 def _by_machine(readings: Mapping[int, Reading]) -> dict[str, tuple[int, ...]]:

@@ -140,7 +140,7 @@ class Loader:
         return {"file": file, "line": line}
 
 
-def unlike(
+def differing(
     loader: Loader, counted: Vote[int], say: Callable[..., Finding], fact: str, odd: str, every: str, why: str = "",
     shown: Callable[[int], str] = "{:,}".format, **place: Any,
 ) -> Iterator[Finding]:  # fmt: skip

@@ -22,7 +22,7 @@ TIMES_CHANCE, SIGMAS, LEAST_PAIRS = 2.0, 6.0, 5.0
 """Equal data, and draws with replacement, fall on ranks by chance: as often on both of two ranks as twice on one. An
 overlap is what is more than twice as often on two, and more than such counts vary among thousands of ranks."""
 LEAST_DISTINCT = 5
-"""Samples that must be unlike on a rank before equal content of all of them is taken for an overlap."""
+"""Samples that must differ from each other on a rank before equal content of all of them is taken for an overlap."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from preflight.check import Code, Finding, ranges, vote
 from preflight.checks.data.sampler import coverage, overlaps
-from preflight.checks.data.sampler.one_loader import Loader, listed, unlike
+from preflight.checks.data.sampler.one_loader import Loader, differing, listed
 
 WRONG_REPLICAS = Code(
     "A sampler is made for the wrong number of ranks, or for the wrong rank.",
@@ -108,7 +108,7 @@ def seeds(loader: Loader) -> Iterator[Finding]:
     if not counted.unanimous and (loader.first["sampler"] == STOCK or overlaps.found(loader)):
         odd, every = "the sampler shuffles with seed={}", "the samplers shuffle with seed={}"
         why = ": some samples are on several ranks and some on none"
-        yield from unlike(loader, counted, OTHER_SEED.fail, "seed", odd, every, why, shown=str, **loader.place)
+        yield from differing(loader, counted, OTHER_SEED.fail, "seed", odd, every, why, shown=str, **loader.place)
 
 
 def data_parallel(loader: Loader, wanted: int | None) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Random generators are alike where they must be (initial weights), and unlike where they must be (augmentation).
+"""Random generators are the same where they must be (initial weights), and different where they must be (augmentation).
 
 With `--data` only. Which of Python's, NumPy's and torch's generators has your function seeded, and on all ranks alike?
 And what does a sample draw from? Workers are started as those of your DataLoader, in two epochs; each takes one sample

@@ -1,4 +1,4 @@
-"""Is a library's random generator seeded alike on all ranks, or unlike on all, or on some otherwise?"""
+"""Is a library's random generator seeded the same on all ranks, differently on each, or differently on some?"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

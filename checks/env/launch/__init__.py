@@ -94,7 +94,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _strangers(run)
     yield from _no_numbers(facts, run)
     for variable in EQUAL_EVERYWHERE:
-        yield from _unlike(variable, facts, run)
+        yield from _differing(variable, facts, run)
     if not run.job.missing:
         yield from _node_sizes(facts, run)
         yield from _order(run)
@@ -157,7 +157,7 @@ def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
                 yield INVALID.fail(text, variable=variable, **run.job.where(rank))
 
 
-def _unlike(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def _differing(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     votes = vote((rank, _number(reading["environ"].get(variable))) for rank, reading in facts.items())
     if votes.unanimous:
         return

@@ -100,13 +100,13 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _versions("nccl", "NCCL", NCCL.fail, alike, run)
     yield from _versions("cudnn", "cuDNN", CUDNN.warn, alike, run)
     minors = vote((rank, _minor(reading)) for rank, reading in facts.items())
-    yield from _unlike("Python", minors, PYTHON.warn, run)
+    yield from _against_most("Python", minors, PYTHON.warn, run)
     yield from _versions("python", "Python", PYTHON.info, _usual_ones(minors, facts), run)
     alike = _usual_ones(minors, alike)
-    yield from _unlike_packages(alike, run)
-    yield from _unlike_paths(alike, run)
+    yield from _differing_packages(alike, run)
+    yield from _differing_paths(alike, run)
     yield from _unreadable_code(facts, run)
-    yield from _unlike_code(facts, run)
+    yield from _differing_code(facts, run)
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:
@@ -150,7 +150,7 @@ def _minor(reading: Facts) -> str:
 
 
 def _usual_ones(votes: Vote[str], facts: Mapping[int, Facts]) -> Mapping[int, Facts]:
-    """Those that have the usual value: what else is unlike on the others follows from it."""
+    """Those that have the usual value: what else differs on the others follows from it."""
     if votes.unanimous:
         return facts
     return {rank: facts[rank] for rank in votes.ranks_of[votes.usual] if rank in facts} if votes.decided else {}
@@ -161,11 +161,11 @@ def _versions(
 ) -> Generator[Finding, None, Vote[str]]:
     """What is not known has no vote."""
     votes = vote((rank, version) for rank, its in facts.items() if (version := its["versions"][name]) is not None)
-    yield from _unlike(called, votes, say, run)
+    yield from _against_most(called, votes, say, run)
     return votes
 
 
-def _unlike(called: str, votes: Vote[str], say: Callable[..., Finding], run: Run) -> Iterator[Finding]:
+def _against_most(called: str, votes: Vote[str], say: Callable[..., Finding], run: Run) -> Iterator[Finding]:
     for rank, value in votes.odd():
         yield say(f"{called} is {value}, expected {votes.usual} as on {votes.share('node')}", node=_node(rank, run))
     if not votes.decided and not votes.unanimous:
@@ -189,7 +189,7 @@ def _listed(told: list[str]) -> str:
     return words.some(told, TOLD, "; ", "; ")
 
 
-def _unlike_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def _differing_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     lists = {id(reading): reading["packages"] for reading in facts.values()}  # equal facts are one object
     names = {name for package in _differing(lists.values()) for name in package.split(" ")[:1]} - NO_MATTER
     versions = {id_: dict(package.split(" ", 1) for package in packages) for id_, packages in lists.items()}
@@ -218,10 +218,10 @@ def _differing(lists: Iterable[list[str]]) -> set[str]:
     return first.union(*others) - first.intersection(*others)
 
 
-def _unlike_paths(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def _differing_paths(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     votes = vote((rank, path) for rank, reading in facts.items() if (path := reading["paths"]["torch"]) is not None)
     if votes.decided:  # where all differ, each node has its own environment
-        yield from _unlike("torch's folder", votes, PATHS.info, run)
+        yield from _against_most("torch's folder", votes, PATHS.info, run)
 
 
 def _unreadable_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -232,7 +232,7 @@ def _unreadable_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield say(f"{run[CODE]} cannot be compared: {why}, expected its source files", node=_node(rank, run))
 
 
-def _unlike_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def _differing_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     codes = {rank: its for rank, reading in facts.items() if (its := reading["code"])["digest"] or its["commit"]}
     by_commit = any(its["unknown"] for its in codes.values())
     ids = ((rank, its["commit"] if by_commit else its["digest"]) for rank, its in codes.items())

@@ -15,7 +15,7 @@ from typing import TypedDict
 
 SOURCES = (".py", ".pyi", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")
 SCRIPTS = (".sh",)
-"""Of the sources those that may be a user's own, as in a home folder under git: unlike ones are no sure fault."""
+"""Of the sources those that may be a user's own, as in a home folder under git: a difference there is no sure fault."""
 SETTINGS = (".cfg", ".gin", ".ini", ".json", ".toml", ".yaml", ".yml")
 NO_CODE = {"__pycache__", "build", "checkpoints", "dist", "logs", "node_modules", "outputs", "runs", "wandb"}
 """Folders of what was built, and of what training writes on one node only."""

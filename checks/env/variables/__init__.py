@@ -116,8 +116,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for name in names:
         row = knowledge.find(name)
         if row is None or row.status != "build":
-            yield from _unlike(name, row, facts, run)
-    yield from _unlike_in_nccl(set(names), facts, run)
+            yield from _differing(name, row, facts, run)
+    yield from _differing_in_nccl(set(names), facts, run)
     for (finding, details), ranks in _by_finding(facts, run).items():
         yield from _told(finding, dict(details), ranks, facts, run)
 
@@ -160,7 +160,7 @@ def _distinct(facts: Mapping[int, Facts]) -> list[Facts]:
 # Between ranks
 
 
-def _unlike(name: str, row: Variable | None, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def _differing(name: str, row: Variable | None, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     severity = _weight(name, row)
     if severity is None:
         return
@@ -177,7 +177,7 @@ def _unlike(name: str, row: Variable | None, facts: Mapping[int, Facts], run: Ru
         yield UNLIKE.finding(severity, text, variable=name)
 
 
-def _unlike_in_nccl(told: set[str], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def _differing_in_nccl(told: set[str], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """What no variable shows. `told`: variables, which have been compared."""
     asked = {rank: its for rank, reading in facts.items() if (its := reading.get("parameters")) is not None}
     differ = [name for name in told if len({reading["values"].get(name) for reading in _distinct(facts)}) > 1]

@@ -33,7 +33,7 @@ class Variable:
     values: str
     """Words or numbers that are allowed ("0 1", "0..7"); "" is all."""
     differs: str
-    """fail or warn where two ranks have unlike values; own where each may have its own."""
+    """fail or warn where two ranks have different values; own where each may have its own."""
     leftover: str
     """ "warn:1": with such a value (`*`: any) it is a leftover of debugging."""
     status: str

@@ -135,7 +135,7 @@ def _found(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     sound = {
         rank: measured
         for rank, measured in facts.items()
-        if not measured["error"] and not measured["wrong"] and not _unlike(measured)
+        if not measured["error"] and not measured["wrong"] and not _differing(measured)
     }
     for alike in _by(sound, lambda rank, measured: _bits_kind(rank, measured, run)):
         yield from _other_bits(alike, run)
@@ -215,19 +215,21 @@ def _is_most(ranks: Iterable[int], facts: Mapping[int, Facts]) -> bool:
     return len(facts) > 1 and 2 * len([*ranks]) > len(facts)
 
 
-def _unlike(measured: Facts) -> list[str]:
+def _differing(measured: Facts) -> list[str]:
     return [name for name, repeats in measured["repeats"].items() if repeats["unlike"]]
 
 
 def _unstable(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """A library whose kernels add in no fixed order differs from itself on most devices, and is not wrong."""
-    unlike = {rank: names for rank, measured in facts.items() if (names := _unlike(measured))}
-    if _is_most(unlike, facts):
-        share = f"{len(unlike):,} of {ranges.count(len(facts), 'rank')}"
+    differing = {rank: names for rank, measured in facts.items() if (names := _differing(measured))}
+    if _is_most(differing, facts):
+        share = f"{len(differing):,} of {ranges.count(len(facts), 'rank')}"
         text = f"the same product has other bits each time on {share}, expected the same"
-        yield UNSTABLE.warn(f"{text}: the library adds in no fixed order, or most are sick", noticed_by=tuple(unlike))
+        yield UNSTABLE.warn(
+            f"{text}: the library adds in no fixed order, or most are sick", noticed_by=tuple(differing)
+        )
         return
-    for rank, names in unlike.items():
+    for rank, names in differing.items():
         for name in names:
             found = facts[rank]["repeats"][name]
             times = f"{found['unlike']} of {ranges.count(found['repeats'], 'repeat')} differ from the first"

@@ -178,7 +178,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             for say, text in judged(health):
                 yield say(text, evidence=card.evidence, **card.where)
     for setting in SETTINGS:
-        yield from settings.unlike(setting, looked)
+        yield from settings.differing(setting, looked)
     yield from _in_use(looked, facts, run)
 
 

@@ -23,8 +23,8 @@ class GpuSetting:
     """The GPU's own, or what it should be anyway; whoever has it is not the odd one where its siblings have not."""
 
 
-def unlike(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
-    """Unlike its siblings is a warning; all alike, but not as they are by default, is worth knowing."""
+def differing(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
+    """A difference from its siblings is a warning; the same on all, but not the default, is worth knowing."""
     read = [(card, setting.value(health), setting.default(health)) for card, health in looked]
     known = [(card, value, default) for card, value, default in read if value is not None]
     found = compare_cards(((card, value) for card, value, _ in known), alike=lambda card: card.make)

@@ -137,7 +137,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from missing
     yield from _counts(facts, run, {finding.where["node"] for finding in missing if finding.severity == "fail"})
     yield from _models(everyone.values())
-    yield from _unlike(known)
+    yield from _differing(known)
     yield from _free_memory(known, run)
     for rank, measured in facts.items():
         yield from _of_rank(rank, measured, run)
@@ -228,7 +228,7 @@ def _models(everyone: Any) -> Iterator[Finding]:
         yield MODEL.warn(f"different GPUs: {tie}; expected one model")
 
 
-def _unlike(known: list[tuple[Card, Any]]) -> Iterator[Finding]:
+def _differing(known: list[tuple[Card, Any]]) -> Iterator[Finding]:
     """Firmware of boards of one make. ECC takes a sixteenth of some memories, and the driver's reserve some MiB."""
     vbios = compare_cards(
         ((card, identity["vbios"]) for card, identity in known if identity["vbios"]), alike=lambda card: card.make

@@ -77,10 +77,10 @@ def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
         found += [Short(gpu, full, f"{full} as this card has", not bridge) for gpu in partial]
         bridged += [(gpu.card, full if gpu.up else 0) for gpu in alike if bridge]
     of = {gpu.card: gpu for gpu in gpus}
-    unlike, unlike_bridged = compare_cards(left), compare_cards(bridged)
-    unlike_part = compare_cards(part, alike=lambda card: f"{card.name}, number {card.gpu}")
-    found += [*_odd(unlike, of), *_odd(unlike_bridged, of), *_odd(unlike_part, of, each=True)]
-    return _with_numbers(found, gpus), unlike.ties, unlike_bridged.ties
+    differing, differing_bridged = compare_cards(left), compare_cards(bridged)
+    differing_part = compare_cards(part, alike=lambda card: f"{card.name}, number {card.gpu}")
+    found += [*_odd(differing, of), *_odd(differing_bridged, of), *_odd(differing_part, of, each=True)]
+    return _with_numbers(found, gpus), differing.ties, differing_bridged.ties
 
 
 def _must_be_full(alike: Sequence[Wired], full: int, meshed: bool) -> bool:
@@ -91,10 +91,10 @@ def _must_be_full(alike: Sequence[Wired], full: int, meshed: bool) -> bool:
     return len(alike) > 1 or alike[0].up > 0
 
 
-def _odd(unlike: ComparedCards[int], of: Mapping[Card, Wired], each: bool = False) -> Iterator[Short]:
+def _odd(differing: ComparedCards[int], of: Mapping[Card, Wired], each: bool = False) -> Iterator[Short]:
     """Of cards that need an unknown number of links: more than usual are no fault. `each`: GPUs were
     compared with those of the same number on other nodes."""
-    for odd in unlike.odd:
+    for odd in differing.odd:
         if odd.value < odd.usual:
             whole_node = odd.whole_node and not each
             yield Short(of[odd.card], odd.usual, f"{odd.usual} as on {odd.share}", False, whole_node=whole_node)

@@ -191,8 +191,8 @@ def _link(
 
 def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding]:
     """What is less than both ends can do, or than most siblings have."""
-    unlike = compare_cards((link.card, link.value) for link in links).odd
-    odd = {odd_card.card: odd_card for odd_card in unlike if odd_card.value < odd_card.usual}
+    differing = compare_cards((link.card, link.value) for link in links).odd
+    odd = {odd_card.card: odd_card for odd_card in differing if odd_card.value < odd_card.usual}
     best: dict[Key, int] = {}
     for link in links:
         best[link.model] = max(link.value, best.get(link.model, 0))

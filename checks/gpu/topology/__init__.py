@@ -15,7 +15,7 @@ from preflight.checks.gpu.shared.cards import INVENTORY, Card, cards, device_of,
 from preflight.checks.gpu.shared.readings import Fabric, GpuPlace
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
 from preflight.checks.gpu.topology import outliers, paths, plotted, topo_drawing
-from preflight.checks.gpu.topology.outliers import Cell, FarNic, GpuPair, UnlikePairs
+from preflight.checks.gpu.topology.outliers import Cell, DifferingPairs, FarNic, GpuPair
 from preflight.checks.gpu.topology.topo_facts import NVLINK, Facts, Layout, kind, layouts
 
 PARTS = (nvml_errors,)
@@ -113,10 +113,10 @@ def _wrong(wired: list[Layout], run: Run) -> dict[str, dict[Cell, str]]:
     """By node, the cells of a matrix that a finding names."""
     pairs = outliers.pairs(wired, _without_p2p(run))
     wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
-    for unlike in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
-        wrong[unlike.layout.node] |= dict.fromkeys(unlike.cells, "")
-    for unlike in outliers.other_layout(wired)[0]:
-        wrong[unlike.layout.node] |= dict.fromkeys(unlike.cells, unlike.told)
+    for differing in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
+        wrong[differing.layout.node] |= dict.fromkeys(differing.cells, "")
+    for differing in outliers.other_layout(wired)[0]:
+        wrong[differing.layout.node] |= dict.fromkeys(differing.cells, differing.told)
     for far in outliers.far_nics(wired):
         wrong[far.layout.node] |= {far.cell: ""} if far.cell else {}
     return wrong
@@ -147,20 +147,20 @@ def _p2p(pairs: list[GpuPair]) -> Iterator[Finding]:
 
 
 def _told(
-    say: Callable[..., Finding], found: Iterable[UnlikePairs], text: str, pairs: Iterable[GpuPair] = ()
+    say: Callable[..., Finding], found: Iterable[DifferingPairs], text: str, pairs: Iterable[GpuPair] = ()
 ) -> Iterator[Finding]:
     known = {(pair.layout.node, pair.cell): pair for pair in pairs} if found else {}
-    for unlike in found:
-        for where, between, cells in unlike.culprits():
+    for differing in found:
+        for where, between, cells in differing.culprits():
             first = cells[0]
-            pair = known.get((unlike.layout.node, first))
+            pair = known.get((differing.layout.node, first))
             evidence = {
-                "pairs": len(cells), "near": unlike.layout.near[first[0]][first[1]],
-                "buses": [unlike.layout.cards[place].bus for place in first],
-                "serials": [unlike.layout.cards[place].serial for place in first],
+                "pairs": len(cells), "near": differing.layout.near[first[0]][first[1]],
+                "buses": [differing.layout.cards[place].bus for place in first],
+                "serials": [differing.layout.cards[place].serial for place in first],
                 **({"forth": pair.forth, "back": pair.back} if pair else {}),
             }  # fmt: skip
-            message = text.format(between=between, told=unlike.told, expected=unlike.expected)
+            message = text.format(between=between, told=differing.told, expected=differing.expected)
             yield say(message, evidence=evidence, **where)
 
 

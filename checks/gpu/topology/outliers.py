@@ -75,7 +75,7 @@ def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[G
 
 
 @dataclass(frozen=True)
-class UnlikePairs:
+class DifferingPairs:
     layout: Layout
     cells: list[Cell]
     told: str
@@ -103,17 +103,17 @@ class UnlikePairs:
         return int(self.layout.labels[place].removeprefix("GPU"))
 
 
-def _by_node(found: Iterable[tuple[GpuPair, str, str]], everyone: Iterable[GpuPair]) -> list[UnlikePairs]:
+def _by_node(found: Iterable[tuple[GpuPair, str, str]], everyone: Iterable[GpuPair]) -> list[DifferingPairs]:
     """`found`: pairs, what is told of them, and what was expected."""
     possible = Counter(pair.layout.node for pair in everyone)
     groups = grouped(found, lambda row: (row[0].layout.node, *row[1:]))
     return [
-        UnlikePairs(alike[0][0].layout, [pair.cell for pair, _, _ in alike], told, expected, possible[node])
+        DifferingPairs(alike[0][0].layout, [pair.cell for pair, _, _ in alike], told, expected, possible[node])
         for (node, told, expected), alike in groups.items()
     ]
 
 
-def one_way(everyone: list[GpuPair]) -> list[UnlikePairs]:
+def one_way(everyone: list[GpuPair]) -> list[DifferingPairs]:
     """Pairs whose P2P works in one direction only."""
     found = []
     for pair in everyone:
@@ -125,7 +125,7 @@ def one_way(everyone: list[GpuPair]) -> list[UnlikePairs]:
     return _by_node(found, everyone)
 
 
-def no_p2p(everyone: list[GpuPair]) -> tuple[list[UnlikePairs], list[tuple[str | None, str]]]:
+def no_p2p(everyone: list[GpuPair]) -> tuple[list[DifferingPairs], list[tuple[str | None, str]]]:
     """Pairs with NVLinks must have it; others if most pairs of such GPUs, so near to each other, do, or if NCCL would
     use it and only the chipset forbids it. And the ties, with the node where it is one."""
     alike_both_ways = [pair for pair in everyone if pair.works or 0 not in pair.ways]
@@ -155,7 +155,7 @@ def _some(alike: list[GpuPair], works: bool) -> str:
     return f"between {labels[first.gpu]} and {labels[first.other]} of {first.layout.node}{more}"
 
 
-def past_nvlink(everyone: list[GpuPair]) -> list[UnlikePairs]:
+def past_nvlink(everyone: list[GpuPair]) -> list[DifferingPairs]:
     """Pairs with NVLinks whose P2P takes another way, where most such pairs use theirs."""
     linked = [
         pair
@@ -178,7 +178,7 @@ def _comparable(layouts: Iterable[Layout]) -> Iterator[list[Layout]]:
     yield from grouped(known, lambda layout: tuple(card.name for card in layout.cards)).values()
 
 
-def other_layout(layouts: Iterable[Layout]) -> tuple[list[UnlikePairs], list[str]]:
+def other_layout(layouts: Iterable[Layout]) -> tuple[list[DifferingPairs], list[str]]:
     """Nodes whose GPUs are farther from each other than on most nodes; and the ties."""
     found, ties = [], []
     for alike in _comparable(layouts):
@@ -194,10 +194,10 @@ def other_layout(layouts: Iterable[Layout]) -> tuple[list[UnlikePairs], list[str
     return found, ties
 
 
-def _other_words(odd: Layout, usual: Layout, share: str) -> Iterator[UnlikePairs]:
+def _other_words(odd: Layout, usual: Layout, share: str) -> Iterator[DifferingPairs]:
     far = (cell for cell in odd.pairs if farther(_word(odd, cell), _word(usual, cell)))
     for (got, expected), cells in grouped(far, lambda cell: (_word(odd, cell), _word(usual, cell))).items():
-        yield UnlikePairs(odd, cells, got, f"expected {expected} as on {share}", len([*odd.pairs]))
+        yield DifferingPairs(odd, cells, got, f"expected {expected} as on {share}", len([*odd.pairs]))
 
 
 def _word(layout: Layout, cell: Cell) -> str:

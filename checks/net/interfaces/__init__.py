@@ -285,7 +285,7 @@ def _link_local(world: World) -> Iterator[Finding]:
 
 
 def _family(world: World) -> Iterator[Finding]:
-    """gloo refuses a pair of unlike families (Device::isInitiator in gloo/transport/tcp/device.cc); NCCL connects
+    """gloo refuses a pair of different families (Device::isInitiator in gloo/transport/tcp/device.cc); NCCL connects
     where both hosts have both."""
     votes = vote({rank: "IPv6" if choice.is_ipv6 else "IPv4" for rank, choice in world.left.items()})
     if votes.unanimous:

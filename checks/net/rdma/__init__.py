@@ -84,7 +84,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from findings([*silent, *lost, *closed, *nothing, *rest], run, len(all_))
     yield from hca_states.both_sides(undecided, of, run)
     yield from hca_numbers.unequal({rank: node for rank, node in of.items() if rank not in explained}, run)
-    yield from hca_links.unlike(of, run)
+    yield from hca_links.differing(of, run)
     yield from _unused(all_, run)
 
 

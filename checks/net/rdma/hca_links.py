@@ -31,7 +31,7 @@ FIRMWARE = Code(
 FIX_EVERYWHERE = "If it should be as fast as they are: see its switch, and on one node mlxlink -d {device}."
 
 
-def unlike(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
+def differing(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
     """Of NVIDIA's cards. Ports that NCCL does not take may be as they like."""
     wanted = [use for node in of.values() for use in node.wanted if use.vendor == MELLANOX]
     taken = [use for node in of.values() for use in node.taken if use.vendor == MELLANOX]

@@ -35,8 +35,8 @@ def missing(of: Mapping[int, NodePorts], run: Run) -> tuple[list[Finding], set[i
     cards that nobody uses; but EFA's are a plugin's. Where most have none, those need not be the healthy ones."""
     votes = vote((rank, len(node.devices)) for rank, node in of.items())
     most = max(of.values(), key=lambda node: len(node.devices))
-    unlike = len({len(node.taken) for node in of.values()}) > 1
-    worst = FAIL if unlike else WARN if len(most.suited) < len(most.ports) else INFO
+    differing = len({len(node.taken) for node in of.values()}) > 1
+    worst = FAIL if differing else WARN if len(most.suited) < len(most.ports) else INFO
     severity = weighed(worst, most, most.ports[0].vendor if most.ports else "", run)
     most_have_none = votes.usual == 0 and not votes.unanimous and severity is not INFO
     if not votes.decided or most_have_none:

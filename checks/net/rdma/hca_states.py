@@ -39,22 +39,22 @@ def not_active(of: Mapping[int, NodePorts], run: Run) -> tuple[list[PortTrouble]
             undecided += [item] if ACTIVE in item.votes.ranks_of else []
         elif item.usual == ACTIVE:
             down[item.port.about] = _down(item.port.about, of, run, item.as_on, FAIL if item.has_twin else WARN)
-    unlike = {item.port.label for item in undecided}
+    differing = {item.port.label for item in undecided}
     for use in known:
-        why = "" if use.is_active or use in down else _why(use, of[use.rank], unlike)
+        why = "" if use.is_active or use in down else _why(use, of[use.rank], differing)
         if why:
-            down[use] = _down(use, of, run, why, FAIL if use.label in unlike else WARN)
+            down[use] = _down(use, of, run, why, FAIL if use.label in differing else WARN)
     told = {use.label for use in down}
     return list(down.values()), [item for item in undecided if item.port.label not in told]
 
 
-def _why(use: Use, node: NodePorts, unlike: set[str]) -> str:
+def _why(use: Use, node: NodePorts, differing: set[str]) -> str:
     """Why it should be up; "" where nothing says so."""
     if _waits(use):
         return "by its subnet manager"
     if node.names(use.hca["name"]):
         return "as NCCL_IB_HCA names it"
-    return "as before, and as on other nodes" if use.label in unlike and _fell(use) else ""
+    return "as before, and as on other nodes" if use.label in differing and _fell(use) else ""
 
 
 def _waits(use: Use) -> bool:

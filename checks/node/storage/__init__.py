@@ -242,7 +242,7 @@ def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iter
     ):
         yield DENIED.info(f"{path} was not written to: this user may not; expected so for data that is read", file=path)
     for peers in sameness.peers(here):
-        yield from _unlike_rights(path, peers, run)
+        yield from _differing_rights(path, peers, run)
 
 
 def _barred(here: Here) -> tuple[tuple[Code, list[int], str], ...]:
@@ -251,7 +251,7 @@ def _barred(here: Here) -> tuple[tuple[Code, list[int], str], ...]:
     return (READ_ONLY, sealed, "is read-only"), (DENIED, denied, "may not be written to")
 
 
-def _unlike_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
+def _differing_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
     written = [rank for rank, view in peers.items() if view["written"]]
     (_, sealed, _), (_, denied, _) = barred = _barred(peers)
     if not written or not sealed + denied:
@@ -297,9 +297,9 @@ def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterat
     known = {rank: mount for rank, view in here.items() if (mount := view["mount"])}
     alone = all(len(group) == 1 for group in groups)
     if not groups or (alone and not (must and sameness.all_wrote(here))):
-        yield from _unlike_mounts(path, here, known, run, written=bool(groups))
+        yield from _differing_mounts(path, here, known, run, written=bool(groups))
     if not groups and sameness.should_be_shared(here):
-        yield from _unlike_sizes(path, here, run)
+        yield from _differing_sizes(path, here, run)
     options = {rank: ",".join(mount["options"]) for rank, mount in known.items()}
     if len(groups) < 2 and len(set(options.values())) > 1 and sameness.vote_of_kinds(known).unanimous:
         sides = sameness.told_apart(options, run)
@@ -332,7 +332,7 @@ def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, 
         yield OWN.info(f"each of {nodes:,} nodes has its own files in {path}, as on a local disk", file=path)
 
 
-def _unlike_mounts(
+def _differing_mounts(
     path: str, here: Here, known: Mapping[int, mounts.Mount], run: Run, *, written: bool
 ) -> Iterator[Finding]:
     """`written`: each node has files of its own, for which a server may well have a folder each."""
@@ -351,7 +351,7 @@ def _unlike_mounts(
         yield UNLIKE_MOUNT.warn(f"{path} is {sides}, expected the same on all nodes", file=path)
 
 
-def _unlike_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
+def _differing_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
     """One export's name may stand for two, on different servers: an old one, or another site's."""
     votes = sameness.vote_of_sizes(here)
     for rank, size in votes.odd():

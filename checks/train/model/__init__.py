@@ -166,7 +166,7 @@ def measure(ctx: Context) -> Facts:
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _mistakes(facts, run)
     yield from _refused(facts[min(facts)], run)
-    yield from _unlike(facts, run)
+    yield from _differing(facts, run)
     tried = {rank: own for rank, own in facts.items() if own["traits"]}
     if tried:
         yield from traits.told(tried)
@@ -234,7 +234,7 @@ def _compared(its: "strategies.Facts") -> "strategies.Facts":
     return {"alone": its["alone"], "variants": variants}
 
 
-def _unlike(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+def _differing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     """What ranks should have alike."""
     whole = {rank: own for rank, own in facts.items() if own["layout"]}
     texts = [own["unlike"] for own in whole.values() if own["unlike"]]

@@ -42,7 +42,7 @@ def measure(ctx: Context, code: UserCode, wanted: Wanted) -> Facts:
     with ctx.collective("agreeing on the model", f"{len(ctx.members)} ranks"):
         answer = _answered(store, ctx, facts, layout, end - time.monotonic())
     if given and answer["layout"]:
-        facts["unlike"] = _unlike(layout, answer["layout"], ctx.rank, ctx.members[0])
+        facts["unlike"] = _differing(layout, answer["layout"], ctx.rank, ctx.members[0])
     if answer["go"] and given:
         together.train(ctx, code, given, answer, wanted, facts, store)
     if facts["skipped"] or answer["skipped"]:
@@ -141,7 +141,7 @@ def _answer(said: list[dict[str, Any]], layout: list[str], left_s: float) -> Agr
     )
 
 
-def _unlike(layout: list[str], theirs: list[str], rank: int, first: int) -> str:
+def _differing(layout: list[str], theirs: list[str], rank: int, first: int) -> str:
     """The first line that differs; "" where none does."""
     pairs = itertools.zip_longest(layout, theirs, fillvalue="nothing more")
     return next((f"{here} on rank {rank}, {there} on rank {first}" for here, there in pairs if here != there), "")

@@ -49,7 +49,7 @@ def _of_own(case: Case) -> Iterator[Meaning]:
     first = case.divergence.first
     trained_on = _parts_of_others(case)
     parts = set(trained_on.values())
-    if len(trained_on) == len(first) == _unlike(case, parts):
+    if len(trained_on) == len(first) == _differing(case, parts):
         part = min(parts)
         why = f": it is the loss of rank {part}'s part, and all ranks have trained on the same data"
         yield unblamed(case, "other_data", why)
@@ -71,7 +71,7 @@ def _of_own(case: Case) -> Iterator[Meaning]:
         yield _of_wrong_weights(case)
 
 
-def _unlike(case: Case, parts: set[int]) -> int:
+def _differing(case: Case, parts: set[int]) -> int:
     """How many ranks have another part of the batch than the one that is meant; -1 where several are."""
     if len(parts) != 1:
         return -1
@@ -114,7 +114,7 @@ def _of_wrong_weights(case: Case) -> Meaning:
     if now < CLEARLY and before * CLEARLY > now:
         why = f": no step stands out (at step {step - 1} it was {before:.1g} of the limit), so roundings have added up"
         return unblamed(case, "drift", why)
-    if case.clips and step == 1:  # the first step is always clipped: a wrong clip shows at once, in unlike pieces
+    if case.clips and step == 1:  # the first step is always clipped: a wrong clip shows at once, in different pieces
         return _of_wrong_clip(case)
     if (rank := divergence.furthest_piece(case.pairs, "end", case.limits)) is not None:
         why = f": the ranks have taken a wrong step, and the piece that rank {rank} keeps ends furthest off"

@@ -31,7 +31,7 @@ def of(
     elif first is not None:
         yield from _of_text(*first, pairs, "not_finite" if is_known else "unsteady")
     else:
-        yield from _unlike(norms, limits, "wrong_step" if is_known else "unsteady")
+        yield from _differing(norms, limits, "wrong_step" if is_known else "unsteady")
 
 
 def unsteady(limits: Limits) -> Meaning | None:
@@ -84,7 +84,7 @@ def _not_a_number(spreads: Sequence[Spread]) -> str:
     return ""
 
 
-def _unlike(norms: Listed, limits: Limits, undecided: Kind) -> Iterator[Meaning]:
+def _differing(norms: Listed, limits: Limits, undecided: Kind) -> Iterator[Meaning]:
     """The gradient is that of all ranks' rows: the same on all, but for roundings."""
     for step in range(min(map(len, norms.values()), default=0)):
         counted = vote(compare.alike({rank: own_norms[step] for rank, own_norms in norms.items()}, limits.curves))

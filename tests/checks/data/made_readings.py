@@ -82,8 +82,8 @@ def read(
         rank: [reading(*(epoch(ids[rank], size, world=world) for ids in epochs), length=length, **more)]
         for rank in range(world)
     }
-    for rank, unlike in (of or {}).items():
-        by_rank[rank][0].update(unlike)
+    for rank, differing in (of or {}).items():
+        by_rank[rank][0].update(differing)
     name = more.get("name", "")
     known = length is not None and exact and more.get("known_by", "index") == "index"
     return facts(by_rank, [together(ids, length or 0, number, name) for number, ids in enumerate(epochs) if known])

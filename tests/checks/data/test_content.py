@@ -42,7 +42,7 @@ class Image:
 
 
 def values() -> dict[str, Any]:
-    """All unlike each other; those of one line in the type or the shape only."""
+    """All different from each other; those of one line in the type or the shape only."""
     return {
         "none": None, "false": False, "zero": 0, "float": 0.0, "complex": 0j, "text of it": "0", "its byte": b"0",
         "empty": [], "no tuple": (), "no dict": {}, "no set": set(),

@@ -35,7 +35,7 @@ def test_padding_that_is_shuffled_before_batches_are_dropped_is_padding() -> Non
 
 @pytest.mark.parametrize(("again", "is_padding"), [(3, True), (4, False)])
 def test_fewer_samples_than_ranks_are_padding(again: int, is_padding: bool) -> None:
-    """Where batches have unlike sizes, and say nothing."""
+    """Where batches have different sizes, and say nothing."""
     epochs = {rank: epoch([*range(rank, 24, 4)], sizes=[2, 3, 1]) for rank in range(4)}
     assert coverage._is_padding(24 - again, again, 0, 24, epochs, Overlaps(epochs)) is is_padding
 

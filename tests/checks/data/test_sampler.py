@@ -156,8 +156,8 @@ def test_a_dataset_of_each_rank_is_not_compared_and_that_is_said() -> None:
 
 
 def test_one_part_that_two_ranks_have() -> None:
-    unlike = {rank: {"content": {"0": f"{max(rank, 1)}"}} for rank in range(4)}
-    made = own(lambda order: [shuffled(12, rank + order[0]) for rank in range(4)], length=12, exact=False, of=unlike)
+    differing = {rank: {"content": {"0": f"{max(rank, 1)}"}} for rank in range(4)}
+    made = own(lambda order: [shuffled(12, rank + order[0]) for rank in range(4)], length=12, exact=False, of=differing)
     finding = only(made)
     assert finding["slug"] == "all_see_all" and finding["message"].startswith("ranks 0-1 see the same 12 samples")
 

@@ -1,4 +1,4 @@
-"""What is unlike on one node: on real nodes, and with made-up facts of many."""
+"""What differs on one node: on real nodes, and with made-up facts of many."""
 
 import gzip
 import json

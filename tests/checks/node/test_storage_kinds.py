@@ -1,4 +1,4 @@
-"""node.storage on made-up facts: unlike kinds of file systems, on unlike nodes."""
+"""node.storage on made-up facts: different kinds of file systems, on different nodes."""
 
 from typing import Any
 

@@ -338,7 +338,7 @@ def test_one_wrong_step_of_many_is_seen() -> None:
     facts = repeated.run(small(wrong=[of_the_first_training]), nothing)
     assert list(facts["unlike"]) == ["parts"]
     twice = facts["unlike"]["parts"]
-    first = bit_equality.first_unlike(twice["again"], twice["once"])
+    first = bit_equality.first_difference(twice["again"], twice["once"])
     assert first is not None and first.step == 5 and 0 < float(twice["apart"]["curves"]) < 1e-4
     assert told({0: facts}) == [("fail", "differs_from_itself", 0)]
 
