@@ -153,7 +153,7 @@ CONTROL = (
              culprit={}, settings={"plugin.alone.by": "0"}, world=2, after=None, exit_code=3, says="SIGTERM"),
     _control("store_frozen_midway", "The store freezes in mid-run.", "freeze_store",
              ("error preflight.run.store_lost",), culprit={}, launcher="agent", world=2, after=None, exit_code=3,
-             says="did not answer within", deadline_s=30),
+             says="did not answer within", deadline_s=30, more=True),
     _control("store_killed_midway", "The store dies in mid-run.", "kill_store",
              ("error preflight.run.store_lost",), culprit={}, launcher="agent", world=2, after=None, exit_code=3,
              deadline_s=30),

@@ -32,7 +32,7 @@ CLOCK = (
            "fail node.clock.timed_out", noticed_by="0,2", environ_of={1: {"TEST_CLOCK_DEED": "stop_itself"}}),
     _clock("clock_answer_killed", "The rank that the others ask for its time is killed.", "SIGKILL on rank 0",
            "fail node.clock.crashed", culprit={"rank": 0}, noticed_by="1-2",
-           environ_of={0: {"TEST_CLOCK_DEED": "kill_itself"}}),
+           environ_of={0: {"TEST_CLOCK_DEED": "kill_itself"}}, more=True),
 )  # fmt: skip
 
 NODE_1 = {"node": "node-1"}
