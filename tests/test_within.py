@@ -35,6 +35,7 @@ def holds(told: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.more), 2])
+@pytest.mark.more
 def test_with_plain_variables_the_jobs_store_takes_the_port_after_ours(world: int, tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     for env in running.plain_ranks(world, TEST_TOLD=str(tmp_path / "told-")):
@@ -107,6 +108,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.more)])
+@pytest.mark.more
 def test_spawned_ranks_are_known_by_their_process_group_or_refused(when: str, tmp_path: Path) -> None:
     """A run of each rank for itself would pass, and have tested nothing between them."""
     script = tmp_path / "spawned.py"
@@ -122,6 +124,7 @@ def test_spawned_ranks_are_known_by_their_process_group_or_refused(when: str, tm
         assert all("set RANK and WORLD_SIZE, or call it after init_process_group" in line for line in lines), lines
 
 
+@pytest.mark.more
 def test_it_needs_no_disk_and_leaves_nothing_there(tmp_path: Path) -> None:
     code = "import preflight; print(preflight.run(level='quick', quiet=True).verdict)"
     env = running.environment(TMPDIR=str(tmp_path / "none"))

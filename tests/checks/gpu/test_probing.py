@@ -313,6 +313,7 @@ def test_cuda_is_held_against_nvml(tmp_path: Path, deed: str, fault: str) -> Non
 
 
 @needs_machines
+@pytest.mark.more
 def test_cuda_that_hangs_is_told(tmp_path: Path) -> None:
     machine = machines.load("consumer", tmp_path)
     more = {"CUDA_DEED": "hangs", "PYTHONPATH": CUDA_PATH}

@@ -88,6 +88,7 @@ def test_what_may_be_too_little(cgroups: Callable[..., str], tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not shutil.which("taskset"), reason="taskset binds torchrun to a CPU")
+@pytest.mark.more
 def test_one_cpu_for_all_ranks(tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     cpu = str(min(os.sched_getaffinity(0)))
