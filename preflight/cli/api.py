@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import preflight
-from preflight.cli.main import DEADLINES_S
 from preflight.engine import identity, local_launch
 from preflight.engine.event_loop import DEAD_MAN_S
 from preflight.engine.identity import CALL, PARENT, LaunchIdentity
 from preflight.engine.shutdown import ALL_S, VERDICT_FD
 from preflight.errors import UsageError
+from preflight.planning.plan import DEADLINES_S
 from preflight.results.result import USAGE
 
 END_S = 10.0

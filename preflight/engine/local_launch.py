@@ -1,7 +1,6 @@
 """`preflight run` without a launcher: ranks of its own on this machine, through torch's launcher."""
 
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -69,6 +68,8 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     except TorchBroken as why:
         sys.stderr.write(f"preflight: FAIL: {why}, expected it to work: no rank was started\n")
         return 1
+    import logging
+
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

@@ -101,6 +101,9 @@ class Sweep:
         self.started = time.perf_counter()
         self.results: list[Computed] = []
         """Of all sizes that were begun: the same ones on all ranks."""
+        self.in_time: list[tuple[str, int]] = []
+        """Types and bytes of those that could be timed: the same on all ranks. (What a rank has found is not: it keeps
+        a wrong result that could not be timed.)"""
 
     def top(self) -> int:
         """Of SIZES the largest that all ranks have memory for."""
@@ -121,20 +124,20 @@ class Sweep:
         latency = None
         for wished in (size for size in SIZES if size <= top):
             each_s = self.next_size("fp32", wished, paces, found)
-            if each_s is not None and latency is None and found:
-                latency = self.latency(found[0]["bytes"], each_s)
+            if each_s is not None and latency is None and self.in_time:
+                latency = self.latency(self.in_time[0][1], each_s)
             if wished == min(BF16_FIRST, top):
                 self.next_size("bf16", wished, paces, found)
-        for size in (largest(_keys(found), "fp32"), owed):
+        for size in (largest(self.in_time, "fp32"), owed):
             if self.next_size("bf16", size, paces, found) is not None:
                 break
         return latency
 
     def next_size(self, dtype: str, wished: int, paces: dict[str, Pace], found: list[Size]) -> float | None:
-        """Seconds of one operation; None where the size is not begun, or was measured before."""
+        """Seconds of one operation; None where the size is not begun, or was begun before. All ranks decide alike."""
         size, pace = self.operation.size(wished, self.ranks), paces[dtype]
-        known = _keys(found)
-        if (dtype, size) in known or (dtype == "bf16" and largest(known, "fp32") < size) or not pace.begins(size):
+        begun = (dtype, size) in ((result["dtype"], result["bytes"]) for result in self.results)
+        if begun or (dtype == "bf16" and largest(self.in_time, "fp32") < size) or not pace.begins(size):
             return None
         measured, each_s = self.one_size(size, dtype, pace)
         found += [measured] if measured else []
@@ -157,6 +160,7 @@ class Sweep:
         more, repeats = pace.note(size, each_s)
         if not repeats:
             return {**result, "seconds": each_s, "repeats": 1} if wrong else None, each_s
+        self.in_time.append((dtype, size))
         with self.ctx.collective(f"{self.operation.name} x{repeats}", what):
             self.timed(call, more)
             seconds = self.timed(call, repeats) / repeats
@@ -336,10 +340,6 @@ def _cgroup_leaves() -> Iterator[int]:
                 yield max(0, int(most.read()) - int(now.read()))
         except (OSError, ValueError):  # not this version, or "max"
             continue
-
-
-def _keys(found: list[Size]) -> list[tuple[str, int]]:
-    return [(size["dtype"], size["bytes"]) for size in found]
 
 
 def _let_go(device: "torch.device") -> None:
