@@ -43,6 +43,12 @@ ELSEWHERE: tuple[Fault, ...] = (
               "a cgroup's memory limit of 1 GiB on the second of two nodes; 5,000 rows of 256 KiB",
               "fail train.speed.wont_fit", world=2,
               says="MiB are there for rank 1, by the limit of its cgroup"),
+    elsewhere("speed_slow_link", "The link of one of three nodes carries 60 Mbit/s.",
+              "`tc tbf` at 60 Mbit/s on its eth0", "warn train.speed.slow_link", culprit={"node": "host-c"},
+              noticed_by="0-1", exit_code=0, world=3, says="it sends "),
+    elsewhere("speed_slow_path", "What one of three nodes sends to one other node passes at 60 Mbit/s.",
+              "`tc htb` at 60 Mbit/s for one address", "warn train.speed.slow_path",
+              culprit={"link": "host-b to host-a"}, exit_code=0, world=3, says="MB/s from host-b to host-a"),
     elsewhere("speed_half_cores", "A node's two ranks have one core, the other node's two.",
               "`taskset` on the second of two nodes; the first one's ranks are of the real-time class, "
               "as on a machine of their own", "warn train.speed.fewer_cores", culprit={"node": "node-1"},

@@ -124,7 +124,7 @@ IDS_AND_CODES = {
         "other_model", "other_batch", "other_weights", "unused", "batch_norm", "not_a_mean", "dropout", "few_rows",
         "left_out", "draws", "made_up", "smaller", "wrong_plan", "not_run", "untied",
     },
-    "train.speed": {"fewer_cores", "straggler", "wont_fit"},
+    "train.speed": {"fewer_cores", "slow_link", "slow_path", "straggler", "wont_fit"},
     "train.checkpoint": {
         "unusable", "no_room", "not_shared", "unsafe", "no_answer", "left", "slow_node", "damaged", "refused",
         "wrong_weights", "wrong_optimizer", "lost_progress", "lost_random", "untied", "drift", "no_dcp",

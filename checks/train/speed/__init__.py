@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 from preflight.check import Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, plots, ranges
 from preflight.checks.train.shared import model_source
-from preflight.checks.train.speed import fewer_cores, given, measuring, memory_fit, plotted, stragglers, table
+from preflight.checks.train.speed import (
+    fewer_cores,
+    given,
+    measuring,
+    memory_fit,
+    plotted,
+    slow_links,
+    stragglers,
+    table,
+)
 from preflight.checks.train.speed.facts import Facts
 from preflight.sdk import effective_batch
 from preflight.sdk.effective_batch import learning_rate
@@ -24,7 +33,7 @@ from preflight.train_smoke.names import TIMED
 if TYPE_CHECKING:
     from preflight.train_smoke.speed import TimedSteps
 
-PARTS = (stragglers, fewer_cores, memory_fit)
+PARTS = (stragglers, fewer_cores, slow_links, memory_fit)
 PLAN = Plan(
     Scope.WORLD,
     Level.FULL,
@@ -34,6 +43,7 @@ PLAN = Plan(
     unless=("train.model",),
     fresh_with=("model",),
     sooner_on=("nccl",),
+    facts_version=2,
 )
 MODEL = option(model_source.parse, None, "your model, as for train.model; unset: a causal language model")
 LOADER = option(UserCode.parse, None, "returns an iterable of this rank's batches for its loss, as MODULE:FUNCTION")
@@ -84,6 +94,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     few = _few(behind)
     yield from fewer_cores.judge(behind, [rank for rank in timed if rank not in few], name)
     yield from stragglers.judge(timed, run, name, few)
+    yield from slow_links.judge(facts, run, name)
     yield from memory_fit.judge(_fits(facts), run)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 from preflight.checks.train.speed.memory_fit import FitFacts
+from preflight.checks.train.speed.node_links import NodeRates
 
 if TYPE_CHECKING:
     from preflight.train_smoke.memory import Memory
@@ -42,6 +43,10 @@ class Facts(TypedDict):
     node: "TimedSteps | None"
     """Under the first strategy, with the ranks of the node; where that is not all or one."""
     strategies: dict[str, StrategySpeed]
+    kernel: str
+    """Which one runs here, since when: the same for all containers of a machine."""
+    links: NodeRates
+    """Between nodes, where communication takes most of a step."""
     not_timed: dict[str, str]
     """Why, by strategy."""
     fit: FitFacts | None

@@ -38,7 +38,7 @@ def facts(*ranks: Any, rounds: int = 1, **more: Any) -> dict[int, Facts]:
             "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": "0-1",
             "quota": None, "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
             "strategies": {"ddp/plain": {"rounds": [own] * rounds, **rest}},
-            "not_timed": {}, "fit": None, "attached": {}, **more,
+            "kernel": "a", "links": [], "not_timed": {}, "fit": None, "attached": {}, **more,
         }
         for rank, own in enumerate(ranks)
     }  # fmt: skip

@@ -52,5 +52,29 @@ def test_a_slow_link_between_nodes_is_told_with_its_rate_and_blames_no_rank(two:
     finished = ranks_on(tmp_path, two, *ONLY, *_set(strategies="ddp/plain"), deadline_s=120)
     assert finished.findings() == [], finished.told()
     line = finished.check("train.speed")["summary"]
-    found = re.search(r"gradients travel at ([0-9.]+) MB/s between 2 nodes", line)
+    found = re.search(r"gradients travel at ([0-9.]+) MB/s between 2 nodes \(no other link to compare", line)
     assert found and 1.0 < float(found[1]) < 8.5, line
+
+
+@needs_hosts
+def test_a_node_with_a_slow_link_is_named_with_what_it_costs(three: list[Host], tmp_path: Path) -> None:
+    three[2].slow_down("60mbit")
+    finished = ranks_on(tmp_path, three, *ONLY, *_set(strategies="ddp/plain"), deadline_s=120)
+    found_as("speed_slow_link", finished)
+    assert "gradients travel at " in finished.check("train.speed")["summary"]
+
+
+@needs_hosts
+def test_three_nodes_with_equal_links_are_sound(three: list[Host], tmp_path: Path) -> None:
+    """Slow ones, so that their links are compared: nobody is slower than the others."""
+    for host in three:
+        host.slow_down("100mbit")
+    finished = ranks_on(tmp_path, three, *ONLY, *_set(strategies="ddp/plain"), deadline_s=120)
+    assert finished.findings() == [], finished.told()
+    assert "between 3 nodes (two of them exchange " in finished.check("train.speed")["summary"]
+
+
+@needs_hosts
+def test_a_slow_path_between_two_nodes_names_neither(three: list[Host], tmp_path: Path) -> None:
+    three[1].slow_down_to(three[0].address, "60mbit")
+    found_as("speed_slow_path", ranks_on(tmp_path, three, *ONLY, *_set(strategies="ddp/plain"), deadline_s=120))
