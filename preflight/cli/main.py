@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import re
 import sys
 import time
 import traceback
@@ -26,6 +27,7 @@ from preflight.sinks import arguments as delivering
 from preflight.sinks.arguments import Sinks
 
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
+LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 STDOUT_REFUSES = (errno.EPIPE, errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 DRIVER_S = 60.0
 """Alone, for the start of a GPU driver, which takes seconds per GPU without persistence mode."""
@@ -36,11 +38,16 @@ def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = lis
     UsageError is said as one of this command."""
     try:
         surroundings.need_a_folder()
-        code = _dispatch(translate(arguments))
+        code = _dispatch(translate(_without_local_rank(arguments)))
         sys.stdout.flush()
     except Exception as error:
         code = _told(error)
     sys.exit(code)
+
+
+def _without_local_rank(arguments: list[str]) -> list[str]:
+    """DeepSpeed and torch.distributed.launch put it before the words of the user; LOCAL_RANK says it, too."""
+    return arguments[bool(arguments) and bool(LOCAL_RANK.fullmatch(arguments[0])) :]
 
 
 def _told(error: Exception) -> int:
