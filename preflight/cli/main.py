@@ -4,6 +4,7 @@ imported with it, so that `list` and `--help` answer at once."""
 import argparse
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ from preflight.cli.arguments import COMMANDS, STARTING, parser
 from preflight.errors import CannotWork, UsageError
 from preflight.planning import registry
 
+LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 STDOUT_REFUSES = (errno.EPIPE, errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 
 
@@ -22,11 +24,16 @@ def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = lis
     UsageError is said as one of this command."""
     try:
         surroundings.need_a_folder()
-        code = _dispatch(translate(arguments))
+        code = _dispatch(translate(_without_local_rank(arguments)))
         sys.stdout.flush()
     except Exception as error:
         code = _told(error)
     sys.exit(code)
+
+
+def _without_local_rank(arguments: list[str]) -> list[str]:
+    """DeepSpeed and torch.distributed.launch put it before the words of the user; LOCAL_RANK says it, too."""
+    return arguments[bool(arguments) and bool(LOCAL_RANK.fullmatch(arguments[0])) :]
 
 
 def _told(error: Exception) -> int:

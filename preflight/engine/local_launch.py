@@ -8,6 +8,8 @@ import socket
 import sys
 import uuid
 
+from preflight.engine.identity import OWN
+
 CPU_RANKS = 2
 BELOW_EPHEMERAL = range(10_000, 29_000)
 TRIES = 20
@@ -78,6 +80,7 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     logging.disable(logging.CRITICAL)
     # What torchrun does (and says so in a warning): several ranks share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ[OWN] = "1"
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -84,6 +84,11 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("no_local_rank", "Ranks that share a node's GPUs have no LOCAL_RANK.",
               "two ranks without it, and torch counts 8 GPUs (tests/nccl_at_work)", "info env.launch.no_local_rank",
               culprit={"variable": "LOCAL_RANK"}, exit_code=0),
+    # tests/test_launchers.py
+    elsewhere("single_process", "accelerate launch starts one process where two were meant.",
+              "`accelerate launch --cpu --num_processes 2`", "warn env.launch.single_process",
+              culprit={"variable": "RANK"}, exit_code=0,
+              says="accelerate launch has started one process (ACCELERATE_USE_CPU is set, RANK is not)"),
     # tests/checks/env/test_node_groups.py
     elsewhere("bad_groups", "The file of groups has a line that is none, or cannot be read.",
               "`rack7` without `=`; no such file", "warn env.launch.bad_groups", culprit={}, exit_code=0),

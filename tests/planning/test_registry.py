@@ -30,7 +30,7 @@ COLLECTIVE = {"below_expected", "slower_than_baseline", "too_slow", "wrong_resul
 IDS_AND_CODES = {
     "env.launch": {
         "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
-        "uneven", "not_grouped", "no_local_rank", "bad_groups",
+        "uneven", "not_grouped", "no_local_rank", "single_process", "bad_groups",
     },
     "env.variables": {
         "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "parameters",

@@ -59,8 +59,13 @@ NO_LOCAL_RANK = Code(
     "LOCAL_RANK is not set where ranks share a node's GPUs.",
     fix="Set LOCAL_RANK, from 0 on each node, or start with torchrun; else see that the script does not need it.",
 )
+SINGLE_PROCESS = Code(
+    "The launcher has started a single process, and preflight the ranks.",
+    fix="accelerate launch --multi_gpu --num_processes N (without GPUs with ACCELERATE_USE_CPU=true), or torchrun.",
+)
 NUMBERS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 1}
 """The least value of each."""
+ACCELERATE = re.compile("ACCELERATE_(USE_CPU|MIXED_PRECISION)$")
 MOST = 10**6
 """Of any of them: with more somebody took a job's id for a number of ranks."""
 EQUAL_EVERYWHERE = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -71,6 +76,8 @@ class Facts(TypedDict):
     environ: dict[str, str]
     local_rank: int
     """LOCAL_RANK or its launcher's own; where there is none, counted off on the node."""
+    accelerate: NotRequired[str]
+    """A variable that `accelerate launch` has set, where it has started this process without a rank."""
     switches: NotRequired[str]
     """Above its node, as Slurm names them; not there where nobody says."""
     listed: NotRequired[Listed]
@@ -83,6 +90,8 @@ def measure(ctx: Context) -> Facts:
         "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
         "local_rank": ctx.local_rank,
     }
+    if ctx.job.launcher == "own" and (variable := next(filter(ACCELERATE.match, ctx.environ), "")):
+        facts["accelerate"] = variable
     if switches := slurm.switches(ctx.environ):
         facts["switches"] = switches
     if listed := node_groups.listed(ctx):
@@ -99,6 +108,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield from _node_sizes(facts, run)
         yield from _order(run)
     yield from _local_ranks(facts, run)
+    yield from _single_process(facts, run)
     if run.job.launcher == "env" and run.job.backend == "nccl":
         yield from _without_local_rank(facts, run)
     for listed in _listed(facts):
@@ -220,6 +230,17 @@ def _local_ranks(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
                 gpu = ": both would take one GPU" if run.job.backend == "nccl" else ""
                 text = f"LOCAL_RANK is {said}, which rank {other} on this node has, too{gpu}"
                 yield LOCAL_RANK_TAKEN.fail(text, node=node.node, rank=rank, peer_rank=other, variable="LOCAL_RANK")
+
+
+def _single_process(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """`accelerate launch --cpu --num_processes 2` starts one process, and says nothing of it."""
+    variable = next((reading["accelerate"] for reading in facts.values() if "accelerate" in reading), None)
+    if variable and run.job.world_size > 1:
+        text = f"accelerate launch has started one process ({variable} is set, RANK is not), expected one for each rank"
+        yield SINGLE_PROCESS.warn(
+            f"{text}: these {run.job.world_size} ranks are preflight's own, and a training would run alone",
+            variable="RANK",
+        )
 
 
 def _without_local_rank(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

@@ -145,7 +145,7 @@ def _available() -> Room | None:
 
 def _shared_cpus(ctx: Context) -> float | None:
     """One process that starts all ranks of the node hands them its affinity. Slurm and MPI bind each rank by itself."""
-    return float(len(os.sched_getaffinity(0))) if ctx.job.launcher in ("torchrun", "local") else None
+    return float(len(os.sched_getaffinity(0))) if ctx.job.launcher in ("torchrun", "own", "local") else None
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,8 +163,8 @@ def test_the_culprit_is_named(fault: Fault) -> None:
 
 
 def test_every_code_has_a_fault() -> None:
-    """Here, or in test_node_groups.py."""
-    slugs = {fault.finds.split()[1] for fault in FAULTS} | {"bad_groups"}
+    """Here, below by real ranks, or in test_node_groups.py."""
+    slugs = {fault.finds.split()[1] for fault in FAULTS} | {"single_process", "bad_groups"}
     assert slugs == set(registry.load(registry.sources()["env.launch"]).codes)
 
 
@@ -261,3 +262,21 @@ def test_real_ranks_that_share_gpus_without_local_rank(tmp_path: Path) -> None:
     row = ELSEWHERE["no_local_rank"]
     assert row.is_told_by(finished.findings(finds=row.finds)), finished.told()
     assert finished.exit_codes == [0, 0], finished.told()
+
+
+def test_one_process_of_accelerate_is_told_of_and_its_ranks_are_our_own(tmp_path: Path) -> None:
+    paths = (running.ROOT, *(Path(sys.prefix, folder) for folder in ("wrappers", "numpy")))
+    env = running.environment(PYTHONPATH=os.pathsep.join(map(str, paths)))
+    run = running.Run(tmp_path)
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    run.start([*command, "-m", "preflight", "--only", "env.launch", "--report", str(tmp_path)], env)
+    finished = run.finish()
+    job, row = finished.report["job"], ELSEWHERE["single_process"]
+    assert (job["launcher"], job["world_size"]) == ("own", 2) and "(its own ranks, gloo)" in finished.output
+    assert row.is_told_by(finished.findings()) and row.says in finished.output, finished.told()
+    assert finished.exit_codes == [0], finished.told()
+
+
+def test_a_rank_alone_is_what_one_process_is_for() -> None:
+    assert testing.judge(launch, {0: {**by_torchrun(1)[0], "accelerate": "ACCELERATE_USE_CPU"}}) == []
