@@ -122,7 +122,7 @@ def test_two_processes_with_rank_0_and_none_with_rank_1(tmp_path: Path) -> None:
     told = finished.told()
     assert ELSEWHERE["rank_0_twice"].is_told_by(finished.findings()), told
     lost, twice = sorted(finished.findings(), key=lambda finding: "duplicate" in finding["code"])
-    assert "calls itself rank 0, too" in lost["message"] and "came with RANK 0, which" in twice["message"], told
+    assert "calls itself rank 0, too" in lost["message"] and "joined with RANK 0, which" in twice["message"], told
     assert finished.exit_codes == [1, 1] and finished.left_over == [], told
 
 

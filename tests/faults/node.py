@@ -116,7 +116,7 @@ KERNEL_ELSEWHERE = (
     # tests/checks/gpu/test_fabric_manager.py
     _kernel("fabric_manager", "No fabric manager runs on a node with NVSwitches.", "a made-up machine that has all its "
             "processes to itself, and no nv-fabricmanager among them", "fail fabric_manager", culprit={}, world=1,
-            says="nv-fabricmanager does not run, expected it where there are NVSwitches (4 here)"),
+            says="nv-fabricmanager is not running, expected on a node with NVSwitches (4 here)"),
 )  # fmt: skip
 
 LEFTOVERS_ELSEWHERE = (
