@@ -14,7 +14,6 @@ from preflight import errors
 from preflight.check import Level
 from preflight.cli import catalog, surroundings
 from preflight.cli.arguments import COMMANDS, STARTING, parser
-from preflight.core.exceptions import in_one_line
 from preflight.errors import CannotWork, UsageError
 from preflight.planning import node_kinds, plan, registry
 from preflight.planning.plan import CheckSelection, Request
@@ -315,10 +314,8 @@ def _pick(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     shown, path = report.load(options.report)
-    try:
+    with report.whole(path):
         return _show_report(options, shown, path)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
-        raise UsageError(f"{path}: is no whole report ({in_one_line(error)})") from None
 
 
 def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:
@@ -353,8 +350,6 @@ def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -
 
         lines = of_checkpoint.lines(shown)
     progress.show(lines, sys.stderr if options.json == "-" else sys.stdout)
-    if shown["exit_code"] not in (0, 1, 2, 3):
-        raise ValueError(f"its exit code is {shown['exit_code']!r}")
     return int(shown["exit_code"])
 
 
