@@ -5,7 +5,7 @@ A limit of any cgroup on the way up counts. A container often sees its own cgrou
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from preflight.sdk.files import read
@@ -43,6 +43,26 @@ def cpus(root: str = "") -> float | None:
 def cpu_quota(root: str = "") -> float | None:
     """How many CPUs the smallest quota allows."""
     return min(_quotas(root), default=None)
+
+
+def cpu_periods(root: str = "") -> dict[str, tuple[int, int]]:
+    """(periods of the CPU quota until now, those that it was used up in) of each cgroup that has one, by its folder."""
+    found = {}
+    for folder in _folders("cpu", root):
+        numbers = dict(re.findall(r"^(nr_periods|nr_throttled) (\d+)$", read(f"{folder}/cpu.stat"), re.MULTILINE))
+        if len(numbers) == 2:
+            found[folder] = int(numbers["nr_periods"]), int(numbers["nr_throttled"])
+    return found
+
+
+def throttled(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> float:
+    """The share of the periods between that a CPU quota was used up in, of the cgroup with the largest."""
+    spans = (
+        (after[folder][0] - first, after[folder][1] - full)
+        for folder, (first, full) in before.items()
+        if folder in after
+    )
+    return max((full / periods for periods, full in spans if periods > 0), default=0.0)
 
 
 def _memory(folder: str) -> Room | None:

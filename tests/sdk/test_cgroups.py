@@ -115,3 +115,12 @@ def test_both_versions_beside_each_other(tmp_path: Path) -> None:
 def test_a_controller_that_is_mounted_nowhere_or_says_nothing_limits_nothing(tmp_path: Path) -> None:
     root = tree(tmp_path, "4:pids:/job\n5:cpuset:/\n", version_1("cpuset"), {"cpuset/tasks": "1"})
     assert (cgroups.tasks(root), cgroups.cpus(root)) == (None, None)
+
+
+def test_how_often_a_cpu_quota_was_used_up(tmp_path: Path) -> None:
+    stat = "nr_periods {}\nnr_throttled {}\nthrottled_usec 77"
+    files = {"job/cpu.stat": stat.format(100, 40), "job/step/cpu.stat": "usage_usec 5", "cpu.stat": stat.format(9, 9)}
+    before = cgroups.cpu_periods(tree(tmp_path / "a", "0::/job/step\n", [V2.format(mounted="/")], files))
+    assert sorted(before.values()) == [(9, 9), (100, 40)]
+    before, after = {"job": (100, 40), "": (9, 9), "gone": (1, 1)}, {"job": (110, 48), "": (9, 9)}
+    assert cgroups.throttled(before, after) == 0.8 and cgroups.throttled({}, after) == 0.0

@@ -34,6 +34,7 @@ from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.processes import Holder
 from preflight.checks.gpu.shared.readings import Health
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
+from preflight.sdk.gpu_clocks import BRAKE, HW_SLOWDOWN, HW_THERMAL, SLOWED, SW_THERMAL
 
 PARTS = (nvml_errors,)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=("gpu.inventory",))
@@ -139,15 +140,6 @@ RECOVERIES = {
     7: ("a reboot of the whole system", "Reboot {node}, with the hosts that share its GPUs.", Action.REBOOT),
 }
 BY_RESET = (1, 4)
-SW_THERMAL, HW_SLOWDOWN, HW_THERMAL, BRAKE = 0x20, 0x8, 0x40, 0x80
-SLOWED = {
-    HW_THERMAL: "HW Thermal Slowdown",
-    BRAKE: "HW Power Brake",
-    SW_THERMAL: "SW Thermal Slowdown",
-    HW_SLOWDOWN: "HW Slowdown",
-}
-"""In the words of nvidia-smi. Others are healthy: idle 0x1, application clocks 0x2, the power cap 0x4, sync boost
-0x10, the display's 0x100."""
 GIB, LISTED = 2**30, 4
 
 Told = tuple[Callable[..., Finding], str]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from preflight.check import Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, plots, ranges
 from preflight.checks.train.shared import model_source
 from preflight.checks.train.speed import (
+    causes,
     fewer_cores,
     given,
     measuring,
@@ -24,8 +25,9 @@ from preflight.checks.train.speed import (
     slow_links,
     stragglers,
     table,
+    throttled,
 )
-from preflight.checks.train.speed.facts import Facts
+from preflight.checks.train.speed.facts import AllFacts, Facts
 from preflight.sdk import effective_batch
 from preflight.sdk.effective_batch import learning_rate
 from preflight.train_smoke.names import TIMED
@@ -40,6 +42,7 @@ PLAN = Plan(
     deadline_s=lambda job: 180.0 + job.world_size / 64,
     estimate_s=8.0,
     needs=("comm.init", "train.alone"),
+    uses=causes.GPU,
     unless=("train.model",),
     fresh_with=("model",),
     sooner_on=("nccl",),
@@ -93,7 +96,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     behind = [*fewer_cores.behind(timed, facts, run)]
     few = _few(behind)
     yield from fewer_cores.judge(behind, [rank for rank in timed if rank not in few], name)
-    yield from stragglers.judge(timed, run, name, few)
+    yield from stragglers.judge(timed, facts, run, name, few)
+    yield from throttled.judge(_stopped(timed, facts, run, few), facts, run, name)
     yield from slow_links.judge(facts, run, name)
     yield from memory_fit.judge(_fits(facts), run)
 
@@ -106,6 +110,14 @@ def _rounds(facts: Mapping[int, Facts], run: Run) -> "dict[int, list[TimedSteps]
 
 def _few(behind: Sequence[fewer_cores.Behind]) -> set[int]:
     return {rank for late in behind for rank in late.ranks}
+
+
+def _stopped(
+    timed: "Mapping[int, Sequence[TimedSteps]]", facts: AllFacts, run: Run, few: set[int]
+) -> Iterator[throttled.ThrottledRank]:
+    """Of whom nothing else is told."""
+    late = stragglers.late(timed, stragglers.least_share(run[stragglers.LATE], run.job))
+    return throttled.stopped(timed, facts, run, run[STRATEGIES][0], {*few, *(its.rank for its in late)})
 
 
 def _fits(facts: Mapping[int, Facts]) -> dict[int, memory_fit.FitFacts]:
@@ -132,5 +144,7 @@ def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
     timed = _rounds(facts, run)
+    few = _few([*fewer_cores.behind(timed, facts, run)])
     late = stragglers.late(timed, stragglers.least_share(run[stragglers.LATE], run.job))
-    yield from plotted.plot(facts, run, {*_few([*fewer_cores.behind(timed, facts, run)]), *(its.rank for its in late)})
+    stopped = _stopped(timed, facts, run, few)
+    yield from plotted.plot(facts, run, {*few, *(its.rank for its in late), *(its.rank for its in stopped)})

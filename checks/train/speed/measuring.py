@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from preflight.check import Context, Skip, ranges, read, words
 from preflight.checks.train.shared import refusals
 from preflight.checks.train.shared.agreement import all_failed
-from preflight.checks.train.speed import fewer_cores, node_links, stragglers
+from preflight.checks.train.speed import causes, fewer_cores, node_links, stragglers
 from preflight.checks.train.speed.facts import Facts, StrategySpeed
 from preflight.checks.train.speed.gathering import gathered
 from preflight.sdk import cgroups
@@ -85,7 +85,7 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
         samples=task.samples, tokens=task.tokens, flops=speed.flops(task), device=_name(ctx), autocast=task.autocast,
         cores=ranges.to_text(os.sched_getaffinity(0)), quota=cgroups.cpu_quota(), solo=solo,
         alone=_alone(ctx, task, pace, "alone, beside the others"), node=None, strategies={},
-        kernel=read(KERNEL)[:8], links=(), not_timed={}, fit=None, attached={},
+        clock_mhz=None, kernel=read(KERNEL)[:8], links=(), not_timed={}, fit=None, attached={},
     )  # fmt: skip
     facts["node"] = _on_node(ctx, task, wanted.names[0], pace, node)
     for name in wanted.names:
@@ -101,6 +101,8 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
             ctx.page.leave()
             facts["not_timed"][name] = f"it does not take the model ({type(error).__name__}: {error})"[:300]
             continue
+        if name == wanted.names[0]:
+            facts["clock_mhz"] = causes.core_mhz()
         if name == wanted.names[0] and name.startswith("ddp"):
             its = facts["strategies"][name]
             facts["links"] = node_links.measure(ctx, its["exposed"], its["gradients"])
@@ -193,27 +195,39 @@ def _under(
     with ctx.collective(name, f"the first {pace.warm_up} steps"):
         training.warm_up(pace.warm_up)
     loss = training.loss()
-    rounds = _rounds(ctx, training, name, pace.steps, late)
+    rounds, throttled = _rounds(ctx, training, name, pace.steps, late)
     with ctx.collective(name, "steps under the profiler"):
         exposed, events = training.profiled(ctx.run_folder)
     return StrategySpeed(
-        rounds=rounds, loss=loss, gradients=training.kept()[1], memory=training.memory(), exposed=exposed
+        rounds=rounds,
+        loss=loss,
+        gradients=training.kept()[1],
+        memory=training.memory(),
+        exposed=exposed,
+        throttled=throttled,
     ), events
 
 
-def _rounds(ctx: Context, training: "TimedTraining", name: str, steps: int, late: float) -> "list[TimedSteps]":
-    """Again where a rank looks late, on all ranks alike."""
+def _rounds(
+    ctx: Context, training: "TimedTraining", name: str, steps: int, late: float
+) -> "tuple[list[TimedSteps], float]":
+    """Again where a rank looks late, on all ranks alike. With how much this one was throttled, at least."""
     rounds: list[TimedSteps] = []
-    while not rounds or (len(rounds) < ROUNDS and _someone_is_late(ctx, rounds[-1], late)):
+    shares: list[float] = []
+    while not rounds or (len(rounds) < ROUNDS and _someone_is_late(ctx, rounds[-1], shares[-1], late)):
+        before = cgroups.cpu_periods()
         with ctx.collective(name, f"{steps} steps"):
             rounds.append(training.run(steps))
-    return rounds
+        shares.append(cgroups.throttled(before, cgroups.cpu_periods()))
+    return rounds, min(shares)
 
 
-def _someone_is_late(ctx: Context, last: "TimedSteps", late: float) -> bool:
+def _someone_is_late(ctx: Context, last: "TimedSteps", throttled: float, late: float) -> bool:
     pace = fewer_cores.pace([last])
-    rows = gathered(ctx, [*pace, stragglers.core_share(last), *last["own"]])
+    rows = gathered(ctx, [*pace, stragglers.core_share(last), throttled, *last["own"]])
     paces = [fewer_cores.StepPace(*row[:4]) for row in rows]
     if len(ctx.job.nodes) > 1 and fewer_cores.is_suspicious(paces, late):
         return True
-    return stragglers.is_suspicious([row[4] for row in rows], [row[5:] for row in rows], late)
+    if any(row[5] >= causes.THROTTLED for row in rows):
+        return True
+    return stragglers.is_suspicious([row[4] for row in rows], [row[6:] for row in rows], late)

@@ -32,13 +32,13 @@ def facts(*ranks: Any, rounds: int = 1, **more: Any) -> dict[int, Facts]:
     """Of ranks that had these series under DDP."""
     memory = {"held": 2**20, "allocated": None, "reserved": None, "resident": 2**21}
     exposed = {"step": 0.05, "collectives": 0.02, "exposed": 0.01, "count": 3}
-    rest = {"loss": 2.0, "gradients": 2**20, "memory": memory, "exposed": exposed}
+    rest = {"loss": 2.0, "gradients": 2**20, "memory": memory, "exposed": exposed, "throttled": 0.0}
     made: Any = {
         rank: {
             "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": "0-1",
             "quota": None, "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
             "strategies": {"ddp/plain": {"rounds": [own] * rounds, **rest}},
-            "kernel": "a", "links": [], "not_timed": {}, "fit": None, "attached": {}, **more,
+            "clock_mhz": None, "kernel": "a", "links": [], "not_timed": {}, "fit": None, "attached": {}, **more,
         }
         for rank, own in enumerate(ranks)
     }  # fmt: skip

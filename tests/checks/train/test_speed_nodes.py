@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import running
 from tests.faults.train_speed import WIDE
 from tests.hosts import Host, needs_hosts
-from tests.nodes import run_nodes
+from tests.nodes import DEADLINE_S, run_nodes
 from tests.on_hosts import found_as, ranks_on
 
 ONLY = ("--only", "train.speed")
@@ -42,6 +43,22 @@ def test_a_node_with_half_its_cores(tmp_path: Path) -> None:
     finished = run_nodes(tmp_path, 4, *words, own=nodes, before=before, environ={"LOCAL_WORLD_SIZE": "2"})
     print(finished.told())
     found_as("speed_half_cores", finished)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ranks that other work does not slow down need root")
+def test_a_rank_whose_cgroup_has_a_quarter_of_a_core(cgroups: Callable[..., str], tmp_path: Path) -> None:
+    quota = ("cpu.cfs_quota_us", "25000"), ("cpu.max", "25000 100000")
+    before = cgroups("cpu", *quota, ("cpu.shares", "262144"), ("cpu.weight", "10000"))  # other work takes none of it
+    begins = ("chrt -r -p 1 $PPID", before)
+    run = running.Run(tmp_path, DEADLINE_S)
+    words = [*ONLY, *_set(strategies="ddp/plain"), "--report", str(tmp_path), "--deadline", str(DEADLINE_S)]
+    for rank, env in enumerate(running.plain_ranks(2)):
+        run.start_rank(rank, words, env, before=begins[rank])
+    finished = run.finish()
+    print(finished.told())
+    assert "throttled in " in found_as("speed_throttled", finished)
+    (found,) = finished.findings()
+    assert found["evidence"]["cause"] == "quota" and found["fix"].startswith("Raise its CPU quota: cpu.max")
 
 
 @needs_hosts
