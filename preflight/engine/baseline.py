@@ -30,7 +30,7 @@ def read(path: str) -> Baseline:
         try:
             _read(path)
         except (KeyError, TypeError, AttributeError, ValueError, OSError, EOFError, RecursionError) as error:
-            return {"refused": f"is no whole report ({in_one_line(error)})"}
+            return {"refused": f"is not a complete report ({in_one_line(error)})"}
         except UsageError as error:
             return {"refused": str(error).removeprefix(f"{path}: ")}
         return {}

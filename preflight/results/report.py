@@ -335,17 +335,17 @@ def load(path: str) -> tuple[Report, str]:
         found = report.get("schema") if isinstance(report, dict) else None
         raise UsageError(f"{path}: is no preflight report of schema {SCHEMA} (schema: {found!r})")
     if wrong := well_formed.flaw(report):
-        raise UsageError(f"{path}: is no whole report ({wrong})")
+        raise UsageError(f"{path}: is not a complete report ({wrong})")
     return report, file_path
 
 
 @contextlib.contextmanager
-def whole(path: str, what: str = "whole report") -> Iterator[None]:
+def whole(path: str, what: str = "complete report") -> Iterator[None]:
     """For what is done with a report, or a history, that somebody may have changed. Raises UsageError."""
     try:
         yield
     except BROKEN as error:
-        raise UsageError(f"{path}: is no {what} ({in_one_line(error)})", everywhere=False) from None
+        raise UsageError(f"{path}: is not a {what} ({in_one_line(error)})", everywhere=False) from None
 
 
 def _finite(text: str) -> float:

@@ -159,7 +159,7 @@ def test_bad_input_is_one_sentence(before: Path, tmp_path: Path) -> None:
     assert "is no preflight report of schema 1" in refused("diff", str(tmp_path), str(before))
     report = json.loads((before / "report.json").read_text())
     (tmp_path / "report.json").write_text(json.dumps({**report, "job": {}}))
-    assert "is no whole report" in refused("diff", str(tmp_path), str(before))
+    assert "is not a complete report" in refused("diff", str(tmp_path), str(before))
     shutil.copytree(before, tmp_path / "torn")
     with gzip.open(tmp_path / "torn" / "facts.jsonl.gz", "wt") as file:
         file.write('{"check": 1')

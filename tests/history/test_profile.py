@@ -215,7 +215,7 @@ def test_a_report_that_somebody_has_changed_is_one_sentence(tmp_path: Path) -> N
     file.write_text(json.dumps(report))
     (tmp_path / "empty").mkdir()
     for name, why in (
-        ("sound", "sound: is no whole report"),
+        ("sound", "sound: is not a complete report"),
         ("empty", "empty: this folder has no report.json"),
         ("", ""),
     ):
