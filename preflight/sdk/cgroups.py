@@ -91,8 +91,8 @@ def _quotas(root: str) -> Iterator[float]:
 
 
 def _cpusets(root: str) -> Iterator[int]:
-    """Only the nearest: it holds no CPU that those above do not have."""
-    for folder in _folders("cpuset", root)[:1]:
+    """All on the way up: version 2 has these files only in cgroups for which the controller is enabled."""
+    for folder in _folders("cpuset", root):
         names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
         listed = next((found for name in names if (found := read(f"{folder}/{name}"))), "")
         if listed:

@@ -60,6 +60,16 @@ def test_the_job_of_version_2_is_limited_by_a_cgroup_above(tmp_path: Path) -> No
     assert cgroups.cpus(root) == 4
 
 
+def test_a_cpuset_of_version_2_counts_where_the_cgroups_below_have_no_such_controller(tmp_path: Path) -> None:
+    """As systemd's AllowedCPUs= on a slice, or Slurm's on a job, above a service or a step of its own."""
+    files = {
+        "a/cpuset.cpus.effective": "0-1", "a/b/c/cgroup.procs": "1", "cpuset.cpus.effective": "0-63",
+        "cpuset.cpus": "",
+    }  # fmt: skip
+    root = tree(tmp_path, "0::/a/b/c\n", [V2.format(mounted="/")], files)
+    assert cgroups.cpus(root) == 2
+
+
 def test_the_tightest_of_several_counts(tmp_path: Path) -> None:
     files = {
         "a/memory.max": str(4 * GIB), "a/memory.current": str(4 * GIB),
