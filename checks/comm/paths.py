@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypedDict
 from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, words
 from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.readings import MIB
-from preflight.sdk.probe import NoReply, Probe
+from preflight.sdk.probe import NoReply, Probe, Reply
 
 if TYPE_CHECKING:
     import torch
@@ -36,9 +36,14 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
 RUNS = (*VARIANTS, *VARIANTS)
 
 
+SHARES, FOR_ALL = 5, 4
+"""Of the check's deadline a process has one share at most, and all of them together have four: where every way hangs
+they do not take eight."""
+
+
 def _deadline(job: Job) -> float:
     """30 s for each: a process makes its CUDA context, and NCCL starts."""
-    return (len(RUNS) + 1) * (30.0 + job.world_size / 64)
+    return SHARES * (30.0 + job.world_size / 64)
 
 
 PLAN = Plan(
@@ -69,7 +74,9 @@ FASTER, MOST = 1.25, 0.9
 """How much quicker is quicker, beside what two runs differ by: a sound NCCL's times at this size differ by a few
 percent. And the share of the largest gain with which a way is the one at fault: less left out says more."""
 LEAST_S = 5.0
-"""For a process: with less time left of the run nothing is measured."""
+"""For a process: with less time nothing is measured."""
+NO_TIME = "not tried: the others had taken the time for all"
+NOT_AGAIN = "not tried again: it had failed"
 
 
 class Timing(TypedDict):
@@ -90,21 +97,43 @@ def measure(ctx: Context) -> Facts:
         raise NotApplicable(f"the backend is {ctx.job.backend}, and only NCCL has ways to leave out")
     if len(ctx.members) < 2:
         raise NotApplicable("one rank: there is no way to another")
-    patience_s = ctx.deadline_s / (len(RUNS) + 1)
+    patience_s = ctx.deadline_s / SHARES
     if patience_s < LEAST_S:
         raise Skip(f"the run has left {patience_s:.1f} s for each process, expected {LEAST_S:g} s or more")
-    timings, store = [], ctx.store()
+    end, store = time.monotonic() + FOR_ALL * patience_s, ctx.store()
+    timings, broken = list[Timing](), set[str]()
     for number, variant in enumerate(RUNS):
-        ctx.doing(f"an all-reduce {variant}")
+        left_s = end - time.monotonic()
         with Probe({variant: partial(_timed, ctx, str(number), VARIANTS[variant], patience_s)}) as probe:
-            reply = probe.ask(variant, deadline_s=patience_s)
-            with ctx.collective("meeting", variant):  # its process lives until the others have their times
-                store.set(f"{number}/{ctx.rank}", "")
-                store.wait([f"{number}/{rank}" for rank in ctx.members], timedelta(seconds=2 * patience_s))
-        failed = reply.text if isinstance(reply, NoReply) else ""
-        seconds = None if isinstance(reply, NoReply) else reply.value
-        timings.append(Timing(variant=variant, seconds=seconds, failed=failed[:200]))
+            if variant in broken:
+                timing = Timing(variant=variant, seconds=None, failed=NOT_AGAIN)
+            elif left_s < LEAST_S:
+                timing = Timing(variant=variant, seconds=None, failed=NO_TIME)
+            else:
+                ctx.doing(f"an all-reduce {variant}")
+                timing = _told(variant, probe.ask(variant, deadline_s=min(patience_s, left_s)))
+            # Its process lives until the others have their times.
+            if not _all_have_it(ctx, store, number, timing, 2 * patience_s) and variant != AS_IT_IS:
+                broken.add(variant)  # what is held against the job's own way has worked twice
+        timings.append(timing)
     return {"bytes": SIZE, "timings": timings}
+
+
+def _told(variant: str, reply: Reply | NoReply) -> Timing:
+    if isinstance(reply, NoReply):
+        return Timing(variant=variant, seconds=None, failed=reply.text[:200])
+    return Timing(variant=variant, seconds=reply.value, failed="")
+
+
+def _all_have_it(
+    ctx: Context, store: "torch._C._distributed_c10d.Store", number: int, timing: Timing, within_s: float
+) -> bool:
+    """Whether it has worked on every rank: all meet here, and learn the same."""
+    keys = [f"{number}/{rank}" for rank in ctx.members]
+    with ctx.collective("meeting", timing["variant"]):
+        store.set(f"{number}/{ctx.rank}", "failed" if timing["failed"] else "worked")
+        store.wait(keys, timedelta(seconds=within_s))
+    return all(store.get(key) == b"worked" for key in keys)
 
 
 def _timed(ctx: Context, number: str, settings: Mapping[str, str], patience_s: float) -> float:
@@ -169,11 +198,12 @@ def _seconds(facts: Mapping[int, Facts]) -> dict[str, list[float]]:
 
 
 def _broken(facts: Mapping[int, Facts], others: Mapping[str, float]) -> Finding:
-    """It has failed twice. `others`: what has worked twice."""
+    """It has failed twice, or once where there was no time. `others`: what has worked twice."""
     why: dict[str, list[int]] = {}
     for rank, reading in facts.items():
-        if text := reading["timings"][len(VARIANTS)]["failed"]:
-            why.setdefault(text, []).append(rank)
+        texts = [it["failed"] for it in reading["timings"] if it["variant"] == AS_IT_IS and it["failed"]]
+        if tried := [text for text in texts if text != NO_TIME]:
+            why.setdefault(tried[-1], []).append(rank)
     told = words.some([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2, "; ", "; ")
     text = f"an all-reduce fails {AS_IT_IS} ({told})"
     if not others:

@@ -43,13 +43,13 @@ def _mebibytes(text: str) -> int:
 
 MAX_MIB = option(
     _mebibytes, 0,
-    "largest message in MiB, as far as memory allows; 0 is 8192 on nccl, 64 on gloo (16 for all-reduce and all-gather)",
+    "largest message in MiB, as far as memory allows; 0 is 8192 on nccl, 16 on gloo",
 )  # fmt: skip
 
 SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB)
 MOST = SIZES[-1]
-ON_GLOO = {"all_reduce": 16 * MIB, "all_gather": 16 * MIB}
-"""Of the checks of level standard: a run on CPUs takes no longer than it must. The others: 64 MiB."""
+ON_GLOO = 16 * MIB
+"""A run on CPUs takes no longer than it must: two copies of larger messages show memory more than the network."""
 OWED, BEYOND_S = {"nccl": 64 * MIB, "gloo": 16 * MIB}, {"nccl": 15.0, "gloo": 1.0}
 """Every sound network is fast enough for so many bytes: on 1 Gbit/s an all-reduce of 64 MiB takes a second. A larger
 size is measured where it takes at most so many seconds in all."""
@@ -107,7 +107,7 @@ class Sweep:
 
     def top(self) -> int:
         """Of SIZES the largest that all ranks have memory for."""
-        usual = MOST if self.ctx.job.backend == "nccl" else ON_GLOO.get(self.operation.name, 64 * MIB)
+        usual = MOST if self.ctx.job.backend == "nccl" else ON_GLOO
         wished = self.ctx[MAX_MIB] * MIB or usual
         free = -self.agreed(-float(free_memory(self.ctx, self.group)))
         return max(size for size in SIZES if size <= max(KIB, min(wished, free / SHARE_OF_MEMORY)))
