@@ -30,6 +30,16 @@ def memory(root: str = "") -> Room | None:
     return tightest(_memory(folder) for folder in _folders("memory", root))
 
 
+def memory_by_place(root: str = "") -> list[tuple[str, Room]]:
+    """Of each cgroup with a limit, by the device and number of its folder: the same in all containers."""
+    found = []
+    for folder in _folders("memory", root):
+        if room := _memory(folder):
+            known = os.stat(folder)
+            found.append((f"{known.st_dev}:{known.st_ino}", room))
+    return found
+
+
 def tasks(root: str = "") -> Room | None:
     """Processes and threads."""
     return tightest(_tasks(folder) for folder in _folders("pids", root))

@@ -56,6 +56,8 @@ def test_the_job_of_version_2_is_limited_by_a_cgroup_above(tmp_path: Path) -> No
     }  # fmt: skip
     root = tree(tmp_path, "0::/slurm/job_1/step_0\n", [V2.format(mounted="/")], files)
     assert cgroups.memory(root) == (8 * GIB, 7 * GIB)
+    ((place, room),) = cgroups.memory_by_place(root)
+    assert room == (8 * GIB, 7 * GIB) and place.endswith(f":{(tmp_path / 'sys/fs/cgroup/slurm/job_1').stat().st_ino}")
     assert cgroups.tasks(root) is None
     assert cgroups.cpus(root) == 4
 

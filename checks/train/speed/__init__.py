@@ -99,7 +99,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from stragglers.judge(timed, facts, run, name, few)
     yield from throttled.judge(_stopped(timed, facts, run, few), facts, run, name)
     yield from slow_links.judge(facts, run, name)
-    yield from memory_fit.judge(_fits(facts), run)
+    yield from memory_fit.judge(_fits(facts, run), run)
 
 
 def _rounds(facts: Mapping[int, Facts], run: Run) -> "dict[int, list[TimedSteps]]":
@@ -120,8 +120,8 @@ def _stopped(
     return throttled.stopped(timed, facts, run, run[STRATEGIES][0], {*few, *(its.rank for its in late)})
 
 
-def _fits(facts: Mapping[int, Facts]) -> dict[int, memory_fit.FitFacts]:
-    return {rank: fit for rank, own in facts.items() if (fit := own["fit"])}
+def _fits(facts: Mapping[int, Facts], run: Run) -> dict[int, memory_fit.RankFit]:
+    return memory_fit.of_ranks({rank: fit for rank, own in facts.items() if (fit := own["fit"])}, run.job)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
@@ -135,7 +135,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    fits, rows = _fits(facts), run[memory_fit.BATCH]
+    fits, rows = _fits(facts, run), run[memory_fit.BATCH]
     yield from table.draw(facts, run, memory_fit.without_room(fits, rows) if rows else ())
     if fits and rows:
         yield ""

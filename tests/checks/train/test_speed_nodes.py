@@ -28,6 +28,19 @@ def test_a_batch_that_does_not_fit_into_a_container(cgroups: Callable[..., str],
     found_as("speed_wont_fit_cgroup", finished)
 
 
+def test_ranks_of_a_node_with_a_cgroup_each_share_none(cgroups: Callable[..., str], tmp_path: Path) -> None:
+    """1.0 to 1.6 GiB a rank fit into 2 GiB for each, and would not into half of it."""
+    limit = str(2**31)
+    run = running.Run(tmp_path, DEADLINE_S)
+    words = [*ONLY, *_set(model=WIDE, batch="2600"), "--report", str(tmp_path), "--deadline", str(DEADLINE_S)]
+    for rank, env in enumerate(running.plain_ranks(2)):
+        before = cgroups("memory", ("memory.limit_in_bytes", limit), ("memory.max", limit))
+        run.start_rank(rank, words, env, before=before)
+    finished = run.finish()
+    assert finished.findings() == [], finished.told()
+    assert "peak at 2,600" in "\n".join(finished.check("train.speed")["picture"])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="ranks that other work does not slow down need root")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a node with half the cores of another one's needs two")
 def test_a_node_with_half_its_cores(tmp_path: Path) -> None:
