@@ -35,7 +35,7 @@ MISTAKES = [
     (["run", "--deadline", "0"], "0 is not a number of seconds"),
     (["run", "--backend", "mpi"], "invalid choice: 'mpi'"),
     (["run", "--set", "comm.all_reduce.max_mb=1"], "did you mean comm.all_reduce.max_mib"),
-    (["run", "--set", "comm.all_reduce.max_mib=many"], "a whole number of MiB is expected"),
+    (["run", "--set", "comm.all_reduce.max_mib=many"], "expected a whole number of MiB"),
     (["run", "--set", "comm.al_reduce.max_mib=1"], "did you mean comm.all_reduce"),
     (["run", "--set", "comm.all_reduce.max_mib"], "ID.OPTION=VALUE is expected"),
     (["run", "--plugin", "not_there.py"], "there is no such file"),

@@ -118,7 +118,7 @@ def test_what_shows_no_way_to_be_at_fault(seconds: tuple[float | None, ...], aga
 
 def test_where_no_way_works_none_is_to_blame() -> None:
     ((code, text),) = judged(None, None, None, None)
-    assert code == "fail broken" and "and nothing that leaves ways out has worked twice" in text
+    assert code == "fail broken" and "and no variant with disabled transports worked twice" in text
 
 
 def test_what_is_quicker_once_is_not_told() -> None:

@@ -76,7 +76,7 @@ def test_the_line_of_debian_that_makes_hosts_loopback_is_told(two: list[Host], t
         others = [line for line in known(two) if not line.startswith(host.address)]
         host.etc("hosts", f"127.0.1.1 {host.name}", *others)
     finished = ranks_on(tmp_path, two, *ONLY, master=two[0].address, served=True)
-    assert "it is so on all 2 nodes" in found_as("own_name_is_loopback", finished)
+    assert "the same on all 2 nodes" in found_as("own_name_is_loopback", finished)
 
 
 def test_one_host_that_knows_another_address_is_named(tmp_path: Path) -> None:
