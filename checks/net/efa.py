@@ -1,7 +1,7 @@
 """EFA: libfabric shows all devices of each node, and its version and NCCL's plugin for it are those of the other nodes.
 
 NCCL's own transport cannot use Amazon's EFA: its plugin aws-ofi-nccl does, over libfabric's provider `efa`. Where there
-are such devices one rank a node runs `fi_info -p efa` (fi_info(1)), in a process that may hang, and looks for the
+are such devices one rank per node runs `fi_info -p efa` (fi_info(1)), in a process that may hang, and looks for the
 plugin where NCCL and Amazon's installer put it. net.rdma compares the devices themselves, and comm.transports what NCCL
 chose. Nothing is sent: a loopback's bandwidth would need libfabric's fabtests, which are seldom there.
 """

@@ -19,18 +19,18 @@ from preflight.results import report
 
 READ_S = 10.0
 MOST = 32 * 1024 * 1024
-"""Characters of an entry that a child hands over: half of what a channel takes. A larger one is made again."""
+"""The most characters of an entry that a child sends: half of a channel's limit. A larger one is made again later."""
 
 
 def read(path: str) -> Baseline:
-    """The report and the facts beside it: first in a child, for they may lie on a file system that hangs. Raises
+    """Reads the report and the facts beside it; first in a child, since they may be on a file system that hangs. Raises
     UsageError."""
 
     def refusal() -> dict[str, str]:
         try:
             _read(path)
         except (KeyError, TypeError, AttributeError, ValueError, OSError, EOFError, RecursionError) as error:
-            return {"refused": f"is no whole report ({in_one_line(error)})"}
+            return {"refused": f"is not a complete report ({in_one_line(error)})"}
         except UsageError as error:
             return {"refused": str(error).removeprefix(f"{path}: ")}
         return {}
@@ -51,8 +51,8 @@ def _read(path: str) -> Baseline:
 def beside_history(
     loop: EventLoop, path: str, made: report.Report, book: FactsStore, sources: Mapping[str, Source]
 ) -> tuple[list[Reported], str]:
-    """`--baseline auto`: (what the history at `path` says of this run, its entry as JSON or ""), in a child that may
-    hang."""
+    """`--baseline auto`: (findings from comparing this run with the history at `path`, the run's entry as JSON or ""),
+    made in a child that may hang."""
 
     from preflight.history import archive, expected
     from preflight.history.entry import entry
@@ -77,7 +77,7 @@ def beside_history(
 
 
 def beside_profile(loop: EventLoop, request: Request, made: report.Report, book: FactsStore) -> list[Reported]:
-    """`--profile`: each node beside the one of its kind, in a child, since it imports checks."""
+    """`--profile`: compares each node with its kind, in a child, since that imports checks."""
     from preflight.history import profile
     from preflight.history.entry import entry
 
@@ -89,6 +89,6 @@ def beside_profile(loop: EventLoop, request: Request, made: report.Report, book:
 
     answer = loop.ask(look, READ_S)
     if isinstance(answer, Failure):
-        text = f"comparing with the profile {answer.text}: no node is held against it"
+        text = f"comparing with the profile {answer.text}: no node is compared with it"
         return [run_finding("error", "fault", text, profile.OWN_FIX)]
     return [Reported.from_json(finding) for finding in answer.value["findings"]]

@@ -93,7 +93,7 @@ def _finding(its: Mapping[str, Any]) -> list[str]:
     before = its.get("severity_before", its["severity"])
     severity = its["severity"] if before == its["severity"] else f"{its['severity']}, {before} before"
     severity = "waived" if "waived" in its else severity
-    who = console.culprit(Reported.from_json(its)) or "no culprit is seen"
+    who = console.culprit(Reported.from_json(its)) or "no known culprit"
     return [severity, who, its["message"], its["fix"], its["code"]]
 
 

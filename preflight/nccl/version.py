@@ -12,8 +12,8 @@ SAME_VERSION_FIX = (
 
 @functools.cache
 def installed() -> str:
-    """ "2.27.5": of the wheel nvidia-nccl-cu* that this torch asks for, and then loads. "" where it asks for none: it
-    was built with a libnccl of the system, as in NVIDIA's containers, or with none."""
+    """ "2.27.5": the version of the wheel nvidia-nccl-cu* that this torch requires and loads. "" if it requires none:
+    it was built with the system's libnccl, as in NVIDIA's containers, or without NCCL."""
     try:
         asked = re.findall(r"^nvidia-nccl-cu\d+", "\n".join(importlib.metadata.requires("torch") or ()), re.MULTILINE)
         return importlib.metadata.version(asked[0]) if asked else ""
@@ -22,6 +22,6 @@ def installed() -> str:
 
 
 def is_before(version: str, major: int, minor: int) -> bool:
-    """Not known to be: the newest NCCL's rules are taken for one that is not known."""
+    """Whether the version is known and before major.minor: an unknown version counts as the newest."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) < (major, minor)

@@ -1,4 +1,4 @@
-"""Where checks come from, and what their modules say of themselves."""
+"""Where checks come from, and what their modules declare."""
 
 import importlib
 import importlib.metadata
@@ -36,14 +36,14 @@ BUILT_IN = (
     "train.checkpoint",
     "gpu.released",
 )  # fmt: skip
-"""Cheap to dear, and local to global: the order in which they run."""
+"""The order in which they run: cheap before expensive, local before global."""
 
 RENAMED = {
     "env.launch.shared_gpu": "gpu.inventory.shared_gpu",
     "env.launch.no_gpu": "gpu.inventory.no_gpu",
     "train.ddp.wrong_alone": "train.alone.wrong_alone",
 }
-"""Codes by their old names: configurations and `describe` still understand these."""
+"""Current codes by their old names, which configurations and `describe` still accept."""
 SHORT_FOR = {
     "env.software.code": ("--code", "DIR"),
     "data.sampler.data": ("--data", "MODULE:FUNCTION"),
@@ -53,13 +53,13 @@ SHORT_FOR = {
     "train.speed.model": ("--model", "MODULE:NAME"),
     "train.checkpoint.dir": ("--checkpoint", "DIR"),
 }
-"""Settings that have an option of `run` of their own, and what that is followed by."""
+"""Settings that have their own option of `run`: the option, and what follows it."""
 ENTRY_POINTS = "preflight.checks"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A check's id and where its module is. Plain data: it travels to the workers."""
+    """A check's id and where its module is. Plain data, since it is sent to the workers."""
 
     id: str
     kind: str
@@ -91,10 +91,10 @@ class Check:
         for slug, own in self.codes.items():
             if own is code:
                 return f"{self.id}.{slug}"
-        raise BrokenCheck(f"judge() used a Code that is no constant of the module: {code.meaning}")
+        raise BrokenCheck(f"judge() used a Code that is not a constant of the module: {code.meaning}")
 
     def values(self, settings: Mapping[str, str]) -> dict[Option[Any], Any]:
-        """Typed option values out of `--set` texts (all checks' texts; only its own are read)."""
+        """Typed option values from `--set` texts (those of all checks; only its own are read)."""
         return {
             option: parse_option(f"{self.id}.{name}", option, settings[f"{self.id}.{name}"])
             for name, option in self.options.items()
@@ -104,7 +104,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Spec:
-    """What the planner knows of a check, without its module."""
+    """What the planner knows about a check, without its module."""
 
     source: Source
     title: str
@@ -117,7 +117,7 @@ class Spec:
 
     @property
     def deadline_s(self) -> float:
-        assert isinstance(self.plan.deadline_s, float), "spec_of() has asked for it"
+        assert isinstance(self.plan.deadline_s, float), "spec_of() has computed it"
         return self.plan.deadline_s
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Spec:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Spec":
-        """The reverse of `to_json`, after its trip over a channel."""
+        """The reverse of `to_json`, for JSON that came over a channel."""
         plan = data["plan"]
         lists = {name: tuple(plan[name]) for name in validation.LISTS}
         enums = {"scope": Scope(plan["scope"]), "level": Level(plan["level"])}
@@ -133,7 +133,7 @@ class Spec:
 
 
 def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
-    """All checks there are, by id, none of them imported. Raises UsageError for a plugin that is not there."""
+    """All known checks by id; imports none of them. Raises UsageError for a plugin that does not exist."""
     found = {id_: Source(id_, "builtin", f"preflight.checks.{id_}") for id_ in BUILT_IN}
     for entry in _entry_points():
         found.setdefault(entry.name, Source(entry.name, "entry_point", entry.value))
@@ -146,7 +146,7 @@ def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
 
 
 def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
-    """What pip leaves of a broken installation (~orch-2.0.dist-info) may break it; torch's import as well."""
+    """What pip leaves of a broken installation (~orch-2.0.dist-info) may make this fail, as it does torch's import."""
     try:
         return importlib.metadata.entry_points(group=ENTRY_POINTS)
     except Exception as error:
@@ -167,23 +167,22 @@ def plugin_source(argument: str) -> Source:
 
 
 def load(source: Source) -> Check:
-    """Imports a check. Only built-in ones are ever imported by a supervisor. Raises what the import raises,
-    and BrokenCheck."""
+    """Imports a check. A supervisor imports built-in checks only. Raises what the import raises, and BrokenCheck."""
     return describe(source, import_module(source))
 
 
 def load_error(source: Source, error: Exception) -> str:
-    """Why it cannot be loaded, with the line in its file."""
+    """Why a check cannot be loaded, with the line in its file."""
     return str(error) if isinstance(error, BrokenCheck) else f"{in_one_line(error)}{place_of(error, own_path(source))}"
 
 
 def with_plugin(source: Source) -> str:
-    """What a command needs to know the check: " --plugin FILE"; "" where it is installed."""
+    """What to add to a command so that it finds the check: " --plugin FILE"; "" if it is installed."""
     return f" --plugin {source.target}" if source.kind in ("file", "module") else ""
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """What to say of a check that is not there: near misses, or how to name a plugin."""
+    """The end of a message about an unknown check: near misses, or how to name a plugin."""
     listed = list(known)
     if word.partition(".")[0] == "plugin" and not any(id_.startswith("plugin.") for id_ in listed):
         return "; name its file with --plugin FILE"
@@ -196,7 +195,7 @@ def import_module(source: Source) -> ModuleType:
         name = f"preflight_plugin_{source.id.rpartition('.')[2]}"
         spec = importlib.util.spec_from_file_location(name, source.target)
         if spec is None or spec.loader is None:
-            raise BrokenCheck(f"{source.target} is no Python file")
+            raise BrokenCheck(f"{source.target} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
@@ -207,7 +206,7 @@ def import_module(source: Source) -> ModuleType:
 
 
 def own_path(source: Source) -> str:
-    """The file of a check, or the folder of a package: lines there are its author's. "" of a module that is not
+    """The file of a check, or its folder if it is a package: lines there are its author's. "" for a module that is not
     imported."""
     if source.kind == "file":
         return source.target
@@ -216,7 +215,7 @@ def own_path(source: Source) -> str:
 
 
 def describe(source: Source, module: ModuleType) -> Check:
-    """Reads the plan, the options and the codes off a module. Raises BrokenCheck."""
+    """Reads the plan, the options and the codes from a module. Raises BrokenCheck."""
     options, codes = _constants(module, Option), _constants(module, Code)
     plan = validation.valid_plan(module, options)
     for function in ("measure", "judge"):
@@ -230,7 +229,7 @@ def describe(source: Source, module: ModuleType) -> Check:
 
 
 def _constants(module: ModuleType, kind: type[T]) -> dict[str, T]:
-    """Of the module and its `PARTS`, by name in lower case."""
+    """The constants of type `kind` in the module and its `PARTS`, by name in lower case."""
     parts = getattr(module, "PARTS", ())
     if not isinstance(parts, tuple) or not all(isinstance(part, ModuleType) for part in parts):
         raise BrokenCheck(f"PARTS is {parts!r}, expected a tuple of modules")
@@ -243,7 +242,7 @@ def _constants(module: ModuleType, kind: type[T]) -> dict[str, T]:
 
 
 def spec_of(check: Check, job: Job) -> Spec:
-    """What the planner needs, for this job. Raises BrokenCheck where a computed deadline is none."""
+    """What the planner needs, for this job. Raises BrokenCheck for an invalid computed deadline."""
     plan = check.plan
     deadline = plan.deadline_s(job) if callable(plan.deadline_s) else plan.deadline_s
     level = Level.STANDARD if job.backend in plan.sooner_on and plan.level is Level.FULL else plan.level
@@ -252,7 +251,7 @@ def spec_of(check: Check, job: Job) -> Spec:
 
 
 def how_to_set(name: str) -> str:
-    """The words of the command line: "--model MODULE:NAME" or "--set ID.OPTION=VALUE"."""
+    """How the command line sets an option: "--model MODULE:NAME" or "--set ID.OPTION=VALUE"."""
     return " ".join(SHORT_FOR.get(name, ("--set", f"{name}=VALUE")))
 
 
@@ -265,7 +264,7 @@ def parse_option(name: str, option: Option[Any], text: str) -> Any:
         why = f"not a valid {getattr(option.type, '__name__', '')}" if is_plain else str(error)
         raise UsageError(f"--set {name}={text}: {why}") from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"--set {name}={text}: a finite number is expected")
+        raise UsageError(f"--set {name}={text}: expected a finite number")
     return value
 
 
@@ -274,7 +273,7 @@ def _boolean(text: str) -> bool:
         return True
     if text.lower() in ("false", "no", "0", "off"):
         return False
-    raise ValueError("true or false is expected")
+    raise ValueError("expected true or false")
 
 
 def unknown_codes(check: Check, codes: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""What all nodes of a group have, and most others do not, is one finding: "all 32 nodes of rack 7"."""
+"""Merges equal findings of all nodes of a group into one: "all 32 nodes of rack 7"."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ OF_A_NODE = ("node", "rank", "local_rank")
 
 
 def fold(findings: Sequence[Reported], groups: Iterable[Group], job: Job) -> list[Reported]:
-    """The findings of one check, in their order. `groups` go before smaller ones, and before later ones of equal size:
-    where all racks of a room have it, it is the room's. A group that is the whole job explains nothing."""
+    """The findings of one check, in their order, merged by group. Larger groups come first, then earlier ones: if all
+    racks of a room have a problem, it is the room's. A group that is the whole job explains nothing."""
     known = [group for group in groups if 1 < len(group.nodes) < len(job.nodes)]
     if not known:
         return [*findings]
@@ -30,7 +30,7 @@ def fold(findings: Sequence[Reported], groups: Iterable[Group], job: Job) -> lis
 
 
 def _kind(finding: Reported) -> str:
-    """What findings have in common that may be one: all but who, how much and what to do."""
+    """A key for findings that may be merged: it leaves out who, how much and what to do."""
     own = {"message": "", "evidence": {}, "noticed_by": "", "fix": "-", "where": {}}
     return json.dumps([replace(finding, **own).to_json(), "rank" in finding.where])  # type: ignore[arg-type]
 
@@ -38,7 +38,7 @@ def _kind(finding: Reported) -> str:
 def _of_a_kind(
     findings: Sequence[Reported], groups: Sequence[Group], job: Job
 ) -> list[tuple[list[Reported], Reported]]:
-    """(findings, what they are now)."""
+    """Yields (findings, the finding that replaces them)."""
     by_node = grouped((finding for finding in findings if finding.where.get("node")), lambda it: it.where["node"])
     left, chosen = set(by_node), list[Group]()
     for group in groups:
@@ -55,7 +55,7 @@ def _of_a_kind(
 
 
 def _of_group(findings: Sequence[Reported], group: Group, alone: bool, job: Job) -> Reported:
-    """`alone`: no other node has it."""
+    """The merged finding. `alone`: no other node has the problem."""
     first = findings[0]
     whole = "both nodes" if len(group.nodes) == 2 else f"all {rank_ranges.count(len(group.nodes), 'node')}"
     told = f"{whole} of {group.name} ({words.some(group.nodes, 3, last=', ')}){', and no other,' * alone} have this"

@@ -140,7 +140,7 @@ def test_a_gpus_clock_and_a_driver_and_a_card_that_was_swapped(tmp_path: Path, c
 def test_a_report_without_facts_is_compared_by_its_findings(before: Path, tmp_path: Path, capsys: Capture) -> None:
     shutil.copy(before / "report.json", tmp_path)
     found, screen = diff(capsys, before, tmp_path / "report.json", 0)
-    assert found["changes"] == [] and "no facts lie beside it" in screen
+    assert found["changes"] == [] and "there are no facts beside it" in screen
 
 
 def test_facts_of_another_version_are_not_compared(before: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -155,10 +155,10 @@ def test_facts_of_another_version_are_not_compared(before: Path, tmp_path: Path,
 def test_bad_input_is_one_sentence(before: Path, tmp_path: Path) -> None:
     assert "cannot be read (No such file" in refused("diff", str(before), str(tmp_path / "none"))
     (tmp_path / "report.json").write_text("{}")
-    assert "is no preflight report of schema 1" in refused("diff", str(tmp_path), str(before))
+    assert "is not a preflight report of schema 1" in refused("diff", str(tmp_path), str(before))
     report = json.loads((before / "report.json").read_text())
     (tmp_path / "report.json").write_text(json.dumps({**report, "job": {}}))
-    assert "is no whole report" in refused("diff", str(tmp_path), str(before))
+    assert "is not a complete report" in refused("diff", str(tmp_path), str(before))
     shutil.copytree(before, tmp_path / "torn")
     with gzip.open(tmp_path / "torn" / "facts.jsonl.gz", "wt") as file:
         file.write('{"check": 1')

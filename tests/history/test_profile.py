@@ -177,7 +177,7 @@ BAD = {
     "[[kind]]\n[kind.at_least]\nCPUs = inf": "kind 1: at_least.CPUs is inf, expected 0 to 1e+300",
     "[[kind]]\n[kind.at_least]\nCPUs = nan": "kind 1: at_least.CPUs is nan, expected 0 to 1e+300",
     f"[[kind]]\n[kind.at_least]\nCPUs = {'9' * 400}": "kind 1: at_least.CPUs is ",
-    '[[kind]]\ngpu = "A"\n[[kind]]\ngpu = "A"': "several kinds have the GPU 'A', expected one of them, or names",
+    '[[kind]]\ngpu = "A"\n[[kind]]\ngpu = "A"': "several kinds have the GPU 'A', expected only one of them",
 }
 
 
@@ -200,7 +200,11 @@ def preflight(folder: Path, *words: str, wrap: Sequence[str] = ()) -> subprocess
 
 
 def test_a_bad_profile_ends_a_run_with_2(tmp_path: Path) -> None:
-    for text, why in ((None, "cannot be read (No such file"), ("[[kind", "is no TOML"), ("kind = 3", "it has no kind")):
+    for text, why in (
+        (None, "cannot be read (No such file"),
+        ("[[kind", "not valid TOML"),
+        ("kind = 3", "it has no kind"),
+    ):
         if text:
             (tmp_path / "site.toml").write_text(text)
         done = preflight(tmp_path, "run", "--level", "quick", "--profile", "site.toml")
@@ -215,7 +219,7 @@ def test_a_report_that_somebody_has_changed_is_one_sentence(tmp_path: Path) -> N
     file.write_text(json.dumps(report))
     (tmp_path / "empty").mkdir()
     for name, why in (
-        ("sound", "sound: is no whole report"),
+        ("sound", "sound: is not a complete report"),
         ("empty", "empty: this folder has no report.json"),
         ("", ""),
     ):

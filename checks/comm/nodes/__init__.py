@@ -57,7 +57,7 @@ DRAWN = 4
 def measure(ctx: Context) -> Facts:
     groups = meetings.group_by_node(ctx.job, ctx.members)
     if all(len(group) < 2 for group in groups):
-        raise NotApplicable("one rank a node: nothing passes within a node")
+        raise NotApplicable("one rank per node: nothing passes within a node")
     mine = next(group for group in groups if ctx.rank in group)
     return transfers.measure(ctx, mine, meetings.steps_within(groups), BUDGET_S, _doubt)
 

@@ -135,7 +135,7 @@ class LinkMessages:
         told = f"{'as ' * (len(ways) > MOST_PAIRS)}{', '.join([*ways][:MOST_PAIRS])}"
         text = f"{len(links):,} of {ranges.count(len(self.blame.rates), 'link')} are slow ({told}) {self._rates(links)}"
         details = self._about(links)
-        return SLOW_LINK.warn(f"{text}; {self._expected('on the others')}; no node is seen to be the cause", **details)
+        return SLOW_LINK.warn(f"{text}; {self._expected('on the others')}; no node is known to be the cause", **details)
 
     def on_sides(self, code: Code) -> Finding:
         """Within what a network may be built for: worth knowing."""

@@ -343,7 +343,7 @@ def complete(ctx: Context, facts: T) -> T:
 
 
 def looks(ctx: Context, seen: SeenGpus) -> bool:
-    """Whether this rank looks at the GPUs that it sees. Where it sees all of the node's, one rank a node does; where a
+    """Whether this rank looks at the GPUs that it sees. If it sees all of the node's, one rank per node does; if a
     cgroup or a container hides some (srun --gpus-per-task), each rank looks at what it sees."""
     return seen["partial"] or ctx.rank in ctx.job.one_per_node(ctx.members)
 

@@ -123,7 +123,7 @@ class _Messages:
         examples = ", ".join(self._link(pair) for pair in rest[:3])
         of = f"{len(rest):,} of {ranges.count(len(self.trouble.tried), 'ordered pair')}"
         text = f"{self.trouble.many} in {of}, as {examples}: {self.trouble.how(rest)}"
-        return self._found(f"{text}; no node is seen to be the cause", rest)
+        return self._found(f"{text}; no node is known to be the cause", rest)
 
     def _pair(self, pair: Pair, rest: Collection[Pair]) -> Finding:
         """Either end may be at fault: neither is named as a node to leave out."""

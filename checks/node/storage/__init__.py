@@ -1,8 +1,8 @@
 """Storage: the paths that the job uses answer on all nodes, have room, and hold the same files where they are shared.
 
-With --set node.storage.paths=/data,/checkpoints one rank a node opens each path, looks up names, and writes and fsyncs
-4 KiB into a file of the run's own where that is allowed; a few nodes leave it for a moment for the others to see. Each
-path is touched by a process of its own, so that a dead mount costs its deadline and no more.
+With --set node.storage.paths=/data,/checkpoints one rank per node opens each path, looks up names, and, if allowed,
+writes and fsyncs 4 KiB to its own file; a few nodes keep that file for a moment for the others to see. Each path has
+its own process, so that a dead mount costs no more than its deadline.
 """
 
 import os

@@ -120,7 +120,7 @@ def test_neighbours_in_a_ring_of_which_no_one_stands_out_are_one_finding() -> No
         return 0.1 if a in (1, 3) else 1.0
 
     (found,) = judged(rails, of_rails(9, 1, slow), 1)
-    assert found["where"] == {} and "no node is seen to be the cause" in found["message"], found
+    assert found["where"] == {} and "no node is known to be the cause" in found["message"], found
     assert "4 of 18 links are slow (node-1 to node-0, node-1 to node-2, node-3 to node-2" in found["message"], found
     assert named(judged(pairs, of_pairs(9, 1, slow), 1)) == [
         ("slow_node", {"node": "node-1"}),

@@ -304,7 +304,7 @@ def test_one_leg_of_a_bond_names_its_node(seen: Seen, words: str) -> None:
     assert found["fix"].startswith("If node-3 has a bond (cat /proc/net/bonding/*)")
     more = with_pairs(facts, [(8, 7)], seen)
     (found,) = [finding for finding in judged(more) if finding["code"] != "net.mesh.untried"]
-    assert found["where"] == {} and "in 7 of " in found["message"] and "no node is seen" in found["message"]
+    assert found["where"] == {} and "in 7 of " in found["message"] and "no node is known" in found["message"]
 
 
 def test_racks_that_are_slow_to_each_other_are_worth_knowing_and_no_switch_is_named() -> None:
