@@ -28,12 +28,12 @@ from preflight.sinks.arguments import Sinks
 DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
 STDOUT_REFUSES = (errno.EPIPE, errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 DRIVER_S = 60.0
-"""Alone, for the start of a GPU driver, which takes seconds per GPU without persistence mode."""
+"""Added for a rank alone: time for a GPU driver to start, which takes seconds per GPU without persistence mode."""
 
 
 def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = list) -> NoReturn:
-    """The command, to its exit. `translate` makes the arguments of `preflight` out of those of another command; its
-    UsageError is said as one of this command."""
+    """Runs the command until its exit. `translate` makes arguments of `preflight` from those of another command; its
+    UsageError is reported as one of this command."""
     try:
         surroundings.need_a_folder()
         code = _dispatch(translate(arguments))
@@ -44,7 +44,7 @@ def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = lis
 
 
 def _told(error: Exception) -> int:
-    """Says in a sentence why the command ends so, on stderr if that takes it. The exit code."""
+    """Says in one sentence on stderr, if possible, why the command ends; returns the exit code."""
     if isinstance(error, OSError) and error.filename is None and error.errno in STDOUT_REFUSES:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if isinstance(error, BrokenPipeError):
@@ -69,7 +69,7 @@ def _told(error: Exception) -> int:
 
 
 def _complain(text: str) -> None:
-    """As Output().complain does, but where sys.stderr leads: for whoever calls main() from Python."""
+    """Like Output().complain, but to sys.stderr if that was replaced: for callers of main() in Python."""
     try:
         if sys.stderr is not sys.__stderr__:
             sys.stderr.write(f"preflight: {text}\n")
@@ -117,13 +117,13 @@ def _words(lists: list[str]) -> tuple[str, ...]:
 
 
 def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
-    """`--set` texts by name. Raises UsageError; what belongs to a plugin is looked at when it is loaded."""
+    """`--set` texts by name. Raises UsageError; options of a plugin are checked when it is loaded."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         id_ = name.rpartition(".")[0]
         if not equals:
-            raise UsageError(f"--set {text}: ID.OPTION=VALUE is expected")
+            raise UsageError(f"--set {text}: expected ID.OPTION=VALUE")
         if id_ not in sources:
             raise UsageError(f"--set {name}: there is no check {id_ or name}{registry.hint(id_ or name, sources)}")
         found[name] = value
@@ -134,7 +134,7 @@ def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
 
 
 def _configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, Source]]:
-    """(its policy, None without `--config`; all checks). What the file says becomes the default of the options."""
+    """(the policy of `--config`, or None; all checks). What the file says becomes the default of the options."""
     if not options.config:
         return None, registry.sources(options.plugin)
     from preflight.planning import config
@@ -161,7 +161,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.all and options.level not in (None, "full"):
         raise UsageError(f"--all is --level full: not together with --level {options.level}")
     if options.facts and not options.json:
-        raise UsageError("--facts puts the facts into the report of --json FILE, which is not given")
+        raise UsageError("--facts adds the facts to the report of --json FILE, which is not given")
     policy, sources = _configured(options)
     short = {name: getattr(options, flag.removeprefix("--")) for name, (flag, _) in SHORT_FOR.items()}
     options.set += [f"{name}={value}" for name, value in short.items() if value]
@@ -192,7 +192,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]) -> tuple[str, ...]:
-    """With `--level` a family is what it has of that level; a check that is named by its id stays."""
+    """With `--level` a family means its checks of that level; a check that is given by id stays."""
     kept = {id_ for id_ in plan.expand(only, sources, "--only") if id_ in only or _has_level(sources[id_], level)}
     if only and not kept:
         raise UsageError(f"--only {','.join(only)}: has no check of --level {level}")
@@ -207,7 +207,7 @@ def _has_level(source: Source, level: Level) -> bool:
 
 
 def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
-    """Asked in a child. One that cannot be loaded needs no torch either."""
+    """Whether a plugin needs no torch; asked in a child. One that cannot be loaded does not need it either."""
 
     def tell(check: Check) -> str:
         wanted = (*check.plan.needs, *check.plan.reads, *check.plan.uses)
@@ -318,7 +318,7 @@ def _show(options: argparse.Namespace) -> int:
     try:
         return _show_report(options, shown, path)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
-        raise UsageError(f"{path}: is no whole report ({in_one_line(error)})") from None
+        raise UsageError(f"{path}: is not a complete report ({in_one_line(error)})") from None
 
 
 def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:

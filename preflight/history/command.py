@@ -16,7 +16,7 @@ from preflight.planning.registry import Source
 from preflight.results import progress, report
 
 BROKEN = (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError)
-"""What reading a report raises that somebody has changed."""
+"""What reading a report raises if it was edited."""
 
 
 def run_diff(options: argparse.Namespace, sources: Mapping[str, Source]) -> int:
@@ -30,7 +30,7 @@ def run_diff(options: argparse.Namespace, sources: Mapping[str, Source]) -> int:
 
             report.write_asked("--html", options.html, diff_page.html(found, options.old, options.new))
     except BROKEN as error:
-        raise UsageError(f"{options.old}, {options.new}: no whole reports ({in_one_line(error)})") from None
+        raise UsageError(f"{options.old}, {options.new}: no complete reports ({in_one_line(error)})") from None
     _print(told, found, options.json)
     return int(found["worse"])
 
@@ -49,23 +49,23 @@ def run_history(options: argparse.Namespace) -> int:
 
 
 def run_profile(options: argparse.Namespace, sources: Mapping[str, Source]) -> int:
-    """The exit code. Raises UsageError for a report that shows no good node."""
+    """Returns the exit code. Raises UsageError for a report that shows no good node."""
     kept, made = _read(options.report, sources)
     if made["verdict"] not in ("pass", "warn"):
         raise UsageError(f"{options.report}: its verdict is {made['verdict']}, expected a run without a failure")
     if not kept["traits"]:
         why = "; ".join(f"{name}: {text}" for name, text in kept["left_out"].items()) or "it has no facts"
-        raise UsageError(f"{options.report}: nothing that a node has is in it: {why}")
+        raise UsageError(f"{options.report}: it does not say what any node has: {why}")
     try:
         text = profile.text(profile.kinds(kept), made["run"], made["started"])
     except BROKEN as error:
-        raise UsageError(f"{options.report}: is no whole report ({in_one_line(error)})") from None
+        raise UsageError(f"{options.report}: is not a complete report ({in_one_line(error)})") from None
     print(text, end="")
     return 0
 
 
 def _print(told: list[str], found: Mapping[str, Any], json_path: str | None) -> None:
-    """The screen, and `--json`. Raises UsageError where that cannot be written."""
+    """Prints to the screen and to `--json`. Raises UsageError if that cannot be written."""
     text = json.dumps(found, indent=1, allow_nan=False) + "\n"
     progress.show(told, sys.stderr if json_path == "-" else sys.stdout)
     if json_path == "-":
@@ -75,7 +75,7 @@ def _print(told: list[str], found: Mapping[str, Any], json_path: str | None) -> 
 
 
 def _read(path: str, sources: Mapping[str, Source]) -> tuple[dict[str, Any], report.Report]:
-    """(what is compared, the report). Where no facts lie beside it only its findings are. Raises UsageError."""
+    """(what is compared, the report). Without facts beside it only its findings are compared. Raises UsageError."""
     read, file = report.load(path)
     try:
         book, why = report.facts_beside(file), ""
@@ -86,7 +86,7 @@ def _read(path: str, sources: Mapping[str, Source]) -> tuple[dict[str, Any], rep
     try:
         made = entry(read, book, sources)
     except BROKEN as error:
-        raise UsageError(f"{path}: is no whole report ({in_one_line(error)})") from None
+        raise UsageError(f"{path}: is not a complete report ({in_one_line(error)})") from None
     if why:
         made["left_out"][f"facts of {path}"] = why
     return made, read

@@ -82,7 +82,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": 1}, "fail profile_gpus reboot", "1 GPU on the node, expected 2 as in the profile (2 x NVIDIA H100)"),
     ({"gpus": 3}, "warn profile_gpus fix_config", "3 GPUs on the node, expected 2"),
     ({"nics": ()}, "fail profile_missing replace", "eth0 is not on the node, expected as in the profile"),
-    ({"nics": ("ens3",)}, "warn profile_missing fix_config", "none of its network cards is, but ens3: a container, or"),
+    ({"nics": ("ens3",)}, "warn profile_missing fix_config", "none of its network cards, but ens3: a container, or"),
     ({"lanes": "8"}, "warn profile_differs fix_config", "PCIe lanes 8, expected 16; GPU-n9-1: PCIe lanes 8"),
     ({"state": "down"}, "warn profile_differs fix_config", "1 value differs from the profile (2 x NVIDIA H100): eth0 "),
     ({"rate": "200"}, "warn profile_differs fix_config", "mlx5_0:1 Gb/s 200, expected 400"),
