@@ -1,6 +1,6 @@
 """preflight: can this machine or cluster run a distributed PyTorch job, and if not, who is to blame?"""
 
-# Only os here: this runs while the user's folder is still first on sys.path.
+# Import os only: this runs while the user's folder is still first on sys.path.
 import os
 
 TYPE_CHECKING = False
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# In a plain checkout or an editable install checks/ and train_smoke/ lie beside this folder;
-# in a wheel they lie inside it. Either way they are preflight.checks and preflight.train_smoke.
+# In a plain checkout or an editable install checks/ and train_smoke/ are beside this folder;
+# in a wheel they are inside it. Either way they are preflight.checks and preflight.train_smoke.
 if not os.path.isdir(os.path.join(__path__[0], "checks")):
     __path__.append(os.path.dirname(__path__[0]))
 

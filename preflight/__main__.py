@@ -4,7 +4,7 @@ import os
 import sys
 
 INTERRUPTED, UNFINISHED = 130, 3
-"""Exit codes after Ctrl-C: a shell's, where the command speaks for a job; and ours."""
+"""Exit codes after Ctrl-C: the shell's, for commands about a job; and preflight's own."""
 
 
 def command() -> None:
@@ -18,18 +18,18 @@ def command() -> None:
 
 
 def end_interrupted(for_a_job: bool = False) -> None:
-    """Ctrl-C before anything was begun that would have to be ended; a second one changes nothing."""
+    """Exits on Ctrl-C while nothing has started that needs cleaning up; a second Ctrl-C changes nothing."""
     import select
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if select.select([], [2], [], 0)[1]:  # no pipe that is full
+    if select.select([], [2], [], 0)[1]:  # not a full pipe
         os.write(2, b"preflight: interrupted\n")
     os._exit(INTERRUPTED if for_a_job else UNFINISHED)
 
 
 def open_missing_descriptors() -> None:
-    """A launcher may have closed stdin, stdout or stderr: the first file or socket opened would take its place."""
+    """Opens stdin, stdout and stderr where a launcher closed them: else the next file or socket takes the number."""
     for descriptor, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         try:
             os.fstat(descriptor)
@@ -39,7 +39,7 @@ def open_missing_descriptors() -> None:
 
 
 def forget_current_folder() -> None:
-    """Takes the current folder off sys.path: a rich.py or checks/ of the user must never be run by us.
+    """Takes the current folder off sys.path: preflight must never run the user's own rich.py or checks/.
 
     `python -m` puts it first. It goes last when preflight itself is imported from it (a checkout).
     """

@@ -1,10 +1,10 @@
 """What a check is made of. A check's module imports from here, and from nowhere else in the engine.
 
-A module is a check when it has `PLAN` (a `Plan`), `measure(ctx)` and `judge(facts, run)`; it may have
-`summarize(facts, run)`, one line for the screen, `draw(facts, run)`, the lines of a picture: a matrix, say, and
-`plot(facts, run)`, what report.html draws (`plots.Chart` and the like), `groups(facts, run)`, the `Group`s of nodes
-that its facts know (what all nodes of one have becomes one finding), and
-`record(reading, job)`, which yields of one rank's facts what is compared with other runs: `Trait`s and `Figure`s.
+A module is a check when it has `PLAN` (a `Plan`), `measure(ctx)` and `judge(facts, run)`. It may also have
+`summarize(facts, run)`, which returns one line for the screen; `draw(facts, run)`, the lines of a picture such as a
+matrix; `plot(facts, run)`, what report.html draws (`plots.Chart` and the like); `groups(facts, run)`, the `Group`s of
+nodes that its facts show (a problem of all nodes of a group becomes one finding); and `record(reading, job)`, which
+yields from one rank's facts the `Trait`s and `Figure`s that are compared with other runs.
 `Option`s and `Code`s are constants of the module, or of the modules that its tuple `PARTS` names.
 """
 
@@ -41,14 +41,14 @@ __all__ = [
 
 T = TypeVar("T")
 BASELINE = "baseline:"
-"""Before a check's id: its facts in the run that the user compares with."""
+"""Prefix of a check's id: names its facts in the run that the user compares with."""
 
 
 class Scope(StrEnum):
     """Who measures."""
 
     NODE = "node"
-    """One rank a node."""
+    """One rank per node."""
     RANK = "rank"
     """Every rank, alone."""
     WORLD = "world"
@@ -56,21 +56,21 @@ class Scope(StrEnum):
 
 
 class Level(StrEnum):
-    """How much time a run takes. Each level holds the one before."""
+    """How much time a run takes. Each level includes the one before."""
 
     QUICK = "quick"
-    """Needs no torch; under a second of its own."""
+    """Needs no torch; adds less than a second."""
     STANDARD = "standard"
     FULL = "full"
 
     def includes(self, other: "Level") -> bool:
-        """Whether a run of this level runs a check of the other."""
+        """Whether a run at this level runs a check of level `other`."""
         order = list(Level)
         return order.index(other) <= order.index(self)
 
 
 class Severity(StrEnum):
-    """What a job would suffer."""
+    """What the finding means for a job."""
 
     FAIL = "fail"
     """It cannot run, or computes wrongly."""
@@ -90,38 +90,38 @@ class Plan:
     deadline_s: float | Callable[[Job], float] = 20.0
     """Seconds after which `measure` is killed; may depend on the job."""
     estimate_s: float = 1.0
-    """Seconds that a sound run takes: the check starts only if so much is left of the run."""
+    """Seconds that it takes on a sound machine: the check starts only if the run has that much time left."""
     needs: tuple[str, ...] = ()
     """Ids of checks that must not have failed, been skipped or deselected."""
     reads: tuple[str, ...] = ()
     """Ids of checks whose facts `judge` may ask for."""
     uses: tuple[str, ...] = ()
-    """As `reads`, of what `judge` can do without: where the user has skipped one of them its facts are empty."""
+    """Like `reads`, but optional: where the user has skipped one of them, its facts are empty."""
     when: tuple[str, ...] = ()
     """Run only after a fail or warn of one of these checks."""
     unless: tuple[str, ...] = ()
     """Not run after a fail of one of these checks: it would fail for the same reason, and cost its deadline."""
     fresh: bool = False
-    """All workers of the run are replaced before it: nothing that a check before it took is still held."""
+    """All workers of the run are replaced before it, so nothing that an earlier check allocated is still held."""
     fresh_with: tuple[str, ...] = ()
-    """Names of options of its own: it is as `fresh` where one of them is set, since it then runs the user's code."""
+    """Names of its own options: if one of them is set, it counts as `fresh`, since it then runs the user's code."""
     sooner_with: tuple[str, ...] = ()
-    """Names of options of its own: where one of them is set it runs from level standard on, also if its own is full."""
+    """Names of its own options: if one of them is set, it runs from level standard on, even if its level is full."""
     sooner_on: tuple[str, ...] = ()
-    """Backends (nccl, gloo) on which it runs from level standard on, also if its own is full."""
+    """Backends (nccl, gloo) on which it runs from level standard on, even if its level is full."""
     last: bool = False
-    """It runs after all others, also after plugins."""
+    """It runs after all others, including plugins."""
     judges_failures: bool = False
     """`judge` is also called where no rank has facts: it reads the outcomes (`run.outcomes`)."""
     baseline: bool = False
-    """`judge` compares with an earlier run's facts, where the user names one (`run.baseline()`)."""
+    """`judge` compares with the facts of an earlier run if the user names one (`run.baseline()`)."""
     facts_version: int = 1
     aside: bool = False
-    """What it draws stands in the reports; on the screen only where it did not pass, or was asked for by its id."""
+    """What it draws is in the reports; the screen shows it only if it did not pass or was asked for by its id."""
     given: tuple[str, ...] = ()
-    """Names of options of its own (the constants in lower case) without which there is nothing to check. Where the user
-    has not set them all the check is left out, unless it was asked for by its id: then it is a skip that says which
-    to set. Where all are set, it runs from level standard on, also if its own is full."""
+    """Names of its own options (the constants in lower case) without which there is nothing to check. Unless the user
+    has set them all, the check is left out; if it was asked for by its id, it is skipped and says which to set. If all
+    are set, it runs from level standard on, even if its level is full."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,17 +140,17 @@ def option(type: Callable[[str], T], default: T, help: str) -> Option[T]:  # noq
 
 
 def count(text: str) -> int:
-    """A type of options: a whole number from 1 on. Raises ValueError."""
+    """An option type: a whole number of at least 1. Raises ValueError."""
     if not text.strip().isdecimal() or not int(text):
-        raise ValueError(f"{text!r} is no number from 1 on")
+        raise ValueError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """A type of options: a time above 0. Raises ValueError."""
+    """An option type: a time in seconds above 0. Raises ValueError."""
     value = float(text)
     if not 0.0 < value < float("inf"):
-        raise ValueError(f"{text!r} is no time above 0")
+        raise ValueError(f"{text!r} is not a time above 0")
     return value
 
 
@@ -169,8 +169,8 @@ class Code:
     fix: str
     """A sentence or a command; `{gpu}` and the like are filled from the culprit and the evidence."""
     action: Action = Action.FIX_CONFIG
-    """What an operator does about it. A finding may say another. One of severity info says none, and so does one
-    without a culprit where the action is one to a node."""
+    """What an operator does about it; a finding may override it. It is none for a finding of severity info, and for one
+    without a culprit if the action is done to a node."""
 
     def fail(self, message: str, **details: Any) -> "Finding":
         """The job cannot run or computes wrongly. For `details` see `finding`."""
@@ -181,7 +181,7 @@ class Code:
         return self.finding(Severity.WARN, message, **details)
 
     def info(self, message: str, **details: Any) -> "Finding":
-        """Worth knowing; does not touch the verdict."""
+        """Worth knowing; does not change the verdict."""
         return self.finding(Severity.INFO, message, **details)
 
     def finding(
@@ -197,7 +197,7 @@ class Code:
         **where: Any,
     ) -> "Finding":
         """`message` is one sentence with the measured and the expected value; `where` names the culprit
-        by keys of `WHERE_KEYS` (others are a TypeError); `noticed_by` are the ranks of the victims."""
+        by keys of `WHERE_KEYS` (others raise TypeError); `noticed_by` are the ranks of the victims."""
         unknown = sorted(set(where) - set(WHERE_KEYS))
         if unknown:
             raise TypeError(f"a finding cannot blame {', '.join(unknown)}; known are {', '.join(WHERE_KEYS)}")
@@ -211,7 +211,7 @@ class Code:
 
 
 def _filled(fix: str, known: Mapping[str, Any]) -> str:
-    """`{name}` stays where nothing is known of it, as do the braces of an awk or a shell line."""
+    """Fills in each `{name}` that is known; the others stay, as do the braces of awk and shell lines."""
     return re.sub(r"\{(\w+)\}", lambda match: str(known.get(match[1], match[0])), fix)
 
 
@@ -261,10 +261,10 @@ class Context:
     make_part: "Callable[[tuple[int, ...]], torch.distributed.ProcessGroup] | None" = None
     read_nccl_log: Callable[[], str] = str
     level: Level = Level.STANDARD
-    """The run's, as rank 0 has decided it: the same on all ranks. Also with `--only` it is standard where no other is
-    given."""
+    """The run's level, decided by rank 0 and the same on all ranks. It is standard unless the user gives another, also
+    with `--only`."""
     run_folder: str = ""
-    """A private folder of this run on this node, removed at its end also where this worker is killed; "" on gloo."""
+    """A private folder of this run on this node, removed at its end even if this worker is killed; "" on gloo."""
 
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self.options.get(option, option.default)
@@ -276,7 +276,7 @@ class Context:
         return self.members.index(self.rank)
 
     def doing(self, what: str, /, **where: Any) -> None:
-        """Notes what is being done, for the report should this worker hang or die."""
+        """Notes what is being done: the report shows it if this worker hangs or dies."""
         self.page.doing(what, where)
 
     @contextmanager
@@ -294,9 +294,9 @@ class Context:
         return self.make_group()
 
     def part(self, ranks: tuple[int, ...]) -> "torch.distributed.ProcessGroup":
-        """A process group over these ranks, of which this one must be. All members call it together, each for the
+        """A process group over these ranks, which must include this one. All members call it together, each for the
         part of the world that it is in: no member may be left out, and parts do not overlap (NCCL splits the world's
-        communicator, which all ranks must do at once). Made once, and kept as the world's is."""
+        communicator, which all ranks must do at once). Created once and kept, like the world's group."""
         self.make_group()
         assert self.make_part is not None, "a context without an engine has no parts"
         return self.make_part(ranks)
@@ -307,8 +307,8 @@ class Context:
         return self.read_nccl_log()
 
     def store(self) -> "torch._C._distributed_c10d.Store":
-        """A client of the run's store, with keys for this one measurement only; it gives up before the deadline.
-        For words between ranks that are no collective. Raises Skip where a run without torch has no store."""
+        """A client of the run's store, with keys for this one measurement only; it times out before the deadline.
+        Lets ranks exchange data without a collective. Raises Skip where a run without torch has no store."""
         return self.make_store()
 
     @property
@@ -336,15 +336,15 @@ class Run:
     options: Mapping[Option[Any], Any] = field(default_factory=dict)
     facts_of: Callable[[str], Mapping[int, Any]] = lambda _: {}
     groups: tuple[Group, ...] = ()
-    """The nodes that belong together, as far as the checks before this one know it."""
+    """The nodes that belong together, as far as the checks before this one know."""
 
     def facts(self, check: str) -> Mapping[int, Any]:
-        """The facts of a check, by rank: its own, or one that stands in `PLAN.reads`."""
+        """The facts of a check, by rank: its own, or one that is in `PLAN.reads`."""
         return self.facts_of(check)
 
     def baseline(self, check: str) -> Mapping[int, Any]:
-        """The facts of this check, or of one that stands in `PLAN.reads`, in the run of `--baseline REPORT`, by rank.
-        That run had this one's backend and as many ranks. Empty where none was named, or the check was not in it."""
+        """The facts of this check, or of one that is in `PLAN.reads`, in the run of `--baseline REPORT`, by rank.
+        That run had the same backend and number of ranks. Empty if no run was named or the check was not in it."""
         return self.facts_of(f"{BASELINE}{check}")
 
     def __getitem__(self, option: Option[T]) -> T:

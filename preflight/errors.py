@@ -1,33 +1,33 @@
-"""What preflight raises on purpose. Imports nothing of preflight's, so that every module may import it."""
+"""Exceptions that preflight raises on purpose. Imports no other module of preflight, so every module may import it."""
 
 import difflib
 from collections.abc import Iterable
 
 CLOSE = 0.1
-"""Names that are less like a word than the likest by so much (difflib's ratio) are no near misses."""
+"""A name whose likeness (difflib's ratio) is this much below the best match is not a near miss."""
 LISTED = 60
-"""Names that an error message may list."""
+"""The most names that an error message lists."""
 
 
 class UsageError(Exception):
-    """The user asked for something that is not there. Its text is one clear sentence; exit code 2."""
+    """The user asked for something that does not exist. Its text is one clear sentence; exit code 2."""
 
     def __init__(self, text: str, *, everywhere: bool = True) -> None:
-        """`everywhere`: all ranks see the same, since they have the same command line; one of them says it."""
+        """`everywhere`: all ranks have the same command line and so the same error; one of them reports it."""
         super().__init__(text)
         self.everywhere = everywhere
 
 
 class CannotWork(Exception):  # noqa: N818 -- as it reads where it is caught
-    """What preflight itself cannot do without is missing here. Its text is one clear sentence; exit code 3."""
+    """Something that preflight itself needs is missing here. Its text is one clear sentence; exit code 3."""
 
 
 class BrokenCheck(Exception):  # noqa: N818 -- says what is broken
-    """A module that is no check. Its text says what it lacks."""
+    """A module is not a valid check. Its text says what is missing or wrong."""
 
 
 def near_misses(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean x or y?", or a list of what there is, where it is short."""
+    """ "; did you mean x or y?", else "; known are ..." if there are at most LISTED names, else ""."""
     listed = sorted(known)
     likeness = {name: difflib.SequenceMatcher(None, name, word).ratio() for name in listed}
     near = max(likeness.values(), default=0.0) - CLOSE
@@ -38,8 +38,8 @@ def near_misses(word: str, known: Iterable[str]) -> str:
 
 
 class Skip(Exception):  # noqa: N818 -- a reason, not an error
-    """Raised in `measure` with the reason why this machine cannot be measured. `facts` are what could be measured
-    nevertheless: they are judged, and the check is no pass."""
+    """Raised in `measure` with the reason why this machine cannot be measured. `facts` hold what could be measured
+    anyway: they are judged, but the check does not pass."""
 
     def __init__(self, reason: str, facts: object = None) -> None:
         super().__init__(reason)
@@ -47,5 +47,5 @@ class Skip(Exception):  # noqa: N818 -- a reason, not an error
 
 
 class NotApplicable(Skip):
-    """Raised in `measure` where what the check is about does not exist here: a GPU check without a GPU. A check that
-    applies to no rank is not in the report, unless it was asked for by name."""
+    """Raised in `measure` where the thing to check does not exist here: a GPU check on a machine without a GPU. A check
+    that applies to no rank is not in the report, unless it was asked for by name."""

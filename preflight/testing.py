@@ -29,10 +29,10 @@ def judge(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The findings of `module.judge` for these facts by rank, as the report holds them.
 
-    `nodes`: the ranks of each node, else all are on one. `settings`: options by their names. `outcomes`: of ranks
+    `nodes`: the ranks of each node; by default all are on one. `settings`: options by name. `outcomes`: those of ranks
     without facts. `reads`: facts of other checks by id. Raises AssertionError with the check's error where judge() or
-    summarize() raises or breaks the contract, BadFacts for facts, UsageError for settings that are none, and ValueError
-    for a rank that no node has.
+    summarize() raises or breaks the contract, BadFacts for invalid facts, UsageError for unknown settings, and
+    ValueError for a rank that is on no node.
     """
     source, book = _source(module), FactsStore()
     texts = {f"{source.id}.{name}": str(value) for name, value in (settings or {}).items()}
@@ -61,7 +61,7 @@ def measure(
     """The report, with facts, of a run of this check and what it needs on `world` real ranks of this machine.
 
     A path or a module's name is what `--plugin` takes; `level` is what the check sees as `ctx.level`. Raises
-    AssertionError with what the ranks printed where they leave no report.
+    AssertionError with what the ranks printed if they leave no report.
     """
     source = registry.plugin_source(module_or_path) if isinstance(module_or_path, str) else _source(module_or_path)
     run = [sys.executable, "-m", "preflight", "--only", source.id, "--facts", "--deadline", str(deadline_s)]
@@ -71,7 +71,7 @@ def measure(
         path = os.path.join(folder, "report.json")
         run += ["--json", path]
         ranks = [subprocess.Popen(run, env=place, stdout=log, stderr=log) for place in _places(world)]
-        for rank in ranks:  # they end by themselves at their deadline; this is for a fault of preflight's own
+        for rank in ranks:  # they end by themselves at their deadline; this is for a bug in preflight
             with contextlib.suppress(subprocess.TimeoutExpired):
                 rank.wait(deadline_s + 30.0)
             rank.kill()

@@ -40,4 +40,4 @@ def _is_refused_of_another_size(tmp_path: Path, earlier: str) -> None:
     assert "0 of 2 ranks have a baseline" in finished.check("plugin.compares")["summary"]
     (tmp_path / earlier / "facts.jsonl.gz").unlink()
     refused = _run(tmp_path / "refused", "--baseline", str(tmp_path / earlier), world=1)
-    assert refused.exit_codes == [2] and "no facts lie beside it" in refused.output, refused.told()
+    assert refused.exit_codes == [2] and "there are no facts beside it" in refused.output, refused.told()

@@ -91,5 +91,5 @@ def test_who_waits_for_a_rank_that_failed_is_ended_long_before_the_deadline(tmp_
     assert (found["where"]["rank"], found["noticed_by"]) == (1, "0,2"), finished.told()
     ended = [outcome for outcome in finished.check("plugin.together")["outcomes"] if outcome["aborted"]]
     assert {outcome["ranks"] for outcome in ended} <= {"0", "2", "0,2"} and ended, finished.told()
-    assert all("rank 1 could not go on" in outcome["reason"] for outcome in ended), finished.told()
+    assert all("rank 1 could not continue" in outcome["reason"] for outcome in ended), finished.told()
     assert finished.check("plugin.after")["summary"] == "3 members, sum 3", finished.told()

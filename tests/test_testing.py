@@ -129,7 +129,7 @@ def broken(text: str) -> Judge:
         ("raise", "plugin.disk: ZeroDivisionError: on purpose (test_testing.py line "),
         (
             "code",
-            "plugin.disk: BrokenCheck: judge() used a Code that is no constant of the module: Elsewhere. (test_testing",
+            "plugin.disk: BrokenCheck: judge() used a Code that is not a constant of the module: Elsewhere. (test",
         ),
         ("reads", "plugin.disk: BrokenCheck: judge() reads the facts of gpu.inventory, which is not in PLAN.reads"),
         ("no finding", "plugin.disk: BrokenCheck: judge() yielded str, not a Finding (test_testing.py line "),

@@ -50,21 +50,24 @@ MISTAKES = [
     (["run", "--config", ""], "--config: it is empty"),
     (["run", "--report", ""], "--report: it is empty"),
     (["run", "--only", " "], "--only: it is empty"),
-    (["run", "--model", "model.build"], "--model: model.build: MODULE:FUNCTION or FILE.py:FUNCTION is expected"),
+    (["run", "--model", "model.build"], "--model: model.build: expected MODULE:FUNCTION or FILE.py:FUNCTION"),
     (["run", "--model", "llama/config"], "as in my_project.model:build; or a config.json of transformers"),
-    (["run", "--set", "train.model.tp_plan=plan", "--model", "m:f"], "MODULE:FUNCTION or FILE.py:FUNCTION is expected"),
+    (["run", "--set", "train.model.tp_plan=plan", "--model", "m:f"], "expected MODULE:FUNCTION or FILE.py:FUNCTION"),
     (["run", "--set", "train.model.tp_ranks=0", "--model", "m:f"], "train.model.tp_ranks=0: "),
     (["run", "--model", ""], "--model: it is empty"),
     (_MEET, "the following arguments are required: --endpoint, --nnodes, --node-rank"),
-    ([*_MEET, "--endpoint", "node-0", *_OF_4], "HOST:PORT is expected, as in node-0:29500"),
-    ([*_MEET, "--endpoint", "tcp://node-0:1", *_OF_4], "HOST:PORT is expected"),
+    ([*_MEET, "--endpoint", "node-0", *_OF_4], "expected HOST:PORT, as in node-0:29500"),
+    ([*_MEET, "--endpoint", "tcp://node-0:1", *_OF_4], "expected HOST:PORT"),
     ([*_MEET, "--endpoint", "fd00::1:29500", *_OF_4], "or [fd00::1]:29500"),
-    ([*_MEET, "--endpoint", "node-0:0", *_OF_4], "HOST:PORT is expected"),
-    ([*_MEET, "--endpoint", "0.0.0.0:29500", *_OF_4], "a host that all nodes reach is expected"),
-    ([*_MEET, "--endpoint", "[fe80::1%eth0]:29500", *_OF_4], "HOST:PORT is expected"),
-    ([*_MEET, "--endpoint", "node-0:65536", *_OF_4], "HOST:PORT is expected"),
-    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nnodes", "1:4"], "of an elastic job (1:4) say the number"),
-    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--node-rank", "4"], "from 0 to 3 is expected with --nnodes 4"),
+    ([*_MEET, "--endpoint", "node-0:0", *_OF_4], "expected HOST:PORT"),
+    ([*_MEET, "--endpoint", "0.0.0.0:29500", *_OF_4], "expected a host that all nodes can reach"),
+    ([*_MEET, "--endpoint", "[fe80::1%eth0]:29500", *_OF_4], "expected HOST:PORT"),
+    ([*_MEET, "--endpoint", "node-0:65536", *_OF_4], "expected HOST:PORT"),
+    ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nnodes", "1:4"], "for an elastic job (1:4) give the number"),
+    (
+        [*_MEET, "--endpoint", "node-0:1", *_OF_4, "--node-rank", "4"],
+        "expected a whole number from 0 to 3 with --nnodes 4",
+    ),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--timeout", "0"], "0 is not a number of seconds"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--rdzv-backend", "etcd3"], "invalid choice: 'etcd3'"),
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nodes", "4"], "did you mean --nnodes"),
@@ -77,8 +80,8 @@ MISTAKES = [
     (["hook", "slurm"], "invalid choice: 'slurm'"),
     (["nodes", "nowhere.json", "--bad"], "nowhere.json: cannot be read"),
     (["nodes", "nowhere.json"], "one of the arguments --good --bad is required"),
-    (["pick", "-N", "0"], "'0' is no number from 1 on"),
-    (["pick", "-N", "2"], "pick -N 2: this is no Slurm job, expected one of at least 2 nodes"),
+    (["pick", "-N", "0"], "'0' is not a whole number of 1 or more"),
+    (["pick", "-N", "2"], "pick -N 2: this is not a Slurm job, expected one of at least 2 nodes"),
 ]
 
 
@@ -181,7 +184,7 @@ def judge(facts, run): return iter(())
     [
         ("", ""),
         (", deadline_s='5'", "PLAN.deadline_s is '5', expected a number of seconds above 0 (mine.py line 3)"),
-        (", needs=('env.lunch',)", "PLAN.needs names env.lunch, which is no check; did you mean env.launch?"),
+        (", needs=('env.lunch',)", "PLAN.needs names env.lunch, which is not a check; did you mean env.launch?"),
         (") / 0 # (", "TypeError: unsupported operand type(s) for /: 'Plan' and 'int' (mine.py line 3)"),
     ],
     ids=["sound", "deadline", "needs", "raises"],
@@ -223,7 +226,7 @@ def test_a_report_can_be_shown_and_judged_again(tmp_path: Path) -> None:
     assert "comm.init.late_rank" in strict.stdout and "verdict: WARN" in strict.stdout, strict
     (tmp_path / "facts.jsonl.gz").unlink()
     lost = preflight("show", str(tmp_path), "--judge")
-    assert lost.returncode == 2 and "no facts lie beside it" in lost.stderr, lost
+    assert lost.returncode == 2 and "there are no facts beside it" in lost.stderr, lost
 
 
 @pytest.mark.parametrize("names", ["env.variables,node,gpu.inventory", "plugin.mine"])

@@ -157,5 +157,5 @@ def test_other_ranks_print_nothing_while_the_store_goes(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_a_model_is_named_as_on_the_command_line() -> None:
-    with pytest.raises(UsageError, match=r"--model: model\.build: MODULE:FUNCTION or FILE\.py:FUNCTION is expected"):
+    with pytest.raises(UsageError, match=r"--model: model\.build: expected MODULE:FUNCTION or FILE\.py:FUNCTION"):
         preflight.run(model="model.build")

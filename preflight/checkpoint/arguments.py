@@ -1,11 +1,11 @@
-"""What `preflight checkpoint` is asked on the command line."""
+"""Arguments of `preflight checkpoint`."""
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-DESCRIPTION = """Whether a saved checkpoint is whole, readable and finite, and with --model whether it fits. Nothing
-of it is unpickled that could run. Exit codes: 0 nothing wrong, 1 something is, 2 usage, 3 it could not be read."""
+DESCRIPTION = """Checks whether a saved checkpoint is complete, readable and finite, and with --model whether it fits.
+Unpickles nothing that could run. Exit codes: 0 nothing wrong, 1 something is, 2 usage, 3 it could not be read."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class CheckpointRequest:
     """MODULE:FUNCTION."""
     json_path: str | None
     timeout_s: float
-    """For one answer of the file system, and for making the model."""
+    """Seconds for one answer of the file system, and for making the model."""
 
 
 def add_to(
@@ -24,7 +24,7 @@ def add_to(
     user_code: Callable[[str], str],
     seconds: Callable[[str], float],
 ) -> None:
-    """`named`: refuses what is empty; `user_code`: what is no MODULE:FUNCTION; `seconds`: reads a duration."""
+    """`named` refuses an empty text, `user_code` what is not MODULE:FUNCTION; `seconds` parses a duration."""
     command.description = DESCRIPTION
     command.add_argument(
         "path",

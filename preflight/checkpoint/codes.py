@@ -12,37 +12,37 @@ TORN = Code(
 )
 MISSING = Code(
     "A file, or a tensor in it, is not there though the index or the metadata names it.",
-    fix="Copy the whole folder again (rsync -a --checksum); if the original lacks it, too, take the checkpoint before "
+    fix="Copy the whole folder again (rsync -a --checksum); if the original lacks it, too, use the checkpoint before "
     "it.",
 )
 UNFINISHED = Code(
-    "Files of ranks are there, and the metadata that is written last is not: the save did not finish.",
-    fix="Take the checkpoint before it; delete this one. Let the job resume only from folders that hold .metadata.",
+    "Files of ranks are there, but the metadata, which is written last, is not: the save did not finish.",
+    fix="Use the checkpoint before it; delete this one. Let the job resume only from folders that hold .metadata.",
 )
 BROKEN = Code(
     "A file contradicts itself, or cannot be decoded.",
-    fix="Copy it again and compare checksums (sha256sum on both sides); if they are equal, take the checkpoint before "
+    fix="Copy it again and compare checksums (sha256sum on both sides); if they are equal, use the checkpoint before "
     "it.",
 )
 WRONG_SHAPE = Code(
-    "A tensor has another shape, type or size than the metadata says: files of two saves are mixed, or one is damaged.",
-    fix="Save into an empty folder each time; take the checkpoint before it.",
+    "A tensor's shape, type or size differs from the metadata: files of two saves are mixed, or one is damaged.",
+    fix="Save into an empty folder each time; use the checkpoint before it.",
 )
 NOT_FINITE = Code(
     "A tensor holds NaN or infinite elements.",
-    fix="Take an earlier checkpoint that is finite, and skip the data or lower the learning rate behind it: the "
+    fix="Use an earlier checkpoint that is finite, and skip the data or lower the learning rate that led to it: the "
     "training had diverged before this one was saved.",
 )
 INFINITE = Code(
-    "Every element of a tensor is infinite: a limit that has not been set yet, or an overflow.",
-    fix="If it is a minimum or maximum that is still to be observed, nothing; else take an earlier checkpoint.",
+    "Every element of a tensor is infinite: a limit that is not set yet, or an overflow.",
+    fix="Nothing if it is a minimum or maximum that was not observed yet; else use an earlier checkpoint.",
 )
 EXECUTES = Code(
-    "To load a file is to run code: its pickle calls functions that tensors do not need.",
-    fix="Do not load it (not with weights_only=False, not at all). Find out who wrote it; take another copy.",
+    "Loading a file runs code: its pickle calls functions that tensors do not need.",
+    fix="Do not load it (neither with weights_only=False nor otherwise). Find out who wrote it; use another copy.",
 )
 OBJECTS = Code(
-    "A file of tensors holds objects of other classes: torch.load refuses it since torch 2.6 (weights_only=True).",
+    "A file of tensors holds objects of other classes: torch.load since 2.6 refuses it (weights_only=True).",
     fix="Save model.state_dict() and plain numbers instead of objects; to load it once, if you trust it: "
     "torch.load(..., weights_only=False), with the same code importable.",
 )
@@ -52,19 +52,19 @@ PICKLE = Code(
 )
 OTHER_FORMAT = Code(
     "A file that should hold tensors has another format.",
-    fix="See what it is (file NAME); copy the right one, or move it out of the folder.",
+    fix="Check what it is (file NAME); copy the right one, or move it out of the folder.",
 )
 LEFTOVER = Code(
-    "A file or a tensor is there that no index names: it is left from another save, and nothing loads it.",
+    "No index names a file or a tensor that is there: it is left from another save, and nothing loads it.",
     fix="Save into an empty folder each time; delete it once this checkpoint is known to load.",
 )
 TWICE = Code(
     "A tensor is in two files: which one counts depends on the loader.",
-    fix="Delete the file that is left from another save, or write the shards anew into an empty folder.",
+    fix="Delete the file that is left from another save, or write the shards again into an empty folder.",
 )
 OVERSIZED = Code(
-    "A small tensor was saved with all of a large storage behind it.",
-    fix="Save tensor.clone() in place of a slice or a view of a larger tensor.",
+    "A small tensor was saved with the whole large storage behind it.",
+    fix="Save tensor.clone() instead of a slice or a view of a larger tensor.",
 )
 NO_TENSORS = Code(
     "The checkpoint holds no tensor.",
@@ -77,15 +77,15 @@ PREFIX = Code(
 )
 NOT_IN_CHECKPOINT = Code(
     "The model has tensors that the checkpoint lacks.",
-    fix="Is it the checkpoint of this model and version? load_state_dict(strict=False) would leave them as they were "
-    "initialized.",
+    fix="Is it the checkpoint of this model and version? load_state_dict(strict=False) would leave them at their "
+    "initial values.",
 )
 NOT_IN_MODEL = Code(
     "The checkpoint has tensors that the model lacks.",
     fix="Is it the checkpoint of this model and version? load_state_dict(strict=False) would drop them.",
 )
 OTHER_SHAPE = Code(
-    "Tensors have other shapes than in the model.",
+    "Shapes of tensors differ from the model's.",
     fix="Build the model with the configuration of the training (vocabulary, width, heads, tensor-parallel degree).",
 )
 NO_FIT = Code(
@@ -93,11 +93,11 @@ NO_FIT = Code(
     fix="Is it the checkpoint of this model? Does the function of --model build the model that was trained?",
 )
 TIED_ONCE = Code(
-    "Tensors that are tied in the model are saved under one of their names: load_state_dict(strict=True) refuses that.",
+    "Tensors that are tied in the model are saved under only one of their names: load_state_dict(strict=True) fails.",
     fix="Load with strict=False (the model ties them), or save state_dict() with torch.save, which keeps both names.",
 )
 TIED_DIFFER = Code(
-    "Tensors that are one in the model are saved with different elements.",
+    "Tensors that are tied in the model are saved with different elements.",
     fix="The weights were untied while training, or the file was put together from two: find out which one is right.",
 )
 UNREADABLE = Code(
@@ -105,7 +105,7 @@ UNREADABLE = Code(
     fix="There: ls -l, and dmesg for the disk; run as a user who may read it.",
 )
 NO_ANSWER = Code(
-    "The file system gives no answer.",
+    "The file system does not answer.",
     fix="There: time dd if=FILE of=/dev/null; is the server of the mount up (df, mount)? Give a slow one more time: "
     "--timeout.",
 )
@@ -113,11 +113,11 @@ SEVERITIES = {
     **dict.fromkeys((INFINITE, OBJECTS, LEFTOVER, OVERSIZED, TIED_ONCE), "warn"),
     **dict.fromkeys((UNREADABLE, NO_ANSWER), "error"),
 }
-"""Of all others: fail."""
+"""Severities; all others are fail."""
 
 
 OF_FIT = {"prefix", "not_in_checkpoint", "not_in_model", "other_shape", "no_fit"}
-"""Slugs that say nothing against the checkpoint itself."""
+"""Slugs that do not mean a fault of the checkpoint itself."""
 
 
 def by_slug() -> dict[str, Code]:

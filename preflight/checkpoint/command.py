@@ -26,7 +26,7 @@ from preflight.results.result import Result
 from preflight.sdk.probe import NoReply, NoReplyKind, Probe, Reply
 
 CHECK = "preflight.checkpoint"
-TITLE = "The checkpoint is whole, finite, and fits"
+TITLE = "The checkpoint is complete, finite, and fits"
 
 
 def run(asked: CheckpointRequest) -> int:
@@ -47,7 +47,7 @@ def run(asked: CheckpointRequest) -> int:
 
 
 def look(asked: CheckpointRequest, on_progress: OnProgress = lambda *_: None) -> report.Report:
-    """A report with one check, `preflight.checkpoint`. Raises UsageError for what is no checkpoint, or no model."""
+    """A report with one check, `preflight.checkpoint`. Raises UsageError if there is no checkpoint, or no model."""
     began = time.monotonic()
     if asked.model:
         import torch  # noqa: F401 -- once, for the two processes that need it
@@ -72,7 +72,7 @@ def look(asked: CheckpointRequest, on_progress: OnProgress = lambda *_: None) ->
 
 
 def _read(probe: Probe, asked: CheckpointRequest, total: int, on_progress: OnProgress) -> tuple[Contents, int]:
-    """(what it holds, bytes that were read)."""
+    """(what the checkpoint holds, bytes that were read)."""
     read = 0
     ask: Callable[[str], Reply | NoReply] = partial(probe.ask, deadline_s=asked.timeout_s)
     while True:

@@ -12,7 +12,7 @@ from preflight.results import console
 from preflight.results.report import Report, findings
 
 FILES = 16
-"""That the screen lists one by one."""
+"""How many files the screen lists one by one."""
 
 
 def about(path: str, contents: Contents, looked_at: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def about(path: str, contents: Contents, looked_at: int) -> dict[str, Any]:
 
 
 def _elements(tensors: Sequence[SavedTensor]) -> int:
-    """Those that are saved once for several names count once."""
+    """The number of elements; those that are saved once for several names count once."""
     seen: set[str] = set()
     total = 0
     for tensor in tensors:
@@ -68,7 +68,7 @@ def _overview(contents: Contents) -> Iterator[str]:
 
 
 def _groups(tensors: Sequence[SavedTensor]) -> dict[str, list[SavedTensor]]:
-    """By the beginning of their names; by file where several files hold equal names."""
+    """The tensors by the beginning of their names, or by file if several files hold equal names."""
     by_name = {tensor.name: tensor for tensor in tensors}
     if len(by_name) == len(tensors):
         return {start: [by_name[name] for name in own] for start, own in names.groups(list(by_name)).items()}

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as the readers of all formats tell it."""
+"""What a checkpoint holds, in the same form for all formats."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -11,15 +11,15 @@ BYTES = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
     "qint32": 4, "qint8": 1, "quint8": 1,
 }  # fmt: skip
-"""Of an element, by torch's name of the type."""
+"""The size of an element, by torch's name of the type."""
 
 
 class NotUsable(Exception):  # noqa: N818 -- as it reads where it is caught
-    """The path is no checkpoint, or none of a known format. Its text is the end of a sentence about the path."""
+    """The path is not a checkpoint of a known format. Its text is the end of a sentence about the path."""
 
 
 class Damage(Exception):  # noqa: N818 -- what the file has
-    """A file can be read no further. Becomes a flaw of that file."""
+    """A file cannot be read any further. Becomes a flaw of that file."""
 
     def __init__(self, slug: str, text: str) -> None:
         super().__init__(text)
@@ -31,9 +31,9 @@ class Flaw:
     """Something wrong with a file or with a tensor in it. Equal ones of many tensors become one finding."""
 
     slug: str
-    """Of its code."""
+    """The slug of its code."""
     file: str
-    """Relative to the checkpoint; "" where it is the checkpoint as a whole."""
+    """Relative to the checkpoint; "" for the checkpoint as a whole."""
     text: str
     """What was seen, and what was expected."""
     tensor: str = ""
@@ -57,7 +57,7 @@ class SavedTensor:
     shape: tuple[int, ...]
     file: str
     shares: str = ""
-    """Equal for tensors that are the same elements of one storage: they are saved once."""
+    """Equal for tensors that share the same elements of a storage, which are saved once."""
 
     @property
     def numel(self) -> int:
@@ -78,15 +78,15 @@ class Contents:
     stretches: list[Stretch] = field(default_factory=list)
     flaws: list[Flaw] = field(default_factory=list)
     ranks: int | None = None
-    """How many wrote it, where the format tells."""
+    """How many ranks wrote it, if the format says."""
     others: int = 0
-    """Entries that are no tensors: numbers, texts, objects."""
+    """The number of entries that are not tensors: numbers, texts, objects."""
 
     def add_flaw(self, slug: str, file: str, text: str, tensor: str = "") -> None:
         self.flaws.append(Flaw(slug, file, text, tensor))
 
     def parts(self, most: int = 1000) -> Iterator[dict[str, Any]]:
-        """As JSON, a part at a time; without the stretches."""
+        """Yields it as JSON, in parts; without the stretches."""
         yield {"kind": self.kind, "files": self.files, "ranks": self.ranks, "others": self.others}
         for batch in _batches(self.tensors, most):
             yield {"tensors": [[t.name, t.dtype, list(t.shape), t.file, t.shares] for t in batch]}

@@ -1,5 +1,5 @@
-"""Folders of torch.distributed.checkpoint: .metadata, a pickle written last, and files in which each rank has put its
-chunks of tensors, each as torch.save writes it (torch/distributed/checkpoint/filesystem.py)."""
+"""Folders of torch.distributed.checkpoint: .metadata, a pickle written last, and files with each rank's chunks of
+tensors, each as torch.save writes it (torch/distributed/checkpoint/filesystem.py)."""
 
 import io
 import math
@@ -20,13 +20,13 @@ from preflight.sdk.probe import Probe
 METADATA = ".metadata"
 KIND = "a checkpoint of torch.distributed.checkpoint (DCP)"
 AT_ONCE = 256
-"""Entries whose heads are read before their elements."""
+"""The number of entries whose heads are read before their elements."""
 _BY_RANK = re.compile(r"__(\d+)_\d+\.distcp")
 
 
 @dataclass
 class SavedPart:
-    """What .metadata says of a chunk, or of an object that is no tensor."""
+    """What .metadata says about a chunk, or about an object that is not a tensor."""
 
     name: str
     offset: tuple[int, ...]
@@ -34,7 +34,7 @@ class SavedPart:
     at: int
     length: int
     shape: tuple[int, ...] | None = None
-    """None of what is no tensor."""
+    """None for something that is not a tensor."""
     dtype: str = ""
 
 
@@ -126,13 +126,13 @@ def _counts(value: Any) -> tuple[int, ...]:
 
 
 def _tell_of_tiles(described: dict[str, Described | None], entries: list[SavedPart], contents: Contents) -> None:
-    """Whether the chunks of each tensor cover it, and each has its place."""
+    """Adds flaws for tensors that their chunks do not cover, and for chunks that are in no file."""
     placed = {(entry.name, entry.offset) for entry in entries}
     file_of = {entry.name: entry.file for entry in reversed(entries)}
     for name, tensor in described.items():
         if tensor is None:
             if name not in file_of:
-                contents.add_flaw("missing", METADATA, "is named there, and no file holds it", name)
+                contents.add_flaw("missing", METADATA, "is named there, but no file holds it", name)
             continue
         contents.tensors.append(SavedTensor(name, tensor.dtype, tensor.shape, file_of.get(name, "")))
         lost = [offset for offset in tensor.chunks if (name, offset) not in placed]
@@ -153,7 +153,7 @@ def _read_file(folder: str, name: str, entries: list[SavedPart], contents: Conte
     Probe.doing(f"reading {path}")
     if name not in contents.files:
         tensors = sorted({entry.name for entry in entries})
-        text = f"is not there, and {METADATA} expects {count(len(tensors), 'part')} in it: {words.some(tensors, 2)}"
+        text = f"is not there, but {METADATA} expects {count(len(tensors), 'part')} in it: {words.some(tensors, 2)}"
         contents.add_flaw("missing", name, text)
         return
     size = os.path.getsize(path)
@@ -177,13 +177,13 @@ def _stretches(file: IO[bytes], entry: SavedPart, contents: Contents) -> Iterato
         form = torch_file.only_tensor(saved)
     except Damage as damage:
         slug = "executes" if damage.slug == "executes" else "broken"
-        contents.add_flaw(slug, entry.file, f"what lies at its place {damage}", entry.name)
+        contents.add_flaw(slug, entry.file, f"what is at its place {damage}", entry.name)
         return
     torch_file.tell_of_names(entry.file, names, contents, has_tensors=False)
     if entry.shape is None or any(map(inert_pickle.runs_code, names)):
         return
     if form is None:
-        contents.add_flaw("wrong_shape", entry.file, f"is no tensor there, expected one as {METADATA} says", entry.name)
+        contents.add_flaw("wrong_shape", entry.file, f"is no tensor there, expected one as in {METADATA}", entry.name)
         return
     storage, offset, shape, _, dtype = form
     if (shape, dtype) != (entry.shape, entry.dtype):
@@ -193,8 +193,6 @@ def _stretches(file: IO[bytes], entry: SavedPart, contents: Contents) -> Iterato
         return
     needed = math.prod(shape) * BYTES[dtype]
     if storage.at is None or storage.bytes < offset * BYTES[dtype] + needed:
-        contents.add_flaw(
-            "torn", entry.file, f"{needed:,} bytes were expected, {storage.bytes:,} are there", entry.name
-        )
+        contents.add_flaw("torn", entry.file, f"expected {needed:,} bytes, {storage.bytes:,} are there", entry.name)
     elif needed:
         yield Stretch(entry.file, storage.at + offset * BYTES[dtype], needed, dtype, entry.name)

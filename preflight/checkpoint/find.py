@@ -9,12 +9,12 @@ from preflight.checkpoint.contents import Contents, Damage, NotUsable
 from preflight.core import words
 
 MOST_FILES = 200_000
-"""In one folder; of a checkpoint of 8,192 ranks with some files each."""
+"""In one folder: enough for a checkpoint of 8,192 ranks with some files each."""
 EXPECTED = "expected DCP (.metadata, *.distcp), a file of torch.save, or safetensors"
 
 
 def read(path: str, contents: Contents) -> Iterator[int]:
-    """Looks at all of it. Yields bytes as they are read. Raises NotUsable; OSError for the path itself."""
+    """Reads a checkpoint. Yields bytes as they are read. Raises NotUsable; OSError for the path itself."""
     about = os.stat(path)
     if stat.S_ISREG(about.st_mode):
         return _read_file(path, contents)
@@ -50,7 +50,7 @@ def _list(path: str, contents: Contents) -> list[str]:
                     folders.append(entry.name)
                 elif entry.is_file():
                     contents.files[entry.name] = entry.stat().st_size
-            except OSError:  # a link to nowhere or to itself: whoever expects the file will miss it
+            except OSError:  # a link to nowhere or to itself: if the file is expected, it will be missed
                 pass
     contents.files = dict(sorted(contents.files.items()))
     return sorted(folders)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 PIECE = 1 << 20
-"""Bytes that are read at once: they stay in the processor's cache for the look at them."""
+"""Bytes that are read at once: they stay in the processor's cache while they are checked."""
 _PLAIN = ("float64", "float32", "float16", "bfloat16")
 _CAST = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 _COMPLEX = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
@@ -20,22 +20,22 @@ _COMPLEX = {"complex128": "float64", "complex64": "float32", "complex32": "float
 
 @dataclass
 class Tally:
-    """Of the elements of one tensor."""
+    """Counts for the elements of one tensor."""
 
     nan: int = 0
     infinite: int = 0
     zero_or_minus_inf: int = 0
-    """Of those in pieces that hold something infinite."""
+    """Such elements in pieces that hold an infinite element."""
     seen: int = 0
     in_pieces: int = 0
     """Elements in such pieces."""
     first: int = -1
-    """The first element that is not finite, counted from the stretch's beginning."""
+    """The index of the first element that is not finite, from the stretch's beginning."""
     positive: int = 0
 
 
 def look(folder: str, stretches: Iterable[Stretch], contents: Contents) -> Iterator[int]:
-    """Reads all of them, each byte once, and adds flaws. Yields bytes as they are read. Raises OSError."""
+    """Reads all stretches, each byte once, and adds flaws. Yields bytes as they are read. Raises OSError."""
     by_file: dict[str, list[Stretch]] = {}
     for stretch in stretches:
         contents.stretches.append(stretch)
@@ -48,7 +48,7 @@ def look(folder: str, stretches: Iterable[Stretch], contents: Contents) -> Itera
 
 
 def _groups(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
-    """Those that fit into one piece together; a large one alone. One that lies within another is left out."""
+    """Groups stretches that fit into one piece; a large one is alone. Leaves out a stretch that is inside another."""
     group: list[Stretch] = []
     end, dtype = 0, ""
     for stretch in sorted(stretches, key=lambda s: (s.at, -s.bytes)):
@@ -89,7 +89,7 @@ def _look_at(file: IO[bytes], group: list[Stretch], buffer: bytearray, contents:
 
 
 def _fill(file: IO[bytes], view: memoryview) -> int:
-    """Reads as much as there is: a network's file system may give less at once."""
+    """Reads until the view is full or the file ends: a network file system may return less at once."""
     got = 0
     while got < len(view) and (more := file.readinto(view[got:])):  # type: ignore[attr-defined]
         got += more
@@ -107,7 +107,7 @@ def _tensor(buffer: bytearray, low: int, high: int, dtype: str) -> "torch.Tensor
 
 
 def _is_finite(buffer: bytearray, low: int, high: int, dtype: str) -> bool:
-    """The sum of finite numbers is finite unless it overflows; that of others never is. torch does nothing faster."""
+    """Whether all elements are finite. A sum is finite only then, unless it overflows; torch has nothing faster."""
     if dtype not in _PLAIN and dtype not in _CAST and dtype not in _COMPLEX:
         return True
     tensor = _tensor(buffer, low, high, dtype)
@@ -131,7 +131,7 @@ def _count(buffer: bytearray, low: int, high: int, stretch: Stretch, tally: Tall
 
 
 def _tell(stretch: Stretch, tally: Tally, contents: Contents) -> None:
-    """A mask of 0 and -inf is sound; so may be a value that has no smallest or largest yet."""
+    """Adds flaws. A mask of 0 and -inf is sound; so may be a minimum or maximum that was not observed yet."""
     seen = tally.seen * (2 if stretch.dtype in _COMPLEX else 1)
     if tally.nan or (tally.infinite < seen and (tally.positive or tally.zero_or_minus_inf < tally.in_pieces)):
         parts = [f"{tally.nan:,} NaN"] * bool(tally.nan) + [f"{tally.infinite:,} infinite"] * bool(tally.infinite)

@@ -1,4 +1,4 @@
-"""Does a checkpoint fit a model? By names, shapes and what is tied."""
+"""Whether a checkpoint fits a model, by names, shapes and tied tensors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class ModelShapes:
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: Sequence[Sequence[str]]
-    """Names of one tensor."""
+    """Groups of names of the same tensor."""
 
     def partners(self, name: str) -> list[str]:
         return [other for group in self.tied if name in group for other in group if other != name]
@@ -46,12 +46,12 @@ def flaws(
             yield _not_held(expected[name], model, held)
     for name in held:
         if name not in expected:
-            yield Flaw("not_in_model", "", "is in the checkpoint, and not in the model", held[name])
+            yield Flaw("not_in_model", "", "is in the checkpoint, but not in the model", held[name])
     yield from _tied(model, held, differ)
 
 
 def _prefixes(start: str, pairs: Mapping[str, str]) -> Iterator[Flaw]:
-    """Differences that wrappers make. `pairs`: the checkpoint's names by the model's."""
+    """Differences in names that wrappers cause. `pairs`: the checkpoint's names by the model's."""
     found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for wanted, name in pairs.items():
         mine, its = names.wrappers_of(name), names.wrappers_of(wanted)
@@ -73,7 +73,7 @@ def _not_held(name: str, model: ModelShapes, held: Mapping[str, str]) -> Flaw:
     partner = next((other for other in model.partners(name) if names.bare(other) in held), "")
     if partner:
         return Flaw("tied_once", "", f"is not in it, and is one tensor with {partner} in the model, which is", name)
-    return Flaw("not_in_checkpoint", "", "is in the model, and not in the checkpoint", name)
+    return Flaw("not_in_checkpoint", "", "is in the model, but not in the checkpoint", name)
 
 
 def _tied(model: ModelShapes, held: Mapping[str, str], differ: Callable[[str, str], bool | None]) -> Iterator[Flaw]:

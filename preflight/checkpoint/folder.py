@@ -17,7 +17,7 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".tar")
 LONGEST_INDEX = 1 << 28
 _NUMBERED = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.\w+)")
 _MAYBE = re.compile(r"(pytorch_|consolidated|adapter_)?(model|optim|optimizer|weights)")
-"""Beginnings of names of .bin files that ought to hold tensors: others may be anything."""
+"""Prefixes of .bin files that should hold tensors: others may be anything."""
 FORMATS = {
     b"GGUF": "GGUF (llama.cpp)", b"\x89HDF": "HDF5 (Keras)", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd",
     b"BZh": "bzip2", b"\x93NUM": "NumPy (.npy)", b"\xfd7zX": "xz", b"<htm": "HTML", b"<!DO": "HTML", b"<!do": "HTML",
@@ -30,19 +30,19 @@ def kind_of(path: str) -> str:
     with open(path, "rb") as file:
         head = file.read(512)
     if not head:
-        raise Damage("torn", "has 0 bytes: it was made, and nothing was written into it")
+        raise Damage("torn", "has 0 bytes: it was created, but nothing was written to it")
     if head.startswith(LFS):
-        raise Damage("missing", "is a pointer of Git LFS, and the data is not here: git lfs pull")
+        raise Damage("missing", "is a Git LFS pointer, and the data is not here: git lfs pull")
     if head.startswith((b"PK\3\4", torch_file.LEGACY)):
         return "torch"
     if head[8:9] == b"{" or head[8:10] == b" {":
         return "safetensors"
     if not head.strip(b"\0"):
-        raise Damage("torn", f"begins with {len(head)} zeros: room was made for it, and the data was never written")
+        raise Damage("torn", f"begins with {len(head)} zeros: space was allocated, but the data was never written")
     if name := next((name for start, name in FORMATS.items() if head.startswith(start)), ""):
         raise Damage("other_format", f"is a file of {name}")
     if head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5":
-        raise Damage("pickle", "is a plain pickle, and none of torch.save: to load it is to run what it says")
+        raise Damage("pickle", "is a plain pickle, not one of torch.save: loading it runs what it says")
     if path.endswith(".safetensors"):
         raise Damage("broken", f"begins with {head[:16]!r}, expected the length of a header and the header in JSON")
     raise Damage("other_format", f"begins with {head[:16]!r}")
@@ -63,13 +63,13 @@ def read_file(folder: str, name: str, contents: Contents) -> Iterator[int]:
 
 
 def is_wanted(name: str) -> bool:
-    """Whether a file of this name ought to hold tensors."""
+    """Whether a file of this name should hold tensors."""
     lower = name.lower()
     return lower.endswith(SUFFIXES) and (not lower.endswith(".bin") or bool(_MAYBE.match(lower)))
 
 
 def read(folder: str, contents: Contents) -> Iterator[int]:
-    """All files of it that hold tensors, and what their indices say."""
+    """Reads all files in the folder that hold tensors, and their indices."""
     indices = sorted(name for name in contents.files if name.endswith(INDEX))
     contents.kind = "a folder of checkpoint files" + f" with {words.some(indices)}" * bool(indices)
     named: set[str] = set()
@@ -112,22 +112,22 @@ def _compare(index: str, parts: Mapping[str, str], contents: Contents) -> None:
             held.setdefault(tensor.name, []).append(tensor.file)
     for file in sorted({*parts.values()} - set(contents.files)):
         lost = [name for name in parts if parts[name] == file]
-        text = f"is not there, and {index} expects {count(len(lost), 'tensor')} in it: {words.some(lost, 2)}"
+        text = f"is not there, but {index} expects {count(len(lost), 'tensor')} in it: {words.some(lost, 2)}"
         contents.add_flaw("missing", file, text)
     for name, file in parts.items():
         places = held.get(name, [])
         if file in contents.files and file not in unread and file not in places:
             elsewhere = f"; it is in {words.some(places)}" if places else ""
-            contents.add_flaw("missing", file, f"is not in it, and {index} expects it there{elsewhere}", name)
+            contents.add_flaw("missing", file, f"is not in it, but {index} expects it there{elsewhere}", name)
         elif len(places) > 1:
             contents.add_flaw("twice", index, f"is in {words.some(places)}, expected it in one file", name)
     for name, places in held.items():
         if parts and name not in parts:
-            contents.add_flaw("leftover", places[0], f"is in it, and not in {index}: no loader reads it", name)
+            contents.add_flaw("leftover", places[0], f"is in it, but not in {index}: no loader reads it", name)
 
 
 def _tell_of_numbers(named: set[str], contents: Contents) -> None:
-    """model-00001-of-00003 says how many there must be, also without an index."""
+    """Adds a flaw for missing files: model-00001-of-00003 says how many there must be, even without an index."""
     series: dict[tuple[str, int, str], set[int]] = {}
     for name in contents.files:
         if name not in named and (match := _NUMBERED.fullmatch(name)):

@@ -1,8 +1,8 @@
-"""Pickles of checkpoints, read so that nothing of them is imported, called or built.
+"""Reads pickles of checkpoints without importing, calling or building anything that they name.
 
 Each class or function that a pickle names becomes a class of this module that only keeps what it is given. So the
-names, types and shapes of tensors are read from files that anybody may have written; what the pickle would have run
-when loaded is known by name.
+names, types and shapes of tensors can be read from files of any origin, and what the pickle would have run when loaded
+is known by name.
 """
 
 import collections
@@ -13,16 +13,16 @@ from typing import IO, Any
 LARGEST = 1 << 30
 """Bytes: the metadata of a checkpoint of 1,000 ranks and 100,000 tensors has some 100 MB."""
 DEEPEST, MOST = 200, 50_000_000
-"""Levels of containers, and entries, that are walked through."""
+"""The most levels of containers, and entries, that are visited."""
 RUNS = (
     "os", "posix", "nt", "subprocess", "sys", "socket", "shutil", "runpy", "importlib", "pty", "ctypes", "code",
     "pickle", "_pickle", "timeit", "operator", "webbrowser", "multiprocessing", "asyncio", "threading", "signal",
     "urllib", "http", "requests", "tempfile", "platform", "pdb", "bdb", "inspect", "types", "marshal", "io", "_io",
     "builtins", "__builtin__",
 )  # fmt: skip
-"""Modules with which a pickle can do anything; of builtins all but HARMLESS."""
+"""Modules with which a pickle can do anything; in builtins everything but HARMLESS."""
 OF_TORCH = ("torch.load", "torch.hub", "torch.utils.cpp_extension", "torch.jit")
-"""And parts of torch."""
+"""Parts of torch with which a pickle can do anything."""
 HARMLESS = {
     "set", "frozenset", "bytearray", "bytes", "complex", "slice", "range", "int", "float", "str", "bool", "list",
     "dict", "tuple", "object", "getattr", "NoneType", "Ellipsis",
@@ -42,7 +42,7 @@ _REAL: dict[str, type] = {"collections.OrderedDict": collections.OrderedDict, "t
 
 
 class Inert:
-    """Stands for an object of any class."""
+    """Takes the place of an object of any class."""
 
     origin = ""
     """ "torch._utils._rebuild_tensor_v2"."""
@@ -70,18 +70,18 @@ class Inert:
         self.items.append((key, value))
 
     def get(self, name: str) -> Any:
-        """A field of its state; None where it has none."""
+        """A field of its state; None if it does not exist."""
         state = self.state[0] if isinstance(self.state, tuple) and self.state else self.state
         return state.get(name) if isinstance(state, dict) else None
 
 
 class InertUnpickler(pickle.Unpickler):
     def __init__(self, file: IO[bytes], persistent: Callable[[Any], Any] | None = None) -> None:
-        """`persistent`: makes an object of what the pickle refers to outside of it, such as a storage."""
+        """`persistent` makes an object for a reference to something outside the pickle, such as a storage."""
         super().__init__(file, encoding="utf-8", errors="replace")
         self._persistent, self._made = persistent, dict(_REAL)
         self.names: set[str] = set()
-        """What it names: "posix.system"."""
+        """The classes and functions that it names: "posix.system"."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         origin = f"{module_name}.{global_name}"
@@ -97,7 +97,7 @@ class InertUnpickler(pickle.Unpickler):
 
 
 def runs_code(origin: str) -> bool:
-    """Whether to load it is to let the file's author do anything."""
+    """Whether loading it would let the file's author do anything."""
     root, _, rest = origin.partition(".")
     if root in ("builtins", "__builtin__"):
         return rest not in HARMLESS
@@ -105,7 +105,7 @@ def runs_code(origin: str) -> bool:
 
 
 def is_plain(origin: str) -> bool:
-    """Whether it is part of tensors and plain data, which torch.load can be told to load and nothing else."""
+    """Whether it belongs to tensors and plain data, to which torch.load can be limited."""
     root, _, rest = origin.partition(".")
     if root in ("builtins", "__builtin__"):
         return rest in HARMLESS
@@ -118,7 +118,7 @@ def _is_under(origin: str, modules: tuple[str, ...]) -> bool:
 
 
 def walk(root: Any, is_leaf: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """(its path, as "model.layer.weight"; the leaf) of all leaves and of all that is no container; containers once."""
+    """Yields (path such as "model.layer.weight", leaf) for leaves and non-containers; visits each container once."""
     waiting: list[tuple[str, Any, int]] = [("", root, 0)]
     seen: set[int] = set()
     for _ in range(MOST):

@@ -1,4 +1,4 @@
-"""Findings of what is wrong with a checkpoint. Pure."""
+"""Turns the flaws of a checkpoint into findings. Pure."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from preflight.core.finding import Reported
 from preflight.core.rank_ranges import count
 
 NAMED = 3
-"""Tensors that a sentence names."""
+"""How many tensors a sentence names."""
 LISTED = 1000
-"""Tensors that a finding's evidence names."""
+"""How many tensors a finding's evidence lists."""
 
 
 def findings(flaws: Iterable[Flaw]) -> list[Reported]:
-    """One for each kind of flaw of each file, the worst first."""
+    """One finding per kind of flaw and file, the worst first."""
     groups: dict[tuple[str, str, bool], list[Flaw]] = {}
     for flaw in flaws:
         groups.setdefault((flaw.slug, flaw.file, bool(flaw.tensor)), []).append(flaw)

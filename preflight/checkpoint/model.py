@@ -1,4 +1,4 @@
-"""Makes the user's model in a process of its own, to learn its names and shapes."""
+"""Makes the user's model in a separate process, to learn its names and shapes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def describe(given: str) -> dict[str, Any]:
-    """`given`: MODULE:FUNCTION; it returns the model, or a tuple that begins with it, as for `preflight run --model`.
-    On the meta device, which takes no memory, unless the code cannot work there.
+    """`given`: MODULE:FUNCTION, which returns the model or a tuple that begins with it, as for `preflight run --model`.
+    It is made on the meta device, which takes no memory, unless the code cannot work there.
 
-    {"tensors": [[name, dtype, shape], ...], "tied": [[name, name], ...]}, or {"mistake": sentence}.
+    Returns {"tensors": [[name, dtype, shape], ...], "tied": [[name, name], ...]}, or {"mistake": sentence}.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Names of tensors, and what wrappers of a model put into them."""
+"""Names of tensors, and what wrappers of a model add to them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ WRAPPERS = {
 }
 ALL = "(all)"
 DEEPEST = 4
-"""Levels of a checkpoint above its model, as in state.model."""
+"""The most levels above the model in a checkpoint's names, as in state.model."""
 
 
 def bare(name: str) -> str:
-    """Without the parts that wrappers have put in."""
+    """The name without the parts that wrappers add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
@@ -25,7 +25,7 @@ def wrappers_of(name: str) -> tuple[str, ...]:
 
 
 def section(saved: Iterable[str], expected: Iterable[str]) -> str:
-    """Under which beginning of names the checkpoint holds most of a model's names: "", "model", "state.model"."""
+    """The prefix under which the checkpoint holds most of a model's names: "", "model", "state.model"."""
     wanted = {bare(name) for name in expected}
     hits: Counter[str] = Counter()
     for name in saved:
@@ -38,7 +38,7 @@ def section(saved: Iterable[str], expected: Iterable[str]) -> str:
 
 
 def under(saved: Iterable[str], start: str) -> dict[str, str]:
-    """Whole names by what follows `start`, bare."""
+    """Full names by their bare form without the prefix `start`."""
     found: dict[str, str] = {}
     for name in saved:
         stripped = bare(name)
@@ -48,7 +48,7 @@ def under(saved: Iterable[str], start: str) -> dict[str, str]:
 
 
 def groups(names: Sequence[str], most: int = 8) -> Mapping[str, list[str]]:
-    """By their first parts, as many of these as give no more than `most` groups."""
+    """Groups names by their first parts: by as many parts as give at most `most` groups."""
     by_start: dict[str, list[str]] = {ALL: list(names)}
     for depth in range(1, DEEPEST):
         finer: dict[str, list[str]] = {}

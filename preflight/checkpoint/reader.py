@@ -1,4 +1,4 @@
-"""Reads a checkpoint in a process of its own, a second at a time: a file system may hang, and a file may be hostile."""
+"""Reads a checkpoint in a separate process, step by step: a file system may hang, and a file may be hostile."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ from preflight.checkpoint.contents import Contents, NotUsable
 from preflight.sdk.probe import Probe
 
 STEP_S = 0.5
-"""After which a step gives an answer: what it does takes at most one call longer."""
+"""A step answers after this time, plus at most one call."""
 MEMORY = 16 << 30
-"""Bytes of its own that the process may take: a hostile file can ask for any number."""
+"""Bytes of memory that the process may take: a hostile file can ask for any amount."""
 
 
 class CheckpointReader:
@@ -55,7 +55,7 @@ class CheckpointReader:
         yield from self._contents.parts()
 
     def differ(self, first: str, second: str) -> bool | None:
-        """Whether two tensors of the checkpoint hold different bytes; None where that cannot be told."""
+        """Whether two tensors of the checkpoint hold different bytes; None if it is not known."""
         place = self._path if os.path.isdir(self._path) else os.path.dirname(os.path.abspath(self._path))
         return same.differ(place, self._contents, first, second)
 

@@ -13,7 +13,7 @@ from preflight.checkpoint import finite
 from preflight.checkpoint.contents import BYTES, Contents, Damage, SavedTensor, Stretch
 
 LARGEST_HEADER = 100_000_000
-"""Bytes, as the format's own reader allows."""
+"""Bytes; the limit of the format's own reader."""
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
@@ -23,7 +23,7 @@ DTYPES = {
 
 
 def read(folder: str, name: str, contents: Contents) -> Iterator[int]:
-    """As torch_file.read."""
+    """Like torch_file.read."""
     path = os.path.join(folder, name)
     size = os.path.getsize(path)
     header, start = _header(path, size)
@@ -60,9 +60,9 @@ def _header(path: str, size: int) -> tuple[dict[str, Any], int]:
     try:
         header = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
-        raise Damage("broken", f"its header is no JSON ({str(error)[:80]})") from None
+        raise Damage("broken", f"its header is not JSON ({str(error)[:80]})") from None
     if not isinstance(header, dict):
-        raise Damage("broken", "its header is no JSON object of tensors")
+        raise Damage("broken", "its header is not a JSON object of tensors")
     return header, 8 + length
 
 
@@ -75,7 +75,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _tensor(name: str, about: Any, file: str) -> tuple[SavedTensor, int, int]:
-    """(tensor, its first byte behind the header, the byte behind its last)."""
+    """(tensor, its first byte after the header, the byte after its last)."""
     try:
         dtype, shape, (low, high) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
     except (KeyError, TypeError, ValueError):
@@ -92,13 +92,13 @@ def _tensor(name: str, about: Any, file: str) -> tuple[SavedTensor, int, int]:
 
 
 def _tell_of_gaps(places: list[tuple[int, int, str]], room: int, file: str, contents: Contents) -> None:
-    """safetensors itself refuses a file in which tensors overlap, or bytes belong to none."""
+    """Adds a flaw for a gap or an overlap: safetensors refuses files where tensors overlap or bytes belong to none."""
     end = 0
     for low, high, name in places:
         if low != end:
-            what = f"begins at byte {low:,} behind the header, where the tensor before it ends at {end:,}"
+            what = f"begins at byte {low:,} after the header, where the tensor before it ends at {end:,}"
             contents.add_flaw("broken", file, f"{what}; expected no gap and no overlap", name)
             return
         end = high
     if room > end:
-        contents.add_flaw("broken", file, f"has {room - end:,} bytes behind its last tensor, expected none")
+        contents.add_flaw("broken", file, f"has {room - end:,} bytes after its last tensor, expected none")

@@ -1,4 +1,4 @@
-"""Whether two tensors of a checkpoint hold the same bytes: those of tied parameters should."""
+"""Whether two tensors of a checkpoint hold the same bytes, as tied parameters should."""
 
 import os
 
@@ -8,7 +8,7 @@ PIECE = 1 << 20
 
 
 def differ(folder: str, contents: Contents, first: str, second: str) -> bool | None:
-    """None where their elements do not lie alike, or were not found. Raises OSError."""
+    """Whether they differ; None if their layouts differ, or they were not found. Raises OSError."""
     own = [stretch for stretch in contents.stretches if stretch.tensor == first]
     others = [stretch for stretch in contents.stretches if stretch.tensor == second]
     if not own or [(s.bytes, s.dtype) for s in own] != [(s.bytes, s.dtype) for s in others]:

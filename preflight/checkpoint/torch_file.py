@@ -1,4 +1,4 @@
-"""Files of torch.save: a zip since torch 1.6, or the row of pickles before. Nothing is unpickled that could run.
+"""Files of torch.save: a zip since torch 1.6, a sequence of pickles before. Nothing is unpickled that could run.
 
 The zip has `<name>/data.pkl`, a pickle of what was saved in which tensors refer to storages, and for each storage an
 uncompressed entry `<name>/data/<key>` (torch/serialization.py).
@@ -19,32 +19,32 @@ from preflight.checkpoint.inert_pickle import Inert, InertUnpickler
 from preflight.core import words
 
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""torch.serialization.MAGIC_NUMBER, as protocol 2 writes it."""
+"""torch.serialization.MAGIC_NUMBER, pickled by protocol 2."""
 _STORAGES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
     "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexDouble": "complex128",
     "ComplexFloat": "complex64", "QInt8": "qint8", "QUInt8": "quint8", "QInt32": "qint32", "Untyped": "uint8",
 }  # fmt: skip
 WASTE, WASTED_BYTES = 4, 64 << 20
-"""A storage that is so many times what its tensors use, and so many bytes more, was saved by mistake."""
+"""A storage that is WASTE times as large as what its tensors use, and WASTED_BYTES larger, was saved by mistake."""
 _LOCAL_HEADER = 30
 _REBUILT = "torch._utils._rebuild_"
 
 
 @dataclass(eq=False)
 class Storage:
-    """Behind one or more tensors."""
+    """The memory of one or more tensors."""
 
     key: str
     dtype: str
     numel: int
     at: int | None = None
-    """Of its first byte in the file, and how many are there; None where the file lacks it."""
+    """The place of its first byte in the file, and how many are there; None if the file lacks it."""
     bytes: int = 0
 
 
 def storage_of(pid: Any) -> Storage:
-    """What a pickle's persistent id stands for. Raises Damage."""
+    """The storage that a pickle's persistent id refers to. Raises Damage."""
     if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage" and isinstance(pid[4], int):
         name = getattr(pid[1], "origin", "").rpartition(".")[2].removesuffix("Storage")
         if name in _STORAGES:
@@ -53,8 +53,8 @@ def storage_of(pid: Any) -> Storage:
 
 
 def read(folder: str, name: str, contents: Contents) -> Iterator[int]:
-    """Adds what the file `name` in the folder says, and looks at its elements. Yields bytes as they are read. Raises
-    Damage, OSError."""
+    """Adds the tensors of the file `name` in the folder, and checks their elements. Yields bytes as they are read.
+    Raises Damage, OSError."""
     with open(os.path.join(folder, name), "rb") as file:
         legacy = file.read(len(LEGACY)) == LEGACY
         file.seek(0)
@@ -74,7 +74,7 @@ def read(folder: str, name: str, contents: Contents) -> Iterator[int]:
 
 
 def _tensors(saved: Any, file: str, contents: Contents) -> Iterator[tuple[SavedTensor, Storage, int, tuple[int, ...]]]:
-    """(tensor, storage, its offset there, strides), the counts in elements."""
+    """Yields (tensor, storage, its offset there, strides), counted in elements."""
     for name, leaf in inert_pickle.walk(saved, is_tensor):
         form = _form(leaf) if isinstance(leaf, Inert) else None
         if form is None:
@@ -86,7 +86,7 @@ def _tensors(saved: Any, file: str, contents: Contents) -> Iterator[tuple[SavedT
 
 
 def tell_of_names(file: str, names: set[str], contents: Contents, *, has_tensors: bool) -> None:
-    """Of a pickle that names what tensors and plain data do not need. A file without tensors may hold objects."""
+    """Adds flaws if a pickle names what tensors and plain data do not need. A file without tensors may hold objects."""
     if runs := sorted(filter(inert_pickle.runs_code, names)):
         text = f"names {words.some(runs)} to be called when it is loaded, expected tensors and plain data"
         contents.add_flaw("executes", file, text)
@@ -96,7 +96,7 @@ def tell_of_names(file: str, names: set[str], contents: Contents, *, has_tensors
 
 
 def read_zip(file: IO[bytes], size: int, start: int = 0) -> tuple[Any, set[str]]:
-    """(what was saved, all that the pickle names). `start`, `size`: of the zip in the file. Raises
+    """(what was saved, all that the pickle names). `start`, `size`: the zip's place in the file. Raises
     Damage."""
     entries = _entries(file, size, start)
     pickled = next((entry for entry in entries if entry.rpartition("/")[2] == "data.pkl"), None)
@@ -119,7 +119,7 @@ def read_zip(file: IO[bytes], size: int, start: int = 0) -> tuple[Any, set[str]]
         return storages.setdefault(storage.key, storage)
 
     if f"{folder}byteorder" in entries and _entry(file, entries[f"{folder}byteorder"]) != sys.byteorder.encode():
-        raise Damage("other_format", f"was saved with another byte order, expected {sys.byteorder} endian")
+        raise Damage("other_format", f"was saved with a different byte order, expected {sys.byteorder} endian")
     return unpickled(io.BytesIO(_entry(file, (at, length))), persistent)
 
 
@@ -129,7 +129,7 @@ def _entry(file: IO[bytes], place: tuple[int, int]) -> bytes:
 
 
 def _entries(file: IO[bytes], size: int, start: int) -> dict[str, tuple[int, int]]:
-    """By name: (first byte of the data in the file, bytes)."""
+    """By name: (first byte of the data in the file, number of bytes)."""
     window = cast(IO[bytes], _Window(file, start, size))
     try:
         listed = zipfile.ZipFile(window).infolist()
@@ -151,7 +151,7 @@ def _torn_zip(file: IO[bytes], size: int, start: int) -> Damage:
 
 
 def _data_at(file: IO[bytes], start: int, entry: zipfile.ZipInfo, size: int) -> int:
-    """Behind the entry's local header, whose extra field may be longer than the directory's."""
+    """The place of the data after the entry's local header, whose extra field may be longer than the directory's."""
     header = b""
     if 0 <= entry.header_offset < size:
         file.seek(start + entry.header_offset)
@@ -196,7 +196,7 @@ class _Window(io.RawIOBase):
 
 
 def unpickled(file: IO[bytes], persistent: Any = None) -> tuple[Any, set[str]]:
-    """(what it holds, all that it names). Raises Damage."""
+    """(what the pickle holds, all that it names). Raises Damage."""
     reader = InertUnpickler(file, persistent)
     try:
         return reader.load(), reader.names
@@ -212,7 +212,7 @@ def unpickled(file: IO[bytes], persistent: Any = None) -> tuple[Any, set[str]]:
 
 
 def _read_legacy(file: IO[bytes], size: int) -> tuple[Any, set[str]]:
-    """Magic number, version, system, what was saved, the keys of its storages; then each storage: elements, bytes."""
+    """Format: magic number, version, system, what was saved, keys of storages; then each storage: elements, bytes."""
     storages: dict[str, Storage] = {}
 
     def persistent(pid: Any) -> Storage:
@@ -238,7 +238,7 @@ def is_tensor(item: Any) -> bool:
 
 
 def _form(item: Inert) -> tuple[Storage, int, tuple[int, ...], tuple[int, ...], str] | None:
-    """(storage, offset, shape, strides, dtype), the counts in elements."""
+    """(storage, offset, shape, strides, dtype), counted in elements; None if it is not a tensor."""
     args: Any = item.args
     if item.origin == "torch._tensor._rebuild_from_type_v2" and len(args) > 2:  # a tensor with attributes
         return _form_of(getattr(args[0], "origin", ""), args[2])
@@ -262,14 +262,14 @@ def _form_of(origin: str, args: Any) -> tuple[Storage, int, tuple[int, ...], tup
 def _stretch(
     tensor: SavedTensor, storage: Storage, offset: int, strides: tuple[int, ...], contents: Contents
 ) -> Iterator[Stretch]:
-    """Where its elements are, if they are all there."""
+    """Yields the place of its elements, if they are all there."""
     file, size = tensor.file, BYTES[tensor.dtype]
     steps = zip(tensor.shape, strides, strict=False)
     extent = sum((count - 1) * stride for count, stride in steps) + 1 if tensor.numel else 0
     needed, has = (offset + extent) * size, storage.numel * BYTES[storage.dtype]
     what = f"{list(tensor.shape)} of {tensor.dtype} needs {needed:,} bytes of its storage"
     if storage.at is None:
-        text = f"its storage, data/{storage.key}, is not in the file, whose pickle names it"
+        text = f"its storage, data/{storage.key}, is not in the file, but its pickle names it"
         contents.add_flaw("missing", file, text, tensor.name)
     elif needed > has:
         contents.add_flaw("wrong_shape", file, f"{what}, which has {has:,} by the pickle", tensor.name)
@@ -280,7 +280,7 @@ def _stretch(
 
 
 def _tell_of_waste(storage: Storage, tensors: list[SavedTensor], contents: Contents) -> None:
-    """A slice of a large tensor is saved with all of it."""
+    """Adds a flaw for waste: a slice of a large tensor is saved with all of it."""
     used = sum(tensor.bytes for tensor in tensors)
     if storage.bytes > WASTE * used and storage.bytes - used > WASTED_BYTES:
         text = f"uses {words.size(used)} of a storage of {words.size(storage.bytes)}, all of which was saved"
@@ -288,5 +288,5 @@ def _tell_of_waste(storage: Storage, tensors: list[SavedTensor], contents: Conte
 
 
 def only_tensor(saved: Any) -> tuple[Storage, int, tuple[int, ...], tuple[int, ...], str] | None:
-    """(storage, offset, shape, strides, dtype) where a tensor is all that was saved. Raises Damage."""
+    """(storage, offset, shape, strides, dtype) if only a tensor was saved, else None. Raises Damage."""
     return _form(saved) if isinstance(saved, Inert) else None

@@ -1,7 +1,7 @@
 """`preflight.run()`: the plan of `python -m preflight`, from within a training script.
 
-Each rank starts a process of its own for it, as the launcher would, and waits for that: a supervisor forks, ends
-orphans and ends itself, which no training process may do, and CUDA does not survive a fork. So nothing of it stays
+Each rank starts a separate process for it, as the launcher would, and waits for that: a supervisor forks, ends
+orphans and ends itself, which no training process may do, and CUDA does not survive a fork. So it leaves nothing
 in the training process: no process group, no thread, no variable, no child.
 """
 
@@ -28,17 +28,17 @@ from preflight.planning.plan import DEADLINES_S
 from preflight.results.result import USAGE
 
 END_S = 10.0
-"""Beyond the dead-man's switch; and for a supervisor that was told to end."""
+"""Time beyond the dead-man's switch; also for a supervisor that was told to end."""
 GONE_S = ALL_S + 1.0
-"""For rank 0's store to leave the port that the job's own will take. (A rank that is so late that it finds the job's
-store there already waits as long for nothing.)"""
+"""Time for rank 0's store to free the port, which the job's own store will take. (A rank so late that the job's store
+is already there waits this long for nothing.)"""
 
 _calls = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run came to; the same on all ranks but for the report."""
+    """The result of a run; the same on all ranks except for the report."""
 
     verdict: str
     """pass, warn, fail or error."""
@@ -76,8 +76,8 @@ def run(
     `init_process_group`; the arguments are those of the command line (`report` is `--report DIR`, `keep_days`
     `--keep`, `baseline` a report or "auto", `post_token` a file), and `quiet` leaves the screen out.
 
-    Raises UsageError where the arguments or the launcher's variables are wrong. It never ends the training process:
-    that is the caller's to decide.
+    Raises UsageError if the arguments or the launcher's variables are wrong. It never ends the training process:
+    that is the caller's decision.
     """
     words = {"--level": level, "--config": config, "--deadline": deadline_s, "--backend": backend, "--report": report}
     words |= {"--baseline": baseline, "--model": model, "--history": history, "--keep": keep_days}
@@ -148,13 +148,13 @@ def _alone(here: LaunchIdentity) -> dict[str, str]:
 
 
 def _job_serves_its_store() -> bool:
-    """After init_process_group the port is taken, by the job's store."""
+    """Whether the job's store has the port, as it does after init_process_group."""
     distributed = sys.modules.get("torch.distributed")
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
 def _supervised(arguments: list[str], environ: dict[str, str], told: int, quiet: bool, longest_s: float) -> int:
-    """The exit code of `python -m preflight run ARGUMENTS`."""
+    """Runs `python -m preflight run ARGUMENTS` and returns its exit code."""
     process = subprocess.Popen(
         [sys.executable, "-m", "preflight", "run", *arguments], env=environ, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL if quiet else None, pass_fds=(told,),
@@ -186,10 +186,10 @@ def _read(descriptor: int, code: int) -> Verdict:
 
 
 def _leave_the_port(here: LaunchIdentity) -> None:
-    """Without a launcher's store rank 0 served one, at the port where init_process_group will look for the job's:
-    no rank goes on while it may still find ours, which ends when all have said goodbye."""
+    """Waits until preflight's store is gone. Without a launcher's store rank 0 served one, at the port where
+    init_process_group will look for the job's; it ends when all ranks have said goodbye."""
     if here.launcher == "local" or here.agent_store or here.rank == 0 or _job_serves_its_store():
         return
     address = (here.master_addr, here.master_port or 0)
-    with contextlib.suppress(OSError), socket.create_connection(address, GONE_S) as end:  # refused: it has gone
-        end.recv(1)  # nothing comes, but its end
+    with contextlib.suppress(OSError), socket.create_connection(address, GONE_S) as end:  # refused: it is gone
+        end.recv(1)  # returns when it ends

@@ -1,4 +1,4 @@
-"""The whole surface of the command line."""
+"""All commands and options of the command line."""
 
 import argparse
 from typing import NoReturn
@@ -25,7 +25,7 @@ COMMANDS = {
     "completion": "print the completion script of a shell",
 }
 STARTING = ("run", "rendezvous", "checkpoint", "debug", "gate", "pick")
-"""Those that start processes."""
+"""The commands that start processes."""
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -110,7 +110,7 @@ def _add_cluster(name: str, command: Parser) -> None:
 
 def _add_show(shown: Parser) -> None:
     shown.add_argument("report", metavar="REPORT", help="report.json, or the folder that --report wrote")
-    shown.add_argument("--judge", action="store_true", help="judge its facts anew")
+    shown.add_argument("--judge", action="store_true", help="judge its facts again")
     shown.add_argument("--json", metavar="FILE", help="also write the report (- is stdout)")
     shown.add_argument("--html", type=_named, metavar="FILE", help="also write it as a page for a browser")
     _add_settings(shown)
@@ -136,11 +136,11 @@ def add_run(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--json", type=_named, metavar="FILE", help="write the report (- is stdout)")
     run.add_argument("--facts", action="store_true", help="with the facts in it")
-    run.add_argument("--report", type=_named, metavar="DIR", help="write the report, its facts and all its readers")
+    run.add_argument("--report", type=_named, metavar="DIR", help="write the report, its facts and all other formats")
     run.add_argument(
         "--baseline", type=_named, metavar="REPORT", help="compare speeds with this report, or auto: with --history"
     )
-    run.add_argument("--profile", type=_named, metavar="FILE", help="hold each node against what its kind has there")
+    run.add_argument("--profile", type=_named, metavar="FILE", help="compare each node with its kind in this file")
     delivering.add_to(run, _named)
     run.add_argument("--strict", action="store_true", help="warnings and skips are failures, too")
     run.add_argument(
@@ -151,7 +151,7 @@ def add_run(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--backend", choices=["auto", "nccl", "gloo"], help="auto: nccl where torch can use a GPU")
     run.add_argument(
-        "--code", type=_named, metavar="DIR", help="the training code, to be equal on all nodes (else its git commit)"
+        "--code", type=_named, metavar="DIR", help="the training code, must be equal on all nodes (else its git commit)"
     )
     run.add_argument(
         "--data", type=_user_code, metavar="MODULE:FUNCTION", help="check your own DataLoader (or FILE.py:FUNCTION)"
@@ -166,7 +166,7 @@ def add_run(run: argparse.ArgumentParser) -> None:
         "--checkpoint",
         type=_named,
         metavar="DIR",
-        help="the folder for your checkpoints: try some there",
+        help="the folder for your checkpoints: saves some there as a test",
     )
     _add_settings(run)
     _add_plugins(run)
@@ -182,7 +182,7 @@ def _add_plugins(command: argparse.ArgumentParser) -> None:
 
 
 def _named(text: str) -> str:
-    """An unset variable of a script must not take an option away in silence."""
+    """Refuses an empty text: an unset variable in a script must not silently drop an option."""
     if not text.strip(" ,"):
         raise argparse.ArgumentTypeError("it is empty")
     return text
@@ -199,7 +199,7 @@ def _user_code(text: str) -> str:
 
 
 def _model(text: str) -> str:
-    """A function, a class or a model; or a configuration, from which a model is made."""
+    """A function, a class or a model; or the configuration of a model."""
     if text.strip().endswith(".json"):
         return text
     try:

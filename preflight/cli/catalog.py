@@ -1,4 +1,4 @@
-"""`preflight list` and `preflight describe`: what checks and codes say of themselves."""
+"""`preflight list` and `preflight describe`: what checks and codes say about themselves."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def describe_code(options: argparse.Namespace) -> int:
 
 
 def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:
-    """Of the check, or of its code. Raises BrokenCheck where it could not run among the others."""
+    """The page of the check or its code. Raises BrokenCheck if the check could not run with the others."""
     from preflight.engine.membership import STRANGERS
     from preflight.planning import describe, validation
 
@@ -66,7 +66,7 @@ def _page(what: str, sources: Mapping[str, Source], check: Check) -> str:
 
 
 def told_of(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
-    """(what a check's module says of it, True), or (why it cannot be loaded, False)."""
+    """(what `tell` returns for a check, True), or (why it cannot be loaded, False)."""
     if source.kind == "builtin":
         return tell(registry.load(source)), True
     from preflight.core.answer import Failure

@@ -10,11 +10,11 @@ from preflight.planning import registry
 from preflight.planning.registry import Source
 
 PATHS = ("FILE", "REPORT", "OLD", "NEW", "PATH", "DIR_OR_FILE", "MODULE_OR_FILE", "MODULE:FUNCTION", "MODULE:NAME")
-"""What options and arguments call a value that may be a path."""
+"""Metavars of values that may be a path."""
 
 
 def script(shell: str) -> str:
-    """Raises UsageError where shtab is not installed."""
+    """The completion script for a shell. Raises UsageError if shtab is not installed."""
     try:
         import shtab
     except ImportError:
@@ -34,7 +34,7 @@ def script(shell: str) -> str:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Its own and those of its commands."""
+    """The actions of a parser and of its commands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -43,7 +43,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _words(sources: Mapping[str, Source]) -> dict[object, list[str]]:
-    """By metavar: checks and families, their codes, and their options."""
+    """The words to complete by metavar: checks and families, their codes, and their options."""
     checks = [registry.load(source) for source in sources.values() if source.kind == "builtin"]
     ids = [*sources, *dict.fromkeys(id_.partition(".")[0] for id_ in sources)]
     return {

@@ -1,6 +1,6 @@
-"""`preflight.run()` where the user's folder has a file named like one of Python's own modules: Python takes the user's.
+"""`preflight.run()` if the user's folder has a file named like a module of Python's own: Python imports the user's.
 
-(The commands take the current folder off the path first.) Imports sys only, which is no file.
+(The commands take the current folder off the path first.) Imports only sys, which is not a file.
 """
 
 import sys
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def api() -> "ModuleType":
-    """preflight.cli.api. Raises ImportError, in one sentence, where it got a module of the user's instead of Python's;
-    also where that one was imported before, and the import fails."""
+    """Imports preflight.cli.api. Raises ImportError, in one sentence, if that imported a module of the user's instead
+    of Python's, or failed because of one that was imported before."""
     before = set(sys.modules)
     try:
         from preflight.cli import api
@@ -31,13 +31,13 @@ def refuse(hiding: set[str]) -> None:
 
 
 def _hiding(names: set[str]) -> set[str]:
-    """The files of those of these modules that are named like Python's own, and are not."""
+    """The files of the modules that are named like Python's own but are not."""
     files = {name: getattr(sys.modules[name], "__file__", None) for name in names & sys.stdlib_module_names}
     return {file for file in files.values() if file and not _is_pythons(file)}
 
 
 def _passed_through(error: BaseException) -> set[str]:
-    """The same of modules that are not there, since they raised: the files in the stack, or in a syntax error."""
+    """Like `_hiding`, for modules that failed to import: the files in the stack, or in a syntax error."""
     files = [getattr(error, "filename", None) or ""]
     stack = error.__traceback__
     while stack:

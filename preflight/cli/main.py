@@ -20,8 +20,8 @@ STDOUT_REFUSES = (errno.EPIPE, errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EI
 
 
 def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = list) -> NoReturn:
-    """The command, to its exit. `translate` makes the arguments of `preflight` out of those of another command; its
-    UsageError is said as one of this command."""
+    """Runs the command until its exit. `translate` makes arguments of `preflight` from those of another command; its
+    UsageError is reported as one of this command."""
     try:
         surroundings.need_a_folder()
         code = _dispatch(translate(_without_local_rank(arguments)))
@@ -37,7 +37,7 @@ def _without_local_rank(arguments: list[str]) -> list[str]:
 
 
 def _told(error: Exception) -> int:
-    """Says in a sentence why the command ends so, on stderr if that takes it. The exit code."""
+    """Says in one sentence on stderr, if possible, why the command ends; returns the exit code."""
     if isinstance(error, OSError) and error.filename is None and error.errno in STDOUT_REFUSES:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if isinstance(error, BrokenPipeError):

@@ -1,4 +1,4 @@
-"""What preflight itself needs of the process and the container that it is started in, each said in one sentence."""
+"""What preflight itself needs from its process and container; each error is one sentence."""
 
 import os
 import resource
@@ -6,15 +6,15 @@ import resource
 from preflight.errors import CannotWork, UsageError
 
 LEAST_FILES = 32
-"""A rank's supervisor holds up to 20 at once, and imports torch beside them."""
+"""A rank's supervisor holds up to 20 at once, in addition to the import of torch."""
 
 
 def need_a_folder() -> None:
-    """torch cannot be imported without one (its MKL ends the process)."""
+    """Raises UsageError if the current folder is gone: torch's MKL would end the process."""
     try:
         os.getcwd()
     except OSError:
-        raise UsageError("the current folder is gone: change into one that is there", everywhere=False) from None
+        raise UsageError("the current folder is gone: change to one that exists", everywhere=False) from None
 
 
 def need_what_processes_need() -> None:

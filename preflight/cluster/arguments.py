@@ -1,4 +1,4 @@
-"""What `preflight gate`, `hook`, `nodes` and `pick` are asked on the command line."""
+"""The command lines of `preflight gate`, `hook`, `nodes` and `pick`."""
 
 import argparse
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from preflight.cluster.host_list import FORMATS
 from preflight.errors import UsageError
 
 GATE = """Runs a launcher's preflight, adds --report, and ends with 1 if this run found a failure, with 0 if it found
-none. Where there is no verdict (preflight is missing, hangs, cannot write its report) it ends with 0, or with --closed
-with 1, and says why."""
+none. If there is no verdict (preflight is missing, hangs, cannot write its report) it ends with 0, or with 1 if
+--closed is given, and says why."""
 HOOK = """Prints a hook for a scheduler, with the paths of this machine: save it where the scheduler looks for it."""
 NODES = """Prints the nodes of saved reports: bad ones, which a failure names, or good ones, which a job may use."""
 ACTIONS = "actions"
-"""A format: JSON of what is to be done with each node."""
+"""A format: JSON with the action for each node."""
 PICK = """Inside a Slurm job of more than N nodes: runs preflight on all, picks the N best, runs it again on those, and
 prints them. Exit codes: 0 picked, 1 too few are sound, 2 usage, 3 no verdict."""
 GATE_S, PICK_S = 1000.0, 300.0
@@ -25,7 +25,7 @@ GATE_S, PICK_S = 1000.0, 300.0
 class GateRequest:
     launcher: tuple[str, ...]
     closed: bool
-    """No verdict holds the job."""
+    """Whether the job is held if there is no verdict."""
     limit_s: float
     folder: str | None
     reason: str
@@ -36,14 +36,14 @@ class GateRequest:
 class PickRequest:
     nodes: int
     options: tuple[str, ...]
-    """Of preflight run."""
+    """Options of preflight run."""
     folder: str | None
     host_file: str | None
     limit_s: float
 
 
 def add_gate(command: argparse.ArgumentParser, named: Callable[[str], str], seconds: Callable[[str], float]) -> None:
-    """`named` refuses what is empty; `seconds` reads a duration."""
+    """`named` refuses an empty text; `seconds` parses a duration."""
     command.description = GATE
     doubt = command.add_mutually_exclusive_group()
     doubt.add_argument("--open", action="store_true", help="without a verdict the job is not held (the default)")
@@ -62,9 +62,9 @@ def gate_request(options: argparse.Namespace) -> GateRequest:
     """Raises UsageError."""
     launcher = _after_dashes("gate", options.launcher, "preflight gate -- torchrun --nproc-per-node 8 -m preflight")
     if not launcher:
-        raise UsageError("gate: a command is expected after --, as in preflight gate -- srun python -m preflight")
+        raise UsageError("gate: expected a command after --, as in preflight gate -- srun python -m preflight")
     if "--report" in launcher:
-        raise UsageError("gate: --report stands behind the --, where it is the gate's own: give it before")
+        raise UsageError("gate: --report comes after the --, but it is an option of the gate: give it before the --")
     return GateRequest(launcher, options.closed, options.limit, options.report, options.reason or "")
 
 
@@ -85,7 +85,7 @@ def add_nodes(command: argparse.ArgumentParser) -> None:
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument("--good", action="store_true", help="in every one of the reports")
     which.add_argument("--bad", action="store_true", help="in any of them")
-    command.add_argument("--format", choices=sorted((*FORMATS, ACTIONS)), default="lines", help="how (lines)")
+    command.add_argument("--format", choices=sorted((*FORMATS, ACTIONS)), default="lines", help="output format (lines)")
 
 
 def add_pick(

@@ -1,4 +1,4 @@
-"""`preflight gate`: runs a launcher's preflight, and ends with 0 or 1 by the verdict of this run."""
+"""`preflight gate`: runs a launcher's preflight, and ends with 0 or 1 according to the verdict of this run."""
 
 import os
 import sys
@@ -16,27 +16,27 @@ from preflight.results.destinations import Output
 from preflight.sdk.probe import NoReply, Probe
 
 DISK_S = 10.0
-"""For one answer of the file system that holds the report."""
+"""Time for one answer of the file system that holds the report."""
 WRITTEN_S, AGAIN_S = 10.0, 0.2
-"""Rank 0 may be on another node, and write its report when this node's ranks have ended; and between two looks."""
+"""Time for rank 0, which may be on another node, to write its report after this node's ranks ended; and a pause."""
 NO_REPORT = (2, 126, 127)
-"""Exit codes of a usage error, and of a shell that could not start a command."""
+"""Exit codes for a usage error, and from a shell that could not start a command."""
 
 
 class Undecided(Exception):  # noqa: N818 -- an event
-    """There is no verdict; the text says why."""
+    """There is no verdict. Its text says why."""
 
 
 class SignalCame(Exception):  # noqa: N818 -- an event
-    """A signal ended the launcher, and is to end this command."""
+    """A signal ended the launcher, and also ends this command."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("interrupted: the job is not to start")
+        super().__init__("interrupted: the job must not start")
         self.code = 128 + number
 
 
 def run(asked: GateRequest) -> int:
-    """Its exit code: 0 open, 1 shut, 128 and more after a signal."""
+    """Returns the exit code: 0 open, 1 closed, 128 or more after a signal."""
     screen = take_stdout() if asked.reason else None
     try:
         made, folder = verdict(asked)
@@ -61,7 +61,7 @@ def say(text: str) -> None:
 
 
 def take_stdout() -> int:
-    """From now on the launcher's stdout is stderr. Returns where this command writes what is asked of it."""
+    """Sends the launcher's stdout to stderr from now on. Returns a descriptor of the original stdout."""
     sys.stdout.flush()
     screen = os.dup(1)
     os.dup2(2, 1)
@@ -69,8 +69,8 @@ def take_stdout() -> int:
 
 
 def verdict(asked: GateRequest) -> tuple[report.Report | None, str]:
-    """This run's report, of exit code 0 or 1, and its folder; None where the launcher's own word is enough. Raises
-    Undecided and SignalCame."""
+    """(this run's report with exit code 0 or 1, its folder); None for the report if the launcher's exit code is enough.
+    Raises Undecided and SignalCame."""
     with Probe(_Disk()) as disk:
         folder = _folder(asked, disk)
         before = _run_id(_ask(disk, "read", folder))
@@ -80,10 +80,10 @@ def verdict(asked: GateRequest) -> tuple[report.Report | None, str]:
 
 
 class _Disk:
-    """In a process of its own: a file system may be dead."""
+    """Runs in a separate process: a file system may be dead."""
 
     def make(self, path: str) -> str:
-        """The folder, absolute; "" is one of its own."""
+        """Makes the folder and returns its absolute path; "" makes a new temporary one."""
         if not path:
             try:
                 return tempfile.mkdtemp(prefix="preflight-", dir=os.getcwd())
@@ -109,7 +109,7 @@ def _ask(disk: Probe, name: str, *arguments: str) -> Any:
 
 
 def _folder(asked: GateRequest, disk: Probe) -> str:
-    """In a Slurm job it bears the job's number, and is a new one after a requeue."""
+    """The folder for the report. In a Slurm job its name has the job's number, and a requeue gets a new one."""
     job, count = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "0")
     made: str = _ask(disk, "make", asked.folder or (f"preflight-{job}-{count}" if job else ""))
     return made
@@ -120,7 +120,7 @@ def _run_id(read: dict[str, Any] | str) -> str | None:
 
 
 def _launch(asked: GateRequest, folder: str) -> tuple[int, bool]:
-    """(its exit code as in a shell, whether it had to be ended). Raises Undecided and SignalCame."""
+    """(the launcher's exit code as in a shell, whether it had to be ended). Raises Undecided and SignalCame."""
     try:
         with signals_held() as mask:
             job = RunningJob((*asked.launcher, "--report", folder), os.environ, None, mask)
@@ -143,7 +143,7 @@ def _launch(asked: GateRequest, folder: str) -> tuple[int, bool]:
 def _read(
     disk: Probe, folder: str, before: str | None, code: int, hung: bool, asked: GateRequest
 ) -> report.Report | None:
-    end = time.monotonic() + (0.0 if asked.reason else WRITTEN_S)  # a hook's preflight is on this node alone
+    end = time.monotonic() + (0.0 if asked.reason else WRITTEN_S)  # a hook's preflight runs on this node only
     while True:
         read = _ask(disk, "read", folder)
         if isinstance(read, dict) and read["run"] != before:

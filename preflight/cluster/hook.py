@@ -17,13 +17,13 @@ HOOKS = {
     "mpijob": "mpijob.yaml",
     "nvsentinel": "nvsentinel.yaml",
 }
-"""Names of the files, in examples/ and in hooks/."""
+"""Names of the files in examples/ and in hooks/."""
 EXAMPLE_PATHS = {"@BIN@": "/opt/preflight/bin", "@SLURM@": "/usr/bin", "@CONF@": "/etc/slurm/slurm.conf"}
-"""What examples/ has in place of a machine's own."""
+"""What examples/ has in place of a machine's own paths."""
 
 
 def paths() -> dict[str, str]:
-    """Of this machine: where preflight, Slurm's commands and its configuration are."""
+    """Where preflight, Slurm's commands and its configuration are on this machine."""
     slurm = shutil.which("scontrol")
     return {
         "@BIN@": os.path.dirname(os.path.abspath(sys.executable)),

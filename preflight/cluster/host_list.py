@@ -12,10 +12,10 @@ FORMATS: Mapping[str, Callable[[Sequence[str], Mapping[str, int]], str]] = {
     "hostfile": lambda names, ranks: "".join(f"{name} slots={ranks.get(name, 1)}\n" for name in names),
     "json": lambda names, _: f"{json.dumps(list(names))}\n",
 }
-"""Text of names; the second argument is how many ranks each had."""
+"""Functions that format names; the second argument is the number of ranks of each."""
 
 
 def fold(names: Iterable[str]) -> str:
     """ "gpu-[3,17-19],login": Slurm's host list. Only a number at the end is folded: Slurm 22.05 refuses a
-    suffix behind brackets."""
+    suffix after brackets."""
     return node_names.folded(names, suffixes=False)

@@ -14,7 +14,7 @@ from preflight.results import report
 
 
 def run(options: argparse.Namespace) -> int:
-    """Always 0: an empty list is one, too. Raises UsageError for what is no report."""
+    """Returns 0, also for an empty list. Raises UsageError for something that is not a report."""
     ranks: dict[str, int] = {}
     bad, doubtful = set[str](), set[str]()
     found: dict[str, list[Reported]] = {}
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _to_do(found: Sequence[Reported]) -> dict[str, Any]:
-    """The gravest action of a node's failures, or of its warnings where it has no failure, and the codes that ask for
-    it. "none" where nothing is found, and where an older preflight wrote the report."""
+    """The most drastic action of a node's failures, or of its warnings if it has no failure, and the codes that ask for
+    it. "none" if nothing was found, or an older preflight wrote the report."""
     worst = [finding for finding in found if finding.severity == "fail"] or found
     gravity = [*Action]
     action = max((Action(finding.action or Action.NONE) for finding in worst), key=gravity.index, default=Action.NONE)

@@ -1,4 +1,4 @@
-"""`preflight pick`: inside a Slurm job of more nodes than the training needs, runs preflight and picks the N best."""
+"""`preflight pick`: in a Slurm job with more nodes than the training needs, runs preflight and picks the N best."""
 
 import os
 import subprocess
@@ -16,15 +16,15 @@ from preflight.results.destinations import Output
 from preflight.results.report import Report
 
 SLURM_S = 20.0
-"""For a command of Slurm that only asks."""
+"""Time for a command of Slurm that only reads."""
 
 
 def run(asked: PickRequest) -> int:
-    """Its exit code. Raises UsageError outside of a Slurm job of so many nodes."""
+    """Returns the exit code. Raises UsageError outside a Slurm job with enough nodes."""
     job = os.environ.get("SLURM_JOB_ID")
     there = _hosts(os.environ.get("SLURM_JOB_NODELIST", "")) if job else []
     if len(there) < asked.nodes:
-        what = f"this is a job of {rank_ranges.count(len(there), 'node')}" if job else "this is no Slurm job"
+        what = f"this is a job of {rank_ranges.count(len(there), 'node')}" if job else "this is not a Slurm job"
         text = f"pick -N {asked.nodes}: {what}, expected one of at least {rank_ranges.count(asked.nodes, 'node')}"
         raise UsageError(text, everywhere=False)
     folder = asked.folder or f"preflight-pick-{job}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 
 def _picked(asked: PickRequest, there: Sequence[str], folder: str) -> list[str]:
-    """[] where too few are sound. Raises Undecided and SignalCame of gate."""
+    """The picked nodes; [] if too few are sound. Raises Undecided and SignalCame of gate."""
     made = _look(asked, there, os.path.join(folder, "all"))
     chosen = best(made, asked.nodes, _switches())
     if len(chosen) < asked.nodes:
@@ -70,8 +70,8 @@ def _say_too_few(made: Report, wanted: int) -> None:
 
 
 def best(made: Report, wanted: int, switch_of: Mapping[str, str]) -> list[str]:
-    """Nodes without a failure; of these those with the fewest warnings; of equals those at the switch that has most of
-    them. In the report's order; fewer than `wanted` where no more are sound."""
+    """Nodes without a failure, preferring those with the fewest warnings, then those at the switch that has most of
+    them. In the report's order; fewer than `wanted` if no more are sound."""
     warnings = Counter(
         node for finding in report.findings(made) if finding.severity == "warn" and finding.counts
         for node in report.blamed_nodes(finding, made)
@@ -87,7 +87,7 @@ def best(made: Report, wanted: int, switch_of: Mapping[str, str]) -> list[str]:
 
 
 def _look(asked: PickRequest, nodes: Sequence[str], folder: str) -> Report:
-    """Of all these nodes. Raises Undecided and SignalCame of gate."""
+    """Runs preflight on these nodes. Raises Undecided and SignalCame of gate."""
     per_node = _ranks_per_node()
     launcher = (
         "srun", "--kill-on-bad-exit=0", f"--nodes={len(nodes)}", f"--nodelist={fold(nodes)}",
@@ -100,7 +100,7 @@ def _look(asked: PickRequest, nodes: Sequence[str], folder: str) -> Report:
 
 
 def _ranks_per_node() -> int:
-    """As the job was asked for, else one a GPU, else one."""
+    """As the job requests, else one per GPU, else one."""
     for name in ("SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE"):
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
@@ -113,7 +113,7 @@ def _hosts(listed: str) -> list[str]:
 
 
 def _switches() -> dict[str, str]:
-    """The lowest switch, or the block of an NVLink domain, of each node; {} where Slurm's topology is flat."""
+    """The lowest switch, or the block of an NVLink domain, of each node; {} if Slurm's topology is flat."""
     found: dict[str, str] = {}
     for line in _said("scontrol", "show", "topology").splitlines():
         told = dict(word.partition("=")[::2] for word in line.split())
@@ -124,7 +124,7 @@ def _switches() -> dict[str, str]:
 
 
 def _said(*command: str) -> str:
-    """What a command of Slurm prints; "" where it fails."""
+    """What a command of Slurm prints; "" if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_S, check=False)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""A verdict in one line, as a scheduler keeps it beside a node."""
+"""A verdict in one line, for a scheduler to keep with a node."""
 
 import re
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from preflight.core.finding import Reported
 from preflight.results.report import Report, findings
 
 LONGEST = 128
-"""Characters that a drain reason may have: what sinfo, tickets and dashboards show."""
+"""Characters of a drain reason: what sinfo, tickets and dashboards show."""
 OF_NODE = ("node", "rank", "local_rank", "uuid", "serial")
-"""What a line beside the node's name need not say; UUIDs and serial numbers are in the report."""
+"""What the line leaves out, since the node's name is beside it; UUIDs and serial numbers are in the report."""
 
 
 def line(report: Report, prefix: str) -> str:
-    """ "preflight:gpu.nvlink.inactive gpu 3 link 7 (reset_gpu)"; or, where nothing failed, "ok" and what measured."""
+    """ "preflight:gpu.nvlink.inactive gpu 3 link 7 (reset_gpu)"; if nothing failed, "ok" and the checks that ran."""
     if report["exit_code"] == 0:
         return " ".join(("ok", *(check["check"] for check in report["checks"] if check["status"] in ("pass", "warn"))))
     failed = [finding for finding in findings(report) if finding.severity == "fail" and finding.counts]
@@ -36,5 +36,5 @@ def _plain(finding: Reported) -> str:
 
 
 def _ascii(text: str) -> str:
-    """Without what a shell, a table or scontrol reads in its own way."""
+    """Replaces characters that a shell, a table or scontrol would interpret."""
     return re.sub(r"[^ -~]|[\"'`\\|$]", " ", text)

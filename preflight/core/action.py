@@ -1,15 +1,15 @@
-"""What an operator does about a finding: a word for hooks, tickets and controllers to route on."""
+"""What an operator does about a finding: one word that hooks, tickets and controllers can route on."""
 
 from enum import StrEnum
 
 
 class Action(StrEnum):
-    """From the mildest to the gravest. docs/actions.md has them beside the words of DCGM, NVSentinel and clouds."""
+    """From the mildest to the most drastic. docs/actions.md maps them to the terms of DCGM, NVSentinel and clouds."""
 
     NONE = "none"
-    """Nothing, or nothing that a machine could do: a person reads the fix first."""
+    """Nothing, or nothing that can be automated: a person reads the fix first."""
     FIX_CONFIG = "fix_config"
-    """Change a setting, a file, software or code, or end what is left of an earlier job. No part is suspected."""
+    """Change a setting, a file, software or code, or end what is left of an earlier job. No hardware is suspected."""
     RESTART_JOB = "restart_job"
     """Start the job again, without the nodes that the finding names."""
     RESET_GPU = "reset_gpu"
@@ -32,9 +32,9 @@ OF_THE_ENGINE = {
     "backend": Action.FIX_CONFIG,
     "torch": Action.FIX_CONFIG,
 }
-"""Of the engine's own codes, under a check or preflight.run; of all others none: nothing was measured."""
+"""Actions of the engine's own codes, under a check or preflight.run. The others have none: nothing was measured."""
 
 
 def engine_action(severity: str, code: str) -> Action:
-    """Of a finding of the engine. An error says nothing of the machine, so that there is nothing to do to it."""
+    """The action of one of the engine's findings. An error says nothing about the machine, so its action is none."""
     return OF_THE_ENGINE.get(code.rpartition(".")[2], Action.NONE) if severity in ("fail", "warn") else Action.NONE

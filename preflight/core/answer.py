@@ -1,4 +1,4 @@
-"""What comes of work that was given to another process."""
+"""The result of work that was given to another process."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,11 +16,11 @@ class Returned:
 
 
 class FailureKind(StrEnum):
-    """The engine's code for it (core/finding.py)."""
+    """The engine's code for a failure (core/finding.py)."""
 
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
-    """Also where it could not be started."""
+    """Also if the process could not be started."""
     RAISED = "raised"
 
 
@@ -32,8 +32,8 @@ class Failure:
     text: str
     """A predicate: "did not end within 3.0 s"."""
     stack: str = ""
-    """Where the process stood, or the end of what it wrote."""
+    """The process's stack, or the end of what it wrote."""
 
     def value_or(self, default: dict[str, Any]) -> dict[str, Any]:
-        """For a caller that can do without."""
+        """For a caller that can continue without the answer."""
         return default

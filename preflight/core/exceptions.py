@@ -13,14 +13,14 @@ WORDS_OF_COLLECTIVES = {
     "DistStoreError": ("ait timeout",),
     "DistBackendError": ("",),
 }
-"""What exceptions say that come out of a collective: gloo's source path, or its words for all that comes after a call
-that has run out of time (transport/tcp/unbound_buffer.cc); a wait for a key of the store, which another rank writes
-(torch's new_group waits so); all that NCCL raises."""
+"""Texts by which an exception from a collective is known: gloo's source path, or its message for every call after one
+that has timed out (transport/tcp/unbound_buffer.cc); a wait for a key of the store that another rank writes (as in
+torch's new_group); anything that NCCL raises."""
 
 
 def out_of_a_collective(error: BaseException) -> BaseException | None:
-    """What a collective has raised, marked by the check or not (DDP's own): the exception itself, or one that it came
-    of."""
+    """The exception that a collective raised: `error` itself or one in its chain of causes, whether or not the check
+    marked the collective (DDP's own are not marked). None if no collective did."""
     raised: BaseException | None = error
     for _ in range(10):  # exceptions may name each other in a ring
         words = WORDS_OF_COLLECTIVES.get(type(raised).__name__, ())
@@ -36,19 +36,19 @@ def in_one_line(error: BaseException) -> str:
 
 
 def first_words(error: BaseException) -> str:
-    """torch puts a source path before its messages and a C++ backtrace behind; these stay in the stack."""
+    """The message without the source path that torch puts before it and the C++ backtrace after it."""
     return _one_line(re.sub(r"^\[(enforce fail at )?\S+:\d+\] ", "", text(error)))
 
 
 def _one_line(words: str) -> str:
-    """The first; and the second one where a colon leads to it."""
+    """The first line, with the second one if the first ends with a colon."""
     lines = words.splitlines() or ["(no message)"]
     more = f" {lines[1].strip()[:200]}" if len(lines) > 1 and lines[0].endswith(":") else ""
     return f"{lines[0][:500]}{more}"
 
 
 def text(error: object) -> str:
-    """All that it says; its own `__str__` may raise."""
+    """The exception's text; its own `__str__` may raise."""
     try:
         return str(error).strip()
     except Exception:
@@ -61,7 +61,7 @@ _FRAME = re.compile(r'^ *File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
 
 
 def printed_frames(stack: str) -> list[Frame]:
-    """Those of a stack as Python or faulthandler prints it, in its order."""
+    """The frames of a stack as Python or faulthandler prints it, in the same order."""
     return [(frame[1], int(frame[2]), frame[3], None) for frame in _FRAME.finditer(stack)]
 
 
@@ -69,8 +69,8 @@ ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def is_the_authors(path: str, own: str = "") -> bool:
-    """Whether a line of this file is the check's, or of code that it calls beside it: nothing of the engine, of the
-    standard library or of an installed package. `own`: the check's file, or the folder of a package."""
+    """Whether this file is the check's, or code of the author that it calls: not the engine, the standard library or an
+    installed package. `own`: the check's file, or its folder if it is a package."""
     if own and (path == own or path.startswith(os.path.join(own, ""))):
         return True
     if path.startswith(os.path.join(ENGINE, "")):
@@ -79,16 +79,16 @@ def is_the_authors(path: str, own: str = "") -> bool:
 
 
 def place_of(error: BaseException, own: str = "") -> str:
-    """ " (nvlink.py line 12)": the author's innermost line that led to it; the innermost of all where there is none."""
+    """ " (nvlink.py line 12)": the author's innermost line in the traceback, or the innermost line if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [(frame.filename, frame.lineno or 0) for frame in frames]
     if isinstance(error, SyntaxError) and not any(is_the_authors(path, own) for path, _ in lines):
-        return ""  # of the check's own file, which its text names
+        return ""  # in the check's own file, which its text names
     return innermost_line(lines[::-1], own)
 
 
 def innermost_line(lines: Sequence[tuple[str, int]], own: str = "") -> str:
-    """As `place_of`, of (path, line); the most recent call first."""
+    """Like `place_of`, for a list of (path, line) with the most recent call first."""
     path, line = next((line for line in lines if is_the_authors(line[0], own)), lines[0] if lines else ("", 0))
     return f" ({os.path.basename(path)} line {line})" if path else ""
 
@@ -106,8 +106,8 @@ class Worker:
 
     @classmethod
     def of(cls, error: BaseException | None) -> "Worker | None":
-        """torch raises it again in the main process, with the stack in its words only (torch/_utils.py,
-        ExceptionWrapper). None of other exceptions."""
+        """torch raises it again in the main process, with the stack only in the message (torch/_utils.py,
+        ExceptionWrapper). None for other exceptions."""
         words = text(error)
         head = re.match(r"Caught \w+ in (.+)\.\nOriginal Traceback", words)
         if head is None:

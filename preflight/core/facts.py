@@ -1,4 +1,4 @@
-"""Facts: what `measure` returns. Plain JSON, checked strictly, told apart by content."""
+"""Facts: what `measure` returns. Plain JSON, checked strictly, identified by content."""
 
 import hashlib
 import json
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 LIMIT = 1024 * 1024
-"""Bytes a rank and check: larger values hold up the store's one thread for everybody."""
+"""Bytes per rank and check: a larger value blocks the store's single thread for all ranks."""
 
 
 class BadFacts(ValueError):  # noqa: N818 -- says what they are
-    """What `measure` returned is no JSON object, holds NaN, or is too large. Its text says where."""
+    """What `measure` returned is not a JSON object, holds NaN, or is too large. Its text says where."""
 
 
 def to_text(value: object) -> str:
@@ -24,9 +24,9 @@ def to_text(value: object) -> str:
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
-        raise BadFacts(f"the facts are no JSON: {error}") from None
+        raise BadFacts(f"the facts are not JSON: {error}") from None
     if len(text) > LIMIT:
-        raise BadFacts(f"the facts are {len(text):,} bytes; at most {LIMIT:,} are kept a rank and check")
+        raise BadFacts(f"the facts are {len(text):,} bytes; the limit per rank and check is {LIMIT:,}")
     return text
 
 
@@ -50,12 +50,12 @@ def _named(value: object) -> str:
 
 
 def content_hash(text: str) -> str:
-    """Equal facts have equal names, so that they travel and are kept once."""
+    """Names facts by their content, so that equal facts are sent and stored once."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class FactsStore:
-    """All facts of a run, at rank 0: compressed, equal ones once."""
+    """All facts of a run, at rank 0: compressed, and equal ones stored once."""
 
     def __init__(self) -> None:
         self._texts: dict[str, bytes] = {}
@@ -65,23 +65,23 @@ class FactsStore:
         return name in self._texts
 
     def add(self, check: str, ranks: Iterable[int], text: str) -> None:
-        """What these ranks have measured for this check."""
+        """Adds what these ranks have measured for this check."""
         name = content_hash(text)
         self.add_text(name, text)
         for rank in ranks:
             self.note(check, rank, name)
 
     def add_text(self, name: str, text: str) -> None:
-        """Under its content hash; `note` says which ranks have measured it."""
+        """Stores a text under its content hash; `note` records which ranks measured it."""
         self._texts[name] = zlib.compress(text.encode(), 1)
 
     def note(self, check: str, rank: int, name: str) -> None:
-        """The facts of this rank for this check have this content hash."""
+        """Records the content hash of this rank's facts for this check."""
         self._of_check.setdefault(check, {})[rank] = name
 
     @property
     def size(self) -> int:
-        """Bytes that it holds."""
+        """Bytes held in memory."""
         return sum(map(len, self._texts.values()))
 
     def ranks(self, check: str) -> list[int]:
@@ -91,7 +91,7 @@ class FactsStore:
         return list(self._of_check)
 
     def groups(self, check: str) -> Iterator[tuple[list[int], str]]:
-        """(ranks, JSON text), one for each group of ranks with equal facts."""
+        """Yields (ranks, JSON text) for each group of ranks with equal facts."""
         ranks_of: dict[str, list[int]] = {}
         for rank, name in sorted(self._of_check.get(check, {}).items()):
             ranks_of.setdefault(name, []).append(rank)
@@ -99,6 +99,6 @@ class FactsStore:
             yield ranks, zlib.decompress(self._texts[name]).decode()
 
     def of(self, check: str) -> dict[int, Any]:
-        """Rank to facts. Ranks with equal facts share one object."""
+        """The facts by rank. Ranks with equal facts share one object."""
         found = {rank: value for ranks, text in self.groups(check) for value in [json.loads(text)] for rank in ranks}
         return dict(sorted(found.items()))

@@ -1,4 +1,4 @@
-"""Nodes that belong together: those of a rack, behind a switch, in an NVLink domain."""
+"""Nodes that belong together: in a rack, behind a switch, in an NVLink domain."""
 
 from dataclasses import dataclass
 

@@ -18,12 +18,12 @@ class Node:
     ranks: tuple[int, ...]
     addresses: tuple[str, ...] = ()
     machine: str = ""
-    """An id that stays when the host is renamed; "" where it has none of its own."""
+    """An id that survives a rename of the host; "" if it has none of its own."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Made once by rank 0 from what every rank said of itself; the same on all ranks."""
+    """Made once by rank 0 from what every rank reported about itself; the same on all ranks."""
 
     launcher: str
     """torchrun, mpi, slurm, env (plain variables), own (preflight has started the ranks) or local (a rank alone)."""
@@ -37,7 +37,7 @@ class Job:
         return {rank: node for node in self.nodes for rank in node.ranks}
 
     def node_of(self, rank: int) -> Node:
-        """The node of a rank. A rank that never arrived has an unknown one."""
+        """The node of a rank; for a rank that never arrived, a nameless node that holds only this rank."""
         return self._node_of_rank.get(rank, Node("", -1, (rank,)))
 
     def where(self, rank: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from preflight.core import rank_ranges
 
 MOST_DIGITS = 9
-"""A longer number is a part of a name."""
+"""A longer number is treated as part of the name."""
 
 
 class _Group(NamedTuple):
@@ -18,8 +18,8 @@ class _Group(NamedTuple):
 
 
 def folded(names: Iterable[str], *, suffixes: bool = True) -> str:
-    """ "gpu-[1-5,9],login": names that differ in their last number only are one, in the order of their first name.
-    Numbers with leading zeros keep them (gpu-[007-012]). `suffixes`: also where something follows the number."""
+    """ "gpu-[1-5,9],login": names that differ only in their last number become one, in the order of their first name.
+    Numbers with leading zeros keep them (gpu-[007-012]). `suffixes`: fold also where text follows the number."""
     split = {name: _last_number(name, suffixes) for name in names}
     padded = {
         _Group(before, len(digits), after) for before, digits, after in split.values() if re.match(r"0\d", digits)
@@ -34,7 +34,7 @@ def folded(names: Iterable[str], *, suffixes: bool = True) -> str:
 
 
 def _last_number(name: str, suffixes: bool) -> tuple[str, str, str]:
-    """(what is before it, its digits, what is after it); no digits where none can be folded."""
+    """Splits a name into (text before its last number, digits, text after); no digits if nothing can be folded."""
     match = re.fullmatch(rf"(.*?)([0-9]+)({'[^0-9]*' if suffixes else ''})", name, re.DOTALL)
     return (match[1], match[2], match[3]) if match and len(match[2]) <= MOST_DIGITS else (name, "", "")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 KINDS = ("measured", "skipped", "raised", "crashed", "timed_out", "lost")
 LOG_TAIL = 64 * 1024
-"""Bytes of a worker's last output that are kept, and of NCCL's log."""
+"""How many bytes are kept of the end of a worker's output, and of NCCL's log."""
 _FROM_A_WORKER = ("kind", "seconds", "reason", "slug", "in_collective", "stack", "facts")
 
 
@@ -14,24 +14,24 @@ class Outcome:
     """Built by the rank's own supervisor, or by rank 0 for a rank that is lost."""
 
     kind: str
-    """measured, skipped, raised (an exception, or facts that are no facts), crashed (the process ended),
-    timed_out (killed at its deadline, or aborted) or lost (nothing more was heard of the rank)."""
+    """measured, skipped, raised (an exception, or invalid facts), crashed (the process ended), timed_out (killed at its
+    deadline, or aborted) or lost (the rank stopped responding)."""
     seconds: float = 0.0
     reason: str | None = None
     """One line: why it was skipped, the exception, the exit status."""
     slug: str = ""
-    """What the engine's finding is called, where it is not the kind: bad_facts. Of a skip: not_applicable."""
+    """The name of the engine's finding where it is not the kind: bad_facts. For a skip: not_applicable."""
     in_collective: bool = False
     """An exception came out of a collective: the cause may be another rank."""
     aborted: bool = False
-    """A consequence: ended before its deadline, since rank 0 had seen why it could not go on; or lost with
-    its node, after another rank of the node had died."""
+    """A consequence: ended before its deadline because rank 0 had seen why it could not go on; or lost with its node
+    after another rank of the node had died."""
     cut_short: bool = False
-    """The run's deadline ended it, not its own: that says nothing about the machine."""
+    """The run's deadline ended it, not its own, which says nothing about the machine."""
     own_fault: bool = False
     """preflight itself failed on this rank."""
     collective: dict[str, Any] | None = None
-    """The last one entered: operation, shape, number (how many were entered), inside (not yet left)."""
+    """The last collective entered: operation, shape, number (how many were entered), inside (not yet left)."""
     signal: str | None = None
     state: str | None = None
     """The process's state letter from /proc before it was killed (T stopped, D uninterruptible, Z)."""
@@ -43,7 +43,7 @@ class Outcome:
     nccl_log: str | None = None
     """The end of NCCL's own log."""
     ras: str | None = None
-    """What NCCL's RAS said; of one rank a node."""
+    """What NCCL's RAS said; only for one rank per node."""
     facts: str | None = None
     """The content hash of the facts."""
     measures_no_more: bool = False
@@ -51,28 +51,28 @@ class Outcome:
 
     @property
     def sound(self) -> bool:
-        """Nothing has to be explained."""
+        """Whether nothing needs an explanation."""
         return self.kind in ("measured", "skipped")
 
     def cut_short_by_the_run(self, patience_s: float) -> "Outcome":
-        """The same, where it ran into a deadline that the run had made shorter. `patience_s`: after which the others
-        gave up on it in a collective, with that deadline."""
+        """This outcome, marked `cut_short` if it ran into a deadline that the run had shortened. `patience_s`: how long
+        the others waited for it in a collective under that deadline."""
         waited = not self.aborted or self.seconds >= patience_s
         ran_out = self.kind == "timed_out" and waited and not self.could_not_run
         return replace(self, cut_short=True) if ran_out else self
 
     @property
     def could_not_run(self) -> bool:
-        """Its process was stopped, stuck in the kernel, or dead: no deadline made it late."""
+        """Whether its process was stopped, stuck in the kernel, or dead: no deadline made it late."""
         return self.state in ("T", "t", "D", "Z")
 
     def to_json(self) -> dict[str, Any]:
-        """Without what is empty."""
+        """Leaves out empty fields."""
         return {key: value for key, value in asdict(self).items() if value not in (None, "", False)}
 
     @staticmethod
     def from_message(message: dict[str, Any]) -> "Outcome | None":
-        """What a worker sent, which a check under test may have tampered with: None unless it is well formed."""
+        """The outcome that a worker sent, or None if it is not well formed: a check's own code may have damaged it."""
         texts = [message.get(name) or "" for name in ("reason", "slug", "stack", "facts")]
         seconds = message.get("seconds")
         if message.get("kind") not in ("measured", "skipped", "raised") or not isinstance(seconds, float):

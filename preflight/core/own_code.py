@@ -20,8 +20,8 @@ _LIBRARY = re.compile(
 
 
 def is_own(path: str, home: str = "", module: str = "") -> bool:
-    """Whether a source file is the user's. `home`: a folder (or file) known to be the user's: only the rest of a path
-    below it is judged. `module`: the file's module, where it is known."""
+    """Whether a source file is the user's. `home`: a folder (or file) known to be the user's; only the part of the path
+    below it is looked at. `module`: the file's module, if it is known."""
     if module.partition(".")[0] in PACKAGES:
         return False
     below = f"{home.rstrip(os.sep)}{os.sep}"

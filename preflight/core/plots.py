@@ -1,7 +1,7 @@
 """What a check shows beside its findings, as data: curves, strips, a heat map, a wiring, a table.
 
 A check's `plot(facts, run)` yields them on rank 0, the report holds them as JSON (`checks[].plots`), and
-preflight/results/page draws them. Whatever grows with the job is bounded here, so that a report stays small.
+preflight/results/page draws them. Everything that grows with the job is bounded here to keep reports small.
 """
 
 import math
@@ -12,20 +12,20 @@ from typing import Any
 from preflight.core import words
 
 MOST_SUBJECTS = 8192
-"""Of strips: of more only those that are odd keep their names, and the others are counted in BINS."""
+"""In strips. Beyond this only the odd subjects keep their names, and the others are counted in BINS."""
 MOST_SIDE = 1024
-"""Rows and columns of a heat map; more are put together, neighbour with neighbour."""
+"""Rows and columns of a heat map; if there are more, neighbours are merged."""
 MOST_ROWS = 200
-"""Of a table."""
+"""In a table."""
 BINS = 120
 MOST_NODES = 8
-"""That are named beside a value."""
+"""How many nodes are named beside a value."""
 DIGITS = 4
-"""Significant ones: more is no information, and ten thousands of values are held."""
+"""Significant digits: more carry no information, and a report holds tens of thousands of values."""
 
 
 def short(value: float) -> float:
-    """With DIGITS significant digits; a value that JSON does not have is 0."""
+    """Rounds to DIGITS significant digits; infinities and NaN, which JSON cannot hold, become 0."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else 0.0
 
 
@@ -37,7 +37,7 @@ class Series:
     points: Sequence[Sequence[float]]
     """(x, y), or (x, least, median, most) for a band over ranks."""
     role: str = ""
-    """"": measured. "baseline", "expected": what it is held against, drawn as a broken line."""
+    """"": measured. "baseline", "expected": what it is compared with, drawn as a dashed line."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Chart:
     log: str = ""
     """Axes with a logarithmic scale: "", "x", "y" or "xy"."""
     note: str = ""
-    """A sentence below: where an expected figure comes from."""
+    """A sentence below the chart: where an expected figure comes from."""
     marks: Sequence[tuple[float, str]] = ()
-    """(x, what happened there): each a line from top to bottom."""
+    """(x, what happened there): each is drawn as a vertical line."""
     from_zero: bool = True
-    """Whether the axis of y begins at 0: not where it is the small changes that count."""
+    """Whether the y axis starts at 0: it does not where small changes matter."""
 
     def to_json(self) -> dict[str, Any]:
         series = [{**vars(its), "points": [[short(v) for v in point] for point in its.points]} for its in self.series]
@@ -65,19 +65,19 @@ class Chart:
 
 @dataclass(frozen=True)
 class Strip:
-    """One quantity of all subjects."""
+    """One quantity, measured for all subjects."""
 
     name: str
     unit: str
     values: Sequence[float | None]
-    """None where it was not measured: never a zero."""
+    """None where it was not measured; never 0 for that."""
     odd: Sequence[int] = ()
-    """Places of the subjects to name, such as those that a finding names."""
+    """Indices of the subjects to name, such as those that a finding names."""
 
 
 @dataclass(frozen=True)
 class Strips:
-    """Quantities of many of a kind, such as the GPUs, one strip each."""
+    """Quantities of many things of one kind, such as GPUs: one strip per quantity."""
 
     title: str
     subjects: Sequence[tuple[str, str]]
@@ -94,7 +94,7 @@ class Strips:
         return whole if len(self.subjects) <= MOST_SUBJECTS else self._counted(strips)
 
     def _counted(self, strips: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """Only odd subjects by name; `counts` are the others' numbers in BINS from `least` to `most`."""
+        """Names the odd subjects only; `counts` is a histogram of all values in BINS from `least` to `most`."""
         named = sorted({place for strip in self.strips for place in strip.odd})[:MOST_SUBJECTS]
         place_of = {place: number for number, place in enumerate(named)}
         few = [
@@ -117,7 +117,7 @@ def _histogram(values: Iterable[float | None]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A value for pairs, as from node to node; not every pair needs one."""
+    """A value per pair, such as from node to node; not every pair needs one."""
 
     title: str
     rows: Sequence[str]
@@ -126,13 +126,13 @@ class HeatMap:
     """By row and column."""
     unit: str
     usual: float
-    """A value there is drawn as sound."""
+    """A value at this level is drawn as sound."""
     limit: float
     """A value below it is slow, and outlined."""
 
     def to_json(self) -> dict[str, Any]:
-        """`cells` are flat: row, column, value, row and so on. `binned`: so many neighbours are one row and one column,
-        with the least of their values."""
+        """`cells` are flat: row, column, value, row and so on. `binned`: how many neighbours share one row and one
+        column, which shows the least of their values."""
         size = max(1, math.ceil(max(len(self.rows), len(self.columns)) / MOST_SIDE))
         least: dict[tuple[int, int], float] = {}
         for (row, column), value in self.cells.items():
@@ -155,15 +155,15 @@ def _joined(names: Sequence[str], size: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Wiring:
-    """How the devices of one kind of node are joined."""
+    """How the devices of one kind of node are connected."""
 
     title: str
     nodes: Sequence[str]
-    """That are wired so."""
+    """The nodes that are wired this way."""
     devices: Sequence[tuple[str, str]]
     """(name, group): ("GPU0", "NUMA 0")."""
     links: Sequence[tuple[int, int, str]]
-    """Places of two devices, and what joins them: "NV18"."""
+    """The indices of two devices, and what connects them: "NV18"."""
     odd: Sequence[tuple[int, int]] = ()
     """Links that a finding names."""
 
@@ -191,8 +191,8 @@ Plot = Chart | Strips | HeatMap | Wiring | Table
 
 
 def differing(title: str, values: Mapping[str, Mapping[str, str]], called: str) -> Table | None:
-    """What is not the same everywhere: a row for each of its values with the nodes that have it, the rarest first.
-    `values`: by name and node, "" where it is not set. None where nothing is known."""
+    """A table of what differs between nodes: a row per value with the nodes that have it, the rarest first. `values`:
+    by name and node, "" where it is not set. None if nothing is known."""
     rows: list[tuple[str, str, str]] = []
     odd = 0
     for name, of_node in sorted(values.items()):

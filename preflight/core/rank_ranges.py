@@ -21,7 +21,7 @@ def from_text(text: str) -> tuple[int, ...]:
     for part in text.split(",") if text else []:
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         if not match or int(match[2] or match[1]) < int(match[1]) or int(match[2] or 0) - int(match[1]) > 10**6:
-            raise ValueError(f"{text!r} is no list of ranks")
+            raise ValueError(f"{text!r} is not a list of ranks")
         numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(numbers)
 

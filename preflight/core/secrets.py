@@ -1,4 +1,4 @@
-"""Takes secrets out of all that leaves a worker or enters a report."""
+"""Removes secrets from everything that leaves a worker or enters a report."""
 
 import os
 import re
@@ -9,30 +9,30 @@ from typing import Any
 HIDDEN = "[removed]"
 _WORDS = {"key", "keys", "auth", "authorization", "dsn", "cookie", "webhook"}
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "accesskey", "privatekey")
-"""Of a word, also without a separator: PGPASSWORD."""
+"""Endings of a word, also without a separator: PGPASSWORD."""
 _LAST = {"pat", "pwd", "signature", "sig"}
 """Only after another word: GITHUB_PAT, MYSQL_PWD (PWD is the folder), X-Amz-Signature."""
-# All bounded, and begun at the beginning of a word only: they run in the supervisor, over 64 KiB of anything.
+# All are bounded and start at the beginning of a word only: they run in the supervisor, over 64 KiB of any text.
 _ASSIGNED = (
     re.compile(r"(?<![A-Za-z0-9_.-])-{0,2}([A-Za-z_][A-Za-z0-9_.-]{0,200})[\"']?\s{0,9}[=:]\s{0,9}"),
     re.compile(r"(?<!\S)--?([A-Za-z_][A-Za-z0-9_-]{0,200})\s{1,9}"),
 )
 _VALUE = re.compile(r"\"[^\"]{0,500}\"|'[^']{0,500}'|(?:(?:Bearer|Basic)\s{1,9})?[^\s,;}]+")
 _PLACEHOLDER = re.compile(r"[\[<]your[ _-][A-Za-z_ -]{1,40}[\]>]\)?")
-"""What advice puts in a secret's place: wandb.login(key=[your_api_key])."""
+"""What instructions put in place of a secret: wandb.login(key=[your_api_key])."""
 _USER_INFO = re.compile(r"(?<=://)[^\s\"'<>]{1,500}@")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,20000}(-----END [A-Z ]{0,40}-----)?")
 _VARIABLE = re.compile(r"(?<![A-Za-z0-9_])([A-Z_][A-Z0-9_]{0,100})([\"']?(?:=|:\s)[\"']?)([^\s\"',;}]*)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 LONG = 16
 SHORTEST = 6
-"""A secret variable's value is hidden wherever it stands, unless it is shorter: "1" stands everywhere."""
+"""A secret variable's value is hidden wherever it occurs, unless it is shorter: "1" occurs everywhere."""
 ENVIRONMENT = 6
-"""So many variables, PATH, HOME or PWD among them, are a whole environment."""
+"""This many variables, with PATH, HOME or PWD among them, count as a whole environment."""
 
 
 def is_secret(name: str) -> bool:
-    """By its words: WANDB_API_KEY, db.password and apiKey are, KEYBOARD, monkey and KeyError are not."""
+    """Judges a name by its words: WANDB_API_KEY, db.password and apiKey are; KEYBOARD, monkey and KeyError are not."""
     parts = [part.removesuffix("Id") for part in re.split(r"[^A-Za-z0-9]+", name)]
     words = [re.split(r"(?<=[a-z0-9])(?=[A-Z])", part)[-1].lower() for part in parts]
     return any(word in _WORDS or word.removesuffix("s").endswith(_ENDINGS) for word in words) or (
@@ -41,8 +41,8 @@ def is_secret(name: str) -> bool:
 
 
 def _is_hidden(value: str) -> bool:
-    """The path of a credentials file is no secret, and stands in many a message; so does an ordinary word or number,
-    which is hidden beside its name only."""
+    """Whether a secret variable's value is hidden everywhere. Not the path of a credentials file: it is no secret, and
+    is in many messages. So is an ordinary word or number, which is hidden only beside its name."""
     is_ordinary = re.fullmatch(r"[A-Z]?[a-z]{1,15}|[A-Z]{1,16}|[0-9]{1,9}", value)
     return len(value) >= SHORTEST and not is_ordinary and not (value.startswith("/") and os.path.exists(value))
 
@@ -53,8 +53,8 @@ def _is_environment(names: Iterable[object]) -> bool:
 
 
 def _looks_random(value: str) -> bool:
-    """20 characters that change between small letters, large ones and digits all the time, or 32 hexadecimal ones; no
-    path."""
+    """Whether it has 20 characters that keep changing between lower case, upper case and digits, or 32 hexadecimal
+    digits, and is not a path."""
     if re.fullmatch(r"[0-9a-f]{32,}", value):
         return True
     kinds = [(char.islower(), char.isupper()) for char in value if char.isalnum()]
@@ -74,8 +74,8 @@ class Scrubber:
         self._values = re.compile("|".join(map(re.escape, known))) if known else None
 
     def text(self, text: str) -> str:
-        """User info in URLs, NAME=VALUE of secret names, private keys, the values of secret variables; and what looks
-        random in a printed environment."""
+        """Hides user info in URLs, values after secret names (NAME=VALUE), private keys, values of secret variables; in
+        a printed environment also what looks random."""
         if self._values:
             text = self._values.sub(HIDDEN, text)
         text = _USER_INFO.sub(HIDDEN + "@", _PRIVATE_KEY.sub(HIDDEN, text))
@@ -85,7 +85,7 @@ class Scrubber:
         return _VARIABLE.sub(_without_random, text) if is_environment else text
 
     def value(self, value: Any) -> Any:
-        """The same in every string of a structure of dicts and lists; what is neither stays as it is."""
+        """Does the same to every string in nested dicts and lists; other values stay as they are."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -96,7 +96,7 @@ class Scrubber:
         return value
 
     def _key(self, key: Any) -> Any:
-        """A password may be equal to an innocent field's name: only long ones are looked for in names."""
+        """A password may equal the name of a harmless field, so only long names are searched for secrets."""
         return self.text(key) if isinstance(key, str) and len(key) >= LONG else key
 
     def _item(self, key: Any, item: Any, hides_random: bool) -> Any:
@@ -110,7 +110,7 @@ class Scrubber:
 
 
 def _without_values(text: str, assigned: re.Pattern[str]) -> str:
-    """A value may hold further names (a URL's query does), so it is passed over only where it is hidden."""
+    """Hides values after secret names. A value may hold more names (a URL's query), so only hidden ones are skipped."""
     parts, done = [], 0
     for match in assigned.finditer(text):
         is_query = match.start() > 0 and text[match.start() - 1] in "?&"

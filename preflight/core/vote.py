@@ -1,4 +1,4 @@
-"""Who differs from the others: only a value that more than half of the ranks have makes the rest odd."""
+"""Which ranks differ from the others: they are odd only if more than half of the ranks share one value."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ Group = TypeVar("Group", bound=Hashable)
 
 @dataclass(frozen=True)
 class Vote(Generic[T]):
-    """What a number of ranks have of one thing. `T` is hashable."""
+    """The values of one quantity on several ranks. `T` is hashable."""
 
     ranks_of: Mapping[T, tuple[int, ...]]
-    """Each value's ranks, the commonest value first."""
+    """Each value's ranks, the most common value first."""
 
     @property
     def unanimous(self) -> bool:
@@ -29,17 +29,17 @@ class Vote(Generic[T]):
 
     @property
     def decided(self) -> bool:
-        """Whether one value has more than half of the ranks, so that the others can be called odd. With one rank
-        against one it cannot be told which is wrong."""
+        """Whether more than half of the ranks share one value, so that the others can be called odd. With one rank
+        against one, either may be wrong."""
         return bool(self.ranks_of) and 2 * len(next(iter(self.ranks_of.values()))) > self.voters
 
     @property
     def usual(self) -> T:
-        """The commonest value. Raises StopIteration where there are no votes."""
+        """The most common value. Raises StopIteration if there are no votes."""
         return next(iter(self.ranks_of))
 
     def odd(self) -> Iterator[tuple[int, T]]:
-        """(rank, value) of each that has not the usual one; nothing where it is not decided."""
+        """Yields (rank, value) of each rank without the usual value; nothing if the vote is not decided."""
         if self.decided:
             for value in [value for value in self.ranks_of if value != self.usual]:
                 yield from ((rank, value) for rank in self.ranks_of[value])
@@ -51,11 +51,11 @@ class Vote(Generic[T]):
         return ", ".join([*told[:most], *more])
 
     def share(self, noun: str = "rank") -> str:
-        """ "7 of 8 ranks": who has the usual value, of all that have voted."""
+        """ "7 of 8 ranks": how many of the voters have the usual value."""
         return f"{len(self.ranks_of[self.usual])} of {rank_ranges.count(self.voters, noun)}"
 
     def among(self) -> str:
-        """ "'a' as on 7 of 8 ranks": what was expected of an odd one."""
+        """ "'a' as on 7 of 8 ranks": what was expected of an odd rank."""
         return f"{_shown(self.usual)} as on {self.share()}"
 
 
@@ -69,30 +69,30 @@ def vote(values: Mapping[int, T] | Iterable[tuple[int, T]]) -> Vote[T]:
 
 @dataclass(frozen=True)
 class Comparison(Generic[Thing, T]):
-    """Things that should have the same value, each with the one that it has."""
+    """Things that should have the same value, each with its actual value."""
 
     values: tuple[tuple[Thing, T], ...]
 
     @cached_property
     def votes(self) -> Vote[T]:
-        """By the thing's place in `values`."""
+        """The vote, with the thing's index in `values` as the rank."""
         return vote(enumerate(value for _, value in self.values))
 
     def odd(self) -> Iterator[tuple[Thing, T]]:
-        """Each that has not the usual value; nothing where that is not decided."""
+        """Yields (thing, value) of each without the usual value; nothing if the vote is not decided."""
         return ((self.values[place][0], value) for place, value in self.votes.odd())
 
 
 def compare(
     values: Iterable[tuple[Thing, T]], groups: Callable[[Thing], Hashable] = lambda _: None
 ) -> dict[Any, Comparison[Thing, T]]:
-    """Each thing with those of its group, by the group: `groups` tells to which one a thing belongs."""
+    """Compares the things of each group with each other; `groups` returns the group of a thing."""
     found = grouped(values, lambda pair: groups(pair[0]))
     return {group: Comparison(tuple(members)) for group, members in found.items()}
 
 
 def grouped(things: Iterable[Thing], key: Callable[[Thing], Group]) -> dict[Group, list[Thing]]:
-    """The things by what `key` says of each, in their order."""
+    """The things by `key`, in their order."""
     found: dict[Group, list[Thing]] = {}
     for thing in things:
         found.setdefault(key(thing), []).append(thing)

@@ -1,4 +1,4 @@
-"""Numbers and lists as all reports write them: "a, b and 4 more", "64 KiB", "40 GB/s", "5 h"."""
+"""Formats numbers and lists the same way in all reports: "a, b and 4 more", "64 KiB", "40 GB/s", "5 h"."""
 
 import math
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ __all__ = ["count", "duration", "ranks", "rate", "size", "some"]
 
 
 def some(names: Iterable[object], most: int = 4, separator: str = ", ", last: str = " and ") -> str:
-    """ "a", "a and b", "a, b and c" or "a, b and 4 more", with `most` names and how many more there are. Where that
-    would be one more, it is named instead.
+    """ "a", "a and b", "a, b and c" or "a, b and 4 more": at most `most` names and how many more there are. If only one
+    more is left, it is named too.
 
-    `last` stands before the last name: ", " where the sentence joins several lists by "and".
+    `last` goes before the last name: ", " where the sentence joins several lists with "and".
     """
     listed = list(map(str, names))
     if len(listed) > most + 1:
@@ -29,7 +29,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def size(of: float) -> str:
-    """ "64 KiB", "1.5 GiB": of bytes, units of 1024, three digits."""
+    """ "64 KiB", "1.5 GiB": bytes in units of 1024, three digits."""
     for power, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if of >= 1024**power:
             return f"{_three_digits(of / 1024**power)} {name}"
@@ -37,7 +37,7 @@ def size(of: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """ "12.5 ms", "3.2 s", "40 min", "5 h", "3 days": at least two of a unit, from minutes on as whole numbers."""
+    """ "12.5 ms", "3.2 s", "40 min", "5 h", "3 days": at least two of a unit; whole numbers from minutes up."""
     if 0 < seconds < 1:
         return f"{_three_digits(seconds * 1000)} ms"
     for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """And all of those before the point."""
+    """Three significant digits, but all of those before the decimal point."""
     digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

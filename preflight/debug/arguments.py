@@ -18,7 +18,7 @@ class DebugRequest:
 
 
 def add_to(command: argparse.ArgumentParser, named: Callable[[str], str], seconds: Callable[[str], float]) -> None:
-    """`named` refuses what is empty; `seconds` reads a duration."""
+    """`named` refuses an empty text; `seconds` parses a duration."""
     command.description = DESCRIPTION
     command.add_argument("--report", type=named, metavar="DIR", help="write the report and what every rank left")
     command.add_argument(
@@ -34,7 +34,7 @@ def request(options: argparse.Namespace) -> DebugRequest:
     words = options.job[1:] if options.job[:1] == ["--"] else options.job
     if not words or not words[0]:
         example = "preflight debug -- torchrun --nproc-per-node 8 train.py"
-        raise UsageError(f"debug: a command is expected after --, as in {example}", everywhere=False)
+        raise UsageError(f"debug: expected a command after --, as in {example}", everywhere=False)
     if words[0].startswith("-") and options.job[:1] != ["--"]:
         raise UsageError(f"debug: {words[0]}: there is no such option; the job's own come after --", everywhere=False)
     return DebugRequest(tuple(words), options.report, options.hang_after)

@@ -24,7 +24,7 @@ from preflight.errors import UsageError
 from preflight.results.destinations import Output
 
 EXPLAIN_S = 300.0
-"""For reading what the job left, 60 GB at 200 MB/s: a scheduler waits for this process."""
+"""Time to read what the job left, 60 GB at 200 MB/s: a scheduler waits for this process."""
 HUNG = 124
 """The exit code of timeout(1)."""
 NUMBERED = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "NODE_RANK", "GROUP_RANK")
@@ -114,7 +114,7 @@ def _make_own_folder() -> str:
 
 
 def _wait(job: RunningJob, ranks: Ranks, stall: StallDetector) -> bool:
-    """Until the job ends, or hangs: then it is ended, and True returned."""
+    """Waits until the job ends, or hangs: then ends it, and returns True."""
     while job.code is None:
         ranks.note(job.wait(min(ranks.due_s(), max(0.0, stall.due_s(job, ranks))), ranks.descriptors))
         if ranks.due_s() == 0.0:
@@ -152,7 +152,7 @@ def _report(asked: DebugRequest, folder: JobFolder, job: RunningJob, code: int, 
 
 
 def _write_end(folder: JobFolder, job: RunningJob, code: int, passed: list[str]) -> None:
-    """For `preflight explain`: a signature fits it (signatures/debug.toml)."""
+    """Writes how the job ended for `preflight explain`: a signature matches it (signatures/debug.toml)."""
     names = " ".join(name for name in passed if not name.startswith("SIGUSR")) or "none"
     how = "hung and was ended" if job.was_ended else "ended"
     with contextlib.suppress(OSError), open(f"{folder.kept}.end", "w") as file:
@@ -169,8 +169,8 @@ def _describe_end(job: RunningJob, code: int, passed: list[str]) -> str:
 
 
 def _explain(folder: JobFolder, asked: DebugRequest, code: int) -> dict[str, Any]:
-    """The report, which is also written. For a job that succeeded it holds only slower paths: an exception in its log
-    was caught."""
+    """Makes, writes and returns the report. For a job that succeeded it holds only slower paths: an exception in its
+    log was caught."""
     from preflight.explain import command, output
 
     elsewhere = [path for pattern in environment.elsewhere(os.environ, asked.command) for path in glob.glob(pattern)]
@@ -213,7 +213,7 @@ def _show(folder: JobFolder, made: dict[str, Any]) -> None:
 
 
 def _remove(folder: JobFolder, *, everything: bool) -> None:
-    """All of it, or empty files and folders."""
+    """Removes the whole folder, or only empty files and folders."""
     if everything:
         shutil.rmtree(folder.path, ignore_errors=True)
         return

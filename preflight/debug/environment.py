@@ -36,7 +36,7 @@ def prepared(environ: Mapping[str, str], folder: str, command: Sequence[str]) ->
 
 
 def _nccl(environ: Mapping[str, str], folder: str) -> dict[str, str]:
-    """To one file per process, warnings included. A user who set NCCL_DEBUG wants NCCL's output on the screen."""
+    """Sends NCCL's log to one file per process, warnings included. A user who set NCCL_DEBUG wants it on the screen."""
     wanted = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS}
     if "NCCL_DEBUG" not in environ:
         wanted["NCCL_DEBUG_FILE"] = os.path.join(folder, "nccl", "%h.%p.log")

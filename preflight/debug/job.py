@@ -21,8 +21,8 @@ PASSED = (*TO_ALL, *TO_ITSELF, signal.SIGTSTP, signal.SIGCONT)
 GRACE_S = 10.0
 """From SIGTERM to SIGKILL, when a hung job is ended."""
 ORPHANS_S = 2.0
-"""For orphans of a hung job to end by themselves: Python's resource tracker ignores SIGTERM, and removes what ranks of
-mp.spawn leave in /dev/shm."""
+"""Time for orphans of a hung job to end by themselves: Python's resource tracker ignores SIGTERM, and removes what
+ranks of mp.spawn leave in /dev/shm."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,7 +37,7 @@ class CannotStart(Exception):  # noqa: N818 -- as it reads where it is caught
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[Collection[int]]:
-    """Those that are passed to the job wait until it is there to get them. Yields the mask before."""
+    """Holds back the signals that are passed on until the job exists to get them. Yields the signal mask before."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)
     try:
         yield mask
@@ -103,7 +103,7 @@ class RunningJob:
         return max(stream.latest for stream in self.streams)
 
     def wait(self, seconds: float, others: Sequence[int] = ()) -> list[int]:
-        """At most this long, for its end, a signal, or one of these descriptors; returns the readable ones."""
+        """Waits at most `seconds` for its end, a signal, or one of these descriptors; returns the readable ones."""
         ready: list[int] = []
         self._reap()  # it may have ended before SIGCHLD was caught
         if self.code is None:
@@ -129,11 +129,11 @@ class RunningJob:
                 continue
             code = os.waitstatus_to_exitcode(status)
             self.code = code if code >= 0 else 128 - code
-            self._process.returncode = code  # Popen is not to wait for it
+            self._process.returncode = code  # Popen must not wait for it
             self._take_terminal()
 
     def _stop_too(self) -> None:
-        """It was stopped at the terminal (Ctrl-Z): so this process stops, or the shell would go on waiting."""
+        """The job was stopped at the terminal (Ctrl-Z): stops this process, too, or the shell would keep waiting."""
         if self._terminal is not None:
             self._take_terminal()
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -168,7 +168,7 @@ class RunningJob:
     def end(self) -> None:
         """Ends a job that hangs, with everything that it started. A stopped process first needs SIGCONT."""
         self.was_ended = True
-        child.adopt_orphans()  # torchrun's ranks have sessions of their own
+        child.adopt_orphans()  # torchrun's ranks have their own sessions
         for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):
             self.signal(number)
             self.signal(signal.SIGCONT)

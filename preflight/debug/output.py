@@ -15,7 +15,7 @@ slow reader."""
 
 class KeptOutput:
     """A stream's file: the first HEAD bytes in `path`, the last ones in path.before and path.last. If the disk is full,
-    the rest is dropped and the job goes on."""
+    the rest is dropped and the job continues."""
 
     def __init__(self, path: str, head: int = HEAD, tail: int = TAIL) -> None:
         self._path, self._tail = path, tail
@@ -55,7 +55,7 @@ class KeptOutput:
 
 
 class Stream:
-    """One of the job's pipes, in its own thread: a stdout that nobody reads must not block stderr."""
+    """One of the job's pipes, in its own thread: a stdout that is not read must not block stderr."""
 
     def __init__(self, source: int, target: int, kept: KeptOutput) -> None:
         """`source` is closed at the end, and when the reader of `target` has gone, so that the job gets its SIGPIPE."""

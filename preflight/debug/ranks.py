@@ -111,12 +111,12 @@ class Ranks:
 
 
 def recorder_path(folder: str, rank: WatchedRank) -> str:
-    """Of its flight recorder, once it was asked for it."""
+    """The path of a rank's flight recorder, once it was asked for it."""
     return os.path.join(folder, "recorded", f"{os.uname().nodename}.{rank.pid}.rank-{rank.rank}.json")
 
 
 def _add(path: str, more: dict[str, Any]) -> None:
-    """Its writer has ended."""
+    """Adds to a record whose writer has ended."""
     if record := read_record(path):
         with contextlib.suppress(OSError):
             report.write(path, json.dumps({**record, **more}))

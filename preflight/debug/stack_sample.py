@@ -19,8 +19,8 @@ from preflight.sdk import files
 TELL = signal.SIGRTMAX - 7
 """injected/preflight_debug_rank.py answers it with all stacks."""
 ANSWER_S, RECORDER_S, PY_SPY_S, SAMPLE_S = 1.0, 1.0, 5.0, 30.0
-"""For a process to write its stacks (in C, also while Python's lock is held), for the flight recorders, for py-spy, and
-for a whole sample."""
+"""Time for a process to write its stacks (in C, even while Python's lock is held), for the flight recorders, for
+py-spy, and for a whole sample."""
 QUIET_S = 0.05
 """An answer that has not grown for this long is complete."""
 WORKERS = 8
@@ -131,8 +131,8 @@ def _ask_recorders(ranks: list[WatchedRank], folder: str) -> dict[int, str]:
 
 
 def _read_recorders(awaited: dict[int, str], end: float) -> dict[int, str]:
-    """The last entry of each, which shows whether a rank goes on: its stack is often the same in each step. Those that
-    do not answer (native code holds Python's lock; there is no group) have none."""
+    """The last entry of each, which shows whether a rank progresses: its stack is often the same in each step. Ranks
+    that do not answer (native code holds Python's lock; there is no group) have none."""
     last_entries: dict[int, str] = {}
     while awaited.keys() - last_entries.keys() and time.monotonic() < end:
         for pid in awaited.keys() - last_entries.keys():

@@ -17,10 +17,10 @@ SAMPLES = 5
 """A loop that spends its time in one line is there in two samples, but not in each."""
 STARTS_S = 600.0
 """From the job's start: as long as no rank has started and its processes work (they import, unpack, compile), it does
-not hang. Not for ever: ranks without this hook may spin in a collective."""
+not hang. Not forever: ranks without this hook may spin in a collective."""
 BUSY = 0.1
-"""Of a core: more than a launcher takes that only watches its ranks. A process that waits for a core (a loaded host) or
-for storage (state R or D) takes less, and works, too."""
+"""Share of a core: more than a launcher takes that only watches its ranks. A process that waits for a core (a loaded
+host) or for storage (state R or D) takes less, but works, too."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class StallDetector:
         return f"the job hangs: no output for {silent_s:.0f} s, and {about}; ending it", True
 
     def _go_on(self, ranks: Ranks, why: str) -> tuple[str, bool]:
-        """The samples are no traces of a later failure. The reason for going on is given once."""
+        """Drops the samples, which are not traces of a later failure. The reason for continuing is given once."""
         self._since = time.monotonic()
         message, self.has_explained = "" if self.has_explained else why, self.has_explained or bool(why)
         ranks.forget_recorders()

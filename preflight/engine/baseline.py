@@ -19,11 +19,11 @@ from preflight.results import report
 
 READ_S = 10.0
 MOST = 32 * 1024 * 1024
-"""Characters of an entry that a child hands over: half of what a channel takes. A larger one is made again."""
+"""The most characters of an entry that a child sends: half of a channel's limit. A larger one is made again later."""
 
 
 def read(path: str) -> Baseline:
-    """The report and the facts beside it: first in a child, for they may lie on a file system that hangs. Raises
+    """Reads the report and the facts beside it; first in a child, since they may be on a file system that hangs. Raises
     UsageError."""
 
     def refusal() -> dict[str, str]:

@@ -11,13 +11,13 @@ _HEADER = struct.Struct("=II")  # sequence (odd while being written), length
 
 
 def _cut(words: list[str], size: int) -> str:
-    """At most so many bytes of UTF-8, and no control characters, which JSON would blow up."""
+    """The words joined and cut to `size` bytes of UTF-8, without control characters, which JSON would inflate."""
     text = "".join(char if char.isprintable() else "?" for char in " ".join(words)[:size])
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 class Breadcrumb:
-    """Made before the fork; written by the child alone, and small enough to be written in microseconds."""
+    """Created before the fork; only the child writes it, in microseconds, since it is small."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, SIZE)
@@ -33,7 +33,7 @@ class Breadcrumb:
         self._write()
 
     def enter(self, operation: str, shape: str) -> None:
-        """A collective begins. They are counted over the worker's life, as the group counts them."""
+        """A collective begins. They are counted over the worker's life, as the process group counts them."""
         entered = self._content.get("entered", 0) + 1
         collective = {
             "operation": _cut([operation], 200),
@@ -54,7 +54,7 @@ class Breadcrumb:
         return int(self._content.get("entered", 0))
 
     def inside_collective(self) -> bool:
-        """For the child itself: did an exception come out of a collective?"""
+        """For the child itself: whether it is inside a collective, so that an exception came from there."""
         return bool(self._content.get("collective", {}).get("inside"))
 
     def _write(self) -> None:
@@ -65,7 +65,7 @@ class Breadcrumb:
         _HEADER.pack_into(self._memory, 0, self._sequence, len(data))
 
     def read(self) -> dict[str, Any]:
-        """In the supervisor: the last state that was written whole, or {} if the writer died midway."""
+        """In the supervisor: the last complete state, or {} if the writer died while writing."""
         for _ in range(3):
             sequence, length = _HEADER.unpack_from(self._memory, 0)
             data = self._memory[_HEADER.size : _HEADER.size + min(length, SIZE)]

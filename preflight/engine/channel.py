@@ -9,7 +9,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("!I")
 MESSAGE_LIMIT = 64 * 1024 * 1024
-"""Bytes. A longer announcement means that something else wrote into the socket."""
+"""Bytes. A longer length in a header means that something else wrote into the socket."""
 
 
 class Closed(Exception):  # noqa: N818 -- an event
@@ -17,7 +17,7 @@ class Closed(Exception):  # noqa: N818 -- an event
 
 
 class Channel:
-    """One end. The other may be stopped in the middle of a message: nothing here waits for it."""
+    """One end. The other may be stopped in the middle of a message: only `send_all` and `wait` wait for it."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -37,7 +37,7 @@ class Channel:
 
     @property
     def wants_to_write(self) -> bool:
-        """Some of what was sent has not left yet."""
+        """Whether some of what was sent is still queued here."""
         return bool(self._outgoing) and not self.closed
 
     def send(self, message: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Channel:
             del self._outgoing[:sent]
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message that has come whole, or None."""
+        """The next complete message, or None."""
         if not self._messages:
             self._read()
         return self._messages.popleft() if self._messages else None
@@ -99,7 +99,7 @@ class Channel:
         del self._incoming[:at]
 
     def send_all(self, message: dict[str, Any]) -> None:
-        """In a child, which may wait: returns when all has been written. Raises Closed."""
+        """In a child, which may wait: returns when everything is written. Raises Closed."""
         self.send(message)
         while self._outgoing:
             if self.closed:

@@ -1,4 +1,4 @@
-"""Children that may hang or die: forking them, reading what they leave, ending them within a bound."""
+"""Children that may hang or die: forks them, reads what they leave, and ends them within a time limit."""
 
 import contextlib
 import ctypes
@@ -23,24 +23,24 @@ from preflight.sdk.files import read, state_of
 from preflight.sdk.probe import ENDING
 
 REAP_S = 5.0
-"""A killed process that is not gone by then is in uninterruptible sleep: no signal will end it."""
+"""A killed process that still exists after this time is in uninterruptible sleep: no signal will end it."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _stack_of_this_child = 2
 
 
 def adopt_orphans() -> None:
-    """Processes whose parent was killed become ours, so that a worker's own children can be ended too."""
+    """Makes this process the parent of orphans, so that the children of a killed worker can be ended too."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def wait_channel_of(pid: int) -> str | None:
-    """The kernel function in which a process sleeps, where the kernel tells."""
+    """The kernel function in which a process sleeps; None if the kernel does not tell."""
     return read(f"/proc/{pid}/wchan").strip("0") or None
 
 
 def is_alive(pid: int) -> bool:
-    """Exists and is no zombie."""
+    """Whether a process exists and is not a zombie."""
     return state_of(pid) not in ("", "Z", "X")
 
 
@@ -59,9 +59,8 @@ class Child:
         """Forks. `target` runs in the child, which ends by os._exit and never returns here.
 
         With `output` the child's stdout and stderr are kept (`log_tail`), else they go to /dev/null.
-        Of the supervisor's descriptors the child has only those in `keep`. It is killed when the supervisor
-        dies, unless it `outlives` it (and then sees to its own end). `dump_file`: where a worker writes its
-        collectives.
+        The child keeps only those of the supervisor's descriptors that are in `keep`. It is killed when the supervisor
+        dies, unless it `outlives` it (and then ends by itself). `dump_file`: where a worker writes its collectives.
         """
         self.dump_file = dump_file
         keep = (*keep, *(dump_file.descriptors if dump_file else ()))
@@ -95,14 +94,14 @@ class Child:
             os.setpgid(self.pid, self.pid)
         self.status: int | None = None
         self.silent = False
-        """All writing ends of its output are closed: nothing more will come."""
+        """Whether all writing ends of its output are closed, so nothing more will come."""
 
     def fileno(self) -> int:
         """The reading end of its output, or -1."""
         return self._output
 
     def drain(self) -> None:
-        """Takes what it has printed, at most 1 MiB a call, so that a flood cannot hold up the supervisor."""
+        """Reads what it has printed, at most 1 MiB per call, so that a flood cannot block the supervisor."""
         for _ in range(16):
             if self._output < 0 or self.silent:
                 return
@@ -120,7 +119,7 @@ class Child:
         return self._tail.decode(errors="replace")
 
     def forget_log(self) -> None:
-        """Before a new check: what follows belongs to it."""
+        """Drops output, stack and dump before a new check: what follows belongs to that."""
         self.drain()
         self._tail.clear()
         os.ftruncate(self._stack, 0)
@@ -133,7 +132,7 @@ class Child:
         return os.pread(self._stack, LOG_TAIL, 0).decode(errors="replace")
 
     def dump_stack(self, within_s: float = 0.3) -> str:
-        """Asks for the stacks now. A stopped or uninterruptible process does not answer."""
+        """Asks for the stacks now and returns them. A stopped or uninterruptible process does not answer."""
         if state_of(self.pid) in ("R", "S") and not self.stack():
             self.signal(signal.SIGUSR1)
             end = time.monotonic() + within_s
@@ -142,16 +141,16 @@ class Child:
         return self.stack()
 
     def write_dump(self) -> None:
-        """Asks what its collectives do now; what it says is in `dump`."""
+        """Asks for the state of its collectives; the answer is in `dump`."""
         if self.dump_file and state_of(self.pid) in ("R", "S"):
             self.dump_file.ask()
 
     def dump(self) -> dict[str, Any]:
-        """groups, number (of the page's collective, then), ras: see collective_recorder.py. {} if there is none."""
+        """groups, number (the page's count of collectives then), ras: see collective_recorder.py. {} if none."""
         return self.dump_file.read() if self.dump_file else {}
 
     def signal(self, number: int) -> None:
-        """To it alone."""
+        """Sends a signal to this process alone."""
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -168,7 +167,7 @@ class Child:
         return self.status
 
     def wait_status(self, within_s: float) -> int | None:
-        """Its exit status, where it ends within so long: its channel closes a moment before it does."""
+        """Its exit status if it ends within `within_s`, else None: its channel closes a moment before it ends."""
         self._gone_within(within_s)
         return self.reap()
 
@@ -181,9 +180,9 @@ class Child:
         return f"by {signal.Signals(-status).name}" if known else f"by signal {-status}"
 
     def end(self, grace_s: float = 0.0) -> bool:
-        """Ends it and all it has started; True if it is gone. Takes at most `grace_s` and REAP_S.
+        """Ends it and everything it started; True if it is gone. Takes at most `grace_s` plus REAP_S.
 
-        Its channel is closed first: within `grace_s` it may leave by itself.
+        Its channel is closed first, so that it can end by itself within `grace_s`.
         """
         self.channel.close()
         gone = self._gone_within(grace_s)
@@ -203,8 +202,8 @@ class Child:
         return gone
 
     def _remove_shared_memory(self) -> None:
-        """What torch named after this process (torch_<pid>_...) since it began; /dev/shm may be shared with
-        containers in which another process has the same number."""
+        """Removes the files that torch named after this process (torch_<pid>_...) since its start; /dev/shm may be
+        shared with containers in which another process has the same number."""
         for path in glob.glob(f"/dev/shm/torch_{self.pid}_*"):  # noqa: S108 -- the kernel's own place
             with contextlib.suppress(OSError):
                 about = os.lstat(path)
@@ -234,9 +233,9 @@ class Child:
 
 
 def end_orphans(known: set[int], within_s: float = 2.0, by: signal.Signals = signal.SIGKILL) -> None:
-    """Ends what dead workers left behind (`adopt_orphans` made them ours), also what called setsid. Each gets the
-    signal once: a user's handler may be slow. A Probe that has something to do at its end has most of the time for it:
-    it removes what its worker has written."""
+    """Ends what dead workers left behind (`adopt_orphans` made them ours), also processes that called setsid. Each gets
+    the signal once: a user's handler may be slow. A Probe with an `at_end` gets most of the time to run it: it removes
+    what its worker has written."""
     end, asked = time.monotonic() + within_s, set[int]()
     while (orphans := children() - known) and (left_s := end - time.monotonic()) > 0:
         orphans = {pid for pid in orphans if left_s < within_s / 4 or not _has_an_end(pid)} | (orphans & asked)
@@ -250,7 +249,7 @@ def end_orphans(known: set[int], within_s: float = 2.0, by: signal.Signals = sig
 
 
 def _has_an_end(pid: int) -> bool:
-    """Whether it is such a Probe, alive."""
+    """Whether it is a living Probe with an `at_end`."""
     try:
         with open(f"/proc/{pid}/comm") as file:
             return file.read().strip() == ENDING and state_of(pid) != "Z"
@@ -259,7 +258,7 @@ def _has_an_end(pid: int) -> bool:
 
 
 def children() -> set[int]:
-    """All of this process, whoever started them."""
+    """All children of this process, including adopted ones."""
     me = os.getpid()
     try:
         with open(f"/proc/{me}/task/{me}/children") as file:
@@ -271,7 +270,7 @@ def children() -> set[int]:
 
 
 def _become_child(supervisor: int, channel: Channel, stack: int, output: int, keep: tuple[int, ...]) -> None:
-    """Leaves the supervisor's terminal, signals and descriptors behind."""
+    """Detaches the child from the supervisor's terminal, signals and descriptors."""
     os.setpgid(0, 0)
     if supervisor:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -284,16 +283,16 @@ def _become_child(supervisor: int, channel: Channel, stack: int, output: int, ke
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    # Other children's sockets, the launcher's and the store's: held here they would outlive their owners.
+    # The sockets of other children, the launcher and the store would outlive their owners if kept here.
     _close_all_but({0, 1, 2, channel.fileno(), stack, *keep})
-    # A line at a time, as C code's output comes: the order in the log is then the order of events.
+    # Line-buffered, like the output of C code: the order in the log is then the order of events.
     sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
     global _stack_of_this_child
     _stack_of_this_child = stack
     faulthandler.enable(file=stack)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-    # Writing a core of torch's size can outlast a deadline; the stack is kept, which says more.
+    # Writing a core of torch's size can take longer than a deadline; the stack is kept, which says more.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
@@ -323,12 +322,12 @@ def _run(target: Callable[[Channel, Breadcrumb], None], channel: Channel, page: 
 
 
 def stack_dump_after(seconds: float) -> None:
-    """In a child: writes all stacks to the supervisor's page after so long, also while native code holds the
+    """In a child: writes all stacks to the supervisor's page after `seconds`, even while native code holds the
     GIL. (Never in the supervisor: faulthandler's own thread does not survive a fork, and the forked child
-    would wait for it for ever.)"""
+    would wait for it forever.)"""
     faulthandler.dump_traceback_later(seconds, file=_stack_of_this_child)
 
 
 def stack_dump_cancel() -> None:
-    """In a child: what was measured has ended in time."""
+    """In a child: cancels the dump, because the measurement ended in time."""
     faulthandler.cancel_dump_traceback_later()

@@ -1,4 +1,4 @@
-"""Rank 0's part: it plans, has every check measured and judged, and names who is missing."""
+"""Rank 0's part: plans the run, has every check measured and judged, and names missing ranks."""
 
 import time
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ from preflight.results.progress import Plain as Screen
 from preflight.results.result import Result, groups_of
 
 HEARING_S = 12.0
-"""After a check's deadline, the time that a rank's supervisor has to end its worker and say so."""
+"""How long after a check's deadline a rank's supervisor may take to end its worker and report it."""
 SETTLE_S = 1.5
-"""After a loss: a node's ranks leave one after the other, and the next check must not wait for one that is going."""
+"""Wait after a loss: a node's ranks leave one after the other, and the next check must not wait for a leaving one."""
 LATE_STRANGERS_S = 3.0
-"""For the answer of a process that came without a place while the checks were running."""
+"""How long to wait for the answer of a process that came without a place while the checks were running."""
 COLLECTIVES_S = 3.0
-"""For the ranks that have measured to say what their collectives were, where others failed and nothing tells why."""
+"""How long ranks that have measured may take to report their collectives, if others failed for an unknown reason."""
 BLOCKING = {"fail": "failed", "error": "had an error", "skip": "was skipped"}
 
 
 class Coordinator:
-    """One run, from its members, all or not, to its results."""
+    """One run, from its members (all of them or not) to its results."""
 
     def __init__(self, loop: EventLoop, membership: Membership, job: Job, request: Request, screen: Screen) -> None:
         self.loop, self.membership, self.job, self.request = loop, membership, job, request
@@ -44,7 +44,7 @@ class Coordinator:
         self.results: list[Result] = []
         self.members = sorted(membership.present)
         self._left_out: list[Result] = []
-        """Of checks that apply to no rank."""
+        """Results of checks that apply to no rank."""
         self._screen = screen
         self._step = 0
         self._generation = 0
@@ -55,10 +55,10 @@ class Coordinator:
         self._running = ""
         self._no_time_for: list[str] = []
         self.reserve_s = min(10.0, max(1.5, 0.1 * loop.deadline_s))
-        """Of the run's deadline, for the last judge, the report and the end."""
+        """The part of the run's deadline kept for the last judge, the report and the end."""
 
     def run(self) -> None:
-        """All checks, in order. Results are in `results`, also when it is interrupted midway."""
+        """Runs all checks, in order. Results are in `results`, even if it is interrupted midway."""
         if self.job.missing:
             waited_s, strangers = time.monotonic() - self.loop.started, self.membership.strangers.values()
             for finding in run_findings.never_came(self.job, waited_s, strangers):
@@ -87,7 +87,7 @@ class Coordinator:
             self.add_run_finding(run_findings.no_time(self._no_time_for, self.loop.deadline_s))
 
     def _keep_baseline(self, specs: list[Spec]) -> None:
-        """The facts that checks compare with become this run's own: its report can then be judged again by itself."""
+        """Copies the facts that checks compare with into this run: its report can then be judged again on its own."""
         baseline = self.request.baseline
         if baseline is None:
             return
@@ -120,7 +120,7 @@ class Coordinator:
                 return f"needs {need}, which {BLOCKING[status]}"
         for cause in spec.plan.unless:
             if cause in results and results[cause].status == "fail" and self._still_matters(results[cause]):
-                return f"{cause} failed, and this would for the same reason"
+                return f"{cause} failed, and this check would fail for the same reason"
         if not self._who(spec):
             return "no rank is left that could measure it"
         left = self.loop.left - self.reserve_s
@@ -132,7 +132,7 @@ class Coordinator:
         return None
 
     def _still_matters(self, need: Result) -> bool:
-        """Not, where all that failed in it are ranks that are no longer members."""
+        """False if only ranks that are no longer members failed in it."""
         culprits = need.culprits(self.job)
         return not culprits or bool(culprits & set(self.members))
 
@@ -157,11 +157,11 @@ class Coordinator:
         before = len(self.members)
         self._let_go(outcomes)
         if len(self.members) < before or not all(outcome.sound for outcome in outcomes.values()):
-            self._generation += 1  # the process group is broken, or has a member that is gone
+            self._generation += 1  # the process group is broken, or has lost a member
         return replace(self._judged(spec, outcomes), began_s=began_s)
 
     def _let_go(self, outcomes: Mapping[int, Outcome]) -> None:
-        """Members that are lost leave; those whose outcome does not say so get a finding of their own."""
+        """Removes lost members; those whose outcome does not say that they are lost get their own finding."""
         members = set(self.members)
         settled = self.loop.until(SETTLE_S)
         while members & set(self._heartbeats.lost) and (
@@ -177,7 +177,7 @@ class Coordinator:
     def _gone(self, rank: int) -> Reported:
         finding = run_findings.gone(rank, self.job, self._heartbeats.lost[rank])
         if rank in self._heartbeats.dragged_along:
-            return replace(finding, severity="info", message=f"{finding.message}: it went with its node")
+            return replace(finding, severity="info", message=f"{finding.message}: it was lost with its node")
         return finding
 
     def _judged(self, spec: Spec, outcomes: Mapping[int, Outcome]) -> Result:
@@ -221,7 +221,7 @@ class Coordinator:
         return dict(sorted(outcomes.items()))
 
     def _gather(self, spec: Spec, who: list[int], done: StoreLog, deadline_s: float) -> dict[int, Outcome]:
-        """The outcome of every rank asked; ranks that are lost get theirs from here."""
+        """The outcome of every rank asked; lost ranks get theirs from here."""
         outcomes: dict[int, Outcome] = {}
         start = time.monotonic()
         end = min(start + deadline_s + HEARING_S, self.loop.end_at - 0.6 * self.reserve_s)
@@ -253,7 +253,7 @@ class Coordinator:
         return outcomes
 
     def _ask_those_who_measured(self, outcomes: dict[int, Outcome]) -> None:
-        """One of them may have left out the collective in which the others wait."""
+        """Asks the ranks that measured for their collectives: one may have skipped the one in which the others wait."""
         missing = {rank for rank, outcome in outcomes.items() if outcome.kind == "measured"}
         if not missing:
             return
@@ -271,15 +271,15 @@ class Coordinator:
             self.loop.pump(poll_every(self.job.world_size) if missing else 0.0)
 
     def _abort(self, outcomes: Mapping[int, Outcome]) -> None:
-        """Others wait for ranks that will not come: no need to wait for the deadline with them."""
+        """Ends the check early: the remaining ranks wait for ranks that will not come."""
         unsound = [rank for rank, outcome in outcomes.items() if outcome.kind != "measured"]
-        reason = f"{rank_ranges.ranks(unsound)} could not go on, and it did not end without"
+        reason = f"{rank_ranges.ranks(unsound)} could not continue, and this rank did not finish without"
         self._say("abort", step=self._step, reason=reason)
         if self.loop.slot:
             self.loop.slot.abort(reason)
 
     def _say(self, event: str, **content: Any) -> None:
-        """What every rank is to do now: one key, since rank 0 waits for all before it goes on."""
+        """Publishes what every rank is to do now: one key suffices, since rank 0 waits for all before it continues."""
         if self._step == 1 and event == "step":
             processes = {
                 str(rank): (a.about["pid"], a.nonce, a.about["pids"]) for rank, a in self.membership.present.items()
@@ -289,7 +289,7 @@ class Coordinator:
         self.membership.put(store_keys.now(self.membership.run_id), {"event": event, "step": self._step, **content})
 
     def _with_facts(self, check: str, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
-        """Brings the facts into the book. A rank whose facts are gone has not measured."""
+        """Fetches the facts into the book. A rank whose facts did not arrive counts as not measured."""
         self._fetch_facts(check, outcomes)
         gone = Outcome("raised", slug="bad_facts", reason="its facts did not arrive at rank 0")
         there = set(self.book.ranks(check))
@@ -309,14 +309,14 @@ class Coordinator:
                 self.book.note(check, rank, name)
 
     def not_run(self, why: str) -> list[Result]:
-        """What an interruption has left undone, as skips."""
+        """The checks that an interruption left undone, as skips."""
         done = {result.check for result in self.results}
         left = [spec for spec in self._specs.values() if spec.id not in done]
         begun = f"{why.removesuffix(' before it')} while it was measured"
         return [Result(s.id, s.title, skipped=begun if s.id == self._running else why) for s in left]
 
     def find_the_dead(self) -> bool:
-        """When this supervisor itself was told to end: is a rank beside it the reason?"""
+        """When this supervisor is told to end: whether a dead rank on the same node is the reason."""
         self._heartbeats.find_the_dead(set(self.members))
         fresh = [rank for rank in self.members if rank in self._heartbeats.lost]
         for rank in fresh:
@@ -325,13 +325,13 @@ class Coordinator:
         return bool(fresh or self.membership.dead_beside_me(set(self._heartbeats.lost)))
 
     def add_run_finding(self, finding: Reported) -> None:
-        """All of them are one result, which stands first."""
+        """Adds a finding to the run's own result, which comes first."""
         if not self.results or self.results[0].check != RUN:
             self.results.insert(0, run_findings.run_result([]))
         self.results[0].findings.extend(self.request.policy.applied([finding], self.job))
 
     def _judge_late_strangers(self) -> None:
-        """A second process with a taken rank may show itself when its check has been judged already."""
+        """Judges strangers again: a second process with a taken rank may appear after its check was judged."""
         self.membership.look(late=True)
         end = self.loop.until(LATE_STRANGERS_S)
         while self.membership.strangers_may_answer() and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""A supervisor's one loop: it waits, listens and keeps deadlines, and does nothing that could hang it."""
+"""A supervisor's event loop: it waits, listens and keeps deadlines, and does nothing that could hang."""
 
 import contextlib
 import json
@@ -15,17 +15,17 @@ from preflight.engine.child import Child
 from preflight.engine.worker_slot import WorkerSlot
 
 FETCH_AT_ONCE = 32
-"""Values a message: of the largest facts (1 MiB) a channel's message holds that many."""
+"""Values per message: a channel's message can hold this many of the largest facts (1 MiB)."""
 BEAT_S = 1.0
 """Seconds between signs of life, in a small world; see `beat_every`."""
 DEAD_MAN_S = 30.0
-"""After the run's deadline and so long, the kernel ends a supervisor that is stuck itself."""
+"""This long after the run's deadline the kernel ends a supervisor that is stuck itself."""
 ENDING_S = 10.0
-"""For the report and the farewell of a run that was interrupted, or has used up its time."""
+"""Time for the report and the farewell of a run that was interrupted or has used up its time."""
 LEAST_S = 1.0
-"""For a child's work: what was measured late in the run is judged, too."""
+"""Least time for a child's work, so that what was measured late in the run is judged, too."""
 SECOND_SIGNAL_S = 1.0
-"""A terminal's Ctrl-C and the launcher's forwarding of it arrive together: they are one."""
+"""A SIGINT sooner than this is the launcher forwarding the same Ctrl-C of the terminal, not a second one."""
 
 
 class Interrupted(Exception):  # noqa: N818 -- an event
@@ -33,7 +33,7 @@ class Interrupted(Exception):  # noqa: N818 -- an event
 
 
 class Store(Protocol):
-    """The store client, or a dictionary where the world is one process (memory_store.py)."""
+    """The store client, or a dictionary if the world is a single process (memory_store.py)."""
 
     @property
     def child(self) -> Child | None: ...
@@ -43,18 +43,18 @@ class Store(Protocol):
 
 
 def beat_every(world_size: int) -> float:
-    """Seconds between beats and polls for signs of life: the store's one thread serves everybody."""
+    """Seconds between beats, and between polls for them: the store's single thread serves all ranks."""
     return min(10.0, max(BEAT_S, world_size / 2000))
 
 
 def poll_every(world_size: int) -> float:
-    """Seconds between a rank's looks for its next check: about 19,000 looks a second are what the store
-    answers (one client, 2 cores), and half of that is left for work."""
+    """Seconds between a rank's polls for its next check: the store answers about 19,000 polls per second
+    (one client, 2 cores), and half of that is left for work."""
     return min(1.0, max(0.004, world_size / 10000))
 
 
 class PollPace:
-    """Polls the store with back-off: polling must not slow a long check, nor waiting a short one."""
+    """Polls the store with back-off: polling must not slow down a long check, nor waiting a short one."""
 
     def __init__(self, world_size: int) -> None:
         self._least = poll_every(world_size)
@@ -62,11 +62,11 @@ class PollPace:
         self.restart()
 
     def restart(self) -> None:
-        """Something has happened; more may follow soon."""
+        """Polls often again: something has happened, and more may follow soon."""
         self._since = self._next = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether it is time to look; then the next time is set, 5% of the time waited away."""
+        """Whether it is time to poll; if so, sets the next time, after 5% of the time waited so far."""
         now = time.monotonic()
         if now < self._next:
             return False
@@ -75,7 +75,7 @@ class PollPace:
 
     @property
     def pause(self) -> float:
-        """Seconds until it is time."""
+        """Seconds until the next poll."""
         return max(0.0, self._next - time.monotonic())
 
 
@@ -83,7 +83,7 @@ class EventLoop:
     """Signals, deadlines, children and the store of one supervisor."""
 
     def __init__(self, deadline_s: float, parent: int | None = None) -> None:
-        """`parent`: the process that started this one, where it said so: it may have died since."""
+        """`parent`: the process that started this one, if it told its id: it may have died since."""
         self.started = time.monotonic()
         self.deadline_s = deadline_s
         self.end_at = self.started + deadline_s
@@ -91,18 +91,18 @@ class EventLoop:
         self.slot: WorkerSlot | None = None
         self.beat_key = ""
         self.on_turn: Callable[[], None] = lambda: None
-        """Called with every turn of the loop."""
+        """Called in every iteration of the loop."""
         self.world_size = 1
         self.ending = False
         self._last_beat = 0.0
         self._beats = 0
         self.still_s = 0.0
-        """The longest gap between two turns of the loop: more than a few seconds, and it was stopped."""
+        """The longest gap between two iterations: if it is more than a few seconds, this process was stopped."""
         self._last_turn = 0.0
         self._errands: list[Child] = []
         self._parent = parent or os.getppid()
         self.watches_launcher = True
-        """Its death ends the run."""
+        """Whether the launcher's death ends the run."""
         self._signals: list[tuple[int, float]] = []
         self._wake, self._woken = socket.socketpair()
         self._listen_to_signals()
@@ -112,7 +112,7 @@ class EventLoop:
             end.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
+            if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup
                 signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by a parent, it would hide how children end
         # The dead-man's switch is the kernel's alone. faulthandler's timer is a thread: a forked child cannot arm
@@ -138,23 +138,23 @@ class EventLoop:
         return self.store.request(do, **arguments)
 
     def fetch(self, keys: Sequence[str], at_once: int = FETCH_AT_ONCE) -> Iterator[str | None]:
-        """The values of keys, None for an absent one; asked for as they are taken, so many at a time."""
+        """Yields the values of keys, None for an absent one; requests them lazily, `at_once` at a time."""
         for start in range(0, len(keys), at_once):
             yield from self.request("fetch", keys=keys[start : start + at_once])
 
     def begin_ending(self) -> None:
-        """From here on signals are ignored, and what is left to do gets time for it."""
+        """From here on signals are ignored, and the rest of the work gets ENDING_S."""
         self.ending = True
         self.end_at = max(self.end_at, time.monotonic() + ENDING_S)
 
     def until(self, seconds: float) -> float:
-        """A bound on a wait, as a point in time: its own, or the run's, whichever is sooner."""
+        """The end of a wait as a point in time: after `seconds`, or at the run's deadline if that is sooner."""
         return min(time.monotonic() + seconds, self.end_at)
 
     def pump(self, seconds: float) -> None:
-        """Waits until something comes, at most so long (and never longer than a beat), and serves it.
+        """Waits until something comes, at most `seconds` (and never longer than a beat), and handles it.
 
-        Raises Interrupted, unless the run is ending already.
+        Raises Interrupted, unless the run is already ending.
         """
         if not self.ending:
             self._raise_if_interrupted()
@@ -162,7 +162,7 @@ class EventLoop:
         self.still_s = max(self.still_s, now - (self._last_turn or now))
         self._last_turn = now
         bound = min(seconds, 0.25, self.slot.deadline_in() if self.slot else 1.0)
-        poll = select.poll()  # and not select(), which ends at 1,024 descriptors
+        poll = select.poll()  # select() cannot handle more than 1,024 descriptors
         for descriptor, events in self._descriptors().items():
             poll.register(descriptor, events)
         with contextlib.suppress(InterruptedError):
@@ -208,7 +208,7 @@ class EventLoop:
             self.store.tell("put", key=self.beat_key, value=json.dumps({"beat": self._beats, "doing": doing}))
 
     def ask(self, work: Callable[[], dict[str, Any]], deadline_s: float) -> Returned | Failure:
-        """Runs `work` in a child of its own, which has LEAST_S also where the run's deadline is near or past."""
+        """Runs `work` in its own child, which gets at least LEAST_S even if the run's deadline is near or past."""
         try:
             child = Child(lambda channel, _page: channel.send_all({"value": work()}))
         except OSError as error:
@@ -229,7 +229,7 @@ class EventLoop:
             child.end()
 
     def end_children(self) -> None:
-        """The last thing but the exit."""
+        """Ends all children, right before the exit."""
         for child in list(self._errands):
             child.end()
         if self.slot:
@@ -245,7 +245,7 @@ def _why_it_ended(child: Child) -> Failure:
 
 
 class StoreLog:
-    """A log on the store, read on: each entry once, in order of arrival, as JSON."""
+    """Reads a log on the store: each entry once, in order of arrival, as JSON."""
 
     def __init__(self, loop: EventLoop, name: str) -> None:
         self._loop, self._name = loop, name
@@ -256,8 +256,8 @@ class StoreLog:
         return int(self._loop.request("count", key=self._name))
 
     def new(self) -> list[tuple[int, dict[str, Any]]]:
-        """(number from 1, entry) of all that have come since. An appender that died between counting and
-        writing leaves a hole, which is looked at again each time."""
+        """(number from 1, entry) of all new entries. An appender that died between counting and writing leaves
+        a hole, which is read again each time."""
         count = self._loop.request("count", key=self._name)
         wanted = sorted(self._holes | set(range(self._count + 1, count + 1)))
         self._count = count

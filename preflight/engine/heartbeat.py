@@ -1,4 +1,4 @@
-"""Rank 0's watch over the others: who has left, who is silent, who is dead."""
+"""Rank 0 watches the others: which have left, are silent, or are dead."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from preflight.engine.event_loop import EventLoop, StoreLog, beat_every
 from preflight.engine.membership import Membership
 
 SILENT_S = 12.0
-"""A rank whose supervisor gave no sign of life for so long is lost. (Time in which the store itself did
+"""A rank whose supervisor gave no sign of life for this long is lost. (Time in which the store itself did
 not answer does not count: see Silence.)"""
 BEATS_AT_ONCE = 512
 
@@ -20,7 +20,7 @@ class StoodStill(Exception):  # noqa: N818 -- an event
 
 
 class Silence:
-    """How long each rank's beat has not changed, in time in which the store did answer."""
+    """How long each rank's beat has not changed, counting only time in which the store answered."""
 
     def __init__(self, world_size: int = 1) -> None:
         self._longest_gap_s = max(2.0, 1.25 * beat_every(world_size))
@@ -29,8 +29,8 @@ class Silence:
         self._asked: dict[int, float] = {}
 
     def heard(self, beats: Mapping[int, str | None], now: float) -> dict[int, float]:
-        """Seconds of silence by rank. A long gap between two looks counts 2 s (in a small world): then it was the
-        store, or this supervisor, that stood still."""
+        """Seconds of silence by rank. A long gap between two polls counts as 2 s (in a small world): then the store
+        or this supervisor stood still."""
         for rank, beat in beats.items():
             passed = min(now - self._asked.get(rank, now), self._longest_gap_s)
             unchanged = rank in self._silent and beat == self._beats.get(rank)
@@ -39,16 +39,16 @@ class Silence:
         return {rank: self._silent[rank] for rank in beats}
 
     def of(self, rank: int) -> float:
-        """Its silence at the last look."""
+        """Seconds of a rank's silence at the last poll."""
         return self._silent.get(rank, 0.0)
 
     def pause(self) -> None:
-        """Nobody was listened to for a while: that does not count."""
+        """Makes the time since the last poll not count: no rank was listened to."""
         self._asked.clear()
 
 
 class Heartbeats:
-    """`lost` says of each lost rank why; those in `dragged_along` went with their node, after another's death."""
+    """`lost`: the reason by lost rank. `dragged_along`: those lost with their node, after another rank's death."""
 
     def __init__(self, loop: EventLoop, membership: Membership) -> None:
         self.lost: dict[int, str] = {}
@@ -60,11 +60,11 @@ class Heartbeats:
         self._last_look = 0.0
 
     def begin(self) -> None:
-        """A new check: what was heard before does not count."""
+        """Starts a new check: earlier silence does not count."""
         self._silence.pause()
 
     def look(self, members: set[int]) -> None:
-        """Now and then, at all members: one that has answered already may be cut off, too."""
+        """Polls all members from time to time: one that has already answered may be cut off, too."""
         now = time.monotonic()
         if now - self._last_look < beat_every(self._membership.world_size):
             return
@@ -72,7 +72,7 @@ class Heartbeats:
         self._membership.look(late=True)
         for _, entry in self._left.new():
             if entry["kind"] == "gave_up":
-                raise StoodStill(f"rank 0 stood still: rank {entry['rank']} left, since {entry['why']}")
+                raise StoodStill(f"rank 0 stood still: rank {entry['rank']} left because {entry['why']}")
             self.own_faults |= {entry["rank"]} if entry["kind"] == "fault" else set()
             self.lose(set(entry["dead"]), "its supervisor has died, as its node's other ranks saw")
             self.lose({entry["rank"]}, entry["why"])
@@ -91,20 +91,20 @@ class Heartbeats:
                 self.lose({rank}, f"no sign of life for {seconds:.0f} s, expected one every {every:.0f} s{last}")
 
     def outcome_of(self, rank: int) -> Outcome:
-        """For a check that a lost rank owes."""
+        """The outcome of a check that a lost rank did not deliver."""
         dragged, at_fault = rank in self.dragged_along, rank in self.own_faults
         return Outcome("lost", reason=self.lost[rank], aborted=dragged, own_fault=at_fault)
 
     def suspects(self, members: set[int]) -> set[int]:
-        """Those that may be about to be lost, too: a node's ranks fall silent together."""
+        """Members that may be about to be lost, too: a node's ranks fall silent together."""
         return {rank for rank in members - set(self.lost) if self._silence.of(rank) > SILENT_S / 2}
 
     def lose(self, ranks: set[int], why: str) -> None:
-        """The first reason stands."""
+        """Marks ranks as lost; the first reason is kept."""
         for rank in ranks - {0}:
             self.lost.setdefault(rank, why)
 
     def find_the_dead(self, ranks: set[int]) -> None:
-        """On this node the process table tells."""
+        """Finds dead ranks on this node in the process table."""
         for rank in self._membership.dead_beside_me(ranks - set(self.lost) - {0}):
             self.lose({rank}, f"its supervisor (process {self._membership.present[rank].about['pid']}) has died")

@@ -1,4 +1,4 @@
-"""Who am I? The one module that reads RANK and its friends."""
+"""Who am I? The one module that reads RANK and related variables."""
 
 import hashlib
 import os
@@ -14,12 +14,12 @@ from preflight.sdk.addresses import Address
 from preflight.sdk.files import read as read_file
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torch's env:// rendezvous and its launcher's scripts rely on."""
+"""What torch's env:// rendezvous and scripts for its launcher rely on."""
 ALSO_READ = ("GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "CUDA_VISIBLE_DEVICES")
 TORCH_PORT = 29500
 """torchrun's own default for MASTER_PORT."""
 CALL = "PREFLIGHT_CALL"
-"""Which of several runs in one job this is (see cli/api.py)."""
+"""The variable that says which of several runs in one job this is (see cli/api.py)."""
 PARENT = "PREFLIGHT_PARENT"
 """The training process that started this one."""
 OWN = "PREFLIGHT_OWN_RANKS"
@@ -28,11 +28,11 @@ LOCAL_RANKS = (
     "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID",
     "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID",
 )  # fmt: skip
-"""Of Open MPI, MPICH's Hydra, Cray MPICH, PALS, Flux, jsrun and srun."""
+"""Set by Open MPI, MPICH's Hydra, Cray MPICH, PALS, Flux, jsrun and srun."""
 MOST_RANKS = 10**6
-"""A larger number is no world size, but a job's id."""
+"""A larger number is not a world size, but a job's id."""
 STEP_PORTS = 20000
-"""First of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
+"""The first of 10,000 ports from which Slurm and MPI jobs without MASTER_PORT take theirs: below Linux's
 ephemeral range (net.ipv4.ip_local_port_range, from 32768)."""
 
 
@@ -42,23 +42,23 @@ class LaunchIdentity:
 
     launcher: str
     rank: int | None
-    """None where the environment does not say it, or says nonsense (see `problems`)."""
+    """None if the environment does not say, or its value is invalid (see `problems`)."""
     world_size: int
     local_rank: int | None
-    """None: counted off in the order of the ranks of its node."""
+    """None: derived from the order of the ranks on its node."""
     local_world_size: int | None
     node_rank: int | None
     node_name: str
     node_key: str
-    """Equal for processes of one node, and different for others, also where host names are equal."""
+    """Equal for all processes of one node and different between nodes, even if host names are equal."""
     master_addr: str
     master_port: int | None
     agent_store: bool
-    """The launcher serves a store at master_addr:master_port."""
+    """Whether the launcher serves a store at master_addr:master_port."""
     restarts: int
     parent: int | None = None
     call: str = ""
-    """Set where a training script runs preflight, maybe several times, on one store."""
+    """Set if a training script runs preflight, maybe several times, on one store."""
     problems: tuple[tuple[str, str], ...] = ()
     """(variable, what is wrong with it)"""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class LaunchIdentity:
     """See machine_id.py."""
 
     def to_json(self) -> dict[str, Any]:
-        """What rank 0 needs to know of a process."""
+        """What rank 0 needs to know about a process."""
         return {
             "launcher": self.launcher, "rank": self.rank, "world_size": self.world_size,
             "node_rank": self.node_rank, "node_name": self.node_name, "node_key": self.node_key,
@@ -77,14 +77,14 @@ class LaunchIdentity:
 
 
 class _Reader:
-    """Reads whole numbers out of an environment and notes what is wrong with them."""
+    """Reads whole numbers from an environment and notes what is wrong with them."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self.problems: list[tuple[str, str]] = []
 
     def number(self, *names: str, required: bool = False, least: int = 0, most: int = 10**9) -> int | None:
-        """The first of these variables that is set."""
+        """The value of the first of these variables that is set; None if there is none or it is invalid."""
         name = next((name for name in names if self._environ.get(name, "").strip()), None)
         if name is None:
             if required:
@@ -100,7 +100,7 @@ class _Reader:
 
 
 def from_environ(environ: Mapping[str, str]) -> LaunchIdentity:
-    """RANK and WORLD_SIZE (torchrun, plain) first, then MPI or a Slurm step, else alone."""
+    """Looks for RANK and WORLD_SIZE (torchrun, plain), then for a Slurm step or MPI; else it is a single rank."""
     if "RANK" in environ or "WORLD_SIZE" in environ:
         return _plain(environ)
     if _is_slurm_step(environ):
@@ -111,8 +111,8 @@ def from_environ(environ: Mapping[str, str]) -> LaunchIdentity:
 
 
 def _is_slurm_step(environ: Mapping[str, str]) -> bool:
-    """srun with several tasks. An mpirun inside an allocation starts one daemon a node by srun: its ranks have
-    MPI's rank beside the daemon's SLURM_PROCID, while srun's own PMI plugins give both the same value."""
+    """Whether it is one of several tasks of srun. An mpirun in an allocation starts one daemon per node by srun: its
+    ranks have MPI's rank beside the daemon's SLURM_PROCID, while srun's own PMI plugins give both the same value."""
     if not environ.get("SLURM_STEP_ID", "").isdigit() or environ.get("SLURM_STEP_NUM_TASKS", "1") == "1":
         return False
     ranks = {environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if name in environ}
@@ -203,14 +203,14 @@ def _identity(
 
 
 def _node_key(node_rank: int | None) -> str:
-    """What tells machines and containers apart, and the launcher's number of the node: alone it may be stale, as
-    where a batch script's environment is carried to another host."""
+    """A key that differs between machines and containers, with the launcher's number of the node: that number alone may
+    be stale, for instance if a batch script's environment is carried to another host."""
     number = "" if node_rank is None else f"node {node_rank}"
     return "|".join((number, socket.gethostname(), read_file("/proc/sys/kernel/random/boot_id"), namespace("net")))
 
 
 def namespace(kind: str) -> str:
-    """Process numbers (pid) mean the same only within one, and names of hosts (net) may: containers have their own."""
+    """This process's namespace: process ids (pid) and host names (net) are unique only within one, as in containers."""
     try:
         return os.readlink(f"/proc/self/ns/{kind}")
     except OSError:

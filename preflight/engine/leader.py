@@ -1,4 +1,4 @@
-"""Rank 0's part around the checks: who is here, what is refused, and the verdict that all ranks end with."""
+"""Rank 0's part around the checks: which ranks joined, what is refused, and the verdict that all ranks end with."""
 
 import json
 import time
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from preflight.engine.supervisor import Supervisor
 
 STRANGE_S = 30.0
-"""Processes without a place came instead of the missing ranks: how much longer to wait for these, which may still
-be importing torch."""
+"""How much longer to wait for missing ranks if processes without a place came instead: the ranks may still be importing
+torch."""
 TELL_S = 5.0
-"""Of waiting for ranks, before it is told on the screen."""
+"""How long to wait for ranks before the screen says so."""
 
 
 class Leader:
@@ -38,7 +38,7 @@ class Leader:
         self.screen = supervisor.screen
 
     def run(self) -> int:
-        """The exit code."""
+        """Runs it all and returns the exit code."""
         self.loop.beat_key = store_keys.beat(self.membership.run_id, 0)
         self.loop.world_size = self.here.world_size
         earlier = self._earlier_verdict()
@@ -140,7 +140,7 @@ class Leader:
         return of_history + of_profile
 
     def _refuse(self, error: UsageError) -> int:
-        """A mistake in the command that only now could be seen: all ranks end with 2."""
+        """Ends all ranks with exit code 2: a mistake in the command that could be seen only now."""
         self.task.output.complain(str(error))
         self.loop.begin_ending()
         verdict = self._publish(self.membership.job("gloo"), sorted(self.membership.present), result.USAGE, str(error))
@@ -149,8 +149,8 @@ class Leader:
         return result.USAGE
 
     def _publish(self, job: Job, living: list[int], exit_code: int, sentence: str) -> dict[str, Any]:
-        """What all ranks need for their end. `living` are those whose farewell is waited for, and so many `strangers`;
-        `attempt` tells a restart's farewells from the first ones; a restart of the same `command` says it again."""
+        """Publishes what all ranks need to end. `living` and as many processes as `strangers` are waited for; `attempt`
+        separates a restart's farewells from the first ones; a restart of the same `command` repeats the verdict."""
         verdict = {
             "event": "verdict", "step": 0, "run": self.membership.run_id, "attempt": self.supervisor.nonce,
             "job": job.to_json(), "living": living, "strangers": len(self.membership.strangers),
@@ -162,7 +162,7 @@ class Leader:
     # A restart of the job
 
     def _earlier_verdict(self) -> dict[str, Any] | None:
-        """A failure stands. After a pass something else has failed, perhaps the machine: it is tested again."""
+        """The failure that a restart repeats. After a pass the machine is tested again: something else has failed."""
         if not self.here.restarts:
             return None
         text = self.loop.request("fetch", keys=[store_keys.last_verdict(self.here.call)])[0]
@@ -171,7 +171,7 @@ class Leader:
         return earlier if stands else None
 
     def _say_again(self, earlier: dict[str, Any]) -> int:
-        """torchrun restarted a job that already has its verdict: nothing has changed."""
+        """Repeats the verdict: torchrun restarted a job that already has one, and nothing has changed."""
         self.screen.say([f"preflight: restarted after its verdict, which stands: {earlier['sentence']}"])
         again = {**earlier, "run": self.membership.run_id, "attempt": self.supervisor.nonce}
         self.membership.put(store_keys.now(self.membership.run_id), again)

@@ -1,4 +1,4 @@
-"""Which checks there are to run: built-in ones are imported here, plugins in a child that may hang or crash."""
+"""Loads the checks to run: imports built-in ones here, and plugins in a child that may hang or crash."""
 
 import sys
 import traceback
@@ -21,7 +21,7 @@ from preflight.planning.registry import Check, Source, Spec
 from preflight.results.result import Result
 
 PLUGIN_S = 20.0
-"""For the import of a plugin."""
+"""Time for the import of a plugin."""
 
 
 def load(loop: EventLoop, job: Job, request: Request) -> tuple[list[Spec], list[Result]]:
@@ -66,7 +66,7 @@ def _wanted_by(spec: Spec) -> tuple[str, ...]:
 
 
 def _needs_itself(spec: Spec, specs: list[Spec]) -> str:
-    """What is wrong with its needs, or ""."""
+    """The error if a check's needs lead back to itself, or ""."""
     by_id = {spec.id: spec for spec in specs}
     needed, pending = set(), list(spec.plan.needs)
     while pending:
@@ -74,18 +74,18 @@ def _needs_itself(spec: Spec, specs: list[Spec]) -> str:
         if need not in needed and need in by_id:
             needed.add(need)
             pending.extend(by_id[need].plan.needs)
-    return f"it needs itself, by way of {', '.join(spec.plan.needs)}" if spec.id in needed else ""
+    return f"it needs itself, through {', '.join(spec.plan.needs)}" if spec.id in needed else ""
 
 
 def ask_plugin(loop: EventLoop, source: Source, tell: Callable[[Check], dict[str, Any]]) -> Returned | Failure:
-    """What `tell` says of a plugin, which is imported in a child: it may hang. Raises UsageError where `tell` does."""
+    """Imports a plugin in a child, since it may hang, and returns what `tell` returns or raises (UsageError)."""
 
     def work() -> dict[str, Any]:
         try:
             module = registry.import_module(source)
             distributed = sys.modules.get("torch.distributed")
             if distributed is not None and distributed.is_initialized():
-                raise BrokenCheck("it initialises a process group on import: ask ctx.process_group() in measure()")
+                raise BrokenCheck("it initializes a process group on import: call ctx.process_group() in measure()")
             return {"told": tell(registry.describe(source, module))}
         except UsageError as error:
             return {"usage": str(error)}

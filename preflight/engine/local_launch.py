@@ -1,4 +1,4 @@
-"""`preflight run` without a launcher: ranks of its own on this machine, through torch's launcher."""
+"""`preflight run` without a launcher: starts ranks on this machine, through torch's launcher."""
 
 import contextlib
 import os
@@ -14,11 +14,11 @@ CPU_RANKS = 2
 BELOW_EPHEMERAL = range(10_000, 29_000)
 TRIES = 20
 LAUNCHER_S = 60.0
-"""For the launcher itself, beside the deadline that its ranks keep; then the kernel ends it."""
+"""Time for the launcher itself in addition to its ranks' deadline; after that the kernel ends it."""
 
 
 def ranks_here() -> int:
-    """One a GPU that this process may use, as the device files tell (no driver call that could hang);
+    """One rank per GPU that this process may use, by the device files (no driver call that could hang);
     2 on a CPU."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and any(re.fullmatch(r"nvidia\d+", name) for name in os.listdir("/dev")):
@@ -27,8 +27,8 @@ def ranks_here() -> int:
 
 
 def free_port() -> int:
-    """On 127.0.0.1, a moment ago. Below Linux's ephemeral ports, where one can be had: of those the kernel may give any
-    to another process before it is served, and ranks import torch until then."""
+    """A port that was free on 127.0.0.1 a moment ago. Below Linux's ephemeral ports if possible: the kernel may give
+    one of those to another process before it is used, and ranks import torch first."""
     for _ in range(TRIES):
         port = BELOW_EPHEMERAL[
             int.from_bytes(os.urandom(4)) % len(BELOW_EPHEMERAL)
@@ -42,8 +42,8 @@ def free_port() -> int:
 
 
 def loopback_works() -> bool:
-    """The ranks meet over 127.0.0.1; where it is down (a bare network namespace), the launcher would wait for
-    a quarter of an hour."""
+    """Whether 127.0.0.1 works, over which the ranks meet; if it is down (a bare network namespace), the launcher would
+    wait for 15 minutes."""
     try:
         with socket.socket() as server:
             server.bind(("127.0.0.1", 0))
@@ -76,9 +76,9 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # The ranks tell what happened; the launcher's account of it would only bury that.
+    # The ranks report what happened; the launcher's messages would only bury that.
     logging.disable(logging.CRITICAL)
-    # What torchrun does (and says so in a warning): several ranks share the cores.
+    # As torchrun does, with a warning: several ranks share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ[OWN] = "1"
     config = LaunchConfig(

@@ -1,4 +1,4 @@
-"""Which machine is this? An id that stays when the host is renamed, and that does not tell the machine's own."""
+"""Which machine is this? An id that survives a rename of the host and does not reveal the machine's own id."""
 
 import hmac
 import os
@@ -9,14 +9,14 @@ from preflight.sdk.files import read
 
 FILE, MOUNTS = "/etc/machine-id", "/proc/self/mountinfo"
 APPLICATION = uuid.UUID("914fe3b4-94db-42b6-983a-c2c12c14ecc4")
-"""Of preflight, made once at random: it must stay, or every history begins anew."""
+"""preflight's id, generated once at random: if it changed, every history would start over."""
 OF_A_DISK = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "reiserfs", "xfs", "zfs"}
-"""Types of file systems. On others (overlay, squashfs, nfs, tmpfs) the id may be an image's, which many machines boot,
-or be another one after each boot."""
+"""Types of file systems. On others (overlay, squashfs, nfs, tmpfs) the id may belong to an image that many machines
+boot, or change with each boot."""
 
 
 def machine_id() -> str:
-    """32 hex digits; "" where the machine has no id of its own.
+    """32 hex digits; "" if the machine has no id of its own.
 
     machine-id(5) asks to keep the id itself confidential, so it is hashed as sd_id128_get_machine_app_specific(3) does:
     HMAC-SHA256 of the application's id with the machine's as key, marked as a UUID of version 4.
@@ -29,7 +29,7 @@ def machine_id() -> str:
 
 
 def _type_of_mount() -> str:
-    """Of the file: a container may have its host's mounted there. A later mount hides an earlier one."""
+    """The file system type of FILE: a container may have its host's file there. A later mount hides an earlier one."""
     rows = [line.partition(" - ") for line in read(MOUNTS).splitlines()]
     types = {before.split()[4]: after.split()[0] for before, _, after in rows if after}
     above = [point for point in types if f"{os.path.realpath(FILE)}/".startswith(f"{point.rstrip('/')}/")]

@@ -1,7 +1,7 @@
-"""Who is here? Every process says hello on the store; rank 0 gives each its place in the run.
+"""Who is here? Every process says hello on the store, and rank 0 gives each its place in the run.
 
-Keys of an earlier attempt survive in the store, and two processes may claim one rank. So a process comes
-under a nonce of its own, rank 0 answers to the nonce, and only who answers back is here.
+Keys of an earlier attempt survive in the store, and two processes may claim one rank. So each process uses
+its own nonce, rank 0 answers to the nonce, and only a process that answers back is a member.
 """
 
 import json
@@ -18,13 +18,13 @@ from preflight.engine.event_loop import EventLoop, StoreLog
 from preflight.engine.identity import LaunchIdentity, host_addresses, namespace
 
 STRANGERS = "preflight.strangers"
-"""What a check names in `PLAN.reads` to judge the processes that came and have no place in the run."""
+"""The name in `PLAN.reads` for the processes that came but have no place in the run."""
 RIVAL_S = 2.0
 """How long a second process with rank 0 waits for the first one to claim the run."""
 
 
 def hello(loop: EventLoop, launch: LaunchIdentity, nonce: str) -> int:
-    """Says who came, and returns as which of all that came to this store."""
+    """Announces this process on the store, and returns its number in the order of arrival."""
     process = {"nonce": nonce, "pid": os.getpid(), "pids": namespace("pid")}
     about = {**process, "addresses": host_addresses(), **launch.to_json()}
     index: int = loop.request("append", key=store_keys.arrivals(launch.call), value=json.dumps(about))
@@ -49,7 +49,7 @@ class Newcomer:
 
 
 class Membership:
-    """Rank 0's list of who came."""
+    """Rank 0's list of the processes that came."""
 
     def __init__(self, loop: EventLoop, launch: LaunchIdentity, nonce: str, index: int) -> None:
         self.loop = loop
@@ -57,7 +57,7 @@ class Membership:
         self.world_size = launch.world_size
         self.present: dict[int, Newcomer] = {}
         self.strangers: dict[int, dict[str, Any]] = {}
-        """Who came, lives and has no place in the run, by number of arrival: why (invalid, outside,
+        """Living processes without a place in the run, by number of arrival: why (invalid, outside,
         duplicate or late), node, rank, pid, environ (launch variables), problems."""
         self._identity = launch
         self._nonce, self._index = nonce, index
@@ -70,8 +70,8 @@ class Membership:
         return len(self.present) == self.world_size
 
     def look(self, *, late: bool = False) -> bool:
-        """Greets who has come since; True if anybody did. With `late` a rank that came too late is
-        a stranger, too."""
+        """Greets new arrivals; True if there were any, or if one answered. With `late`, a rank that comes now is a
+        stranger, too."""
         came = self._arrivals.new()
         for index, about in came:
             self._greet(Newcomer(index, about), late)
@@ -96,7 +96,7 @@ class Membership:
         return "duplicate" if arrival.rank == 0 or arrival.rank in self.present else ""
 
     def _give_a_place(self, arrival: Newcomer, why: str) -> None:
-        """Called when a greeted process answered: those of an earlier attempt are dead and never do."""
+        """Called when a greeted process has answered; those of an earlier attempt are dead and never do."""
         why = why or self._why_strange(arrival)
         if why or arrival.rank is None:
             known = {key: arrival.about[key] for key in ("rank", "pid", "environ", "problems")}
@@ -105,13 +105,13 @@ class Membership:
             self.present[arrival.rank] = arrival
 
     def strangers_may_answer(self) -> bool:
-        """Processes without a place have been greeted and not answered yet. (Those of an earlier attempt are
-        dead and never will.)"""
+        """Whether greeted processes without a place have not answered yet. (Those of an earlier attempt are dead
+        and never will.)"""
         waiting = (arrival for arrival, why in self._greeted.values() if why)
         return any(arrival.about["restarts"] == self._identity.restarts for arrival in waiting)
 
     def note_strangers(self, book: facts.FactsStore) -> None:
-        """As facts, so that a check can judge them, and judge them again offline."""
+        """Stores strangers as facts, so that a check can judge them, also later offline."""
         for index, stranger in self.strangers.items():
             book.add(STRANGERS, [index], facts.to_text(stranger))
 
@@ -136,7 +136,7 @@ class Membership:
         ]
 
     def job(self, backend: str) -> Job:
-        """The nodes, by their numbers, with names that tell them apart."""
+        """The job with its nodes, ordered by number, under unique names."""
         by_key: dict[str, list[int]] = {}
         for rank in sorted(self.present):
             by_key.setdefault(self.present[rank].about["node_key"], []).append(rank)
@@ -154,7 +154,7 @@ class Membership:
         return Job(self._identity.launcher, self.world_size, backend, tuple(nodes))
 
     def dead_beside_me(self, ranks: set[int]) -> set[int]:
-        """Of these ranks those on this node whose supervisors are known to be dead."""
+        """Those of the ranks that are on this node and whose supervisors are dead."""
         here = (self._identity.node_key, namespace("pid"))
         known = {rank: self.present[rank].about for rank in ranks & set(self.present)}
         beside = {rank for rank, about in known.items() if (about["node_key"], about["pids"]) == here}

@@ -6,7 +6,7 @@ from preflight.engine.child import Child
 
 
 class MemoryStore:
-    """Answers as the store client does, at once."""
+    """Answers like the store client, immediately."""
 
     child: Child | None = None
 
@@ -33,7 +33,7 @@ class MemoryStore:
         return [self._values.get(name) for name in arguments["keys"]]
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """The same, unanswered; without a store client there is nothing to do for a ward."""
+        """Like `request`, without an answer; a ward needs nothing where there is no store client."""
         if do != "ward":
             self.request(do, **arguments)
 

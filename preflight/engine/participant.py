@@ -1,4 +1,4 @@
-"""Every other rank's part: it does what rank 0 says, until the verdict comes or rank 0 is gone."""
+"""The part of every rank but 0: does what rank 0 says until the verdict comes or rank 0 is gone."""
 
 import json
 import os
@@ -19,17 +19,17 @@ from preflight.engine.worker_slot import WorkerSlot
 from preflight.hangs.collective_recorder import Group
 
 LOG_SHARE = 16 * 1024 * 1024
-"""Bytes of stacks and outputs, and as many of NCCL's logs and RAS, that rank 0 takes from all ranks of one check."""
+"""Bytes of stacks and output that rank 0 takes from all ranks for one check; and as many of NCCL's logs and RAS."""
 RECORDED_SHARE = 8 * 1024 * 1024
-"""Bytes of what their collectives were."""
+"""Bytes of recorded collectives that rank 0 takes from all ranks for one check."""
 OVERDUE_S = 15.0
-"""After the run's deadline; rank 0 itself is ended by the kernel a little later."""
+"""How long after the run's deadline a rank gives up on rank 0, which the kernel ends a little later."""
 LAST_LOOK_S = 3.0
-"""After a SIGTERM: how long a rank waits for rank 0 to say what happened."""
+"""How long a rank waits after a SIGTERM for rank 0 to say what happened."""
 
 
 class NoCoordinator(Exception):  # noqa: N818 -- an event
-    """Rank 0 does not answer, or answers no more. Its text says which."""
+    """Rank 0 does not answer, or no longer does. Its text says which."""
 
 
 def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s: float) -> tuple[str, str]:
@@ -49,7 +49,7 @@ def await_welcome(loop: EventLoop, launch: LaunchIdentity, nonce: str, within_s:
 
 
 def within_share(recorded: list[Group] | None, world: int) -> list[Group] | None:
-    """The last of what was recorded, as much as a rank's share allows: of each group fewer calls, then fewer groups."""
+    """The end of what was recorded, within a rank's share: first drops the oldest calls of each group, then groups."""
     share = max(1024, RECORDED_SHARE // world)
     while recorded and len(json.dumps(recorded)) > share:
         shorter = [{**group, "calls": group["calls"][-max(1, len(group["calls"]) // 2) :]} for group in recorded]
@@ -82,10 +82,10 @@ class Participant:
         self._last_watch = 0.0
 
     def run(self) -> dict[str, Any]:
-        """Until the verdict. Raises NoCoordinator when rank 0 falls silent."""
+        """Runs until the verdict, and returns it. Raises NoCoordinator if rank 0 falls silent."""
         while self.verdict is None:
             if self.loop.left < -OVERDUE_S:
-                raise NoCoordinator(f"rank 0 lives, but gave no verdict by {OVERDUE_S:.0f} s after the run's deadline")
+                raise NoCoordinator(f"rank 0 lives, but gave no verdict within {OVERDUE_S:.0f} s of the run's deadline")
             if self._pace.is_due():
                 self._look()
             self._watch_rank_0()
@@ -128,19 +128,19 @@ class Participant:
         mine = namespace("pid")
         self._pids = {int(rank): pid for rank, (pid, _, its) in about["processes"].items() if its == mine}
         if self.rank is not None and about["processes"][str(self.rank)][1] != self._nonce:
-            self.rank = None  # another process with this rank was quicker
+            self.rank = None  # another process with this rank came first
             return
         self.loop.slot = self._new_slot(self.job, about["settings"])
 
     def _tell_collectives(self) -> None:
-        """What the collectives of a rank that has measured were: others wait in one, or failed in it."""
+        """Sends the recorded collectives of a rank that has measured: others wait in one, or failed in it."""
         self._told_step = self._step
         recorded = self.loop.slot.write_dump() if self.loop.slot else None
         entry = {"rank": self.rank, "recorded": within_share(recorded, self.loop.world_size)}
         self.loop.request("append", key=store_keys.collectives(self.run_id, self._step), value=json.dumps(entry))
 
     def _report(self, slot: WorkerSlot, outcome: Outcome) -> None:
-        """The facts first, under their content hash; then the outcome that refers to them."""
+        """Sends the facts first, under their content hash, then the outcome that refers to them."""
         slot.outcome = None
         if outcome.facts:
             key = store_keys.facts(self.run_id, outcome.facts)
@@ -167,13 +167,13 @@ class Participant:
             raise NoCoordinator(f"rank 0 gave no sign of life for {silent:.0f} s, expected one every second")
 
     def say_goodbye(self, why: str, kind: str) -> None:
-        """For rank 0: this rank leaves. `kind`: told (to end), gave_up (on rank 0), fault (of preflight here)."""
+        """Tells rank 0 that this rank leaves. `kind`: told (to end), gave_up (on rank 0), fault (preflight's own)."""
         entry = json.dumps({"rank": self.rank, "why": why, "kind": kind, "dead": self.dead_beside_me()})
         if self.rank is not None:
             self.loop.request("append", key=store_keys.left(self.run_id), value=entry)
 
     def leave_early(self, why: str) -> dict[str, Any] | None:
-        """Told to end: says so, and waits a moment for rank 0's verdict, which may explain it."""
+        """Called when told to end: says so, and waits a moment for rank 0's verdict, which may explain it."""
         self.say_goodbye(why, "told")
         end = time.monotonic() + LAST_LOOK_S
         while self.verdict is None and time.monotonic() < end and not self.rank_0_is_dead():
@@ -186,11 +186,11 @@ class Participant:
         return [rank for rank in mine if rank in self._pids and not is_alive(self._pids[rank])]
 
     def rank_0_is_dead(self) -> bool:
-        """Known on its own node only."""
+        """Known only on rank 0's own node."""
         return 0 in self.dead_beside_me()
 
     def writes_for_its_node(self) -> bool:
-        """The lowest living rank of its node speaks for it when rank 0 is lost."""
+        """Whether this is the lowest living rank of its node, which speaks for the node if rank 0 is lost."""
         if self.job is None or self.rank is None:
             return True
         dead = self.dead_beside_me()

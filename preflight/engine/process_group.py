@@ -1,4 +1,4 @@
-"""The one place that makes the process group, and decides its device and its timeouts."""
+"""The one place that creates the process group and decides its device and timeouts."""
 
 import contextlib
 import gc
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import torch
 
 DRIVER_S = 60.0
-"""For the driver's start: without persistence mode it takes seconds a GPU."""
+"""Time for the driver to start: without persistence mode it takes seconds per GPU."""
 
-# Of a check's deadline: by when a collective gives up, and by when the stacks are written. In this order,
-# so that an exception is heard before the dump, and the dump is whole before the kill.
+# Shares of a check's deadline: when a collective gives up, and when the stacks are written. In this order,
+# so that an exception arrives before the dump, and the dump is complete before the kill.
 GROUP_TIMEOUT, STACK_DUMP = 0.7, 0.85
 
 
@@ -33,8 +33,8 @@ def group_timeout(deadline_s: float) -> timedelta:
 
 @contextlib.contextmanager
 def _named_by_ranks() -> Iterator[None]:
-    """torch names such a group by its ranks and by how many groups this process has. That differs between ranks: of two
-    parts one may be there already. Members would then wait for each other under different names, until the deadline."""
+    """torch names such a group by its ranks and by the number of groups in this process. That number can differ between
+    ranks: one may already have made another part. Members would then wait for each other under different names."""
     from torch.distributed import distributed_c10d
 
     def hash_of(ranks: Sequence[int]) -> str:
@@ -49,7 +49,7 @@ def _named_by_ranks() -> Iterator[None]:
 
 
 class GroupMaker:
-    """Makes the world group of one worker, once, over one generation's members."""
+    """Creates the world group of a worker, once, for the members of one generation."""
 
     def __init__(self, host: str, port: int, prefix: str, backend: str) -> None:
         self._host, self._port, self._prefix, self._backend = host, port, prefix, backend
@@ -67,7 +67,7 @@ class GroupMaker:
     def make(
         self, members: tuple[int, ...], rank: int, device: "torch.device", deadline_s: float
     ) -> "torch.distributed.ProcessGroup":
-        """Meets the other members over the store. Raises torch's DistError."""
+        """Creates the group: meets the other members over the store. Raises torch's DistError."""
         import torch
         from torch import distributed as dist
 
@@ -87,8 +87,8 @@ class GroupMaker:
         return cast("torch.distributed.ProcessGroup", self._group)
 
     def part(self, group_ranks: tuple[int, ...], deadline_s: float) -> "torch.distributed.ProcessGroup":
-        """The group of some members, by their numbers in the world group. With a GPU that the world group is bound to,
-        torch makes it by ncclCommSplit, in which each part is a colour; else its members meet over the store."""
+        """The group of some members, given by their ranks in the world group. If the world group is bound to a GPU,
+        torch creates it by ncclCommSplit, in which each part is a color; else its members meet over the store."""
         from torch import distributed as dist
 
         if group_ranks not in self._parts:
@@ -99,7 +99,7 @@ class GroupMaker:
         return self.again(deadline_s, self._parts[group_ranks])
 
     def store(self, step: str, deadline_s: float) -> "torch._C._distributed_c10d.Store":
-        """A client of its own for one measurement, which blocks no other. Raises Skip and DistError."""
+        """A separate client for one measurement, which blocks no other client. Raises Skip and DistError."""
         from preflight.check import Skip
 
         if self.endpoint is None:
@@ -115,7 +115,7 @@ class GroupMaker:
         return dist.PrefixStore(prefix, client)  # type: ignore[attr-defined]  # not in __all__
 
     def again(self, deadline_s: float, part: Any = None) -> "torch.distributed.ProcessGroup":
-        """The group that was made, with the timeout of the check that asks."""
+        """The existing group (or `part`), with the timeout of the check that asks."""
         from torch.distributed import distributed_c10d
 
         group = self._group if part is None else part
@@ -123,7 +123,7 @@ class GroupMaker:
         return cast("torch.distributed.ProcessGroup", group)
 
     def close(self) -> None:
-        """Before the worker leaves by itself."""
+        """Destroys the group before the worker ends by itself."""
         if self._group is not None:
             from torch import distributed as dist
 
@@ -136,10 +136,10 @@ class TorchBroken(Exception):  # noqa: N818 -- says what is broken
 
 
 def import_torch() -> None:
-    """Before any fork: a worker then starts in milliseconds. No thread may be left running by it. Raises
+    """Called before any fork, so that a worker starts in milliseconds. The import must leave no thread running. Raises
     TorchBroken."""
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
-    gc.disable()  # it would look through a hundred thousand new objects again and again, and find nothing
+    gc.disable()  # it would scan a hundred thousand new objects again and again, and find nothing
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
         with warnings.catch_warnings():
@@ -157,8 +157,8 @@ def import_torch() -> None:
 
 
 def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[str, Reported | None]:
-    """nccl where torch can use a GPU, else gloo; asked in a child, since the driver may hang. With it why the job may
-    use another one. Raises UsageError where nccl is wished and no GPU is there."""
+    """(nccl if torch can use a GPU, else gloo; a finding if the job may use a different one). Asks in a child, since
+    the driver may hang. Raises UsageError if nccl is requested and there is no GPU."""
     has_gpus = os.path.exists("/dev/nvidiactl") and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
     if wish == "gloo":
         return wish, None
@@ -171,7 +171,7 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
         answer = loop.ask(lambda: {"gpus": torch.cuda.device_count()}, DRIVER_S)
     if isinstance(answer, Failure):
         text = f"torch.cuda.device_count() {answer.text}, so the plan runs on gloo; expected an answer"
-        fix = "The GPU driver does not answer: see nvidia-smi and dmesg; reset or drain the node."
+        fix = "The GPU driver does not answer: check nvidia-smi and dmesg; reset or drain the node."
         return "gloo", _backend("fail", text, fix, Action.REBOOT)
     if answer.value["gpus"] and torch.distributed.is_nccl_available():
         return "nccl", None
@@ -179,7 +179,7 @@ def choose_backend(loop: EventLoop, wish: str, *, needs_torch: bool) -> tuple[st
         raise UsageError(f"--backend nccl: torch {torch.__version__} sees no GPU on rank 0's node")
     if not has_gpus:
         return "gloo", None
-    text = f"GPUs are here, but torch {torch.__version__} cannot use them: the plan runs on gloo, and no GPU is tested"
+    text = f"there are GPUs, but torch {torch.__version__} cannot use them: the plan runs on gloo, and tests no GPU"
     fix = "Install a CUDA build of torch that fits the driver (nvidia-smi names its version)."
     return "gloo", _backend("warn", text, fix, Action.FIX_CONFIG)
 

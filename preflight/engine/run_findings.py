@@ -1,4 +1,4 @@
-"""What is no check's: ranks that never came or went, the store, interruptions, preflight's own faults."""
+"""Findings that belong to no check: ranks that never came or were lost, the store, interruptions, bugs in preflight."""
 
 import os
 import traceback
@@ -23,11 +23,11 @@ from preflight.results.result import Result
 
 NAMED_ONE_BY_ONE = 16
 STILL_S = 8.0
-"""A gap between two turns of a supervisor's loop from which on it cannot judge others: they may have given up."""
+"""After a gap this long between two turns of its loop a supervisor cannot judge others: they may have given up."""
 
 
 def run_result(findings: list[Reported]) -> Result:
-    """The place for them in the report."""
+    """The result that holds them in the report."""
     return Result(RUN, "The run itself: its ranks, its store, its end.", findings=findings)
 
 
@@ -40,49 +40,49 @@ def run_finding(severity: str, slug: str, message: str, fix: str, where: Mapping
 
 
 def incomparable_baseline(baseline: Baseline, job: Job) -> Reported | None:
-    """Where its figures say nothing of this job."""
+    """A finding if the baseline's figures cannot be compared with this job, else None."""
     theirs, ours = (f"{compared.world_size} ranks on {compared.backend}" for compared in (baseline.job, job))
     if theirs == ours:
         return None
     text = f"--baseline {baseline.path} is of {theirs}, expected {ours} as in this run: nothing is compared with it"
-    return run_finding("warn", "baseline", text, "Name a report of a run with as many ranks on the same backend.")
+    return run_finding("warn", "baseline", text, "Name a report of a run with the same number of ranks and backend.")
 
 
 def never_came(job: Job, waited_s: float, strangers: Iterable[Mapping[str, Any]] = ()) -> list[Reported]:
-    """Ranks that never joined: each, or all in one finding where they are many. `strangers`: who came instead."""
+    """Findings for ranks that never joined: one each, or one for all of many. `strangers`: who came instead."""
     came_on = rank_ranges.count(len(job.nodes), "node")
     came = f"{job.world_size - len(job.missing)} of {job.world_size} ranks, on {came_on}, did"
     text = f"never arrived at the store within {waited_s:.0f} s; {came}"
     twice = [stranger for stranger in strangers if stranger["why"] == "duplicate"]
     for stranger in twice[:1]:  # there may be no time left for env.launch, which names all
         text += f"; process {stranger['pid']} on {stranger['node']} calls itself rank {stranger['rank']}, too"
-    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Look at its own output."
+    fix = "Was it started? Can its node reach MASTER_ADDR:MASTER_PORT? Check its own output."
     if len(job.missing) <= NAMED_ONE_BY_ONE:
         return [run_finding("fail", "lost", text, fix, {"rank": rank}) for rank in job.missing]
     return [replace(run_finding("fail", "lost", text, fix), ranks=rank_ranges.to_text(job.missing), nodes=[])]
 
 
 def gone(rank: int, job: Job, why: str) -> Reported:
-    """A rank that was lost between checks, or took the run with it."""
+    """The finding for a rank that was lost between checks, or whose loss ended the run."""
     return run_finding("fail", "lost", why, FIXES["lost"], job.where(rank))
 
 
 def no_time(checks: Sequence[str], deadline_s: float) -> Reported:
-    """What was not measured has not passed."""
+    """The finding for checks that were left out: what was not measured has not passed."""
     text = f"no time was left for {', '.join(checks)} within the run's deadline of {deadline_s:.0f} s"
     return run_finding("error", "deadline", text, "Give the run more time (--deadline), or fewer checks (--only).")
 
 
 def stood_still(rank: int | None, job: Job, how: str) -> Reported:
-    """Not the fault of those that gave up on it."""
+    """The finding for a supervisor that stood still: the ranks that gave up on it are not to blame."""
     where = job.where(rank) if rank is not None else {}
-    fix = "Was it stopped (SIGSTOP, a suspended job), or is its node starved of CPU? See its load."
+    fix = "Was it stopped (SIGSTOP, a suspended job), or is its node starved of CPU? Check its load."
     return run_finding("error", "stood_still", how, fix, where)
 
 
 def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
-    """Which side is sick cannot be seen from here, but for a name that does not resolve and a port that is taken:
-    with these the job cannot start either."""
+    """Usually this rank cannot tell which side is at fault. Exceptions are a name that does not resolve and a port that
+    is taken: with these the job cannot start either."""
     where = {"node": here.node_name}
     if "does not resolve" in str(why):
         fix = f"On that node: getent ahosts {here.master_addr}; correct it, or add the name to DNS or /etc/hosts."
@@ -90,8 +90,8 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
             "fail", "rendezvous", f"{why}, expected an address", fix, {**where, "variable": "MASTER_ADDR"}
         )
     if TAKEN in str(why):
-        fix = f"See which process has it: ss -ltnp 'sport = :{here.master_port}'; end it, or set another MASTER_PORT."
-        text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected it free"
+        fix = f"Find the process: ss -ltnp 'sport = :{here.master_port}'; end it, or set a different MASTER_PORT."
+        text = f"port {here.master_port}, where rank 0 serves the store, is taken by another process, expected free"
         return run_finding("fail", "rendezvous", text, fix, {**where, "variable": "MASTER_PORT"})
     who = "torchrun's agent" if here.agent_store else "rank 0"
     serves = f"Is {who}, which serves {here.master_addr}:{here.master_port}, alive"
@@ -100,10 +100,10 @@ def store_lost(why: StoreLost, here: LaunchIdentity) -> Reported:
 
 
 def same_rank(others: Sequence[int], why: Exception, here: LaunchIdentity) -> Reported:
-    """Only rank 0 serves the store, so two of them hold each other up."""
+    """The finding for two processes with one rank. Only rank 0 serves the store, so two of them block each other."""
     who = f"process {others[0]}" if len(others) == 1 else f"processes {', '.join(map(str, others))}"
     text = f"{who} on this node and this one both call themselves rank {here.rank} of {here.world_size}; {why}"
-    fix = f"End the other one (ps -fp {others[0]}), or give each process a RANK of its own."
+    fix = f"End the other one (ps -fp {others[0]}), or give each process its own RANK."
     return run_finding("fail", "launch", f"{text}; expected every rank once", fix, {
         "node": here.node_name, "rank": here.rank, "variable": "RANK",
     })  # fmt: skip
@@ -115,14 +115,14 @@ def interrupted(how: str) -> Reported:
 
 
 def own_fault(error: Exception) -> Reported:
-    """A bug: it must not cost the other ranks their verdict."""
+    """The finding for a bug in preflight, which must not cost the other ranks their verdict."""
     text = f"a fault of preflight itself: {in_one_line(error)}{place_of(error, ENGINE)}"
     found = run_finding("error", "fault", text, "Please report it, with this report.")
     return replace(found, evidence={"stack": traceback.format_exc()})
 
 
 def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant | None, still_s: float) -> Reported:
-    """Why a rank ends without having heard rank 0's verdict."""
+    """The finding that says why a rank ends without rank 0's verdict."""
     if still_s >= STILL_S:
         how = f"this supervisor stood still for {still_s:.0f} s, and then {why}"
         return stood_still(here.rank, own_job(here, follower), how)
@@ -130,7 +130,7 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
         others = [rank for rank in follower.dead_beside_me() if rank != 0]
         beside = f" (so is {rank_ranges.ranks(others)})" if others else ""
         text = f"rank 0's supervisor is dead{beside}, and with it the verdict; this rank {why}"
-        fix = "Look at the node's dmesg: was it killed for memory?"
+        fix = "Check the node's dmesg: did the OOM killer end it?"
         return run_finding("fail", "lost", text, fix, own_job(here, follower).where(0))
     if here.problems:
         every = "; ".join(f"{name} {what}" for name, what in here.problems)
@@ -149,7 +149,7 @@ def without_verdict(why: Exception, here: LaunchIdentity, follower: Participant 
     if isinstance(why, StoreLost):
         return store_lost(why, here)
     if isinstance(why, NoCoordinator):
-        fix = "Look at rank 0's own output and at its node."
+        fix = "Check rank 0's own output and its node."
         return run_finding("fail", "lost", str(why), fix, own_job(here, follower).where(0))
     and_rank_0 = "" if here.rank == 0 else ", and rank 0 gave no verdict"
     return interrupted(f"rank {here.rank} {why}{and_rank_0}")

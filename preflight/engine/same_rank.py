@@ -1,4 +1,4 @@
-"""Whether another process of this machine was started as the same rank of the same job."""
+"""Finds other processes on this machine that were started as the same rank of the same job."""
 
 import os
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ SAME = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def others_here(environ: Mapping[str, str]) -> list[int]:
-    """The processes with these launch variables, without the others' own children, and without all that was started by
-    the first process above this one that has them (a training script, say). Those of other users are not seen."""
+    """The ids of other processes with these launch variables: not their children, and none started by this process's
+    topmost ancestor that has them (such as a training script). Processes of other users are not seen."""
     import psutil
 
     if "RANK" not in environ:
@@ -27,7 +27,7 @@ def others_here(environ: Mapping[str, str]) -> list[int]:
 
 
 def _parent(process: "psutil.Process", environ: Mapping[str, str]) -> int | None:
-    """Of a process with these launch variables; None of any other."""
+    """The parent's id of a process with these launch variables; None for any other."""
     import psutil
 
     try:

@@ -14,13 +14,13 @@ from preflight.engine.event_loop import EventLoop, poll_every
 from preflight.engine.store_client import StoreLost
 
 VERDICT_FD = "PREFLIGHT_VERDICT_FD"
-"""The variable that names a descriptor for the verdict of each rank (see cli/api.py)."""
+"""The variable with the descriptor to which each rank writes its verdict (see cli/api.py)."""
 ALL_S = 5.0
-"""How long node 0, which serves the store, waits for everybody's farewell."""
+"""How long node 0, which serves the store, waits for all farewells."""
 
 
 def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
-    """For all ranks, and for a restart of this job; where the store is gone none can be told."""
+    """Writes the verdict to the store for all ranks and for a restart of this job; not if the store is gone."""
     with contextlib.suppress(StoreLost):
         for key in (store_keys.now(verdict["run"]), store_keys.last_verdict(call)):
             loop.request("put", key=key, value=json.dumps(verdict))
@@ -28,7 +28,7 @@ def publish(loop: EventLoop, verdict: Mapping[str, Any], call: str) -> None:
 
 def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None) -> None:
     """Says goodbye and waits for the others: torchrun ends all ranks of a node when one ends with an error,
-    and the store goes with node 0."""
+    and the store ends with node 0."""
     job = Job.from_json(verdict["job"])
     node = job.node_of(rank) if rank is not None else Node("", -1, ())
     everybody = store_keys.farewells(verdict["run"], verdict["attempt"])
@@ -47,7 +47,7 @@ def farewell(loop: EventLoop, verdict: Mapping[str, Any], rank: int | None) -> N
 
 
 def write_verdict(exit_code: int, sentence: str, report: Mapping[str, Any] | None = None) -> None:
-    """For who started this rank: torchrun ends with what its error file says, instead of a guess of its own."""
+    """Tells the process that started this rank: torchrun then reports its error file instead of guessing."""
     if exit_code:
         details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
         error = {"message": {"message": sentence, "extraInfo": details}}
@@ -69,7 +69,7 @@ def _write_error(path: str | None, error: dict[str, Any]) -> None:
 
 
 def leave(exit_code: int) -> NoReturn:
-    """The last line of a supervisor: runs no exit handlers, of torch or of anybody."""
+    """Exits a supervisor without running exit handlers, torch's or any other."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Opening a rank's store: the launcher's, one that rank 0 serves itself, or a dictionary for a rank alone."""
+"""Opens a rank's store: the launcher's, one that rank 0 serves itself, or a dictionary for a single rank."""
 
 import time
 from datetime import timedelta
@@ -11,18 +11,18 @@ from preflight.engine.store_client import StoreClient, StoreLost, host_store
 from preflight.sdk import reachability, tcp
 
 PATIENCE_S = 30.0
-"""For one answer of the store. A lost DNS reply holds its one thread up for 5 s, several in a row longer."""
+"""Time for one answer of the store. A lost DNS reply blocks its single thread for 5 s, several in a row longer."""
 CAUSE_S = 2.0
-"""For an answer, when it is asked why the store was not reached."""
+"""Time for an answer when asking why the store was not reached."""
 TAKEN = "EADDRINUSE"
 
 
 def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | None:
-    """On rank 0, where the launcher serves no store: the process that does. None on the other ranks, and where another
-    process that calls itself rank 0 serves it already. Raises StoreLost."""
+    """On rank 0, if the launcher serves no store: starts the process that does. None on the other ranks, and if another
+    process that calls itself rank 0 already serves it. Raises StoreLost."""
     host, port = here.master_addr, here.master_port
     if not host or not port:
-        raise StoreLost(f"there is no store to go to: MASTER_ADDR is {host!r} and MASTER_PORT {port}")
+        raise StoreLost(f"there is no store to connect to: MASTER_ADDR is {host!r} and MASTER_PORT {port}")
     if here.agent_store or here.rank != 0:
         return None
     child = Child(host_store(host, port, store_keys.SERVED_BY, str(here.world_size)), output=False)
@@ -40,7 +40,7 @@ def serve(loop: EventLoop, here: LaunchIdentity, window_s: float) -> Child | Non
 
 
 def _is_served(loop: EventLoop, here: LaunchIdentity) -> bool:
-    """Whether it is a rank 0 of such a job as this one that has the port."""
+    """Whether another rank 0 of a job with this world size serves a store at the port."""
 
     def look() -> dict[str, str]:
         store = store_client.connect(here.master_addr, here.master_port or 0, CAUSE_S)
@@ -61,9 +61,9 @@ def _await_start(loop: EventLoop, child: Child, port: int, window_s: float) -> N
 
 
 def connect(loop: EventLoop, here: LaunchIdentity, window_s: float) -> None:
-    """`loop.store` becomes a client of the store. Raises StoreLost."""
+    """Sets `loop.store` to a client of the store. Raises StoreLost."""
     host, port = here.master_addr, here.master_port
-    assert host and port, "serve() has looked"
+    assert host and port, "serve() has checked"
     patience_s = min(PATIENCE_S, max(5.0, loop.deadline_s / 4))
     store_client = StoreClient(host, port, loop.pump, window_s, patience_s)
     loop.store = store_client
@@ -74,7 +74,7 @@ def connect(loop: EventLoop, here: LaunchIdentity, window_s: float) -> None:
 
 
 def _cause(loop: EventLoop, host: str, port: int) -> str:
-    """Torch does not say why it does not reach the store."""
+    """Why the store was not reached, as " (...)" or "": torch does not say."""
     found = loop.ask(lambda: {**tcp.reach(host, port, CAUSE_S)}, 3 * CAUSE_S).value_or({})
     why = reachability.why(found, host, port) if found else ""  # type: ignore[arg-type]  # a Reach, through JSON
     return f" ({why})" if why else ""

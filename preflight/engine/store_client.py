@@ -1,4 +1,4 @@
-"""The store client: the one child that talks to the store, so that only it can be stuck there.
+"""The store client: the one child that talks to the store, so that only it can get stuck there.
 
 Everything between ranks is one of four things: a value put under a key, values fetched, a line appended
 to a log, and a log read. A log is a counter and numbered keys: its reader asks for what is new, however
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 Serve = Callable[[Channel, Breadcrumb], None]
 SERVE_S = 30.0
-"""For the server's own client. The server looks up its name first: 10 s where no DNS server answers."""
+"""Time for the server's own client. The server looks up its name first: 10 s if no DNS server answers."""
 
 
 def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) -> "TCPStore":
-    """A client, or with `is_master` the server, that waits for no worker. Raises torch's DistError."""
+    """A client, or with `is_master` the server, which does not wait for workers. Raises torch's DistError."""
     from torch import distributed as dist
 
-    try:  # torch would try for the whole timeout, and then not say why
+    try:  # torch would retry for the whole timeout, and then not say why
         socket.getaddrinfo(host, port)
     except socket.gaierror as error:
         raise ConnectionError(f"the name {host} does not resolve ({error.strerror})") from None
@@ -42,8 +42,8 @@ def connect(host: str, port: int, timeout_s: float, *, is_master: bool = False) 
 
 
 def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
-    """What the store host runs: it serves until its supervisor closes the channel, and does nothing else. `key`: what
-    it sets before anybody else can."""
+    """What the store's process runs: it serves until its supervisor closes the channel. It sets `key` to `value` before
+    any client can."""
 
     def serve(channel: Channel, _page: Breadcrumb) -> None:
         try:
@@ -85,8 +85,8 @@ def carry(host: str, port: int, connect_s: float, lifeline: int) -> Serve:
 
 
 def _outlive(lifeline: int, wards: set[tuple[int, str]]) -> None:
-    """When the supervisor is killed, its workers die with it; what they had started, and the run's private
-    folder, go here."""
+    """Waits for the supervisor's death, which also ends its workers; then ends what they had started and
+    removes the run's private folder."""
     os.read(lifeline, 1)
     for pid, folder in wards:
         with contextlib.suppress(ProcessLookupError):
@@ -118,7 +118,7 @@ def _fetch(store: "TCPStore", request: dict[str, Any]) -> list[str | None]:
     keys: list[str] = request["keys"]
     if len(keys) > 1 and store.check(keys):
         return [value.decode() for value in store.multi_get(keys)]
-    # One that is absent would block multi_get for all.
+    # A single absent key would block multi_get for all.
     return [store.get(key).decode() if store.check([key]) else None for key in keys]
 
 
@@ -142,13 +142,13 @@ class StoreLost(Exception):  # noqa: N818 -- a state of the world
 
 
 class StoreClient:
-    """The supervisor's side: requests with a deadline. Raises StoreLost, and from then on always."""
+    """The supervisor's side: requests with a deadline. Once it has raised StoreLost it always does."""
 
     def __init__(
         self, host: str, port: int, pump: Callable[[float], None], connect_s: float, patience_s: float
     ) -> None:
-        """`pump` lets the supervisor do its other work for at most so many seconds, and returns early when
-        something comes. `connect_s` and `patience_s`: for the connection, and for one answer."""
+        """`pump` lets the supervisor do its other work for at most that many seconds, and returns early when
+        something comes. `connect_s` and `patience_s`: limits for the connection, and for one answer."""
         lifeline, self._hold = os.pipe()
         self.endpoint = f"{host}:{port}"
         self.patience_s = patience_s

@@ -1,29 +1,29 @@
 """Every key of the store that a run writes: the table in docs/design.md, as code.
 
-`run` is the run's id. A log is a key of its own and one for each entry (event_loop.StoreLog).
+`run` is the run's id. A log is one key with a counter and one key per entry (event_loop.StoreLog).
 """
 
 SERVED_BY = "preflight/served-by"
-"""What a rank 0 that serves the store itself says before anybody else can: the size of its world."""
+"""Set by a rank 0 that serves the store itself, before any client can write: its world size."""
 
 
 def arrivals(call: str = "") -> str:
-    """The log of all that came to this store for this run. `call`: which of several runs in one job."""
+    """The log of all processes that came to this store for this run. `call`: which of several runs in one job."""
     return f"preflight/arrivals{call and f'-{call}'}"
 
 
 def last_verdict(call: str = "") -> str:
-    """What a restart of the job finds."""
+    """The last verdict, for a restart of the job."""
     return f"preflight/last{call and f'-{call}'}"
 
 
 def welcome(nonce: str) -> str:
-    """Where rank 0 answers a process."""
+    """Rank 0's answer to a process that said hello."""
     return f"preflight/welcome/{nonce}"
 
 
 def here(run: str) -> str:
-    """The log of greeted processes that live."""
+    """The log of greeted processes that have answered."""
     return f"{run}/here"
 
 
@@ -42,7 +42,7 @@ def done(run: str, step: int) -> str:
 
 
 def collectives(run: str, step: int) -> str:
-    """The log of what ranks that have measured had recorded of their collectives."""
+    """The log of the recorded collectives of ranks that have measured."""
     return f"{run}/collectives/{step}"
 
 
@@ -61,7 +61,7 @@ def left(run: str) -> str:
 
 
 def group(run: str, generation: int) -> str:
-    """Torch's own keys of a process group begin with it."""
+    """The prefix of torch's own keys of a process group."""
     return f"{run}/group/{generation}"
 
 

@@ -1,4 +1,4 @@
-"""The supervisor: one process a rank that decides and waits, and that nothing under test can hang."""
+"""The supervisor: one process per rank that decides and waits, and that nothing under test can hang."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ from preflight.results.result import Result
 from preflight.sinks.arguments import Sinks
 
 WRITE_S = 20.0
-"""For writing the report, and a second more for every 5 MB of (compressed) facts."""
+"""Time for writing the report, plus a second for every 5 MB of (compressed) facts."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ class Supervisor:
         self.loop = EventLoop(task.deadline_s, here.parent)
         self.screen = progress.Plain(self.say, task.output.width)
         self.run_folder = ""
-        """A private one, where NCCL's log is to be read."""
+        """A private folder, if NCCL's log is to be read."""
         self._store_host: Child | None = None
         self.follower: Participant | None = None
         self.entry = ""
-        """The run's, as JSON, where `--baseline auto` has made it already."""
+        """The run's entry in the history, as JSON, if `--baseline auto` has already made it."""
         self._not_ours = own_children()
-        """Of a shell that started them in the background and then became this process by exec."""
+        """The children of a shell that started them in the background and then became this process by exec."""
 
     @property
     def window_s(self) -> float:
-        """For everybody's arrival: importing torch on a thousand nodes from one file system takes minutes."""
+        """Time for all ranks to arrive: importing torch on a thousand nodes from one file system takes minutes."""
         return max(5.0, self.task.deadline_s / 3)
 
     # From here to the end of the process
@@ -108,7 +108,7 @@ class Supervisor:
             return self._end_alone(why)
 
     def _tell_of_own_fault(self) -> None:
-        """So that rank 0 does not take it for the machine's."""
+        """Tells rank 0 about a bug in preflight, so that it does not blame the machine."""
         if self.follower is not None:
             with contextlib.suppress(Exception):
                 self.loop.begin_ending()
@@ -125,16 +125,16 @@ class Supervisor:
         store.connect(self.loop, self.here, self.window_s)
 
     def _stands_back(self, membership: Membership) -> bool:
-        """Whether another process with rank 0 leads: it serves the store, or came to it before this one."""
+        """Whether another process with rank 0 leads: it serves the store, or came before this one."""
         is_guest = self.here.launcher != "local" and not self.here.agent_store and self._store_host is None
         return is_guest or membership.is_rival()
 
     def say(self, text: str) -> None:
-        """To the screen: a check's line is shown before the report is made, and cleaned."""
+        """Shows a check's line on the screen, before the report is made, without secrets."""
         self.task.output.say(self.scrub.text(text))
 
     def new_slot(self, run_id: str, job: Job, settings: Mapping[str, str]) -> WorkerSlot:
-        """This rank's worker of the run, not started yet. `settings`: rank 0's."""
+        """The slot for this rank's worker, which is not started yet. `settings`: rank 0's."""
         self.scrub = Scrubber({**self.environ, **settings})
         if job.backend == "nccl":
             self.run_folder = tempfile.mkdtemp(prefix="preflight-")
@@ -195,7 +195,7 @@ class Supervisor:
         return report.without_secrets(made, self.scrub)
 
     def write(self, made: report.Report, book: FactsStore, name: str) -> None:
-        """Files first, in a child (a dead file system must not hold up the verdict), then the screen."""
+        """Writes files first, in a child (a dead file system must not delay the verdict), then the screen."""
         output = self.task.output
         places = output.places(name)
         if places:
@@ -213,7 +213,7 @@ class Supervisor:
         self.screen.say(lines)
 
     def _deliver(self, made: report.Report, book: FactsStore) -> list[str]:
-        """To all sinks, in a child that is ended when its time is over: what they did not get, for the screen."""
+        """Sends the report to all sinks, in a child with a time limit. Returns what failed, for the screen."""
         from preflight.sinks import delivery
 
         sinks, sources = self.task.sinks, self.task.request.sources
@@ -226,7 +226,7 @@ class Supervisor:
     # Without rank 0, or without the store
 
     def _end_alone(self, why: Exception) -> int:
-        """A report of our own: rank 0 will write none."""
+        """Writes this node's own report: rank 0 will write none."""
         self.loop.begin_ending()
         follower = self.follower
         if isinstance(why, Interrupted) and follower is not None:
@@ -248,5 +248,5 @@ class Supervisor:
 
 
 def run(task: RunOptions) -> NoReturn:
-    """The rank that this process's environment names, to its exit. Raises UsageError."""
+    """Runs the rank that this process's environment names, until its exit. Raises UsageError."""
     Supervisor(task, identity.from_environ(os.environ), os.environ).run()

@@ -1,4 +1,4 @@
-"""The worker: runs `measure` of one check after the other, until it hangs or crashes and is replaced."""
+"""The worker: runs `measure` of one check after another, until it hangs or crashes and is replaced."""
 
 import os
 import time
@@ -24,7 +24,7 @@ from preflight.planning.registry import Check, Source
 
 @dataclass(frozen=True)
 class Orders:
-    """What a worker knows for its whole life: handed over by the fork, never sent."""
+    """What a worker knows for its whole life: inherited by the fork, never sent."""
 
     job: Job
     rank: int
@@ -47,7 +47,7 @@ def serve(orders: Orders) -> Callable[[Channel, Breadcrumb], None]:
         if orders.run_folder:
             _prepare_environment(orders)
         prepare_environment(os.environ, orders.run_folder)
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product: products repeat then
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product: makes them repeatable
         recorder = Recorder(orders.dump_file, lambda: page.entered, _watch(orders))
         try:
             while True:
@@ -60,23 +60,23 @@ def serve(orders: Orders) -> Callable[[Channel, Breadcrumb], None]:
 
 
 def _watch(orders: Orders) -> Callable[[], Watch] | None:
-    """One rank a node asks for all."""
+    """Whether this rank asks NCCL's RAS: one rank per node does, for all."""
     asks = orders.run_folder and orders.rank == min(orders.job.node_of(orders.rank).ranks)
     return (lambda: Watch(orders.environ.get("NCCL_RAS_ADDR") or DEFAULT)) if asks else None
 
 
 HALF_LOG = 512 * 1024
-"""Bytes of NCCL's log that a check is given from its beginning, and from its end."""
+"""How many bytes of NCCL's log a check gets from its beginning, and from its end."""
 
 
 def _log_path(run_folder: str, rank: int, pid: str) -> str:
-    """`pid`: NCCL writes its own for "%p"."""
+    """`pid`: a process id, or "%p", which NCCL replaces with its own."""
     return os.path.join(run_folder, f"nccl-{rank}.{pid}.log")
 
 
 def nccl_log(run_folder: str, rank: int, pid: int, *, head: int = 0, tail: int = LOG_TAIL) -> str:
-    """What NCCL has written in the worker of this pid: so many bytes of the beginning, where it says what it found, and
-    of the end. "" where there is none."""
+    """What NCCL has written in the worker with this pid: `head` bytes from the beginning, where it says what it found,
+    and `tail` bytes from the end. "" if there is no log."""
     path = _log_path(run_folder, rank, str(pid))
     if not run_folder or not os.path.isfile(path):
         return ""
@@ -87,7 +87,7 @@ def nccl_log(run_folder: str, rank: int, pid: int, *, head: int = 0, tail: int =
 
 
 def _prepare_environment(orders: Orders) -> None:
-    """NCCL says what it does, into a file: an image with NCCL_DEBUG=WARN would leave us blind."""
+    """Makes NCCL log to a file at level INFO: with an image's NCCL_DEBUG=WARN too little would be known."""
     os.environ["NCCL_DEBUG"] = "INFO"
     os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,BOOTSTRAP,NET,ENV"
     os.environ["NCCL_DEBUG_FILE"] = _log_path(orders.run_folder, orders.rank, "%p")
@@ -97,7 +97,7 @@ def _prepare_environment(orders: Orders) -> None:
 def _measure(
     order: dict[str, Any], orders: Orders, loaded: dict[str, Check], page: Breadcrumb, recorder: Recorder
 ) -> dict[str, Any]:
-    """One check, to its outcome as JSON; any exception becomes one."""
+    """Measures one check and returns its outcome as JSON; any exception becomes an outcome."""
     start = time.monotonic()
     page.clear()
     stack_dump_after(order["deadline_s"] * STACK_DUMP)

@@ -1,4 +1,4 @@
-"""A rank's worker: started, watched and bounded by its supervisor, and replaced when it fails."""
+"""A rank's worker: its supervisor starts, watches and limits it, and replaces it when it fails."""
 
 import time
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from preflight.engine.child import Child, end_orphans, wait_channel_of
 from preflight.sdk.files import state_of
 
 NewWorker = Callable[[int], Child]
-"""Makes the worker of a generation."""
+"""Creates the worker of a generation."""
 
 
 STOPPED_S = 5.0
-"""A debugger that attaches stops a process for less."""
+"""A debugger that attaches stops a process for less time than this."""
 
 
 class WorkerSlot:
-    """Never blocks longer than the ending of a worker takes (child.REAP_S at worst)."""
+    """Never blocks longer than it takes to end a worker (child.REAP_S at worst)."""
 
     def __init__(
         self,
@@ -27,8 +27,8 @@ class WorkerSlot:
         clean: Callable[[str], str],
         nccl_log: Callable[[int], str] = lambda _: "",
     ) -> None:
-        """`spare`: pids of the supervisor's other children, which are no orphans. `clean` takes secrets out
-        of a text. `nccl_log`: the end of NCCL's log in the process with a pid."""
+        """`spare` returns the pids of the supervisor's other children, which are not orphans. `clean` removes
+        secrets from a text. `nccl_log` returns the end of NCCL's log of the process with this pid."""
         self._nccl_log = nccl_log
         self._new_worker = new_worker
         self._spare = spare
@@ -45,10 +45,10 @@ class WorkerSlot:
         self.unreaped = False
 
     def start(self, order: dict[str, Any]) -> None:
-        """Sends a check to the worker: a new one, where the order is for a new generation."""
+        """Sends a check to the worker; starts a new worker if the order is for a new generation."""
         self.outcome = None
         if self.unreaped:
-            reason = "an earlier worker of this rank is in uninterruptible sleep and cannot be ended"
+            reason = "an earlier worker of this rank is in uninterruptible sleep and cannot be killed"
             self.outcome = Outcome("skipped", reason=reason, measures_no_more=True)
             return
         if self.worker is not None and order["generation"] != self._generation:
@@ -83,7 +83,7 @@ class WorkerSlot:
             self._finish(self._timed_out(worker))
 
     def _is_stopped(self, worker: Child) -> bool:
-        """Stopped for STOPPED_S: it will not end by itself, and the others need not wait for the deadline."""
+        """Whether it was stopped for STOPPED_S: it will not end by itself, so the others need not wait any longer."""
         now = time.monotonic()
         if now - self._last_look >= 1.0:
             self._last_look = now
@@ -92,12 +92,12 @@ class WorkerSlot:
         return self._stopped_since is not None and now - self._stopped_since >= STOPPED_S
 
     def abort(self, reason: str) -> None:
-        """Rank 0 has seen why this check cannot end: ends it now."""
+        """Ends the check now: rank 0 has seen why it cannot finish."""
         if self.busy and self.worker is not None:
             self._finish(replace(self._timed_out(self.worker), aborted=True, reason=reason))
 
     def write_dump(self) -> list[dict[str, Any]] | None:
-        """What the collectives of a worker that has measured were, asked when others have failed."""
+        """The recorded collectives of a worker that has measured; asked for when others have failed."""
         if self.worker is None or self.busy:
             return None
         self.worker.write_dump()
@@ -111,7 +111,7 @@ class WorkerSlot:
         return self._facts.pop(name)
 
     def doing(self) -> str | None:
-        """What the worker does now, for the sign of life."""
+        """What the worker is doing now, for the heartbeat."""
         return self._cleaned(self.worker.page.read().get("doing")) if self.worker is not None else None
 
     def _seconds(self) -> float:
@@ -127,7 +127,7 @@ class WorkerSlot:
         has_text = isinstance(text, str)
         if outcome is None or bool(outcome.facts) != has_text or (outcome.kind == "measured" and not has_text):
             broken = self._with_dump(
-                Outcome("raised", self._seconds(), reason="the check wrote into preflight's channel")
+                Outcome("raised", self._seconds(), reason="the check wrote to preflight's channel")
             )
             self._replace()
             return broken
@@ -140,7 +140,7 @@ class WorkerSlot:
         outcome = self._with_dump(Outcome("crashed", self._seconds()))
         self._replace()
         if status is None:
-            return replace(outcome, reason="closed its channel to preflight and lived on; it was killed")
+            return replace(outcome, reason="closed its channel to preflight and kept running; it was killed")
         how = Child.described(status)
         return replace(outcome, reason=f"ended {how}", signal=how.removeprefix("by ") if status < 0 else None)
 
@@ -154,13 +154,13 @@ class WorkerSlot:
         return outcome
 
     def _with_dump(self, outcome: Outcome) -> Outcome:
-        """With what the worker left: its last doing, its stack, its log."""
+        """Adds what the worker left: what it last did, its stack, its log."""
         assert self.worker is not None
         page = self.worker.page.read()
         stack = outcome.stack or self.worker.stack()
         said = self.worker.dump()
         if said.get("number") != page.get("entered", 0):
-            said = {}  # it has gone on since, and then crashed
+            said = {}  # it continued since, and then crashed
         return replace(
             outcome,
             reason=self._cleaned(outcome.reason),
@@ -186,12 +186,12 @@ class WorkerSlot:
         end_orphans(self._spare())
 
     def retire(self) -> None:
-        """Ends an idle worker, so that what it holds (memory of a GPU) is free."""
+        """Ends an idle worker to free what it holds (GPU memory)."""
         if not self.busy:
             self._replace(grace_s=0.5)
 
     def leave(self) -> None:
-        """At the end of the run: the worker may go by itself, and has little time for it."""
+        """At the end of the run: lets the worker end by itself, within a short time."""
         if self.worker is not None:
             self.worker.end(grace_s=0.5 if not self.busy else 0.0)
             self.worker = None

@@ -1,2 +1,2 @@
-"""What is known of failures: signatures/*.toml are causes and the lines that show them, book reads and matches them,
-line is a line of a log, signals says what a signal means."""
+"""What is known about failures: signatures/*.toml are causes and the lines that show them; book reads and matches them;
+line is a line of a log; signals says what a signal means."""

@@ -47,16 +47,16 @@ class Cause:
 
 @dataclass(frozen=True)
 class LiveFinding:
-    """What a live check finds where a failed rank's log has such a line."""
+    """What a live check finds if a failed rank's log has such a line."""
 
     code: str
     """ "comm.init.open_files"."""
     variable: str = ""
-    """May be the reason: it is named where NCCL says it has read it."""
+    """A variable that may be the reason: it is named if NCCL says that it has read it."""
     sure: bool = False
-    """NCCL prints the line only where the variable is set, and does not say that it has read it."""
+    """NCCL prints the line only if the variable is set, and does not say that it has read it."""
     or_victim: bool = False
-    """A rank that lost a peer may print it, too: it counts where no rank died or names another cause."""
+    """A rank that lost a peer may print it, too: it counts only if no rank died or names another cause."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Signature:
     name: str
     """Unique: "nccl.duplicate_gpu"."""
     slug: str
-    """Of its cause; "" for roles clue and harmless."""
+    """The slug of its cause; "" for roles clue and harmless."""
     role: str
     word: str
     """Text without digits that is in every line that `pattern` fits: it is searched first."""
@@ -79,9 +79,9 @@ class Signature:
     says: str
     """One sentence with {groups}: what was measured, and what was expected."""
     fix: str
-    """Instead of its cause's; "" else."""
+    """Replaces its cause's fix; "" keeps it."""
     severity: str
-    """The same."""
+    """Replaces its cause's severity; "" keeps it."""
     versions: str
     source: str
     """Where the text comes from: a project's source file."""
@@ -151,7 +151,7 @@ class Book:
         return found
 
     def matches(self, line: Line) -> list[Match]:
-        """Without the conditions (`needs`, `unless`), which are about all lines. A harmless line has no other match."""
+        """The matches of a line, ignoring `needs` and `unless`, which are about all lines; one if it is harmless."""
         key = (line.text, line.level, line.place)  # what many ranks say differs in its prefixes only
         if (known := self._by_line.get(key)) is not None:
             return [Match(row, line, groups) for row, groups in known]
@@ -200,7 +200,7 @@ def _match(signature: Signature, line: Line) -> Iterator[Match]:
 
 @functools.cache
 def book() -> Book:
-    """From the package's own files. Raises ValueError, with file and row, for a malformed one."""
+    """Reads the package's own files. Raises ValueError, with file and row, for a malformed one."""
     causes: dict[str, Cause] = {}
     signatures: list[Signature] = []
     for name, text in _files():
@@ -213,7 +213,7 @@ def book() -> Book:
 
 @functools.cache
 def live_book() -> Book:
-    """The rows with `live`, without causes. The others, twelve times as many, are neither parsed nor compiled."""
+    """The rows with `live`, without causes. The others, twelve times as many, are not parsed or compiled."""
     rows = []
     for name, text in _files():
         live = "".join(_ROW + row for row in text.split(_ROW) if _LIVE in row)

@@ -16,7 +16,7 @@ class Line:
     file: str = ""
     """As the user named it, or its path in the folder that the user named."""
     number: int = 0
-    """Of the line in its file, from 1."""
+    """The line's number in its file, from 1."""
     order: int = 0
     """In which it was read, over all inputs."""
     level: str = ""
@@ -50,4 +50,4 @@ class Line:
 LONGEST = 8192
 """Characters of a line that are kept."""
 RANKS = 1 << 17
-"""A larger number is no rank."""
+"""A larger number is not a rank."""

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 
 class Signal(NamedTuple):
-    """What is known of a process that a signal has ended."""
+    """What a signal that ended a process means."""
 
     name: str
     slug: str
-    """Of the cause."""
+    """The slug of the cause."""
     meaning: str
     decides: bool = True
     """The signal alone names the cause. SIGABRT does not: its reason is in the output. Nor do signals that a launcher

@@ -1,8 +1,8 @@
 """Who is to blame when a check did not end well. Pure: outcomes in, findings out.
 
 In a WORLD check the victims are loud (exceptions, a watchdog's SIGABRT) and the culprit is silent: a
-stopped, dead, stuck or never-arrived rank explains what the others say, and they become `noticed_by`.
-Only when no rank explains them do exceptions stand for themselves.
+stopped, dead, stuck or missing rank explains what the others report, and they become `noticed_by`.
+Only if no rank explains them do exceptions become findings of their own.
 """
 
 import os
@@ -29,14 +29,14 @@ FIXES = {
     "timed_out": "See its stack for where it waits (--report DIR, in DIR/logs).",
     "cut_short": "Give the run more time (--deadline), or fewer checks (--only).",
     "links": "Look at the links between these ranks (network, firewall, NVLink), then at the stacks (--report DIR).",
-    "slow": "Nothing hangs: compare its speed with an earlier run of this job, and see what else runs on the nodes.",
-    "own_fault": "A fault of preflight, not of the machine: please report it with that rank's output.",
+    "slow": "Nothing hangs: compare its speed with an earlier run of this job, and check what else runs on the nodes.",
+    "own_fault": "A bug in preflight, not a problem of the machine: please report it with that rank's output.",
     "stopped": "Something stopped this process (SIGSTOP, a debugger, a suspended job): find out what, then run again.",
     "out_of_step": (
         "Find where this rank goes a different way (a condition on the rank, uneven data, different code or settings "
         "on its node): its stack and last collectives are in DIR/logs (--report DIR)."
     ),
-    "uninterruptible": "It waits in the kernel for a device or a file system: see dmesg on the node; reboot it.",
+    "uninterruptible": "It waits in the kernel for a device or a file system: check dmesg on the node; reboot it.",
 }
 
 
@@ -64,7 +64,7 @@ def _without_ras(
         dragged = {rank for rank, outcome in bad.items() if outcome.kind == "lost" and outcome.aborted}
         told = {rank: message(bad[rank]) for rank in set(bad) - dragged}
     victims = set(bad) - set(told)
-    if not told:  # no rank explains them: they stand for themselves
+    if not told:  # no rank explains them: each is a finding of its own
         if parted:
             return [_parted(check, bad, outcomes, parted[0])]
         if _all_wait(bad):
@@ -77,8 +77,8 @@ def _without_ras(
 
 
 def with_judged(found: list[Reported], judged: list[Reported], *, judges_failures: bool) -> list[Reported]:
-    """The engine's findings and judge()'s of one check. Where it judges failures and has found a cause, that stands
-    first, and what the engine cannot explain is its consequence, which the outcomes tell."""
+    """Merges the engine's findings and judge()'s for one check. If judge() judges failures and has found a cause, that
+    comes first, and engine findings without a culprit are dropped as its consequence; the outcomes still show them."""
     if not judges_failures or not any(finding.severity == Severity.FAIL for finding in judged):
         return found + judged
     return judged + [finding for finding in found if finding.where]
@@ -87,7 +87,7 @@ def with_judged(found: list[Reported], judged: list[Reported], *, judges_failure
 def _told_together(
     outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome], desyncs: Sequence[desync.Desync]
 ) -> tuple[dict[int, str], set[int]]:
-    """The sentence about each rank that explains the others, and those of them that took another way."""
+    """(a sentence for each rank that explains the others, those of them that went a different way)."""
     culprits = _culprits(outcomes, bad)
     if culprits:
         return {rank: f"{message(outcomes[rank])}{_absent(desyncs, rank, bad)}" for rank in culprits}, set()
@@ -101,13 +101,13 @@ def _told_together(
 
 
 def is_open(outcomes: Mapping[int, Outcome]) -> bool:
-    """In a WORLD check: some failed, and no sure sign says why; what the others' collectives were may."""
+    """Whether ranks of a WORLD check failed without a sure sign why; the others' collectives may tell."""
     bad = {rank: outcome for rank, outcome in outcomes.items() if not outcome.sound}
     return bool(bad) and not _culprits(outcomes, bad)
 
 
 def _absent(desyncs: Sequence[desync.Desync], rank: int, bad: Mapping[int, Outcome]) -> str:
-    """Of a rank that is known to be the cause: the collective in which the others waited for it."""
+    """For a rank that is known to be the cause: the collective in which the others waited for it, or ""."""
     parted = next((parted for parted in desyncs if rank in parted.calls), None)
     if parted is None:
         return ""
@@ -120,7 +120,7 @@ def _absent(desyncs: Sequence[desync.Desync], rank: int, bad: Mapping[int, Outco
 
 
 def _culprits(outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome]) -> set[int]:
-    """Ranks that explain the others, the surest sign first."""
+    """The ranks that explain the others, by the surest sign that there is."""
     gone = {rank for rank, outcome in bad.items() if _is_gone(outcome)}
     if gone:
         return gone
@@ -131,12 +131,12 @@ def _culprits(outcomes: Mapping[int, Outcome], bad: Mapping[int, Outcome]) -> se
 
 
 def _is_inside(outcome: Outcome) -> bool:
-    """A collective that the check has marked (ctx.collective)."""
+    """Whether it is inside a collective that the check has marked (ctx.collective)."""
     return bool((outcome.collective or {}).get("inside"))
 
 
 def _is_gone(outcome: Outcome) -> bool:
-    """Dead, stopped or stuck in the kernel. A SIGABRT inside a collective is its watchdog's, a victim's cry."""
+    """Whether it is dead, stopped or stuck in the kernel. A SIGABRT in a collective is its watchdog's: a victim."""
     if outcome.kind == "crashed":
         is_inside = _is_inside(outcome) or desync.is_waiting(outcome)
         return outcome.signal != "SIGABRT" or not (is_inside or desync.got_too_much(outcome))
@@ -146,15 +146,15 @@ def _is_gone(outcome: Outcome) -> bool:
 
 
 def _left_the_others_waiting(outcome: Outcome) -> bool:
-    """It was not inside a collective: it raised on its own, or did something else all the time."""
+    """Whether it was not inside a collective: it raised on its own, or was busy with something else."""
     if outcome.kind == "raised":
         return not outcome.in_collective
     return outcome.kind == "timed_out" and not (_is_inside(outcome) or desync.is_waiting(outcome))
 
 
 def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
-    """The few ranks in an earlier collective than the others, or in another operation or shape. Where few are ahead,
-    they may have left one out, or rightly be done with it (the root of a broadcast is): no rank is named."""
+    """The minority of ranks in an earlier collective than the others, or with a different operation or shape. If a
+    minority is ahead, it may have skipped one or be done with it (a broadcast's root is): then no rank is named."""
     seen = {rank: outcome.collective for rank, outcome in bad.items() if outcome.collective and _is_inside(outcome)}
     numbers = {collective["number"] for collective in seen.values()}
     if len(numbers) > 1:
@@ -168,7 +168,7 @@ def _out_of_step(bad: Mapping[int, Outcome]) -> set[int]:
 
 
 def _told_out_of_step(bad: Mapping[int, Outcome], culprits: set[int], rank: int) -> str:
-    """The sentence for a rank that was in another collective than the others, by our own notes."""
+    """The sentence for a rank that was in a different collective from the others, by the marks of the check."""
     others = sorted(set(bad) - culprits)
     theirs = _describe_call(bad[others[0]].collective)
     return f"was inside {_describe_call(bad[rank].collective)} while {rank_ranges.ranks(others)} waited inside {theirs}"
@@ -182,15 +182,15 @@ def _describe_call(collective: Mapping[str, Any] | None) -> str:
 
 
 def _all_wait(bad: Mapping[int, Outcome]) -> bool:
-    """Several ranks, all inside a collective, none ahead of or behind the others."""
+    """Whether several ranks failed, all of them inside a collective."""
     return len(bad) > 1 and all(
         outcome.in_collective or _is_inside(outcome) or desync.is_waiting(outcome) for outcome in bad.values()
     )
 
 
 def _all_at_work(outcomes: Mapping[int, Outcome]) -> bool:
-    """All were ended at the deadline, or heard of the end of others then, and none has waited long for another: who
-    seems to be behind was only seen sooner."""
+    """Whether all ranks were still working at the deadline, and none had waited long for another: a rank that seems to
+    be behind was only recorded earlier."""
     ended = [outcome.seconds for outcome in outcomes.values() if outcome.kind == "timed_out" and not outcome.aborted]
     return bool(ended) and all(
         outcome.seconds >= 0.9 * max(ended)
@@ -202,7 +202,7 @@ def _all_at_work(outcomes: Mapping[int, Outcome]) -> bool:
 
 
 def _too_slow(check: str, outcomes: Mapping[int, Outcome]) -> Reported:
-    """One finding without a culprit."""
+    """One finding without a culprit: all ranks were still working."""
     first = next(iter(outcomes.values()))
     entered = [group["entered"] for outcome in outcomes.values() for group in outcome.recorded or () if group["world"]]
     message = (
@@ -218,7 +218,7 @@ def _seconds(outcome: Outcome) -> str:
 
 
 def _parted(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], parted: desync.Desync) -> Reported:
-    """Both sides, where no majority tells which of them is right."""
+    """One finding with both sides, if no majority shows which is right."""
     if parted.held:
         kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
         message = f"{parted.describe_held()}; expected all to leave it"
@@ -235,7 +235,7 @@ def _parted(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outco
 
 
 def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Outcome]) -> Reported:
-    """One finding without a culprit: nothing tells which rank it is."""
+    """One finding without a culprit: nothing shows which rank it is."""
     first = next(iter(bad.values()))
     why = f" ({first.reason})" if first.reason else ""
     kind = "timed_out" if any(outcome.kind == "timed_out" for outcome in bad.values()) else "raised"
@@ -245,8 +245,8 @@ def _deadlock(check: str, bad: Mapping[int, Outcome], outcomes: Mapping[int, Out
         at.setdefault(f"inside {desync.waits_inside(outcome) or _describe_call(marked)}", []).append(rank)
     where = f": {desync.describe_by_rank(at)}" if len(at) > 1 else f" {next(iter(at))}"
     failed = f"{len(bad)} of {len(outcomes)} ranks failed{where}{why}"
-    message = f"{failed}, expected all to leave it; none is seen to be the cause"
-    fix = "Look at the stacks (--report DIR, in DIR/logs)."
+    message = f"{failed}, expected all to leave it; no rank is known to be the cause"
+    fix = "Check the stacks (--report DIR, in DIR/logs)."
     if kind == "timed_out" or re.search("time[d ]*-?out", why, re.IGNORECASE):
         fix = (
             "Look at the network between the nodes (firewall, routes, MTU), then at the stacks "
@@ -268,7 +268,7 @@ def _finding(
 
 
 def _severity(scope: Scope, outcome: Outcome) -> Severity:
-    """A check's own exception is our failure to measure; one out of a collective is the job's."""
+    """A check's own exception means that preflight failed to measure; one from a collective is the job's failure."""
     if outcome.kind in ("raised", "skipped"):
         return Severity.FAIL if scope is Scope.WORLD and outcome.in_collective else Severity.ERROR
     return Severity.ERROR if outcome.cut_short or outcome.own_fault else Severity.FAIL
@@ -285,7 +285,7 @@ def _fix_for(outcome: Outcome, slug: str) -> str:
 
 
 def message(outcome: Outcome) -> str:
-    """One sentence, equal for equal outcomes (so that ranks can be merged)."""
+    """One sentence about an outcome; equal outcomes give equal sentences, so that ranks can be merged."""
     seconds = _seconds(outcome)
     doing = f"; last doing: {outcome.doing}" if outcome.doing else ""
     if _is_inside(outcome):
@@ -297,14 +297,14 @@ def message(outcome: Outcome) -> str:
         if outcome.state == "D":
             state = f": it is in uninterruptible sleep ({outcome.reason or 'the kernel does not say where'})"
         if outcome.cut_short:
-            state = ", all that the run's deadline left it"
+            state = ", all the time that the run's deadline left"
         return f"measure() did not end within {seconds}{state}{waits_at(outcome.stack or '')}{doing}"
     if outcome.kind == "crashed":
         return f"the worker {outcome.reason}, expected it to live{doing}"
     if outcome.kind == "lost":
-        return outcome.reason or "nothing more was heard of the rank"
+        return outcome.reason or "the rank stopped responding"
     if outcome.kind == "skipped":
-        return f"stood aside ({outcome.reason}) while the other ranks waited for it"
+        return f"was skipped ({outcome.reason}) while the other ranks waited for it"
     if outcome.slug == "bad_facts":
         return f"{outcome.reason}"
     return f"measure() raised {outcome.reason}{doing}"
@@ -312,7 +312,7 @@ def message(outcome: Outcome) -> str:
 
 def waits_at(stack: str) -> str:
     """ " at data.py line 12 in load": the author's innermost line in the main thread of a faulthandler dump, which
-    lists the main thread last; the innermost of all where there is none."""
+    lists the main thread last; the innermost line of all if there is none."""
     frames = printed_frames(stack[max(stack.rfind("hread 0x"), 0) :])
     if not frames:
         return ""

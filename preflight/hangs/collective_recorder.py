@@ -1,8 +1,8 @@
-"""What a worker's collectives were doing when it hung: torch's flight recorder and NCCL's RAS, asked from a thread of
-the worker, and written where its supervisor reads them after the worker's death.
+"""What a worker's collectives were doing when it hung: a thread of the worker asks torch's flight recorder and NCCL's
+RAS, and writes the answers where the supervisor can read them after the worker's death.
 
-The thread sleeps in one system call until the check has used most of its deadline, or the supervisor asks. Where native
-code holds the GIL, or the process is stopped, nothing is written: no process waits for it longer than ANSWER_S.
+The thread sleeps in one system call until the check has used most of its deadline, or the supervisor asks. If native
+code holds the GIL or the process is stopped, nothing is written: no process waits for it longer than ANSWER_S.
 """
 
 import contextlib
@@ -23,39 +23,39 @@ from preflight.nccl.ras import Watch
 
 T = TypeVar("T")
 LOOKS = (0.55, 0.65, 0.78)
-"""Of a check's deadline: twice before torch gives a collective up (process_group.GROUP_TIMEOUT, on NCCL the end of the
-process), since RAS shows a hang by what has not moved, and shortly before the stacks are written (STACK_DUMP)."""
+"""Shares of a check's deadline: twice before torch gives up a collective (process_group.GROUP_TIMEOUT; NCCL then ends
+the process), since RAS shows a hang by what has not moved; and shortly before the stacks are written (STACK_DUMP)."""
 ANSWER_S = 0.3
-"""For the worker's thread to answer its supervisor."""
+"""Time for the worker's thread to answer its supervisor."""
 CALLS, GROUPS = 16, 32
-"""Entries that are kept of each process group, and process groups: those used last."""
+"""Entries kept per process group, and process groups kept: the most recently used."""
 BUFFER = 512
-"""Entries of the recorder, where the user has not said how many: torch's own 2,000 take 0.2 s to be written as JSON."""
+"""Entries of the recorder unless the user sets a number: torch's default of 2,000 takes 0.2 s to write as JSON."""
 BUFFER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""The second is the older name, about which a newer torch complains (FlightRecorder.hpp)."""
+"""The second is the older name; a newer torch warns about it (FlightRecorder.hpp)."""
 STUCK_S = 1.0
-"""A call that is not over is stuck after so long; in a job that is only slow each waits less for the others. (The
-records of two ranks are not taken at the same moment: without this one of them always seems to be behind.)"""
+"""A call that is not over after this time is stuck; in a job that is only slow, ranks wait less for each other. (The
+records of two ranks are not taken at the same moment: without this, one of them would always seem to be behind.)"""
 SETTLE_S = 0.25
-"""After an exception: a call is marked as over by another thread, on NCCL every 0.1 s."""
+"""Wait after an exception: another thread marks calls as over, on NCCL every 0.1 s."""
 LONGEST = 256 * 1024
-"""Bytes of one statement."""
+"""Limit of one statement in bytes."""
 _LIMIT = 8 * 1024 * 1024
 _ASKED = 1 << 32
 DTYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
     "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
 }  # fmt: skip
-"""Types of tensors, as the recorder calls them, and their names."""
+"""Names of tensor types by the recorder's names."""
 
 Group = dict[str, Any]
-"""What was recorded of a process group: ranks ("0-7"), world (it is the world group), entered (how many collectives),
+"""The record of one process group: ranks ("0-7"), world (it is the world group), entered (how many collectives),
 lately (the last one was entered within STUCK_S), sending (a send or a receive is not over), calls (the last ones: seq,
 operation, sizes, elements, dtype, over, stuck)."""
 
 
 class DumpFile:
-    """Made before the fork. Statements are lines of JSON in a memory file; a bell asks the worker's thread for one."""
+    """Created before the fork. Statements are JSON lines in a memory file; an eventfd asks the worker for one."""
 
     def __init__(self) -> None:
         self._memory = os.memfd_create("collectives")
@@ -64,23 +64,23 @@ class DumpFile:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """What the child must keep."""
+        """The descriptors that the child must keep."""
         return self._memory, self._bell
 
     # In the worker
 
     def say(self, statement: Mapping[str, Any]) -> None:
-        """Writes a statement: the last one counts."""
+        """Writes a statement; the last one counts."""
         line = json.dumps(statement).encode() + b"\n"
         if len(line) <= LONGEST and self._size() < _LIMIT:
             os.write(self._memory, line)
 
     def wake(self) -> None:
-        """The thread looks again when it has to do something."""
+        """Wakes the thread, so that it computes again when its next record is due."""
         os.eventfd_write(self._bell, 1)
 
     def wait(self, seconds: float | None) -> bool:
-        """At most so long (None: for ever); True if the supervisor asks."""
+        """Waits at most `seconds` (None: forever); True if the supervisor asks for a statement."""
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         if not poll.poll(None if seconds is None else max(0.0, seconds) * 1000):
@@ -95,7 +95,7 @@ class DumpFile:
         self._read_from = self._size()
 
     def ask(self, within_s: float = ANSWER_S) -> None:
-        """Wants a statement now; returns when it is there, or at once where no thread has begun to listen."""
+        """Asks for a statement and returns when it is written; returns at once if no thread listens yet."""
         before = self._size()
         if not before:
             return
@@ -105,7 +105,7 @@ class DumpFile:
             time.sleep(0.005)
 
     def read(self) -> dict[str, Any]:
-        """The last statement of this check that is well formed, or {}."""
+        """The last well-formed statement of this check, or {}."""
         start = max(self._read_from, self._size() - 2 * LONGEST)
         lines = os.pread(self._memory, 2 * LONGEST, start).split(b"\n")
         for line in reversed(lines[:-1]):
@@ -114,7 +114,7 @@ class DumpFile:
         return {}
 
     def close(self) -> None:
-        """Once the child is gone."""
+        """Called once the child is gone."""
         for descriptor in self.descriptors:
             os.close(descriptor)
 
@@ -123,7 +123,7 @@ class DumpFile:
 
 
 def _checked(statement: dict[str, Any]) -> dict[str, Any]:
-    """A check under test may have written into the memory: only what has the right form, and is small."""
+    """Keeps only what has the right form and is small: code under test may have written to the memory."""
     groups = []
     for group in statement["groups"][-GROUPS:]:
         rank_ranges.from_text(group["ranks"])
@@ -152,8 +152,8 @@ class Recorder:
     """The worker's side: arms itself for a check, and writes what the process groups have recorded."""
 
     def __init__(self, dump_file: DumpFile, number: Callable[[], int], watch: Callable[[], Watch] | None) -> None:
-        """`number`: of the collective entered last, by the page. `watch`: where NCCL's RAS is to be asked, for the
-        questions of one check."""
+        """`number` returns the number of the collective entered last, by the page. `watch` creates what asks NCCL's RAS
+        during one check; None: it is not asked."""
         self._dump_file, self._number, self._new_watch = dump_file, number, watch
         self._watch: Watch | None = None
         self._members: tuple[int, ...] = ()
@@ -162,7 +162,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
 
     def begin(self, deadline_s: float) -> None:
-        """A check begins: a process group may be there from the checks before it."""
+        """A check begins; a process group may exist from earlier checks."""
         self.end()
         now = time.monotonic()
         self._looks, self._ras = [now + part * deadline_s for part in LOOKS], ""
@@ -170,14 +170,14 @@ class Recorder:
             self._dump_file.wake()
 
     def end(self) -> None:
-        """The check has ended: there is nothing to look at."""
+        """The check has ended: stops recording."""
         self._looks = []
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
 
     def listen(self, members: tuple[int, ...]) -> None:
-        """A process group over these ranks was made: from now on there is something to tell."""
+        """A process group of these ranks was created: starts the thread, as there is now something to record."""
         self._members = members
         if self._thread is None:
             self._dump_file.say({})
@@ -185,7 +185,7 @@ class Recorder:
             self._thread.start()
 
     def after_an_exception(self, of_a_collective: BaseException | None) -> None:
-        """What is recorded once the calls before it are marked as over, or SETTLE_S have passed."""
+        """Writes a dump once the earlier calls are marked as over, or after SETTLE_S."""
         end = time.monotonic() + SETTLE_S
         with contextlib.suppress(Exception):
             came_of = _came_of(of_a_collective) if of_a_collective and self._members else ""
@@ -194,10 +194,10 @@ class Recorder:
             self.write_dump(raised_in=came_of)
 
     def write_dump(self, *, raised_in: str = "") -> None:
-        """Writes what is recorded now; nothing where there is no group. `raised_in`: what has just raised,
-        collective (the last one), send, or unknown: then no record is true."""
+        """Writes what is recorded now; nothing if there is no group. `raised_in`: what has just raised, collective
+        (the last one), send, or unknown; with unknown no record can be trusted."""
         if self._members:
-            with contextlib.suppress(Exception):  # torch's records have no promised form
+            with contextlib.suppress(Exception):  # the format of torch's records is not guaranteed
                 groups = recorded(self._members, raised_in=raised_in) if raised_in != "unknown" else []
                 self._dump_file.say({"groups": groups, "number": self._number(), "ras": self._ras})
 
@@ -213,7 +213,7 @@ class Recorder:
                 self._ask_the_network(looks)
 
     def _ask_the_network(self, looks: list[float]) -> None:
-        """RAS may take seconds: the check may have ended by then."""
+        """Asks RAS, which may take seconds: the check may have ended by then."""
         if self._new_watch is None:
             return
         watch = self._watch = self._watch or self._new_watch()
@@ -226,9 +226,9 @@ class Recorder:
 
 
 def recorded(members: tuple[int, ...], *, raised_in: str = "") -> list[Group]:
-    """What torch's flight recorder has of this process's groups, in ranks of the job. As JSON: its other form is a
-    pickle. On gloo `state` stays "scheduled" for ever; `retired` tells there, too, that a call is over, be it by an
-    exception: of the last call the caller knows that. gloo's sends it does not record."""
+    """The records of this process's groups in torch's flight recorder, in ranks of the job. Read as JSON, since its
+    other form is a pickle. On gloo `state` stays "scheduled" forever; `retired` shows there, too, that a call is over,
+    even by an exception (the caller knows that for the last call). gloo's sends are not recorded."""
     from torch.distributed import distributed_c10d
 
     world = distributed_c10d._world
@@ -263,8 +263,8 @@ def _dump() -> list[dict[str, Any]]:
 
 
 def _came_of(error: BaseException) -> str:
-    """collective, send or unknown. Where only a `wait` is in its trace, the group's counter tells whether there were
-    sends: it has gloo's, too."""
+    """What raised: collective, send or unknown. If its trace has only a `wait`, the group's counter shows whether there
+    were sends: it counts gloo's, too."""
     from torch.distributed import distributed_c10d
 
     code = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -287,7 +287,7 @@ def _is_over(entry: Mapping[str, Any]) -> bool:
 
 
 def _entered(group: Any, calls: list[dict[str, Any]]) -> int:
-    """How many collectives this rank has called. torch's own counter of the group counts gloo's sends, too."""
+    """How many collectives this rank has called. torch's own counter of the group also counts gloo's sends."""
     return calls[-1]["seq"] if calls else int(group._get_sequence_number_for_group())
 
 
@@ -311,17 +311,17 @@ def _age_s(entry: Mapping[str, Any]) -> float:
 
 
 def of_interest(calls: list[T], is_over: Callable[[T], bool]) -> list[T]:
-    """The last ones; on NCCL a host runs ahead of its GPU: then those about the first that is not over."""
+    """The last CALLS calls; on NCCL, where a host runs ahead of its GPU, those around the first that is not over."""
     waiting = next((place for place, call in enumerate(calls) if not is_over(call)), len(calls))
     start = max(0, min(waiting - CALLS // 2, len(calls) - CALLS))
     return calls[start : start + CALLS]
 
 
 def prepare_environment(environ: "os._Environ[str]", run_folder: str) -> None:
-    """Before torch makes the first group. What the user has set stays."""
+    """Sets torch's variables before it creates the first group; keeps what the user has set."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     if not any(name in environ for name in BUFFER_VARIABLES):
         environ[BUFFER_VARIABLES[0 if hasattr(c10d, "_dump_fr_trace_json") else 1]] = str(BUFFER)
-    if run_folder:  # where torch's watchdog would leave a pickle in /tmp
+    if run_folder:  # else torch's watchdog would leave a pickle in /tmp
         for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
             environ.setdefault(name, os.path.join(run_folder, "recorded-by-rank-"))

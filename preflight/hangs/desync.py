@@ -1,9 +1,9 @@
-"""Where the ranks of a process group are out of step: which one never entered the collective in which the others wait,
-or entered a different one. Pure: from what torch's flight recorder has of each rank to sentences.
+"""Finds where the ranks of a process group are out of step: which one never entered the collective in which the others
+wait, or entered a different one. Pure: turns each rank's records of torch's flight recorder into sentences.
 
-torch has an analyser of its own (torch.distributed.flight_recorder). It wants each group's ranks in `pg_config`, where
-gloo writes none, and needs torch: blame runs where none may be imported.
-What is compared is the same: by process group and number, operation, size and type (its `Op.match`).
+torch has its own analyzer (torch.distributed.flight_recorder). It needs each group's ranks in `pg_config`, which gloo
+does not write, and it needs torch, but blame runs where torch may not be imported.
+The comparison is the same: operation, size and type by process group and number (its `Op.match`).
 """
 
 from collections import Counter
@@ -25,35 +25,35 @@ scatter's may differ."""
 
 
 GLOOS_ABORT = "op.preamble.length <= op.nbytes"
-"""gloo (transport/tcp/pair.cc) ends the process to which more bytes have come than its own call has room for."""
+"""gloo (transport/tcp/pair.cc) ends a process that receives more bytes than its own call has room for."""
 TOLD = 4
-"""Different things that a sentence lists."""
+"""How many different things a sentence lists."""
 SMALLER = -1
-"""Elements of such a call: how many it had died with the process."""
+"""Stands for the number of elements of such a call, which is unknown since the process died."""
 
 
 @dataclass(frozen=True)
 class Desync:
-    """The first number at which the ranks of a group did not do the same, although one of them waits there."""
+    """The first number at which the ranks of a group did not do the same and a rank waits."""
 
     number: int
     group: str
-    """Its ranks, as of the job; "" for the world group."""
+    """Its ranks in the job; "" for the world group."""
     calls: Mapping[int, Call | None]
-    """By rank; None where it has not entered this number. Ranks about which nothing is known are not in it."""
+    """By rank; None for a rank that has not entered this number. Ranks about which nothing is known are left out."""
     odd: frozenset[int]
-    """The few, where more than half of the group's ranks agree; else empty."""
+    """The minority, if more than half of the group's ranks agree; else empty."""
     held: str = ""
-    """The few did not come, since they are still inside another one together: "ranks 2-3 did not leave ..."."""
+    """"ranks 2-3 did not leave ..." if the minority did not come because they are still inside another collective."""
 
     @property
     def usual(self) -> Call | None:
-        """What those do that are not odd."""
+        """The call of the ranks that are not odd; None if they have not entered it."""
         return next(call for rank, call in self.calls.items() if rank not in self.odd and not (self.held and not call))
 
     @property
     def differs(self) -> bool:
-        """Ranks have called different things; else some have not come."""
+        """Whether ranks called different things; if not, some have not come."""
         return len({_key(call) for call in self.calls.values() if call}) > 1
 
     def describe_sides(self, outcomes: Mapping[int, Outcome]) -> str:
@@ -67,7 +67,7 @@ class Desync:
     def describe_held(self) -> str:
         """ "ranks 0-1 did not leave all_reduce of 4 float32 #3, and ranks 2-7 waited inside barrier #9"."""
         usual = self.usual
-        assert usual is not None, "who is held is held back from something"
+        assert usual is not None, "held ranks are held back from a call"
         others = rank_ranges.ranks(rank for rank, call in self.calls.items() if call)
         return f"{self.held}, and {others} waited inside {self.describe_numbered(usual)}"
 
@@ -86,7 +86,7 @@ class Desync:
         mine, usual = self.calls[rank], self.usual
         others = rank_ranges.ranks(set(self.calls) - self.odd)
         if usual is None:
-            assert mine is not None, "who is odd has done something else than the others"
+            assert mine is not None, "an odd rank has done something different from the others"
             return f"waited alone inside {self.describe_numbered(mine)}: {others} left measure() without it"
         if mine is None:
             return f"{self._elsewhere(outcome, self.describe_numbered(usual))}, inside which {others} waited"
@@ -95,7 +95,7 @@ class Desync:
         return f"{inside} {self.describe_numbered(mine)} while {others} {theirs} {self.describe_numbered(usual)}"
 
     def is_stuck(self, rank: int, outcome: Outcome) -> bool:
-        """It has not come, since an earlier one of this group, which the others have left, holds it."""
+        """Whether it has not come because it is stuck in an earlier call of this group that the others have left."""
         return self.calls[rank] is None and bool(self._held(outcome))
 
     def _held(self, outcome: Outcome) -> list[Call]:
@@ -121,7 +121,7 @@ def describe_by_rank(ranks: Mapping[str, Sequence[int]]) -> str:
 def describe_call(call: Call) -> str:
     """ "all_reduce of 1,048,576 float32"."""
     if call["elements"] == SMALLER:
-        return f"another or a smaller collective than {call['operation']}"
+        return f"a different or a smaller collective than {call['operation']}"
     size = f" of {call['elements']:,} {call['dtype']}" if call["sizes"] else ""
     return f"{call['operation']}{size}"
 
@@ -142,30 +142,30 @@ def has_same_size(operation: str) -> bool:
 
 
 def got_too_much(outcome: Outcome) -> bool:
-    """gloo has ended it, since another rank's call was larger than its own: either may be the odd one."""
+    """Whether gloo ended it because another rank's call was larger than its own: either may be the odd one."""
     return outcome.kind == "crashed" and outcome.signal == "SIGABRT" and GLOOS_ABORT in (outcome.log_tail or "")
 
 
 def is_waiting(outcome: Outcome) -> bool:
-    """Some collective that it has entered is not over, or a send or a receive."""
+    """Whether a collective, a send or a receive that it has entered is not over."""
     return bool(waits_inside(outcome))
 
 
 def is_at_work(outcome: Outcome) -> bool:
-    """It has entered a collective lately, and none that it is in lasts long."""
+    """Whether it has recently entered a collective and is stuck in none."""
     groups = outcome.recorded or ()
     is_stuck = any(call["stuck"] for group in groups for call in group["calls"])
     return any(group.get("lately") for group in groups) and not is_stuck
 
 
 def waits_inside(outcome: Outcome) -> str:
-    """ "all_reduce of 4 float32 #3": the first that is not over; "" if there is none."""
+    """ "all_reduce of 4 float32 #3": the first call that is not over; "" if there is none."""
     other = "a send or a receive" if _is_sending(outcome) else ""
     return next((describe_numbered(call, group) for group, call in _waiting_in(outcome)), other)
 
 
 def _is_sending(outcome: Outcome) -> bool:
-    """Its partner is not told, and may be the one that did not come."""
+    """Whether a send or receive is not over; its partner is not recorded, and may be the one that did not come."""
     return any(group.get("sending") for group in outcome.recorded or ())
 
 
@@ -176,14 +176,14 @@ def describe_numbered(call: Call, group: str) -> str:
 
 
 def _waiting_in(outcome: Outcome) -> list[tuple[str, Call]]:
-    """(group, as a desync names it; call) of all that it has entered and that are not over."""
+    """(group, named as in Desync; call) for each call that it has entered and that is not over."""
     groups = [("" if group["world"] else group["ranks"], group["calls"]) for group in outcome.recorded or ()]
     return [(group, call) for group, calls in groups for call in calls if not call["over"]]
 
 
 def find_desyncs(outcomes: Mapping[int, Outcome]) -> list[Desync]:
     """Where the ranks are out of step: with odd ranks if a majority shows which they are (in several groups, if these
-    have no rank in common), else the first one found, without odd ranks. [] if the records show nothing."""
+    have no rank in common), else the first place found, without odd ranks. [] if the records show nothing."""
     found = [_without_the_busy(desync, outcomes) for desync in _desyncs(outcomes)]
     disjoint: list[Desync] = []
     seen: set[int] = set()
@@ -213,7 +213,7 @@ def _desyncs(outcomes: Mapping[int, Outcome]) -> Iterator[Desync]:
 
 
 def _first(records: Mapping[int, Mapping[str, Any]]) -> tuple[int, dict[int, Call | None]] | None:
-    """The first number at which these ranks differ, and what they called."""
+    """The first number at which these ranks differ, and what they called; None if there is none."""
     calls = {rank: {call["seq"]: call for call in reversed(record["calls"])} for rank, record in records.items()}
     for number in sorted({number for of_rank in calls.values() for number in of_rank}):
         there = {
@@ -227,8 +227,8 @@ def _first(records: Mapping[int, Mapping[str, Any]]) -> tuple[int, dict[int, Cal
 
 
 def _wait_before(number: int, there: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
-    """Half of these ranks or more are inside an earlier one, which a few have left (a broadcast's root may): they did
-    not part, they are stuck there."""
+    """Whether half of these ranks or more are inside an earlier call that a few have left (a broadcast's root may):
+    they are not out of step, but stuck there."""
     stuck = [
         rank
         for rank, call in there.items()
@@ -240,7 +240,7 @@ def _wait_before(number: int, there: Mapping[int, Call | None], calls: Mapping[i
 def _with_one_that_died(
     records: Mapping[int, Mapping[str, Any]], dead: set[int]
 ) -> tuple[int, dict[int, Call | None]] | None:
-    """All that can tell are in one call, and one that cannot was not in it."""
+    """(number, calls) if all ranks with records are in one call, and a dead rank, which has none, was not in it."""
     waiting = {rank: call for rank, record in records.items() for call in record["calls"][-1:] if not call["over"]}
     numbers = {call["seq"] for call in waiting.values()}
     if not dead or len(numbers) != 1:
@@ -250,7 +250,7 @@ def _with_one_that_died(
 
 
 def _smallest(calls: Mapping[int, Call | None]) -> Call | None:
-    """Of one operation in several sizes; None where they do not differ by that alone."""
+    """The smallest call of one operation; None if the calls differ in more than size."""
     known = [call for call in calls.values() if call]
     if len({call["operation"] for call in known}) > 1:
         return None
@@ -263,7 +263,7 @@ def _bytes(call: Call) -> int:
 
 
 def _key(call: Call | None) -> tuple[Any, ...] | None:
-    """Equal for calls that belong together."""
+    """A key that is equal for calls that belong together."""
     if call is None:
         return None
     if call["elements"] == SMALLER:
@@ -274,8 +274,8 @@ def _key(call: Call | None) -> tuple[Any, ...] | None:
 
 
 def _matters(number: int, there: Mapping[int, Call | None], calls: Mapping[int, Mapping[int, Call]]) -> bool:
-    """Ranks did different things; or one has not come, and another waits for it: not for something before (on NCCL a
-    host runs ahead of its GPU), and not for nothing (a broadcast's root need not wait)."""
+    """Whether ranks did different things, or one has not come and another is stuck waiting for it. Waiting in an
+    earlier call does not count (on NCCL a host runs ahead of its GPU), nor not waiting (a broadcast's root)."""
     if len({_key(call) for call in there.values() if call}) > 1:
         return True
     first = {rank: min((n for n, call in calls[rank].items() if not call["over"]), default=-1) for rank in there}
@@ -283,8 +283,8 @@ def _matters(number: int, there: Mapping[int, Call | None], calls: Mapping[int, 
 
 
 def _odd(calls: Mapping[int, Call | None], size: int, outcomes: Mapping[int, Outcome]) -> frozenset[int]:
-    """Those that do not do what more than half of the group's `size` ranks do. Where most have not entered what one
-    waits in, they may be late; unless they are done."""
+    """The ranks that do not do what more than half of the group's `size` ranks do. If most have not entered the call in
+    which a rank waits, they may only be late, unless they are done: then none is odd."""
     keys = {rank: _key(call) for rank, call in calls.items()}
     (usual, count), *_ = Counter(keys.values()).most_common(1)
     most = [rank for rank, key in keys.items() if key == usual]
@@ -294,8 +294,8 @@ def _odd(calls: Mapping[int, Call | None], size: int, outcomes: Mapping[int, Out
 
 
 def _without_the_busy(found: Desync, outcomes: Mapping[int, Outcome]) -> Desync:
-    """A rank that has not come since it waits in another group, or for one other rank, is not the cause; nor are
-    several that are still inside an earlier one, which the others have left: the link between them may be."""
+    """Removes ranks that are not the cause: one that waits in another group, or for one other rank; and several that
+    are still inside an earlier call that the others have left, since the link between them may be the cause."""
     sending = {rank for rank in found.odd if found.calls[rank] is None and _is_sending(outcomes[rank])}
     found = replace(found, odd=found.odd - sending)
     busy: dict[int, tuple[str, Call]] = {}

@@ -1,5 +1,5 @@
-"""What NCCL's RAS says of a hang, beside what blame has found from the ranks' own records. Pure: outcomes in, sentences
-out. RAS names nobody by itself: it counts what was launched, not what has ended, and no sends.
+"""Adds what NCCL's RAS says about a hang to what blame has found from the ranks' own records. Pure: outcomes in,
+sentences out. RAS alone blames no rank: it counts what was launched, not what has ended, and no sends.
 """
 
 from collections import Counter
@@ -14,26 +14,26 @@ from preflight.nccl import ras_snapshot
 from preflight.nccl.ras_snapshot import Communicator, Snapshot
 
 MOST = 4
-"""Different counts of an operation, and answers, that a sentence lists."""
+"""How many different counts of an operation, and how many answers, a sentence lists."""
 COUNTED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
-"""Operations of which NCCL counts the launches (ncclFunc_t, without sends), as torch's names begin."""
+"""Operations whose launches NCCL counts (ncclFunc_t, without sends), as prefixes of torch's names."""
 
 
 @dataclass(frozen=True)
 class _View:
-    """What one rank's RAS says of the world's communicator, in ranks of the job."""
+    """What one rank's RAS says about the world's communicator, in ranks of the job."""
 
     silent: frozenset[int]
     behind: frozenset[int]
-    """Those that have not launched what more than half of the ranks have."""
+    """The ranks whose launches differ from those of more than half of the ranks."""
     sentence: str
 
 
 def with_ras(
     found: Sequence[Reported], outcomes: Mapping[int, Outcome], desyncs: Iterable[Desync] = ()
 ) -> list[Reported]:
-    """The findings, the first of them with RAS's words: in its evidence, and in its message where the two do not
-    agree, or blame knows of no rank and RAS does."""
+    """The findings, with RAS's answer added to the first: to its evidence, and to its message if the two do not agree,
+    or if RAS knows a rank and blame does not."""
     views = _views(outcomes)
     if not found or not views:
         return list(found)
@@ -47,19 +47,19 @@ def with_ras(
 
 
 def _is_counted(desync: Desync) -> bool:
-    """Whether the odd ranks must have other counts of the world's: another size of the same operation has not, nor
-    anything in another group."""
+    """Whether the odd ranks must have different counts in the world group. A different size of the same operation does
+    not change them, nor does anything in another group."""
     return not desync.group and any(_counted_as(desync.calls[rank]) != _counted_as(desync.usual) for rank in desync.odd)
 
 
 def _counted_as(call: Call | None) -> str:
-    """ "allreduce"; "" for what NCCL makes of sends, and for none."""
+    """ "allreduce": the name under which NCCL counts a call; "" for operations made of sends, and for None."""
     name = (call["operation"] if call else "").lower().replace("_", "").replace("barrier", "allreduce")
     return next((counted for counted in COUNTED if name.startswith(counted)), "")
 
 
 def _agreed(first: Reported, view: _View, named: set[int], told: str) -> Reported:
-    """The finding says it where RAS knows of ranks that blame does not, or not of those that it names."""
+    """Adds RAS's answer to the message if blame names no rank and RAS does, or if RAS knows none of those named."""
     odd = view.silent | view.behind
     if not named and odd:
         return replace(first, message=f"{first.message}; {told}")
@@ -69,7 +69,7 @@ def _agreed(first: Reported, view: _View, named: set[int], told: str) -> Reporte
 
 
 def _views(outcomes: Mapping[int, Outcome]) -> dict[int, _View]:
-    """By the rank that asked: of a job that stands still, in whose communicators the world's is known."""
+    """What RAS said, by the rank that asked; only if the job stands still and the world's communicator is known."""
     members = sorted(outcomes)
     snapshots = {rank: ras_snapshot.read(outcomes[rank].ras) for rank in members}
     worlds = {rank: _world(snapshot, len(members)) for rank, snapshot in snapshots.items() if snapshot is not None}
@@ -77,7 +77,7 @@ def _views(outcomes: Mapping[int, Outcome]) -> dict[int, _View]:
 
 
 def _world(snapshot: Snapshot, size: int) -> Communicator | None:
-    """None where several are as large: a group may have the world's ranks, too."""
+    """The world's communicator; None if several are as large, since a group may have the same ranks."""
     worlds = [comm for comm in snapshot["communicators"] if comm["size"] == size]
     return worlds[0] if len(worlds) == 1 and snapshot["still"] else None
 
@@ -89,7 +89,7 @@ def _view(comm: Communicator, members: Sequence[int]) -> _View:
     silent, dead, behind = (of_the_job(text) for text in (comm["missing"], comm["dead"], _behind(comm)))
     parts = []
     if silent:
-        given_up = f", and has given {_ranks(dead)} up" if dead else ""
+        given_up = f", and has given up on {_ranks(dead)}" if dead else ""
         parts.append(f"NCCL's RAS has no answer from {_ranks(silent)}{given_up}")
     for error, those in comm["failed"].items():
         parts.append(f"NCCL has a {error} on {_ranks(of_the_job(those))}")
@@ -106,7 +106,7 @@ def _ranks(text: str) -> str:
 
 
 def _behind(comm: Communicator) -> str:
-    """Those whose counts are not what more than half of the communicator's ranks have."""
+    """The ranks whose counts differ from those of more than half of the communicator's ranks."""
     counts: dict[int, list[int]] = {}
     for by_ranks in comm["counts"].values():
         for those, number in by_ranks.items():

@@ -1,9 +1,8 @@
-"""Where a history lies: a SQLite file; or a folder with a file per run, where a file cannot be shared.
+"""The storage of a history: a SQLite file; or a folder with a file per run, where a file cannot be shared.
 
-A writer has the file to itself for as long as a transaction takes; others wait for it. SQLite's locks and its journal
-do not hold on a network file system (sqlite.org/faq.html, question 5), so there the history is a folder: a run's file
-comes whole, by rename, and is never changed. Its index is a SQLite file of the reader's own, brought up to date when it
-reads.
+A writer locks the file for one transaction; others wait for it. SQLite's locks and its journal are not reliable on a
+network file system (sqlite.org/faq.html, question 5), so there the history is a folder: a run's file appears complete,
+by rename, and never changes. Its index is the reader's own SQLite file, updated on each read.
 """
 
 import contextlib
@@ -26,18 +25,18 @@ from preflight.results import report
 from preflight.sdk.file_systems import LOCAL, MEMORY
 
 WAIT_S = 3.0
-"""For another writer."""
+"""How long to wait for another writer."""
 ENDING = ".json.gz"
 
 
 def write(path: str, entry: Mapping[str, Any], keep_days: float) -> None:
-    """Adds the run and forgets those that are older. Raises OSError, ValueError and sqlite3.Error."""
+    """Adds the run and drops those older than `keep_days`. Raises OSError, ValueError and sqlite3.Error."""
     before = time.time() - keep_days * rows.DAY_S
     if is_folder(path):
         _write_file(path, entry, before)
         return
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise FileNotFoundError("the folder that it would lie in is not there")
+        raise FileNotFoundError("its folder does not exist")
     with contextlib.closing(_connect(path)) as database, _transaction(database):
         rows.prepare(database)
         rows.add(database, entry)
@@ -45,12 +44,12 @@ def write(path: str, entry: Mapping[str, Any], keep_days: float) -> None:
 
 
 def is_folder(path: str) -> bool:
-    """Whether it is one, or becomes one since a file would lie on a file system that may be shared."""
+    """Whether it is a folder, or becomes one because a file would be on a file system that may be shared."""
     return os.path.isdir(path) or (not os.path.exists(path) and may_be_shared(path))
 
 
 def may_be_shared(path: str) -> bool:
-    """Whether it lies on a network file system, or on a type that is not known to be this node's alone."""
+    """Whether it is on a network file system, or on a type that is not known to be local to this node."""
     real = os.path.realpath(path)
     mounts = [mount for mount in psutil.disk_partitions(all=True) if _is_below(real, mount.mountpoint)]
     nearest = max(mounts, key=lambda mount: len(mount.mountpoint), default=None)
@@ -62,13 +61,13 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    """Transactions are begun by hand."""
+    """Opens a connection on which transactions are begun by hand."""
     return sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)
 
 
 @contextlib.contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """One writer at a time."""
+    """A transaction with one writer at a time."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -108,7 +107,7 @@ def _files(folder: str) -> list[str]:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[sqlite3.Connection]:
-    """The history, to be asked. Raises UsageError for what is none."""
+    """Opens the history for reading. Raises UsageError for something that is not a history."""
     try:
         with contextlib.closing(_index(path) if os.path.isdir(path) else _opened(path)) as database:
             yield database
@@ -117,8 +116,8 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def _opened(path: str) -> sqlite3.Connection:
-    """What a killed writer has left is undone by SQLite, which needs to write for that."""
-    with open(path, "rb") as file:  # SQLite would make a file that is not there
+    """Opens a file for reading and writing: SQLite must be able to undo what a killed writer has left."""
+    with open(path, "rb") as file:  # SQLite would create a missing file
         file.read(1)
     database = _connect(path)
     if database.execute("PRAGMA application_id").fetchone()[0] != rows.APPLICATION:
@@ -128,7 +127,7 @@ def _opened(path: str) -> sqlite3.Connection:
 
 
 def _index(folder: str) -> sqlite3.Connection:
-    """Of the runs' files. One that cannot be read is left out."""
+    """The index of the runs' files. A file that cannot be read is left out."""
     database = _own_index(folder)
     with _transaction(database):
         rows.prepare(database)
@@ -149,7 +148,7 @@ def _index(folder: str) -> sqlite3.Connection:
 
 
 def _own_index(folder: str) -> sqlite3.Connection:
-    """In the user's cache; in memory where that cannot be written."""
+    """A SQLite file in the user's cache; in memory if that cannot be written."""
     cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "preflight")
     name = hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:16]
     try:

@@ -1,18 +1,18 @@
-"""What `preflight diff`, `preflight history` and `preflight profile` are asked on the command line."""
+"""Arguments of `preflight diff`, `preflight history` and `preflight profile`."""
 
 import argparse
 from collections.abc import Callable
 
 DIFF = """What has changed between two runs: findings, versions, variables, links, clocks, speeds, nodes. Exit codes: 0
 nothing got worse, 1 something did, 2 usage."""
-PROFILE = """Prints what the nodes of a sound run have, as TOML: redirect it into a file, take out what may differ, and
-give it to runs with --profile FILE. Exit codes: 0, 2 usage."""
-HISTORY = """What the runs of --history FILE say together: which nodes fail again and again, what was repaired and came
-back, when a figure became worse and what had changed then. Exit codes: 0, 2 usage."""
+PROFILE = """Prints what the nodes of a sound run have, as TOML: redirect it to a file, remove what may differ, and give
+it to runs with --profile FILE. Exit codes: 0, 2 usage."""
+HISTORY = """What the runs of --history FILE show together: which nodes fail again and again, what was repaired and came
+back, when a figure became worse and what changed then. Exit codes: 0, 2 usage."""
 
 
 def add_diff(command: argparse.ArgumentParser, named: Callable[[str], str]) -> None:
-    """`named`: refuses what is empty."""
+    """`named` refuses an empty text."""
     command.description = DIFF
     for name, which in (("old", "earlier"), ("new", "later")):
         command.add_argument(

@@ -45,7 +45,7 @@ def run_history(options: argparse.Namespace) -> int:
 
 
 def run_profile(options: argparse.Namespace, sources: Mapping[str, Source]) -> int:
-    """The exit code. Raises UsageError for a report that shows no good node."""
+    """Returns the exit code. Raises UsageError for a report that shows no good node."""
     kept, made = _read(options.report, sources)
     if made["verdict"] not in ("pass", "warn"):
         raise UsageError(f"{options.report}: its verdict is {made['verdict']}, expected a run without a failure")
@@ -73,7 +73,7 @@ def _print(told: list[str], text: str, json_path: str | None) -> None:
 
 
 def _read(path: str, sources: Mapping[str, Source]) -> tuple[dict[str, Any], report.Report]:
-    """(what is compared, the report). Where no facts lie beside it only its findings are. Raises UsageError."""
+    """(what is compared, the report). Without facts beside it only its findings are compared. Raises UsageError."""
     read, file = report.load(path)
     try:
         book, why = report.facts_beside(file), ""

@@ -1,4 +1,4 @@
-"""Two runs: what has come, gone, changed and become slower. Pure: from two entries to a difference, as JSON."""
+"""Compares two runs: what came, went, changed and became slower. Pure: turns two entries into a difference, as JSON."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,13 +11,13 @@ from preflight.results.result import SEVERITIES
 
 SCHEMA = 1
 NOISES = 4.0
-"""A speed is another one where it lies so many standard deviations of the ranks' noise outside."""
+"""A speed has changed if it is this many standard deviations of the ranks' noise away."""
 Entry = Mapping[str, Any]
 Place = tuple[str, ...]
 
 
 def difference(old: Entry, new: Entry, reports: tuple[Report, Report]) -> dict[str, Any]:
-    """Of two entries and their reports, the earlier one first."""
+    """The difference of two entries and their reports, the earlier one first."""
     found = _findings(*reports)
     speeds = list(_speeds(old, new))
     return {
@@ -36,7 +36,7 @@ def difference(old: Entry, new: Entry, reports: tuple[Report, Report]) -> dict[s
 
 
 def worse_findings(found: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Those that have come, or weigh more than before; infos and waived ones are none."""
+    """The findings that are new, or more severe than before; without infos and waived ones."""
     grown = [finding for finding in found["stayed"] if _weighs(finding) < _weighs(finding, "severity_before")]
     return [finding for finding in [*found["came"], *grown] if _weighs(finding) < len(SEVERITIES) - 1]
 
@@ -69,7 +69,7 @@ def _findings(old: Report, new: Report) -> dict[str, list[dict[str, Any]]]:
 
 
 def _by_culprit(report: Report) -> dict[Place, dict[str, Any]]:
-    """One that is merged of many is one; the worst of several with one culprit."""
+    """The findings by code and culprit; the worst of several with the same culprit. A merged finding counts as one."""
     found: dict[Place, dict[str, Any]] = {}
     for finding in findings(report):
         told = {**finding.to_json(), "nodes": sorted(blamed_nodes(finding, report) - {""})}
@@ -80,7 +80,7 @@ def _by_culprit(report: Report) -> dict[Place, dict[str, Any]]:
 
 
 def _key(finding: Reported, nodes: list[str]) -> Place:
-    """What is found where. A card has its number by where it sits, a rank by where the launcher put it."""
+    """A key for what was found where. Numbers of GPUs and ranks do not count: they depend on slot and launcher."""
     known = {name: str(value) for name, value in finding.where.items() if name not in ("rank", "local_rank", "step")}
     if "uuid" in known:
         known = {"uuid": known["uuid"], "link": known.get("link", "")}
@@ -90,7 +90,7 @@ def _key(finding: Reported, nodes: list[str]) -> Place:
 
 
 def _statuses(old: Mapping[str, str], new: Mapping[str, str]) -> list[dict[str, str]]:
-    """Checks that no longer say anything, or now do: skipped, or not in one of the runs."""
+    """The checks that reported in only one of the runs: skipped or not run in the other."""
     listed = [(check, old.get(check, "not run"), new.get(check, "not run")) for check in {**old, **new}]
     silent = {"skip", "not run"}
     return [
@@ -101,7 +101,7 @@ def _statuses(old: Mapping[str, str], new: Mapping[str, str]) -> list[dict[str, 
 
 
 def _not_compared(old: Entry, new: Entry) -> dict[str, str]:
-    """Why, by check or by what."""
+    """Why something is not compared, by check or by what it is."""
     of_job = all(any(speed["of_job"] for *_, speed in entry["figures"]) for entry in (old, new))
     apart = {"the speed of all ranks together": f"the jobs differ: {old['kind']}; {new['kind']}"}
     return {**old["left_out"], **new["left_out"], **(apart if old["kind"] != new["kind"] and of_job else {})}
@@ -132,8 +132,8 @@ def _has_told(entry: Entry, check: str) -> bool:
 def _values(
     before: Mapping[str, str], after: Mapping[str, str], old: Entry, new: Entry, check: str
 ) -> Iterator[tuple[str, str, str]]:
-    """(node or GPU, its value then, and now) of each that has another one: where it was not in the earlier run,
-    another one than all that were. "" is not there."""
+    """Yields (node or GPU, its value then, its value now) for each whose value changed; for one that was not in the
+    earlier run, if the value differs from all that were. "" means not there."""
     known = _units(old, check, before)
     usual = {before.get(unit, "") for unit in known}
     for unit in sorted(_units(new, check, after)):
@@ -145,7 +145,7 @@ def _values(
 
 
 def _units(entry: Entry, check: str, values: Mapping[str, str]) -> set[str]:
-    """Where the value is known, also if it is that there is none: the nodes that have measured. GPUs that tell it."""
+    """The units for which the value, or that there is none, is known: nodes that measured, or GPUs that report it."""
     if any(unit in entry["places"] for unit in values):
         return set(values)
     return set(entry["nodes"]) - set(entry["absent"][check])
@@ -155,8 +155,8 @@ def _units(entry: Entry, check: str, values: Mapping[str, str]) -> set[str]:
 
 
 def least_share(kept: float, noise: float) -> float:
-    """The share of an earlier speed below which it is another one. `kept`: what a sound machine keeps (Figure.least), 0
-    where that is not known; `noise`: the standard deviation between ranks or runs, as a share."""
+    """The share of an earlier speed below which it has changed. `kept`: what a sound machine keeps (Figure.least), 0 if
+    that is not known; `noise`: the standard deviation between ranks or runs, as a share."""
     return max(0.0, min(kept, 1 - NOISES * noise))
 
 

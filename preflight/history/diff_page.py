@@ -1,4 +1,4 @@
-"""The page of `preflight diff --html`: what its screen says, all values in tables, and the speeds as a picture."""
+"""The page of `preflight diff --html`: the text of the screen, all values in tables, and the speeds as a picture."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from preflight.results.page.marks import joined, tag
 
 Difference = Mapping[str, Any]
 MOST = 200
-"""Rows of a table; the JSON has all."""
+"""The most rows of a table; the JSON has all."""
 FINDINGS = (("came", "New"), ("went", "Gone"), ("stayed", "As before"))
 
 
@@ -31,12 +31,12 @@ def html(found: Difference, old: str, new: str) -> str:
 
 
 def _first(found: Difference, grave: list[dict[str, Any]]) -> list[str]:
-    """What to read where nothing else is read."""
+    """The lines for a reader who reads nothing else."""
     if telling.slower(found):
         what, *told = telling.story(found)
         return [f"Slower: {what}.", *map(_sentence, told)]
     told = [
-        f"{console.culprit(Reported.from_json(finding)) or 'No culprit is seen'}: {finding['message']}"
+        f"{console.culprit(Reported.from_json(finding)) or 'No known culprit'}: {finding['message']}"
         for finding in grave[:1]
     ]
     return [*told, _sentence(telling.changed_beside(found))] if grave else []
@@ -72,7 +72,7 @@ def _section(id_: str, title: str, content: Markup, count: int | None) -> dict[s
 
 
 def _table(heads: list[str], rows: list[list[str]], name: str) -> Markup:
-    """With what did not fit counted below it."""
+    """A table, with the number of rows that did not fit below it."""
     shown = [[console.plain(cell) for cell in row] for row in rows[:MOST]]
     left = tag("p", f"{len(rows) - MOST:,} more are in --json.") if len(rows) > MOST else Markup("")
     return (plotted.table(heads, shown, name) or tag("p", "None.")) + left
@@ -93,13 +93,13 @@ def _finding(its: Mapping[str, Any]) -> list[str]:
     before = its.get("severity_before", its["severity"])
     severity = its["severity"] if before == its["severity"] else f"{its['severity']}, {before} before"
     severity = "waived" if "waived" in its else severity
-    who = console.culprit(Reported.from_json(its)) or "no culprit is seen"
+    who = console.culprit(Reported.from_json(its)) or "no known culprit"
     return [severity, who, its["message"], its["fix"], its["code"]]
 
 
 def _speeds(found: Difference) -> Markup:
     if not found["speeds"]:
-        return tag("p", "There is no speed that both runs have measured.")
+        return tag("p", "There is no speed that both runs measured.")
     heads, rows = ratios.table(found["speeds"])
     return ratios.draw(found["speeds"]) + tag(
         "details", tag("summary", "Table") + _table(heads, rows, "speeds"), open="" if len(rows) <= 12 else None

@@ -1,4 +1,4 @@
-"""What is kept of a run: who took part, how its checks ended, what they found, what there was, how fast it was."""
+"""What is kept of a run: who took part, how its checks ended, what they found, what nodes had, how fast it was."""
 
 import json
 import statistics
@@ -23,17 +23,17 @@ Of = tuple[str, str, str]
 """Kind, check and name of a trait; check, name and unit of measure of a figure."""
 COUNTED = ("fail", "error", "warn")
 MAD = 1.4826
-"""The standard deviation of normal noise by its median absolute deviation (Rousseeuw and Croux, 1993)."""
+"""Standard deviation of normal noise per median absolute deviation (Rousseeuw and Croux, 1993)."""
 
 
 @dataclass
 class Speed:
-    """A figure on all that have measured it."""
+    """A figure from all that measured it."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
     """By node, or by the UUID of the GPU."""
     of_job: bool = True
-    """It means the ranks together: the number of ranks is in it."""
+    """Whether it is a figure of all ranks together, which depends on their number."""
     less_is_better: bool = False
     least: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Speed:
 
 @dataclass
 class Records:
-    """What the checks of a run say to other runs."""
+    """What the checks of a run record to compare it with other runs."""
 
     traits: dict[Of, dict[str, set[str]]] = field(default_factory=dict)
     """The values by node, or by the UUID of the GPU: ranks of a node may differ."""
@@ -58,7 +58,7 @@ class Records:
     places: dict[str, str] = field(default_factory=dict)
     """The node of each GPU."""
     absent: dict[str, list[str]] = field(default_factory=dict)
-    """By check whose facts were read: the nodes that have not measured it. What they do not tell is not known."""
+    """The nodes that have not measured a check, by check whose facts were read: their values are unknown."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Checks whose facts could not be used, and why."""
 
@@ -83,9 +83,9 @@ def spread(values: Iterable[float]) -> float:
 
 
 def entry(report: Report, book: FactsStore, sources: Mapping[str, Source]) -> dict[str, Any]:
-    """As JSON: what `--history` keeps, and what `preflight diff` compares. Imports the checks whose facts there are.
+    """As JSON: what `--history` keeps, and what `preflight diff` compares. Imports the checks that have facts.
 
-    Raises KeyError, TypeError and ValueError for a report that is none.
+    Raises KeyError, TypeError and ValueError for something that is not a report.
     """
     job = Job.from_json(report["job"])
     found = Records()
@@ -128,7 +128,7 @@ def _size(job: Job) -> str:
 
 
 def _models(found: Records) -> list[str]:
-    """Of the GPUs; without one that of the CPU."""
+    """The models of the GPUs, or of the CPU if there is none."""
     for name in ("model", "device"):
         values = [units.values() for (kind, _, own), units in found.traits.items() if (kind, own) == ("hardware", name)]
         if values:
@@ -145,10 +145,10 @@ def _kept(finding: Reported, report: Report) -> dict[str, Any]:
 
 
 def _add(found: Records, check: Mapping[str, Any], job: Job, book: FactsStore, sources: Mapping[str, Source]) -> None:
-    """What one check has recorded; why not, where that does not work: facts of another version, a plugin's fault."""
+    """Adds what one check has recorded, or why it cannot: facts of another version, an error in a plugin."""
     id_ = check["check"]
     if id_ not in sources:
-        found.left_out[id_] = "its plugin is not here: name it with --plugin"
+        found.left_out[id_] = "its plugin is not here: give it with --plugin"
         return
     try:
         loaded = registry.load(sources[id_])
@@ -165,7 +165,7 @@ def _add(found: Records, check: Mapping[str, Any], job: Job, book: FactsStore, s
 
 
 def _told(check: Check, job: Job, book: FactsStore) -> Iterator[tuple[str, Trait | Figure]]:
-    """(node, what its ranks have recorded); ranks with equal facts are asked once."""
+    """Yields (node, what its ranks have recorded); calls record() once for ranks with equal facts."""
     tell = getattr(check.module, "record", None)
     for ranks, text in book.groups(check.id) if tell else ():
         each = [job.node_of(rank).node for rank in ranks]

@@ -1,4 +1,4 @@
-"""`--baseline auto`: the speeds of a run beside those of the last sound runs of its kind of job."""
+"""`--baseline auto`: compares the speeds of a run with those of the last sound runs of the same kind of job."""
 
 import math
 import sqlite3
@@ -15,8 +15,8 @@ from preflight.history.entry import spread
 from preflight.history.rows import time_text
 
 FEWEST, MOST = 3, 20
-"""Sound runs of a figure: below, nothing is compared; no more are looked at."""
-FIX = "Run preflight history FILE: it says since when, and what has changed then; preflight diff on the two reports."
+"""Sound runs of a figure: with fewer nothing is compared; no more than MOST are read."""
+FIX = "Run preflight history FILE: it says since when, and what changed then; preflight diff on the two reports."
 
 
 class Usual(NamedTuple):
@@ -28,7 +28,7 @@ class Usual(NamedTuple):
 
 
 def findings(database: sqlite3.Connection, entry: Mapping[str, Any]) -> Iterator[Reported]:
-    """One for each check that is slower; and which runs it was held beside, as an info."""
+    """One finding for each check that is slower; and an info that says which runs it was compared with."""
     beside: dict[str, None] = {}
     nodes = machines.known(database, entry)
     for check, figures in _by_check(entry).items():
@@ -49,7 +49,7 @@ def findings(database: sqlite3.Connection, entry: Mapping[str, Any]) -> Iterator
 
 
 def _by_check(entry: Mapping[str, Any]) -> dict[str, list[tuple[str, str, Mapping[str, Any], str, float]]]:
-    """(name, unit of measure, the figure, the node or GPU or "", its value), of all that are judged."""
+    """By check: (name, unit of measure, the figure, the node or GPU or "", its value) for all judged figures."""
     found: dict[str, list[tuple[str, str, Mapping[str, Any], str, float]]] = {}
     for check, name, measure, figure in entry["figures"]:
         values = {"": figure["value"]} if figure["of_job"] else figure["units"]
@@ -65,7 +65,7 @@ def _gpu(database: sqlite3.Connection, uuid: str) -> int:
 
 
 def _usual(database: sqlite3.Connection, entry: Mapping[str, Any], of: tuple[str, str, str], unit: int) -> Usual | None:
-    """Of all ranks together (0) or of a unit. None where there are too few sound runs."""
+    """The usual value for all ranks together (unit 0) or for a unit. None if there are too few sound runs."""
     kind = "" if unit else entry["kind"]
     query = "SELECT id FROM series WHERE kind = ? AND test = ? AND name = ? AND measure = ?"
     series = database.execute(query, (kind, *of)).fetchone()
@@ -97,11 +97,11 @@ def _finding(check: str, worst: tuple[float, float, str, str, Usual], count: int
 
 
 def which(runs: list[str], kind: str) -> Reported:
-    """What a run was held beside."""
-    text = f"its speeds are held beside {len(runs)} sound runs of this kind ({kind}): {some(runs, 3)}"
+    """Which runs a run was compared with."""
+    text = f"its speeds are compared with {len(runs)} sound runs of this kind ({kind}): {some(runs, 3)}"
     if not runs:
-        text = f"there are fewer than {FEWEST} sound runs of this kind ({kind}): its speeds are held beside none"
-    fix = "Nothing: it says what was looked at."
+        text = f"there are fewer than {FEWEST} sound runs of this kind ({kind}): its speeds are not compared"
+    fix = "Nothing: it says what was compared."
     fix = fix if runs else f"Run it {FEWEST} times with --history FILE while the machine is sound."
     return Reported(
         severity="info",
@@ -114,6 +114,6 @@ def which(runs: list[str], kind: str) -> Reported:
 
 
 def unread(why: str) -> Reported:
-    fix = "Name a history that runs with --history have written."
+    fix = "Give a history that runs with --history have written."
     text = f"{why}: nothing is compared with it"
     return Reported(severity="warn", code=f"{RUN}.baseline", message=text, fix=fix, action=Action.FIX_CONFIG)

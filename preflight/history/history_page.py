@@ -19,12 +19,12 @@ from preflight.results.page.marks import tag
 Course = tuple[Mapping[str, Any], Sequence[tuple[KeptRun, float]]]
 """What a figure is, and its values in the order of time."""
 DRAWN, POINTS, MARKS = 80, 100, 4
-"""Figures, those with a step first; points of a curve: more runs are put together, neighbor with neighbor; and steps
-of a figure that are marked."""
+"""The most figures, those with a step first; points of a curve: of more runs, neighbors are merged; and marked steps of
+a figure."""
 MOST = 200
-"""Rows of a table; the JSON has all."""
+"""The most rows of a table; the JSON has all."""
 OWN = 3
-"""Nodes or GPUs with a step that have a curve of their own beside the band of all."""
+"""How many nodes or GPUs with a step have their own curve beside the band of all."""
 
 
 def html(found: Mapping[str, Any], courses: Sequence[Course], path: str) -> str:
@@ -47,7 +47,7 @@ def _sections(found: Mapping[str, Any], courses: Sequence[Course]) -> Iterator[d
     failing = [[node["node"], f"{node['score']:.2f}", node["failed"], node["runs"], node["spells"], some(node["codes"])]
                for node in found["failing"]]  # fmt: skip
     yield _section("failing", "Nodes that fail again and again", "Of the last 30 days, by their score.",
-                   ["node", "score", "failed", "runs", "times anew", "findings"], failing)  # fmt: skip
+                   ["node", "score", "failed", "runs", "occasions", "findings"], failing)  # fmt: skip
     steps = [_step(step) for step in found["steps"]]
     yield _section("steps", "Figures that became worse", "", ["check", "figure", "of", "since", "before", "after",
                    "unit", "change", "", "what changed then"], steps)  # fmt: skip
@@ -77,7 +77,7 @@ def _section(id_: str, title: str, note: str, heads: list[str], rows: list[list[
 
 
 def _figures(steps: Sequence[Mapping[str, Any]], courses: Sequence[Course]) -> dict[str, Any]:
-    """A picture of each figure: of the job a curve; of nodes or GPUs the band of all, and those with a step."""
+    """A picture of each figure: a curve for the job; for nodes or GPUs a band of all, and curves of some with steps."""
     last = max((points[-1][0].started for _, points in courses), default=0.0)
     groups = grouped(courses, lambda course: _of(course[0]))
     stepped = grouped(steps, _of)
@@ -85,7 +85,7 @@ def _figures(steps: Sequence[Mapping[str, Any]], courses: Sequence[Course]) -> d
     checks = [
         {"check": of[1], "plots": [_chart(of, groups[of], stepped.get(of, []), last).to_json()]} for of in order[:DRAWN]
     ]
-    note = "Those with a step for the worse first; the axis of y does not begin at 0. A band goes from least to most."
+    note = "Those with a step for the worse first; the y axis does not start at 0. A band goes from least to most."
     note += f" {len(order) - DRAWN:,} more are not drawn." if len(order) > DRAWN else ""
     shown, _ = plotted.figures(checks)
     return {"id": "figures", "title": "Each figure over time", "note": note if shown else "", "count": len(order),
@@ -118,7 +118,7 @@ def _days(started: float, last: float) -> float:
 
 
 def _binned(points: Sequence[tuple[KeptRun, float]], last: float) -> list[list[float]]:
-    """(days, least, median, most) of each run, or of neighbors; (days, value) where each has one value."""
+    """(days, least, median, most) per run or merged neighbors; (days, value) if each run has one value."""
     runs = grouped(sorted(points, key=lambda point: point[0].started), lambda point: point[0])
     listed = [(run.started, [value for _, value in own]) for run, own in runs.items()]
     size = -(-len(listed) // POINTS)

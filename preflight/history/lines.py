@@ -8,7 +8,7 @@ from preflight.core.words import some
 from preflight.results import console
 
 MOST = 10
-"""Of each kind on the screen."""
+"""How many of each kind are on the screen."""
 
 
 def lines(found: Mapping[str, Any], path: str, width: int = console.WIDTH) -> list[str]:
@@ -35,11 +35,11 @@ def _section(title: str, texts: list[str], width: int) -> Iterator[str]:
 
 
 def _rename(host: Mapping[str, Any]) -> str:
-    return f"{host['node']}: was {host['earlier']} until {host['until']}; what is told of it includes that time"
+    return f"{host['node']}: was {host['earlier']} until {host['until']}; its history includes that time"
 
 
 def _failing(node: Mapping[str, Any]) -> str:
-    share = f"failed in {node['failed']} of {count(node['runs'], 'run')}, {node['spells']} times anew"
+    share = f"failed in {node['failed']} of {count(node['runs'], 'run')}, on {node['spells']} occasions"
     return f"{node['node']}: score {node['score']:.2f}, {share}: {some(node['codes'])}"
 
 

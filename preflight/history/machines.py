@@ -1,6 +1,6 @@
-"""Which unit of a history a node is: by the id of its machine before its name, since hosts are renamed.
+"""Finds the unit of a node in a history: by its machine's id before its name, since hosts are renamed.
 
-An id that two nodes of one run have is an image's, and is trusted no more: such nodes are known by their names.
+An id that two nodes of one run share is an image's, and is no longer trusted: such nodes are known by their names.
 """
 
 import sqlite3
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TABLE = "CREATE TABLE IF NOT EXISTS machine (id TEXT PRIMARY KEY, unit INTEGER)"
-"""Histories of earlier versions have none. Of an id that is not trusted the unit is 0."""
+"""Histories of earlier versions lack it. The unit of an id that is not trusted is 0."""
 
 
 def known(database: sqlite3.Connection, entry: Mapping[str, Any]) -> dict[str, int]:
@@ -26,7 +26,7 @@ def known(database: sqlite3.Connection, entry: Mapping[str, Any]) -> dict[str, i
 
 
 def settle(database: sqlite3.Connection, entry: Mapping[str, Any], run: int) -> dict[str, int]:
-    """The unit of each node, which has its newest name then. The caller's transaction."""
+    """Assigns each node of the run its unit, and the unit the newest name. In the caller's transaction."""
     units = known(database, entry)
     before = {unit: _name(database, unit) for unit in units.values()}
     for node in entry["nodes"]:
@@ -49,7 +49,7 @@ def settle(database: sqlite3.Connection, entry: Mapping[str, Any], run: int) -> 
 
 
 def _ids(entry: Mapping[str, Any]) -> dict[str, str]:
-    """By node, those that no other node of the run has. Entries of earlier versions have none."""
+    """Machine ids by node, without those that several nodes of the run share. Entries of earlier versions have none."""
     ids: dict[str, str] = entry.get("machines", {})
     counts = Counter(ids.values())
     return {node: id_ for node, id_ in ids.items() if counts[id_] == 1}
@@ -62,7 +62,7 @@ def _machines(database: sqlite3.Connection) -> dict[str, int]:
 
 
 def _called(database: sqlite3.Connection, name: str) -> int:
-    """The unit of this name; 0 for none."""
+    """The unit with this name; 0 if there is none."""
     found = database.execute("SELECT id FROM unit WHERE name = ?", (name,)).fetchone()
     return int(found[0]) if found else 0
 
@@ -76,7 +76,7 @@ def _call(database: sqlite3.Connection, unit: int, name: str) -> None:
 
 
 def _note(database: sqlite3.Connection, run: int, unit: int, old: str, new: str) -> None:
-    """A change, unless it is only the number that tells nodes of one host name apart."""
+    """Records a rename, unless only the number changed that separates nodes of one host name."""
     was = old.partition(" (earlier machine")[0]
     if was.partition("#")[0] != new.partition("#")[0]:
         database.execute("INSERT INTO change VALUES (?, ?, 'host', 'name', ?, ?)", (run, unit, was, new))

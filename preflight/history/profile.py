@@ -1,4 +1,4 @@
-"""`preflight profile` and `--profile FILE`: what a good node has, and what each node of a run has beside it."""
+"""`preflight profile` and `--profile FILE`: what a good node has, and how each node of a run differs from it."""
 
 import json
 from collections import Counter
@@ -15,15 +15,15 @@ from preflight.planning.node_kinds import OF_A_GPU, OF_AN_INTERFACE, VERSIONS, P
 GPUS = "GPUs on the node"
 """A trait of gpu.inventory."""
 INVENTORY, INTERFACES, RDMA = READ = ("gpu.inventory", "net.interfaces", "net.rdma")
-"""Checks that tell which parts there are."""
+"""Checks that report which devices exist."""
 COMPARED = (*READ, "gpu.pcie", "gpu.nvlink", "env.software", "node.limits")
 OWN_FIX = "Please report it, with this report."
 VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap", "kube", "lxc", "dummy")
-"""Beginnings of names of interfaces that come and go."""
+"""Prefixes of interfaces that come and go."""
 ENOUGH = 0.95
-"""Of a limit: firmware and kernels leave nodes of one kind a different share of their memory."""
+"""The share of a limit that is enough: firmware and kernels leave nodes of one kind different amounts of memory."""
 LISTED = 6
-"""Differences that a sentence names."""
+"""How many differences a sentence names."""
 
 
 @dataclass
@@ -37,11 +37,11 @@ class Holding:
     node: dict[str, str] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     checks: set[str] = field(default_factory=set)
-    """That have measured on it."""
+    """The checks that measured on it."""
 
 
 def holdings(entry: Mapping[str, Any]) -> dict[str, Holding]:
-    """By node, of what entry.entry() has made of a report."""
+    """What each node has, from the result of entry.entry()."""
     found = {node: Holding() for node in entry["nodes"]}
     for check, absent in entry["absent"].items():
         for node in found.keys() - set(absent):
@@ -70,7 +70,7 @@ def _keep(
 
 
 def kinds(entry: Mapping[str, Any]) -> list[ProfileKind]:
-    """One for each model of GPUs, with what most of its nodes have; of a limit the least."""
+    """One kind per GPU model, with what most of its nodes have; for limits the smallest value."""
     by_model: dict[str, list[Holding]] = {}
     for holding in holdings(entry).values():
         by_model.setdefault(model_of(holding.models), []).append(holding)
@@ -92,14 +92,14 @@ def _kind(model: str, alike: Sequence[Holding]) -> ProfileKind:
 
 
 def _lasting(values: Mapping[str, str]) -> dict[str, str]:
-    """Without interfaces of containers, and those that have no speed: they come and go."""
+    """Leaves out interfaces of containers and those without a speed: they come and go."""
     fast = {_device(name) for name in values if name.endswith("Mbit/s") and not name.startswith(VIRTUAL)}
     return {name: value for name, value in values.items()
             if name in VERSIONS or _teller(name) == RDMA or _device(name) in fast}  # fmt: skip
 
 
 def _usual(all_: Sequence[Mapping[str, str]]) -> dict[str, Value]:
-    """What more than half of them have."""
+    """The values that more than half of them have."""
     names = dict.fromkeys(name for values in all_ for name in values)
     most = {name: Counter(values.get(name) for values in all_).most_common(1)[0] for name in names}
     return {name: int(value) if value.isdecimal() else value
@@ -107,9 +107,9 @@ def _usual(all_: Sequence[Mapping[str, str]]) -> dict[str, Value]:
 
 
 def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
-    """The file."""
+    """The text of the file."""
     lines = [
-        f"# What a good node has, from run {run} of {started}. For runs with --profile. Take out what may differ.",
+        f"# What a good node has, from run {run} of {started}. For runs with --profile. Remove what may differ.",
         '# The nodes of a kind are those with GPUs of its model, or those that it names: nodes = ["gpu-*"]',
     ]
     for kind in made:
@@ -123,7 +123,7 @@ def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
 
 
 def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]) -> Iterator[Reported]:
-    """`asked`: checks that were to run. One of these that is not in the report had nothing to look at."""
+    """`asked`: checks that were to run. If one of these is not in the report, it had nothing to look at."""
     yield from _not_told(entry)
     nothing = {check for check in asked if check not in entry["checks"]}
     for node, holding in holdings(entry).items():
@@ -131,13 +131,13 @@ def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Colle
         kind = kind_of(made, node, holding.models)
         if len(made) > 1 and INVENTORY not in holding.checks and not (kind and kind.nodes):
             text_ = (
-                "it is held against no kind of the profile: gpu.inventory has not looked at its GPUs, expected them to "
+                "it is compared with no kind of the profile: gpu.inventory has not looked at its GPUs; expected it to "
             )
-            text_ += "tell its kind, or its name to stand in one"
+            text_ += "show its kind, or its name to be in one"
             yield _found("info", "profile_kind", text_, node, "Run gpu.inventory, too.", Action.NONE)
         elif kind is None:
             has = f"has {some(sorted(holding.models)) or 'no GPU'}"
-            text_ = f"no kind of node in the profile is that of {node}, which {has}; expected one of "
+            text_ = f"no kind of node in the profile fits {node}, which {has}; expected one of "
             text_ += some([each.name for each in made])
             yield _found("warn", "profile_kind", text_, node, "Add its kind to the profile (preflight profile REPORT).")
         else:
@@ -145,10 +145,10 @@ def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Colle
 
 
 def _not_told(entry: Mapping[str, Any]) -> Iterator[Reported]:
-    """A check whose facts cannot be used says of no node that it has less."""
+    """Findings for checks whose facts cannot be used: their values are unknown on every node."""
     for check, why in entry["left_out"].items():
         if check in COMPARED:
-            text_ = f"what {check} has measured is not held against the profile: {why}"
+            text_ = f"what {check} measured is not compared with the profile: {why}"
             yield Reported(severity="error", code=f"{RUN}.fault", message=text_, fix=OWN_FIX, action=Action.NONE)
 
 
@@ -166,9 +166,9 @@ def _held(node: str, holding: Holding, kind: ProfileKind) -> Iterator[Reported]:
         where = {"device": missing[0]} if len(missing) == 1 else {}
         told += f"profile ({kind.name})"
         if others := _other_names(holding, kind):
-            told += f"; none of its network cards is, but {some(others, LISTED)}: a container, or other names"
+            told += f"; it has none of its network cards, but {some(others, LISTED)}: a container, or other names"
             fix = (
-                "Run where the profile was made (hostNetwork: true), or write it anew there: preflight profile REPORT."
+                "Run where the profile was made (hostNetwork: true), or write it again there: preflight profile REPORT."
             )
         severity, action = ("warn", Action.FIX_CONFIG) if others else ("fail", Action.REPLACE)
         yield _found(severity, "profile_missing", told, node, fix, action, **where)
@@ -177,14 +177,14 @@ def _held(node: str, holding: Holding, kind: ProfileKind) -> Iterator[Reported]:
               if name in holding.limits and holding.limits[name] < ENOUGH * float(least)]  # fmt: skip
     if other:
         told = f"{count(len(other), 'value')} differ{'s' * (len(other) == 1)} from the profile ({kind.name}): "
-        fix = "Set it right on the node; where the profile is out of date, write it anew: preflight profile REPORT."
+        fix = "Correct it on the node; if the profile is out of date, write it again: preflight profile REPORT."
         evidence = {"differences": other}
         found = _found("warn", "profile_differs", f"{told}{some(other, LISTED, '; ', '; ')}", node, fix)
         yield Reported(**{**vars(found), "evidence": evidence})
 
 
 def _parts(holding: Holding, kind: ProfileKind) -> tuple[list[str], list[str]]:
-    """(devices that are missing, values that differ). A value that is not known is neither."""
+    """(missing devices, values that differ). An unknown value counts as neither."""
     there = {_device(name) for name in holding.node}
     gone = [name for name in kind.node if name not in VERSIONS and _device(name) not in there]
     sought = dict.fromkeys(_device(name) for name in gone if _teller(name) in holding.checks)
@@ -192,7 +192,7 @@ def _parts(holding: Holding, kind: ProfileKind) -> tuple[list[str], list[str]]:
 
 
 def _other_names(holding: Holding, kind: ProfileKind) -> list[str]:
-    """Of a node with none of the profile's network cards those that it has: a container's network has its own names."""
+    """The network cards of a node that has none of the profile's: a container's network has its own names."""
     there, expected = (
         dict.fromkeys(_device(name) for name in names if name not in VERSIONS and _teller(name) == INTERFACES)
         for names in (holding.node, kind.node)
@@ -207,7 +207,7 @@ def _teller(name: str) -> str:
 
 
 def _device(name: str) -> str:
-    """Of "mlx5_0:1 Gb/s" or "eth0 MTU"."""
+    """The device in "mlx5_0:1 Gb/s" or "eth0 MTU"."""
     return name.partition(" ")[0].partition(":")[0]
 
 

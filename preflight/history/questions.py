@@ -1,4 +1,4 @@
-"""What a history is asked: who fails again and again, what was repaired and came back, when a figure became worse."""
+"""Queries a history: which nodes fail again and again, what was repaired and came back, when a figure became worse."""
 
 import math
 import sqlite3
@@ -11,11 +11,11 @@ from preflight.history.rows import DAY_S, time_text
 from preflight.history.steps import Step, steps
 
 RUNS, RUNS_OF_A_UNIT = 1000, 200
-"""The last so many are looked at: of the whole job; of a figure of each node or GPU."""
+"""How many of the last runs are read: for the whole job; for a figure of each node or GPU."""
 WINDOW_DAYS = 30
 
 REPAIRED = 3
-"""Runs without a finding after which it is gone, and not merely overlooked."""
+"""After this many runs without a finding it is gone, not merely missed."""
 Z = 1.96
 
 
@@ -25,7 +25,7 @@ class KeptRun(NamedTuple):
 
 
 def answers(database: sqlite3.Connection) -> dict[str, Any]:
-    """All of them, as JSON."""
+    """All answers, as JSON."""
     recent = recent_runs(database)
     count, first = database.execute("SELECT count(*), min(started) FROM run").fetchone()
     found = list(_spells(database, recent))
@@ -49,7 +49,7 @@ def recent_runs(database: sqlite3.Connection) -> list[KeptRun]:
 
 
 def _renamed(database: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Hosts that go on under another name (machines.py), the last one first; `until` is the first run without it."""
+    """Hosts that have a new name (machines.py), the latest first; `until` is the first run without the old one."""
     rows = database.execute(
         "SELECT unit.name, old, max(run.started) AS until FROM change JOIN unit ON unit.id = change.unit JOIN run ON "
         "run.id = change.run WHERE change.kind = 'host' AND change.name = 'name' AND old != unit.name "
@@ -62,8 +62,8 @@ def _renamed(database: sqlite3.Connection) -> list[dict[str, Any]]:
 
 
 def score(failed: int, runs: int) -> float:
-    """The lower end of the 95 % interval of the share of runs that failed (Wilson, 1927): one failure in one run says
-    less than ten in twenty."""
+    """The lower end of the 95 % interval of the share of failed runs (Wilson, 1927): one failure in one run counts less
+    than ten in twenty."""
     share = failed / runs
     middle = share + Z * Z / (2 * runs)
     half = Z * math.sqrt(share * (1 - share) / runs + Z * Z / (4 * runs * runs))
@@ -71,7 +71,7 @@ def score(failed: int, runs: int) -> float:
 
 
 def failing(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> list[dict[str, Any]]:
-    """Nodes that a failure named in at least two runs of the last 30 days with a sound one between, by their score."""
+    """Nodes that a failure blamed in at least two runs of the last 30 days with a sound one between, by score."""
     window = [run for run in recent if run.started >= recent[-1].started - WINDOW_DAYS * DAY_S]
     if not window:
         return []
@@ -109,7 +109,7 @@ def _name(database: sqlite3.Connection, unit: int) -> str:
 
 
 def _spells(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator[dict[str, Any]]:
-    """Of each finding and node or GPU: found, then gone for at least REPAIRED runs that looked; perhaps found again."""
+    """Yields findings by node or GPU that were gone for at least REPAIRED runs that looked, and perhaps came back."""
     found: dict[tuple[int, str], set[int]] = {}
     seen: dict[int, list[int]] = {}
     looked: dict[int, set[str]] = {}
@@ -134,7 +134,7 @@ def _spells(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator
 
 
 def _state(looked: Sequence[int], bad: set[int]) -> str:
-    """ "" where it has never been gone for long enough."""
+    """ "repaired", "came back", or "" if it was never gone for long enough."""
     spells = [(is_bad, len(list(runs))) for is_bad, runs in groupby(run in bad for run in looked)]
     while spells and not spells[0][0]:
         spells.pop(0)
@@ -153,7 +153,7 @@ def _last_node(database: sqlite3.Connection, unit: int, run: int) -> int:
 
 
 def _all_steps(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Iterator[dict[str, Any]]:
-    """For the worse, the latest first; with what changed between the run before and the first one of the new level."""
+    """Steps for the worse, the latest first, with what changed between the runs before and after the step."""
     found = [
         (points[step.at][0].started, of, step, points)
         for of, points in courses(database, recent)
@@ -169,7 +169,7 @@ def _all_steps(database: sqlite3.Connection, recent: Sequence[KeptRun]) -> Itera
 
 
 def _is_over(points: Sequence[tuple[KeptRun, float]], step: Step) -> bool:
-    """Whether the last runs are as before again."""
+    """Whether the last runs are back at the level before the step."""
     last = sorted(value for _, value in points[-3:])[1]
     return abs(last - step.before) < abs(last - step.after)
 
@@ -177,7 +177,7 @@ def _is_over(points: Sequence[tuple[KeptRun, float]], step: Step) -> bool:
 def courses(
     database: sqlite3.Connection, recent: Sequence[KeptRun]
 ) -> Iterator[tuple[dict[str, Any], list[tuple[KeptRun, float]]]]:
-    """(what it is, its values in the order of time)."""
+    """Yields (what the figure is, its values in the order of time)."""
     for number, is_of_job in ((RUNS, True), (RUNS_OF_A_UNIT, False)):
         since = recent[-number:][0].started if recent else 0.0
         rows = database.execute(
@@ -192,7 +192,7 @@ def courses(
 
 
 def _changed(database: sqlite3.Connection, before: KeptRun, first: KeptRun, unit: str) -> list[str]:
-    """ "software torch: 2.9 to 2.10 on node-1", of the nodes that took part; or of this node or GPU and its node."""
+    """ "software torch: 2.9 to 2.10 on node-1": changes on nodes that took part, or on this unit and its node."""
     rows = database.execute(
         "SELECT change.kind, change.name, old, new, unit.name FROM change JOIN run ON run.id = change.run "
         "JOIN unit ON unit.id = change.unit JOIN part ON part.run = ? AND part.unit = change.unit "

@@ -1,4 +1,4 @@
-"""Speeds as shares of before, a row each: how far each moved, how far it may, and how much it varies anyway."""
+"""A row per speed, as a share of before: how far it moved, how far it may move, and how much it varies anyway."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from preflight.results.page import marks
 from preflight.results.page.marks import Scale, figure, tag, text
 
 DRAWN = 40
-"""The lowest; all are in the table."""
+"""The lowest ones that are drawn; the table has all."""
 WIDTH, LEFT, RIGHT, TOP, ROW = 900, 250, 60, 24, 22
 LEAST, MOST = 0.1, 10.0
-"""Shares beyond these stand at the edge; the number beside the mark is theirs."""
+"""Shares beyond these are drawn at the edge, with their number beside the mark."""
 TICKS = (0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 10.0)
 Speed = Mapping[str, Any]
 
 
 def draw(speeds: Sequence[Speed]) -> Markup:
-    """`speeds`: of a difference, the lowest share first."""
+    """`speeds`: those of a difference, the lowest share first."""
     shown = speeds[:DRAWN]
     low, high = min(0.7, *(_at(its["ratio"]) for its in shown)), max(1.4, *(_at(its["ratio"]) for its in shown))
     x = Scale(low / 1.1, high * 1.1, LEFT, WIDTH - RIGHT, log=True)
@@ -28,7 +28,7 @@ def draw(speeds: Sequence[Speed]) -> Markup:
     for number, its in enumerate(shown):
         content += _row(its, x, TOP + number * ROW + ROW / 2)
     worse = sum(its["verdict"] == "worse" for its in speeds)
-    title = f"{len(speeds)} speeds as shares of before, of which {worse} fell further than they may"
+    title = f"{len(speeds)} speeds as shares of before; {worse} fell further than they may"
     left = f" Only the {DRAWN} lowest of {len(speeds):,} are drawn." if len(speeds) > DRAWN else ""
     told = f"The mark is the share of before (1: as fast), ! and a diamond where it fell too far. The bar is the noise \
 between ranks, the short line the least that is expected.{left}"

@@ -1,4 +1,4 @@
-"""The SQLite of a history: its tables, a run that is added, and runs that have grown old."""
+"""The SQLite database of a history: its tables, adding a run, and dropping old runs."""
 
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -27,16 +27,15 @@ CREATE TABLE figure (series INTEGER, unit INTEGER, run INTEGER, value REAL, spre
     PRIMARY KEY (series, unit, run)) WITHOUT ROWID;
 """
 """A unit is a node (machines.py), or a GPU by its UUID, whichever node it is in (part.node). A trait is the latest of
-its unit, and change says when it became another one. A series of all ranks together has the kind of job and figures of
-unit 0."""
+its unit, and change says when it changed. A series of all ranks together has the kind of job, and figures of unit 0."""
 OF_RUN = ("part", "status", "finding", "change", "figure")
 SLOWER = ("slower_than_baseline", "slower_than_history")
-"""A run that is slower than others, as far as it was told, is no measure for the next."""
+"""A run that was reported as slower than others does not serve as a measure for later runs."""
 DAY_S = 86400.0
 
 
 def prepare(database: sqlite3.Connection) -> None:
-    """Raises ValueError where it is another program's, or a newer preflight's."""
+    """Creates missing tables. Raises ValueError if the database is another program's, or a newer preflight's."""
     known = database.execute("PRAGMA application_id").fetchone()[0]
     if known == APPLICATION:
         database.execute(machines.TABLE)
@@ -49,7 +48,7 @@ def prepare(database: sqlite3.Connection) -> None:
 
 
 def seconds(started: str) -> float:
-    """Since 1970, of "2026-01-31T12:00:00Z". Raises ValueError."""
+    """Seconds since 1970 for "2026-01-31T12:00:00Z". Raises ValueError."""
     return datetime.fromisoformat(started).timestamp()
 
 
@@ -59,7 +58,7 @@ def time_text(started: float) -> str:
 
 
 def add(database: sqlite3.Connection, entry: Mapping[str, Any]) -> None:
-    """An entry (entry.py); one that is there already changes nothing. The caller's transaction."""
+    """Adds an entry (entry.py); one that already exists changes nothing. In the caller's transaction."""
     sound = entry["verdict"] in ("pass", "warn") and not any(
         finding["code"].endswith(SLOWER) for finding in entry["findings"]
     )
@@ -89,7 +88,7 @@ def _units(database: sqlite3.Connection, names: Iterable[str]) -> dict[str, int]
 
 
 def _findings(entry: Mapping[str, Any], run: int, units: Mapping[str, int]) -> list[tuple[Any, ...]]:
-    """One row for each node or card that is named; one without, where none is."""
+    """One row per node or GPU that a finding blames; one row without, if it blames none."""
     rows = []
     for finding in entry["findings"]:
         named = [finding["gpu"]] if finding["gpu"] in units else [node for node in finding["nodes"] if node in units]
@@ -103,7 +102,7 @@ Key = tuple[int, str, str, str]
 
 
 def _add_traits(database: sqlite3.Connection, entry: Mapping[str, Any], run: int, units: Mapping[str, int]) -> None:
-    """What is not as it was last on the unit; a trait that is gone from a node that has measured is ""."""
+    """Adds the traits that changed on their unit; one that is gone from a node that measured becomes ""."""
     now: dict[Key, str] = {
         (units[unit], kind, check, name): value
         for kind, check, name, values in entry["traits"]
@@ -148,7 +147,7 @@ def _add_figures(database: sqlite3.Connection, entry: Mapping[str, Any], run: in
 
 
 def forget(database: sqlite3.Connection, before: float) -> None:
-    """The runs that started before this time. What is the latest of each unit stays."""
+    """Drops the runs that started before this time. The latest traits of each unit stay."""
     old = database.execute("SELECT id FROM run WHERE started < ?", (before,)).fetchall()
     if old:
         for table in OF_RUN:

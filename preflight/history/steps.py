@@ -1,8 +1,8 @@
-"""Where the level of a series changes: binary segmentation by the difference of means, with the noise known.
+"""Finds where the level of a series changes: binary segmentation by the difference of means, with known noise.
 
 The statistic of a split is the difference of both sides' means in units of its standard error (Scott and Knott, 1974).
-The noise is that of most differences between neighbours, which a step does not change; single runs that lie far outside
-are drawn in, so that one bad run is no step.
+The noise is that of most differences between neighbors, which a step does not change; single runs far outside are
+pulled in, so that one bad run is not a step.
 """
 
 import math
@@ -14,26 +14,26 @@ from itertools import accumulate, pairwise
 from preflight.history.entry import MAD
 
 SIGNIFICANT, FEW = 6.0, 30.0
-"""Standard errors, and what is added for few runs, by their number: from 20 runs the noise is known to a fifth. The
-largest of 500 splits of pure noise is above 4.5 once in some hundred series."""
+"""The threshold in standard errors, and what is added to it for few runs (FEW / their number): from 20 runs the noise
+is known to within a fifth. The largest of 500 splits of pure noise exceeds 4.5 once in some hundred series."""
 LEAST_CHANGE = 0.02
-"""Of the level: less is of no interest."""
+"""The smallest relevant change, as a share of the level."""
 SIDE = 5
-"""Runs on each side."""
+"""The least number of runs on each side."""
 FAR = 3.0
-"""Standard deviations, beyond which a run counts as if it were there."""
+"""Standard deviations; a run farther away counts as if it were at this distance."""
 
 
 @dataclass(frozen=True)
 class Step:
     at: int
-    """The place of the first run with the new level."""
+    """The index of the first run with the new level."""
     before: float
     after: float
 
 
 def steps(values: Sequence[float]) -> list[Step]:
-    """In the order of time."""
+    """The steps, in the order of time."""
     noise = _noise(values)
     if len(values) < 2 * SIDE or noise is None:
         return []
@@ -44,7 +44,7 @@ def steps(values: Sequence[float]) -> list[Step]:
 
 
 def _noise(values: Sequence[float]) -> float | None:
-    """The standard deviation of a value; None where it cannot be told. Of values that repeat, a thousandth of them."""
+    """The standard deviation of a value, at least a thousandth of their median; None if it is not known."""
     differences = [abs(after - before) for before, after in pairwise(values)]
     if not differences:
         return None
@@ -62,7 +62,7 @@ def _splits(values: Sequence[float], offset: int, noise: float) -> list[int]:
 
 
 def _best(values: Sequence[float], noise: float) -> tuple[int, float]:
-    """(the split, its statistic). Outliers are drawn in around the median of their own neighbours."""
+    """(the best split, its statistic). Outliers are pulled in toward the median of their neighbors."""
     drawn = [_drawn_in(values, place, noise) for place in range(len(values))]
     sums, count = list(accumulate(drawn)), len(drawn)
     best, size = 0, 0.0

@@ -1,4 +1,4 @@
-"""What `preflight diff` prints: what got worse, with what changed beside it, then the rest, then the verdict."""
+"""What `preflight diff` prints: what got worse, with what else changed, then the rest, then the verdict."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from preflight.results import console
 from preflight.results.result import badness
 
 BESIDE, CHANGES = 3, 12
-"""Changes that a story names, and that are listed one by one."""
+"""How many changes a story names, and how many are listed one by one."""
 Difference = Mapping[str, Any]
 
 
@@ -37,7 +37,7 @@ def slower(found: Difference) -> list[Mapping[str, Any]]:
 
 
 def story(found: Difference) -> list[str]:
-    """Of the speed that fell most: which, how far, the others in a sentence, and what changed beside them."""
+    """About the speed that fell most: which, how far, the others in a sentence, and what else changed."""
     worst, *others = slower(found)
     on = f" on {some([_named(unit) for unit in worst['slow']])}" if worst["slow"] else ""
     values = f"{worst['old']:.3g} {worst['unit']} before, {worst['new']:.3g} now"
@@ -62,7 +62,7 @@ def changed_beside(found: Difference) -> str:
     changes = [_change(change) for change in found["changes"][:BESIDE]]
     changes += [f"the node {node} came" for node in found["nodes"]["came"]]
     told = some(changes, BESIDE, "; ", "; ")
-    return f"changed beside it: {told}" if told else "nothing else that is recorded has changed"
+    return f"also changed: {told}" if told else "nothing else that is recorded has changed"
 
 
 def _change(change: Mapping[str, Any]) -> str:
@@ -94,11 +94,11 @@ def _nodes(found: Difference, width: int) -> Iterator[str]:
 
 
 def _rest(found: Difference, grave: list[dict[str, Any]], width: int) -> Iterator[str]:
-    """What got better or stayed, and what nothing can be said of."""
+    """What got better or stayed, and what could not be compared."""
     came, went = found["findings"]["came"], found["findings"]["went"]
     heavier = [finding for finding in grave if finding not in came]
     light = [finding for finding in came if finding not in grave]
-    for word, chosen in (("weighs more than before", heavier), ("gone", went), ("new", light)):
+    for word, chosen in (("more severe than before", heavier), ("gone", went), ("new", light)):
         known = [f"{finding['severity']} {finding['code']} {_who(finding)}".strip() for finding in chosen]
         if known:
             yield from console.indented(f"{word}: {some(known)}", width)

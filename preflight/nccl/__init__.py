@@ -1,1 +1,1 @@
-"""What preflight knows of NCCL: configuration files, versions, rules for interfaces and HCAs, its log and RAS."""
+"""What preflight knows about NCCL: configuration files, versions, rules for interfaces and HCAs, its log and RAS."""

@@ -10,7 +10,7 @@ from preflight.nccl import version
 
 SYSTEM = "/etc/nccl.conf"
 LARGEST = 1 << 20
-"""Bytes of a file that are read: they have a few lines."""
+"""The most bytes read of a file: such files have a few lines."""
 
 
 class FileSetting(TypedDict):
@@ -23,14 +23,14 @@ class Conf(TypedDict):
     settings: dict[str, FileSetting]
     """What the files add: the first file that names a variable wins, and the environment over all of them."""
     odd_lines: list[tuple[str, int, str]]
-    """(file, line, name) of lines that NCCL takes for another variable than was meant."""
+    """(file, line, name) of lines that set a variable other than the one that was meant."""
     missing: str
-    """What NCCL_CONF_FILE names, where it cannot be read."""
+    """The file in NCCL_CONF_FILE, if it cannot be read."""
 
 
 def read(environ: Mapping[str, str], home: str | None = None, system: str = SYSTEM) -> Conf:
-    """NCCL_CONF_FILE, or only where that is not set ~/.nccl.conf, then /etc/nccl.conf. Raises nothing: NCCL goes on
-    without a file that it cannot read, too."""
+    """Reads NCCL_CONF_FILE or, if that is not set, ~/.nccl.conf; then /etc/nccl.conf. Raises nothing: NCCL, too,
+    continues without a file that it cannot read."""
     named = environ.get("NCCL_CONF_FILE", "")
     home = _home(environ) if home is None else home
     first = named or ("" if home is None else os.path.join(home or "/", ".nccl.conf"))
@@ -38,7 +38,7 @@ def read(environ: Mapping[str, str], home: str | None = None, system: str = SYST
     for path in (first, system):
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # NCCL would wait for a pipe
-                raise OSError("no regular file")
+                raise OSError("not a regular file")
             with open(path, errors="replace") as file:
                 lines = file.read(LARGEST).split("\n")
         except OSError:
@@ -50,12 +50,12 @@ def read(environ: Mapping[str, str], home: str | None = None, system: str = SYST
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment as NCCL has it."""
+    """The environment as NCCL sees it, with the settings of its files."""
     return {name: setting["value"] for name, setting in read(environ)["settings"].items()} | dict(environ)
 
 
 def _take(conf: Conf, path: str, lines: list[str], environ: Mapping[str, str]) -> None:
-    """Nothing is trimmed: `NCCL_X = 1` sets a variable whose name ends in a space."""
+    """Takes the settings of one file. Nothing is stripped: `NCCL_X = 1` sets a variable whose name ends in a space."""
     for number, line in enumerate(lines, 1):
         name, equals, value = line.partition("=")
         if line.startswith("#") or not equals:
@@ -67,7 +67,7 @@ def _take(conf: Conf, path: str, lines: list[str], environ: Mapping[str, str]) -
 
 
 def _home(environ: Mapping[str, str]) -> str | None:
-    """$HOME, and before NCCL 2.30 that of the password file (userHomeDir)."""
+    """The home folder: $HOME; before NCCL 2.30 the one in the password file (userHomeDir)."""
     if not version.is_before(version.installed(), 2, 30):
         return environ.get("HOME")
     try:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MOST = 32
-"""Ports that NCCL takes, and entries that it reads (MAX_IB_DEVS)."""
+"""The most ports that NCCL takes, and entries that it reads (MAX_IB_DEVS)."""
 LONGEST = 63
-"""Letters of a name that it keeps."""
+"""The most characters of a name that it keeps."""
 EXTERNAL = "IBEXT"
-"""How the names of HPC-X's transport begin (IBext_v10): it takes the same ports."""
+"""The prefix of the names of HPC-X's transport (IBext_v10), which takes the same ports."""
 EXTERNAL_OFF = "NCCL_IBEXT_DISABLE"
 
 
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Selection:
-    """`^` leaves out what matches, `=` wants whole names; `^` comes first. Without entries all match."""
+    """`^` excludes what matches, `=` requires whole names; `^` comes first. Without entries everything matches."""
 
     exclude: bool = False
     exact: bool = False
@@ -42,7 +42,7 @@ class Selection:
 
 
 def parse(value: str) -> Selection:
-    """Never fails, as NCCL's does not: a port that is no number is 0, which no device has."""
+    """Never fails, like NCCL's parser: a port that is not a number is 0, which no device has."""
     exclude = value.startswith("^")
     value = value[exclude:]
     exact = value.startswith("=")
@@ -57,8 +57,8 @@ def _entry(word: str) -> Entry:
 
 
 def strtoll(text: str, base: int = 10) -> tuple[int, bool]:
-    """(the number that the text begins with, as C reads it, else 0; whether it is all of the text). With base 0 it may
-    be hexadecimal or octal."""
+    """(the number at the start of the text, as C reads it, else 0; whether it is the whole text). With base 0 it may be
+    hexadecimal or octal."""
     match = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|\d+)" if base == 0 else r"\s*([+-]?)(\d+)", text)
     if match is None:
         return 0, False
@@ -69,13 +69,13 @@ def strtoll(text: str, base: int = 10) -> tuple[int, bool]:
 
 
 def integer(text: str, base: int = 10) -> int:
-    """The same, without a look at what follows."""
+    """The number at the start of the text, as C reads it, else 0."""
     return strtoll(text, base)[0]
 
 
 def uses_verbs(settings: Mapping[str, str]) -> bool:
-    """Whether NCCL's own transport over RDMA is on, or HPC-X's in its place: NCCL_IB_DISABLE is 0 or text, NCCL_NET is
-    not another's. What switches the one off does not reach the other."""
+    """Whether NCCL's own RDMA transport is on, or HPC-X's in its place: NCCL_IB_DISABLE is 0 or text, and NCCL_NET does
+    not name another transport. Each is switched off by its own variable."""
     net = settings.get("NCCL_NET", "").upper()
     off = EXTERNAL_OFF if net.startswith(EXTERNAL) else "NCCL_IB_DISABLE"
     return not integer(settings.get(off, ""), 0) and (net in ("IB", "") or net.startswith(EXTERNAL))

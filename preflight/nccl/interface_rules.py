@@ -20,14 +20,14 @@ from preflight.sdk import addresses, tcp
 from preflight.sdk.addresses import Address
 
 Resolver = Callable[[str], str | None]
-"""The first address of a name; None where it has none, or where that is not known in time."""
+"""The first address of a name; None if it has none or is not resolved in time."""
 
 PATIENCE_S = 4.0
-"""A resolver that is asked for a name gives up after 5 s by itself (resolv.conf(5)), and then asks again."""
+"""The system's resolver gives up by itself after 5 s (resolv.conf(5)), and then asks again."""
 ORDER, ORDER_BEFORE_2_28 = ("^docker,lo,virbr", "docker", "lo", "virbr"), ("^docker,lo", "docker", "lo")
-"""Where NCCL looks next if it was told nothing."""
+"""The order in which NCCL looks for interfaces by default."""
 MOST = 16
-"""Interfaces that NCCL takes (MAX_IFS)."""
+"""The most interfaces that NCCL takes (MAX_IFS)."""
 
 
 class Chosen(TypedDict):
@@ -39,9 +39,9 @@ class Chosen(TypedDict):
 
 
 def by(backend: str, environ: Mapping[str, str]) -> list[Chosen]:
-    """What `backend` ("nccl" or "gloo") will take on this host; the first one is that of its bootstrap. Empty where
-    it finds none. May take PATIENCE_S where a name must be looked up. Raises OSError where the kernel does not say
-    which interfaces there are."""
+    """The addresses that `backend` ("nccl" or "gloo") will use on this host; the first is that of its bootstrap. Empty
+    if it finds none. May take PATIENCE_S if a name must be looked up. Raises OSError if the kernel does not list
+    the interfaces."""
     entries = addresses.listed()
     if backend == "gloo":
         own_name = partial(tcp.gloo_address, socket.gethostname())
@@ -60,7 +60,7 @@ def _first_address(name: str) -> str | None:
 def by_nccl(
     entries: Sequence[Address], settings: Mapping[str, str], resolver: Resolver, version: str = ""
 ) -> list[Chosen]:
-    """`settings`: the environment, and what NCCL's files add to it. `version`: of NCCL, "2.27.5"; "" is the newest."""
+    """`settings`: the environment with what NCCL's files add. `version`: NCCL's, such as "2.27.5"; "" is the newest."""
     is_old = nccl_version.is_before(version, 2, 28)
     able = [entry for entry in entries if is_old or entry.flags & addresses.RUNNING]
     names, meeting = settings.get("NCCL_SOCKET_IFNAME", ""), settings.get("NCCL_COMM_ID")
@@ -77,14 +77,14 @@ def by_nccl(
 def _by_default(
     able: Sequence[Address], settings: Mapping[str, str], near: list[Chosen], order: Sequence[str]
 ) -> list[Chosen]:
-    """InfiniBand, then what is near NCCL_COMM_ID, then anything but what leads nowhere, then that."""
+    """InfiniBand first, then what is near NCCL_COMM_ID, then anything but docker, loopback and the like, then those."""
     if taken := matching(able, "ib", settings) or near:
         return taken
     return next((taken for names in order if (taken := matching(able, names, settings))), [])
 
 
 def matching(entries: Sequence[Address], names: str, settings: Mapping[str, str]) -> list[Chosen]:
-    """The first address of each interface that the list takes. NCCL_SOCKET_FAMILY allows one family only."""
+    """The first address of each interface that the list selects. NCCL_SOCKET_FAMILY allows one family only."""
     family = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}.get(settings.get("NCCL_SOCKET_FAMILY", ""))
     taken: dict[str, Chosen] = {}
     for entry in entries:
@@ -96,7 +96,7 @@ def matching(entries: Sequence[Address], names: str, settings: Mapping[str, str]
 
 
 def takes(names: str, interface: str) -> bool:
-    """`^` (not these) and `=` (whole names, else beginnings) stand before the whole list."""
+    """Whether the list selects the interface. `^` (not these) and `=` (whole names, not prefixes) precede the list."""
     rest = names.removeprefix("^")
     words = [word.partition(":")[0] for word in rest.removeprefix("=").split(",")]
     words = [word for word in words if word][:MOST]
@@ -106,7 +106,7 @@ def takes(names: str, interface: str) -> bool:
 
 
 def _in_subnet(entries: Sequence[Address], meeting: str, resolver: Resolver) -> list[Chosen]:
-    """The first address in the subnet of NCCL_COMM_ID's; also of an interface that is down."""
+    """The first address in the subnet of NCCL_COMM_ID, even of an interface that is down."""
     name = meeting[1:].partition("]")[0] if meeting.startswith("[") else meeting.partition(":")[0]
     text = name if _is_address(name) else resolver(name)
     if not text or not _is_address(text):
@@ -132,8 +132,8 @@ def _is_address(text: str) -> bool:
 def by_gloo(
     entries: Sequence[Address], environ: Mapping[str, str], own_address: Callable[[], str | None]
 ) -> list[Chosen]:
-    """GLOO_SOCKET_IFNAME: the first address of each, if the interface is down, too; one that has none is left out
-    here (gloo gives up). `own_address`: of the host's name, as gloo takes it; None where it is not known."""
+    """The first address of each interface in GLOO_SOCKET_IFNAME, even if it is down; one without an address is left out
+    (gloo gives up). `own_address`: the host name's, as gloo chooses it; None if it is not known."""
     names = environ.get("GLOO_SOCKET_IFNAME", "")
     if len(names) > 1:
         first: dict[str, Chosen] = {}
@@ -148,7 +148,7 @@ def by_gloo(
 
 
 def interface_of(entries: Sequence[Address], address: str) -> str:
-    """Which has this address, or "". All of 127.0.0.0/8 is that of loopback."""
+    """The interface with this address, or "". All of 127.0.0.0/8 belongs to loopback."""
     plain = address.partition("%")[0]
     for entry in entries:
         if entry.text == plain or (plain.startswith("127.") and entry.text.startswith("127.")):

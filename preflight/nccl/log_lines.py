@@ -1,8 +1,8 @@
-"""What NCCL says of itself in its log (NCCL_DEBUG=INFO), as small facts. Pure: text in, a dict out.
+"""What NCCL's log (NCCL_DEBUG=INFO) says, as small facts. Pure: text in, a dict out.
 
 The texts are those of NCCL 2.14 to 2.30 (INFO and WARN in src/init.cc, bootstrap.cc, net.cc, plugin/net.cc,
-transport/{net,net_ib,net_socket,p2p,shm,nvls}.cc and graph/topo.cc; `git grep` over the tags). What another version
-words otherwise is not found, and stays at None or empty. One pass over the lines; garbage is passed over.
+transport/{net,net_ib,net_socket,p2p,shm,nvls}.cc and graph/topo.cc; `git grep` over the tags). Texts that
+another version words differently are not found: None or empty. One pass over the lines; garbage is skipped.
 """
 
 import re
@@ -13,40 +13,40 @@ from preflight.nccl.log_patterns import RULES, WARNINGS, Channels, Way, way_of
 
 MARK = re.compile(r"NCCL (INFO|WARN|VERSION) ")
 LONGEST = 2000
-"""Characters of a message that are looked at: NCCL cuts its own at 1,024."""
+"""Characters of a message that are read: NCCL cuts its own at 1,024."""
 
 
 class Lines(TypedDict):
-    """None, "" and what is empty: the log does not say."""
+    """None, "" or an empty collection: the log does not say."""
 
     version: str
     cuda_driver: int | None
-    """12040 is CUDA 12.4: the newest that the driver supports."""
+    """The newest CUDA that the driver supports: 12040 is CUDA 12.4."""
     bootstrap: str
     """The interface over which the ranks first meet."""
     network: str
-    """IB, Socket, or a plugin's own word (AWS Libfabric, ...)."""
+    """IB, Socket, or a plugin's own name (AWS Libfabric, ...)."""
     hcas: list[str]
-    """ "mlx5_0:1/RoCE": all that NCCL's own transport for RDMA takes; "mlx5_0:1/RoCE+mlx5_1:1/RoCE" where it makes one
-    of two."""
+    """ "mlx5_0:1/RoCE": all that NCCL's own RDMA transport uses; "mlx5_0:1/RoCE+mlx5_1:1/RoCE" where it merges
+    two."""
     sockets: list[str]
-    """Interfaces of the transport over sockets."""
+    """The interfaces of the socket transport."""
     plugin: str
-    """The plugin for the network that was loaded, without its version: "IBext"."""
+    """The network plugin that was loaded, without its version: "IBext"."""
     settings: dict[str, str]
-    """NCCL's variables that it says it has read, and those of the environment that it reads without a word."""
+    """The variables that NCCL says it has read, and those of the environment that it reads silently."""
     nodes: int | None
-    """As NCCL counts them: ranks with one host name and boot id (or NCCL_HOSTID) are on one."""
+    """As NCCL counts them: ranks with the same host name and boot id (or NCCL_HOSTID) are on one node."""
     local_ranks: int | None
     mnnvl: bool | None
     channels: Channels | None
     nvls: bool | None
-    """Whether the GPU's NVSwitch can sum (multicast), and gave memory for it."""
+    """Whether the NVSwitch supports multicast (sums in the switch) and provided memory for it."""
     ways: dict[str, dict[str, int]]
-    """How many connections go which way, to ranks of the same node ("node") and of others ("net"):
+    """The number of connections by transport, to ranks of the same node ("node") and of others ("net"):
     {"node": {"P2P/CUMEM": 24}, "net": {"NET/IB/GDRDMA": 4}}."""
     cards: list[int]
-    """NCCL's numbers of the network devices that these take to other nodes."""
+    """NCCL's numbers of the network devices that the connections to other nodes use."""
     gdr: dict[str, bool]
     """By device: whether it can reach GPU memory (nvidia_peermem or DMA-BUF)."""
     dmabuf: bool
@@ -54,7 +54,7 @@ class Lines(TypedDict):
 
 
 def messages(text: str) -> Iterator[tuple[str, str]]:
-    """(INFO, WARN or VERSION; the message) of each line of NCCL's. Two that were written into one are taken apart."""
+    """Yields (INFO, WARN or VERSION; the message) for each line of NCCL. Two in one line are separated."""
     for line in text.splitlines():
         if "NCCL " not in line:
             continue
@@ -65,8 +65,8 @@ def messages(text: str) -> Iterator[tuple[str, str]]:
 
 
 def parse(text: str, is_local: Callable[[int, int], bool] | None = None) -> Lines:
-    """`is_local`: whether two ranks of the communicator are on one node of the job; without it, what does not go over
-    the network is taken for local."""
+    """`is_local`: whether two ranks of the communicator are on one node of the job; without it, what does not use the
+    network counts as local."""
     found = empty()
     for level, message in messages(text):
         if level == "WARN":

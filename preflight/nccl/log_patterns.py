@@ -1,16 +1,16 @@
-"""The wordings of NCCL's log that log_lines reads. Every pattern starts at the message's first letter and has no two
-parts that can take the same text: a line of garbage costs no more than its length."""
+"""The texts in NCCL's log that log_lines reads. Every pattern starts at the message's first letter and has no two parts
+that can match the same text: a line of garbage costs no more than its length."""
 
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict
 
 WARNINGS, MOST = 8, 64
-"""Warnings that are kept; entries of a list."""
+"""The most warnings that are kept, and entries of a list."""
 
 
 NVLS_REFUSED = "Failed to bind NVLink SHARP"
-"""2.27 and 2.28 say so at INFO and go on without; the others fail."""
+"""2.27 and 2.28 log it at INFO and continue without; the others fail."""
 
 
 class Channels(TypedDict):
@@ -18,7 +18,7 @@ class Channels(TypedDict):
     collnet: int | None
     """None: this version does not say (before 2.20)."""
     nvls: int | None
-    """Before 2.17."""
+    """None before 2.17."""
     p2p: int
     per_peer: int
 
@@ -41,7 +41,7 @@ _P2P = re.compile(r"P2P/(\w+)")
 
 
 def way_of(message: str) -> Way | None:
-    """Of "Channel 00/0 : 3[3] -> 4[4] via P2P/CUMEM/read" and its like (src/transport/{p2p,shm,net}.cc)."""
+    """Parses "Channel 00/0 : 3[3] -> 4[4] via P2P/CUMEM/read" and the like (src/transport/{p2p,shm,net}.cc)."""
     if not message.startswith(("Channel ", "Ring ")):
         return None
     match = _WAY.match(message)
@@ -60,7 +60,7 @@ Note = Callable[[re.Match[str], Any], None]
 
 
 def _kept(key: str, value: Callable[[re.Match[str]], object]) -> Note:
-    """The last line counts."""
+    """Stores a value under `key`; the last line counts."""
 
     def note(match: re.Match[str], found: Any) -> None:
         found[key] = value(match)
@@ -73,7 +73,7 @@ def _version(match: re.Match[str], found: Any) -> None:
 
 
 def _hcas(match: re.Match[str], found: Any) -> None:
-    """2.20 to 2.23 make one of a card's two ports: "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}"."""
+    """2.20 to 2.23 merge a card's two ports into one: "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}"."""
     devices = re.findall(r"\[\d+\](?:=\{([^}]{1,200})\}|([\w.+-]+:\d+[\d:]*/\w+))", match[1])[:MOST]
     found["hcas"] = ["+".join(re.findall(r"\] ([^,]+)", merged)) or device for merged, device in devices]
 
@@ -84,13 +84,13 @@ def _setting(match: re.Match[str], found: Any) -> None:
 
 
 def _nodes(match: re.Match[str], found: Any) -> None:
-    """Of the first communicator, which is the world's: its parts come later."""
+    """Takes the first communicator, which is the world's: its parts come later."""
     if found["nodes"] is None:
         found["nodes"], found["local_ranks"], found["mnnvl"] = int(match[1]), int(match[2]), match[3] == "1"
 
 
 def _channels(match: re.Match[str], found: Any) -> None:
-    """Of the first communicator."""
+    """Takes the first communicator."""
     if found["channels"] is None:
         coll, collnet, nvls, p2p, per_peer = (None if part is None else int(part) for part in match.groups())
         found["channels"] = {"coll": coll, "collnet": collnet, "nvls": nvls, "p2p": p2p, "per_peer": per_peer}
@@ -131,4 +131,4 @@ RULES: tuple[tuple[str, re.Pattern[str], Note], ...] = tuple(
         ("DMA-BUF is available", r"DMA-BUF is available", _kept("dmabuf", lambda _: True)),
     )
 )  # fmt: skip
-"""(what the message begins with, its form, what is noted)."""
+"""(start of the message, pattern, what is noted)."""

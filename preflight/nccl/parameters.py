@@ -1,6 +1,6 @@
-"""NCCL's parameters as the library itself has them, also what an environment plugin has set (since 2.30:
+"""NCCL's parameters as the library itself sees them, including what an environment plugin has set (since 2.30:
 docs/userguide/source/api/param.rst, src/param/c_api.cc). 2.30.7 registers nine of them, those of its log; the others it
-still reads by getenv. Only the libnccl that this process has loaded is asked, in a process of its own: the first look
+still reads by getenv. Only the libnccl that this process has loaded is asked, in a separate process: the first call
 loads the plugin, which may hang.
 """
 
@@ -15,12 +15,12 @@ from preflight.sdk.probe import NoReply, Probe
 PATIENCE_S = 3.0
 """NCCL only reads files and variables; a plugin may ask a server."""
 MOST, LONGEST = 1000, 200
-"""Parameters; characters of a value (NCCL 2.30 has 240 variables)."""
+"""The most parameters, and characters of a value (NCCL 2.30 has 240 variables)."""
 
 
 def ask(environ: Mapping[str, str], within_s: float = PATIENCE_S) -> dict[str, str] | str | None:
-    """The parameters by name; a sentence about a library that does not answer; None where it has no such call, or
-    torch has loaded none. `environ`: what the job has, without what preflight has added."""
+    """The parameters by name; or a sentence if the library does not answer; None if it has no such call, or torch has
+    not loaded it. `environ`: the job's environment, without what preflight has added."""
     library = loaded()
     if not library or not hasattr(_handle(library), "ncclParamGetAllParameterKeys"):
         return None
@@ -33,7 +33,7 @@ def ask(environ: Mapping[str, str], within_s: float = PATIENCE_S) -> dict[str, s
 
 
 def loaded() -> str:
-    """The path of the libnccl in this process's memory; "" where there is none: NCCL may be a part of torch's own."""
+    """The path of the libnccl in this process's memory; "" if there is none: NCCL may be linked into torch."""
     found = re.search(r"/\S*/libnccl\.so\S*", read("/proc/self/maps"))
     return found[0] if found else ""
 
@@ -43,8 +43,8 @@ def _handle(library: str) -> ctypes.CDLL:
 
 
 def _all(library: str, environ: dict[str, str]) -> dict[str, str]:
-    """In the probe. `ncclParamGetAllParameterKeys(const char*** table, int* len)`,
-    `ncclParamGetParameter(const char* key, const char** value, int* len)`; what they give is NCCL's memory."""
+    """Runs in the probe. `ncclParamGetAllParameterKeys(const char*** table, int* len)`,
+    `ncclParamGetParameter(const char* key, const char** value, int* len)`; they return NCCL's own memory."""
     for name in [name for name in os.environ if name.startswith("NCCL_")]:
         del os.environ[name]
     os.environ.update({name: value for name, value in environ.items() if name.startswith("NCCL_")})

@@ -1,8 +1,8 @@
 """NCCL's RAS: since 2.24 each process of a job answers questions about its communicators at a port of the machine,
-since 2.28.7 in JSON, too, and since 2.29 it tells who listens what happens to the job's processes.
+since 2.28.7 in JSON, too, and since 2.29 it reports events of the job's processes to listeners.
 
-The protocol is lines of text (NCCL, src/ras/client_support.cc; its manual, "RAS"): a command that an older one does not
-know has an ERROR for an answer, and the next is read.
+The protocol is lines of text (NCCL, src/ras/client_support.cc; its manual, "RAS"): an older version answers an unknown
+command with ERROR and reads the next.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ DEFAULT = "localhost:28028"
 """NCCL_RAS_CLIENT_PORT in src/ras/ras_internal.h."""
 PATIENCE_S = 3.0
 LIMIT = 64 * 1024
-"""Bytes that are kept of an answer in text, and read of the events."""
+"""The most bytes that are kept of an answer in text, and read of the events."""
 LARGEST = 8 * 1024 * 1024
-"""Bytes of an answer that are read: NCCL writes 0.7 KiB of JSON per rank of each communicator."""
+"""The most bytes of an answer that are read: NCCL writes 0.7 KiB of JSON per rank of each communicator."""
 _QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 1\nSET FORMAT json\nVERBOSE STATUS\n"
-"""TIMEOUT: how long the process that answers waits for the others of the job, in seconds."""
+"""TIMEOUT: how many seconds the answering process waits for the others of the job."""
 _MONITOR = b"CLIENT PROTOCOL 2\nSET FORMAT json\nMONITOR\nMONITOR all\n"
-"""`all`: also that a process does not answer; 60 s before it is dead. 2.29 may not know the word."""
+"""`all`: also reports a process that does not answer, 60 s before it counts as dead. 2.29 may not know the word."""
 _REPLY = re.compile(r"OK\n|ERROR: [^\n]*\n")
 
 
 def status(address: str, within_s: float = PATIENCE_S) -> str:
-    """What RAS says of the job, JSON where it can; "" where nothing answers there. `address`: as NCCL_RAS_ADDR."""
+    """What RAS says about the job, in JSON if it can; "" if nothing answers. `address`: as in NCCL_RAS_ADDR."""
     end = time.monotonic() + within_s
     answer = bytearray()
     # what has come before an error is better than nothing
@@ -50,7 +50,7 @@ def status(address: str, within_s: float = PATIENCE_S) -> str:
 
 
 class Watch:
-    """Asks RAS during one check, more than once: only what stands still is a hang."""
+    """Asks RAS during one check, more than once: only what does not move is a hang."""
 
     def __init__(self, address: str, within_s: float = PATIENCE_S) -> None:
         self._address, self._within_s = address, within_s
@@ -73,13 +73,13 @@ class Watch:
         return ras_snapshot.to_text(snapshot, LIMIT)
 
     def close(self) -> None:
-        """The check has ended. Another thread may be asking."""
+        """The check has ended; another thread may still be asking."""
         monitor, self._monitor = self._monitor, None
         if monitor is not None:
             monitor.close()
 
     def _listen(self) -> None:
-        """The kernel keeps what comes until it is asked for: nobody waits."""
+        """Starts listening for events; the kernel buffers them until they are read, so nothing waits."""
         with contextlib.suppress(OSError, OverflowError):
             self._monitor = _connected(self._address, self._within_s)
             self._monitor.sendall(_MONITOR)
@@ -95,5 +95,5 @@ class Watch:
 def _connected(address: str, within_s: float) -> socket.socket:
     match = re.fullmatch(r"\[?([^\[\]]+?)\]?:(\d{1,5})", address)
     if not match:
-        raise OSError(f"{address!r} is no address and port")
+        raise OSError(f"{address!r} is not an address and port")
     return socket.create_connection((match[1], int(match[2])), within_s)

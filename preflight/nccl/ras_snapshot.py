@@ -1,5 +1,5 @@
 """What NCCL's RAS says in JSON (rasDumpCommsToJSON and rasClientsNotifyEvent in src/ras/client_support.cc of 2.30; its
-manual, "RAS"), made small: ranks that say the same stand together. Pure: text in, a dict out."""
+manual, "RAS"), made small: ranks with equal answers are grouped. Pure: text in, a dict out."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from preflight.core import rank_ranges
 
 COMMUNICATORS, EVENTS, LONGEST = 8, 16, 200
-"""The largest ones that are kept; the last ones; characters of a word."""
+"""How many are kept: the largest communicators; the last events; characters of a word."""
 IN_PROGRESS = 7
 """ncclResult_t."""
 ERRORS = {1: "CUDA error", 2: "system error", 3: "internal error", 4: "invalid argument", 5: "invalid usage",
@@ -21,15 +21,15 @@ class Communicator(TypedDict):
     hash: str
     size: int
     counts: dict[str, dict[str, int]]
-    """How many of each collective were launched, by ranks: {"AllReduce": {"0,2": 5, "1": 4}}. Sends are not counted."""
+    """Launches of each collective by ranks: {"AllReduce": {"0,2": 5, "1": 4}}. Sends are not counted."""
     missing: str
-    """Ranks that have said nothing, for whatever reason."""
+    """Ranks without an answer, for whatever reason."""
     unresponsive: str
     """Those of them whose process does not answer."""
     dead: str
-    """Those of them that RAS has given up."""
+    """Those of them that RAS has given up on."""
     failed: dict[str, str]
-    """{"remote error": "3"}: what ncclCommGetAsyncError has for these ranks, or their start has ended with."""
+    """{"remote error": "3"}: what ncclCommGetAsyncError reports for these ranks, or the error of their start."""
     starting: str
     aborted: str
 
@@ -38,15 +38,15 @@ class Snapshot(TypedDict):
     version: str
     communicators: list[Communicator]
     timeouts: int
-    """How often RAS itself has waited in vain for an answer."""
+    """How often RAS itself has timed out waiting for an answer."""
     still: bool | None
-    """Whether nothing has moved since it was asked before; None where it was asked once."""
+    """Whether nothing has moved since the question before; None if it was asked only once."""
     events: list[str]
-    """ "PEER_DEAD process 4711 on 10.0.0.2, GPU 1": since it was first asked."""
+    """ "PEER_DEAD process 4711 on 10.0.0.2, GPU 1": since the first question."""
 
 
 def parse(text: str) -> Snapshot | None:
-    """None: it is not JSON of this form. NCCL escapes nothing, and a cut answer is none."""
+    """None if it is not JSON of this form: NCCL escapes nothing, and an answer may be cut."""
     try:
         said = json.loads(text)
         largest = sorted(said["communicators"], key=lambda comm: -comm["size"])
@@ -58,7 +58,7 @@ def parse(text: str) -> Snapshot | None:
 
 
 def to_text(snapshot: Snapshot, limit: int) -> str:
-    """Without the smallest communicators, where it would be longer."""
+    """JSON of at most `limit` characters; leaves out the smallest communicators if necessary."""
     communicators = snapshot["communicators"]
     texts = (
         json.dumps({**snapshot, "communicators": communicators[:kept]}) for kept in range(len(communicators), -1, -1)
@@ -67,7 +67,7 @@ def to_text(snapshot: Snapshot, limit: int) -> str:
 
 
 def read(text: str | None) -> Snapshot | None:
-    """What Watch.ask has said on another rank; None where that is not a whole snapshot."""
+    """The snapshot that Watch.ask returned on another rank; None if it is not complete."""
     try:
         said = json.loads(text or "")
         for comm in said["communicators"]:
@@ -84,14 +84,14 @@ def _spans(comm: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_still(before: Snapshot, after: Snapshot) -> bool:
-    """Nobody has launched anything between the two."""
+    """Whether no rank launched anything between the two."""
     return [(comm["hash"], comm["counts"]) for comm in before["communicators"]] == [
         (comm["hash"], comm["counts"]) for comm in after["communicators"]
     ]
 
 
 def events(text: str) -> list[str]:
-    """Of what a monitor has heard; objects one after the other, and what is none is passed over."""
+    """The last EVENTS events that a monitor received: JSON objects one after another; anything else is skipped."""
     found, start, decoder = [], text.find("{"), json.JSONDecoder()
     while start >= 0:
         try:

@@ -23,6 +23,6 @@ def installed() -> str:
 
 
 def is_before(version: str, major: int, minor: int) -> bool:
-    """Not known to be: the newest NCCL's rules are taken for one that is not known."""
+    """Whether the version is known and before major.minor: an unknown version counts as the newest."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) < (major, minor)

@@ -1,3 +1,3 @@
-"""What is run: registry (which checks there are), plan (which of them, in which order), config and policy (what the
-user has decided), node_kinds (what each kind of node has), toml_file (how config and node_kinds are read), describe
-(what is told of a check without running it)."""
+"""What is run: registry (the checks that exist), plan (which of them run, in which order), config and policy (the
+user's decisions), node_kinds (what each kind of node has), toml_file (reads files for config and node_kinds), describe
+(shows a check without running it)."""

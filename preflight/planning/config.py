@@ -19,7 +19,7 @@ SEVERITIES = ("fail", "warn", "info")
 
 @dataclass(frozen=True)
 class Config:
-    """What the file says; None or empty where it says nothing, and then the command line's default holds."""
+    """What the file says; None or empty where it says nothing: then the command line's default applies."""
 
     level: str | None = None
     only: tuple[str, ...] = ()
@@ -31,13 +31,13 @@ class Config:
     baseline: str | None = None
     plugins: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
-    """As `--set` has them."""
+    """Texts by name, as given to `--set`."""
     severity: Mapping[str, str] = field(default_factory=dict)
     waivers: tuple[Waiver, ...] = ()
 
 
 def read(path: str) -> Config:
-    """Raises UsageError, also where only this node does not have the file."""
+    """Raises UsageError, also if the file is missing on this node only."""
     try:
         return parse(toml_file.table(path), os.path.dirname(os.path.abspath(path)))
     except UsageError as error:
@@ -45,7 +45,7 @@ def read(path: str) -> Config:
 
 
 def parse(data: Mapping[str, Any], folder: str = ".") -> Config:
-    """`folder`: of relative paths of plugins. Raises UsageError."""
+    """`folder`: the base of relative plugin paths. Raises UsageError."""
     for key in data:
         if key not in _READERS:
             raise UsageError(f"{key}: there is no such key{near_misses(key, _READERS)}")
@@ -61,13 +61,13 @@ def _placed(plugin: str, folder: str) -> str:
 
 
 def _expected(key: str, what: str, value: object) -> UsageError:
-    return UsageError(f"{key}: {what} is expected, not {value!r}")
+    return UsageError(f"{key}: expected {what}, got {value!r}")
 
 
 def _word(*allowed: str) -> Callable[[str, Any], str]:
     def read_word(key: str, value: Any) -> str:
         if not isinstance(value, str) or (allowed and value not in allowed):
-            raise _expected(key, " or ".join(allowed) or "text", value)
+            raise _expected(key, " or ".join(allowed) or "a string", value)
         return value
 
     return read_word
@@ -75,7 +75,7 @@ def _word(*allowed: str) -> Callable[[str, Any], str]:
 
 def _words(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise _expected(key, "a list of texts", value)
+        raise _expected(key, "a list of strings", value)
     return tuple(value)
 
 
@@ -107,7 +107,7 @@ def _options(key: str, value: Any) -> dict[str, str]:
     texts = {}
     for name, given in _flat(key, value).items():
         if not isinstance(given, str | int | float):
-            raise _expected(f"{key}.{name}", "text, a number, true or false", given)
+            raise _expected(f"{key}.{name}", "a string, a number, true or false", given)
         texts[name] = str(given).lower() if isinstance(given, bool) else str(given)
     return texts
 
@@ -133,7 +133,7 @@ def _waiver(key: str, waiver: dict[str, Any]) -> Waiver:
             raise UsageError(f"{key}: {name} is missing: a waiver has a code, an end and a reason")
     until = waiver["until"].isoformat() if type(waiver["until"]) is date else waiver["until"]
     if not isinstance(until, str) or not _is_day(until):
-        raise _expected(f"{key}: until", "a day as 2026-12-31", waiver["until"])
+        raise _expected(f"{key}: until", "a day like 2026-12-31", waiver["until"])
     texts = {name: _word()(f"{key}: {name}", waiver[name]) for name in ("code", "reason", "node") if name in waiver}
     return Waiver(until=until, **{**texts, "code": RENAMED.get(texts["code"], texts["code"])})
 
@@ -153,14 +153,14 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def check_codes(codes: Iterable[str], sources: Mapping[str, Source]) -> None:
-    """Raises UsageError for a code that there is not, and for one of the engine: it says that something was not
-    measured, and that cannot be made less. Those of plugins are looked at when these are loaded."""
+    """Raises UsageError for a code that does not exist, and for one of the engine: it says that something was not
+    measured, which cannot be made less severe. Codes of plugins are checked when the plugins are loaded."""
     builtin = [source for source in sources.values() if source.kind == "builtin"]
     others = tuple(f"{id_}." for id_, source in sources.items() if source.kind != "builtin")
     known: set[str] = set()
     for code in codes:
         if code.startswith(f"{RUN}.") or code.rpartition(".")[2] in OWN_SLUGS:
-            raise UsageError(f"{code}: what was not measured can be neither waived nor made less")
+            raise UsageError(f"{code}: what was not measured can be neither waived nor made less severe")
         if not known:
             known = {f"{source.id}.{slug}" for source in builtin for slug in load(source).codes}
         if code not in known and not code.startswith(others):

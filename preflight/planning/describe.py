@@ -1,4 +1,4 @@
-"""`preflight describe`: what a check does, its settings and its findings, out of its own code."""
+"""`preflight describe`: what a check does, its settings and its findings, taken from its own code."""
 
 import inspect
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ def page(check: Check, what: str) -> str:
 
 
 def own_page(what: str) -> str:
-    """Of a code of the engine, with or without a check's id before it."""
+    """The page of one of the engine's codes; `what` may have a check's id before the code."""
     return f"{what}\n  {OWN_SLUGS[what.rpartition('.')[2]]} (the engine's code, under every check)"
 
 
 def run_page() -> str:
-    """The codes of what is no check's."""
-    lines = [RUN, "", "What is no check's: ranks that are lost, the store, interruptions.", ""]
+    """The page of `preflight.run`, with all its codes."""
+    lines = [RUN, "", "Problems of the run itself, not of a check: lost ranks, the store, interruptions.", ""]
     return "\n".join([*lines, *(f"  {RUN}.{slug}: {meaning}" for slug, meaning in RUN_SLUGS.items())])
 
 
 def command_page(what: str, family: str, purpose: str, codes: Mapping[str, Code]) -> str:
-    """Of a command's code, or of all of them (`family`, the beginning of their ids). Raises UsageError."""
+    """The page of one of a command's codes, or of all (`family`, the prefix of their ids). Raises UsageError."""
     named = {f"{family}.{slug}": code for slug, code in codes.items()}
     if what not in (family, *named):
         raise UsageError(f"{what}: there is no such code{near_misses(what, named)}")
@@ -64,7 +64,7 @@ def _check_page(check: Check) -> str:
     return "\n".join(lines)
 
 
-WHO = {"node": "one rank a node", "rank": "every rank alone", "world": "all ranks together"}
+WHO = {"node": "one rank per node", "rank": "every rank alone", "world": "all ranks together"}
 
 
 def cost(check: Check) -> str:

@@ -10,7 +10,7 @@ from preflight.planning import toml_file
 
 Value = str | int | float
 VERSIONS = ("GPU driver", "torch", "cuda", "nccl")
-"""Of what env.software tells; a site's packages change with each job."""
+"""The versions of env.software that count: a site's packages change with each job."""
 OF_AN_INTERFACE = (" MTU", " Mbit/s", " state")
 OF_AN_HCA = (" firmware", " PCIe", " state", " Gb/s")
 OF_A_GPU = ("memory MiB", "PCIe lanes", "PCIe generation", "active NVLinks", "NVLink MB/s")
@@ -18,7 +18,7 @@ LIMITS = (
     "bytes of locked memory", "open files", "processes", "CPUs", "MiB of shared memory", "MiB of memory",
 )  # fmt: skip
 TABLES = {"node": VERSIONS, "each_gpu": OF_A_GPU, "at_least": LIMITS}
-"""Names that each may have. `node` also has those of a device: "eth0 MTU", "mlx5_0:1 Gb/s"."""
+"""The names allowed in each table. `node` also allows those of a device: "eth0 MTU", "mlx5_0:1 Gb/s"."""
 MOST_GPUS, LARGEST = 1024, 1e300
 
 
@@ -28,11 +28,11 @@ class ProfileKind:
 
     name: str
     gpu: str = ""
-    """The model of its GPUs; "" where it has none."""
+    """The model of its GPUs; "" if it has none."""
     nodes: tuple[str, ...] = ()
-    """Names of its nodes, with * and ?; they go before the model."""
+    """Names of its nodes, with wildcards * and ?; they take precedence over the GPU model."""
     gpus: int | None = None
-    """None: it does not say."""
+    """None: the file does not say."""
     node: Mapping[str, Value] = field(default_factory=dict)
     """Links, NICs, HCAs, versions."""
     each_gpu: Mapping[str, Value] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def parse(data: Mapping[str, Any]) -> tuple[ProfileKind, ...]:
     for model in models:
         if models.count(model) > 1:
             what = f"the GPU {model!r}" if model else "no GPU"
-            raise UsageError(f"several kinds have {what}, expected one of them, or names of their nodes in each")
+            raise UsageError(f"several kinds have {what}, expected only one of them, or node names in each")
     return made
 
 
@@ -81,7 +81,7 @@ def _kind(data: Mapping[str, Any], where: str) -> ProfileKind:
 
 
 def _table(value: object, where: str, table: str) -> dict[str, Value]:
-    """A name that no check tells would never be compared, or be a device that every node lacks."""
+    """Refuses a name that no check reports: it would never be compared, or be a device that every node lacks."""
     if not isinstance(value, dict):
         raise UsageError(f"{where} is {value!r}, expected a table")
     numbers, known = table == "at_least", TABLES[table]
@@ -102,8 +102,8 @@ def _only(data: Mapping[str, Any], known: Collection[str], where: str) -> None:
 
 
 def kind_of(kinds: Sequence[ProfileKind], node: str, models: Collection[str]) -> ProfileKind | None:
-    """By the node's name, then by the model of its GPUs. Where the file has one kind of node it is that one: a node
-    that has lost all GPUs has no model any more."""
+    """Finds a node's kind by its name, then by its GPU model. If the file has only one kind, it is that one: a node
+    that has lost all its GPUs has no model any more."""
     named = [kind for kind in kinds if any(fnmatch.fnmatchcase(node, pattern) for pattern in kind.nodes)]
     if named or len(kinds) == 1:
         return (*named, *kinds)[0] if named or not kinds[0].nodes else None
@@ -113,5 +113,5 @@ def kind_of(kinds: Sequence[ProfileKind], node: str, models: Collection[str]) ->
 
 
 def model_of(models: Collection[str]) -> str:
-    """As a kind has it: of a node with cards of several models all of them, "" of one without."""
+    """The model as written in a kind: all models of a node joined with "and"; "" for a node without GPUs."""
     return " and ".join(sorted(models))

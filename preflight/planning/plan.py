@@ -25,17 +25,17 @@ class CheckSelection:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
-    """Checks that were asked for by their own names, and not as part of a family."""
+    """Checks that were asked for by id, not as part of a family."""
 
     def names(self, id_: str) -> bool:
-        """Whether a check whose level is not known (a plugin that cannot be loaded) was asked for."""
+        """Whether the user asked for this check. For a plugin that cannot be loaded, whose level is unknown."""
         words = {id_, id_.partition(".")[0]}
         return not words & set(self.skip) and (not self.only or bool(words & set(self.only)))
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What is needed of an earlier run to compare with: `--baseline REPORT`."""
+    """The parts of an earlier run that are needed to compare with it: `--baseline REPORT`."""
 
     path: str
     job: Job
@@ -56,11 +56,11 @@ class Request:
     policy: Policy = field(default_factory=Policy)
     baseline: Baseline | None = None
     profile: tuple[ProfileKind, ...] = ()
-    """What each kind of node has: `--profile FILE`."""
+    """The kinds of nodes of `--profile FILE`."""
 
 
 def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:
-    """Ids out of ids and families. Raises UsageError that lists the near misses."""
+    """The ids that these ids and families name. Raises UsageError that lists the near misses."""
     families = {id_.partition(".")[0] for id_ in known}
     chosen: set[str] = set()
     for word in words:
@@ -73,8 +73,8 @@ def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> se
 
 
 def not_given(id_: str, given: Iterable[str], settings: Mapping[str, str]) -> list[str]:
-    """Of the options that a check must be given (`Plan.given`), those that the user has not set, by their full names.
-    One that is set to nothing is not set."""
+    """The full names of the options in `given` (`Plan.given`) that the user has not set. An option set to an empty text
+    is not set."""
     return [name for name in (f"{id_}.{option}" for option in given) if not settings.get(name, "").strip()]
 
 
@@ -84,7 +84,7 @@ def is_given(id_: str, options: Sequence[str], settings: Mapping[str, str]) -> b
 
 
 def first_level(level: Level, given: Sequence[str]) -> Level:
-    """From which level on a check runs: what the user has given something for does not wait for `--all`."""
+    """The level from which a check runs: if the user has set an option in `given`, it does not need `--all`."""
     return Level.STANDARD if given and level is Level.FULL else level
 
 
@@ -94,8 +94,8 @@ def _level_of(spec: Spec, settings: Mapping[str, str]) -> Level:
 
 
 def choose(specs: list[Spec], request: Request) -> list[Spec]:
-    """The checks to run, in order, with what they need. A need that was skipped by the user stays out: the
-    check that needs it is then skipped and says so."""
+    """The checks to run, in order, with what they need. A needed check that the user skipped stays out: the check that
+    needs it is then skipped and says so."""
     selection, known = request.selection, request.sources
     specs = [s for s in specs if s.id in selection.ids or not not_given(s.id, s.plan.given, request.settings)]
     by_id = {spec.id: spec for spec in specs}
@@ -118,7 +118,7 @@ def choose(specs: list[Spec], request: Request) -> list[Spec]:
 
 
 def _in_order(specs: list[Spec]) -> list[Spec]:
-    """Stable, but each after what it needs, reads or is triggered by (a plugin may depend on a later one)."""
+    """Sorts stably, each check after those that it needs, reads or is triggered by (a plugin may need a later one)."""
     ids = {spec.id for spec in specs}
     done: list[Spec] = []
     waiting = sorted(specs, key=lambda spec: spec.plan.last)

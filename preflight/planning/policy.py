@@ -1,4 +1,4 @@
-"""What the users have decided about findings: severities of their own, and waivers with an end and a reason."""
+"""The user's decisions about findings: changed severities, and waivers with an end and a reason."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -11,17 +11,17 @@ from preflight.core.job import Job
 
 @dataclass(frozen=True)
 class Waiver:
-    """A finding that is accepted for a while: it is shown and counted, and blocks nothing."""
+    """A finding that is accepted for a while: it is shown and counted, but blocks nothing."""
 
     code: str
     until: str
-    """The last day on which it holds (UTC), as 2026-12-31."""
+    """The last day on which it applies (UTC), like 2026-12-31."""
     reason: str
     node: str = ""
-    """"" is any node, and findings that name none."""
+    """"" covers any node, and findings that name none."""
 
     def covers(self, finding: Reported, job: Job) -> bool:
-        """Whether it is about this finding, on whatever day."""
+        """Whether it is about this finding, regardless of the day."""
         where = finding.where
         node = where.get("node") or (job.node_of(where["rank"]).node if "rank" in where else "")
         return self.code == finding.code and self.node in ("", node)
@@ -29,21 +29,21 @@ class Waiver:
 
 @dataclass(frozen=True)
 class Policy:
-    """Applied to every finding before it counts. An error is never touched: what was not measured is not known."""
+    """Applied to every finding before it counts. An error is never changed: what was not measured is unknown."""
 
     severities: Mapping[str, str] = field(default_factory=dict)
     """fail, warn or info by code."""
     waivers: tuple[Waiver, ...] = ()
     today: str = field(default_factory=lambda: time.strftime("%Y-%m-%d", time.gmtime()))
-    """UTC, as 2026-01-31."""
+    """UTC, like 2026-01-31."""
 
     @property
     def codes(self) -> list[str]:
         return [*self.severities, *(waiver.code for waiver in self.waivers)]
 
     def applied(self, findings: Iterable[Reported], job: Job) -> list[Reported]:
-        """The findings with their severities, and with the waiver that covers them, or has covered them until its last
-        day. What another policy has said of them is forgotten."""
+        """The findings with this policy's severities, and with the waiver that covers them or that has expired. What
+        another policy changed is undone first."""
         return [self._applied_to(finding, job) for finding in findings]
 
     def _applied_to(self, finding: Reported, job: Job) -> Reported:
@@ -61,7 +61,7 @@ class Policy:
         return replace(bare, waived=about) if self.today <= last.until else replace(bare, waiver_ended=about)
 
     def to_json(self) -> dict[str, Any]:
-        """As the report keeps it, so that its facts are judged anew by the same rules."""
+        """For the report, so that its facts can be judged again by the same rules."""
         return {"severities": dict(self.severities), "waivers": [asdict(waiver) for waiver in self.waivers]}
 
     @staticmethod

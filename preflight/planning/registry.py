@@ -1,4 +1,4 @@
-"""Where checks come from, and what their modules say of themselves."""
+"""Where checks come from, and what their modules declare."""
 
 from __future__ import annotations  # `preflight list` imports nothing of what checks are made of
 
@@ -36,14 +36,14 @@ BUILT_IN = (
     "train.checkpoint",
     "gpu.released",
 )  # fmt: skip
-"""Cheap to dear, and local to global: the order in which they run."""
+"""The order in which they run: cheap before expensive, local before global."""
 
 RENAMED = {
     "env.launch.shared_gpu": "gpu.inventory.shared_gpu",
     "env.launch.no_gpu": "gpu.inventory.no_gpu",
     "train.ddp.wrong_alone": "train.alone.wrong_alone",
 }
-"""Codes by their old names: configurations and `describe` still understand these."""
+"""Current codes by their old names, which configurations and `describe` still accept."""
 SHORT_FOR = {
     "env.software.code": ("--code", "DIR"),
     "data.sampler.data": ("--data", "MODULE:FUNCTION"),
@@ -58,7 +58,7 @@ SHORT_FOR = {
 
 @dataclass(frozen=True)
 class Source:
-    """A check's id and where its module is. Plain data: it travels to the workers."""
+    """A check's id and where its module is. Plain data, since it is sent to the workers."""
 
     id: str
     kind: str
@@ -90,10 +90,10 @@ class Check:
         for slug, own in self.codes.items():
             if own is code:
                 return f"{self.id}.{slug}"
-        raise BrokenCheck(f"judge() used a Code that is no constant of the module: {code.meaning}")
+        raise BrokenCheck(f"judge() used a Code that is not a constant of the module: {code.meaning}")
 
     def values(self, settings: Mapping[str, str]) -> dict[Option[Any], Any]:
-        """Typed option values out of `--set` texts (all checks' texts; only its own are read)."""
+        """Typed option values from `--set` texts (those of all checks; only its own are read)."""
         return {
             option: parse_option(f"{self.id}.{name}", option, settings[f"{self.id}.{name}"])
             for name, option in self.options.items()
@@ -103,7 +103,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Spec:
-    """What the planner knows of a check, without its module."""
+    """What the planner knows about a check, without its module."""
 
     source: Source
     title: str
@@ -116,7 +116,7 @@ class Spec:
 
     @property
     def deadline_s(self) -> float:
-        assert isinstance(self.plan.deadline_s, float), "spec_of() has asked for it"
+        assert isinstance(self.plan.deadline_s, float), "spec_of() has computed it"
         return self.plan.deadline_s
 
     def to_json(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Spec:
 
 
 def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
-    """All checks there are, by id, none of them imported. Raises UsageError for a plugin that is not there."""
+    """All known checks by id; imports none of them. Raises UsageError for a plugin that does not exist."""
     found = {id_: Source(id_, "builtin", f"preflight.checks.{id_}") for id_ in BUILT_IN}
     for name, target in _entry_points():
         found.setdefault(name, Source(name, "entry_point", target))
@@ -171,8 +171,7 @@ def plugin_source(argument: str) -> Source:
 
 
 def load(source: Source) -> Check:
-    """Imports a check. Only built-in ones are ever imported by a supervisor. Raises what the import raises,
-    and BrokenCheck."""
+    """Imports a check. A supervisor imports built-in checks only. Raises what the import raises, and BrokenCheck."""
     return describe(source, import_module(source))
 
 
@@ -184,12 +183,12 @@ def load_error(source: Source, error: Exception) -> str:
 
 
 def with_plugin(source: Source) -> str:
-    """What a command needs to know the check: " --plugin FILE"; "" where it is installed."""
+    """What to add to a command so that it finds the check: " --plugin FILE"; "" if it is installed."""
     return f" --plugin {source.target}" if source.kind in ("file", "module") else ""
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """What to say of a check that is not there: near misses, or how to name a plugin."""
+    """The end of a message about an unknown check: near misses, or how to name a plugin."""
     listed = list(known)
     if word.partition(".")[0] == "plugin" and not any(id_.startswith("plugin.") for id_ in listed):
         return "; name its file with --plugin FILE"
@@ -215,7 +214,7 @@ def import_module(source: Source) -> ModuleType:
 
 
 def own_path(source: Source) -> str:
-    """The file of a check, or the folder of a package: lines there are its author's. "" of a module that is not
+    """The file of a check, or its folder if it is a package: lines there are its author's. "" for a module that is not
     imported."""
     if source.kind == "file":
         return source.target
@@ -242,7 +241,7 @@ def describe(source: Source, module: ModuleType) -> Check:
 
 
 def _constants(module: ModuleType, kind: type[T]) -> dict[str, T]:
-    """Of the module and its `PARTS`, by name in lower case."""
+    """The constants of type `kind` in the module and its `PARTS`, by name in lower case."""
     parts = getattr(module, "PARTS", ())
     if not isinstance(parts, tuple) or not all(isinstance(part, ModuleType) for part in parts):
         raise BrokenCheck(f"PARTS is {parts!r}, expected a tuple of modules")
@@ -267,7 +266,7 @@ def spec_of(check: Check, job: Job) -> Spec:
 
 
 def how_to_set(name: str) -> str:
-    """The words of the command line: "--model MODULE:NAME" or "--set ID.OPTION=VALUE"."""
+    """How the command line sets an option: "--model MODULE:NAME" or "--set ID.OPTION=VALUE"."""
     return " ".join(SHORT_FOR.get(name, ("--set", f"{name}=VALUE")))
 
 
@@ -280,7 +279,7 @@ def parse_option(name: str, option: Option[Any], text: str) -> Any:
         why = f"not a valid {getattr(option.type, '__name__', '')}" if is_plain else str(error)
         raise UsageError(f"--set {name}={text}: {why}") from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"--set {name}={text}: a finite number is expected")
+        raise UsageError(f"--set {name}={text}: expected a finite number")
     return value
 
 
@@ -289,7 +288,7 @@ def _boolean(text: str) -> bool:
         return True
     if text.lower() in ("false", "no", "0", "off"):
         return False
-    raise ValueError("true or false is expected")
+    raise ValueError("expected true or false")
 
 
 def unknown_codes(check: Check, codes: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""A TOML file that the user names, read by another process: its file system may be dead."""
+"""Reads a TOML file that the user names, in another process, since its file system may hang."""
 
 import os
 from typing import Any
@@ -12,7 +12,7 @@ READ_S = 10.0
 
 
 def table(path: str) -> dict[str, Any]:
-    """A TOML file. Raises UsageError."""
+    """The contents of a TOML file. Raises UsageError."""
     import tomllib  # not in a run without such a file
 
     try:
@@ -20,13 +20,13 @@ def table(path: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number too long, tables too deep
-        raise UsageError(f"{path}: is no TOML: {error}") from None
+        raise UsageError(f"{path}: is not valid TOML: {error}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error}", everywhere=error.everywhere) from None
 
 
 def _text(path: str) -> str:
-    """By another process: the file system may be dead. Raises UsageError, and UnicodeDecodeError."""
+    """Reads in another process, since the file system may hang. Raises UsageError, and UnicodeDecodeError."""
     with Probe({"reading": _read}) as probe:
         reply = probe.ask("reading", path, deadline_s=READ_S)
     if isinstance(reply, NoReply) or "error" in reply.value:
@@ -36,7 +36,7 @@ def _text(path: str) -> str:
 
 
 def _read(path: str) -> dict[str, str]:
-    """The bytes as JSON can hold them."""
+    """The bytes in a form that JSON can hold, or the error."""
     try:
         with open(path, "rb") as file:
             text = file.read(LARGEST + 1)

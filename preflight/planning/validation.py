@@ -1,4 +1,4 @@
-"""What a check's module must say of itself. What is wrong is a BrokenCheck with the line, and costs no other check."""
+"""What a check's module must declare. An error raises BrokenCheck with its line, and affects no other check."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ LONGEST_S = 1e6
 
 
 def valid_plan(module: ModuleType, options: Collection[str]) -> Plan:
-    """Its PLAN, with every field of the type that it has in `Plan`. Raises BrokenCheck."""
+    """The module's PLAN, with every field of the type declared in `Plan`. Raises BrokenCheck."""
     plan = getattr(module, "PLAN", None)
     if not isinstance(plan, Plan):
         raise BrokenCheck(f"it has no PLAN = Plan(...){line_of(module, 'PLAN')}")
@@ -35,17 +35,17 @@ def valid_plan(module: ModuleType, options: Collection[str]) -> Plan:
         if isinstance(plan.facts_version, bool) or not isinstance(plan.facts_version, int):
             raise BrokenCheck(f"PLAN.facts_version is {plan.facts_version!r}, expected a whole number")
         lists: dict[str, Any] = {name: _names(plan, name) for name in LISTS}
-        _refuse_unknown(lists, NAMING_OPTIONS, options, "is no option of it")
-        _refuse_unknown(lists, ("sooner_on",), BACKENDS, "is no backend")
+        _refuse_unknown(lists, NAMING_OPTIONS, options, "is not an option of it")
+        _refuse_unknown(lists, ("sooner_on",), BACKENDS, "is not a backend")
         return replace(plan, scope=_one_of(plan, "scope", Scope), level=_one_of(plan, "level", Level), **lists)
     except BrokenCheck as error:
         raise BrokenCheck(f"{error}{line_of(module, 'PLAN')}") from None
 
 
 def refuse_unknown_ids(module: ModuleType, plan: Plan, known: Collection[str]) -> None:
-    """Raises BrokenCheck where the plan names a check that there is not."""
+    """Raises BrokenCheck if the plan names a check that does not exist."""
     try:
-        _refuse_unknown({name: getattr(plan, name) for name in IDS}, IDS, known, "is no check")
+        _refuse_unknown({name: getattr(plan, name) for name in IDS}, IDS, known, "is not a check")
     except BrokenCheck as error:
         raise BrokenCheck(f"{error}{line_of(module, 'PLAN')}") from None
 

@@ -62,15 +62,15 @@ def request(options: argparse.Namespace) -> RendezvousRequest:
     """Raises UsageError."""
     match = ENDPOINT.fullmatch(options.endpoint)
     if not match or not 0 < int(match["port"]) < 2**16:
-        expected = "HOST:PORT is expected, as in node-0:29500 or [fd00::1]:29500"
+        expected = "expected HOST:PORT, as in node-0:29500 or [fd00::1]:29500"
         raise UsageError(f"--endpoint {options.endpoint}: {expected}", everywhere=False)
-    elastic = "; of an elastic job (1:4) say the number that you start"
+    elastic = "; for an elastic job (1:4) give the number that you start"
     size = _number("--nnodes", options.nnodes, 1, MOST_NODES, elastic)
     rank = _number("--node-rank", options.node_rank, 0, size - 1, f" with --nnodes {size}")
     host = match["v6"] or match["host"]
     conf = dict(pair.split("=", 1) for pair in options.rdzv_conf.split(",") if "=" in pair)
     if host in ANY:
-        raise UsageError(f"--endpoint {options.endpoint}: a host that all nodes reach is expected", everywhere=False)
+        raise UsageError(f"--endpoint {options.endpoint}: expected a host that all nodes can reach", everywhere=False)
     return RendezvousRequest(
         host, int(match["port"]), size, rank, options.timeout, options.rdzv_backend, conf, options.rdzv_id
     )
@@ -78,6 +78,6 @@ def request(options: argparse.Namespace) -> RendezvousRequest:
 
 def _number(option: str, text: str, least: int, most: int, more: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text) or not least <= int(text) <= most:
-        sentence = f"{option} {text}: a whole number from {least} to {most} is expected{more}"
+        sentence = f"{option} {text}: expected a whole number from {least} to {most}{more}"
         raise UsageError(sentence, everywhere=False)
     return int(text)

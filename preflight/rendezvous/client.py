@@ -14,8 +14,8 @@ from preflight.sdk import reachability, tcp
 from preflight.sdk.tcp import Reach
 
 ENOUGH_S = 5.0
-"""For torch's store to answer a client, on a machine that is busy starting."""
-WAITED = "See node 0's output: it names who joined. Start all nodes within the time of --timeout, node 0 first."
+"""Time for torch's store to answer a client, on a machine that is busy starting."""
+WAITED = "See node 0's output: it lists who joined. Start all nodes within the time of --timeout, node 0 first."
 
 
 class ClientNode(RendezvousNode):

@@ -11,14 +11,14 @@ UNRESOLVED = Code(
     fix="There: getent ahosts {name}; add it to DNS or /etc/hosts, or give the endpoint as an address.",
 )
 LOOPBACK = Code(
-    "The endpoint's name is a loopback address on another node than node 0.",
+    "The endpoint's name is a loopback address on a node other than node 0.",
     fix="There: getent ahosts {name}; take it off the 127. line of /etc/hosts, or give the endpoint as an address.",
 )
 UNLIKE = Code(
     "The endpoint's name resolves to different addresses on some nodes.",
     fix="On each node: getent ahosts {name}; fix DNS or /etc/hosts where it differs.",
 )
-REFUSED = Code("A connection to the endpoint is refused: nobody listens there.", fix=CURES["refused"])
+REFUSED = Code("A connection to the endpoint is refused: nothing listens there.", fix=CURES["refused"])
 FILTERED = Code("Nothing comes back from the endpoint: it is filtered, or down.", fix=CURES["filtered"])
 NO_ROUTE = Code("There is no route to the endpoint.", fix=CURES["no_route"])
 RESET = Code("A connection to the endpoint is reset.", fix=CURES["reset"])
@@ -38,13 +38,13 @@ SLOW_REVERSE = Code(
 )
 PORT_TAKEN = Code(
     "Another process has the port on node 0.",
-    fix="End it if it is left over (from an earlier torchrun: pkill -f torch.distributed.run), or take another port on "
+    fix="End it if it is left over (from an earlier torchrun: pkill -f torch.distributed.run), or use another port on "
     "all nodes. There, as root: ss -ltnp 'sport = :{port}'.",
 )
 PORT_REFUSED = Code(
-    "Node 0 may not listen at the port.", fix="Take another port on all nodes, above 1023 (such as 29500)."
+    "Node 0 may not listen at the port.", fix="Use another port on all nodes, above 1023 (such as 29500)."
 )
-NOT_SERVED = Code("torch's store cannot be served on node 0.", fix="Take another port; torch's own message is above.")
+NOT_SERVED = Code("torch's store cannot be served on node 0.", fix="Use another port; torch's own message is above.")
 NOT_HERE = Code(
     "The endpoint does not lead to node 0.",
     fix="Give node 0's own name or address in --endpoint (there: hostname -f; ip addr), or start --node-rank 0 on "
@@ -53,11 +53,11 @@ NOT_HERE = Code(
 OTHER_LISTENER = Code(
     "What listens at the endpoint does not answer as torch's store does.",
     fix="See node 0's output, if it was started. On {name}: ss -ltnp 'sport = :{port}'; end that process if it is not "
-    "node 0's, or take another port on all nodes.",
+    "node 0's, or use another port on all nodes.",
 )
 OTHER_STORE = Code(
     "A store of torch answers at the endpoint, but not node 0's of this command.",
-    fix="Does another job run on {name}? There: ss -ltnp 'sport = :{port}'; end it, or take another port on all nodes. "
+    fix="Does another job run on {name}? There: ss -ltnp 'sport = :{port}'; end it, or use another port on all nodes. "
     "Otherwise start preflight rendezvous there, with --node-rank 0.",
 )
 NO_TIME = Code(
@@ -66,7 +66,7 @@ NO_TIME = Code(
 STORE_LOST = Code("Node 0's store is gone.", fix="See node 0's own output; start it again on all nodes.")
 NEVER_CAME = Code(
     "A node did not join.",
-    fix="See that node's own output: it says why it does not reach the endpoint. Was it started with this --node-rank?",
+    fix="See that node's own output: it says why it cannot reach the endpoint. Was it started with this --node-rank?",
 )
 WENT = Code("A node joined, then stopped responding.", fix="See that node's own output: was it ended, or cut off?")
 TWICE = Code(
@@ -76,7 +76,7 @@ NNODES = Code("Nodes were started with different --nnodes.", fix="Give all nodes
 FOREIGN = Code(
     "Node 0's store has an entry that is not preflight's.",
     fix="Start the same version of preflight on all nodes. If it is the same, another program writes into this "
-    "store: see who connects to it (ss -tn 'sport = :{port}'), or take another port.",
+    "store: check who connects to it (ss -tn 'sport = :{port}'), or use another port.",
 )
 NAMELESS = Code(
     "A node's own host name does not resolve there: torchrun fails at once.",
@@ -104,12 +104,12 @@ WORKERS_PORT = Code(
 )
 ETCD_CLIENT = Code(
     "python-etcd, torch's client of etcd, is not installed on a node.",
-    fix="There: pip install python-etcd. Or take --rdzv-backend c10d, which needs no etcd.",
+    fix="There: pip install python-etcd. Or use --rdzv-backend c10d, which needs no etcd.",
 )
 ETCD_V2 = Code(
     "etcd does not serve version 2 of its API.",
     fix="Start etcd 3.4 or 3.5 with --enable-v2 (ETCD_ENABLE_V2=true): off by default since 3.4, gone in 3.6. "
-    "Or take --rdzv-backend c10d, which needs no etcd.",
+    "Or use --rdzv-backend c10d, which needs no etcd.",
 )
 ETCD_SECURE = Code(
     "etcd wants TLS, or its certificate is not accepted.",
@@ -122,7 +122,7 @@ ETCD_OTHER = Code(
 )
 ETCD_STALE = Code(
     "etcd holds a rendezvous of an earlier job of this --rdzv-id: torchrun would join that one.",
-    fix="Give each job an --rdzv-id of its own. If no torchrun of it runs: etcdctl rm -r {key} (ETCDCTL_API=2).",
+    fix="Give each job its own --rdzv-id. If no torchrun of it runs: etcdctl rm -r {key} (ETCDCTL_API=2).",
 )
 BROKEN_TORCH = Code("torch cannot be imported on a node.", fix="There: python -c 'import torch'.")
 

@@ -1,7 +1,7 @@
 """`--rdzv-backend etcd-v2` and `etcd`: whether this node could use the etcd at the endpoint, as torchrun will.
 
-torch's client is python-etcd, which speaks version 2 of etcd's API. Here the same is asked over plain HTTP, so that
-each cause has its name, also where the client is missing.
+torch's client is python-etcd, which speaks version 2 of etcd's API. Here the same requests are made over plain HTTP, so
+that each cause can be named, even if the client is missing.
 """
 
 import http.client
@@ -21,16 +21,16 @@ from preflight.rendezvous.server import reported
 from preflight.sdk import reachability, tcp
 
 KEYS = {"etcd-v2": "/torch/elastic/rendezvous/{id}", "etcd": "/torchelastic/p2p/run_{id}"}
-"""What torch keeps there of a job (its modules etcd_rendezvous_backend and etcd_rendezvous); of the second backend
---rdzv-conf etcd_prefix=PREFIX replaces the first two parts."""
+"""The key under which torch keeps a job there (its modules etcd_rendezvous_backend and etcd_rendezvous); for the second
+backend --rdzv-conf etcd_prefix=PREFIX replaces the first two parts."""
 ANSWER_S = 5.0
 LONGEST = 1 << 20
-"""Bytes of an answer that count."""
+"""The most bytes read of an answer."""
 
 
 class EtcdNode(RendezvousNode):
     def run(self) -> list[Reported]:
-        """What keeps this node from the rendezvous. No other node is asked: they meet in etcd, when torchrun does."""
+        """The findings that keep this node from the rendezvous. No other node is asked: they meet in etcd later."""
         request = self.request
         self.say(f"preflight rendezvous: {self.name} to etcd at {request.endpoint}, at most {request.timeout_s:.0f} s")
         return [reported(finding) for finding in self._findings()]
@@ -122,7 +122,7 @@ class EtcdNode(RendezvousNode):
 
 
 def _version(answer: dict[str, Any]) -> str | None:
-    """None of what is no etcd."""
+    """etcd's version; None if the answer is not etcd's."""
     try:
         return str(json.loads(answer["text"])["etcdserver"])[:32]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Judges what the nodes have seen of each other. Pure."""
+"""Judges what the nodes saw of each other. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
@@ -16,7 +16,7 @@ LISTED = 8
 
 
 class NodeArrival(TypedDict):
-    """What a node reports of itself when it has reached the endpoint."""
+    """What a node reports about itself when it has reached the endpoint."""
 
     node_rank: int
     nnodes: int
@@ -34,7 +34,7 @@ class NodeArrival(TypedDict):
     reach: Reach
     """Of the endpoint."""
     looked_up_s: dict[str, float | None]
-    """By address, as torch's store looks them up; None if the look-up did not end in time."""
+    """By address, as torch's store looks them up; None if the lookup did not end in time."""
 
 
 class Observations(TypedDict):
@@ -111,7 +111,7 @@ def _never_came(
 
 
 def _addresses(seen: Observations) -> Iterator[Finding]:
-    """Without node 0, which may know itself by other addresses."""
+    """Leaves out node 0, which may know itself by other addresses."""
     present = {number: arrival for number, arrival in _present(seen).items() if arrival["node_rank"]}
     known = {number: arrival["reach"]["connections"] for number, arrival in present.items()}
     for number, text in reachability.differing(

@@ -1,6 +1,6 @@
 """What every node does in `preflight rendezvous`.
 
-This process decides and waits (engine/event_loop.py). Calls that may hang are made in children: look-ups, connections,
+This process decides and waits (engine/event_loop.py). Calls that may hang are made in children: lookups, connections,
 torch's store.
 """
 
@@ -30,17 +30,17 @@ from preflight.sdk import tcp
 from preflight.sdk.tcp import Reach
 
 LOOK_S = 3.0
-"""For a look-up or a connection: a lost SYN is sent again after 1 s."""
+"""Time for a lookup or a connection: a lost SYN is sent again after 1 s."""
 AGAIN_S = 0.5
-"""Between two attempts."""
+"""Pause between two attempts."""
 STORE_S = 25.0
-"""For torch's store to answer a client after it has accepted the connection: it first looks up the client's name, which
+"""Time for torch's store to answer a client after accepting the connection: it first looks up the client's name, which
 takes 10 s if no DNS server answers (resolv.conf(5): 5 s, twice)."""
 IMPORT_S = 20.0
-"""For importing torch on a sound machine that is busy starting, or by many nodes from one file system."""
+"""Time to import torch on a sound machine that is busy starting, or by many nodes from one file system."""
 POLL_S = 0.1
 NOTHING: Reach = {"resolved_s": None, "unresolved": "", "connections": []}
-"""If it did not end in time."""
+"""Stands for a look that did not end in time."""
 AGAIN_SAID_S = 10.0
 MOST_ENTRIES = 100
 """Per node, which may be started again and again."""
@@ -48,7 +48,7 @@ BACKLOG = 4096
 
 
 class Stopped(Exception):  # noqa: N818 -- an event
-    """This node cannot go on; `finding` says why."""
+    """This node cannot continue; `finding` says why."""
 
     def __init__(self, finding: Finding, *, is_final: bool = False) -> None:
         """`is_final`: another attempt would not help."""

@@ -1,4 +1,4 @@
-"""Node 0 in `preflight rendezvous`: it serves torch's store at the endpoint, and publishes the findings."""
+"""Node 0 in `preflight rendezvous`: serves torch's store at the endpoint, and publishes the findings."""
 
 import json
 import time
@@ -19,9 +19,9 @@ from preflight.sdk.tcp import Reach
 LAST_S = 5.0
 """How much longer to wait if as many nodes joined as are expected, but two have one rank or expect another number."""
 ANSWER_S = 10.0
-"""For all nodes to try the ephemeral ports: up to three times LOOK_S."""
+"""Time for all nodes to try the ephemeral ports: up to three times LOOK_S."""
 SECOND_S = 1.0
-"""After every rank has answered: for a second node with the same rank, unless one was started again."""
+"""Wait after every rank has answered, for a second node with the same rank, unless one was started again."""
 GOODBYE_S = 3.0
 LOOKED_UP = 16
 """Clients whose names are looked up: enough to show a faulty DNS server."""
@@ -108,7 +108,7 @@ class ServerNode(RendezvousNode):
         return reach
 
     def _gather(self, arrivals: dict[int, NodeArrival], came: StoreLog) -> dict[int, NodeArrival]:
-        """Until every rank has joined, or time is up; the rest needs some time, too."""
+        """Waits until every rank has joined or time is up; leaves some time for the rest."""
         nnodes = self.request.nnodes
         end = self.loop.end_at - min(ANSWER_S + GOODBYE_S, 0.4 * self.request.timeout_s)
         missing, start = set(range(1, nnodes)), time.monotonic()
@@ -177,7 +177,7 @@ class ServerNode(RendezvousNode):
         return left - set(reached)
 
     def _publish(self, findings: list[Reported], others: int) -> None:
-        """For all nodes, and waits a moment until they have read it: the store ends with this process."""
+        """Publishes for all nodes, and waits a moment until they have read it: the store ends with this process."""
         self.loop.begin_ending()
         published = [finding.to_json() for finding in findings[:MOST_PUBLISHED]]
         self.loop.request("put", key=wire_format.VERDICT, value=json.dumps({"findings": published}))

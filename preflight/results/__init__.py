@@ -1,6 +1,6 @@
-"""What is told, and where.
+"""What is reported, and where.
 
-judging calls a check's judge, result makes its status, report the report of a run, rejudge judges a saved one again.
-progress shows a run, console has the words of the screen, formats are Markdown and JUnit, page is report.html,
-destinations the files.
+judging calls a check's judge; result derives its status; report builds the report of a run; rejudge judges a saved one
+again. progress shows a run; console has the texts of the screen; formats are Markdown and JUnit; page is report.html;
+destinations are the files.
 """

@@ -1,4 +1,4 @@
-"""The words on the screen: a line a check, then the findings, then the verdict."""
+"""The text on the screen: one line per check, then the findings, then the verdict."""
 
 import textwrap
 from collections import Counter
@@ -14,14 +14,14 @@ from preflight.results.report import Report, findings, findings_of
 from preflight.results.result import EXIT_CODES, WORST_FIRST, badness, merge
 
 WIDTH = 100
-"""Of wrapped text where there is no terminal."""
+"""Columns of wrapped text if there is no terminal."""
 SHOWN_OF_A_CODE = 3
-"""Of findings that differ in their words only, so many are shown: a thousand nodes may have one fault."""
+"""How many findings with one code are shown: a thousand nodes may have the same fault."""
 _WORDS = {"fail": "FAIL", "error": "ERROR", "warn": "WARN", "skip": "SKIP", "pass": "PASS", "info": "INFO"}
 
 
 def header(job: Job, level: str, deadline_s: float) -> str:
-    """Who runs what."""
+    """The first line: which job, at which level, how long at most."""
     ranks = rank_ranges.count(job.world_size, "rank")
     nodes = rank_ranges.count(len(job.nodes), "node")
     by = _started_by(job.launcher)
@@ -34,7 +34,7 @@ def _started_by(launcher: str) -> str:
 
 
 def waiting(world_size: int, present: Collection[int], left_s: float) -> str:
-    """While ranks have not joined yet."""
+    """The line shown while ranks have not joined yet."""
     missing = set(range(world_size)) - set(present)
     here = f"{len(present)} of {rank_ranges.count(world_size, 'rank')} came"
     line = f"preflight: waiting for {rank_ranges.ranks(missing)} ({here}), at most {max(1.0, left_s):.0f} s more"
@@ -54,7 +54,7 @@ def check_line(check: dict[str, Any], width: int | None = None) -> str:
 
 
 def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> str:
-    """All checks passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`, the last one's."""
+    """One line for checks that all passed: `PASS  comm  0.2 s  init, all_reduce; 16 MiB: busbw 1.2 GB/s`."""
     names = ", ".join(check["check"].partition(".")[2] for check in checks)
     names += f"; {checks[-1]['summary']}" if checks[-1]["summary"] else ""
     seconds = sum(check["seconds"]["max"] for check in checks)
@@ -62,7 +62,7 @@ def folded_line(checks: Sequence[dict[str, Any]], width: int | None = None) -> s
 
 
 def status_line(word: str, name: str, seconds: float, text: str, width: int | None = None) -> str:
-    """What stands in columns: a check, a family, or what is running."""
+    """A line in columns: a check, a family, or the running check."""
     line = f"{word:<5} {name:<20} {f'{seconds:.1f} s':>7}  {text}"
     return _cut(plain(line).replace("\n", " "), width)
 
@@ -72,7 +72,7 @@ def _cut(line: str, width: int | None) -> str:
 
 
 def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
-    """Severity, culprit and code; the sentence; who noticed; the fix."""
+    """Severity, culprit and code; the message; who noticed it; the fix."""
     papers = _papers(finding)
     who = culprit(replace(finding, where={key: finding.where[key] for key in finding.where if key not in papers}))
     word = _WORDS[finding.severity] if finding.counts else "WAIVED"
@@ -88,13 +88,13 @@ def finding_lines(finding: Reported, width: int = WIDTH) -> list[str]:
 
 
 def fix(finding: Reported) -> str:
-    """What the reader does next; with the operator's word where it is about a node or the job, and no setting."""
+    """What the reader does next, followed by the action if it is about a node or the job, not a setting."""
     told = "" if finding.action in ("", Action.NONE, Action.FIX_CONFIG) else f" (action: {finding.action})"
     return f"{finding.fix}{told}"
 
 
 def _papers(finding: Reported) -> dict[str, Any]:
-    """Long numbers of a GPU that has a short one: for the ticket, below the sentence."""
+    """UUID and serial number of a GPU that also has an index: for the ticket, below the message."""
     where = finding.where
     return {key: where[key] for key in ("uuid", "serial") if key in where} if "gpu" in where else {}
 
@@ -114,12 +114,12 @@ def waiver(finding: Reported) -> str:
 
 
 def plain(text: str) -> str:
-    """Without control characters: what a check says may hold a terminal's commands, and XML admits none."""
+    """Replaces control characters: a check's text may hold terminal commands, and XML allows no control characters."""
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def indented(text: str, width: int) -> list[str]:
-    """A sentence below the line that it belongs to."""
+    """Wraps a sentence below the line that it belongs to."""
     return textwrap.wrap(
         plain(text), width, initial_indent="      ", subsequent_indent="      ", break_long_words=False,
         break_on_hyphens=False,
@@ -127,7 +127,7 @@ def indented(text: str, width: int) -> list[str]:
 
 
 def culprit(finding: Reported) -> str:
-    """ "node-1, ranks 8-15, gpu 3", or that none is seen."""
+    """ "node-1, ranks 8-15, gpu 3", or a text that there is no culprit."""
     where = dict(finding.where)
     parts: list[str] = []
     if group := where.pop("group", None):
@@ -148,7 +148,7 @@ def culprit(finding: Reported) -> str:
 
 
 def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
-    """All findings, worst first, then skips, counts, where the report lies, and the verdict."""
+    """All findings, worst first, then skips, counts, where the report is, and the verdict."""
     return [
         *pictures(report, screen=True),
         *found_lines(sorted(merged(report), key=order), width),
@@ -160,7 +160,7 @@ def ending(report: Report, places: list[str], width: int = WIDTH) -> list[str]:
 
 
 def merged(report: Report) -> list[Reported]:
-    """Check by check, those that say the same of several ranks or nodes as one."""
+    """The findings check by check; equal ones about several ranks or nodes are merged."""
     job = Job.from_json(report["job"])
     return [finding for check in report["checks"] for finding in merge(findings_of(check), job, more_than=1)]
 
@@ -170,7 +170,7 @@ PICTURE = "    │ "
 
 
 def pictures(report: Report, *, screen: bool = False) -> list[str]:
-    """What the checks have drawn, each under its name; for the screen without those that stand aside."""
+    """What the checks have drawn, each under its name; for the screen without those marked `aside`."""
     drawn = [check for check in report["checks"] if check.get("picture")]
     if screen:
         drawn = [check for check in drawn if not check.get("aside") or check["status"] != "pass"]
@@ -182,7 +182,7 @@ def pictures(report: Report, *, screen: bool = False) -> list[str]:
 
 
 def found_lines(found: list[Reported], width: int = WIDTH) -> Iterator[str]:
-    """Few of each kind: the screen is for a person, and the report has them all."""
+    """A few findings of each kind: the screen is for a person, and the report has them all."""
     kinds = Counter(_kind(finding) for finding in found)
     shown: Counter[tuple[object, ...]] = Counter()
     for finding in found:
@@ -218,7 +218,7 @@ def sentence(report: Report) -> str:
 
 
 def order(finding: Reported) -> tuple[bool, int]:
-    """Worst first; what is waived last."""
+    """Sort key: worst first, waived last."""
     return not finding.counts, badness(finding)
 
 
@@ -238,7 +238,7 @@ def _counts(report: Report, width: int) -> list[str]:
 
 
 def meaning(report: Report) -> str:
-    """What the verdict means to whoever reads it."""
+    """What the verdict means for the reader."""
     if "explained" in report and report["verdict"] in ("fail", "warn"):
         return "why the job failed" if report["verdict"] == "fail" else "nothing failed, but see the warnings"
     told = {
@@ -263,7 +263,7 @@ def _verdict(report: Report) -> str:
 
 
 def about(report: Report) -> str:
-    """Of the job and the run, in a line."""
+    """The job and the run in one line."""
     job = report["job"]
     size = f"{rank_ranges.count(job['world_size'], 'rank')} on {rank_ranges.count(len(job['nodes']), 'node')}"
     size += f" ({_started_by(job['launcher'])}, {job['backend']})"

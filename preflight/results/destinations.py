@@ -1,4 +1,4 @@
-"""Where a run's words go: the screen, `--json`, `--report`."""
+"""Where a run's output goes: the screen, `--json`, `--report`."""
 
 import os
 import select
@@ -10,12 +10,12 @@ from preflight.errors import UsageError
 from preflight.results import report
 
 STALLED_S = 2.0
-"""A terminal or pipe that takes nothing for so long is not being read."""
+"""A terminal or pipe that accepts nothing for this long is not being read."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Of one rank."""
+    """The output of one rank."""
 
     json_path: str | None = None
     folder: str | None = None
@@ -23,25 +23,25 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal to which `say` writes; None where it is none."""
+        """Columns of the terminal to which `say` writes; None if it is not a terminal."""
         stream = 2 if self.json_path == "-" else 1
         return (os.get_terminal_size(stream).columns or None) if os.isatty(stream) else None
 
     def say(self, text: str) -> None:
-        """To the screen; with `--json -` stdout belongs to the report."""
+        """Writes to the screen, which is stderr with `--json -`: then stdout is for the report."""
         _print(2 if self.json_path == "-" else 1, text)
 
     def complain(self, text: str) -> None:
         _print(2, f"preflight: {text}\n")
 
     def print_json(self, made: report.Report, book: FactsStore) -> str:
-        """Of `--json -`. Why it could not be written, or ""."""
+        """Prints the report for `--json -`. Returns why it could not be written, or ""."""
         if self.json_path != "-":
             return ""
         return _print(1, report.as_text(report.with_facts(made, book) if self.with_facts else made))
 
     def refusal(self, before: float) -> str:
-        """Before the run, in a child: why the report cannot be written, or "". See report.prepare."""
+        """Called before the run, in a child: why the report cannot be written, or "". See report.prepare."""
         try:
             report.prepare(self.json_path, self.folder, before)
         except UsageError as error:
@@ -53,18 +53,18 @@ class Output:
         return " and ".join(f"{option} {path}" for option, path in given if path)
 
     def places(self, name: str) -> list[str]:
-        """Where the report will lie, for the screen."""
+        """Where the report will be, for the screen."""
         paths = [self._json_target(name), os.path.join(self.folder, name) if self.folder else None]
         return [f"report: {path}" for path in paths if path and path != "-"]
 
     def _json_target(self, name: str) -> str | None:
-        """A rank that speaks for a lost rank 0 must not write over another's file."""
+        """The path for `--json`: a rank that speaks for a lost rank 0 must not overwrite another's file."""
         if not self.json_path or name == "report.json" or self.json_path == "-":
             return self.json_path
         return os.path.join(os.path.dirname(self.json_path), name)
 
     def write(self, made: report.Report, book: FactsStore, name: str) -> dict[str, Any]:
-        """In a child. {"failed": why, or ""}."""
+        """Runs in a child. Returns {"failed": why, or ""}."""
         try:
             if self.json_path and self.json_path != "-":
                 self._write_json(made, book, name)
@@ -89,12 +89,12 @@ class Output:
 
 
 _stalled: set[int] = set()
-"""Descriptors that took nothing for STALLED_S: nothing more is offered to them."""
+"""Descriptors that accepted nothing for STALLED_S: nothing more is written to them."""
 
 
 def _print(descriptor: int, text: str) -> str:
-    """Writes what the reader takes: one that has gone is no reason to end, and one that has stopped reading
-    may not hold up the run. Why the rest could not be written, or ""; also where the reader has gone."""
+    """Writes what the reader accepts: a reader that is gone does not end the run, and one that has stopped
+    reading must not block it. Returns why the rest could not be written, or ""; also "" if the reader is gone."""
     data = text.encode(errors="replace")
     while data and descriptor not in _stalled:
         try:
@@ -106,4 +106,4 @@ def _print(descriptor: int, text: str) -> str:
             return ""
         except OSError as error:
             return error.strerror or str(error)
-    return f"nobody reads it ({len(data):,} bytes are left)" if data else ""
+    return f"nothing reads it ({len(data):,} bytes are left)" if data else ""

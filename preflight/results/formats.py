@@ -1,4 +1,4 @@
-"""The report for people and tools that do not read JSON: Markdown, JUnit, and the page."""
+"""The report for people, and for tools that do not read JSON: Markdown, JUnit, and the page."""
 
 from xml.etree import ElementTree
 
@@ -37,7 +37,7 @@ def _weight(finding: Reported) -> str:
 
 
 def _culprit(finding: Reported) -> str:
-    return console.plain(console.culprit(finding)) or "no culprit is seen"
+    return console.plain(console.culprit(finding)) or "no known culprit"
 
 
 def _cell(text: str) -> str:
@@ -45,7 +45,7 @@ def _cell(text: str) -> str:
 
 
 def junit(report: Report) -> str:
-    """For CI systems: a test case a check; fail and error are failures, skip is skipped."""
+    """For CI systems: one test case per check; fail and error are failures, skip is skipped."""
     checks = report["checks"]
     failed = sum(check["status"] in ("fail", "error") for check in checks)
     suite = ElementTree.Element(

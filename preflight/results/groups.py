@@ -16,8 +16,8 @@ NEARLY = 8
 
 
 def fold(findings: Sequence[Reported], groups: Iterable[Group], job: Job) -> list[Reported]:
-    """The findings of one check, in their order. `groups` go before smaller ones, and before later ones of equal size:
-    where all racks of a room have it, it is the room's. A group that is the whole job explains nothing."""
+    """The findings of one check, in their order, merged by group. Larger groups come first, then earlier ones: if all
+    racks of a room have a problem, it is the room's. A group that is the whole job explains nothing."""
     known = [group for group in groups if 1 < len(group.nodes) < len(job.nodes)]
     if not known:
         return [*findings]
@@ -32,7 +32,7 @@ def fold(findings: Sequence[Reported], groups: Iterable[Group], job: Job) -> lis
 
 
 def _kind(finding: Reported) -> str:
-    """What findings have in common that may be one: all but who, how much and what to do."""
+    """A key for findings that may be merged: it leaves out who, how much and what to do."""
     own = {"message": "", "evidence": {}, "noticed_by": "", "fix": "-", "where": {}}
     return json.dumps([replace(finding, **own).to_json(), "rank" in finding.where])  # type: ignore[arg-type]
 
@@ -40,7 +40,7 @@ def _kind(finding: Reported) -> str:
 def _of_a_kind(
     findings: Sequence[Reported], groups: Sequence[Group], job: Job
 ) -> list[tuple[list[Reported], Reported]]:
-    """(findings, what they are now)."""
+    """Yields (findings, the finding that replaces them)."""
     by_node = grouped((finding for finding in findings if finding.where.get("node")), lambda it: it.where["node"])
     chosen = _chosen(set(by_node), groups)
     left = set(by_node).difference(*(having for _, having in chosen))

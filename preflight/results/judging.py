@@ -1,4 +1,4 @@
-"""Judging: the facts of all ranks, to findings. Runs in a child of rank 0, forked with the facts in memory."""
+"""Judging: turns the facts of all ranks into findings. Runs in a child of rank 0, forked with the facts in memory."""
 
 import contextlib
 import functools
@@ -31,32 +31,32 @@ from preflight.sdk.files import core_wait_s
 
 
 def deadline_s(ranks: int) -> float:
-    """10 s, and what reading and judging 30 KB a rank takes on a slow core (see benchmarks/)."""
+    """10 s, plus the time to read and judge 30 KB per rank on a slow core (see benchmarks/)."""
     return 10.0 + ranks / 200
 
 
 EXTRA = 0.2
-"""Of that, for the summary, as much for the picture, and as much for the plots."""
+"""The share of that time for the summary; the picture and the plots get the same share each."""
 TEXT_LIMIT = 2000
 BROKEN_SUMMARY = "summarize() raised"
 PICTURE_LINES, PICTURE_WIDTH = 100, 240
 MOST_PLOTS, PLOTS_LIMIT = 16, 2 << 20
-"""Of a check, and bytes of all of them."""
+"""The most plots of a check, and their bytes together."""
 EVIDENCE_LIMIT = 64 * 1024
 FINDINGS_LIMIT = 20_000
 """More than this is a bug in the check, and the report must stay readable."""
 
 
 class _AtYield(Exception):  # noqa: N818 -- a place
-    """Its cause is what is wrong with a finding, its text the place where judge() yielded it."""
+    """A finding is invalid: the cause says why, the text says where judge() yielded it."""
 
 
 def judge(
     source: Source, job: Job, outcomes: Mapping[int, Outcome], book: FactsStore, settings: Mapping[str, str],
     groups: Iterable[Group] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """{"findings": [...], "summary": "...", "picture": [...], "plots": [...], "groups": [...]} or {"error": "...",
-    "stack": "..."}, as plain JSON."""
+    """Calls a check's judge(). Returns {"findings": [...], "summary": "...", "picture": [...], "plots": [...],
+    "groups": [...]} or {"error": "...", "stack": "..."}, as plain JSON."""
     try:
         check = registry.load(source)
         facts_of = _reader(check, book)
@@ -83,8 +83,8 @@ def judge(
 
 
 def judged(spec: Spec, outcomes: Mapping[int, Outcome], job: Job, answer: Returned | Failure, policy: Policy) -> Result:
-    """What the engine and a check's judge() say together. `answer`: what came of `judge`, in this process or in
-    another."""
+    """The result with the findings of the engine and of the check's judge(). `answer`: what `judge` returned, in this
+    process or another."""
     told = answer.value_or({})
     found = blame.findings(spec.id, spec.plan.scope, outcomes, job)
     if isinstance(answer, Failure):
@@ -122,20 +122,20 @@ def _skip_reason(outcomes: Mapping[int, Outcome]) -> str | None:
 
 
 def _failure(source: Source, slug: str, why: str, stack: str) -> Reported:
-    """Of a judge() that raised, hung or crashed."""
+    """The finding for a judge() that raised, hung or crashed."""
     return Reported(
         severity=Severity.ERROR,
         code=f"{source.id}.{slug}",
         message=f"judge() {why}",
         where={"file": source.target},
         evidence={"stack": stack} if stack else {},
-        fix=f"A fault of the check, not of the machine: {_to_do(source)}.",
+        fix=f"A bug in the check, not a problem of the machine: {_to_do(source)}.",
         action=Action.NONE,
     )
 
 
 def _to_do(source: Source) -> str:
-    if registry.with_plugin(source):  # whoever names a file can fix it
+    if registry.with_plugin(source):  # the user who names a file can fix it
         return f"fix it, then preflight show DIR --judge{registry.with_plugin(source)} (DIR is what --report wrote)"
     return "report it to its author with this report's facts"
 
@@ -194,10 +194,10 @@ def _text(text: object, name: str) -> str:
 
 
 def _culprit(key: str, value: object) -> int | str:
-    """Ranks are numbers; everything else is a number or a short text."""
+    """Checks a culprit: ranks are numbers; everything else is a number or a short text."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if key.endswith("rank") and not whole:
-        raise errors.BrokenCheck(f"judge() blamed {key} {value!r}, which is no rank")
+        raise errors.BrokenCheck(f"judge() blamed {key} {value!r}, which is not a rank")
     if not isinstance(value, int | str):
         raise errors.BrokenCheck(f"judge() blamed {key} {value!r}, which is neither a number nor a text")
     return value if isinstance(value, int) else value[:TEXT_LIMIT]
@@ -209,8 +209,8 @@ def _evidence(evidence: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optional(check: Check, name: str, run: Run, facts: dict[int, Any]) -> list[str]:
-    """The lines that summarize() or draw() gives, cut to what a screen takes; instead of them its error: they are not
-    worth the findings."""
+    """The lines of summarize() or draw(), cut to what fits on a screen. If it raises, its error instead: the findings
+    must not be lost for that."""
     function = getattr(check.module, name, None)
     if function is None or not facts:
         return []
@@ -223,7 +223,7 @@ def _optional(check: Check, name: str, run: Run, facts: dict[int, Any]) -> list[
 
 
 def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]]:
-    """What plot() yields, as JSON; instead of it its error, in a table."""
+    """What plot() yields, as JSON; if it raises, its error in a table."""
     function = getattr(check.module, "plot", None)
     if function is None or not facts:
         return []
@@ -241,8 +241,8 @@ def _plots(check: Check, run: Run, facts: dict[int, Any]) -> list[dict[str, Any]
 
 @contextlib.contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in Python code that takes longer: summary and picture must not cost the findings. Time in
-    which other processes have the cores does not count."""
+    """Raises TimeoutError in Python code that takes longer: summary and picture must not cost the findings. Time
+    spent waiting for a core does not count."""
     if threading.current_thread() is not threading.main_thread():  # in a plugin author's test: no signals there
         yield
         return
@@ -264,7 +264,7 @@ def _ended_after(seconds: float) -> Iterator[None]:
 
 
 def _yielded_at(found: object, own: str) -> str:
-    """ " (nvlink.py line 12)": the line of judge(), or of a generator that it yields from, which stands at a yield."""
+    """ " (nvlink.py line 12)": the line at which judge(), or a generator that it yields from, has yielded."""
     lines: list[tuple[str, int]] = []
     while isinstance(found, GeneratorType) and found.gi_frame is not None:
         lines.append((found.gi_frame.f_code.co_filename, found.gi_frame.f_lineno))

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: live on a terminal, plain lines elsewhere. Rank 0's only."""
+"""What a run shows while it runs: live on a terminal, plain lines elsewhere. Only on rank 0."""
 
 import io
 import os
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 REFRESH_S = 0.25
-"""Between two drawings: rank 0 may be in a timed collective, and each costs some milliseconds of a core."""
+"""Seconds between redraws: rank 0 may be in a timed collective, and a redraw takes a core for some milliseconds."""
 BAR_S, BAR_WIDTH = 2.0, 24
-"""From this estimate on a check has a progress bar, of so many columns."""
+"""A check with at least this estimate has a progress bar, of this many columns."""
 WIDEST = 120
 """Columns of wrapped text: longer lines are hard to read."""
 _NOWHERE = Job("local", 1, "gloo", ())
 
 
 class Plain:
-    """A line a check as it ends: for logs, pipes and CI."""
+    """One line per check when it ends: for logs, pipes and CI."""
 
     def __init__(self, write: Callable[[str], None], width: int | None = None) -> None:
-        """`width`: columns of the terminal, if it is one; check lines are cut to it."""
+        """`width`: the terminal's columns, to which check lines are cut; None if there is no terminal."""
         self._write = write
         self._width = width
 
@@ -43,26 +43,26 @@ class Plain:
         """The ids of all checks to come."""
 
     def running(self, check: str, estimate_s: float) -> None:
-        """A check begins that takes about so many seconds on a sound machine."""
+        """A check begins that takes about `estimate_s` on a sound machine."""
 
     def ended(self, result: Result) -> None:
-        """A check has its result, or a better one than it had."""
+        """A check has its result, or one that replaces an earlier one."""
         self.say([console.check_line(result.to_json(_NOWHERE), self._width)])
 
     def left_out(self, check: str) -> None:
         """A check that turned out to apply to no rank."""
 
     def turn(self) -> None:
-        """The supervisor's loop passes by: what moves may be drawn anew."""
+        """Called from the supervisor's loop: redraws what moves."""
 
     def close(self) -> None:
-        """Nothing moves any more: findings and verdict follow."""
+        """Stops redrawing: findings and verdict follow."""
 
 
 class Live(Plain):
-    """Families fold into one line when all of theirs passed; the running check shows its time.
+    """A family becomes one line when all its checks have passed; the running check shows its time.
 
-    rich draws without a thread of its own: a fork would not take it along, and a supervisor has none.
+    rich draws without its own thread: a fork would not copy it, and a supervisor has no threads.
     """
 
     def __init__(self, write: Callable[[str], None], width: int | None = None, **terminal: Any) -> None:
@@ -77,7 +77,7 @@ class Live(Plain):
 
         class Terminal(Console):
             def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002 -- rich's signature
-                """Never hides it: who is killed cannot bring it back."""
+                """Never hides it: a killed process could not show it again."""
                 return False
 
         file = cast(IO[str], _File(write))
@@ -113,7 +113,7 @@ class Live(Plain):
         self._draw()
 
     def restore(self, check: dict[str, Any]) -> None:
-        """Shows a check as a report has it."""
+        """Shows a check from a report."""
         self._results[check["check"]] = check
         self._plan += [check["check"]] if check["check"] not in self._plan else []
         self._draw()
@@ -165,7 +165,7 @@ def _running_line(check: str, since: float, estimate_s: float, width: int) -> st
 
 
 def styled(line: str) -> "Text":
-    """Labels carry their own background, so that they are read on a dark and on a light one."""
+    """Labels have their own background, so that they are readable on dark and light terminals."""
     from rich.text import Text
 
     text = Text(line)
@@ -188,7 +188,7 @@ _IN_PICTURES = (
 
 
 class _File(io.TextIOBase):
-    """rich's way to the terminal: one that no longer takes anything must not hold up the run."""
+    """The file through which rich writes: a terminal that accepts nothing any more must not block the run."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._say = write
@@ -208,7 +208,7 @@ class _File(io.TextIOBase):
 
 
 def choose(write: Callable[[str], None], width: int | None, environ: Mapping[str, str]) -> Plain:
-    """Live on a terminal (`width`: its columns) that can draw."""
+    """`Live` on a terminal that can redraw (`width`: its columns), else `Plain`."""
     is_plain = width is None or environ.get("NO_COLOR") or environ.get("CI") or environ.get("TERM", "dumb") == "dumb"
     return Plain(write, width) if is_plain else Live(write)
 

@@ -1,4 +1,4 @@
-"""`preflight show --judge`: the facts of a saved report, judged anew, with other settings or a newer preflight."""
+"""`preflight show --judge`: judges the facts of a saved report again, with new settings or a newer preflight."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -30,8 +30,8 @@ def judge_again(
     settings: Mapping[str, str],
     policy: Policy | None = None,
 ) -> Report:
-    """A new report over the same facts and outcomes; without a `policy` by the report's own. Raises UsageError for
-    a check that is not here."""
+    """A new report from the same facts and outcomes; without a `policy` by the report's own. Raises UsageError for
+    a check that does not exist here."""
     job = Job.from_json(report["job"])
     kept = report.get("policy", {**Policy().to_json(), "strict": "--strict" in report["command"]})
     policy, strict = policy or Policy.from_json(kept), kept["strict"]
@@ -58,7 +58,7 @@ def judge_again(
 
 
 def withheld(report: Report, settings: Mapping[str, str]) -> list[str]:
-    """The options that the report holds without their value, which was a secret, and `settings` do not name."""
+    """The options whose value the report withholds as a secret and that `settings` do not give."""
     return [name for name, text in report["options"].items() if HIDDEN in text and name not in settings]
 
 
@@ -85,7 +85,7 @@ def _again(
 
 
 def outcomes_of(check: Mapping[str, Any], book: FactsStore) -> dict[int, Outcome]:
-    """A report lists only what was not measured; the rest is known by its facts."""
+    """The outcomes of all ranks: a report lists only those that did not measure; the others have facts."""
     outcomes = {rank: Outcome("measured") for rank in book.ranks(check["check"])}
     for entry in check["outcomes"]:
         for rank in rank_ranges.from_text(entry["ranks"]):

@@ -1,4 +1,4 @@
-"""The report: data, from which console, files and exit code are read."""
+"""The report: the data from which the screen, the files and the exit code are made."""
 
 import base64
 import contextlib
@@ -31,11 +31,11 @@ SCHEMA = 1
 BROKEN = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 """What reading a report raises whose values are of the right types, but cannot be."""
 LONGEST_LINE = 2 * LIMIT
-"""Of a facts file: a longer one was not written by preflight."""
+"""Of a facts file, in characters: preflight writes no longer line."""
 ATTACHED = "attached"
-"""The folder for checks' own files, and the key of facts under which they come."""
+"""The folder for files that checks make, and the key of facts that holds them."""
 ROOM = 64 * 1024
-"""Bytes that the disk must take before a run: a report of a few ranks."""
+"""Bytes that must fit on the disk before a run: a report of a few ranks."""
 Report = dict[str, Any]
 """See report.schema.json."""
 NAMES = (
@@ -73,8 +73,8 @@ def build(
 
 
 def without_secrets(report: Report, scrub: Scrubber) -> Report:
-    """Cleans free text only: a secret that is equal to a field's name or to a node's must not break the report.
-    (What workers said was cleaned when they said it.)"""
+    """Cleans free text only: a secret that equals the name of a field or a node must not break the report.
+    (The output of workers was cleaned when it came.)"""
     checks = [
         {
             **check,
@@ -91,7 +91,7 @@ def without_secrets(report: Report, scrub: Scrubber) -> Report:
 
 
 def _clean_plot(plot: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
-    """Only tables hold values of users; the others hold numbers, and many."""
+    """Cleans tables only: they may hold the user's values; other plots hold numbers, and many of them."""
     return {**plot, "rows": scrub.value(plot["rows"])} if plot["kind"] == "table" else plot
 
 
@@ -102,15 +102,15 @@ def _clean_finding(finding: dict[str, Any], scrub: Scrubber) -> dict[str, Any]:
 
 
 def bad_nodes(report: Report) -> list[str]:
-    """Nodes that a failure names, by node or by one of their ranks."""
+    """The nodes that a failure blames, by node or by one of their ranks."""
     failed = (finding for finding in findings(report) if finding.severity == "fail" and finding.counts)
     bad = {node for finding in failed for node in blamed_nodes(finding, report)}
     return [node["node"] for node in report["job"]["nodes"] if node["node"] in bad]
 
 
 def good_nodes(report: Report) -> list[str]:
-    """Nodes that a job may use: all that no failure or error names. None, where something is wrong that names
-    no node: it may be any."""
+    """The nodes that a job may use: all that no failure or error blames. [] if a failure or error blames no node: it
+    may be any."""
     wrong = [finding for finding in findings(report) if finding.severity in ("fail", "error") and finding.counts]
     named = [blamed_nodes(finding, report) for finding in wrong]
     if report["verdict"] not in ("pass", "warn") and not (wrong and all(named)):
@@ -120,7 +120,7 @@ def good_nodes(report: Report) -> list[str]:
 
 
 def blamed_nodes(finding: Reported, report: Report) -> set[str]:
-    """The nodes that a finding blames; a rank that never came has none, and stands as "" then."""
+    """The nodes that a finding blames; "" stands for the unknown node of a rank that never came."""
     where = finding.where
     if "node" in where:
         return {where["node"]}
@@ -132,17 +132,17 @@ def blamed_nodes(finding: Reported, report: Report) -> set[str]:
 
 
 def findings(report: Report) -> Iterator[Reported]:
-    """All findings, check by check. Raises KeyError and TypeError for a report that is none."""
+    """All findings, check by check. Raises KeyError and TypeError for something that is not a report."""
     return (finding for check in report["checks"] for finding in findings_of(check))
 
 
 def findings_of(check: Mapping[str, Any]) -> list[Reported]:
-    """Those of an entry of the report's `checks`."""
+    """The findings of one entry of the report's `checks`."""
     return [Reported.from_json(finding) for finding in check["findings"]]
 
 
 def write_folder(folder: str, report: Report, book: FactsStore, texts: Mapping[str, Callable[[Report], str]]) -> None:
-    """`--report DIR`: every file by rename; `texts` are the readers by file name. Raises OSError."""
+    """`--report DIR`: writes every file by rename; `texts` are renderers by file name. Raises OSError."""
     os.makedirs(os.path.join(folder, "logs"), exist_ok=True)
     write(os.path.join(folder, "report.json"), as_text(report))
     write_facts(os.path.join(folder, "facts.jsonl.gz"), report, book)
@@ -154,12 +154,12 @@ def write_folder(folder: str, report: Report, book: FactsStore, texts: Mapping[s
         os.makedirs(os.path.join(folder, ATTACHED), exist_ok=True)
         with replacing(os.path.join(folder, ATTACHED, name)) as file:
             file.write(content)
-    for name, render in texts.items():  # last: what a hook reads is there already
+    for name, render in texts.items():  # last: what a hook reads is already there
         write(os.path.join(folder, name), render(report))
 
 
 def _attached(book: FactsStore) -> Iterator[tuple[str, bytes]]:
-    """Files that checks have made, such as traces: facts hold them under `attached`, by name and in base64."""
+    """Yields (name, content) of files that checks have made, such as traces: facts hold them in base64 by name."""
     for check in book.checks():
         for ranks, text in book.groups(check):
             attached = json.loads(text)[ATTACHED] if f'"{ATTACHED}":{{"' in text else {}
@@ -173,8 +173,8 @@ def _lines(words: list[str]) -> str:
 
 
 def _logs(report: Report) -> Iterator[tuple[str, str]]:
-    """What workers left behind: their last collectives, stacks and output; in files beside what NCCL has said, and the
-    stacks that are findings' evidence."""
+    """Yields (name, text) of what workers left behind (their last collectives, stacks and output), of NCCL's log and
+    RAS, and of the stacks in findings' evidence."""
     for check in report["checks"]:
         for outcome in check["outcomes"]:
             name = f"{check['check']}.rank-{outcome['ranks'][:60].replace(',', '_')}"
@@ -188,7 +188,7 @@ def _logs(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def as_text(report: Report) -> str:
-    """Indented, but for plots: one line each, since most of them is numbers."""
+    """Indented JSON, except plots: one line each, since they are mostly numbers."""
     lines: list[str] = []
 
     def marked(check: dict[str, Any]) -> dict[str, Any]:
@@ -202,11 +202,11 @@ def as_text(report: Report) -> str:
 
 
 _PLOT = secrets.token_hex(16)
-"""Stands for a plot: no report holds it."""
+"""A placeholder for a plot that occurs in no report."""
 
 
 def write_facts(path: str, report: Report, book: FactsStore) -> None:
-    """facts.jsonl.gz: a line per check and group of equal ranks, streamed: they may be hundreds of megabytes."""
+    """facts.jsonl.gz: one line per check and group of equal ranks; streamed, since it may be hundreds of megabytes."""
     versions = {check["check"]: check["facts_version"] for check in report["checks"]}
     with replacing(path) as file, gzip.GzipFile("", "wb", 1, file, mtime=0) as packed:
         for check in book.checks():
@@ -254,10 +254,10 @@ def write_asked(option: str, path: str, text: str, *, everywhere: bool = True) -
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
-    """A file that appears whole or not at all, without following a link, and private until
-    it is whole. A device is left alone: root may replace even /dev/null, or the link /dev/stdout."""
+    """A file that appears complete or not at all, without following a link, and private until
+    it is complete. A device is not replaced: root could replace even /dev/null, or the link /dev/stdout."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise OSError(errno.EEXIST, "it is there, and is no regular file")
+        raise OSError(errno.EEXIST, "it exists and is not a regular file")
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -278,8 +278,8 @@ def _umask() -> int:
 
 
 def prepare(json_path: str | None, folder: str | None, before: float) -> None:
-    """Before the run: can the report be written? Removes an earlier run's, last changed `before` this time: a
-    run that dies must not leave yesterday's verdict to be read as its own. Raises UsageError. (A dead file
+    """Checks before the run whether the report can be written. Removes an earlier run's, last changed `before` this
+    time: a run that dies must not leave yesterday's verdict to be read as its own. Raises UsageError. (A dead file
     system hangs here: the caller runs it in a child.)"""
     for option, path in (("--json", json_path), ("--report", folder)):
         if path is None or path == "-":
@@ -290,7 +290,7 @@ def prepare(json_path: str | None, folder: str | None, before: float) -> None:
                 os.makedirs(os.path.join(path, "logs"), exist_ok=True)
                 target = os.path.join(path, "report.json")
             if os.path.exists(target) and not os.path.isfile(target):
-                raise UsageError(f"{option} {path}: {target} is there, and is no regular file")
+                raise UsageError(f"{option} {path}: {target} exists and is not a regular file")
             write(f"{target}.probe", " " * ROOM)
             os.unlink(f"{target}.probe")
             for old in _earlier(target, folder if option == "--report" else None):
@@ -312,7 +312,7 @@ def _earlier(target: str, folder: str | None) -> list[str]:
 
 
 def facts_path(json_path: str) -> str:
-    """Where the facts lie beside a report that `--json` wrote."""
+    """The path of the facts beside a report that `--json` wrote."""
     return f"{json_path.removesuffix('.json')}.facts.jsonl.gz"
 
 
@@ -321,7 +321,7 @@ def load(path: str) -> tuple[Report, str]:
     one."""
     file_path = os.path.join(path, "report.json") if os.path.isdir(path) else path
     if os.path.exists(file_path) and not os.path.isfile(file_path):
-        raise UsageError(f"{path}: is no regular file")
+        raise UsageError(f"{path}: is not a regular file")
     if file_path != path and not os.path.exists(file_path):
         raise UsageError(f"{path}: this folder has no report.json")
     try:
@@ -351,7 +351,7 @@ def whole(path: str, what: str = "complete report") -> Iterator[None]:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:12]}{'...' * (len(text) > 12)} is a number that no float holds")
+        raise ValueError(f"{text[:12]}{'...' * (len(text) > 12)} is too large for a float")
     return value
 
 
@@ -361,14 +361,14 @@ def _whole(text: str) -> int:
 
 
 def facts_beside(path: str) -> FactsStore:
-    """The facts of the report in this file. Raises UsageError where none lie there."""
+    """The facts of the report in this file. Raises UsageError if there are none."""
     candidates = facts_names(path)
     found = next((name for name in candidates if os.path.isfile(os.path.join(os.path.dirname(path), name))), None)
     if found is None:
-        raise UsageError(f"{path}: no facts lie beside it ({' or '.join(candidates)}), and they are needed")
+        raise UsageError(f"{path}: there are no facts beside it ({' or '.join(candidates)}), and they are needed")
     return read_facts(os.path.join(os.path.dirname(path), found))
 
 
 def facts_names(path: str) -> list[str]:
-    """What the facts of the report in this file may be called."""
+    """The names that the facts of the report in this file may have."""
     return ["facts.jsonl.gz", facts_path(os.path.basename(path))]

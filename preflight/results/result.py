@@ -20,7 +20,7 @@ USAGE = 2
 _NOT_REPORTED = {"facts", "measures_no_more"}
 _OF_ONE_RANK = {"seconds", "stack", "log_tail", "nccl_log", "ras", *_NOT_REPORTED}
 EQUAL_FINDINGS = 100
-"""More equal findings of one check than this are written as one, with their ranks as a range."""
+"""More equal findings of one check than this are merged into one, with their ranks as a range."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,25 @@ class Result:
     picture: list[str] = field(default_factory=list)
     """Lines that the check has drawn."""
     plots: list[dict[str, Any]] = field(default_factory=list)
-    """What it shows in report.html, as core/plots.py writes it."""
+    """What it shows in report.html, as JSON of core/plots.py."""
     began_s: float | None = None
-    """Seconds after the run's start at which it was begun."""
+    """Seconds from the run's start to the check's start."""
     aside: bool = False
-    """Whether the screen leaves them to the reports where the check has passed."""
+    """Whether the screen leaves out the picture if the check has passed."""
     groups: tuple[Group, ...] = ()
-    """What the check knows of nodes that belong together."""
+    """The groups of nodes that the check knows."""
 
     @property
     def status(self) -> str:
-        """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, also
-        where others passed: they were not measured."""
+        """fail, error, warn, skip or pass: the worst that applies. Ranks that skipped make it a skip, even
+        if others passed: they were not measured."""
         severities = {finding.severity for finding in self.findings if finding.counts}
         severity = next((word for word in WORST_FIRST if word in severities), None)
         return severity or ("skip" if self.skipped is not None else "pass")
 
     @property
     def applies(self) -> bool:
-        """Not where every rank said that what the check is about does not exist there."""
+        """False if every rank said that the thing to check does not exist there."""
         slugs = [outcome.slug for outcome in self.outcomes.values()]
         return bool(self.findings) or not slugs or any(slug != "not_applicable" for slug in slugs)
 
@@ -72,7 +72,7 @@ class Result:
         return named
 
     def to_json(self, job: Job, groups: Iterable[Group] = ()) -> dict[str, Any]:
-        """`groups`: of all checks."""
+        """`groups`: those of all checks."""
         found = merge(fold(self.findings, groups, job), job)
         return {
             "check": self.check,
@@ -92,12 +92,12 @@ class Result:
 
 
 def groups_of(results: Iterable[Result]) -> list[Group]:
-    """What all checks together know."""
+    """The groups that all checks together know."""
     return [group for result in results for group in result.groups]
 
 
 def badness(finding: Reported) -> int:
-    """The worst first."""
+    """Sort key: the worst first."""
     return SEVERITIES.index(finding.severity)
 
 
@@ -120,7 +120,7 @@ def _but_for_the_rank(finding: Reported) -> Reported:
 
 
 def merge(findings: Iterable[Reported], job: Job, more_than: int = EQUAL_FINDINGS) -> list[Reported]:
-    """Equal findings of many ranks as one, which has `ranks` ("0-7,9") and `nodes` beside `where`."""
+    """Merges equal findings of many ranks into one, which has `ranks` ("0-7,9") and `nodes` beside `where`."""
     groups: dict[str, list[Reported]] = {}
     for finding in findings:
         key = json.dumps(_but_for_the_rank(finding).to_json(), sort_keys=True)
@@ -146,14 +146,14 @@ def _of_ranks(group: list[Reported], job: Job) -> Reported:
 
 
 def _of_nodes(group: list[Reported]) -> list[Reported]:
-    """One finding for all nodes, where each names one."""
+    """Merges into one finding for all nodes, if each names a node."""
     nodes = list(dict.fromkeys(finding.where["node"] for finding in group if "node" in finding.where))
     return group if len(nodes) < len(group) else [replace(_but_for_the_rank(group[0]), nodes=nodes)]
 
 
 def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
-    """All but `measured` (of these only those that were asked for their collectives, as others had failed); equal
-    ones (but for seconds, stack and logs, which are the first one's) as one."""
+    """The report's outcomes: all but `measured`, except those that were asked for their collectives because others had
+    failed. Equal ones are merged; seconds, stack and logs are the first one's."""
     groups: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(outcomes):
         if outcomes[rank].kind != "measured" or outcomes[rank].recorded:
@@ -172,7 +172,7 @@ def _grouped(outcomes: Mapping[int, Outcome], job: Job) -> list[dict[str, Any]]:
 
 
 def verdict(results: Iterable[Result]) -> str:
-    """fail > error > warn > pass. Where nothing was measured, nothing passed: that is an error, too."""
+    """The worst of fail > error > warn > pass. If nothing was measured, nothing passed: that is an error, too."""
     statuses = {result.status for result in results}
     worst = next((word for word in ("fail", "error", "warn") if word in statuses), None)
     return worst or ("pass" if "pass" in statuses else "error")

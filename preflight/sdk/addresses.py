@@ -1,5 +1,5 @@
 """The interfaces of this host and their addresses, in the C library's order (getifaddrs(3)): NCCL and gloo take the
-first that suits them."""
+first suitable one."""
 
 import ipaddress
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 UP, RUNNING = 0x1, 0x40
-"""IFF_UP and IFF_RUNNING (netdevice(7)): switched on; and with a carrier, too."""
+"""IFF_UP and IFF_RUNNING (netdevice(7)): the interface is enabled; and it has a carrier."""
 
 
 class Address(NamedTuple):
@@ -18,11 +18,11 @@ class Address(NamedTuple):
     interface: str
     flags: int
     family: int
-    """AF_INET, AF_INET6, or AF_PACKET: the entry that an interface has without an address, too."""
+    """AF_INET, AF_INET6 or AF_PACKET; the last is an entry that an interface has even without an address."""
     text: str
-    """Without a scope: "10.0.0.1", "fe80::1"; "" of AF_PACKET."""
+    """Without a scope: "10.0.0.1", "fe80::1"; "" for AF_PACKET."""
     prefix: int
-    """Bits of the subnet."""
+    """Length of the subnet prefix in bits."""
 
 
 ENTRY = struct.Struct("@PPIPPPP")
@@ -30,7 +30,7 @@ ENTRY = struct.Struct("@PPIPPPP")
 
 
 def listed() -> list[Address]:
-    """All of this host. Raises OSError where the kernel does not say."""
+    """All addresses of this host. Raises OSError if the kernel does not report them."""
     import ctypes
 
     library = ctypes.CDLL(None, use_errno=True)

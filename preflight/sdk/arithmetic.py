@@ -1,5 +1,5 @@
-"""All that decides which bits a device's sums round to, and an arithmetic that like devices do in like ways. Imports
-torch: only `measure` may import it."""
+"""Everything that decides how a device's sums are rounded, and a mode in which equal devices compute equal bits.
+Imports torch: only `measure` may import it."""
 
 import contextlib
 import ctypes
@@ -20,34 +20,34 @@ SETTINGS = (
     "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_BLAS_PREFER_CUBLASLT", "TORCH_BLAS_PREFER_HIPBLASLT",
 )  # fmt: skip
-"""Variables that make torch or its libraries choose other arithmetic."""
+"""Variables that make torch or its libraries choose different arithmetic."""
 
 
 class DeviceKind(TypedDict):
-    """Devices of equal kind owe each other equal bits and speeds."""
+    """Devices of equal kind should have equal results, bit for bit, and equal speeds."""
 
     type: str
     """cuda or cpu."""
     name: str
     capability: str
-    """Of a CPU what torch uses of it, and a digest of its flags: a virtual machine may hide some, and libraries then
-    choose other code."""
+    """For a CPU, what torch uses of it and a digest of its flags: a virtual machine may hide some flags, and libraries
+    then choose different code."""
     units: int
     """Multiprocessors; 0 on a CPU."""
     driver: str | None
     torch: str
     cuda: str | None
-    """CUDA's or ROCm's version; and the versions of cuDNN, of the cuBLAS that is loaded, and on a CPU of MKL."""
+    """The version of CUDA or ROCm. Next to it: cuDNN, and the cuBLAS that is loaded or, on a CPU, MKL."""
     cudnn: str | None
     blas: str | None
     threads: int
-    """Of torch, at this moment."""
+    """The number of threads that torch uses at this moment."""
     settings: list[str]
-    """Of `SETTINGS`: "NVIDIA_TF32_OVERRIDE=1"."""
+    """The variables of `SETTINGS` that are set: "NVIDIA_TF32_OVERRIDE=1"."""
 
 
 def unknown(device: torch.device) -> DeviceKind:
-    """Of a device that does not say."""
+    """For a device that does not report its kind."""
     return DeviceKind(
         type=device.type, name="unknown", capability="", units=0, driver=None, torch=str(torch.__version__), cuda=None,
         cudnn=None, blas=None, threads=torch.get_num_threads(), settings=[],
@@ -79,7 +79,7 @@ def kind_of(device: torch.device, environ: Mapping[str, str]) -> DeviceKind:
 
 
 def _cublas() -> str | None:
-    """ "12.4.5": torch does not tell; the library that it has loaded does. None where that is another one."""
+    """ "12.4.5", from the library that torch has loaded, since torch does not report it. None if it is no cuBLAS."""
     loaded = re.search(r"/\S*/libcublas\.so\S*", read("/proc/self/maps"))
     if not loaded:
         return None
@@ -96,9 +96,9 @@ def _cublas() -> str | None:
 
 @contextlib.contextmanager
 def plain_arithmetic(threads: int | None = 1) -> Iterator[None]:
-    """No TF32, no partial sums in bf16, no kernels chosen by trial. One thread on a CPU: where ranks share cores,
+    """Turns off TF32, partial sums in bf16 and kernels chosen by trial. One thread on a CPU: where ranks share cores,
     OpenMP's threads wait for each other by spinning (5 ranks with 2 threads each on 2 cores: 15 s). None leaves the
-    threads as they are."""
+    number of threads as it is."""
     matmul, before = torch.backends.cuda.matmul, torch.get_num_threads()
     precision, in_bf16 = torch.get_float32_matmul_precision(), matmul.allow_bf16_reduced_precision_reduction
     by_trial = torch.cuda.is_available() and torch.cuda.tunable.is_enabled()

@@ -1,6 +1,6 @@
 """What the cgroups around this process still allow it: memory, CPUs and tasks, by versions 1 and 2.
 
-A limit of any cgroup on the way up counts. A container often sees its own cgroup as the top, or as the only one.
+The limits of all cgroups on the way up count. A container often sees its own cgroup as the top, or as the only one.
 """
 
 import os
@@ -11,22 +11,22 @@ from typing import NamedTuple
 from preflight.sdk.files import read
 
 NO_LIMIT = 1 << 60
-"""Version 1 writes a number of about this size where there is no limit."""
+"""Version 1 shows a number of about this size if there is no limit."""
 
 
 class Room(NamedTuple):
     limit: int | None
-    """None where there is none, but something is left."""
+    """None if there is no limit, but an amount that is left."""
     left: int
 
 
 def tightest(rooms: Iterable[Room | None]) -> Room | None:
-    """That in which the least is left."""
+    """The room with the least left."""
     return min((room for room in rooms if room), key=lambda room: room.left, default=None)
 
 
 def memory(root: str = "") -> Room | None:
-    """Bytes. What was read from files and can be dropped is not counted as used."""
+    """Memory in bytes. Cached file contents that can be dropped do not count as used."""
     return tightest(_memory(folder) for folder in _folders("memory", root))
 
 
@@ -125,7 +125,7 @@ def _folders(controller: str, root: str) -> list[str]:
 
 
 def _mount(controller: str, root: str) -> tuple[str, str]:
-    """(the cgroup that is mounted, where) of version 2 ("") or of a controller of version 1; nothing: ("", "")."""
+    """(the cgroup that is mounted, where), for version 2 ("") or a controller of version 1; ("", "") if not mounted."""
     for line in read(f"{root}/proc/self/mountinfo").splitlines():
         words = line.split(" ")
         kind, _, options = words[words.index("-") + 1 :][:3]
@@ -135,7 +135,7 @@ def _mount(controller: str, root: str) -> tuple[str, str]:
 
 
 def _upwards(path: str, mounted: str, place: str) -> list[str]:
-    """Without a cgroup namespace paths are those of the host, and a container may see only a part of them."""
+    """The folders from `path` up to the mount. Without a cgroup namespace a container may not see all of the path."""
     inside = os.path.relpath(path, mounted or "/").split("/")
     parts = [] if inside[0] in (".", "..") else inside
     folders = ["/".join([place, *parts[:length]]) for length in range(len(parts), -1, -1)]

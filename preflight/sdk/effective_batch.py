@@ -1,4 +1,4 @@
-"""How many samples a step of all ranks trains on, and what that makes of a learning rate, in words."""
+"""Says in words how many samples one step of all ranks trains on, and how to scale the learning rate for it."""
 
 import math
 from collections.abc import Collection
@@ -9,23 +9,23 @@ from preflight.core.rank_ranges import count
 def in_words(
     rows_a_rank: int | Collection[int], ranks: int, pieces: int = 1, base: int | None = None, rate: float | None = None
 ) -> str:
-    """ "8 a rank x 4 ranks x 2 accumulation = 64; ...": of ranks that see different samples, `rows_a_rank` in each of
-    `pieces` micro-batches (each rank's, where they differ). `rate`: a learning rate, found for a batch of `base`, which
-    is one rank's where it is not known; what scaling makes of it is told."""
+    """ "8 per rank x 4 ranks x 2 accumulation = 64; ...", for ranks that see different samples: `rows_a_rank` in each
+    of `pieces` micro-batches (one number per rank if they differ). `rate`: a learning rate that was tuned for a batch
+    of `base` (default: one rank's batch); the text gives the scaled rates."""
     each = [rows_a_rank] * ranks if isinstance(rows_a_rank, int) else sorted(rows_a_rank)
     rows, alone = sum(each) * pieces, max(each) * pieces
     counts = [f"{number:,}" for number in dict.fromkeys(each)]
     own = " or ".join(counts) if len(counts) < 3 else f"{counts[0]} to {counts[-1]}"
     times = f" x {pieces} accumulation" if pieces > 1 else ""
-    text = f"{own} a rank x {count(ranks, 'rank')}{times} = {rows:,}"
+    text = f"{own} per rank x {count(ranks, 'rank')}{times} = {rows:,}"
     if rate is not None:
         return f"{text} (one rank alone: {alone:,}); {_rates(rows, base or alone, rate)}"
     return f"{text}; linear scaling from {base:,} gives {rows / base:.3g}x the learning rate" if base else text
 
 
 def _rates(rows: int, base: int, rate: float) -> str:
-    """By the linear rule (Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv:1706.02677) and by that of the square
-    root, which is Adam's (Malladi et al. 2022, On the SDEs and Scaling Rules for Adaptive Gradient Algorithms,
+    """The rate scaled by the linear rule (Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv:1706.02677) and by
+    Adam's square-root rule (Malladi et al. 2022, On the SDEs and Scaling Rules for Adaptive Gradient Algorithms,
     arXiv:2205.10287)."""
     if rows == base:
         return f"a learning rate of {rate:g} for a batch of {base:,} stays as it is"
@@ -38,8 +38,8 @@ def _rates(rows: int, base: int, rate: float) -> str:
 
 
 def learning_rate(text: str) -> float:
-    """A type of options: a learning rate. Raises ValueError."""
+    """An option type: a learning rate. Raises ValueError."""
     value = float(text)
     if not 0.0 < value < float("inf"):
-        raise ValueError(f"{text!r} is no learning rate above 0")
+        raise ValueError(f"{text!r} is not a learning rate above 0")
     return value

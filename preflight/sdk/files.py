@@ -1,11 +1,11 @@
-"""Files and folders that may not be there, such as those of /proc and /sys."""
+"""Reads files and folders that may not exist, such as those of /proc and /sys."""
 
 import os
 
 
 def read(path: str) -> str:
-    """What stands in a file, without the space around it; "" where it cannot be read, as the speed of an interface that
-    is down. Bytes that are no UTF-8 are replaced."""
+    """The text of a file, stripped; "" if it cannot be read, like the speed of an interface that is down. Bytes that
+    are not UTF-8 are replaced."""
     try:
         with open(path, errors="replace") as file:
             return file.read().strip()
@@ -14,7 +14,7 @@ def read(path: str) -> str:
 
 
 def entries(path: str) -> list[str]:
-    """The names in a folder, sorted; [] where it cannot be read."""
+    """The names in a folder, sorted; [] if it cannot be read."""
     try:
         return sorted(os.listdir(path))
     except OSError:
@@ -32,8 +32,8 @@ def state_of(pid: int) -> str:
 
 
 def core_wait_s() -> float:
-    """For how long this thread has waited in the run queue since it began (sched-stats.rst of the kernel); 0 where the
-    kernel does not count that."""
+    """How long this thread has waited in the run queue since its start (sched-stats.rst of the kernel); 0 if the kernel
+    does not count that."""
     try:
         return int(read("/proc/thread-self/schedstat").split()[1]) / 1e9
     except (IndexError, ValueError):

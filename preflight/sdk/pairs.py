@@ -1,7 +1,7 @@
-"""Who meets whom, and what the pairs that went badly have in common: a member, two sides, or nothing. Pure, and linear
-in the pairs.
+"""Who meets whom, and what the bad pairs have in common: a member, two sides, or nothing. Pure, and linear in the
+pairs.
 
-The members may be nodes, ranks or anything that is compared in pairs. A pair (a, b) is what a sends, or opens, to b.
+The members may be nodes, ranks or anything else compared in pairs. In a pair (a, b), a sends or connects to b.
 """
 
 from collections import Counter, defaultdict
@@ -12,38 +12,38 @@ from preflight.core import words
 
 Pair = tuple[int, int]
 SENDS, RECEIVES = 0, 1
-"""A member's place in the pair."""
+"""A member's position in the pair."""
 WITNESSES = 2
-"""One bad pair may be the fault of either end."""
+"""How many bad pairs make a culprit: a single one may be the fault of either end."""
 FEW = 3
-"""So many bad pairs with one end in common, if they are most of its pairs, are its fault."""
+"""This many bad pairs with one end in common are its fault if they are most of its pairs."""
 MANY = 5
-"""The same, if they are not most of its pairs, but all that are bad: a bond or ECMP sends each connection by one of its
-legs or paths, and one of those is sick."""
+"""This many are its fault if they are all the bad pairs, even if not most of its pairs: a bond or ECMP sends each
+connection over one of its legs or paths, and one of those may be bad."""
 
 
 # Schedule
 
 
 def rounds_for_all(members: int) -> int:
-    """The rounds in which all pairs meet."""
+    """How many rounds it takes until all pairs have met."""
     return 0 if members < 2 else members - 1 + members % 2
 
 
 def rounds(members: int, all_up_to: int, at_most: int | None = None) -> Sequence[int]:
-    """The numbers of the rounds that are held: all, so that each pair meets once, up to `all_up_to` members; above,
-    twice log2 of their number, spread over all, so that a member meets near and far ones. `at_most`: so many."""
+    """The numbers of the rounds to hold. Up to `all_up_to` members: all, so that each pair meets once. Above: twice
+    log2 of their number, spread over all, so that a member meets near and far ones. `at_most`: this many instead."""
     every = rounds_for_all(members)
     held = at_most or (every if members <= all_up_to else 2 * (members - 1).bit_length())
     return [number * every // held for number in range(held)] if held < every else range(every)
 
 
 def partner(member: int, turn: int, members: int) -> int | None:
-    """Whom `member` (0 to members - 1) meets in round `turn`; None: it sits this one out, as one does in each round
-    where their number is odd.
+    """Whom `member` (0 to members - 1) meets in round `turn`; None: it sits this round out, as one member does in each
+    round if their number is odd.
 
-    The circle method of round-robin tournaments: those whose numbers add up to the round's meet, modulo the number of
-    rounds. Who would meet itself meets the last one, or nobody.
+    The circle method of round-robin tournaments: two members meet if their numbers add up to the round's number, modulo
+    the number of rounds. A member that would meet itself meets the last member, or sits out.
     """
     every = rounds_for_all(members)
     last = every if members % 2 == 0 else None
@@ -54,12 +54,12 @@ def partner(member: int, turn: int, members: int) -> int | None:
 
 
 def partners(member: int, members: int, all_up_to: int, at_most: int | None = None) -> list[int | None]:
-    """Whom `member` meets in each of the `rounds`."""
+    """Whom `member` meets in each of the `rounds`, in their order."""
     return [partner(member, turn, members) for turn in rounds(members, all_up_to, at_most)]
 
 
 def meeting(members: Sequence[int], turn: int) -> list[Pair]:
-    """The pairs of a round, each once."""
+    """The pairs of round `turn`, each once."""
     if turn >= rounds_for_all(len(members)):
         return []
     partners = ((a, partner(a, turn, len(members))) for a in range(len(members)))
@@ -71,19 +71,19 @@ def meeting(members: Sequence[int], turn: int) -> list[Pair]:
 
 @dataclass(frozen=True)
 class Common:
-    """A pair with an end in `ends` is explained by it."""
+    """What explains the bad pairs. A member in `ends` explains each pair in which it is an end."""
 
     ends: dict[int, tuple[int, ...]]
-    """The members that do badly with all others, or, where they explain all, with some: as what (SENDS, RECEIVES)."""
+    """The members that do badly with all others, or with some if that explains all; as what (SENDS, RECEIVES)."""
     sides: tuple[tuple[int, ...], ...]
-    """Groups of members, each well connected in itself, and none with another; the smallest first."""
+    """Groups of members that are well connected within, but not with each other; the smallest first."""
     rest: tuple[Pair, ...]
-    """Bad pairs that nothing explains; with `sides` those are between the sides."""
+    """Bad pairs that no member explains; if there are `sides`, these pairs are between them."""
 
 
 def common_cause(tried: Collection[Pair], bad: Collection[Pair]) -> Common:
-    """`bad` are some of `tried`. Only a partner that does well with somebody else is a witness against a member:
-    between two sick ones nobody can tell whose fault it is."""
+    """Finds what explains the bad pairs; `bad` is a subset of `tried`. Only a partner that does well with someone else
+    is a witness against a member: of two bad ones, either may be at fault."""
     good = set(tried) - set(bad)
     ends = {member: tuple(sorted(roles)) for member, roles in sorted(bad_with_all(good, bad).items())}
     ends = _with_their_others(ends, bad)
@@ -97,19 +97,19 @@ def common_cause(tried: Collection[Pair], bad: Collection[Pair]) -> Common:
 
 
 def _with_their_others(ends: dict[int, tuple[int, ...]], bad: Collection[Pair]) -> dict[int, tuple[int, ...]]:
-    """What is left of bad pairs has a culprit where one of its ends is one already, in the other place."""
+    """Blames an unexplained bad pair on an end that is already a culprit in the other position."""
     left = [pair for pair in bad if not is_explained(pair, ends)]
     more = {member for pair in left for member in pair if member in ends}
     return {member: (SENDS, RECEIVES) if member in more else roles for member, roles in ends.items()}
 
 
 def is_explained(pair: Pair, ends: Mapping[int, Collection[int]]) -> bool:
-    """Whether one of its ends is a culprit in the place that it has there."""
+    """Whether one of its ends is a culprit in the position that it has in this pair."""
     return any(role in ends.get(member, ()) for role, member in enumerate(pair))
 
 
 def bad_with_all(good: Collection[Pair], bad: Iterable[Pair]) -> dict[int, set[int]]:
-    """Members that do badly with all that they send to, or receive from, and as what."""
+    """The members that do badly with all members that they send to or receive from, with those positions."""
     do_well = tuple({pair[role] for pair in good} for role in (SENDS, RECEIVES))
     witnesses: Counter[tuple[int, int]] = Counter()
     for pair in bad:
@@ -126,8 +126,8 @@ def bad_with_all(good: Collection[Pair], bad: Iterable[Pair]) -> dict[int, set[i
 def bad_with_most(
     bad: Iterable[Pair], tried: Iterable[Pair], unit: Callable[[int], int], partners: int
 ) -> dict[int, set[int]]:
-    """Units, each of one or several members, with FEW bad pairs at least, which are most of theirs in that place, with
-    so many partners; the one with the most first, as its pairs then are explained."""
+    """The units (of one or several members) with at least FEW bad pairs that are most of their pairs in that position,
+    with at least `partners` partners. The one with the most bad pairs is taken first, which explains its pairs."""
     rest, found = [*bad], defaultdict[int, set[int]](set)
     total = Counter((unit(pair[role]), role) for pair in (tried if rest else ()) for role in (SENDS, RECEIVES))
     while True:
@@ -147,7 +147,7 @@ def bad_with_most(
 
 
 def _shared_end(tried: Collection[Pair], rest: Collection[Pair]) -> int | None:
-    """The one member that all bad pairs share, if they are many, or more than half of what it tried in that place."""
+    """The one member that all bad pairs share, if they are MANY, or more than half of its pairs in that position."""
     shared = set.intersection(*map(set, rest)) if len(rest) >= FEW else set()
     if len(shared) != 1:
         return None
@@ -160,8 +160,8 @@ def _shared_end(tried: Collection[Pair], rest: Collection[Pair]) -> int | None:
 def split_sides(
     members: Collection[int], good: Iterable[Pair], bad: Collection[Pair], culprits: Collection[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups of two members at least, without the `culprits`, all well within and bad between them; the smallest first.
-    Empty where the bad pairs do not part the members so."""
+    """Groups of at least two members, without the `culprits`, that do well within and badly between them; the smallest
+    first. Empty if the bad pairs do not divide the members this way."""
     if not bad:
         return ()
     parent = {member: member for member in members}
@@ -188,10 +188,10 @@ def split_sides(
 
 @dataclass(frozen=True)
 class Wording:
-    """One kind of trouble between members, as sentences say it."""
+    """The phrases for one kind of trouble between members."""
 
     sends: str
-    """ "cannot connect to": what a member does badly with others, or they with it, or both."""
+    """ "cannot connect to": when it is bad from the member to others; then from them to it, and both ways."""
     receives: str
     both: str
     pair: str
@@ -199,7 +199,7 @@ class Wording:
     sides: str
     """ "there are no connections between {a} and {b}"."""
     either: str = ""
-    """Where it is `both`, with some others one way only."""
+    """For `both`, if with some others it is one way only."""
 
     def verb(self, roles: Collection[int], both_ways: bool = True) -> str:
         if len(roles) > 1:
@@ -211,4 +211,4 @@ class Wording:
         return f"{who} {self.verb(roles, both_ways)} {bad} of {words.count(tried, 'other node')}"
 
     def between_sides(self, sides: Sequence[str]) -> str:
-        return f"{self.sides.format(a=sides[0], b=' or '.join(sides[1:]))}; within each all is well"
+        return f"{self.sides.format(a=sides[0], b=' or '.join(sides[1:]))}; within each of them all is well"

@@ -1,7 +1,7 @@
-"""A process for calls that may hang or crash: those of a driver, on a file system, into a library written in C.
+"""A process for calls that may hang or crash: into a driver, a file system, a library written in C.
 
-The asker sends a question as a line of JSON, the process answers with lines of JSON, and the name of what it does
-stands in memory that both share: so a call that hangs has a name, and what was known before it is kept.
+The asker sends a question as a line of JSON and the process answers with lines of JSON. The name of what it is doing is
+in shared memory: so a call that hangs can be named, and what was known before it is kept.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from typing import Any
 from preflight.sdk.files import state_of
 
 ENDING = "preflight-ends"
-"""What ps(1) calls a process with an `at_end`: whoever ends what a dead worker has left lets it do that first."""
+"""The name in ps(1) of a process with an `at_end`: cleaning up after a dead worker lets it run that first."""
 KILL_S, SLEEP_S = 1.0, 0.2
-"""For a process to end, and after which one in uninterruptible sleep (state D) is left behind: no signal ends it."""
+"""Waits for a process to end; the second for one in uninterruptible sleep (state D), which no signal ends."""
 _NAME_BYTES, _READ_BYTES = 256, 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _UNKNOWN = 256
-"""For the exit status of a process where SIGCHLD is ignored, as some launchers leave it: the kernel keeps none."""
+"""Stands for an exit status that the kernel does not keep, because SIGCHLD is ignored, as some launchers leave it."""
 _page: mmap.mmap | None = None
-"""In the process: where it writes what it does."""
+"""In the process: where it writes what it is doing."""
 
 
 class NoReplyKind(StrEnum):
@@ -38,9 +38,9 @@ class NoReplyKind(StrEnum):
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
     RAISED = "raised"
-    """Also where no process could be started."""
+    """Also if no process could be started."""
     DISTURBED = "disturbed"
-    """Somebody else has stopped or killed the process (SIGKILL, SIGTERM), which says nothing of what was asked."""
+    """Someone else stopped or killed the process (SIGKILL, SIGTERM), which says nothing about the call."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Reply:
 
     value: Any
     parts: tuple[Any, ...] = ()
-    """What a generator function has yielded; its value is None."""
+    """What a generator function yielded; its `value` is None."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class NoReply:
 
     kind: NoReplyKind
     call: str
-    """What it did: the function's name, or the last words of `Probe.doing`."""
+    """What it was doing: the function's name, or the last text given to `Probe.doing`."""
     text: str
     """ "no answer within 5.0 s", "ended by SIGSEGV", "was stopped", "ValueError: no index"."""
     seconds: float = 0.0
@@ -71,16 +71,16 @@ class NoReply:
 class Probe:
     """Runs functions in a process of its own.
 
-    `functions`: a module, an object with methods, or a mapping by name. The process is forked by the first question,
-    and by the next one after it was lost, with what this process has in memory then. What the functions change stays
+    `functions`: a module, an object with methods, or a mapping by name. The first question forks the process, and so
+    does the next one after it was lost, with the memory that this process has then. What the functions change stays
     there. Arguments and results are JSON; what they print is lost. `at_end` is called in the process when it is no
-    longer needed, also where the asker was killed; without it the process is then killed, too.
+    longer needed, even if the asker was killed; without it the process is killed then.
     """
 
     def __init__(self, functions: object, *, at_end: Callable[[], None] | None = None) -> None:
         self._functions, self._at_end = functions, at_end
         self.pid: int | None = None
-        """Of the process, where there is one."""
+        """The process's id, if there is one."""
         self.is_busy = False
         """Whether a question is unanswered."""
 
@@ -92,18 +92,18 @@ class Probe:
 
     @staticmethod
     def doing(what: str) -> None:
-        """For the functions, before a step that may hang: names it (256 bytes count). Elsewhere it does nothing."""
+        """Called by the functions before a step that may hang, to name it (at most 256 bytes). No-op elsewhere."""
         if _page is not None:
             _write(_page, what)
 
     def ask(self, name: str, *arguments: Any, deadline_s: float) -> Reply | NoReply:
-        """What the function answers. Raises OSError where no descriptor is left."""
+        """Calls a function and returns its answer. Raises OSError if no descriptor is left."""
         self.begin(name, *arguments)
         ((_, reply),) = replies([self], deadline_s)
         return reply
 
     def begin(self, name: str, *arguments: Any) -> None:
-        """Asks without waiting: `replies` gives the answer. A probe answers one question at a time."""
+        """Asks without waiting: `replies` yields the answer. A probe answers one question at a time."""
         assert not self.is_busy, "it has not answered yet"
         if self.pid is None:
             self._start()
@@ -111,12 +111,12 @@ class Probe:
         self._messages: list[dict[str, Any]] = []
         _write(self._shared, name)
         self._socket.settimeout(KILL_S)
-        with contextlib.suppress(OSError):  # it has ended, or reads nothing: no answer will tell
+        with contextlib.suppress(OSError):  # it has ended or does not read: then no answer comes
             self._socket.sendall(_line([name, arguments]))
         self._socket.setblocking(False)
 
     def end(self) -> None:
-        """Ends the process: by itself where it waits for a question, else it is killed."""
+        """Ends the process: it ends by itself if it waits for a question, else it is killed."""
         if self.pid is not None:
             self._end(0.0 if self.is_busy else KILL_S)
 
@@ -137,7 +137,7 @@ class Probe:
                 _live(theirs, asker, self._functions, self._at_end)
 
     def _take(self) -> Reply | NoReply | None:
-        """What has come; None where that is not all."""
+        """The answer, or None if it is not complete yet."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
@@ -176,7 +176,7 @@ class Probe:
         return NoReply(kind, call, text, time.monotonic() - self._asked, self._parts(), stuck)
 
     def _end(self, grace_s: float) -> int | None:
-        """Its exit status (negative: a signal), by itself within so long or killed; None where it did not end."""
+        """Waits `grace_s`, then kills the process. Its exit status (negative: a signal); None if it did not end."""
         pid, self.pid, self.is_busy = self.pid or 0, None, False
         self._socket.close()
         status = _status(pid, grace_s)
@@ -187,7 +187,7 @@ class Probe:
 
 
 def replies(probes: Iterable[Probe], deadline_s: float) -> Iterator[tuple[Probe, Reply | NoReply]]:
-    """Each busy probe when it has answered, has crashed, or has given no answer for so long."""
+    """Yields each busy probe once it has answered, has crashed, or has not answered within `deadline_s`."""
     end = time.monotonic() + deadline_s
     with selectors.DefaultSelector() as selector:
         for probe in probes:
@@ -216,7 +216,7 @@ def _told(error: BaseException) -> str:
 
 def _ended(status: int | None) -> str:
     if status is None or status == _UNKNOWN:
-        return "ended, nobody knows how"
+        return "ended with an unknown status"
     return f"ended with exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
 
 
@@ -239,8 +239,8 @@ def _status(pid: int, within_s: float) -> int | None:
 
 
 def _live(connection: socket.socket, asker: int, functions: object, at_end: Callable[[], None] | None) -> None:
-    """In a session of its own. It keeps no other descriptor of the asker's, since it may never end: what they are the
-    end of would seem to be in use. Their numbers stay taken, for objects of the asker's that close them."""
+    """Runs in its own session. It keeps no other descriptor of the asker's, since it may never end and their other ends
+    would seem to be in use. Their numbers stay taken, for objects of the asker's that close them."""
     try:
         os.setsid()
         import ctypes  # `_start` has loaded it
@@ -259,7 +259,7 @@ def _live(connection: socket.socket, asker: int, functions: object, at_end: Call
         null = os.open(os.devnull, os.O_RDWR)
         for number in map(int, os.listdir("/proc/self/fd")):
             if number not in (connection.fileno(), null):
-                with contextlib.suppress(OSError):  # that of the listing itself has been closed
+                with contextlib.suppress(OSError):  # the one of the listing itself is already closed
                     os.dup2(null, number)
         _serve(connection, functions)
         if at_end is not None:
@@ -269,7 +269,7 @@ def _live(connection: socket.socket, asker: int, functions: object, at_end: Call
 
 
 def _end_now(at_end: Callable[[], None]) -> None:
-    """The asker was killed, or somebody wants this process to end, which then is what ended it."""
+    """Runs `at_end` after SIGTERM (the asker was killed, or someone ends this process), then dies of SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         at_end()
@@ -279,7 +279,7 @@ def _end_now(at_end: Callable[[], None]) -> None:
 
 
 def _serve(connection: socket.socket, functions: object) -> None:
-    """Until the asker is done, or gone."""
+    """Answers questions until the asker is done or gone."""
     with contextlib.suppress(OSError):
         for question in connection.makefile("rb"):
             name, arguments = json.loads(question)

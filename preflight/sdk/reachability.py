@@ -1,4 +1,4 @@
-"""Why a host does not reach another: the cause and its cure, in words."""
+"""Why a host cannot reach another: the cause and its fix, in words."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -7,28 +7,28 @@ from preflight.sdk import tcp
 from preflight.sdk.tcp import Connection, Reach
 
 CURES = {
-    "refused": "Is it started there? On that host: ss -ltnp 'sport = :{port}'; a firewall may say no, too: iptables "
+    "refused": "Is it started there? On that host: ss -ltnp 'sport = :{port}'; a firewall may refuse, too: iptables "
     "-S, nft list ruleset.",
-    "filtered": "A firewall on the way drops, or the host is down: ping {address}; on both hosts iptables -S, nft list "
-    "ruleset; in a cloud, see the security groups. Open all TCP ports between the nodes, not only {port}. If other "
-    "hosts get through: does another one have this host's address (arping -D)?",
+    "filtered": "A firewall on the way drops packets, or the host is down: ping {address}; on both hosts iptables -S, "
+    "nft list ruleset; in a cloud, see the security groups. Open all TCP ports between the nodes, not only {port}. If "
+    "other hosts get through: does another one have this host's address (arping -D)?",
     "no_route": "Here: ip route get {address}; ip neigh show {address}. A firewall that rejects says so, too: on both "
     "hosts iptables -S, nft list ruleset.",
-    "reset": "Something on the way breaks connections: see the firewalls and proxies between the hosts.",
-    "other": "Here: nc -vz {address} {port}; ip addr; see the firewalls on the way (iptables -S, nft list ruleset).",
+    "reset": "Something on the way breaks connections: check the firewalls and proxies between the hosts.",
+    "other": "Here: nc -vz {address} {port}; ip addr; check the firewalls on the way (iptables -S, nft list ruleset).",
 }
-"""By `Connection["kind"]`."""
+"""Fixes by `Connection["kind"]`."""
 
 
 def told(failed: Sequence[Connection]) -> str:
-    """ "10.0.0.1 (connection refused after 0.0 s)", or several."""
+    """ "10.0.0.1 (connection refused after 0.0 s)", or several of these."""
     return ", ".join(
         f"{connection['address']} ({connection['error']} after {connection['seconds']:.1f} s)" for connection in failed
     )
 
 
 def why(reach: Reach, name: str, port: int) -> str:
-    """In a few words why there is no connection; "" where there is one."""
+    """Why there is no connection, in a few words; "" if there is one."""
     if reach["unresolved"]:
         return f"{name} does not resolve here: {reach['unresolved']}"
     if not reach["connections"]:
@@ -44,8 +44,8 @@ def why(reach: Reach, name: str, port: int) -> str:
 def differing(
     known: Mapping[int, Sequence[Connection]], name: str, called: Callable[[Sequence[int]], str]
 ) -> Iterator[tuple[int | None, str]]:
-    """(whose fault, the sentence) where a name stands for other addresses on some nodes; None where nobody can tell.
-    `called`: nodes by their numbers. By family: who knows an IPv6 address beside the same IPv4 one takes no harm."""
+    """Yields (culprit, sentence) if a name has different addresses on some nodes; the culprit is None if either side
+    may be wrong. `called` names nodes by number. Judged by family: to know an IPv6 address too does no harm."""
     for is_ipv6 in (False, True):
         of = {number: tcp.addresses(connections, is_ipv6) for number, connections in known.items()}
         votes = vote({number: addresses for number, addresses in of.items() if addresses})

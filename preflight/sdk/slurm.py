@@ -1,16 +1,16 @@
-"""What Slurm says of the network between nodes."""
+"""What Slurm says about the network between nodes."""
 
 from collections.abc import Mapping
 
 
 def switches(environ: Mapping[str, str]) -> str:
-    """Those above this node, from the top down: "spine.leaf-1"."""
+    """The switches above this node, from the top down: "spine.leaf-1"."""
     return read_switches(environ.get("SLURM_TOPOLOGY_ADDR", ""), environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", ""))
 
 
 def read_switches(addr: str, pattern: str) -> str:
-    """ "spine.leaf-1" of "spine.leaf-1.node-7" and "switch.switch.node": SLURM_TOPOLOGY_ADDR and its PATTERN as Slurm's
-    topology/tree sets them (sbatch(1)). "" where they do not name switches; a node's name may hold dots."""
+    """ "spine.leaf-1" from "spine.leaf-1.node-7" and "switch.switch.node": SLURM_TOPOLOGY_ADDR and its PATTERN as set
+    by Slurm's topology/tree (sbatch(1)). "" if they do not name switches; a node's name may contain dots."""
     kinds = pattern.split(".")
     levels = kinds.count("switch")
     well_known = levels and kinds == [*["switch"] * levels, "node"] and addr.count(".") >= levels

@@ -1,4 +1,4 @@
-"""Names, addresses and connections, each asked for within a bound of time."""
+"""Looks up names and addresses and makes connections, each within a time limit."""
 
 import contextlib
 import errno
@@ -12,38 +12,38 @@ from typing import Any, TypedDict, TypeVar
 
 T = TypeVar("T")
 Target = tuple[int, tuple[Any, ...]]
-"""An address family, and what `connect` takes: address, port, and with IPv6 the scope."""
+"""An address family, and the argument of `connect`: address, port, and for IPv6 the scope."""
 
 MOST_ADDRESSES = 8
-"""Of one name: more are those of a load balancer."""
+"""Per name; a name with more belongs to a load balancer."""
 TRIES = 3
 QUICK_S = 0.001
-"""A round trip on a sound local network: one that takes longer is timed again, it may have met a busy moment."""
+"""A round trip on a sound local network takes less. A slower one is timed again, since the host may have been busy."""
 
 
 SILENT_S = 0.4
-"""A refusal takes a round trip, and that is less than this around the earth."""
+"""A refusal takes one round trip, which is less than this even around the earth."""
 
 
 class Connection(TypedDict):
     address: str
     seconds: float
-    """Until the connection was there (the shortest of some), or had failed."""
+    """Until the connection was made (the shortest of several tries), or had failed."""
     source: str
-    """This host's own end of it."""
+    """The address of this host's end."""
     error: str
-    """Why there is none; "" where there is one."""
+    """Why there is no connection; "" if there is one."""
     kind: str
-    """What that means: refused, filtered, no_route, reset or other; "" where there is one."""
+    """What the error means: refused, filtered, no_route, reset or other; "" if there is a connection."""
 
 
 class Reach(TypedDict):
     """How a host reaches a name."""
 
     resolved_s: float | None
-    """None: not within the patience."""
+    """None: not in time."""
     unresolved: str
-    """Why, where the name has no address."""
+    """Why the name has no address; "" if it has one."""
     connections: list[Connection]
     """One for each address, in the system's order."""
 
@@ -58,14 +58,14 @@ _KINDS = {
 
 
 def kind(error: OSError) -> str:
-    """refused: somebody says no, since nobody listens there or a firewall rejects. filtered: nothing comes back, as
-    when a firewall drops. no_route: this host, or a router, knows no way (a firewall may say so, too). reset: the
-    connection was broken. other: see the error's own words."""
+    """refused: the host refuses because nothing listens there, or a firewall rejects. filtered: nothing comes back, as
+    when a firewall drops packets. no_route: this host or a router has no route (a firewall may say so, too). reset: the
+    connection was broken. other: see the error's own text."""
     return "filtered" if isinstance(error, TimeoutError) else _KINDS.get(error.errno or 0, "other")
 
 
 def reach(name: str, port: int, patience_s: float, doing: Callable[[str], None] = lambda _: None) -> Reach:
-    """Asks for the name's addresses and connects to each, all at once. Takes 2.2 times `patience_s` at most."""
+    """Looks up the name's addresses and connects to all of them at once. Takes at most 2.2 times `patience_s`."""
     doing(f"resolving {name}")
     resolved = in_time({name: partial(resolve, name, port)}, patience_s)
     seconds, targets, why = resolved.get(name, (None, {}, ""))
@@ -76,19 +76,19 @@ def reach(name: str, port: int, patience_s: float, doing: Callable[[str], None] 
 
 
 def _late(address: str, seconds: float) -> Connection:
-    """What was not even reported in time: on a loaded host a thread wakes late. The name has this address all the same,
-    and a host that seems to know fewer than others would be blamed for it."""
+    """A connection whose result was not even reported in time: on a loaded host a thread wakes late. The name still has
+    this address, and a host that seems to know fewer addresses than others would be blamed for it."""
     return {"address": address, "seconds": seconds, "source": "", "error": "timed out", "kind": "filtered"}
 
 
 def used(connections: Sequence[Connection]) -> Connection | None:
-    """What a client would use: the first address that takes a connection."""
+    """The connection that a client would use: the first that was made."""
     return next((connection for connection in connections if not connection["error"]), None)
 
 
 def in_time(calls: Mapping[str, Callable[[], T]], patience_s: float) -> dict[str, T]:
-    """What those calls gave that came back in time; all run at once. One that hangs is left to itself: a look-up
-    cannot be broken off."""
+    """Runs all calls at once and returns the results of those that finish in time. One that hangs is left behind: a
+    lookup cannot be cancelled."""
     answers: dict[str, T] = {}
 
     def answer(name: str, call: Callable[[], T]) -> None:
@@ -117,7 +117,7 @@ def resolve(name: str, port: int) -> tuple[float, dict[str, Target], str]:
 
 
 def connect(target: Target, patience_s: float) -> Connection:
-    """Opens and closes a connection, and says nothing on it: torch's store takes that without a word."""
+    """Opens and closes a connection without sending anything: torch's store accepts that silently."""
     family, place = target
     address = plain(str(place[0]))
     made: Connection = {"address": address, "seconds": patience_s, "source": "", "error": "", "kind": ""}
@@ -141,24 +141,24 @@ def connect(target: Target, patience_s: float) -> Connection:
 
 
 def is_silent(connection: Connection) -> bool:
-    """Nothing came back, so that a client waits there. A refusal is none, also where it is not heard at once (a local
-    firewall that rejects IPv6: after a second)."""
+    """Whether nothing came back, so that a client would wait. A refusal does not count, even if it comes late (from a
+    local firewall that rejects IPv6: after a second)."""
     return bool(connection["error"]) and connection["seconds"] >= SILENT_S and connection["kind"] != "refused"
 
 
 def slow(looked_up_s: Mapping[str, float | None], limit_s: float) -> dict[str, float | None]:
-    """The look-ups that took so long, by address; None: it did not end."""
+    """The lookups that took at least `limit_s`, by address; None: it did not end."""
     return {address: took for address, took in looked_up_s.items() if took is None or took >= limit_s}
 
 
 def addresses(connections: Sequence[Connection], is_ipv6: bool) -> tuple[str, ...]:
-    """Those of one family that mean the same on every host."""
+    """The addresses of one family that mean the same on every host."""
     texts = {connection["address"] for connection in connections}
     return tuple(sorted(a for a in texts if (":" in a) == is_ipv6 and not (is_loopback(a) or a.startswith("fe80:"))))
 
 
 def look_up(address: str) -> float:
-    """Seconds for the name of an address. That it has none is no harm."""
+    """How many seconds it takes to look up the name of an address. It need not have one."""
     start = time.perf_counter()
     with contextlib.suppress(OSError):
         socket.getnameinfo((address, 0, 0, 0) if ":" in address else (address, 0), socket.NI_NUMERICSERV)
@@ -166,8 +166,8 @@ def look_up(address: str) -> float:
 
 
 def mapped(address: str) -> str:
-    """As torch's store, which speaks IPv6, knows an IPv4 address. The lines of /etc/hosts that name the IPv4 address
-    do not name this one: it is looked up in DNS."""
+    """An IPv4 address as torch's store, which uses IPv6, sees it. A line in /etc/hosts for the IPv4 address does not
+    cover this form: it is looked up in DNS."""
     return address if ":" in address else f"::ffff:{address}"
 
 
@@ -181,7 +181,7 @@ def is_loopback(address: str) -> bool:
 
 
 def clients_of(port: int, most: int) -> list[str]:
-    """Addresses that are connected to this port of this host, as the kernel lists them; where there are more, some
+    """Addresses that are connected to this port of this host, as the kernel lists them: all up to `most`, else a sample
     from all over the list."""
     ends = (end for table in ("/proc/net/tcp", "/proc/net/tcp6") for end in _established(table))
     found = sorted({_decoded(remote) for local, remote in ends if int(local.partition(":")[2], 16) == port})
@@ -201,14 +201,14 @@ def _established(table: str) -> Iterator[tuple[str, str]]:
 
 
 def _decoded(end: str) -> str:
-    """ "0100007F:7349" is 127.0.0.1: words of 32 bits, each in the machine's own order."""
+    """ "0100007F:7349" is 127.0.0.1: words of 32 bits, each in the machine's byte order."""
     digits = end.partition(":")[0]
     words = (int(digits[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(digits), 8))
     return socket.inet_ntop(socket.AF_INET if len(digits) == 8 else socket.AF_INET6, b"".join(words))
 
 
 def interface_of(address: str) -> str:
-    """The name of the interface that has this address of this host, or ""."""
+    """The name of this host's interface with this address, or ""."""
     import psutil
 
     for name, entries in psutil.net_if_addrs().items():
@@ -218,7 +218,7 @@ def interface_of(address: str) -> str:
 
 
 def gloo_address(host_name: str) -> str:
-    """Where gloo listens: on the first address of the host's own name that is one of this host, else on loopback."""
+    """Where gloo listens: on the first address of the host's own name that belongs to this host, else on loopback."""
     _, targets, _ = resolve(host_name, 0)
     for address, (family, place) in targets.items():
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as server:

@@ -1,8 +1,7 @@
-"""What a user gives as MODULE:FUNCTION: it is loaded and called, and what goes wrong in it is said with file and line
-first.
+"""Loads and calls what a user gives as MODULE:FUNCTION. Messages about errors in it begin with file and line.
 
-In a worker only, in a check whose plan is `fresh`: the user's folder comes first on sys.path there, and the code may
-hang, crash or change what it likes.
+Used only in a worker, in a check whose plan is `fresh`: the user's folder comes first on sys.path there, and the code
+may hang, crash or change anything.
 """
 
 import contextlib
@@ -32,8 +31,8 @@ class UserError(Exception):
     """What is wrong with a user's code."""
 
     def __init__(self, sentence: str, file: str | None = None, line: int | None = None) -> None:
-        """`sentence` begins with file and line, where they are known. `file` is relative to the current folder where it
-        lies in it."""
+        """`sentence` begins with file and line, if they are known. `file` is relative to the current folder if it is
+        in it."""
         super().__init__(sentence)
         self.text, self.file, self.line = sentence, file, line
 
@@ -43,20 +42,20 @@ class UserError(Exception):
 
     @property
     def stack(self) -> str:
-        """Python's traceback of what the code has raised, its last 16,000 characters; "" where it has raised nothing.
-        As evidence it is also written into DIR/logs of --report."""
+        """Python's traceback of what the code raised, its last 16,000 characters; "" if it raised nothing. As evidence
+        it is also written to DIR/logs of --report."""
         cause = self.__cause__
         return "".join(traceback.format_exception(cause))[-STACK_LIMIT:] if cause is not None else ""
 
 
 class CodePlace(NamedTuple):
-    """A line of the user's."""
+    """A line of the user's code."""
 
     file: str
-    """Relative to the current folder where it lies in it."""
+    """Relative to the current folder if it is in it."""
     line: int
     function: str
-    """"Net.forward"; "" of a module's own lines."""
+    """"Net.forward"; "" for a module's own lines."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}{f' in {self.function}()' if self.function else ''}"
@@ -64,30 +63,30 @@ class CodePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class UserCode:
-    """A function of the user's by its name. As an option: `option(UserCode.parse, None, "...")`."""
+    """A function of the user's, given by name. As an option: `option(UserCode.parse, None, "...")`."""
 
     module: str
     """A module's name, or the path of a .py file."""
     function: str
-    """Of the module; dots lead into a class or an object."""
+    """Its name in the module; dots lead into a class or an object."""
     start: str = field(default_factory=os.getcwd, compare=False)
-    """The current folder, before the user's code may change it."""
+    """The current folder before the user's code can change it."""
 
     @classmethod
     def parse(cls, given: str) -> "UserCode":
-        """Raises ValueError where it does not look like MODULE:FUNCTION or FILE.py:FUNCTION."""
+        """Raises ValueError if it does not look like MODULE:FUNCTION or FILE.py:FUNCTION."""
         module, _, function = given.strip().rpartition(":")
         if not (module.endswith(".py") or re.fullmatch(_NAME, module)) or not re.fullmatch(_NAME, function):
-            raise ValueError("MODULE:FUNCTION or FILE.py:FUNCTION is expected, as in my_project.model:build")
+            raise ValueError("expected MODULE:FUNCTION or FILE.py:FUNCTION, as in my_project.model:build")
         return cls(module, function)
 
     def __str__(self) -> str:
         return f"{self.module}:{self.function}"
 
     def call(self, *, may_be_none: bool = False, as_they_are: tuple[type, ...] = ()) -> Any:
-        """What the function (or class) returns, called without arguments; an instance of a type in `as_they_are` is
-        returned itself. Raises UserError for all that goes wrong with it; only what a collective has raised stays what
-        it is."""
+        """Calls the function (or class) without arguments and returns the result; an instance of a type in
+        `as_they_are` is returned itself. Raises UserError for everything that goes wrong in it; only an exception from
+        a collective passes unchanged."""
         with _Blame(self, always=True):
             module = self._import()
             function = self._find(module)
@@ -103,20 +102,20 @@ class UserCode:
         return made
 
     def named(self) -> Any:
-        """What is named, as it is: nothing is called. Raises UserError."""
+        """The named object itself, without calling it. Raises UserError."""
         with _Blame(self, always=True):
             return self._find(self._import())
 
     def blamed(self, *, always: bool = False) -> "_Blame":
-        """A `with` around whatever calls the user's code again (a forward, a loss, a loader): an exception that came
-        through a line of it, also in a DataLoader worker, becomes a UserError that names the innermost one. Others
-        stay what they are, but for `always`: then they become one without a line. What a collective has raised stays
-        what it is: it reports another rank's death."""
+        """A `with` for whatever calls the user's code again (a forward, a loss, a loader): an exception that passed
+        through a line of it, also in a DataLoader worker, becomes a UserError that names the innermost one. Others pass
+        unchanged; with `always` they become a UserError without a line. An exception from a collective always passes
+        unchanged: it reports another rank's death."""
         return _Blame(self, always=always)
 
     def place(self) -> tuple[str, int] | None:
         """File and line at which the function, the class or the instance's class begins, once it has been called; None
-        where they are not known."""
+        if they are not known."""
         with contextlib.suppress(Exception):
             found = inspect.unwrap(self._find(self._import()))
             code = getattr(found, "__code__", None)
@@ -126,7 +125,7 @@ class UserCode:
         return None
 
     def place_of(self, thing: object) -> tuple[str, int] | None:
-        """File and line at which a function or a class begins, where it is the user's own code; else None."""
+        """File and line at which a function or a class begins if it is the user's own code; else None."""
         with contextlib.suppress(Exception):
             thing = inspect.unwrap(thing) if callable(thing) else thing
             path = inspect.getsourcefile(thing)  # type: ignore[arg-type]  # a TypeError for what is neither
@@ -137,19 +136,19 @@ class UserCode:
         return None
 
     def innermost(self, frames: Iterable[Frame]) -> CodePlace | None:
-        """The user's first line. `frames`: path, line, function and module's name, or None where only its file is
-        known; the most recent call first."""
+        """The first of the frames that is the user's. `frames`: (path, line, function, module's name or None if only
+        the file is known), the most recent call first."""
         for path, line, function, module in frames:
             if self.is_own(path, _module_at(path) if module is None else module):
                 return CodePlace(_shown(path), line, _function_name(function))
         return None
 
     def innermost_printed(self, stack: str) -> CodePlace | None:
-        """As `innermost`, of a stack that faulthandler has printed."""
+        """Like `innermost`, for a stack that faulthandler printed."""
         return self.innermost(printed_frames(stack))
 
     def is_own(self, path: str, module: str) -> bool:
-        """Whether a source file, which is a module of this name, is the user's own."""
+        """Whether a source file, the module of this name, is the user's own."""
         if path.startswith("<"):
             return False
         path, standard = os.path.realpath(path), os.path.realpath(sysconfig.get_path("stdlib"))
@@ -162,18 +161,18 @@ class UserCode:
 
     @property
     def path(self) -> str | None:
-        """Of the .py file, where one was given."""
+        """The path of the .py file, if one was given."""
         return os.path.join(self.start, self.module) if self.module.endswith(".py") else None
 
     @property
     def folder(self) -> str:
-        """The user's: the file's, or the current one."""
+        """The user's folder: the file's, or the current one."""
         return os.path.dirname(os.path.abspath(self.path)) if self.path else self.start
 
     def _import(self) -> ModuleType:
         if sys.path[:1] != [self.folder]:
             sys.path.insert(0, self.folder)
-        sys.dont_write_bytecode = True  # nothing of ours stays in the user's folder; a hook may run as root there
+        sys.dont_write_bytecode = True  # leaves no file in the user's folder; a hook may run as root there
         sys.argv = [self.module]  # the user's parser must not read preflight's options
         importlib.invalidate_caches()
         return _from_file(self.path) if self.path else _from_name(self.module, self.folder)
@@ -189,7 +188,7 @@ class UserCode:
         return found
 
     def homes(self) -> Iterator[str]:
-        """Folders (and a single module's file) in which the user's own code lies."""
+        """Folders (and a single module's file) that hold the user's own code."""
         yield from {os.path.realpath(path) for path in (self.folder, self.start, os.getcwd())}
         loaded = sys.modules.get(self.module.partition(".")[0])
         for path in list(getattr(loaded, "__path__", None) or [getattr(loaded, "__file__", None)]):
@@ -267,7 +266,7 @@ def _shown(path: str) -> str:
 
 
 class _Blame:
-    """Turns an exception into a UserError. `always`: also where no line of the user's is known."""
+    """Turns an exception into a UserError. `always`: even if no line of the user's is known."""
 
     def __init__(self, code: UserCode, *, always: bool = False) -> None:
         self._code, self._always = code, always
@@ -276,7 +275,7 @@ class _Blame:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        # A worker is sent no SIGINT: the user's code has raised it.
+        # No SIGINT is sent to a worker: the user's code raised it.
         kinds = Exception | SystemExit | KeyboardInterrupt
         may_be_the_users = isinstance(error, kinds) and not isinstance(error, UserError | Skip)
         if error is None or not may_be_the_users or out_of_a_collective(error):
@@ -288,8 +287,8 @@ class _Blame:
             raise UserError(f"{self._code}: {said}") from error
 
     def _told(self, error: BaseException, own: FrameType | None) -> tuple[CodePlace | None, str]:
-        """The innermost line of the user's, of the exception or of one that it came of; and what was raised. `own`: the
-        frame that holds the `with`, which is the check's."""
+        """The user's innermost line in the exception or one of its causes, and what was raised. `own`: the frame with
+        the `with` statement, which is the check's."""
         if isinstance(error, SyntaxError) and error.filename and self._code.is_own(error.filename, ""):
             return CodePlace(_shown(error.filename), error.lineno or 1, ""), _said(error)  # it has no frame yet
         raised: BaseException | None = error
@@ -304,7 +303,7 @@ class _Blame:
 
 
 def _frames(error: BaseException | None, own: FrameType | None) -> list[Frame]:
-    """As `UserCode.innermost` takes them."""
+    """The frames of an exception in the form that `UserCode.innermost` takes."""
     trace = error.__traceback__ if error is not None else None
     found: list[Frame] = []
     while trace is not None:
@@ -316,13 +315,13 @@ def _frames(error: BaseException | None, own: FrameType | None) -> list[Frame]:
 
 
 def _module_at(path: str) -> str:
-    """The name of the loaded module whose file it is; "" where there is none."""
+    """The name of the loaded module with this file; "" if there is none."""
     loaded = list(sys.modules.items())
     return next((name for name, module in loaded if getattr(module, "__dict__", {}).get("__file__") == path), "")
 
 
 def _function_name(qualified: str) -> str:
-    """ "Net.forward"; what stands in a comprehension stands in the function around it; "" of a module."""
+    """ "Net.forward"; a line in a comprehension counts as one of the function around it; "" for a module."""
     return re.sub(r"\.?<(?!lambda)\w+>", "", qualified).replace("..", ".").strip(".")
 
 

@@ -1,4 +1,4 @@
-"""What a run is asked to hand its verdict to."""
+"""Options for where a run's verdict goes."""
 
 import argparse
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from preflight.errors import UsageError
 
 AUTO = "auto"
-"""The baseline that is the history."""
+"""The value of --baseline that means the history."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Sinks:
     history: str | None = None
     keep_days: float = 365.0
     baseline: bool = False
-    """Whether the run is held beside its history: `--baseline auto`."""
+    """Whether the run is compared with its history: `--baseline auto`."""
     textfile: str | None = None
     post: str | None = None
     post_token: str | None = None
-    """The file that holds it."""
+    """The file that holds the token."""
     syslog: bool = False
 
     def __bool__(self) -> bool:
@@ -35,7 +35,7 @@ class Sinks:
 def add_to(run: argparse.ArgumentParser, named: Callable[[str], str]) -> None:
     """The options of a run."""
     run.add_argument("--history", type=named, metavar="FILE", help="keep what this run found, for preflight history")
-    run.add_argument("--keep", type=days, metavar="DAYS", help="forget runs of --history that are older (365d)")
+    run.add_argument("--keep", type=days, metavar="DAYS", help="drop older runs from --history (365d)")
     run.add_argument("--textfile", type=named, metavar="DIR", help="write for the node exporter of Prometheus")
     run.add_argument("--post", type=_url, metavar="URL", help="send the report there")
     run.add_argument("--post-token", type=named, metavar="FILE", help="a file that holds the bearer token for --post")
@@ -63,7 +63,7 @@ def sinks(options: argparse.Namespace) -> Sinks:
 
 
 def shown(url: str) -> str:
-    """Of a URL what is no secret: the path of a webhook is one."""
+    """A URL without its path: the path of a webhook is a secret."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -74,7 +74,7 @@ def days(text: str) -> float:
     """ "365d" or "365". Raises ArgumentTypeError."""
     number = text.strip().lower().removesuffix("d")
     if not number.isdecimal() or not 1 <= int(number) <= 36500:
-        raise argparse.ArgumentTypeError(f"{text}: a number of days from 1 to 36500 is expected, such as 365d")
+        raise argparse.ArgumentTypeError(f"{text}: expected a number of days from 1 to 36500, such as 365d")
     return float(number)
 
 
@@ -87,5 +87,5 @@ def _url(text: str) -> str:
     except ValueError:
         is_known = False
     if not is_known:
-        raise argparse.ArgumentTypeError("http://HOST/PATH or https://HOST/PATH is expected")
+        raise argparse.ArgumentTypeError("expected http://HOST/PATH or https://HOST/PATH")
     return text

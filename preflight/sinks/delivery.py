@@ -1,4 +1,4 @@
-"""All sinks of a run, side by side and within one bound: none holds up the others, or the run."""
+"""Serves all sinks of a run in parallel, within one time limit: none delays the others or the run."""
 
 import json
 import sqlite3
@@ -17,15 +17,15 @@ from preflight.results.report import Report
 from preflight.sinks.arguments import Sinks, shown
 
 ALL_S = 4.0
-"""For all sinks together, and for what of it must be made first. The child that serves them gets ALL_S + SPARE_S."""
+"""Time for all sinks together, including the run's entry. The child that serves them gets ALL_S + SPARE_S."""
 SPARE_S = 0.8
 
 
 def deliver(
     sinks: Sinks, report: Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
 ) -> dict[str, str]:
-    """In a child. `early`: the run's entry as JSON, where it was made before the verdict. Why a sink got nothing, by
-    its option; all that were served are missing. Raises KeyError, TypeError and ValueError for a report that is none.
+    """Runs in a child. `early`: the run's entry as JSON, if it was made before the verdict. Returns why each sink that
+    got nothing failed, by its option. Raises KeyError, TypeError and ValueError for something that is not a report.
     """
     from preflight.sinks import log_line, post, textfile
 
@@ -53,7 +53,7 @@ def _started(work: Mapping[str, Callable[[], object]]) -> dict[str, "Delivery"]:
 
 
 class Delivery(threading.Thread):
-    """To one sink. A daemon: a dead file system may keep it for ever."""
+    """Serves one sink. A daemon thread: a dead file system may block it forever."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)

@@ -10,7 +10,7 @@ from preflight.results.report import Report
 SOCKET = "/dev/log"
 LEVELS = {"pass": logging.INFO, "warn": logging.WARNING, "fail": logging.ERROR, "error": logging.ERROR}
 LONGEST = 800
-"""Characters: syslogd must take 1024 bytes in all (RFC 3164, 4.1)."""
+"""Characters: syslogd must accept 1024 bytes in all (RFC 3164, 4.1)."""
 
 
 class _Handler(logging.handlers.SysLogHandler):
@@ -19,7 +19,7 @@ class _Handler(logging.handlers.SysLogHandler):
 
 
 def write(report: Report, socket: str = SOCKET) -> None:
-    """Raises OSError where no syslogd listens."""
+    """Raises OSError if no syslogd listens."""
     text = console.plain(console.sentence(report)).removeprefix("preflight: ").replace("\n", " ")
     text = f"{text[:LONGEST]} (run {report['run']})"
     try:

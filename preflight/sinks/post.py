@@ -1,4 +1,4 @@
-"""The report, sent to a URL: JSON in an envelope, gzipped, bounded in size and time, tried again while time is left."""
+"""Sends the report to a URL: JSON in an envelope, gzipped, limited in size and time, retried while time is left."""
 
 import contextlib
 import gzip
@@ -15,23 +15,23 @@ from preflight import __version__
 from preflight.results.report import Report
 
 MOST = 1024 * 1024
-"""Bytes, gzipped: receivers refuse more. A larger report goes without evidence and outcomes, then without checks."""
+"""Bytes, gzipped: receivers refuse more. A larger report is sent without evidence and outcomes, then without checks."""
 LONGEST_TOKEN = 8192
 TRY_S, PAUSE_S = 1.5, 0.2
-"""For an answer; before the next try, doubled each time."""
+"""Time for an answer; pause before the next try, doubled each time."""
 AGAIN = (408, 425, 429)
 """HTTP statuses that ask for another try, beside 5xx."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Elsewhere nobody may learn the token."""
+    """No other host may see the token."""
 
     def redirect_request(self, *_arguments: Any) -> None:
         return None
 
 
 def send(url: str, token_path: str | None, report: Report, end: float) -> None:
-    """Until `end` on the monotonic clock. Raises OSError and ValueError: where it was not taken, why the last try."""
+    """Retries until `end` on the monotonic clock. Raises OSError or ValueError that says why the last try failed."""
     body = packed(report)
     headers = {
         "Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": f"preflight/{__version__}",
@@ -51,7 +51,7 @@ def send(url: str, token_path: str | None, report: Report, end: float) -> None:
 
 
 def packed(report: Report) -> bytes:
-    """The envelope, gzipped. Its sha256 is that of the report as it stands in it, with sorted keys."""
+    """The envelope, gzipped. Its sha256 is that of the contained report's JSON, with sorted keys."""
     small = {**report, "checks": [{**check, "outcomes": [], "findings": _bare(check)} for check in report["checks"]]}
     body = b""
     for cut, made in (("", report), ("evidence, outcomes", small), ("checks", {**report, "checks": []})):
@@ -82,7 +82,7 @@ def _token(path: str) -> str:
 
 
 def _try(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> tuple[str, bool]:
-    """(why it was not taken, or ""; whether another try is no use)."""
+    """(why it was not accepted, or ""; whether another try would be useless)."""
     request = urllib.request.Request(url, body, dict(headers), method="POST")  # noqa: S310 -- the command line has looked at its scheme
     opener = urllib.request.build_opener(_NoRedirect)
     try:

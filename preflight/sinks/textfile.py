@@ -1,4 +1,4 @@
-"""For the textfile collector of Prometheus' node exporter: one file, by rename, in its text format (version 0.0.4)."""
+"""Writes for the textfile collector of Prometheus' node exporter: one file, by rename, in its text format 0.0.4."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,21 +13,21 @@ NAME = "preflight.prom"
 STATUSES = ("pass", "skip", "warn", "error", "fail")
 """By number: 0 to 4."""
 MOST = 10_000
-"""Series of one name, so that a job of a thousand nodes does not fill the server: those that did not pass go first."""
+"""The most series of one name, so that a job of a thousand nodes does not fill the server; failed ones come first."""
 HELP = {
-    "preflight_check_status": "Of a check on a node: 0 pass, 1 skip, 2 warn, 3 error, 4 fail.",
+    "preflight_check_status": "Status of a check on a node: 0 pass, 1 skip, 2 warn, 3 error, 4 fail.",
     "preflight_finding": "1 for each finding that counts.",
     "preflight_busbw_gbs": "Bus bandwidth of a collective, the median of the ranks, in GB/s (10^9 bytes).",
-    "preflight_figure": "Another speed, in the unit that it names; the median of the node's ranks, or of the job's.",
-    "preflight_exit_code": "Of the last run: 0 no failure, 1 a failure was found, 3 preflight could not finish.",
-    "preflight_run_timestamp_seconds": "When the last run began.",
-    "preflight_run_duration_seconds": "How long it took.",
+    "preflight_figure": "Other speeds, in the unit of the label; the median of the node's ranks, or of the job's.",
+    "preflight_exit_code": "Exit code of the last run: 0 no failure, 1 a failure was found, 3 could not finish.",
+    "preflight_run_timestamp_seconds": "Start time of the last run.",
+    "preflight_run_duration_seconds": "Duration of the last run.",
 }
 Series = tuple[str, dict[str, str], float]
 
 
 def write(folder: str, report: Report, entry: Mapping[str, Any]) -> None:
-    """Raises OSError. `entry`: of the same run."""
+    """Raises OSError. `entry`: the same run's entry in the history."""
     reports.write(os.path.join(folder, NAME), text(report, entry))
 
 
@@ -61,7 +61,7 @@ def _series(report: Report, entry: Mapping[str, Any]) -> Iterator[Series]:
 
 
 def _statuses(report: Report) -> Iterator[Series]:
-    """A finding that names nodes is theirs; the others have passed, or were skipped."""
+    """A finding that blames nodes counts for those; the others passed or were skipped."""
     for check in report["checks"]:
         named: dict[str, str] = {}
         everywhere = "pass" if check["skipped"] is None else "skip"
@@ -81,7 +81,7 @@ def _worse(*statuses: str) -> str:
 
 
 def _findings(report: Report) -> list[Series]:
-    """Equal labels are one series."""
+    """One series per set of labels."""
     found: dict[tuple[tuple[str, str], ...], None] = {}
     for check in report["checks"]:
         for finding in findings_of(check):

@@ -58,12 +58,12 @@ def test_bad_facts_say_what_is_bad_and_where(value: object, says: str) -> None:
 def test_facts_may_fill_their_limit_and_no_more() -> None:
     most = facts.LIMIT - len('{"a":""}')
     assert len(facts.to_text({"a": "x" * most})) == facts.LIMIT
-    with pytest.raises(BadFacts, match=r"the facts are 1,048,577 bytes; at most 1,048,576 are kept"):
+    with pytest.raises(BadFacts, match=r"the facts are 1,048,577 bytes; the limit per rank and check is 1,048,576"):
         facts.to_text({"a": "x" * (most + 1)})
 
 
 def test_facts_are_measured_in_bytes() -> None:
-    with pytest.raises(BadFacts, match="at most"):
+    with pytest.raises(BadFacts, match="the limit per rank"):
         facts.to_text({"a": "ä" * (facts.LIMIT // 4)})
 
 
@@ -124,5 +124,5 @@ def test_unequal_facts_have_unequal_names() -> None:
 
 
 def test_a_number_too_long_for_json_is_bad_facts() -> None:
-    with pytest.raises(facts.BadFacts, match="no JSON"):
+    with pytest.raises(facts.BadFacts, match="not JSON"):
         facts.to_text({"a": 10**5000})

@@ -40,5 +40,5 @@ def test_a_count_has_the_right_number(number: int, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["3-1", "1-", ",", "1,,2", "-1", "a", "1 2", "0-99999999"])
 def test_what_is_no_list_of_ranks_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no list of ranks"):
+    with pytest.raises(ValueError, match="is not a list of ranks"):
         rank_ranges.from_text(text)

@@ -371,7 +371,7 @@ def test_the_page_shows_who_waited_and_until_when_each_rank_was_heard() -> None:
     heard = json.loads(Path("a.json").read_text())["explained"]["ranks"]
     assert [its["rank"] for its in heard] == [0, 2] and heard[1]["last"] - heard[0]["first"] == 30
     page = Page(Path("page.html").read_text())
-    assert "rank 2: heard of from 30.0 s to 30.0 s" in page.text and "Who waited for whom" in page.text
+    assert "rank 2: in the logs from 30.0 s to 30.0 s" in page.text and "Who waited for whom" in page.text
     assert refused("hung.log", "--html", "hung.log") == (
         "--html hung.log: hung.log exists and is not a report of explain: choose another place"
     )

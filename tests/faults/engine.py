@@ -60,7 +60,7 @@ IN_COLLECTIVES = (
     _in_turn("other_collective", "One rank calls another collective.", "fail", "out_of_step",
              says="was inside barrier #2 while ranks 0,2 waited inside all_reduce of 4 float32 #2"),
     _in_turn("stop_itself", "One worker is stopped between two collectives.", "fail", "timed_out"),
-    _in_turn("skip", "One rank stands aside while the others wait for it.", "error", "raised", says="stood aside"),
+    _in_turn("skip", "One rank skips a check while the others wait for it.", "error", "raised", says="was skipped"),
     _in_turn("kill_itself", "One worker is killed between two collectives.", "fail", "crashed", says="SIGKILL"),
     _in_turn("segfault", "One worker crashes between two collectives.", "fail", "crashed", says="SIGSEGV"),
     _in_turn("abort", "One worker aborts between two collectives.", "fail", "crashed", says="SIGABRT"),
@@ -95,12 +95,12 @@ PLUGINS = (
     _plugin("import_error", "A plugin does not import.", "raised", "a_library_that_is_not_there"),
     _plugin("import_hang", "A plugin hangs on import.", "timed_out", "did not end within"),
     _plugin("import_crash", "A plugin ends its process on import.", "crashed", "ended"),
-    _plugin("import_group", "A plugin initialises a process group on import.", "raised", "initialises a process group"),
+    _plugin("import_group", "A plugin initializes a process group on import.", "raised", "initializes a process group"),
     _plugin(
         "needs_typo",
         "A plugin needs a check that there is not.",
         "raised",
-        "PLAN.needs names env.lunch, which is no check",
+        "PLAN.needs names env.lunch, which is not a check",
     ),
     _plugin(
         "scope_typo",

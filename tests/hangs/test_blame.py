@@ -222,7 +222,7 @@ def test_where_nothing_tells_who_it_is_nobody_is_named(outcomes: dict[int, Outco
     assert finding["where"] == {}
     assert finding["noticed_by"] == rank_ranges.to_text(r for r, o in outcomes.items() if not o.sound)
     assert finding["message"].startswith(f"{failed} ranks failed") and "inside all_reduce" in finding["message"]
-    assert finding["message"].endswith("expected all to leave it; none is seen to be the cause")
+    assert finding["message"].endswith("expected all to leave it; no rank is known to be the cause")
 
 
 # What is said
@@ -264,9 +264,9 @@ def test_without_a_stack_no_place_is_told(stack: str) -> None:
          "measure() was ended after 3.5 s: rank 1 could not go on"),
         (Outcome("crashed", reason="ended by SIGSEGV", doing="step=3"),
          "the worker ended by SIGSEGV, expected it to live; last doing: step=3"),
-        (Outcome("lost"), "nothing more was heard of the rank"),
+        (Outcome("lost"), "the rank stopped responding"),
         (SILENT, "no sign of life for 13 s, expected one every second"),
-        (SKIPPED, "stood aside (no such library) while the other ranks waited for it"),
+        (SKIPPED, "was skipped (no such library) while the other ranks waited for it"),
         (Outcome("raised", reason="ValueError: on purpose (a.py line 3)"),
          "measure() raised ValueError: on purpose (a.py line 3)"),
     ],
@@ -315,7 +315,7 @@ def test_an_abort_outside_a_collective_explains_the_others() -> None:
 @pytest.mark.parametrize(
     ("outcome", "says"),
     [
-        (Outcome("timed_out", 2.0, state="S", cut_short=True), "all that the run's deadline left it"),
+        (Outcome("timed_out", 2.0, state="S", cut_short=True), "all the time that the run's deadline left"),
         (Outcome("lost", reason="preflight itself failed there", own_fault=True), "preflight itself failed"),
     ],
 )

@@ -128,7 +128,7 @@ def test_the_one_that_gloo_ended_is_no_culprit_where_another_called_more() -> No
 def test_the_one_that_gloo_ended_is_the_culprit_where_all_others_agree() -> None:
     ((code, rank, noticed, message),) = told({0: IN_IT, 1: ENDED, 2: IN_IT, 3: IN_IT})
     assert (code, rank, noticed) == (ODD, 1, "0,2-3")
-    assert message.startswith("was inside another or a smaller collective than all_reduce #2 while ranks 0,2-3")
+    assert message.startswith("was inside a different or a smaller collective than all_reduce #2 while ranks 0,2-3")
 
 
 def test_another_sigabrt_outside_a_collective_is_a_crash() -> None:

@@ -50,7 +50,7 @@ SILENT = "NCCL's RAS has no answer from rank 1"
 @pytest.mark.parametrize(
     ("status", "says"),
     [(answer(BEHIND), COUNTED), (answer([ALL[0], *ALL[2:]], [missing(1)]), SILENT),
-     (answer([ALL[0], *ALL[2:]], [missing(1, dead=True)]), f"{SILENT}, and has given rank 1 up")],
+     (answer([ALL[0], *ALL[2:]], [missing(1, dead=True)]), f"{SILENT}, and has given up on rank 1")],
 )  # fmt: skip
 def test_where_ras_agrees_it_is_evidence(status: str, says: str) -> None:
     culprit, message, ras = found(seen(status), LATE)

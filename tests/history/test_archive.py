@@ -125,14 +125,14 @@ def test_the_mount_that_is_nearest_decides_and_an_unknown_type_may_be_shared(
 
 
 def test_what_is_no_history_is_refused_and_left_alone(tmp_path: Path) -> None:
-    assert "is no history that can be read" in refused("history", str(tmp_path / "none"))
+    assert "is not a readable history" in refused("history", str(tmp_path / "none"))
     text, other = tmp_path / "text", tmp_path / "other.sqlite"
     text.write_text("no database, but a text that somebody needs\n" * 50)
     with sqlite3.connect(other) as database:
         database.execute("CREATE TABLE mine (id INTEGER)")
     for path in (text, other):
         before = path.read_bytes()
-        assert "is no history that can be read" in refused("history", str(path))
+        assert "is not a readable history" in refused("history", str(path))
         with pytest.raises((sqlite3.Error, ValueError)):
             archive.write(str(path), entry(0), KEEP)
         assert path.read_bytes() == before

@@ -118,7 +118,7 @@ def test_a_slower_link_and_the_variable_that_changed_beside_it_are_the_first_sto
     found, screen = diff(capsys, old, new, 1)
     slower = {speed["check"] for speed in found["speeds"] if speed["verdict"] == "worse"}
     assert slower and slower <= {"comm.all_reduce", "comm.rails"}, screen
-    story = screen.partition(" SLOWER comm.")[2].partition("changed beside it: ")[2]
+    story = screen.partition(" SLOWER comm.")[2].partition("also changed: ")[2]
     assert story.startswith("variable NCCL_BUFFSIZE: 4194304 before, now 8388608, on host-a and host-b"), screen
 
 
@@ -135,13 +135,13 @@ def test_a_gpus_clock_and_a_driver_and_a_card_that_was_swapped(tmp_path: Path, c
     assert len(clock["gpus"]) == 1 and clock["gpus"][0] in screen
     assert found["gpus"]["came"] == ["GPU-new"] and len(found["gpus"]["went"]) == 1
     assert [finding["code"] for finding in found["findings"]["came"]] == ["gpu.health.clock"], screen
-    assert "changed beside it: " in screen and "clock graphics_application clock in MHz: " in screen
+    assert "also changed: " in screen and "clock graphics_application clock in MHz: " in screen
 
 
 def test_a_report_without_facts_is_compared_by_its_findings(before: Path, tmp_path: Path, capsys: Capture) -> None:
     shutil.copy(before / "report.json", tmp_path)
     found, screen = diff(capsys, before, tmp_path / "report.json", 0)
-    assert found["changes"] == [] and "no facts lie beside it" in screen
+    assert found["changes"] == [] and "there are no facts beside it" in screen
 
 
 def test_facts_of_another_version_are_not_compared(before: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -156,7 +156,7 @@ def test_facts_of_another_version_are_not_compared(before: Path, tmp_path: Path,
 def test_bad_input_is_one_sentence(before: Path, tmp_path: Path) -> None:
     assert "cannot be read (No such file" in refused("diff", str(before), str(tmp_path / "none"))
     (tmp_path / "report.json").write_text("{}")
-    assert "is no preflight report of schema 1" in refused("diff", str(tmp_path), str(before))
+    assert "is not a preflight report of schema 1" in refused("diff", str(tmp_path), str(before))
     report = json.loads((before / "report.json").read_text())
     (tmp_path / "report.json").write_text(json.dumps({**report, "job": {}}))
     assert "is not a complete report" in refused("diff", str(tmp_path), str(before))
@@ -174,7 +174,7 @@ def test_a_finding_that_weighs_more_is_worse_and_many_of_a_kind_are_folded(tmp_p
     mild, grave = (write(word, finding(word, node="node-7")) for word in ("warn", "fail"))
     found, screen = diff(capsys, mild, grave, 1)
     assert found["findings"]["stayed"][0]["severity_before"] == "warn", screen
-    assert "weighs more than before: fail plugin.made.bad node-7" in screen
+    assert "more severe than before: fail plugin.made.bad node-7" in screen
     assert not diff(capsys, grave, mild, 0)[0]["worse"]
     many = write("many", *(finding("fail", f"{number} of 50", node=f"node-{number}") for number in range(50)))
     found, screen = diff(capsys, write("none"), many, 1)

@@ -33,7 +33,7 @@ def test_a_speed_below_the_median_of_the_last_sound_runs_is_a_warning() -> None:
         "comm.all_reduce: 1 GiB fp32 busbw 300 GB/s is 75% of 400, the median of the last 3 sound runs" in slow.message
     )
     assert "expected at least 80%" in slow.message and len(slow.evidence["runs"]) == 3
-    assert which.severity == "info" and "held beside 3 sound runs" in which.message
+    assert which.severity == "info" and "compared with 3 sound runs" in which.message
 
 
 def test_a_card_is_held_beside_itself() -> None:
@@ -69,7 +69,7 @@ def test_real_runs_are_held_beside_each_other(tmp_path: Path) -> None:
     assert ["fewer than 3" in found[-1]["message"] for found in told] == [True, True, True, False]
     slow, which = sorted(told[-1], key=lambda found: str(found["severity"]), reverse=True)
     assert ELSEWHERE["slower_than_history"].is_told_by([slow]) and "read 60 GB/s is 60% of 100" in slow["message"]
-    assert [len(found) for found in told] == [1, 1, 1, 2] and "held beside 3 sound runs" in which["message"]
+    assert [len(found) for found in told] == [1, 1, 1, 2] and "compared with 3 sound runs" in which["message"]
     with archive.reading(str(tmp_path / "history")) as database:  # each with its figure, and with its last finding
         assert database.execute("SELECT count(*) FROM figure").fetchone() == (4,)
         last = "SELECT verdict, sound, finding.code FROM run JOIN finding ON finding.run = run.id"
@@ -82,5 +82,5 @@ def test_a_history_that_cannot_be_read_is_a_warning_and_no_verdict(tmp_path: Pat
     finished = running.run_ranks(tmp_path, [running.environment()], *words)
     (found,) = finished.findings()
     assert ELSEWHERE["no_history"].is_told_by([found]), finished.told()
-    assert "is no history that can be read" in found["message"] and finished.exit_codes == [0]
+    assert "is not a readable history" in found["message"] and finished.exit_codes == [0]
     assert (tmp_path / "text").read_text() == "mine\n" * 500

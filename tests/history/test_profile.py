@@ -86,7 +86,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": 1}, "fail profile_gpus reboot", "1 GPU on the node, expected 2 as in the profile (2 x NVIDIA H100)"),
     ({"gpus": 3}, "warn profile_gpus fix_config", "3 GPUs on the node, expected 2"),
     ({"nics": ()}, "fail profile_missing replace", "eth0 is not on the node, expected as in the profile"),
-    ({"nics": ("ens3",)}, "warn profile_missing fix_config", "none of its network cards is, but ens3: a container, or"),
+    ({"nics": ("ens3",)}, "warn profile_missing fix_config", "none of its network cards, but ens3: a container, or"),
     ({"lanes": "8"}, "warn profile_differs fix_config", "PCIe lanes 8, expected 16; GPU-n9-1: PCIe lanes 8"),
     ({"state": "down"}, "warn profile_differs fix_config", "1 value differs from the profile (2 x NVIDIA H100): eth0 "),
     ({"rate": "200"}, "warn profile_differs fix_config", "mlx5_0:1 Gb/s 200, expected 400"),
@@ -205,7 +205,7 @@ BAD = {
     "[[kind]]\n[kind.at_least]\nCPUs = inf": "kind 1: at_least.CPUs is inf, expected 0 to 1e+300",
     "[[kind]]\n[kind.at_least]\nCPUs = nan": "kind 1: at_least.CPUs is nan, expected 0 to 1e+300",
     f"[[kind]]\n[kind.at_least]\nCPUs = {'9' * 400}": "kind 1: at_least.CPUs is ",
-    '[[kind]]\ngpu = "A"\n[[kind]]\ngpu = "A"': "several kinds have the GPU 'A', expected one of them, or names",
+    '[[kind]]\ngpu = "A"\n[[kind]]\ngpu = "A"': "several kinds have the GPU 'A', expected only one of them",
 }
 
 
@@ -228,7 +228,11 @@ def preflight(folder: Path, *words: str, wrap: Sequence[str] = ()) -> subprocess
 
 
 def test_a_bad_profile_ends_a_run_with_2(tmp_path: Path) -> None:
-    for text, why in ((None, "cannot be read (No such file"), ("[[kind", "is no TOML"), ("kind = 3", "it has no kind")):
+    for text, why in (
+        (None, "cannot be read (No such file"),
+        ("[[kind", "not valid TOML"),
+        ("kind = 3", "it has no kind"),
+    ):
         if text:
             (tmp_path / "site.toml").write_text(text)
         done = preflight(tmp_path, "run", "--level", "quick", "--profile", "site.toml")

@@ -63,22 +63,22 @@ WAIVER = '[[waivers]]\ncode = "a.b.c"\n'
     ("text", "says"),
     [
         ("levle = 1", "levle: there is no such key; did you mean level?"),
-        ("level = 'deep'", "level: quick or standard or full is expected, not 'deep'"),
-        ("only = 'comm'", "only: a list of texts is expected, not 'comm'"),
-        ("strict = 1", "strict: true or false is expected, not 1"),
-        ("deadline = 1", "deadline: a number of seconds from 3 to 86400 is expected, not 1"),
-        ("deadline = true", "deadline: a number of seconds"),
-        ("options = 3", "options: a table is expected, not 3"),
-        ("[options.comm.init]\nslow_s = [1]", "options.comm.init.slow_s: text, a number, true or false is expected"),
-        ("[severity]\na.b = 'error'", "severity.a.b: fail or warn or info is expected, not 'error'"),
-        ("waivers = 1", "waivers: [[waivers]] with code, until and reason is expected"),
+        ("level = 'deep'", "level: expected quick or standard or full, got 'deep'"),
+        ("only = 'comm'", "only: expected a list of strings, got 'comm'"),
+        ("strict = 1", "strict: expected true or false, got 1"),
+        ("deadline = 1", "deadline: expected a number of seconds from 3 to 86400, got 1"),
+        ("deadline = true", "deadline: expected a number of seconds"),
+        ("options = 3", "options: expected a table, got 3"),
+        ("[options.comm.init]\nslow_s = [1]", "options.comm.init.slow_s: expected a string, a number, true or false"),
+        ("[severity]\na.b = 'error'", "severity.a.b: expected fail or warn or info, got 'error'"),
+        ("waivers = 1", "waivers: expected [[waivers]] with code, until and reason"),
         (WAIVER, "waivers[1]: until is missing"),
         (f"{WAIVER}until = 2026-12-31\nreason = ''", "waivers[1]: reason is missing"),
-        (f"{WAIVER}until = 'soon'\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected, not 'soon'"),
-        (f"{WAIVER}until = '2026-99-99'\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected"),
-        (f"{WAIVER}until = 2026-12-31T00:00:00\nreason = 'r'", "waivers[1]: until: a day as 2026-12-31 is expected"),
+        (f"{WAIVER}until = 'soon'\nreason = 'r'", "waivers[1]: until: expected a day like 2026-12-31, got 'soon'"),
+        (f"{WAIVER}until = '2026-99-99'\nreason = 'r'", "waivers[1]: until: expected a day like 2026-12-31"),
+        (f"{WAIVER}until = 2026-12-31T00:00:00\nreason = 'r'", "waivers[1]: until: expected a day like 2026-12-31"),
         (f"{WAIVER}until = 2026-12-31\nreason = 'r'\nnodes = 'x'", "waivers[1]: nodes: there is no such key; did you"),
-        (f"{WAIVER}until = 2026-12-31\nreason = 'r'\nnode = 3", "waivers[1]: node: text is expected, not 3"),
+        (f"{WAIVER}until = 2026-12-31\nreason = 'r'\nnode = 3", "waivers[1]: node: expected a string, got 3"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(text: str, says: str) -> None:
@@ -94,7 +94,7 @@ def test_a_file_that_is_not_there_or_no_toml_is_said_with_its_path(tmp_path: Pat
         config.read(str(path))
     assert not error.value.everywhere, "each rank may have its own file system"
     path.write_text("level =\n")
-    with pytest.raises(UsageError, match=r"preflight\.toml: is no TOML: Invalid value \(at line 1"):
+    with pytest.raises(UsageError, match=r"preflight\.toml: is not valid TOML: Invalid value \(at line 1"):
         config.read(str(path))
     for text in (f"deadline = {'9' * 5000}", f"x = {'[' * 5000}"):
         path.write_text(text)

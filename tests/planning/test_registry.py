@@ -423,7 +423,10 @@ PLAN_AT = "(disk.py line 6)"
         ),
         ("Scope.NODE, Level.QUICK, reads=(1,)", "PLAN.reads is (1,), expected a tuple of names"),
         ("Scope.NODE, Level.QUICK, when=None", "PLAN.when is None, expected a tuple of names"),
-        ("Scope.NODE, Level.QUICK, given=('gb',)", "PLAN.given names gb, which is no option of it; known are least_gb"),
+        (
+            "Scope.NODE, Level.QUICK, given=('gb',)",
+            "PLAN.given names gb, which is not an option of it; known are least_gb",
+        ),
     ],
 )
 def test_a_wrong_field_of_a_plan_is_named_with_its_line(field: str, says: str, tmp_path: Path) -> None:
@@ -446,7 +449,7 @@ def test_an_id_that_is_not_there_is_named_with_its_line(field: str, tmp_path: Pa
     check = registry.load(written(tmp_path, text))
     with pytest.raises(BrokenCheck) as error:
         validation.refuse_unknown_ids(check.module, check.plan, registry.sources())
-    assert str(error.value) == f"PLAN.{field} names env.lunch, which is no check; did you mean env.launch? {PLAN_AT}"
+    assert str(error.value) == f"PLAN.{field} names env.lunch, which is not a check; did you mean env.launch? {PLAN_AT}"
     validation.refuse_unknown_ids(check.module, check.plan, {"env.lunch"})
 
 
@@ -463,7 +466,7 @@ def test_what_a_module_raises_comes_out(tmp_path: Path) -> None:
 
 def test_the_code_of_another_module_is_refused(tmp_path: Path) -> None:
     check = registry.load(written(tmp_path, SOUND))
-    with pytest.raises(BrokenCheck, match=r"a Code that is no constant of the module: Elsewhere\."):
+    with pytest.raises(BrokenCheck, match=r"a Code that is not a constant of the module: Elsewhere\."):
         check.code_id(Code("Elsewhere.", fix="none"))
 
 
@@ -500,8 +503,8 @@ def test_an_option_is_read_as_its_type(kind: Any, text: str, value: object) -> N
         (int, "many", "--set a.b.c=many: not a valid int"),
         (int, "1.5", "--set a.b.c=1.5: not a valid int"),
         (float, "", "--set a.b.c=: not a valid float"),
-        (bool, "maybe", "--set a.b.c=maybe: true or false is expected"),
-        (bool, "", "--set a.b.c=: true or false is expected"),
+        (bool, "maybe", "--set a.b.c=maybe: expected true or false"),
+        (bool, "", "--set a.b.c=: expected true or false"),
         (color, "blue", "--set a.b.c=blue: red or green is expected"),
     ],
 )
@@ -574,7 +577,7 @@ def test_a_full_check_may_run_sooner_on_a_backend(level: Level, backend: str, ru
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(BrokenCheck, match=r"PLAN.sooner_on names ncl, which is no backend; did you mean nccl"):
+    with pytest.raises(BrokenCheck, match=r"PLAN.sooner_on names ncl, which is not a backend; did you mean nccl"):
         described(PLAN=Plan(Scope.WORLD, Level.FULL, sooner_on=("ncl",)))
 
 
@@ -600,7 +603,7 @@ def test_a_file_with_a_space_in_its_name_has_an_id_that_the_schema_takes(tmp_pat
 
 
 def test_an_option_that_is_no_finite_number_is_a_usage_error() -> None:
-    with pytest.raises(errors.UsageError, match="a finite number is expected"):
+    with pytest.raises(errors.UsageError, match="expected a finite number"):
         registry.parse_option("a.b.c", Option(float, 1.0, ""), "nan")
 
 

@@ -33,7 +33,7 @@ def test_a_judge_that_raised_is_for_whoever_can_fix_it(source: Source, to_do: st
     spec = Spec(source, "", Plan(Scope.NODE, Level.QUICK))
     (found,) = judging.judged(spec, ended, made.job(1), answer, Policy()).findings
     assert found.message == "judge() raised KeyError: 'free' (disk.py line 9)"
-    assert found.fix == f"A fault of the check, not of the machine: {to_do}"
+    assert found.fix == f"A bug in the check, not a problem of the machine: {to_do}"
 
 
 def test_a_summary_has_its_time_beside_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:

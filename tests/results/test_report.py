@@ -57,9 +57,9 @@ def test_a_device_is_not_replaced_nor_a_link_to_it(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     link.symlink_to(fifo)
     for path in (fifo, link):
-        with pytest.raises(UsageError, match=r"--html .*cannot be written .*is no regular file"):
+        with pytest.raises(UsageError, match=r"--html .*cannot be written .*is not a regular file"):
             report.write_asked("--html", str(path), "page")
-        with pytest.raises(UsageError, match="is no regular file"):
+        with pytest.raises(UsageError, match="is not a regular file"):
             report.prepare(str(path), None, before=0.0)
     assert stat.S_ISFIFO(fifo.stat().st_mode) and link.is_symlink() and len(list(tmp_path.iterdir())) == 2
 
@@ -137,7 +137,7 @@ def test_text_that_is_no_utf_8_is_written_all_the_same(tmp_path: Path) -> None:
     ("json_path", "folder", "says"),
     [
         ("gone/report.json", None, "--json gone/report.json: cannot be written (No such file or directory)"),
-        ("taken", None, "--json taken: taken is there, and is no regular file"),
+        ("taken", None, "--json taken: taken exists and is not a regular file"),
         (None, "file/below", "--report file/below: cannot be written (Not a directory)"),
     ],
 )
@@ -299,14 +299,14 @@ def test_a_report_is_loaded_by_its_file_or_its_folder(tmp_path: Path) -> None:
         ("", "cannot be read as JSON"),
         ("{", "cannot be read as JSON"),
         ("\udcff", "cannot be read as JSON"),
-        ('{"seconds": -1e999}', "cannot be read as JSON (-1e999 is a number that no float holds)"),
-        ('{"seconds": NaN}', "cannot be read as JSON (NaN is a number that no float holds)"),
-        (f'{{"rank": {"9" * 400}}}', "cannot be read as JSON (999999999999... is a number that no float holds)"),
-        (f'{{"rank": {"9" * 5000}}}', "cannot be read as JSON (999999999999... is a number that no float holds)"),
-        ("[]", "is no preflight report of schema 1 (schema: None)"),
-        ("{}", "is no preflight report of schema 1 (schema: None)"),
-        ('{"schema": 2, "checks": []}', "is no preflight report of schema 1 (schema: 2)"),
-        ('{"schema": 1}', "is no preflight report of schema 1 (schema: 1)"),
+        ('{"seconds": -1e999}', "cannot be read as JSON (-1e999 is too large for a float)"),
+        ('{"seconds": NaN}', "cannot be read as JSON (NaN is too large for a float)"),
+        (f'{{"rank": {"9" * 400}}}', "cannot be read as JSON (999999999999... is too large for a float)"),
+        (f'{{"rank": {"9" * 5000}}}', "cannot be read as JSON (999999999999... is too large for a float)"),
+        ("[]", "is not a preflight report of schema 1 (schema: None)"),
+        ("{}", "is not a preflight report of schema 1 (schema: None)"),
+        ('{"schema": 2, "checks": []}', "is not a preflight report of schema 1 (schema: 2)"),
+        ('{"schema": 1}', "is not a preflight report of schema 1 (schema: 1)"),
     ],
 )
 def test_what_is_no_report_is_a_usage_error(text: str | None, says: str, tmp_path: Path) -> None:
@@ -381,9 +381,9 @@ def test_an_earlier_report_is_removed_before_the_run(tmp_path: Path) -> None:
 
 def test_a_pipe_is_not_replaced_by_a_report(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         report.prepare(str(tmp_path / "pipe"), None, before=0.0)
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         report.load(str(tmp_path / "pipe"))
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 

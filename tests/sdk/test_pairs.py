@@ -121,7 +121,7 @@ def test_sentences_say_which_way_it_is() -> None:
     assert words.culprit("a", (RECEIVES,), 2, 3) == "a gets badly from 2 of 3 other nodes"
     assert words.culprit("a", BOTH, 2, 3) == "a is bad with 2 of 3 other nodes"
     assert words.culprit("a", BOTH, 2, 3, both_ways=False) == "a or 2 of 3 other nodes"
-    assert words.between_sides(["a", "b", "c"]) == "a and b or c are apart; within each all is well"
+    assert words.between_sides(["a", "b", "c"]) == "a and b or c are apart; within each of them all is well"
 
 
 # Schedule

@@ -43,7 +43,7 @@ def test_a_function_is_named_by_its_module_or_file(given: str) -> None:
     "given", ["", "model", "model.py", ":build", "model:", "model:build()", "a/b:f", "-m:f", "1:f"]
 )
 def test_what_does_not_look_like_one_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match=r"MODULE:FUNCTION or FILE\.py:FUNCTION is expected"):
+    with pytest.raises(ValueError, match=r"expected MODULE:FUNCTION or FILE\.py:FUNCTION"):
         UserCode.parse(given)
 
 

@@ -160,11 +160,11 @@ def test_an_address_is_shown_without_its_secrets() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--post", "ftp://host/"), "http://HOST/PATH or https://HOST/PATH is expected"),
-        (("--post", "http://[/"), "http://HOST/PATH or https://HOST/PATH is expected"),
+        (("--post", "ftp://host/"), "expected http://HOST/PATH or https://HOST/PATH"),
+        (("--post", "http://[/"), "expected http://HOST/PATH or https://HOST/PATH"),
         (("--post-token", "FILE"), "--post-token: belongs to --post, which is not given"),
         (("--keep", "3d"), "--keep: belongs to --history, which is not given"),
-        (("--keep", "soon", "--history", "FILE"), "a number of days from 1 to 36500 is expected, such as 365d"),
+        (("--keep", "soon", "--history", "FILE"), "expected a number of days from 1 to 36500, such as 365d"),
         (("--baseline", "auto"), "--baseline auto: belongs to --history, which is not given"),
         (("--history", ""), "it is empty"),
     ],

@@ -261,7 +261,7 @@ def _parted(code: Code, what: str, counted: Vote[str], more: str, run: Run) -> I
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    """ "ddp/plain, fsdp2/plain on 2 ranks: loss 4.1 to 3.9, as alone to 3e-07; 4 a rank x 2 ranks = 8"."""
+    """ "ddp/plain, fsdp2/plain on 2 ranks: loss 4.1 to 3.9, as alone to 3e-07; 4 per rank x 2 ranks = 8"."""
     if not any(own["own"] for own in facts.values()):
         return "nothing was trained"
     batch = effective_batch.in_words([own["own"] for own in facts.values()], len(facts), 1, run[BASE_BATCH])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FOLDER = "PREFLIGHT_DEBUG"
 MARK = "PREFLIGHT_DEBUG_RANK"
-"""The rank's pid. Its children inherit RANK but are no ranks: a compiler, a spawned DataLoader worker."""
+"""The rank's pid. Its children inherit RANK but are not ranks: a compiler, a spawned DataLoader worker."""
 OURS = "preflight"
 """PYTHONFAULTHANDLER, if the user has not set it: the stack of a rank that a signal ends is kept beside its record."""
 NOBODY = "0"
@@ -27,7 +27,7 @@ NOBODY = "0"
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
-"""A launcher is no rank, even if srun or an operator has numbered it."""
+"""A launcher is not a rank, even if srun or an operator has numbered it."""
 _C10D = "torch.distributed.distributed_c10d"
 SIGNAL_BELOW_MAX = 7
 """SIGRTMAX - 7 asks for the stacks: a user's own handlers are for SIGUSR1, SIGUSR2 or the first real-time ones."""
@@ -81,7 +81,7 @@ class Rank:
         return os.path.join(self.folder, folder, "%s.%d.%s" % (self.node, self.pid, end))  # noqa: UP031 -- old Pythons
 
     def write(self) -> None:
-        """By rename: readers see the whole record or none."""
+        """Writes by rename: readers see the complete record or none."""
         import json
 
         path = self.path("records", "json")
@@ -106,7 +106,7 @@ class Rank:
                 faulthandler.enable(file=self.stacks, all_threads=True)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
-        """Waits for the import of torch.distributed: before that there is nothing to ask for, and no thread."""
+        """Waits for the import of torch.distributed: before that there is nothing to record, and no thread."""
         if name != _C10D or self not in sys.meta_path:
             return None
         try:
@@ -163,7 +163,7 @@ class Rank:
                 module.init_process_group = init_process_group  # type: ignore[union-attr]
 
     def _join(self, c10d: Any) -> None:
-        """It may be a fork of the process that was prepared (by a notebook's launcher)."""
+        """Called in a new rank, which may be a fork of the prepared process (by a notebook's launcher)."""
         if self.record["rank"] is not None or not c10d.is_initialized():
             return
         if os.getpid() != self.pid:
@@ -193,7 +193,7 @@ class Rank:
         BaseProcess.run = run  # type: ignore[assignment, method-assign]
 
     def _listen(self) -> None:
-        """In a thread that sleeps in a system call. A forked worker has the socket, but not the thread."""
+        """Listens in a thread that sleeps in a system call. A forked worker has the socket, but not the thread."""
         import _socket
         import threading
 
@@ -208,7 +208,7 @@ class Rank:
             self.write_recorder()
 
     def write_recorder(self) -> None:
-        """The flight recorder, if torch has a group. As JSON: the other format is a pickle."""
+        """Writes the flight recorder, if torch has a group. As JSON: the other format is a pickle."""
         try:
             c10d = sys.modules.get("torch._C._distributed_c10d")
             groups = getattr(sys.modules.get(_C10D), "_world", None)
@@ -257,7 +257,7 @@ class Rank:
             pass
 
     def on_exit(self) -> None:
-        """The interpreter ends in order, not by a signal or os._exit."""
+        """The interpreter exits normally, not by a signal or os._exit."""
         try:
             import time
 
@@ -272,7 +272,7 @@ class Rank:
 
 
 def _size_recorder() -> None:
-    """Unless the user has: a newer torch warns about the older name. 512 entries take 0.1 ms each to write."""
+    """Sets the size unless the user has. A newer torch warns about the older name. 512 entries take 0.1 ms each."""
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     if not any(name in os.environ for name in names):
         is_new = hasattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json")

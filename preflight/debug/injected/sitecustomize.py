@@ -8,7 +8,7 @@ OWN = os.path.dirname(os.path.abspath(__file__))
 
 
 def begin():  # type: ignore[no-untyped-def]
-    """The user's own first; the site module reports what it raises."""
+    """Runs the user's own first; the site module reports what it raises."""
     ours = sys.modules.pop("sitecustomize", None)
     path = sys.path[:]
     sys.path[:] = [folder for folder in path if os.path.abspath(folder) != OWN]

@@ -11,7 +11,7 @@ from preflight.results.page.marks import COLOURS, Scale, figure, tag, text
 WIDTH, HEIGHT = 460, 270
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 12, 42
 SHAPED = 24
-"""Points of a curve that have a mark each."""
+"""A curve with at most this many points has a mark at each."""
 
 Series = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ def draw(plot: Mapping[str, Any]) -> Markup:
 
 
 def merged(series: Sequence[Series]) -> list[dict[str, Any]]:
-    """Curves that lie on each other as one: their names are joined."""
+    """Merges curves with the same points into one and joins their names."""
     found: dict[str, dict[str, Any]] = {}
     for its in series:
         if its["points"]:
@@ -84,7 +84,7 @@ def _curve(number: int, its: Series, x: Scale, y: Scale, unit: str) -> Iterator[
 
 
 def _marks(marked: Sequence[Sequence[Any]], x: Scale, y: Scale) -> Iterator[Markup]:
-    """Beside the line, on the side where there is room."""
+    """Vertical lines with their names, on the side with room."""
     for number, (at, name) in enumerate(marked):
         place, left = x(at), x(at) > (x.start + x.end) / 2
         yield tag("line", x1=place, x2=place, y1=y.start, y2=y.end, class_="step")
@@ -103,7 +103,7 @@ def _entry(number: int, its: Series) -> Markup:
 
 
 def table(plot: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of what is drawn."""
+    """The heads and rows of the table behind the chart."""
     unit = "bytes" if plot["x"].endswith("bytes") else ""
     rows = []
     for its in merged(plot["series"]):

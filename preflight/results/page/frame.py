@@ -1,4 +1,4 @@
-"""The document around every page: what it may do, its style, its script and its data, all in one file."""
+"""The document around every page: its security policy, style, script and data, all in one file."""
 
 import base64
 import functools
@@ -24,21 +24,21 @@ def _environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """A file of `templates/`; whatever is no Markup is escaped."""
+    """Renders a file of `templates/`; escapes everything that is not Markup."""
     return Markup(_environment().get_template(template).render(values))  # noqa: S704 -- the template has escaped it
 
 
 @functools.cache
 def asset(name: str) -> str:
-    """style.css or script.js."""
+    """The text of style.css or script.js."""
     return resources.files(__package__).joinpath(name).read_text()
 
 
 def document(title: str, body: Markup, data: Any) -> str:
-    """The whole file. `body` is the content of <body>; `data` is JSON for the script, which keeps it compressed.
+    """The whole file. `body` is the content of <body>; `data` is JSON for the script, stored compressed.
 
-    The policy admits the one script and the one style that are here, by their hashes, and nothing from elsewhere: text
-    of a log that looks like a script stays text, and no request leaves."""
+    The policy allows only this script and this style, by their hashes, and nothing from elsewhere: text of a log that
+    looks like a script stays text, and no request is sent."""
     style, script = asset("style.css"), asset("script.js")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "

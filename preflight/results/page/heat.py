@@ -1,4 +1,4 @@
-"""Pairs of nodes, or nodes by rails: each as a share of what is usual, the slow ones outlined."""
+"""Pairs of nodes, or nodes by rails: each as a share of the usual value; slow ones are outlined."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,26 +10,26 @@ from preflight.results.page import marks
 from preflight.results.page.marks import figure, tag, text
 
 DRAWN = 400
-"""Cells that are drawn here; more go to a canvas, which the script fills."""
+"""The most cells drawn as SVG; larger ones use a canvas, which the script fills."""
 CELL, LABEL = 26, 130
 LEVELS = 5
-"""Steps of the scale, which is the same on every page: up to 20, 40, 60, 80 % of the usual value, and above."""
+"""Steps of the scale, the same on every page: up to 20, 40, 60, 80 % of the usual value, and above."""
 NAMED = 20
 
 
 def draw(plot: Mapping[str, Any], number: int) -> Markup:
-    """`number`: of the plot, by which the script finds its data."""
+    """`number`: the plot's number, by which the script finds its data."""
     small = len(plot["rows"]) * len(plot["columns"]) <= DRAWN and plot["binned"] == 1
     image = _image(plot) if small else _canvas(plot, number)
     joined = ""
     if plot["binned"] > 1:
-        joined = f"Each row and column is {plot['binned']} neighbours together, with the slowest of their values. "
+        joined = f"Each row and column merges {plot['binned']} neighbors and shows the slowest of their values. "
     return tag("p", joined + sentence(plot)) + image + _scale(plot)
 
 
 def sentence(plot: Mapping[str, Any]) -> str:
-    """What a person should see in it."""
-    usual = f"usual are {figure(plot['usual'])} {plot['unit']}"
+    """What the reader should see in it."""
+    usual = f"usual: {figure(plot['usual'])} {plot['unit']}"
     if not plot["slow"]:
         return f"None is slow; {usual}."
     first = "; ".join(f"{row} to {column} {figure(value)}" for row, column, value in plot["slow"][:3])
@@ -38,7 +38,7 @@ def sentence(plot: Mapping[str, Any]) -> str:
 
 
 def level(value: float, usual: float) -> int:
-    """0 to LEVELS - 1."""
+    """The step of the scale, 0 to LEVELS - 1."""
     return min(LEVELS - 1, int(LEVELS * value / usual)) if usual > 0 else LEVELS - 1
 
 
@@ -92,7 +92,7 @@ def _scale(plot: Mapping[str, Any]) -> Markup:
 
 
 def table(plot: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The slow ones, else the slowest."""
+    """The slow cells; if there are none, the slowest."""
     rows = plot["slow"] or sorted(
         ([plot["rows"][row], plot["columns"][column], value] for row, column, value in cells(plot)),
         key=lambda cell: cell[2],

@@ -10,12 +10,12 @@ from preflight.core import words
 
 SHAPES = ("circle", "square", "triangle", "diamond")
 COLOURS = 6
-"""Classes c0 to c5 of style.css; each has a shape and a dash of its own, too."""
+"""Classes c0 to c5 of style.css; each also has its own shape and dash."""
 
 
 def tag(name: str, content: object = "", /, **attributes: object) -> Markup:
-    """<name attributes>content</name>. A trailing or inner _ of an attribute's name is dropped or becomes -: class_,
-    text_anchor. What is None is left out; numbers are cut to a decimal, which is finer than a pixel."""
+    """<name attributes>content</name>. In an attribute's name, a trailing _ is dropped and an inner _ becomes -:
+    class_, text_anchor. None is left out; numbers have one decimal, which is finer than a pixel."""
     written = Markup("").join(
         Markup(' {}="{}"').format(key.strip("_").replace("_", "-"), _number(value))
         for key, value in attributes.items()
@@ -33,7 +33,7 @@ def joined(parts: Iterable[Markup]) -> Markup:
 
 
 def picture(title: str, width: int, height: int, content: Iterable[Markup], *, wide: bool = False) -> Markup:
-    """An image with its name for those who do not see it. `wide`: it scrolls in its frame rather than shrinks."""
+    """An image with a title for screen readers. `wide`: it scrolls in its frame instead of shrinking."""
     head = tag("title", title)
     return tag(
         "svg", head + joined(content), viewBox=f"0 0 {width} {height}", role="img", aria_label=title,
@@ -42,7 +42,7 @@ def picture(title: str, width: int, height: int, content: Iterable[Markup], *, w
 
 
 def scrolled(title: str, width: int, height: int, content: Iterable[Markup]) -> Markup:
-    """A wide picture in its frame, which the keyboard reaches."""
+    """A wide picture in a frame that can be reached by keyboard."""
     return tag("div", picture(title, width, height, content, wide=True), class_="scroll", tabindex=0)
 
 
@@ -51,7 +51,7 @@ def text(x: float, y: float, content: object, anchor: str = "start", class_: str
 
 
 def point(x: float, y: float, number: int, title: str = "", size: float = 3.2) -> Markup:
-    """A mark whose shape tells the series as its colour does."""
+    """A mark whose shape, like its color, shows the series."""
     shape, class_ = SHAPES[number % len(SHAPES)], f"mark c{number % COLOURS}"
     inside = tag("title", title) if title else Markup("")
     if shape == "circle":
@@ -69,7 +69,7 @@ def path(points: Iterable[tuple[float, float]]) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """From a value to a place on the page."""
+    """Maps a value to a coordinate on the page."""
 
     least: float
     most: float
@@ -79,7 +79,7 @@ class Scale:
 
     @staticmethod
     def over(values: Sequence[float], start: float, end: float, *, log: bool = False, zero: bool = False) -> "Scale":
-        """Over all these values. A logarithm has no place for 0: where one of them is, the scale is linear."""
+        """A scale over all these values. A logarithmic scale cannot show 0: if there is one, the scale is linear."""
         if log and min(values, default=1.0) > 0:
             least, most = min(values), max(values)
             return (
@@ -96,7 +96,7 @@ class Scale:
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round values, at most so many."""
+        """At most `most` round values."""
         return _log_ticks(self.least, self.most, most) if self.log else _round_ticks(self.least, self.most, most)
 
     def byte_ticks(self, most: int = 6) -> list[float]:
@@ -107,7 +107,7 @@ class Scale:
 
 
 def time_axis(scale: Scale, height: int, label: Callable[[float], str]) -> Iterator[Markup]:
-    """Lines from the top down, with their times above them."""
+    """Vertical lines with their times above them."""
     for value in scale.ticks(8):
         yield tag("line", x1=scale(value), x2=scale(value), y1=20, y2=height, class_="grid")
         yield text(scale(value), 14, label(value), "middle")
@@ -137,7 +137,7 @@ def _log_ticks(least: float, most: float, count: int) -> list[float]:
 
 
 def figure(value: float, unit: str = "") -> str:
-    """As a person writes it: 1,250 and 0.0034, and of bytes 64 KiB."""
+    """A number as people write it: 1,250 and 0.0034, and 64 KiB for bytes."""
     if unit == "bytes":
         return words.size(value)
     if value and not 1e-3 <= abs(value) < 1e6:

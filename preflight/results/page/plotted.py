@@ -12,7 +12,7 @@ TABLES = {"chart": charts.table, "strips": strips.table, "wiring": wiring.table,
 
 
 def figures(checks: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(for the template, for the script) all plots of these checks. What a newer preflight draws is left out."""
+    """All plots of these checks: (for the template, for the script). Leaves out kinds of a newer preflight."""
     shown: list[dict[str, Any]] = []
     data: list[dict[str, Any]] = []
     for check in checks:
@@ -31,12 +31,12 @@ def figures(checks: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], 
 
 def _note(plot: Mapping[str, Any]) -> str:
     if "of" in plot:
-        return f"Of {plot['of']:,}, only those that stand apart are kept by name; the others are counted."
+        return f"Of {plot['of']:,}, only outliers are kept by name; the others are counted."
     return str(plot.get("note", ""))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]], name: str) -> Markup:
-    """Sortable; empty where it has no rows."""
+    """A sortable table; empty if it has no rows."""
     return frame.render("table.html", heads=heads, rows=rows, name=name) if rows else Markup("")
 
 
@@ -49,7 +49,7 @@ def _image(plot: Mapping[str, Any], number: int) -> Markup | None:
 
 
 def _for_the_script(plot: Mapping[str, Any]) -> dict[str, Any]:
-    """What a canvas shows, and the values of each subject to find a node's."""
+    """The data of a canvas, or the values of each subject, in which the script looks up a node."""
     if plot["kind"] == "heatmap":
         return {name: plot[name] for name in ("rows", "columns", "cells", "unit", "usual", "limit")}
     if plot["kind"] == "strips":

@@ -1,4 +1,4 @@
-"""Nodes by checks: how each check ended on each node; equal nodes are one row."""
+"""Nodes by checks: how each check ended on each node; equal nodes share a row."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from preflight.results.report import Report, findings_of
 from preflight.results.result import WORST_FIRST
 
 LETTERS = {"fail": "F", "error": "E", "warn": "W", "skip": "S", "none": "–", "pass": "P"}
-"""The worst first. "none": not measured, for which another rank or node may be to blame."""
+"""The worst first. "none": not measured; another rank or node may be to blame."""
 ORDER = (*WORST_FIRST[:3], "skip", "none", "pass")
 MOST_ROWS = 100
-"""Kinds of nodes that are drawn here; a canvas has all nodes."""
+"""The most kinds of nodes in the table; the canvas has all nodes."""
 
 
 @dataclass
@@ -22,7 +22,7 @@ class NodeKind:
     """Nodes with the same status in every check."""
 
     nodes: list[int]
-    """Their places in the job's list."""
+    """Their indices in the job's list."""
     statuses: tuple[str, ...]
     """By check."""
     names: str = ""
@@ -44,12 +44,12 @@ class StatusTable:
     kinds: list[NodeKind] = field(default_factory=list)
 
     def letters(self) -> list[str]:
-        """For the script: a text a check, with a letter a node."""
+        """For the script: one text per check, with one letter per node."""
         return ["".join(LETTERS[status] for status in column) for column in self.columns]
 
 
 def build(report: Report) -> StatusTable:
-    """The status on each node for each check, and the nodes grouped, the worst first."""
+    """The status of each check on each node, and the nodes grouped, the worst first."""
     job = Job.from_json(report["job"])
     checks = [check for check in report["checks"] if check["status"] != "skip" or check["outcomes"]]
     places = Places(job)
@@ -68,7 +68,7 @@ def build(report: Report) -> StatusTable:
 
 
 class Places:
-    """Where nodes and ranks stand in the job's list."""
+    """The indices of nodes and ranks in the job's list."""
 
     def __init__(self, job: Job) -> None:
         self.count = len(job.nodes)
@@ -79,7 +79,7 @@ class Places:
         return {self._of_rank[rank] for rank in rank_ranges.from_text(text) if rank in self._of_rank}
 
     def named(self, finding: Reported) -> set[int]:
-        """The nodes that a finding blames; empty where it names none. Of a pair, both."""
+        """The nodes that a finding blames; empty if it blames none; both nodes of a pair."""
         where = finding.where
         nodes = [where.get("node"), where.get("peer_node"), *(finding.nodes or ())]
         found = {self.of_node[node] for node in nodes if node in self.of_node}

@@ -1,4 +1,4 @@
-"""One quantity of all GPUs or ranks on a line each: where most are, and who stands apart."""
+"""One line per quantity of all GPUs or ranks: where most are, and which are outliers."""
 
 import math
 import statistics
@@ -13,10 +13,10 @@ from preflight.results.page.marks import Scale, figure, tag, text
 WIDTH, HEIGHT, BASE = 680, 62, 44
 LEFT, RIGHT = 20, 20
 SINGLE = 64
-"""Up to so many subjects each has a mark; more are bars of their number."""
+"""Up to this many subjects have a mark each; more are shown as a histogram."""
 BARS = 120
 LABELLED, LISTED = 3, 50
-"""Of those that stand apart: names in the picture, and rows of the table."""
+"""How many outliers are named in the picture, and how many rows the table has."""
 
 Strip = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def _figure(plot: Mapping[str, Any], strip: Strip, known: Sequence[float], count
 
 
 def _marks(plot: Mapping[str, Any], strip: Strip, scale: Scale) -> Iterator[Markup]:
-    """Those at one place stand on each other."""
+    """Marks, stacked where values coincide."""
     height: dict[int, int] = {}
     for place, value in enumerate(strip["values"]):
         if value is not None and place not in strip["odd"]:
@@ -66,7 +66,7 @@ def _marks(plot: Mapping[str, Any], strip: Strip, scale: Scale) -> Iterator[Mark
 
 
 def _bars(strip: Strip, known: Sequence[float], scale: Scale) -> Iterator[Markup]:
-    """By the root of their number, so that few are seen beside thousands."""
+    """Bars as high as the square root of their count, so that a few are visible beside thousands."""
     counts = strip.get("counts")
     if counts is None:
         counts = [0] * BARS
@@ -107,7 +107,7 @@ def _named(plot: Mapping[str, Any], strip: Strip) -> str:
 
 
 def table(plot: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Those that stand apart, then the others, as far as there is room."""
+    """The outliers, then the others as far as there is room."""
     odd = dict.fromkeys(place for strip in plot["strips"] for place in strip["odd"])
     places = [*odd, *(place for place in range(len(plot["subjects"])) if place not in odd)][:LISTED]
     heads = ["node", "", *(f"{strip['name']}, {strip['unit']}" for strip in plot["strips"])]

@@ -12,14 +12,14 @@ from preflight.results.page.marks import Scale, tag, text
 
 WIDTH, ROW, LEFT, RIGHT = 900, 20, 150, 200
 NARROW = 8.0
-"""A bar that is no wider would be hidden by its median's line."""
+"""Pixels; a bar that is no wider would be hidden by its median's line."""
 HUNG = ("timed_out", "lost", "crashed")
 
 Check = Mapping[str, Any]
 
 
 def draw(checks: Sequence[Check], seconds: float) -> Markup:
-    """`seconds`: of the whole run. A report of an older preflight has no starts; its checks follow on each other."""
+    """`seconds`: of the whole run. Reports of an older preflight have no start times: checks follow each other."""
     rows = [*_starts([check for check in checks if check["check"] != RUN and check["seconds"]["rank"] is not None])]
     ends = [start + check["seconds"]["max"] for start, check in rows]
     scale = Scale(0.0, max([seconds, 0.1, *ends]), LEFT, WIDTH - RIGHT)

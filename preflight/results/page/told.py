@@ -1,4 +1,4 @@
-"""The words of the page: the verdict in a sentence, findings with their fixes, what was skipped."""
+"""The texts of the page: the verdict in a sentence, findings with their fixes, what was skipped."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ from preflight.results.page.statuses import LETTERS, Places
 from preflight.results.report import Report, bad_nodes
 
 WHOLE, LINES = 3, 100
-"""Of findings of one code: so many with all that is known, and of the others a line each."""
+"""How many findings of one code are shown in full, and how many more with one line each."""
 KINDS = {"fail": "failure", "warn": "warning"}
 EVIDENCE = 6000
 """Characters."""
@@ -51,7 +51,7 @@ def skipped(report: Report) -> list[tuple[str, str]]:
 def groups(
     found: Sequence[Reported], places: Places, checks: Sequence[str], *, from_logs: bool
 ) -> list[dict[str, Any]]:
-    """Findings of one kind together, in the order in which the first of each stands. `from_logs`: their evidence is
+    """Findings grouped by severity, code and waiver, in the order of each group's first. `from_logs`: their evidence is
     lines of a job's log."""
     kinds: dict[tuple[object, ...], list[Reported]] = {}
     for finding in found:
@@ -71,7 +71,7 @@ def _entry(finding: Reported, places: Places, checks: Sequence[str], from_logs: 
     severity = finding.severity if finding.counts else "waived"
     return {
         "severity": severity, "letter": LETTERS.get(severity, "i" if severity == "info" else "W"),
-        "culprit": console.plain(console.culprit(finding)) or "no culprit is seen", "code": finding.code,
+        "culprit": console.plain(console.culprit(finding)) or "no known culprit", "code": finding.code,
         "message": console.plain(finding.message), "fix": console.plain(finding.fix),
         "action": finding.action,
         "noticed_by": _noticed(finding), "waiver": console.plain(console.waiver(finding)),
@@ -89,7 +89,7 @@ def _noticed(finding: Reported) -> str:
 
 
 def _check_of(code: str, checks: Sequence[str]) -> str:
-    """Codes begin with their check's id, but for those of commands."""
+    """The check of a code, which begins with the check's id; "" for codes of commands."""
     return next((check for check in checks if code.startswith(f"{check}.")), "")
 
 

@@ -1,4 +1,4 @@
-"""Of a job that failed: who waited for whom, and which ranks were heard of until when."""
+"""For a job that failed: who waited for whom, and until when each rank appeared in the logs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,15 +14,15 @@ from preflight.results.report import Report
 
 WIDTH, ROW, LEFT, RIGHT = 900, 18, 130, 40
 MOST = 64
-"""Ranks that are drawn: the culprits, then those that ended first."""
+"""The most ranks that are drawn: the culprits, then those that ended first."""
 
 
 def draw(report: Report, found: Sequence[Reported]) -> dict[str, Any]:
-    """`waited`: a table; `ranks`: a picture, empty where no line had a time and a rank."""
+    """`waited`: a table; `ranks`: a picture, empty if no line has a time and a rank."""
     rows = [
         [
             rank_ranges.ranks(rank_ranges.from_text(finding.noticed_by)),
-            console.plain(console.culprit(finding)) or "no culprit is seen",
+            console.plain(console.culprit(finding)) or "no known culprit",
             finding.code,
         ]
         for finding in found
@@ -46,7 +46,7 @@ def _ranks(heard: Sequence[dict[str, Any]], culprits: set[int]) -> Markup:
     for number, its in enumerate(shown):
         y, blamed = 26 + number * ROW, its["rank"] in culprits
         start, end = scale(its["first"] - begin), scale(its["last"] - begin)
-        title = f"rank {its['rank']}: heard of from {its['first'] - begin:.1f} s to {its['last'] - begin:.1f} s"
+        title = f"rank {its['rank']}: in the logs from {its['first'] - begin:.1f} s to {its['last'] - begin:.1f} s"
         content.append(
             text(LEFT - 8, y + 10, f"{'! ' * blamed}rank {its['rank']}", "end", "odd-name" if blamed else None)
         )
@@ -54,6 +54,6 @@ def _ranks(heard: Sequence[dict[str, Any]], culprits: set[int]) -> Markup:
                   class_="s-fail" if blamed else "bar")  # fmt: skip
         content.append(bar)
     left = len(heard) - len(shown)
-    more = f"; {rank_ranges.count(left, 'rank')} that were heard of longer are not drawn" if left else ""
+    more = f"; {rank_ranges.count(left, 'rank')} that appear longer are not drawn" if left else ""
     head = f"From the first to the last line of each rank that a signature knows, in seconds from the first{more}."
     return tag("p", head) + marks.scrolled(head, WIDTH, height, content)

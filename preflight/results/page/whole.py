@@ -14,17 +14,17 @@ TITLES = {
     "comm": "Speed between ranks", "net": "Network", "gpu": "GPUs", "train": "Training", "data": "Data",
     "node": "Nodes", "env": "Environment",
 }  # fmt: skip
-"""Of the sections with plots, in this order; those of plugins come after them."""
+"""Titles of the sections with plots, in this order; those of plugins come last."""
 KINDS = ("heatmap", "chart", "wiring", "strips", "table")
-"""In this order within a section, so that small ones stand side by side."""
+"""The order within a section: small ones come next to each other."""
 STACKS, STACK = 40, 5000
-"""Outcomes with a stack or a log in the appendix, and characters of each."""
+"""The most outcomes with a stack or a log in the appendix, and characters of each."""
 SMALL = 64
-"""Nodes up to which no canvas of all nodes is needed beside the table."""
+"""Up to this many nodes the table needs no canvas beside it."""
 
 
 def html(report: Report) -> str:
-    """report.html: one file without network, see docs/report.md."""
+    """report.html: one file that needs no network, see docs/report.md."""
     found = sorted(console.merged(report), key=console.order)
     places, names = Places(Job.from_json(report["job"])), [check["check"] for check in report["checks"]]
     table, explained = statuses.build(report), report.get("explained")
@@ -63,7 +63,7 @@ def _kind(figure: Mapping[str, Any]) -> int:
 
 
 def _spans(report: Report) -> dict[str, Any] | None:
-    """The timeline; of a command that measures nothing, none."""
+    """The timeline; None for a command that measures nothing."""
     if not any(check["seconds"]["rank"] is not None for check in report["checks"]):
         return None
     heads, rows = timeline.table(report["checks"])
@@ -87,7 +87,7 @@ def _appendix(report: Report) -> dict[str, Any]:
 
 
 def _outcomes(checks: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    """Of ranks that did not measure, though they were not skipped."""
+    """The outcomes of ranks that neither measured nor were skipped."""
     for check in checks:
         for outcome in check["outcomes"]:
             if outcome["kind"] not in ("measured", "skipped"):

@@ -1,4 +1,4 @@
-"""How one kind of node is wired: its GPUs in a row, network cards below, what joins them as lines."""
+"""How one kind of node is wired: GPUs in a row, network cards below, and lines for what connects them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,12 +25,12 @@ def draw(plot: Mapping[str, Any]) -> Markup:
     count = rank_ranges.count(len(plot["nodes"]), "node")
     nodes = node_names.folded(plot["nodes"])
     shown = nodes if len(nodes) < 200 else f"{nodes[:200]}…"
-    head = tag("p", f"{count} wired so: {shown}")
+    head = tag("p", f"{count} with this wiring: {shown}")
     return head + marks.scrolled(f"{plot['title']}: {count}", width, height, content)
 
 
 def _places(devices: list[list[str]]) -> dict[int, tuple[int, int]]:
-    """(x, row) of each: GPUs in row 0, all else in row 1, by group, so that a group is one column."""
+    """(x, row) by device: GPUs in row 0, everything else in row 1; each group is one column."""
     found: dict[int, tuple[int, int]] = {}
     x = LEFT
     for group in dict.fromkeys(sorted(group for _, group in devices)):
@@ -43,7 +43,7 @@ def _places(devices: list[list[str]]) -> dict[int, tuple[int, int]]:
 
 
 def _all_alike(plot: Mapping[str, Any], gpus: list[int]) -> str:
-    """What joins every two GPUs, where it is the same for all: one line says it better than each pair's."""
+    """What connects every pair of GPUs if it is the same for all (one line then shows it better), else ""."""
     words = [word for a, b, word in plot["links"] if a in gpus and b in gpus]
     pairs = len(gpus) * (len(gpus) - 1) // 2
     return words[0] if pairs > 1 and len(words) == pairs and len(set(words)) == 1 else ""
@@ -98,4 +98,4 @@ def table(plot: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     names = [name for name, _ in plot["devices"]]
     odd = {frozenset(pair) for pair in plot["odd"]}
     rows = [[names[a], names[b], f"{word}{' !' if frozenset((a, b)) in odd else ''}"] for a, b, word in plot["links"]]
-    return ["device", "device", "joined by"], rows
+    return ["device", "device", "connected by"], rows

@@ -77,7 +77,7 @@ def test_the_fabric_between_two_halves_is_named_with_both_sides() -> None:
         assert (
             found["code"] == "comm.pairs.slow_sides"
             and found["where"] == {}
-            and "within each all is well" in (found["message"])
+            and "within each of them all is well" in (found["message"])
         ), found
 
 

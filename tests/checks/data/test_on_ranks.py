@@ -130,7 +130,7 @@ def summary(world: int, name: str) -> str:
     job = Job("env", world, "gloo", (Node("node-0", 0, tuple(range(world))),))
     data = sampler.DATA.type(_case(name).split()[0])
     text = sampler.summarize(facts, Run(job, tuple(range(world)), {}, {sampler.DATA: data}))
-    return re.sub(r"; [\d,]+( (or|to) [\d,]+)? a rank x [^;]*", "", text)  # the effective batch
+    return re.sub(r"; [\d,]+( (or|to) [\d,]+)? per rank x [^;]*", "", text)  # the effective batch
 
 
 EVEN = "24 samples, 4 ranks x 6, disjoint, complete"

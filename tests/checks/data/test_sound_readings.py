@@ -127,7 +127,7 @@ def test_ranks_that_share_a_model_see_the_same() -> None:
         of_rank["readings"][0].update({"num_replicas": 2, "replica": rank // 2})
     assert found(made, data_parallel=2) == []
     assert summary(made, data_parallel=2) == (
-        "24 samples, 2 ranks x 12 (each on 2), disjoint, complete, reshuffled each epoch; 2 a rank x 2 ranks = 4"
+        "24 samples, 2 ranks x 12 (each on 2), disjoint, complete, reshuffled each epoch; 2 per rank x 2 ranks = 4"
     )
 
 
@@ -154,7 +154,7 @@ def test_one_line_tells_what_was_proven(name: str) -> None:
 
 def test_the_effective_batch_is_told_with_what_it_makes_of_a_learning_rate() -> None:
     even = SOUND["even"]
-    assert summary(even).endswith("; 2 a rank x 4 ranks = 8")
+    assert summary(even).endswith("; 2 per rank x 4 ranks = 8")
     assert "x 2 accumulation = 16 (one rank alone: 4); " in summary(even, accumulate=2, lr=3e-4)
     assert summary(even, lr=3e-4, base_batch=8).endswith("a learning rate of 0.0003 for a batch of 8 stays as it is")
 

@@ -134,7 +134,7 @@ def test_one_address_on_all_hosts_but_one_that_has_none(three: list[Host], tmp_p
     environ = [{"GLOO_SOCKET_IFNAME": interface} for interface in ("docker0", "eth9", "docker0")]
     finished = ranks_on(tmp_path, three, "--only", "net.mesh,comm.init", environ=environ)
     told_as(finished, "mesh_same_address", "mesh_no_address")
-    why = "net.mesh failed, and this would for the same reason"
+    why = "net.mesh failed, and this check would fail for the same reason"
     assert finished.check("comm.init")["skipped"] == why, finished.told()
 
 

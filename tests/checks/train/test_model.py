@@ -260,7 +260,7 @@ def test_the_line_tells_the_effective_batch() -> None:
     run = Run(job, (0, 1, 2), {}, {model.BASE_BATCH: 14})
     told = model.summarize(facts(3, "mlp"), run)
     assert told.startswith("ddp/plain, fsdp2/plain on 3 ranks: loss ")
-    assert told.endswith("2 or 3 a rank x 3 ranks = 7; linear scaling from 14 gives 0.5x the learning rate")
+    assert told.endswith("2 or 3 per rank x 3 ranks = 7; linear scaling from 14 gives 0.5x the learning rate")
     picture = "\n".join(model.draw(facts(3, "mlp"), run))
     assert "ddp/plain" in picture and "fsdp2/plain" in picture and "alone" in picture
 
@@ -277,7 +277,7 @@ def test_the_plain_variant_comes_first_though_json_has_no_order() -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", ""])
 def test_a_batch_and_threads_are_counted_from_one(text: str) -> None:
     for option in (model.BASE_BATCH, model.THREADS):
-        with pytest.raises(ValueError, match="is no number from 1 on"):
+        with pytest.raises(ValueError, match="is not a whole number of 1 or more"):
             option.type(text)
     assert model.THREADS.type("2") == 2
 

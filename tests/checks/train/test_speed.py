@@ -203,7 +203,7 @@ def test_the_line_and_the_picture() -> None:
         "10 ms (20%) exposed communication; 2 ranks and their exchange share 2 cores"
     )
     told = check.summarize(made, run_of(made, LR=3e-4, ACCUMULATE=2))
-    assert "; 8 a rank x 2 ranks x 2 accumulation = 32 (one rank alone: 16); a learning rate of 0.0003" in told
+    assert "; 8 per rank x 2 ranks x 2 accumulation = 32 (one rank alone: 16); a learning rate of 0.0003" in told
     picture = "\n".join(check.draw(made, run_of(made)))
     assert "ddp/plain" in picture and "alone, all at once" in picture and "first collective after" in picture
 
@@ -349,4 +349,4 @@ def test_a_sound_model_of_the_users_is_sound(tmp_path: Path) -> None:
     )
     finished = _run(tmp_path, 3, *words)
     assert finished.findings() == [], finished.told()
-    assert "; 5 or 6 a rank x 3 ranks = 16" in finished.check("train.speed")["summary"], finished.told()
+    assert "; 5 or 6 per rank x 3 ranks = 16" in finished.check("train.speed")["summary"], finished.told()

@@ -106,7 +106,7 @@ def test_it_stays_small(nodes: int, most: int) -> None:
     text = whole.html(made_cluster.report(nodes, findings, sick=nodes // 3))
     assert len(text.encode()) <= most
     assert len(island(text)["nodes"]) == nodes
-    joined = "Each row and column is 8 neighbours together" in text
+    joined = "Each row and column merges 8 neighbors" in text
     assert joined == (nodes == 8192)
 
 
