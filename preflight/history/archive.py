@@ -112,7 +112,7 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(_index(path) if os.path.isdir(path) else _opened(path)) as database:
             yield database
     except (OSError, sqlite3.Error, *report.BROKEN) as error:
-        raise UsageError(f"{path}: is no history that can be read ({in_one_line(error)})", everywhere=False) from None
+        raise UsageError(f"{path}: is not a readable history ({in_one_line(error)})", everywhere=False) from None
 
 
 def _opened(path: str) -> sqlite3.Connection:

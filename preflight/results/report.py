@@ -333,7 +333,7 @@ def load(path: str) -> tuple[Report, str]:
         raise UsageError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(report, dict) or report.get("schema") != SCHEMA or "checks" not in report:
         found = report.get("schema") if isinstance(report, dict) else None
-        raise UsageError(f"{path}: is no preflight report of schema {SCHEMA} (schema: {found!r})")
+        raise UsageError(f"{path}: is not a preflight report of schema {SCHEMA} (schema: {found!r})")
     if wrong := well_formed.flaw(report):
         raise UsageError(f"{path}: is not a complete report ({wrong})")
     return report, file_path

@@ -105,7 +105,7 @@ def test_what_explain_has_told_before_is_taken_as_it_is(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("", "cannot be read as JSON"),
-        ("[]", "is no preflight report"), ('{"schema": 2, "checks": []}', "of schema 1"),
+        ("[]", "is not a preflight report"), ('{"schema": 2, "checks": []}', "of schema 1"),
         ('{"schema": 1, "checks": 3}', "is not a complete report"),
         ("[" * 100_000, "cannot be read as JSON"),
         ('{"schema": 1, "checks": [{"findings": [{"severity": "fail"}]}]}', "is not a complete report"),
