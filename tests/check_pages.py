@@ -1,4 +1,5 @@
-"""docs/checks/: a page a check, out of its code. `python -m tests.check_pages` writes them."""
+"""docs/checks/: a page a check, out of its code; and the list of all, for `preflight list`. `python -m
+tests.check_pages` writes them."""
 
 import inspect
 from collections import Counter
@@ -9,7 +10,7 @@ from preflight.check import Code
 from preflight.core.finding import OWN_SLUGS
 from preflight.explain import pages as explained
 from preflight.failure_book.book import book
-from preflight.planning import describe, registry
+from preflight.planning import built_in, describe, registry
 from preflight.rendezvous import codes
 
 FOLDER = Path(__file__).parent.parent / "docs" / "checks"
@@ -31,6 +32,12 @@ def pages() -> Iterator[tuple[str, str]]:
     yield f"{codes.FAMILY}.md", _page_of_rendezvous()
     yield f"{explained.FAMILY}.md", _page_of_explain()
     yield "README.md", "\n".join(lines) + "\n"
+
+
+def catalog() -> str:
+    """preflight/planning/built_in.tsv."""
+    checks = [registry.load(source) for source in registry.sources().values() if source.kind == "builtin"]
+    return "".join(f"{built_in.of(check).to_text()}\n" for check in checks)
 
 
 def _page_of_rendezvous() -> str:
@@ -88,5 +95,6 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    Path(built_in.PATH).write_text(catalog())
     for name, text in pages():
         (FOLDER / name).write_text(text)

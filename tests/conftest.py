@@ -55,10 +55,11 @@ def four() -> Iterator[list[Host]]:
 
 @pytest.fixture
 def cgroups() -> Iterator[Callable[..., str]]:
-    """Makes cgroups with one limit, of version 1 or 2: what a rank begins with to run in it."""
+    """Makes cgroups with one limit, of version 1 or 2, and with `more` values of the files that are there: what a rank
+    begins with to run in it."""
     made: list[Path] = []
 
-    def make(controller: str, first: tuple[str, str], two: tuple[str, str]) -> str:
+    def make(controller: str, first: tuple[str, str], two: tuple[str, str], *more: tuple[str, str]) -> str:
         top = Path("/sys/fs/cgroup")
         name, value = first if (top / controller).is_dir() else two
         group = (top / controller if (top / controller).is_dir() else top) / f"preflight-test-{os.getpid()}-{len(made)}"
@@ -66,6 +67,9 @@ def cgroups() -> Iterator[Callable[..., str]]:
             group.mkdir()
             made.append(group)
             (group / name).write_text(value)
+            for name, value in more:
+                if (group / name).exists():
+                    (group / name).write_text(value)
         except OSError as error:
             pytest.skip(f"no cgroup can be made here: {error}")
         return f"echo $PPID >{group}/cgroup.procs"

@@ -112,7 +112,7 @@ class Slurm:
     def node(self, host: Host) -> dict[str, str]:
         return _fields(self.said("scontrol", "--oneliner", "show", "node", host.name))
 
-    def wait_for(self, is_so: Callable[[], bool], within_s: float = 45) -> None:
+    def wait_for(self, is_so: Callable[[], bool], within_s: float = 150) -> None:
         """slurmctld tells nobody."""
         end = time.monotonic() + within_s
         while not is_so():

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests import running
 
 RULES = """
@@ -33,6 +35,7 @@ def test_the_file_stands_in_for_options_and_waivers_are_seen(tmp_path: Path) -> 
     assert (eased.report["verdict"], eased.exit_codes) == ("pass", [0, 0, 0]), eased.told()
 
 
+@pytest.mark.more
 def test_a_rank_without_the_file_says_so_itself(tmp_path: Path) -> None:
     path = tmp_path / "preflight.toml"
     path.write_text('only = ["env.launch"]')

@@ -96,6 +96,7 @@ def test_a_host_that_is_cut_off_is_named_by_both_sides(two: list[Host], tmp_path
     assert finished.left_over == [], told
 
 
+@pytest.mark.more
 def test_a_host_whose_launcher_dies_is_named(two: list[Host], tmp_path: Path) -> None:
     deed = ("--set", "plugin.alone.deed=kill_launcher", "--set", "plugin.alone.by=2")
     finished = run_on(tmp_path, two, *PLUGINS, *deed)
@@ -123,6 +124,7 @@ def test_a_supervisor_that_dies_on_another_host_is_named(
     assert finished.check("plugin.after")["summary"].startswith(("2 members", "3 members")), told
 
 
+@pytest.mark.more
 def test_rank_0_that_dies_is_named_by_each_node(two: list[Host], tmp_path: Path) -> None:
     deed = ("--set", "plugin.alone.deed=kill_supervisor", "--set", "plugin.alone.by=0")
     finished = two_ranks_on_each(tmp_path, two, *PLUGINS, *deed, served=True)
@@ -136,6 +138,7 @@ def test_rank_0_that_dies_is_named_by_each_node(two: list[Host], tmp_path: Path)
 
 
 @pytest.mark.parametrize("rendezvous", BOTH)
+@pytest.mark.more
 def test_a_failure_ends_both_hosts_with_the_verdict(rendezvous: Sequence[str], two: list[Host], tmp_path: Path) -> None:
     finished = run_on(tmp_path, two, *PLUGINS, "--set", "plugin.alone.deed=raise", rendezvous=rendezvous, ranks=1)
     told = finished.told()

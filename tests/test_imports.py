@@ -163,10 +163,10 @@ def test_a_class_name_has_one_meaning() -> None:
 
 
 def modules_after(code: str) -> set[str]:
-    """Top-level names of what a fresh interpreter has imported after it."""
-    told = f"{code}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    """Names of what a fresh interpreter has imported after it."""
+    told = f"{code}\nimport sys\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    return set(done.stderr.split())
 
 
 def test_the_command_line_and_all_quick_checks_import_no_torch() -> None:
@@ -179,3 +179,23 @@ def test_the_command_line_and_all_quick_checks_import_no_torch() -> None:
     )
     assert "preflight" in seen
     assert not seen & {"torch", "numpy", "rich", "pynvml", "psutil"}
+
+
+def test_the_list_imports_nothing_that_checks_are_made_of() -> None:
+    """It is to be there at once; `tests/test_check_pages.py` holds that what it tells is what the checks say."""
+    seen = modules_after("from preflight.cli.main import _dispatch\n_dispatch(['list'])")
+    assert "preflight.cli.catalog" in seen
+    assert not seen & {"preflight.check", "preflight.checks", "preflight.engine", "importlib.metadata", "json"}
+
+
+def test_a_quick_run_imports_only_what_it_may_need() -> None:
+    seen = modules_after(
+        "from preflight.core.job import Job\n"
+        "from preflight.check import Level\n"
+        "from preflight.engine import event_loop, loading\n"
+        "from preflight.planning import plan, registry\n"
+        "request = plan.Request(plan.CheckSelection(Level.QUICK), {}, registry.sources())\n"
+        "loading.load(event_loop.EventLoop(9.0), Job('local', 1, 'gloo', ()), request)"
+    )
+    assert "preflight.checks.node.limits" in seen
+    assert not [name for name in seen if name.startswith(("preflight.checks.train", "preflight.checks.comm"))]

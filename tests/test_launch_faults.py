@@ -8,6 +8,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests import running
 from tests.faults import ELSEWHERE
 from tests.running import Finished
@@ -61,6 +63,7 @@ def _await(path: Path) -> None:
         time.sleep(0.01)  # nobody tells of a file
 
 
+@pytest.mark.more
 def test_rank_0_that_never_starts_is_named_by_each_node(tmp_path: Path) -> None:
     with running.store_server() as (port, _):
         ranks = running.plain_ranks(2, port, TORCHELASTIC_USE_AGENT_STORE="True")[1:]
@@ -94,6 +97,7 @@ def run_after_arrivals(
         return run.finish()
 
 
+@pytest.mark.more
 def test_a_slow_rank_beside_a_duplicate_is_waited_for(tmp_path: Path) -> None:
     """As many processes have come as there are ranks, but one of them has no place."""
     finished = run_after_arrivals(tmp_path, [1, 1], [0], world=3, last=2)
@@ -111,13 +115,14 @@ def test_two_processes_with_rank_0(tmp_path: Path) -> None:
     assert finished.exit_codes == [1] * 3, finished.told()
 
 
+@pytest.mark.more
 def test_two_processes_with_rank_0_and_none_with_rank_1(tmp_path: Path) -> None:
     """Each would serve the store: the later one finds that the first one does, and comes to it."""
     finished = running.run_ranks(tmp_path, running.plain_ranks(2)[:1] * 2, "--only", "env.launch", deadline_s=30)
     told = finished.told()
     assert ELSEWHERE["rank_0_twice"].is_told_by(finished.findings()), told
     lost, twice = sorted(finished.findings(), key=lambda finding: "duplicate" in finding["code"])
-    assert "calls itself rank 0, too" in lost["message"] and "came with RANK 0, which" in twice["message"], told
+    assert "calls itself rank 0, too" in lost["message"] and "joined with RANK 0, which" in twice["message"], told
     assert finished.exit_codes == [1, 1] and finished.left_over == [], told
 
 
@@ -183,6 +188,7 @@ def test_numbers_that_do_not_go_together(tmp_path: Path) -> None:
     assert len(found) == 3, finished.told()
 
 
+@pytest.mark.more
 def test_a_port_that_is_taken_is_said_by_rank_0(tmp_path: Path) -> None:
     import socket
 
@@ -198,6 +204,7 @@ def test_a_port_that_is_taken_is_said_by_rank_0(tmp_path: Path) -> None:
     assert finished.exit_codes == [1], finished.told()
 
 
+@pytest.mark.more
 def test_a_store_that_is_frozen_from_the_start(tmp_path: Path) -> None:
     with running.store_server() as (port, pid):
         os.kill(pid, signal.SIGSTOP)

@@ -26,11 +26,13 @@ SEEN_AS = {"openmpi": "mpi", "hydra": "mpi", "accelerate": "torchrun"}
 
 
 def job(folder: Path, words: list[str], **environ: str) -> dict[str, Any]:
-    """As the report has it."""
+    """As the report has it, of a launch in which nothing is found."""
     env = running.environment(RES_OPTIONS="timeout:1 attempts:1", **environ)  # see running.plain_ranks
     done = running.run_to_end([*words, "--report", str(folder)], env=env, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())["job"]
+    report = json.loads((folder / "report.json").read_text())
+    assert [finding for check in report["checks"] for finding in check["findings"]] == [], done.stdout
+    found: dict[str, Any] = report["job"]
     return found
 
 

@@ -33,6 +33,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("installed", [False, pytest.param(True, marks=pytest.mark.more)], ids=["checkout", "editable"])
+@pytest.mark.more
 def test_a_folder_with_its_own_checks_and_rich(installed: bool, hostile: Path, tmp_path: Path) -> None:
     """From a checkout on PYTHONPATH, or as `make test` has installed it."""
     run = running.Run(tmp_path, 300)
@@ -148,6 +149,7 @@ def test_a_file_of_the_users_that_hides_one_of_pythons_is_named(name: str, text:
     assert done.stderr == "" and done.stdout.count("\n") == 1, done
 
 
+@pytest.mark.more
 def test_a_file_of_the_users_that_hides_what_is_not_needed_is_left_alone(tmp_path: Path) -> None:
     """Also one that the user has imported."""
     (tmp_path / "code.py").write_text("")

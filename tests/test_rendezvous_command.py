@@ -259,6 +259,7 @@ def test_a_port_that_a_user_may_not_have(two: list[Host]) -> None:
 # Who comes
 
 
+@pytest.mark.more
 def test_the_number_of_a_node_that_never_came_is_told(three: list[Host]) -> None:
     meeting = Meeting(three, timeout="36")
     for rank, host in zip((0, 1, 3), three, strict=True):
@@ -329,6 +330,7 @@ def test_an_ipv6_address_that_does_not_answer(row: str, first: str, two: list[Ho
     held_against(row, meeting, meeting.finish(), "host-b")
 
 
+@pytest.mark.more
 def test_a_dns_server_that_never_answers(two: list[Host]) -> None:
     two[0].etc("hosts", *known(two, mapped=False))
     two[0].has_no_dns("timeout:2", "attempts:1")

@@ -11,11 +11,16 @@ from tests.running import ROOT
 ROWS = (*faults.ALL, *faults.GPU_ROWS, *faults.ELSEWHERE.values())
 
 
-def kinds(fault: Fault) -> Iterator[tuple[str, frozenset[str]]]:
-    """(severity and code, what the culprit is named by) of each of its findings."""
+CODES = faults.codes()
+
+
+def kinds(fault: Fault) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """(severity, code, what the culprit is named by) of each of its findings. A code that several checks have from one
+    place (such as checks/train/shared/parity.py) is one."""
     for find in fault.finds or ("nothing",):
-        for slug in find.split(" or "):
-            yield slug, frozenset(fault.culprit)
+        for found in find.split(" or "):
+            severity, _, code = found.rpartition(" ")
+            yield severity, CODES[code].meaning if code in CODES else code, frozenset(fault.culprit)
 
 
 def test_each_code_is_found_in_make_test_on_each_kind_of_culprit() -> None:

@@ -56,6 +56,7 @@ LAUNCH = ("--only", ",".join(LAUNCHED))
 
 
 @pytest.mark.parametrize(("world", "cold"), [(1, True), pytest.param(5, False, marks=pytest.mark.more)])
+@pytest.mark.more
 def test_plain_world_is_sound(world: int, cold: bool, tmp_path: Path) -> None:
     """Two ranks are below, with messages of all sizes, on a machine under load."""
     ranks = running.plain_ranks(world)

@@ -33,6 +33,7 @@ def test_closed_descriptors(closed: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "--json /proc/nowhere/x"], ids=["sound", "mistake"])
+@pytest.mark.more
 def test_a_full_pipe_that_nobody_reads(arguments: str, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
@@ -108,6 +109,7 @@ def test_a_host_without_loopback_is_told_so(tmp_path: Path) -> None:
     assert finished.exit_codes == [3] and "ip link set lo up" in finished.output, finished.told()
 
 
+@pytest.mark.more
 def test_a_restart_after_a_pass_measures_again(tmp_path: Path) -> None:
     """What failed then may be the machine."""
     run = Run(tmp_path)
@@ -133,6 +135,7 @@ def test_what_there_was_no_time_for_has_not_passed(tmp_path: Path) -> None:
     assert finished.exit_codes == [3], finished.told()
 
 
+@pytest.mark.more
 def test_a_world_size_that_is_nonsense_ends_in_time(tmp_path: Path) -> None:
     (env,) = running.plain_ranks(1)
     finished = running.run_ranks(tmp_path, [{**env, "WORLD_SIZE": "1000000"}], "--only", "env", deadline_s=15)

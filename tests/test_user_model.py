@@ -4,6 +4,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests import running
 
 PLUGIN = ("--plugin", str(running.PLUGINS / "own_model.py"))
@@ -24,6 +26,7 @@ def given(folder: Path) -> list[str]:
     return [*PLUGIN, "--set", "plugin.own_model.model=model.py:build"]
 
 
+@pytest.mark.more
 def test_an_error_in_it_has_its_line_and_the_level_is_rank_0s(tmp_path: Path) -> None:
     """Rank 0 runs standard, rank 1 was told `--all`: the check is of level full, but it was given what it asks for."""
     ranks = running.plain_ranks(2, None, TEST_WRONG="1")

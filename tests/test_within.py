@@ -35,6 +35,7 @@ def holds(told: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.more), 2])
+@pytest.mark.more
 def test_with_plain_variables_the_jobs_store_takes_the_port_after_ours(world: int, tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     for env in running.plain_ranks(world, TEST_TOLD=str(tmp_path / "told-")):
@@ -94,6 +95,10 @@ def rank(index, when):
     if when == "after":
         place = "tcp://127.0.0.1:" + os.environ["TEST_PORT"]
         dist.init_process_group("gloo", init_method=place, rank=index, world_size=2)
+    if when == "lightning":  # what its own launcher sets, and what it leaves out
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["TEST_PORT"], "WORLD_SIZE": "2",
+                       "NODE_RANK": "0", "LOCAL_RANK": str(index)}
+        dist.init_process_group("gloo", rank=index, world_size=2)
     try:
         verdict = preflight.run(only=["env.launch", "comm.init"], quiet=True, deadline_s=40)
         said = [index, verdict.verdict, verdict.report["job"]["world_size"] if verdict.report else None]
@@ -106,7 +111,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.more)])
+@pytest.mark.parametrize("when", ["before", "after", "lightning"])
+@pytest.mark.more
 def test_spawned_ranks_are_known_by_their_process_group_or_refused(when: str, tmp_path: Path) -> None:
     """A run of each rank for itself would pass, and have tested nothing between them."""
     script = tmp_path / "spawned.py"
@@ -115,13 +121,24 @@ def test_spawned_ranks_are_known_by_their_process_group_or_refused(when: str, tm
     command = [sys.executable, "-W", "ignore", str(script), when]
     done = running.run_to_end(command, env, tmp_path)
     lines = sorted(done.stdout.splitlines())
-    if when == "after":
+    if when != "before":
         assert lines == ["0 pass 2", "1 pass None"], done.stdout + done.stderr
     else:
         assert [line[0] for line in lines] == ["0", "1"], done.stdout + done.stderr
         assert all("set RANK and WORLD_SIZE, or call it after init_process_group" in line for line in lines), lines
 
 
+def test_a_rank_of_lightnings_launcher_is_told_where_to_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has come by already, alone: this one would wait for it until the deadline."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2", "NODE_RANK": "0", "LOCAL_RANK": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(UsageError, match=r"RANK is not set, as where Lightning.*setup\(\), or after fabric.launch\(\)"):
+        preflight.run(only=["env.launch"], quiet=True, deadline_s=5)
+
+
+@pytest.mark.more
 def test_it_needs_no_disk_and_leaves_nothing_there(tmp_path: Path) -> None:
     code = "import preflight; print(preflight.run(level='quick', quiet=True).verdict)"
     env = running.environment(TMPDIR=str(tmp_path / "none"))

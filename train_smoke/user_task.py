@@ -155,17 +155,12 @@ def free_on(device: torch.device, ranks_here: int) -> int:
     return free
 
 
-def is_in_a_small_cgroup(device: torch.device) -> bool:
-    """Whether a cgroup allows less than the machine has; never if a GPU's memory counts."""
-    limited = cgroups.memory() if device.type != "cuda" else None
-    return limited is not None and limited.left < _available()
-
-
 def _free_on_host() -> int:
     """Free bytes, considering the limits of the cgroups around this process."""
     limited = cgroups.memory()
-    return min(_available(), limited.left) if limited else _available()
+    return min(available(), limited.left) if limited else available()
 
 
-def _available() -> int:
+def available() -> int:
+    """Free bytes of the machine."""
     return int(psutil.virtual_memory().available)

@@ -1,8 +1,8 @@
 """All-gather: every rank gets every other's part unaltered, and how fast it is.
 
 `all_gather_into_tensor`, as FSDP collects parameters. Its bus factor is (n-1)/n (nccl-tests, doc/PERFORMANCE.md);
-bytes are the total over all ranks. What is sent, and how a wrong element tells whose it is: payload_copy.py. A wrong
-result is computed once more with the same data (`confirmed` in the evidence); wrong once is a failure, too.
+bytes are the total over all ranks. payload_copy.py has what is sent, and how a wrong element tells its source. A wrong
+result is recomputed from the same data (`confirmed` in the evidence); being wrong once is already a failure.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
-"""All-to-all: every rank gets from each what was meant for it, and how fast it is.
+"""All-to-all: every rank gets what each other rank sent it, and how fast it is.
 
 `all_to_all_single` with equal parts, as experts exchange tokens. Its bus factor is (n-1)/n (nccl-tests,
-doc/PERFORMANCE.md). What is sent, and how a wrong element tells whose it is: payload_copy.py. A wrong result is
-computed once more with the same data (`confirmed` in the evidence); wrong once is a failure, too.
+doc/PERFORMANCE.md). payload_copy.py has what is sent, and how a wrong element tells its source. A wrong result is
+recomputed from the same data (`confirmed` in the evidence); being wrong once is already a failure.
 """
 
 from functools import partial

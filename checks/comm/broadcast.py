@@ -1,8 +1,8 @@
 """Broadcast: what a root sends reaches all ranks unaltered, and how fast it is.
 
 `broadcast` from up to eight roots in turn at small sizes; it is timed from the first rank. Its bus factor is 1
-(nccl-tests, doc/PERFORMANCE.md). What is sent, and how a wrong element tells whose it is: payload_copy.py. A wrong
-result is computed once more with the same data (`confirmed` in the evidence); wrong once is a failure, too.
+(nccl-tests, doc/PERFORMANCE.md). payload_copy.py has what is sent, and how a wrong element tells its source. A wrong
+result is recomputed from the same data (`confirmed` in the evidence); being wrong once is already a failure.
 """
 
 from functools import partial

@@ -1,12 +1,12 @@
 """Pairs of nodes: after a finding, which node or pair of nodes is slow.
 
-In rounds each node has one partner; each of its ranks sends to the one in its place there, then receives from it, all
+In rounds each node has one partner; each rank sends to the partner's rank in the same place, then receives from it, all
 pairs at once. Up to 32 nodes all pairs meet; above, each node meets twice log2 of their number, near and far ones, so
-that every one has many witnesses. A link is timed where its data arrives, from the moment when its sender is ready.
+that each has many witnesses. The receiver times a link, starting when the sender is ready.
 
-What is slow is measured once more, together with sound links; above 32 nodes in log2 of their number more rounds, in
-half of which the suspects meet each other: if they do well there, it is not they that are slow, but what lies between
-them and the others. Only what is slow in both looks is blamed (`confirmed: 2 of 2` in the evidence).
+Slow links are measured again, together with sound ones; above 32 nodes in log2 of their number more rounds, in half of
+which suspects meet each other: if they are fast there, not they are slow, but what lies between them and the others.
+Only what is slow in both measurements is blamed (`confirmed: 2 of 2` in the evidence).
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ from preflight.checks.comm.shared.transfers import Facts
 
 
 def _deadline(job: Job) -> float:
-    """A second a round: at 100 Mbit/s three passes of 256 KiB both ways take a fifth of one, and NCCL connects."""
+    """A second per round: at 100 Mbit/s three passes of 256 KiB both ways take a fifth of it, and NCCL connects."""
     return 60.0 + len(meetings.rounds_between(len(job.nodes)))
 
 
@@ -45,9 +45,9 @@ PLAN = Plan(
 )  # fmt: skip
 
 SLOW_SIDES = Code(
-    "Nodes are slow with those of another group, and not with their own.",
-    fix="See the uplinks between the groups: their speed and errors, and how far they are oversubscribed by design; "
-    "start the job within one group where it fits (Slurm: --switches=1). " + messages.TIME_IT,
+    "Nodes are slow with those of another group, but not within their own.",
+    fix="Check the uplinks between the groups: speed, errors, and how far they are oversubscribed by design; "
+    "start the job within one group if it fits (Slurm: --switches=1). " + messages.TIME_IT,
     action=Action.NONE,
 )
 
@@ -92,7 +92,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     partners = len(meetings.rounds_between(nodes))
     each = f", each with {partners} others" if partners < nodes - 1 else ""
     met = f"{ranges.count(len(blame.rates), 'link')} between {ranges.count(nodes, 'node')}{each}"
-    return f"{met}, {size}: {rate(blame.usual)} in the middle, {rate(min(blame.rates.values()))} at least"
+    return f"{met}, {size}: {rate(blame.usual)} median, {rate(min(blame.rates.values()))} at least"
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""Paths: after a finding on NCCL, which of its ways is slow or broken, by leaving some of them out.
+"""Paths: after a finding on NCCL, which of its transports is slow or broken, found by disabling some of them.
 
-The same all-reduce is timed as the job has it, without NVLS and NVLink between nodes, without P2P, and over the network
-only; then all of it again. NCCL reads its variables once in a process: each time is taken in a new one, which may hang.
-What is quicker both times, or works only, without a way shows that way to be the fault: NCCL takes what should be the
-quickest. There is no variable for NVLink alone: without P2P neither NVLink nor PCIe joins two GPUs. That the network
-alone is as quick says nothing between nodes, where it sets the pace of a sound job, too.
+Times the same all-reduce as the job runs it, without NVLS and NVLink between nodes, without P2P, and over the network
+only; then all of it again. NCCL reads its variables once per process, so each runs in a new one, which may hang. If it
+is faster both times without a transport, or works only without it, that transport is at fault: NCCL chooses what
+should be fastest. There is no variable for NVLink alone: without P2P neither NVLink nor PCIe connects two GPUs. That
+the network alone is as fast proves nothing between nodes, where it limits a sound job, too.
 """
 
 import os
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, TypedDict
 from preflight.check import Code, Context, Finding, Job, Level, NotApplicable, Plan, Run, Scope, Skip, ranges, words
 from preflight.checks.comm.shared import localize
 from preflight.checks.comm.shared.readings import MIB
-from preflight.sdk.probe import NoReply, Probe
+from preflight.sdk.probe import NoReply, Probe, Reply
 
 if TYPE_CHECKING:
     import torch
 
-AS_IT_IS = "as the job has it"
+AS_IT_IS = "as the job runs it"
 _NO_NVLS = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
 _NO_P2P = {**_NO_NVLS, "NCCL_P2P_DISABLE": "1"}
 NETWORK = "over the network only"
@@ -32,13 +32,18 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
     "without P2P": _NO_P2P,
     NETWORK: {**_NO_P2P, "NCCL_SHM_DISABLE": "1"},
 }
-"""Each leaves out more than the one before (NCCL's user guide, "Environment Variables")."""
+"""Each disables more than the one before (NCCL's user guide, "Environment Variables")."""
 RUNS = (*VARIANTS, *VARIANTS)
+
+
+SHARES, FOR_ALL = 5, 4
+"""Of the check's deadline a process has one share at most, and all of them together have four: where every way hangs
+they do not take eight."""
 
 
 def _deadline(job: Job) -> float:
     """30 s for each: a process makes its CUDA context, and NCCL starts."""
-    return (len(RUNS) + 1) * (30.0 + job.world_size / 64)
+    return SHARES * (30.0 + job.world_size / 64)
 
 
 PLAN = Plan(
@@ -54,28 +59,33 @@ _FIXES = {
     NETWORK: "There: df /dev/shm; numactl --hardware; top, for what else uses the memory. Until then: "
     "NCCL_SHM_DISABLE=1 and NCCL_P2P_DISABLE=1.",
 }
-_NO_WAY = "No way is to blame: see comm.init, and the end of NCCL's log (--report DIR, in DIR/logs)."
+_NO_WAY = "No transport is to blame: see comm.init, and the end of NCCL's log (--report DIR, in DIR/logs)."
 BROKEN = Code(
-    "A collective fails, or works only without one of NCCL's ways.",
-    fix="By the way: its services, cables and settings.",
+    "A collective fails, or works only without one of NCCL's transports.",
+    fix="Check that transport's services, cables and settings.",
 )
-SLOW = Code("A collective is quicker without one of NCCL's ways.", fix="By the way: its services, cables and settings.")
+SLOW = Code(
+    "A collective is faster without one of NCCL's transports.",
+    fix="Check that transport's services, cables and settings.",
+)
 
 SIZE, SIZE_ELSEWHERE = 64 * MIB, MIB
-"""Where the device is no GPU, NCCL is a stand-in."""
+"""The second if the device is not a GPU: then NCCL is a stand-in."""
 WARM_UP, TIMED, PASSES = 3, 5, 4
-"""The quickest pass counts."""
+"""The fastest pass counts."""
 FASTER, MOST = 1.25, 0.9
-"""How much quicker is quicker, beside what two runs differ by: a sound NCCL's times at this size differ by a few
-percent. And the share of the largest gain with which a way is the one at fault: less left out says more."""
+"""The factor that counts as faster: a sound NCCL's times at this size differ by a few percent between runs. And the
+share of the largest gain that identifies the fault: of several, the one that disables least."""
 LEAST_S = 5.0
-"""For a process: with less time left of the run nothing is measured."""
+"""For a process: with less time nothing is measured."""
+NO_TIME = "not tried: the others had taken the time for all"
+NOT_AGAIN = "not tried again: it had failed"
 
 
 class Timing(TypedDict):
     variant: str
     seconds: float | None
-    """Of one all-reduce on this rank; None where it has failed."""
+    """Of one all-reduce on this rank; None if it failed."""
     failed: str
     """Why."""
 
@@ -87,28 +97,50 @@ class Facts(TypedDict):
 
 def measure(ctx: Context) -> Facts:
     if ctx.job.backend != "nccl":
-        raise NotApplicable(f"the backend is {ctx.job.backend}, and only NCCL has ways to leave out")
+        raise NotApplicable(f"the backend is {ctx.job.backend}, and only NCCL has transports to disable")
     if len(ctx.members) < 2:
         raise NotApplicable("one rank: there is no way to another")
-    patience_s = ctx.deadline_s / (len(RUNS) + 1)
+    patience_s = ctx.deadline_s / SHARES
     if patience_s < LEAST_S:
         raise Skip(f"the run has left {patience_s:.1f} s for each process, expected {LEAST_S:g} s or more")
-    timings, store = [], ctx.store()
+    end, store = time.monotonic() + FOR_ALL * patience_s, ctx.store()
+    timings, broken = list[Timing](), set[str]()
     for number, variant in enumerate(RUNS):
-        ctx.doing(f"an all-reduce {variant}")
+        left_s = end - time.monotonic()
         with Probe({variant: partial(_timed, ctx, str(number), VARIANTS[variant], patience_s)}) as probe:
-            reply = probe.ask(variant, deadline_s=patience_s)
-            with ctx.collective("meeting", variant):  # its process lives until the others have their times
-                store.set(f"{number}/{ctx.rank}", "")
-                store.wait([f"{number}/{rank}" for rank in ctx.members], timedelta(seconds=2 * patience_s))
-        failed = reply.text if isinstance(reply, NoReply) else ""
-        seconds = None if isinstance(reply, NoReply) else reply.value
-        timings.append(Timing(variant=variant, seconds=seconds, failed=failed[:200]))
+            if variant in broken:
+                timing = Timing(variant=variant, seconds=None, failed=NOT_AGAIN)
+            elif left_s < LEAST_S:
+                timing = Timing(variant=variant, seconds=None, failed=NO_TIME)
+            else:
+                ctx.doing(f"an all-reduce {variant}")
+                timing = _told(variant, probe.ask(variant, deadline_s=min(patience_s, left_s)))
+            # Its process lives until the others have their times.
+            if not _all_have_it(ctx, store, number, timing, 2 * patience_s) and variant != AS_IT_IS:
+                broken.add(variant)  # what is held against the job's own way has worked twice
+        timings.append(timing)
     return {"bytes": SIZE, "timings": timings}
 
 
+def _told(variant: str, reply: Reply | NoReply) -> Timing:
+    if isinstance(reply, NoReply):
+        return Timing(variant=variant, seconds=None, failed=reply.text[:200])
+    return Timing(variant=variant, seconds=reply.value, failed="")
+
+
+def _all_have_it(
+    ctx: Context, store: "torch._C._distributed_c10d.Store", number: int, timing: Timing, within_s: float
+) -> bool:
+    """Whether it has worked on every rank: all meet here, and learn the same."""
+    keys = [f"{number}/{rank}" for rank in ctx.members]
+    with ctx.collective("meeting", timing["variant"]):
+        store.set(f"{number}/{ctx.rank}", "failed" if timing["failed"] else "worked")
+        store.wait(keys, timedelta(seconds=within_s))
+    return all(store.get(key) == b"worked" for key in keys)
+
+
 def _timed(ctx: Context, number: str, settings: Mapping[str, str], patience_s: float) -> float:
-    """In a process of its own, whose environment NCCL has not read yet."""
+    """Runs in a new process, where NCCL has not read the environment yet."""
     os.environ.update(settings)
     import torch
     from torch import distributed as dist
@@ -159,7 +191,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:  # noqa: A
 
 
 def _seconds(facts: Mapping[int, Facts]) -> dict[str, list[float]]:
-    """The slowest rank's, once or twice, without what has failed on some rank. The fewest left out comes first."""
+    """One or two times of the slowest rank per variant, without runs that failed on any rank; least disabled first."""
     found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for number, variant in enumerate(RUNS):
         times = [reading["timings"][number]["seconds"] for reading in facts.values()]
@@ -169,16 +201,17 @@ def _seconds(facts: Mapping[int, Facts]) -> dict[str, list[float]]:
 
 
 def _broken(facts: Mapping[int, Facts], others: Mapping[str, float]) -> Finding:
-    """It has failed twice. `others`: what has worked twice."""
+    """It has failed twice, or once where there was no time. `others`: what has worked twice."""
     why: dict[str, list[int]] = {}
     for rank, reading in facts.items():
-        if text := reading["timings"][len(VARIANTS)]["failed"]:
-            why.setdefault(text, []).append(rank)
+        texts = [it["failed"] for it in reading["timings"] if it["variant"] == AS_IT_IS and it["failed"]]
+        if tried := [text for text in texts if text != NO_TIME]:
+            why.setdefault(tried[-1], []).append(rank)
     told = words.some([f"{ranges.ranks(those)}: {text}" for text, those in why.items()], 2, "; ", "; ")
     text = f"an all-reduce fails {AS_IT_IS} ({told})"
     if not others:
         return BROKEN.fail(
-            f"{text}, and nothing that leaves ways out has worked twice; expected it to work", fix=_NO_WAY
+            f"{text}, and no variant with disabled transports worked twice; expected it to work", fix=_NO_WAY
         )
     variant, value = next(iter(others.items()))
     return BROKEN.fail(f"{text}, and takes {words.duration(value)} {variant}; expected it to work", fix=_FIXES[variant])

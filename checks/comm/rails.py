@@ -1,13 +1,13 @@
-"""Rails: each rank's links to the neighbouring nodes are as fast as the others', and so is each rail.
+"""Rails: each rank's links to the neighboring nodes are as fast as the others', and so is each rail.
 
-A rail is the ranks with one place among their node's: they share a network card's number and, in rail-optimised
-networks, a switch. All rails at once, in steps: each rank sends to the next node's rank in its rail, then to the one
-before, and the receiver times it from the moment when the sender is ready. Then each rail all-reduces by itself, which
-shows a switch that is slow only under load. An all-reduce over all would average all this away.
+A rail consists of the ranks with the same place on their nodes: they share a network card's number and, in
+rail-optimized networks, a switch. All rails at once, in steps: each rank sends to the next node's rank in its rail,
+then to the previous one's; the receiver times it from when the sender is ready. Then each rail all-reduces by itself,
+which reveals a switch that is slow only under load. An all-reduce over all would average this away.
 
-What is slow is measured once more, together with sound links, and only what is slow in both looks is blamed
-(`confirmed: 2 of 2` in the evidence). The links are compared with each other only. With two nodes a slow card looks as
-a slow cable: their link is named.
+Slow links are measured again, together with sound ones, and only what is slow both times is blamed (`confirmed: 2 of
+2` in the evidence). Links are only compared with each other. With two nodes a slow card looks like a slow cable, so
+their link is named.
 """
 
 import statistics
@@ -25,16 +25,16 @@ PLAN = Plan(
 )  # fmt: skip
 
 SLOW_TOGETHER = Code(
-    "A rail is slow when all its nodes use it at once, though none of its links is slow alone.",
-    fix="See the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
+    "A rail is slow when all its nodes use it at once, although none of its links is slow alone.",
+    fix="Check the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
     "(nvidia-smi topo -m): its uplinks, congestion (ECN, PFC counters), adaptive routing (NCCL_IB_ADAPTIVE_ROUTING).",
     action=Action.NONE,
 )
 
 BUDGET_S = 2.0
-"""For the links, and as much for the all-reduces, where they are slow."""
+"""Time for slow links, and as much again for slow all-reduces."""
 FEWEST_RAILS = 3
-"""Of two nobody can tell which is odd."""
+"""Of two, either may be the odd one."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -61,10 +61,10 @@ def _doubt(facts: Mapping[int, Facts], run: Run) -> Doubt:
 
 
 def _slow_together(facts: Mapping[int, Facts], run: Run) -> dict[int, float]:
-    """GB/s of the rails that are slow by their own all-reduce only, without those with a slow link.
+    """GB/s of the rails whose own all-reduce is slow although no link is.
 
     Rails are compared by bus bandwidth, since they may have different numbers of ranks (nccl-tests,
-    doc/PERFORMANCE.md). On gloo all rails share the processors, and whose turn it is there decides: a sound one is 5
+    doc/PERFORMANCE.md). On gloo all rails share the processors, and scheduling decides: a sound one may be 5
     times slower than another under load."""
     busbw = _busbw(facts, run)
     if len(busbw) < FEWEST_RAILS or run.job.backend != "nccl":
@@ -80,7 +80,7 @@ def _together(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for rail, value in slow.items():
         text = f"the all-reduce of rail {rail} (local rank {rail} of all nodes) has a busbw of {rate(value)}"
         usual = f"expected about {rate(statistics.median(others))} as on {ranges.count(len(others), 'other rail')}"
-        yield SLOW_TOGETHER.warn(f"{text}, though its links are sound one by one; {usual}", local_rank=rail)
+        yield SLOW_TOGETHER.warn(f"{text}, though each of its links is sound alone; {usual}", local_rank=rail)
 
 
 def _busbw(facts: Mapping[int, Facts], run: Run) -> dict[int, float]:
@@ -109,7 +109,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     rails = ranges.count(len({blame.places[rank].rail for rank in facts}), "rail")
     slowest = rate(min(blame.rates.values()))
     links = ranges.count(len(blame.rates), "link")
-    return f"{links} on {rails}, {size}: {rate(blame.usual)} in the middle, {slowest} at least"
+    return f"{links} on {rails}, {size}: {rate(blame.usual)} median, {slowest} at least"
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Reduce-scatter: the right sum in every element of every rank's part, and how fast it is.
 
 `reduce_scatter_tensor`, as FSDP sums gradients. Its bus factor is (n-1)/n (nccl-tests, doc/PERFORMANCE.md); bytes are
-the total over all ranks. What is sent, and how a wrong element tells whose it is: payload_sum.py. A wrong result is
-computed once more with the same data (`confirmed` in the evidence); wrong once is a failure, too.
+the total over all ranks. payload_sum.py has what is sent, and how a wrong element tells its source. A wrong result is
+recomputed from the same data (`confirmed` in the evidence); being wrong once is already a failure.
 """
 
 from functools import partial

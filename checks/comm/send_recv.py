@@ -1,9 +1,9 @@
-"""Send and receive: in a ring every rank gets what the one before it sent, and how fast it is.
+"""Send and receive: in a ring every rank gets what the previous one sent, and how fast it is.
 
 `batch_isend_irecv`: each rank sends to the next and receives from the one before, all at once, as pipeline stages do.
-Its bus factor is 1 (nccl-tests, doc/PERFORMANCE.md). What is sent, and how a wrong element tells whose it is:
-payload_copy.py. A wrong result is computed once more with the same data (`confirmed` in the evidence); wrong once is
-a failure, too.
+Its bus factor is 1 (nccl-tests, doc/PERFORMANCE.md). payload_copy.py has what is sent, and how a wrong
+element tells its source. A wrong result is recomputed from the same data (`confirmed` in the evidence); being wrong
+once is already a failure.
 """
 
 from functools import partial

@@ -1,1 +1,1 @@
-"""How the job was started, and what its processes were given."""
+"""Checks of how the job was started and of the environment its processes got."""

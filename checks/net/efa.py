@@ -1,9 +1,9 @@
-"""EFA: libfabric shows all devices of each node, and its version and NCCL's plugin for it are those of the other nodes.
+"""EFA: libfabric shows all of a node's devices, and all nodes have the same libfabric and NCCL plugin for it.
 
-NCCL's own transport cannot use Amazon's EFA: its plugin aws-ofi-nccl does, over libfabric's provider `efa`. Where there
-are such devices one rank per node runs `fi_info -p efa` (fi_info(1)), in a process that may hang, and looks for the
-plugin where NCCL and Amazon's installer put it. net.rdma compares the devices themselves, and comm.transports what NCCL
-chose. Nothing is sent: a loopback's bandwidth would need libfabric's fabtests, which are seldom there.
+NCCL cannot use Amazon's EFA itself; its plugin aws-ofi-nccl does, over libfabric's provider `efa`. On nodes with such
+devices one rank runs `fi_info -p efa` (fi_info(1)), in a process that may hang, and looks for the plugin where NCCL and
+Amazon's installer put it. net.rdma compares the devices themselves, and comm.transports what NCCL chose. Sends
+nothing: measuring loopback bandwidth would need libfabric's fabtests, which are rarely installed.
 """
 
 import os
@@ -34,13 +34,13 @@ PLAN = Plan(Scope.NODE, Level.STANDARD, deadline_s=30, estimate_s=1.0)
 
 SILENT = Code(
     "libfabric does not answer.",
-    fix="There: fi_info -p efa; dmesg | grep -i efa. NCCL's plugin asks the same: drain the node, or load the driver "
-    "anew (modprobe -r efa; modprobe efa).",
+    fix="There: fi_info -p efa; dmesg | grep -i efa. NCCL's plugin makes the same query: drain the node, or reload the "
+    "driver (modprobe -r efa; modprobe efa).",
     action=Action.REBOOT,
 )
 UNSEEN = Code(
     "libfabric does not show an EFA device that the node has.",
-    fix="There: fi_info -p efa; ls -l /dev/infiniband; ulimit -l. Hand the container all of /dev/infiniband, and "
+    fix="There: fi_info -p efa; ls -l /dev/infiniband; ulimit -l. Give the container all of /dev/infiniband, and "
     "install the EFA software of one release.",
 )
 VERSIONS = Code(
@@ -48,46 +48,46 @@ VERSIONS = Code(
     fix="Install one release of the EFA software on all nodes, or start one image.",
 )
 NO_PLUGIN = Code(
-    "A node has EFA devices, but no plugin with which NCCL could use them.",
-    fix="Install aws-ofi-nccl there, and have LD_LIBRARY_PATH or NCCL_NET_PLUGIN lead to its libnccl-net-ofi.so.",
+    "A node has EFA devices, but no plugin that lets NCCL use them.",
+    fix="Install aws-ofi-nccl there, and point LD_LIBRARY_PATH or NCCL_NET_PLUGIN to its libnccl-net-ofi.so.",
 )
 
 AMAZON = "0x1d0f"
-"""PCI's vendor. Of its devices only EFA is an RDMA device (the kernel's drivers/infiniband/hw/efa)."""
+"""Amazon's PCI vendor id. Its only RDMA device is EFA (the kernel's drivers/infiniband/hw/efa)."""
 INSTALLED = "/opt/amazon/efa/bin"
-"""Where Amazon's installer puts fi_info, which needs not be in PATH."""
+"""Where Amazon's installer puts fi_info, which may not be in PATH."""
 FOLDERS = (
     "/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib64", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
     "/opt/amazon/ofi-nccl/lib/aarch64-linux-gnu", "/opt/amazon/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/lib",
     "/usr/local/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 )  # fmt: skip
-"""Where the plugin is, if LD_LIBRARY_PATH does not lead to it: of the installer, of images, and of packages."""
+"""Where the installer, images and packages put the plugin, if LD_LIBRARY_PATH does not lead to it."""
 NAMES = ("libnccl-net-ofi.so", "libnccl-net.so")
 LARGEST = 64 * 1024 * 1024
-"""Bytes of a plugin that are read; it has a few million."""
+"""How many bytes of a plugin to read; it has a few million."""
 PATIENCE_S, KILL_S = 5.0, 2.0
-"""For fi_info, which takes a few tenths of a second; to end one that hangs."""
+"""To wait for fi_info, which takes a few tenths of a second; to kill one that hangs."""
 
 
 class Facts(TypedDict):
     devices: list[str]
-    """As in /sys."""
+    """Device names from /sys."""
     seen: list[str] | None
-    """Those that libfabric shows; None: there is no fi_info, or it has not answered."""
+    """Devices that libfabric shows; None if there is no fi_info, or it did not answer."""
     silent: str
-    """Why it has not."""
+    """Why fi_info did not answer."""
     error: str
-    """What fi_info says where it shows none."""
+    """What fi_info says if it shows no device."""
     libfabric: str
-    """Its version, "" where it is not known."""
+    """Its version, or "" if unknown."""
     plugin: str
-    """The version of aws-ofi-nccl, "" where none is found, or it does not say."""
+    """The version of aws-ofi-nccl; "" if it was not found, or does not say."""
     path: str | None
-    """The plugin's; "" where none is found, None where the looking has not ended."""
+    """The plugin's path; "" if not found, None if the search did not end."""
 
 
 def measure(ctx: Context, root: str = "") -> Facts:
-    """`root`: of a tree of /sys, in tests."""
+    """`root`: where tests have a tree with /sys."""
     devices = [name for name in hca.names(root) if hca.vendor(name, root) == AMAZON]
     facts: Facts = {
         "devices": devices, "seen": None, "silent": "", "error": "", "libfabric": "", "plugin": "", "path": ""
@@ -109,8 +109,8 @@ def measure(ctx: Context, root: str = "") -> Facts:
 
 
 def _libfabric(path: str) -> tuple[str, list[str] | None, str, str] | None:
-    """(version, devices, why there are none, why there is no answer); None without fi_info. A device has a domain for
-    each of its endpoint types: "rdmap0s31-rdm", "rdmap0s31-dgrm"."""
+    """(version, devices, why there are none, why there is no answer); None without fi_info. A device has a domain per
+    endpoint type: "rdmap0s31-rdm", "rdmap0s31-dgrm"."""
     program = shutil.which("fi_info", path=f"{path}{os.pathsep}{INSTALLED}")
     if program is None:
         return None
@@ -125,14 +125,14 @@ def _libfabric(path: str) -> tuple[str, list[str] | None, str, str] | None:
 
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str]":
-    """One that cannot be killed holds up this process, which its asker leaves behind."""
+    """A command that cannot be killed blocks this process, which the caller then abandons."""
     return subprocess.run(
         command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=PATIENCE_S
     )
 
 
 def _plugin(environ: Mapping[str, str]) -> tuple[str, str]:
-    """(path, version): the first as NCCL would find it, that has its own name in it."""
+    """(path, version) of the first file that NCCL would find and that contains the plugin's name."""
     named = environ["NCCL_NET_PLUGIN"]
     names = (named, f"libnccl-net-{named}.so", *NAMES) if named else NAMES
     folders = [*filter(None, environ["LD_LIBRARY_PATH"].split(":")), *FOLDERS]
@@ -165,7 +165,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _versions(facts: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
-    """What is not known has no vote."""
+    """Versions by component and rank, without unknown ones."""
     libfabric = {rank: reading["libfabric"] for rank, reading in facts.items() if reading["libfabric"]}
     return {
         "libfabric": libfabric,
@@ -174,17 +174,17 @@ def _versions(facts: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
 
 
 def _without_plugin(with_efa: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """It may lie where nobody has looked: only beside nodes that have it one is missed."""
+    """Blames a node only if other nodes have the plugin: it may be in a place that was not searched."""
     without = [rank for rank, reading in with_efa.items() if reading["path"] == ""]
     if run.job.backend != "nccl" or not without:
         return
     if len(without) == len(with_efa):
-        text = "aws-ofi-nccl is in no node's LD_LIBRARY_PATH or usual places; expected it, else NCCL takes sockets"
+        text = "aws-ofi-nccl is in no node's LD_LIBRARY_PATH or usual places; expected it, else NCCL uses sockets"
         yield NO_PLUGIN.info(text)
         return
     for rank in without:
-        text = f"aws-ofi-nccl is not found, expected it as on {len(with_efa) - len(without)} of {len(with_efa)} nodes"
-        yield NO_PLUGIN.warn(f"{text}: NCCL takes sockets there", node=run.job.node_of(rank).node)
+        text = f"aws-ofi-nccl was not found, expected it as on {len(with_efa) - len(without)} of {len(with_efa)} nodes"
+        yield NO_PLUGIN.warn(f"{text}: NCCL uses sockets there", node=run.job.node_of(rank).node)
 
 
 def _differing(called: str, versions: Mapping[int, str], run: Run) -> Iterator[Finding]:
@@ -206,4 +206,4 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     told = [
         f"{called} {' and '.join(sorted(set(found.values())))}" for called, found in _versions(facts).items() if found
     ]
-    return ", ".join([f"{of} EFA device{'' if numbers[-1] == 1 else 's'} a node", *told])
+    return ", ".join([f"{of} EFA device{'' if numbers[-1] == 1 else 's'} per node", *told])

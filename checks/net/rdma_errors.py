@@ -1,6 +1,6 @@
-"""RDMA errors: no HCA's port has gone down, and no error counter of its link has risen, since the run began.
+"""RDMA errors: since the run started, no HCA port has gone down and no link error counter has risen.
 
-Runs last: what net.rdma read at the start is held against what is there when the collectives have used the links.
+Runs last: compares what net.rdma read at the start with the state after the collectives have used the links.
 """
 
 import os
@@ -37,38 +37,38 @@ WENT_DOWN = Code(
 )
 LINK = Code(
     "Error counters of an HCA's link rose during the run.",
-    fix="There: mlxlink -d {device} -c; reseat or replace the cable or transceiver, and see the switch port. Drain the "
-    "node if they go on rising.",
+    fix="There: mlxlink -d {device} -c; reseat or replace the cable or transceiver, check the switch port. Drain the "
+    "node if they keep rising.",
     action=Action.REPLACE,
 )
 RESENT = Code(
-    "HCAs sent packets again during the run.",
-    fix="See rdma statistic show link {device}/{port}, and the switches' drops; on RoCE also PFC and ECN on all.",
+    "HCAs resent packets during the run.",
+    fix="See rdma statistic show link {device}/{port}, and drops on switches; on RoCE also PFC and ECN everywhere.",
     action=Action.NONE,
 )
 FULL = Code(
-    "An error counter of an HCA is full, so that it cannot rise.",
+    "An error counter of an HCA is saturated and cannot rise.",
     fix="There: perfquery -x -C {device} -P {port}; reset its counters: perfquery -R -C {device} -P {port}",
 )
-FIX_ETHERNET = "Only a reset of the card clears it, once the node is drained: mlxfwreset -d {device} reset."
+FIX_ETHERNET = "Only a card reset clears it, after draining the node: mlxfwreset -d {device} reset."
 
 PATIENCE_S = 4.0
 GONE, SILENT = "gone", f"silent (no answer within {PATIENCE_S:g} s)"
 UNKNOWN_RATE = 100.0
-"""Gb/s, where sysfs tells no rate."""
+"""Gb/s, if sysfs does not tell the rate."""
 
 
 class Facts(TypedDict):
     ports: dict[str, tuple[str, dict[str, int]]]
-    """By "mlx5_0:1": state and counters."""
+    """{"mlx5_0:1": (state, counters)}."""
     silent: list[str]
     """Devices that did not answer."""
     run_s: float
-    """Since this rank was started: at least as long ago as net.rdma."""
+    """Seconds since this rank started, which was before net.rdma."""
 
 
 def measure(ctx: Context, root: str = "") -> Facts:
-    """`root`: of a tree, in tests."""
+    """`root`: where tests have a tree with /sys."""
     names = hca.names(root)
     ctx.doing("reading sysfs")
     read = tcp.in_time({name: partial(hca.watched, name, root) for name in names}, PATIENCE_S)
@@ -81,7 +81,7 @@ def measure(ctx: Context, root: str = "") -> Facts:
 
 
 def _age(pid: int) -> float:
-    """Seconds since a process began; the worker's parent is the rank's supervisor."""
+    """Seconds since a process started; the worker's parent is the rank's supervisor."""
     began = int(files.stat_of(pid)[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
 
@@ -110,7 +110,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     before = _before(facts, run)
     ports = sum(len(node.ports) for node in before)
     unknown = len(facts) - len(before)
-    more = f"; nothing is known of {ranges.count(unknown, 'node')} at its start" if unknown else ""
+    more = f"; the state of {ranges.count(unknown, 'node')} at the start is unknown" if unknown else ""
     return f"{ranges.count(ports, 'port')} compared with the start of the run{more}"
 
 
@@ -121,7 +121,7 @@ def _before(facts: Mapping[int, Facts], run: Run) -> list[NodePorts]:
 def _of_port(
     use: Use, state: str, rises: list[hca_counters.Rise], run_s: float, node: NodePorts, run: Run
 ) -> Iterator[PortTrouble]:
-    """Of a port that NCCL does not take, it is only worth knowing."""
+    """Findings about a port; only info if NCCL does not use it."""
     is_taken = use in node.taken
     fail, warn = (
         weighed(worst, node, use.vendor, run) if is_taken else Severity.INFO for worst in (Severity.FAIL, Severity.WARN)
@@ -141,8 +141,8 @@ def _bad(use: Use, rises: list[hca_counters.Rise], run_s: float) -> list[hca_cou
 def _full(
     use: Use, counters: Mapping[str, int], told: list[hca_counters.Rise], node: NodePorts, run: Run
 ) -> Iterator[PortTrouble]:
-    """Without those whose rise is told already. A link that went down so often is at risk, and nobody would see it go
-    down again; the others may have been full for long."""
+    """Saturated counters, without those whose rise is already reported. A link that went down that often is at risk,
+    and no one would see it go down again; other counters may have been saturated for long."""
     rose = {rise.name for rise in told}
     full = [name for name in hca_counters.full(counters) if name not in rose]
     if full:
@@ -155,11 +155,11 @@ def _full(
 
 
 def _resent(resent: Mapping[Use, list[hca_counters.Rise]], of: int, run: Run) -> Finding:
-    """Who sends again is the victim of a loss anywhere on the way: only one that is alone with it is named."""
+    """A port that resends is the victim of a loss anywhere on the way: it is named only if it is the only one."""
     worst = sorted(resent, key=lambda use: -sum(rise.after - rise.before for rise in resent[use]))
     told = [f"{use.label} of {run.job.node_of(use.rank).node}: {', '.join(map(str, resent[use]))}" for use in worst]
     shown = words.some(told, 3, "; ", "; ")
-    text = f"{len(resent)} of {ranges.count(of, 'port')} sent packets again during the run ({shown})"
+    text = f"{len(resent)} of {ranges.count(of, 'port')} resent packets during the run ({shown})"
     names = {run.job.node_of(use.rank).node for use in worst}
     device = worst[0].hca["name"]
     where = {"node": names.pop()} if len(names) == 1 else {}

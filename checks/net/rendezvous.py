@@ -1,8 +1,8 @@
-"""Rendezvous: MASTER_ADDR is one host for all nodes, each connects to it at once, and names are looked up quickly.
+"""Rendezvous: MASTER_ADDR is the same host for all nodes, all connect to it quickly, and name look-ups are fast.
 
-One rank a node asks for all addresses of MASTER_ADDR, opens a connection to MASTER_PORT on each, and times the
-reverse look-ups of torch's store: a client asks for the name of the server's address, and the server, in its only
-thread, for that of every client's. It also looks where gloo would listen: on what the host's own name stands for.
+One rank per node resolves MASTER_ADDR, opens a connection to MASTER_PORT on each address, and times the reverse
+look-ups of torch's store: a client looks up the name of the server's address, and the server, in its only thread, that
+of every client's. Also checks where gloo would listen: on the address of the host's own name.
 """
 
 import ipaddress
@@ -16,48 +16,48 @@ from preflight.sdk import reachability, tcp
 
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 
-SLOW_LOOK_UP_S = option(float, 0.5, "warn where looking up a name takes this many seconds")
-"""An answer takes milliseconds; one that is lost costs 5 s (resolv.conf(5), `timeout`). A process of torch 2.13 looks
-up no more names after the first that fails, but after a slow one it does."""
-FAR_S = option(float, 0.01, "warn where connecting takes this many seconds, and ten times as long as on most nodes")
+SLOW_LOOK_UP_S = option(float, 0.5, "warn if looking up a name takes this many seconds")
+"""An answer takes milliseconds; a lost one costs 5 s (resolv.conf(5), `timeout`). A process of torch 2.13 stops looking
+up names after the first failure, but not after a slow answer."""
+FAR_S = option(float, 0.01, "warn if connecting takes this many seconds, and ten times as long as on most nodes")
 """Within a site a round trip takes a few milliseconds at most."""
 
 UNRESOLVED = Code(
     "MASTER_ADDR does not resolve.", fix="On that node: getent ahosts {name}; add it to DNS or /etc/hosts."
 )
 UNREACHABLE = Code(
-    "No connection to MASTER_PORT on MASTER_ADDR.",
-    fix="By its cause: refused, filtered, no route or reset; on that node: nc -vz {address} {port}.",
+    "A node cannot connect to MASTER_PORT on MASTER_ADDR.",
+    fix="Depends on the cause: refused, filtered, no route or reset; on that node: nc -vz {address} {port}.",
 )
 SILENT_ADDRESS = Code(
-    "MASTER_ADDR has an address that does not answer, beside one that does.",
-    fix="Set MASTER_ADDR to {usable}, or take {address} away from {name} (DNS, /etc/hosts).",
+    "MASTER_ADDR has an address that does not answer, besides one that does.",
+    fix="Set MASTER_ADDR to {usable}, or remove {address} from {name} (DNS, /etc/hosts).",
 )
 UNLIKE = Code(
-    "MASTER_ADDR stands for other addresses than on the other nodes.",
+    "MASTER_ADDR resolves to different addresses on some nodes.",
     fix="On each node: getent ahosts {name}; fix DNS or /etc/hosts where it differs.",
 )
 LOOPBACK = Code(
-    "A host's own name is a loopback address, where gloo cannot be reached.",
+    "A host's own name resolves to a loopback address, where gloo cannot be reached.",
     fix="Give that name the host's real address in its /etc/hosts (cloud-init: manage_etc_hosts: false), or set "
     "GLOO_SOCKET_IFNAME to the interface that joins the nodes.",
 )
 FAR = Code(
     "Connecting to MASTER_ADDR takes much longer than on the other nodes.",
-    fix="On that node: tracepath {address}; see its route, and what fills its link (ip -s link).",
+    fix="On that node: tracepath {address}; check its route, and what saturates its link (ip -s link).",
     action=Action.NONE,
 )
 SLOW_NAME = Code(
-    "MASTER_ADDR takes long to resolve.",
+    "Resolving MASTER_ADDR takes long.",
     fix="On that node: time getent ahosts {name}; fix /etc/resolv.conf, or set MASTER_ADDR to an address.",
 )
 SLOW_REVERSE = Code(
-    "The name of an address takes long to look up; torch's store waits for it.",
+    "Looking up the name of an address takes long; torch's store waits for it.",
     fix="On that node: time getent hosts {address}; fix /etc/resolv.conf, or add '{address} NAME' to /etc/hosts.",
 )
 
 MOST_CLIENTS = 16
-"""What is wrong with a DNS server shows in these."""
+"""The most clients to look up: enough to show a fault of a DNS server."""
 
 
 class Facts(tcp.Reach):
@@ -65,15 +65,15 @@ class Facts(tcp.Reach):
     port: int
     interface: str
     looked_up_s: dict[str, float | None]
-    """By address, as torch's store asks for it."""
+    """Seconds by address, as torch's store looks them up."""
     patience_s: float
     gloo_address: str | None
-    """None: not known, or GLOO_SOCKET_IFNAME names an interface."""
+    """None if unknown, or GLOO_SOCKET_IFNAME names an interface."""
 
 
 def measure(ctx: Context) -> Facts:
     if ctx.endpoint is None:
-        raise Skip("there is no launcher, so there is no MASTER_ADDR to go to")
+        raise Skip("there is no launcher, so there is no MASTER_ADDR to connect to")
     name, port = ctx.endpoint
     patience_s = ctx.deadline_s / 5
     reach = tcp.reach(name, port, patience_s, ctx.doing)
@@ -81,7 +81,7 @@ def measure(ctx: Context) -> Facts:
     ctx.doing("looking up names")
     asked = [tcp.mapped(used["address"]), *tcp.clients_of(port, MOST_CLIENTS)] if used else []
     seconds = tcp.in_time({address: partial(tcp.look_up, address) for address in asked}, patience_s)
-    named = len(ctx.environ.get("GLOO_SOCKET_IFNAME", "")) > 1  # torch takes a shorter value for none
+    named = len(ctx.environ.get("GLOO_SOCKET_IFNAME", "")) > 1  # torch treats a shorter value as not set
     gloo = {} if named else {"gloo": partial(tcp.gloo_address, socket.gethostname())}
     return {
         "name": name,
@@ -145,31 +145,31 @@ def _took(seconds: float | None, reading: Facts) -> str:
 
 
 def _loopback(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """NCCL does not ask for the name."""
+    """Loopback addresses of hosts' own names, which only gloo looks up."""
     listens = {rank: (_place(rank, its), its["gloo_address"]) for rank, its in facts.items() if its["gloo_address"]}
     bad = {rank: address for rank, (_, address) in listens.items() if tcp.is_loopback(address)}
     found = LOOPBACK.warn if run.job.backend == "gloo" else LOOPBACK.info
     if run.job.backend == "gloo" and any(_goes_wrong(*listens[rank], listens.values()) for rank in bad):
         found = LOOPBACK.fail
-    text = "by the host's own name gloo listens on {}, expected an address that other nodes reach"
+    text = "gloo listens on {}, to which the host's own name resolves, expected an address that other nodes reach"
     if bad and len(bad) == len(facts):
         address = next(iter(bad.values()))
-        yield found(f"{text.format(address)}; it is so on all {len(bad):,} nodes", evidence={"address": address})
+        yield found(f"{text.format(address)}; the same on all {len(bad):,} nodes", evidence={"address": address})
         return
     for rank, address in bad.items():
         yield found(text.format(address), node=run.job.node_of(rank).node, evidence={"address": address})
 
 
 def _place(rank: int, reading: Facts) -> str:
-    """Equal for nodes on one host."""
+    """An id that is equal for nodes on one host."""
     used = tcp.used(reading["connections"])
     return "the store's" if _is_masters(reading) else used["source"] if used else f"that of rank {rank}"
 
 
 def _goes_wrong(place: str, own: str, others: Iterable[tuple[str, str]]) -> bool:
-    """Whether gloo cannot join this loopback address with those of other hosts, and waits for its timeout. Of each
-    two, it connects from the greater address to the smaller one, and takes no two families (Device::isInitiator in
-    gloo/transport/tcp/device.cc): from 127.0.1.1 it gets to 10.0.0.1, but nobody gets from 192.168.0.1 to there."""
+    """Whether gloo cannot connect this loopback address with other hosts' and runs into its timeout. In each pair it
+    connects from the greater address to the smaller, and refuses two families (Device::isInitiator in
+    gloo/transport/tcp/device.cc): 127.0.1.1 reaches 10.0.0.1, but 192.168.0.1 cannot reach 127.0.1.1."""
     mine = ipaddress.ip_address(own)
     for where, text in others:
         theirs = ipaddress.ip_address(text.partition("%")[0])
@@ -180,8 +180,8 @@ def _goes_wrong(place: str, own: str, others: Iterable[tuple[str, str]]) -> bool
 
 
 def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """A second address that is silent: a client that comes before the store is up goes on to it, and waits there for
-    its whole timeout (seen with torch 2.13). One that refuses harms nobody."""
+    """Also warns about a second address that is silent: a client that starts before the store goes on to it, and waits
+    there for its whole timeout (seen with torch 2.13). One that refuses does no harm."""
     bad: dict[tuple[str, str, bool], dict[int, tcp.Connection]] = {}
     for rank, reading in facts.items():
         reached = tcp.used(reading["connections"]) is not None
@@ -205,7 +205,8 @@ def _failures(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _named(bad: Sequence[int], of: int, run: Run) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
-    """Each node by itself where they are the few. Else the fault may be the others', and nobody is named."""
+    """(ranks, where) of each finding: one per node if they are the minority. Else the fault may be the others', and no
+    node is named."""
     if 2 * len(bad) < of:
         yield from (([rank], {"node": run.job.node_of(rank).node}) for rank in bad)
     elif bad:
@@ -217,7 +218,7 @@ def _nodes(ranks_: Sequence[int], run: Run, most: int = 3) -> str:
 
 
 def _differing(remote: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """The store's own host may know itself by others."""
+    """Nodes that resolve MASTER_ADDR differently; the store's own host may know itself by other addresses."""
     known = {rank: reading["connections"] for rank, reading in remote.items()}
     name = next((reading["name"] for reading in remote.values()), "")
     for rank, text in reachability.differing(known, name, lambda who: _nodes(who, run)):

@@ -1,7 +1,7 @@
 """Clock: the nodes' clocks agree.
 
-One rank a node asks the first node's for its time over the store, one node after the other. The shortest of some round
-trips counts: the answer was given within it, so half of it is the error (Cristian's algorithm).
+One rank per node asks the first node for its time over the store, one node after the other. The shortest of several
+round trips counts: the answer was given within it, so the error is half of it (Cristian's algorithm).
 """
 
 import time
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def _deadline(job: Job) -> float:
-    """A node takes some milliseconds, and the store's client waits for 70 % of this for its turn."""
+    """A node takes a few milliseconds; the store's client waits up to 70 % of this for its turn."""
     return 20.0 + len(job.nodes) / 20
 
 
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=0.5)
 
-MAX_SKEW_S = option(float, 1.0, "warn where a clock is so many seconds away from most nodes'")
-"""A clock that is kept by NTP or PTP is right to milliseconds; one that is not goes wrong by a second in a day or two
-(20 ppm). Beyond this, logs of several nodes and the times of shared files come in a wrong order."""
+MAX_SKEW_S = option(float, 1.0, "warn if a clock differs from most nodes' by more than this many seconds")
+"""NTP or PTP keeps a clock right to milliseconds; without them it drifts by a second in a day or two (20 ppm). Beyond
+that, the logs of several nodes and the times of shared files sort in the wrong order."""
 
 SKEWED = Code(
     "A node's clock is wrong.",
@@ -35,9 +35,9 @@ ROUND_TRIPS = 5
 
 class Facts(TypedDict):
     ahead_s: float | None
-    """Of the first node's clock; None on ranks that do not ask."""
+    """How far this clock is ahead of the first node's; None on ranks that do not ask."""
     error_s: float | None
-    """Either way."""
+    """The true value is within this much of `ahead_s`."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -54,7 +54,7 @@ def measure(ctx: Context) -> Facts:
 
 
 def _answer(store: "Store", others: Sequence[int]) -> tuple[float, float]:
-    """Gives each node its turn, so that no two are in each other's way in the store's only thread."""
+    """Gives each node its turn, so that no two compete for the store's only thread."""
     for rank in others:
         store.set(f"turn/{rank}", "")
         for number in range(ROUND_TRIPS):
@@ -64,7 +64,7 @@ def _answer(store: "Store", others: Sequence[int]) -> tuple[float, float]:
 
 
 def _ask(store: "Store", rank: int) -> tuple[float, float]:
-    """(how far this clock is ahead, the error)."""
+    """(how far this clock is ahead, its error), in seconds."""
     store.wait([f"turn/{rank}"])
     found = []
     for number in range(ROUND_TRIPS):
@@ -85,7 +85,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     if 2 * len(wrong) < len(clocks):
         for rank, ahead in wrong.items():
             side = "ahead of" if ahead > middle else "behind"
-            text = f"the clock is {words.duration(abs(ahead - middle))} {side} that of most nodes, {expected}"
+            text = f"the clock is {words.duration(abs(ahead - middle))} {side} most nodes', {expected}"
             yield SKEWED.warn(text, node=run.job.node_of(rank).node)
     elif wrong:
         last, first = max(clocks, key=clocks.__getitem__), min(clocks, key=clocks.__getitem__)
@@ -102,6 +102,6 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
 
 
 def _clocks(facts: Mapping[int, Facts]) -> tuple[dict[int, float], float]:
-    """(how far each node is ahead of the first, by the rank that asked; the error of the difference of any two)."""
+    """(seconds each node is ahead of the first, by the rank that asked; error of the difference of any two)."""
     clocks = {rank: measured["ahead_s"] for rank, measured in facts.items() if measured["ahead_s"] is not None}
     return clocks, sum(sorted(measured["error_s"] or 0.0 for measured in facts.values())[-2:])

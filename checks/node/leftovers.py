@@ -1,8 +1,8 @@
-"""Leftovers: after a Slurm job nothing of it is left on its node: no process, and no file in /dev/shm.
+"""Leftovers: a finished Slurm job has left no process and no file in /dev/shm on its node.
 
-With --set node.leftovers.job=NUMBER, as an Epilog has it in SLURM_JOB_ID, processes are found by that number in their
-environment. With node.leftovers.uid, files of that user in /dev/shm are found, if none of the user's processes is left:
-another job may use them.
+With --set node.leftovers.job=NUMBER (SLURM_JOB_ID in an Epilog), finds processes by that number in their environment.
+With node.leftovers.uid, finds that user's files in /dev/shm, unless a process of the user still runs: another job may
+use them.
 """
 
 import os
@@ -17,29 +17,29 @@ from preflight.sdk.files import state_of
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=30.0, given=("job",))
 
 JOB = option(count, 0, "number of the Slurm job that has ended (SLURM_JOB_ID)")
-UID = option(int, -1, "number of its user (SLURM_JOB_UID); -1: /dev/shm is not looked at")
-WAIT_S = option(float, 3.0, "seconds after which all that the job has held must be free")
+UID = option(int, -1, "number of its user (SLURM_JOB_UID); -1 ignores /dev/shm")
+WAIT_S = option(float, 3.0, "seconds after which the job must have released everything")
 
 PROCESS = Code(
-    "A process of a job is left that has ended.",
-    fix="On {node}, as root: kill -9 {pid}. In state D it waits in the kernel, and no signal ends it: see "
+    "A process of a finished job is still there.",
+    fix="On {node}, as root: kill -9 {pid}. In state D it waits in the kernel, and no signal kills it: see "
     "cat /proc/{pid}/stack; drain and reboot the node. ProctrackType=proctrack/cgroup ends what jobs leave.",
 )
 SHM_FILES = Code(
-    "Files of a job's user are left in /dev/shm, and no process of the user is.",
-    fix="On {node}, as root: rm {file}; they take memory of the next job. job_container/tmpfs gives each job its own.",
+    "Files of the job's user are left in /dev/shm, but none of the user's processes.",
+    fix="On {node}, as root: rm {file}; they take the next job's memory. job_container/tmpfs gives each its own.",
 )
 
 PAUSE_S = 0.2
 OWN = "SLURM_SCRIPT_CONTEXT="
-"""Slurm sets it in prologs and epilogs: they have the job's number, and are not the job's."""
+"""Slurm sets it in prologs and epilogs, which have the job's number but do not belong to the job."""
 
 
 class LeftProcess(TypedDict):
     pid: int
     name: str
     state: str
-    """As in ps(1): D is uninterruptible."""
+    """As in ps(1); D is uninterruptible."""
 
 
 class LeftFile(TypedDict):
@@ -76,7 +76,7 @@ def _is_of(job: int, pid: str) -> bool:
 
 
 def _files(uid: int) -> list[LeftFile]:
-    """Of the user in /dev/shm, unless a process of the user runs."""
+    """The user's files in /dev/shm; none if a process of the user runs."""
     if uid < 0 or any(_owner(f"/proc/{pid}") == uid for pid in filter(str.isdecimal, entries("/proc"))):
         return []
     paths = {name: os.path.join(SHM, name) for name in entries(SHM)}

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import preflight
-from preflight.cli.main import DEADLINES_S
 from preflight.engine import identity, local_launch
 from preflight.engine.event_loop import DEAD_MAN_S
 from preflight.engine.identity import CALL, PARENT, LaunchIdentity
 from preflight.engine.shutdown import ALL_S, VERDICT_FD
 from preflight.errors import UsageError
+from preflight.planning.plan import DEADLINES_S
 from preflight.results.result import USAGE
 
 END_S = 10.0
@@ -104,8 +104,8 @@ def run(
 def _environment(here: LaunchIdentity, call: str) -> dict[str, str]:
     environ = {**os.environ, CALL: call, PARENT: str(os.getpid())}
     environ.pop("TORCHELASTIC_ERROR_FILE", None)  # the job's own: torchrun reads it
-    if here.launcher == "local":
-        environ |= _group() if _job_serves_its_store() else _alone()
+    if here.launcher == "local" or here.problems:
+        environ |= _group() if _job_serves_its_store() else _alone(here)
     elif _job_serves_its_store():
         environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     home = os.path.dirname(os.path.dirname(os.path.abspath(preflight.__file__)))
@@ -115,7 +115,8 @@ def _environment(here: LaunchIdentity, call: str) -> dict[str, str]:
 
 
 def _group() -> dict[str, str]:
-    """The launcher's variables, from the job's process group if the environment lacks them."""
+    """Without a launcher's variables, or with some of them (Lightning's own launcher sets no RANK), the job's process
+    group knows them."""
     from torch import distributed
 
     store = distributed.distributed_c10d._get_default_store()
@@ -132,8 +133,14 @@ def _group() -> dict[str, str]:
     }  # fmt: skip
 
 
-def _alone() -> dict[str, str]:
-    """A job of one rank."""
+def _alone(here: LaunchIdentity) -> dict[str, str]:
+    """A job of one rank; nothing where the run is to tell what is wrong with the variables."""
+    if here.launcher != "local":
+        if here.environ.keys() >= {"WORLD_SIZE", "NODE_RANK", "LOCAL_RANK"} and "RANK" not in here.environ:
+            who = "RANK is not set, as where Lightning's Trainer or Fabric has started this process itself"
+            where = "in a callback's setup(), or after fabric.launch(); or start the script with torchrun"
+            raise UsageError(f"preflight.run(): {who}: call it when the process group is there, {where}")
+        return {}
     if multiprocessing.parent_process() is not None:
         who = "in a process of multiprocessing it does not know its rank"
         raise UsageError(f"preflight.run(): {who}: set RANK and WORLD_SIZE, or call it after init_process_group")

@@ -4,21 +4,26 @@ import argparse
 from typing import NoReturn
 
 from preflight import __version__
-from preflight.check import Level, UserCode, count
-from preflight.checkpoint import arguments as saved
-from preflight.cluster import arguments as clustering
-from preflight.debug import arguments as debugging
 from preflight.errors import UsageError
-from preflight.explain import arguments as explaining
-from preflight.history import arguments as comparing
-from preflight.planning.plan import LONGEST_S, SHORTEST_S
-from preflight.rendezvous import arguments as meeting
-from preflight.sinks import arguments as delivering
 
-COMMANDS = (
-    "run", "rendezvous", "checkpoint", "explain", "debug", "gate", "hook", "nodes", "pick", "diff", "history",
-    "profile", "list", "describe", "show", "completion",
-)  # fmt: skip
+COMMANDS = {
+    "run": "run the checks (the default)",
+    "rendezvous": "before torchrun: do the nodes meet?",
+    "checkpoint": "is a saved checkpoint whole, and does it fit?",
+    "explain": "why did this job fail? its logs, dumps and reports",
+    "debug": "run a job with the right logging on, and explain its failure",
+    "diff": "what has changed between two runs?",
+    "history": "what do the runs of --history say together?",
+    "profile": "what the nodes of a sound run have",
+    "gate": "hold a job, by its launcher's preflight",
+    "hook": "print a scheduler's hook",
+    "nodes": "list a report's nodes",
+    "pick": "in a Slurm job of more nodes, pick the N best",
+    "list": "list the checks",
+    "describe": "explain a check or a code",
+    "show": "print a saved report again",
+    "completion": "print the completion script of a shell",
+}
 STARTING = ("run", "rendezvous", "checkpoint", "debug", "gate", "pick")
 """The commands that start processes."""
 SHELLS = ("bash", "zsh", "fish")
@@ -31,7 +36,8 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Of all commands, or of one: the options of each take the import of its room."""
     top = Parser(
         prog="preflight",
         description="Tells before training starts whether this machine or cluster can run a distributed PyTorch job.",
@@ -41,60 +47,80 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"preflight {__version__}")
     commands = top.add_subparsers(dest="command", parser_class=Parser, metavar="COMMAND")
-    add_run(commands.add_parser("run", help="run the checks (the default)", allow_abbrev=False))
-    meet = commands.add_parser("rendezvous", help="before torchrun: do the nodes meet?", allow_abbrev=False)
-    meeting.add_to(meet, _seconds)
-    saved.add_to(
-        commands.add_parser("checkpoint", help="is a saved checkpoint whole, and does it fit?", allow_abbrev=False),
-        _named,
-        _user_code,
-        _seconds,
-    )
-    explaining.add_to(
-        commands.add_parser("explain", help="why did this job fail? its logs, dumps and reports", allow_abbrev=False),
-        _named,
-    )
-    debugging.add_to(
-        commands.add_parser(
-            "debug", help="run a job with the right logging on, and explain its failure", allow_abbrev=False
-        ),
-        _named,
-        _seconds,
-    )
-    compared = commands.add_parser("diff", help="what has changed between two runs?", allow_abbrev=False)
-    comparing.add_diff(compared, _named)
-    kept = commands.add_parser("history", help="what do the runs of --history show together?", allow_abbrev=False)
-    comparing.add_history(kept, _named)
-    good = commands.add_parser("profile", help="what the nodes of a sound run have", allow_abbrev=False)
-    comparing.add_profile(good, _named)
-    _add_cluster(commands)
-    listed = commands.add_parser("list", help="list the checks", allow_abbrev=False)
-    described = commands.add_parser("describe", help="explain a check or a code", allow_abbrev=False)
-    described.add_argument("what", metavar="CHECK_OR_CODE")
-    shown = commands.add_parser("show", help="print a saved report again", allow_abbrev=False)
+    for name, purpose in COMMANDS.items():
+        if only in (None, name):
+            _add_options(name, commands.add_parser(name, help=purpose, allow_abbrev=False))
+    return top
+
+
+def _add_options(name: str, command: Parser) -> None:
+    if name == "run":
+        add_run(command)
+    elif name in ("rendezvous", "checkpoint", "explain", "debug"):
+        _add_looking(name, command)
+    elif name in ("diff", "history", "profile"):
+        _add_comparing(name, command)
+    elif name in ("gate", "hook", "nodes", "pick"):
+        _add_cluster(name, command)
+    elif name == "describe":
+        command.add_argument("what", metavar="CHECK_OR_CODE")
+    elif name == "show":
+        _add_show(command)
+    elif name == "completion":
+        command.add_argument("shell", choices=SHELLS, help="source <(preflight completion bash)")
+    if name in ("diff", "list", "describe", "show"):
+        _add_plugins(command)
+
+
+def _add_looking(name: str, command: Parser) -> None:
+    from preflight.checkpoint import arguments as saved
+    from preflight.debug import arguments as debugging
+    from preflight.explain import arguments as explaining
+    from preflight.rendezvous import arguments as meeting
+
+    if name == "rendezvous":
+        meeting.add_to(command, _seconds)
+    elif name == "checkpoint":
+        saved.add_to(command, _named, _user_code, _seconds)
+    elif name == "explain":
+        explaining.add_to(command, _named)
+    else:
+        debugging.add_to(command, _named, _seconds)
+
+
+def _add_comparing(name: str, command: Parser) -> None:
+    from preflight.history import arguments as comparing
+
+    add = {"diff": comparing.add_diff, "history": comparing.add_history, "profile": comparing.add_profile}
+    add[name](command, _named)
+
+
+def _add_cluster(name: str, command: Parser) -> None:
+    from preflight.cluster import arguments as clustering
+
+    if name == "gate":
+        clustering.add_gate(command, _named, _seconds)
+    elif name == "hook":
+        clustering.add_hook(command)
+    elif name == "nodes":
+        clustering.add_nodes(command)
+    else:
+        clustering.add_pick(command, _named, _seconds, _number)
+
+
+def _add_show(shown: Parser) -> None:
     shown.add_argument("report", metavar="REPORT", help="report.json, or the folder that --report wrote")
     shown.add_argument("--judge", action="store_true", help="judge its facts again")
     shown.add_argument("--json", metavar="FILE", help="also write the report (- is stdout)")
     shown.add_argument("--html", type=_named, metavar="FILE", help="also write it as a page for a browser")
     _add_settings(shown)
-    completed = commands.add_parser("completion", help="print the completion script of a shell", allow_abbrev=False)
-    completed.add_argument("shell", choices=SHELLS, help="source <(preflight completion bash)")
-    for command in (compared, listed, described, shown):
-        _add_plugins(command)
-    return top
-
-
-def _add_cluster(commands: "argparse._SubParsersAction[Parser]") -> None:
-    gate = commands.add_parser("gate", help="hold a job, by its launcher's preflight", allow_abbrev=False)
-    clustering.add_gate(gate, _named, _seconds)
-    clustering.add_hook(commands.add_parser("hook", help="print a scheduler's hook", allow_abbrev=False))
-    clustering.add_nodes(commands.add_parser("nodes", help="list a report's nodes", allow_abbrev=False))
-    pick = commands.add_parser("pick", help="in a Slurm job of more nodes, pick the N best", allow_abbrev=False)
-    clustering.add_pick(pick, _named, _seconds, _number)
 
 
 def add_run(run: argparse.ArgumentParser) -> None:
     """The options of a run."""
+    from preflight.check import Level
+    from preflight.sinks import arguments as delivering
+
     run.add_argument("--level", choices=[str(level) for level in Level], help="how much to check (standard)")
     run.add_argument("--all", action="store_true", help="the same as --level full")
     run.add_argument(
@@ -163,6 +189,8 @@ def _named(text: str) -> str:
 
 
 def _user_code(text: str) -> str:
+    from preflight.check import UserCode
+
     try:
         UserCode.parse(_named(text))
     except ValueError as error:
@@ -181,6 +209,8 @@ def _model(text: str) -> str:
 
 
 def _number(text: str) -> int:
+    from preflight.check import count
+
     try:
         return count(text)
     except ValueError as error:
@@ -188,6 +218,8 @@ def _number(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
+    from preflight.planning.plan import LONGEST_S, SHORTEST_S
+
     try:
         seconds = float(text)
     except ValueError:

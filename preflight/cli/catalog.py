@@ -4,21 +4,24 @@ import argparse
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from preflight.core.answer import Failure
 from preflight.errors import UsageError
-from preflight.planning import registry
+from preflight.planning import built_in, registry
+from preflight.planning.built_in import CatalogEntry
 from preflight.planning.registry import Check, Source
 
 
 def list_checks(options: argparse.Namespace) -> int:
+    known = built_in.listed()
     for source in registry.sources(options.plugin).values():
-        print(told_of(source, _in_the_list)[0])
+        is_known = source.kind == "builtin" and source.id in known
+        line = _line(known[source.id]) if is_known else told_of(source, lambda check: _line(built_in.of(check)))[0]
+        print(line)
     return 0
 
 
-def _in_the_list(check: Check) -> str:
-    given = ", ".join(registry.how_to_set(f"{check.id}.{name}") for name in check.plan.given)
-    return f"{check.id:<22} {check.plan.level:<9} {check.plan.scope:<6} {check.title}{given and f' [with {given}]'}"
+def _line(check: CatalogEntry) -> str:
+    given = ", ".join(registry.how_to_set(f"{check.id}.{name}") for name in check.given)
+    return f"{check.id:<22} {check.level:<9} {check.scope:<6} {check.title}{given and f' [with {given}]'}"
 
 
 def describe_code(options: argparse.Namespace) -> int:
@@ -66,6 +69,7 @@ def told_of(source: Source, tell: Callable[[Check], str]) -> tuple[str, bool]:
     """(what `tell` returns for a check, True), or (why it cannot be loaded, False)."""
     if source.kind == "builtin":
         return tell(registry.load(source)), True
+    from preflight.core.answer import Failure
     from preflight.engine import event_loop, loading
 
     loop = event_loop.EventLoop(loading.PLUGIN_S)

@@ -1,34 +1,22 @@
-"""The command line. Imports no torch: `list`, `describe` and `--level quick` never need it."""
+"""The command line. Imports no torch: `list`, `describe` and `--level quick` never need it. What a command needs is
+imported with it, so that `list` and `--help` answer at once."""
 
 import argparse
 import errno
 import os
+import re
 import sys
-import time
-import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from preflight import errors
-from preflight.check import Level
 from preflight.cli import catalog, surroundings
 from preflight.cli.arguments import COMMANDS, STARTING, parser
-from preflight.core.exceptions import in_one_line
 from preflight.errors import CannotWork, UsageError
-from preflight.planning import node_kinds, plan, registry
-from preflight.planning.plan import CheckSelection, Request
-from preflight.planning.policy import Policy
-from preflight.planning.registry import SHORT_FOR, Check, Source
-from preflight.results import console, report
-from preflight.results.destinations import Output
-from preflight.sinks import arguments as delivering
-from preflight.sinks.arguments import Sinks
+from preflight.planning import registry
 
-DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
+LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 STDOUT_REFUSES = (errno.EPIPE, errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
-DRIVER_S = 60.0
-"""Added for a rank alone: time for a GPU driver to start, which takes seconds per GPU without persistence mode."""
 
 
 def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = list) -> NoReturn:
@@ -36,11 +24,16 @@ def main(arguments: list[str], translate: Callable[[list[str]], list[str]] = lis
     UsageError is reported as one of this command."""
     try:
         surroundings.need_a_folder()
-        code = _dispatch(translate(arguments))
+        code = _dispatch(translate(_without_local_rank(arguments)))
         sys.stdout.flush()
     except Exception as error:
         code = _told(error)
     sys.exit(code)
+
+
+def _without_local_rank(arguments: list[str]) -> list[str]:
+    """DeepSpeed and torch.distributed.launch put it before the words of the user; LOCAL_RANK says it, too."""
+    return arguments[bool(arguments) and bool(LOCAL_RANK.fullmatch(arguments[0])) :]
 
 
 def _told(error: Exception) -> int:
@@ -51,6 +44,10 @@ def _told(error: Exception) -> int:
             return 0
         error = UsageError(f"stdout: cannot be written ({error.strerror})", everywhere=False)
     if not isinstance(error, UsageError | CannotWork):
+        import traceback
+
+        from preflight.results.destinations import Output
+
         Output().complain(
             f"a fault of preflight itself; please report it:\n{''.join(traceback.format_exception(error))}"
         )
@@ -69,7 +66,9 @@ def _told(error: Exception) -> int:
 
 
 def _complain(text: str) -> None:
-    """Like Output().complain, but to sys.stderr if that was replaced: for callers of main() in Python."""
+    """As Output().complain does, but where sys.stderr leads: for whoever calls main() from Python."""
+    from preflight.results.destinations import Output
+
     try:
         if sys.stderr is not sys.__stderr__:
             sys.stderr.write(f"preflight: {text}\n")
@@ -85,7 +84,7 @@ def _dispatch(arguments: list[str]) -> int:
         hint = errors.near_misses(arguments[0], COMMANDS)
         raise UsageError(f"{arguments[0]}: there is no such command{hint}")
     words = arguments if named or arguments[:1] in (["-h"], ["--help"], ["--version"]) else ["run", *arguments]
-    options, unknown = parser().parse_known_args(words)
+    options, unknown = parser(words[0] if words[0] in COMMANDS else None).parse_known_args(words)
     if unknown:
         raise UsageError(_no_such_option(unknown[0], options.command))
     if options.command in STARTING:
@@ -112,132 +111,16 @@ def _flags(command: str) -> list[str]:
     return [flag for flag in known._group_actions[0].choices[command]._option_string_actions if flag.startswith("--")]
 
 
-def _words(lists: list[str]) -> tuple[str, ...]:
-    return tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
-
-
-def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
-    """`--set` texts by name. Raises UsageError; options of a plugin are checked when it is loaded."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        id_ = name.rpartition(".")[0]
-        if not equals:
-            raise UsageError(f"--set {text}: expected ID.OPTION=VALUE")
-        if id_ not in sources:
-            raise UsageError(f"--set {name}: there is no check {id_ or name}{registry.hint(id_ or name, sources)}")
-        found[name] = value
-    for source in sources.values():
-        if source.kind == "builtin" and any(name.rpartition(".")[0] == source.id for name in found):
-            registry.unknown_settings(registry.load(source), found)
-    return found
-
-
-def _configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, Source]]:
-    """(the policy of `--config`, or None; all checks). What the file says becomes the default of the options."""
-    if not options.config:
-        return None, registry.sources(options.plugin)
-    from preflight.planning import config
-
-    said = config.read(options.config)
-    options.plugin = [*said.plugins, *options.plugin]
-    sources = registry.sources(options.plugin)
-    try:
-        policy = Policy(said.severity, said.waivers)
-        config.check_codes(policy.codes, sources)
-        settings([f"{name}={value}" for name, value in said.options.items()], sources)
-    except UsageError as error:
-        raise UsageError(f"{options.config}: {str(error).removeprefix('--set ')}") from None
-    options.set = [*(f"{name}={value}" for name, value in said.options.items()), *options.set]
-    for name in ("level", "deadline", "report", "backend", "baseline", "strict", "only", "skip"):
-        if not getattr(options, name, True):
-            setattr(options, name, getattr(said, name))
-    return policy, sources
-
-
 def _run(options: argparse.Namespace) -> int:
-    from preflight.engine import baseline, identity, local_launch
+    from preflight.cli import running
 
-    if options.all and options.level not in (None, "full"):
-        raise UsageError(f"--all is --level full: not together with --level {options.level}")
-    if options.facts and not options.json:
-        raise UsageError("--facts adds the facts to the report of --json FILE, which is not given")
-    policy, sources = _configured(options)
-    short = {name: getattr(options, flag.removeprefix("--")) for name, (flag, _) in SHORT_FOR.items()}
-    options.set += [f"{name}={value}" for name, value in short.items() if value]
-    level = Level.FULL if options.all else Level(options.level or "standard")
-    only = _words(options.only)
-    selection = CheckSelection(level, only, _words(options.skip), ids=tuple(word for word in only if "." in word))
-    for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
-        plan.expand(words, sources, option)
-    texts = settings(options.set, sources)
-    if options.level:
-        selection = replace(selection, only=_of_level(selection.only, level, sources))
-    here = identity.from_environ(os.environ)
-    sinks = delivering.sinks(options)
-    earlier = baseline.read(options.baseline) if options.baseline and not sinks.baseline and not here.rank else None
-    kinds = node_kinds.read(options.profile) if options.profile and not here.rank else ()
-    request = Request(selection, texts, sources, options.backend or "auto", policy or Policy(), earlier, kinds)
-    alone = here.launcher == "local"
-    named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
-    plugins = [source for source in named if source.kind != "builtin"]
-    quick = level is Level.QUICK and all(_has_level(source, level) for source in named)
-    quick = quick and all(alone and _is_quick_plugin(plugin, sources) for plugin in plugins)  # else it may need torch
-    if alone and not quick:
-        refused = Output(options.json, options.report).refusal(time.time())
-        if refused:
-            raise UsageError(refused)
-        return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
-    return _supervise(options, request, sinks, needs_torch=not quick, alone=alone and not plugins)
+    return running.run(options)
 
 
-def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]) -> tuple[str, ...]:
-    """With `--level` a family means its checks of that level; a check that is given by id stays."""
-    kept = {id_ for id_ in plan.expand(only, sources, "--only") if id_ in only or _has_level(sources[id_], level)}
-    if only and not kept:
-        raise UsageError(f"--only {','.join(only)}: has no check of --level {level}")
-    return tuple(sorted(kept))
+def _show(options: argparse.Namespace) -> int:
+    from preflight.cli import showing
 
-
-def _has_level(source: Source, level: Level) -> bool:
-    if source.kind != "builtin":
-        return True
-    its = registry.load(source).plan
-    return level.includes(plan.first_level(its.level, its.given))
-
-
-def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
-    """Whether a plugin needs no torch; asked in a child. One that cannot be loaded does not need it either."""
-
-    def tell(check: Check) -> str:
-        wanted = (*check.plan.needs, *check.plan.reads, *check.plan.uses)
-        others = [sources[id_] for id_ in wanted if id_ in sources]
-        quick = check.plan.level is Level.QUICK and all(_has_level(other, Level.QUICK) for other in others)
-        return "quick" if quick else "slow"
-
-    told, is_sound = catalog.told_of(source, tell)
-    return not is_sound or told == "quick"
-
-
-def _supervise(
-    options: argparse.Namespace, request: Request, sinks: Sinks, *, needs_torch: bool, alone: bool
-) -> NoReturn:
-    from preflight.engine import supervisor
-
-    starts_driver = alone and os.path.exists("/proc/driver/nvidia")
-    default = DEADLINES_S[request.selection.level] + DRIVER_S * starts_driver
-    task = supervisor.RunOptions(
-        request=request,
-        command=[word.replace(options.post, delivering.shown(options.post)) for word in options.words]
-        if options.post
-        else options.words,
-        deadline_s=options.deadline or default,
-        strict=options.strict,
-        output=Output(options.json, options.report, options.facts),
-        needs_torch=needs_torch,
-        sinks=sinks,
-    )
-    supervisor.run(task)
+    return showing.show(options)
 
 
 def _rendezvous(options: argparse.Namespace) -> int:
@@ -311,54 +194,3 @@ def _pick(options: argparse.Namespace) -> int:
     from preflight.cluster import arguments, pick
 
     return pick.run(arguments.pick_request(options))
-
-
-def _show(options: argparse.Namespace) -> int:
-    shown, path = report.load(options.report)
-    try:
-        return _show_report(options, shown, path)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
-        raise UsageError(f"{path}: is not a complete report ({in_one_line(error)})") from None
-
-
-def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:
-    from preflight.core.facts import FactsStore
-    from preflight.results import progress, rejudge
-
-    policy, sources = _configured(options)
-    texts = settings(options.set, sources)
-    if options.judge:
-        book = report.facts_beside(path)
-        for name in rejudge.withheld(shown, texts):
-            why = "is a secret, which no report holds: its default is used"
-            sys.stderr.write(f"preflight: {name} {why}; give it with --set {name}=VALUE\n")
-        shown = rejudge.judge_again(shown, book, sources, texts, policy)
-    elif texts or policy:
-        raise UsageError("--set and --config change nothing without --judge")
-    if options.json:
-        output = Output(options.json)
-        failed = output.print_json(shown, FactsStore())
-        failed = failed or output.write(shown, FactsStore(), "report.json")["failed"]
-        if failed:
-            raise UsageError(f"--json {options.json}: {failed}")
-    if options.html:
-        _write_page(options.html, shown)
-    lines = [*(console.check_line(check) for check in shown["checks"]), *console.ending(shown, [])]
-    if "explained" in shown:
-        from preflight.explain import console as explained
-
-        lines = explained.lines(shown)
-    elif "checkpoint" in shown:
-        from preflight.checkpoint import console as of_checkpoint
-
-        lines = of_checkpoint.lines(shown)
-    progress.show(lines, sys.stderr if options.json == "-" else sys.stdout)
-    if shown["exit_code"] not in (0, 1, 2, 3):
-        raise ValueError(f"its exit code is {shown['exit_code']!r}")
-    return int(shown["exit_code"])
-
-
-def _write_page(path: str, shown: report.Report) -> None:
-    from preflight.results.page import whole
-
-    report.write_asked("--html", path, whole.html(shown))

@@ -98,7 +98,7 @@ class _Disk:
             made = report.load(folder)[0]
         except UsageError as error:
             return str(error)
-        return made if {"run", "exit_code"} <= made.keys() else "no complete report"
+        return made if {"run", "exit_code"} <= made.keys() else "not a complete report"
 
 
 def _ask(disk: Probe, name: str, *arguments: str) -> Any:

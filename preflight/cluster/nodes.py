@@ -20,13 +20,14 @@ def run(options: argparse.Namespace) -> int:
     found: dict[str, list[Reported]] = {}
     for path in options.reports:
         made, _ = report.load(path)
-        there = {node["node"]: len(from_text(node["ranks"])) for node in made["job"]["nodes"]}
-        ranks |= there
-        bad |= set(report.bad_nodes(made))
-        for finding in report.findings(made):
-            for node in report.blamed_nodes(finding, made) if finding.counts else ():
-                found.setdefault(node, []).append(finding)
-        doubtful |= there.keys() - set(report.good_nodes(made))
+        with report.whole(path):
+            there = {node["node"]: len(from_text(node["ranks"])) for node in made["job"]["nodes"]}
+            ranks |= there
+            bad |= set(report.bad_nodes(made))
+            for finding in report.findings(made):
+                for node in report.blamed_nodes(finding, made) if finding.counts else ():
+                    found.setdefault(node, []).append(finding)
+            doubtful |= there.keys() - set(report.good_nodes(made))
     chosen = [name for name in ranks if (name in bad if options.bad else name not in doubtful)]
     if options.format == ACTIONS:
         print(json.dumps({name: _to_do(found.get(name, ())) for name in chosen}))

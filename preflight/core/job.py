@@ -26,7 +26,7 @@ class Job:
     """Made once by rank 0 from what every rank reported about itself; the same on all ranks."""
 
     launcher: str
-    """torchrun, mpi, slurm, env (plain variables) or local (no launcher)."""
+    """torchrun, mpi, slurm, env (plain variables), own (preflight has started the ranks) or local (a rank alone)."""
     world_size: int
     backend: str
     """nccl or gloo."""

@@ -18,7 +18,7 @@ class KeptOutput:
     the rest is dropped and the job continues."""
 
     def __init__(self, path: str, head: int = HEAD, tail: int = TAIL) -> None:
-        self._path, self._head, self._tail = path, head, tail
+        self._path, self._tail = path, tail
         self._room, self._dropped, self.failed = head, 0, ""
         self._begin(path, head)
 

@@ -49,10 +49,10 @@ def _read(path: str) -> Baseline:
 
 
 def beside_history(
-    loop: EventLoop, path: str, made: report.Report, book: FactsStore, sources: Mapping[str, Source]
+    loop: EventLoop, path: str, made: report.Report, book: FactsStore, sources: Mapping[str, Source], early: str = ""
 ) -> tuple[list[Reported], str]:
-    """`--baseline auto`: (findings from comparing this run with the history at `path`, the run's entry as JSON or ""),
-    made in a child that may hang."""
+    """`--baseline auto`: (what the history at `path` says of this run, its entry as JSON or ""), in a child that may
+    hang. `early`: the entry, where it was made before."""
 
     from preflight.history import archive, expected
     from preflight.history.entry import entry
@@ -60,24 +60,31 @@ def beside_history(
     def look() -> dict[str, Any]:
         try:
             if not os.path.exists(path):
-                return {"findings": [expected.which([], "this is the first run").to_json()]}
+                return {"findings": [expected.which([], "this is the first run").to_json()], "entry": early}
             with archive.reading(path) as database:
-                kept = entry(made, book, sources)
+                kept = json.loads(early) if early else entry(made, book, sources)
                 found = [finding.to_json() for finding in expected.findings(database, kept)]
-                text = json.dumps(kept, allow_nan=False)
-                return {"findings": found, "entry": text if len(text) < MOST else ""}
+                return {"findings": found, "entry": early or _handed_over(kept)}
         except UsageError as error:
             return {"refused": str(error)}
 
     answer = loop.ask(look, READ_S)
     refused = answer.text if isinstance(answer, Failure) else answer.value.get("refused")
     if refused or isinstance(answer, Failure):
-        return [expected.unread(f"--history {path}: {refused}")], ""
+        return [expected.unread(f"--history {path}: {refused}")], early
     return [Reported.from_json(finding) for finding in answer.value["findings"]], answer.value.get("entry", "")
 
 
-def beside_profile(loop: EventLoop, request: Request, made: report.Report, book: FactsStore) -> list[Reported]:
-    """`--profile`: compares each node with its kind, in a child, since that imports checks."""
+def _handed_over(kept: Mapping[str, Any]) -> str:
+    text = json.dumps(kept, allow_nan=False)
+    return text if len(text) < MOST else ""
+
+
+def beside_profile(
+    loop: EventLoop, request: Request, made: report.Report, book: FactsStore
+) -> tuple[list[Reported], str]:
+    """`--profile`: (each node beside the one of its kind, the run's entry as JSON or ""), in a child, since it imports
+    checks."""
     from preflight.history import profile
     from preflight.history.entry import entry
 
@@ -85,10 +92,11 @@ def beside_profile(loop: EventLoop, request: Request, made: report.Report, book:
 
     def look() -> dict[str, Any]:
         kept = entry(made, book, request.sources)
-        return {"findings": [finding.to_json() for finding in profile.findings(request.profile, kept, asked)]}
+        found = [finding.to_json() for finding in profile.findings(request.profile, kept, asked)]
+        return {"findings": found, "entry": _handed_over(kept)}
 
     answer = loop.ask(look, READ_S)
     if isinstance(answer, Failure):
-        text = f"comparing with the profile {answer.text}: no node is compared with it"
-        return [run_finding("error", "fault", text, profile.OWN_FIX)]
-    return [Reported.from_json(finding) for finding in answer.value["findings"]]
+        text = f"comparing with the profile {answer.text}: no node is held against it"
+        return [run_finding("error", "fault", text, profile.OWN_FIX)], ""
+    return [Reported.from_json(finding) for finding in answer.value["findings"]], answer.value["entry"]

@@ -7,6 +7,7 @@ import fcntl
 import glob
 import os
 import resource
+import select
 import signal
 import sys
 import time
@@ -211,13 +212,24 @@ class Child:
 
     def _gone_within(self, seconds: float) -> bool:
         end = time.monotonic() + seconds
-        pause = 0.0005
         while self.reap() is None:
             if time.monotonic() >= end:
                 return False
-            time.sleep(pause)
-            pause = min(pause * 2, 0.02)
+            self._await_its_end(end - time.monotonic())
         return True
+
+    def _await_its_end(self, seconds: float) -> None:
+        """Wakes when it has ended; on a kernel or in a sandbox that cannot tell, soon."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except OSError:
+            time.sleep(0.002)
+            return
+        with contextlib.suppress(InterruptedError):
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll(max(1.0, seconds * 1000))
+        os.close(descriptor)
 
 
 def end_orphans(known: set[int], within_s: float = 2.0, by: signal.Signals = signal.SIGKILL) -> None:

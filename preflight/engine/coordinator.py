@@ -231,6 +231,7 @@ class Coordinator:
         while missing := set(who) - set(outcomes):
             if self.loop.slot and 0 in missing and self.loop.slot.outcome:
                 outcomes[0] = self.loop.slot.outcome
+                pace.restart()  # the others will not be long
             for _, entry in done.new() if pace.is_due() else ():
                 if entry["rank"] in missing:
                     outcomes.setdefault(entry["rank"], Outcome.from_json(entry["outcome"]))

@@ -21,7 +21,9 @@ TORCH_PORT = 29500
 CALL = "PREFLIGHT_CALL"
 """The variable that says which of several runs in one job this is (see cli/api.py)."""
 PARENT = "PREFLIGHT_PARENT"
-"""The variable with the process id of the training that started this one."""
+"""The training process that started this one."""
+OWN = "PREFLIGHT_OWN_RANKS"
+"""Set for ranks that `preflight run` has started itself (see local_launch.py)."""
 LOCAL_RANKS = (
     "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID",
     "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID",
@@ -120,7 +122,7 @@ def _is_slurm_step(environ: Mapping[str, str]) -> bool:
 
 def _plain(environ: Mapping[str, str]) -> LaunchIdentity:
     read = _Reader(environ)
-    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "env"
+    launcher = ("own" if OWN in environ else "torchrun") if "TORCHELASTIC_RUN_ID" in environ else "env"
     rank = read.number("RANK", required=True, most=MOST_RANKS)
     world_size = read.number("WORLD_SIZE", required=True, least=1, most=MOST_RANKS)
     if not environ.get("MASTER_ADDR", "").strip():
@@ -174,9 +176,9 @@ def _identity(
     host: str = "",
     port: int | None = None,
 ) -> LaunchIdentity:
-    if launcher in ("torchrun", "env"):
-        local_rank = read.number("LOCAL_RANK", required=launcher == "torchrun")
-        local_world_size = read.number("LOCAL_WORLD_SIZE", required=launcher == "torchrun", least=1)
+    if launcher in ("torchrun", "own", "env"):
+        local_rank = read.number("LOCAL_RANK", required=launcher != "env")
+        local_world_size = read.number("LOCAL_WORLD_SIZE", required=launcher != "env", least=1)
         node_rank = read.number("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
     master_port = read.number("MASTER_PORT", least=1, most=65535) if environ.get("MASTER_PORT") else port
     return LaunchIdentity(

@@ -115,28 +115,29 @@ class Leader:
     def _conclude(self, coordinator: Coordinator) -> int:
         self.loop.begin_ending()
         self.screen.close()
-        for finding in (*self._beside_history(coordinator), *self._beside_profile(coordinator)):
+        for finding in self._compared(coordinator):
             coordinator.add_run_finding(finding)
         made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
         verdict = self._publish(coordinator.job, coordinator.members, made["exit_code"], console.sentence(made))
         self.supervisor.write(made, coordinator.book, "report.json")
         return self.supervisor.part(verdict, 0, made)
 
-    def _beside_history(self, coordinator: Coordinator) -> list[Reported]:
-        """`--baseline auto`."""
-        if not self.task.sinks.baseline:
+    def _compared(self, coordinator: Coordinator) -> list[Reported]:
+        """`--baseline auto` and `--profile FILE`. The run's entry is made once, first for what needs no history: that
+        may hang."""
+        sinks, request, entry = self.task.sinks, self.task.request, ""
+        if not (sinks.baseline or request.profile):
             return []
         made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
-        path, sources = self.task.sinks.history or "", self.task.request.sources
-        found, self.supervisor.entry = baseline.beside_history(self.loop, path, made, coordinator.book, sources)
-        return found
-
-    def _beside_profile(self, coordinator: Coordinator) -> list[Reported]:
-        """`--profile FILE`."""
-        if not self.task.request.profile:
-            return []
-        made = self.supervisor.build(self.membership.run_id, coordinator.job, coordinator.results)
-        return baseline.beside_profile(self.loop, self.task.request, made, coordinator.book)
+        of_profile, of_history = list[Reported](), list[Reported]()
+        if request.profile:
+            of_profile, entry = baseline.beside_profile(self.loop, request, made, coordinator.book)
+        if sinks.baseline:
+            of_history, entry = baseline.beside_history(
+                self.loop, sinks.history or "", made, coordinator.book, request.sources, entry
+            )
+        self.supervisor.entry = entry
+        return of_history + of_profile
 
     def _refuse(self, error: UsageError) -> int:
         """Ends all ranks with exit code 2: a mistake in the command that could be seen only now."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from preflight.check import Level
 from preflight.core.action import Action
 from preflight.core.answer import Failure, FailureKind, Returned
 from preflight.core.finding import Reported
@@ -14,7 +15,7 @@ from preflight.core.job import Job
 from preflight.engine.event_loop import EventLoop
 from preflight.engine.membership import STRANGERS
 from preflight.errors import BrokenCheck, UsageError
-from preflight.planning import registry, validation
+from preflight.planning import built_in, plan, registry, validation
 from preflight.planning.plan import Request
 from preflight.planning.registry import Check, Source, Spec
 from preflight.results.result import Result
@@ -24,23 +25,44 @@ PLUGIN_S = 20.0
 
 
 def load(loop: EventLoop, job: Job, request: Request) -> tuple[list[Spec], list[Result]]:
-    """All checks, and a result for every selected plugin that cannot be loaded. Raises UsageError for a
+    """All checks that may run, and a result for every selected plugin that cannot be loaded. Raises UsageError for a
     setting that a plugin does not have."""
-    specs: list[Spec] = []
+    specs: dict[str, Spec] = {}
     broken: list[Result] = []
     for source in request.sources.values():
         if source.kind == "builtin":
-            specs.append(registry.spec_of(registry.load(source), job))
             continue
         answer = ask_plugin(loop, source, partial(_spec, job, request))
         if isinstance(answer, Returned):
-            specs.append(Spec.from_json(answer.value))
+            specs[source.id] = Spec.from_json(answer.value)
         elif request.selection.names(source.id):
             broken.append(_broken(source, answer))
-    flaws = {spec.id: _needs_itself(spec, specs) for spec in specs}
-    flawed = [spec for spec in specs if flaws[spec.id]]
+    _load_built_in(specs, job, request)
+    in_order = [specs[id_] for id_ in request.sources if id_ in specs]
+    flaws = {spec.id: _needs_itself(spec, in_order) for spec in in_order}
+    flawed = [spec for spec in in_order if flaws[spec.id]]
     broken += [_broken(spec.source, Failure(FailureKind.RAISED, flaws[spec.id])) for spec in flawed]
-    return [spec for spec in specs if not flaws[spec.id]], broken
+    return [spec for spec in in_order if not flaws[spec.id]], broken
+
+
+def _load_built_in(specs: dict[str, Spec], job: Job, request: Request) -> None:
+    """Adds those that the request may want, and what these and the plugins want: others cost their import."""
+    known, selection = built_in.listed(), request.selection
+    named = plan.expand(selection.only, request.sources, "--only")
+    pending = [id_ for spec in specs.values() for id_ in _wanted_by(spec)]
+    for id_, source in request.sources.items():
+        is_soon = id_ not in known or selection.level.includes(Level(known[id_].first_level))
+        if source.kind == "builtin" and (id_ in named if selection.only else is_soon):
+            pending.append(id_)
+    while pending:
+        id_ = pending.pop()
+        if id_ not in specs and id_ in request.sources and request.sources[id_].kind == "builtin":
+            specs[id_] = registry.spec_of(registry.load(request.sources[id_]), job)
+            pending += _wanted_by(specs[id_])
+
+
+def _wanted_by(spec: Spec) -> tuple[str, ...]:
+    return (*spec.plan.needs, *spec.plan.reads, *spec.plan.uses)
 
 
 def _needs_itself(spec: Spec, specs: list[Spec]) -> str:

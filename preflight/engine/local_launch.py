@@ -1,13 +1,14 @@
 """`preflight run` without a launcher: starts ranks on this machine, through torch's launcher."""
 
 import contextlib
-import logging
 import os
 import re
 import signal
 import socket
 import sys
 import uuid
+
+from preflight.engine.identity import OWN
 
 CPU_RANKS = 2
 BELOW_EPHEMERAL = range(10_000, 29_000)
@@ -69,6 +70,8 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     except TorchBroken as why:
         sys.stderr.write(f"preflight: FAIL: {why}, expected it to work: no rank was started\n")
         return 1
+    import logging
+
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -77,6 +80,7 @@ def launch(arguments: list[str], deadline_s: float) -> int:
     logging.disable(logging.CRITICAL)
     # As torchrun does, with a warning: several ranks share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ[OWN] = "1"
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

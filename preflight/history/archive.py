@@ -12,6 +12,7 @@ import json
 import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -76,6 +77,19 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
     database.execute("COMMIT")
 
 
+@contextlib.contextmanager
+def _part(database: sqlite3.Connection) -> Iterator[None]:
+    """Of a transaction: all of it, or nothing."""
+    database.execute("SAVEPOINT part")
+    try:
+        yield
+    except BaseException:
+        database.execute("ROLLBACK TO part")
+        raise
+    finally:
+        database.execute("RELEASE part")
+
+
 def _write_file(folder: str, entry: Mapping[str, Any], before: float) -> None:
     os.makedirs(folder, exist_ok=True)
     oldest = rows.time_text(max(before, 0.0))
@@ -97,7 +111,7 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
     try:
         with contextlib.closing(_index(path) if os.path.isdir(path) else _opened(path)) as database:
             yield database
-    except (OSError, ValueError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, *report.BROKEN) as error:
         raise UsageError(f"{path}: is not a readable history ({in_one_line(error)})", everywhere=False) from None
 
 
@@ -121,7 +135,7 @@ def _index(folder: str) -> sqlite3.Connection:
         known = dict(database.execute("SELECT name, run FROM file"))
         there = _files(folder)
         for name in sorted(set(there) - set(known)):
-            with contextlib.suppress(OSError, EOFError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError, EOFError, zlib.error, sqlite3.Error, *report.BROKEN), _part(database):
                 with gzip.open(os.path.join(folder, name), "rt") as file:
                     entry = json.load(file)
                 rows.add(database, entry)

@@ -1,7 +1,6 @@
 """Which NCCL the job will load, without an import of torch."""
 
 import functools
-import importlib.metadata
 import re
 
 SAME_VERSION_FIX = (
@@ -12,8 +11,10 @@ SAME_VERSION_FIX = (
 
 @functools.cache
 def installed() -> str:
-    """ "2.27.5": the version of the wheel nvidia-nccl-cu* that this torch requires and loads. "" if it requires none:
-    it was built with the system's libnccl, as in NVIDIA's containers, or without NCCL."""
+    """ "2.27.5": of the wheel nvidia-nccl-cu* that this torch asks for, and then loads. "" where it asks for none: it
+    was built with a libnccl of the system, as in NVIDIA's containers, or with none."""
+    import importlib.metadata  # here: it takes as long as all that the supervisor imports of preflight
+
     try:
         asked = re.findall(r"^nvidia-nccl-cu\d+", "\n".join(importlib.metadata.requires("torch") or ()), re.MULTILINE)
         return importlib.metadata.version(asked[0]) if asked else ""

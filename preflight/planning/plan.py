@@ -13,7 +13,8 @@ from preflight.planning.policy import Policy
 from preflight.planning.registry import Source, Spec
 
 SHORTEST_S, LONGEST_S = 3.0, 86400.0
-"""Bounds of a run's deadline."""
+DEADLINES_S = {Level.QUICK: 60.0, Level.STANDARD: 120.0, Level.FULL: 900.0}
+"""Of a run, where the user gives none; and what one may be."""
 
 
 @dataclass(frozen=True)

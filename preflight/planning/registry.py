@@ -1,8 +1,8 @@
 """Where checks come from, and what their modules declare."""
 
+from __future__ import annotations  # `preflight list` imports nothing of what checks are made of
+
 import importlib
-import importlib.metadata
-import importlib.util
 import math
 import os
 import re
@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from preflight.check import Code, Job, Level, Option, Plan, Scope
-from preflight.core.exceptions import in_one_line, place_of
-from preflight.core.finding import OWN_SLUGS
 from preflight.errors import BrokenCheck, UsageError, near_misses
-from preflight.planning import validation
+from preflight.planning import entry_points
+
+if TYPE_CHECKING:
+    from preflight.check import Code, Job, Option, Plan
 
 T = TypeVar("T")
 BUILT_IN = (
@@ -53,8 +53,7 @@ SHORT_FOR = {
     "train.speed.model": ("--model", "MODULE:NAME"),
     "train.checkpoint.dir": ("--checkpoint", "DIR"),
 }
-"""Settings that have their own option of `run`: the option, and what follows it."""
-ENTRY_POINTS = "preflight.checks"
+"""Settings that have an option of `run` of their own, and what that is followed by."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,11 @@ class Spec:
         return asdict(self)
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> "Spec":
-        """The reverse of `to_json`, for JSON that came over a channel."""
+    def from_json(data: dict[str, Any]) -> Spec:
+        """The reverse of `to_json`, after its trip over a channel."""
+        from preflight.check import Level, Plan, Scope
+        from preflight.planning import validation
+
         plan = data["plan"]
         lists = {name: tuple(plan[name]) for name in validation.LISTS}
         enums = {"scope": Scope(plan["scope"]), "level": Level(plan["level"])}
@@ -135,8 +137,8 @@ class Spec:
 def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
     """All known checks by id; imports none of them. Raises UsageError for a plugin that does not exist."""
     found = {id_: Source(id_, "builtin", f"preflight.checks.{id_}") for id_ in BUILT_IN}
-    for entry in _entry_points():
-        found.setdefault(entry.name, Source(entry.name, "entry_point", entry.value))
+    for name, target in _entry_points():
+        found.setdefault(name, Source(name, "entry_point", target))
     for argument in plugins:
         source = plugin_source(argument)
         if source.id in found and found[source.id] != source:
@@ -145,11 +147,13 @@ def sources(plugins: Iterable[str] = ()) -> dict[str, Source]:
     return found
 
 
-def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
-    """What pip leaves of a broken installation (~orch-2.0.dist-info) may make this fail, as it does torch's import."""
+def _entry_points() -> Iterable[tuple[str, str]]:
+    """What pip leaves of a broken installation (~orch-2.0.dist-info) may break it; torch's import as well."""
     try:
-        return importlib.metadata.entry_points(group=ENTRY_POINTS)
+        return entry_points.found()
     except Exception as error:
+        from preflight.core.exceptions import in_one_line
+
         why = f"({in_one_line(error)}); look for a broken .dist-info folder (pip check)"
         raise UsageError(f"the installed packages cannot be listed {why}", everywhere=False) from None
 
@@ -172,7 +176,9 @@ def load(source: Source) -> Check:
 
 
 def load_error(source: Source, error: Exception) -> str:
-    """Why a check cannot be loaded, with the line in its file."""
+    """Why it cannot be loaded, with the line in its file."""
+    from preflight.core.exceptions import in_one_line, place_of
+
     return str(error) if isinstance(error, BrokenCheck) else f"{in_one_line(error)}{place_of(error, own_path(source))}"
 
 
@@ -192,11 +198,13 @@ def hint(word: str, known: Iterable[str]) -> str:
 def import_module(source: Source) -> ModuleType:
     """Raises whatever the module raises, and BrokenCheck."""
     if source.kind == "file":
+        from importlib.util import module_from_spec, spec_from_file_location
+
         name = f"preflight_plugin_{source.id.rpartition('.')[2]}"
-        spec = importlib.util.spec_from_file_location(name, source.target)
+        spec = spec_from_file_location(name, source.target)
         if spec is None or spec.loader is None:
-            raise BrokenCheck(f"{source.target} is not a Python file")
-        module = importlib.util.module_from_spec(spec)
+            raise BrokenCheck(f"{source.target} is no Python file")
+        module = module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
         return module
@@ -215,7 +223,11 @@ def own_path(source: Source) -> str:
 
 
 def describe(source: Source, module: ModuleType) -> Check:
-    """Reads the plan, the options and the codes from a module. Raises BrokenCheck."""
+    """Reads the plan, the options and the codes off a module. Raises BrokenCheck."""
+    from preflight.check import Code, Option
+    from preflight.core.finding import OWN_SLUGS
+    from preflight.planning import validation
+
     options, codes = _constants(module, Option), _constants(module, Code)
     plan = validation.valid_plan(module, options)
     for function in ("measure", "judge"):
@@ -242,7 +254,10 @@ def _constants(module: ModuleType, kind: type[T]) -> dict[str, T]:
 
 
 def spec_of(check: Check, job: Job) -> Spec:
-    """What the planner needs, for this job. Raises BrokenCheck for an invalid computed deadline."""
+    """What the planner needs, for this job. Raises BrokenCheck where a computed deadline is none."""
+    from preflight.check import Level
+    from preflight.planning import validation
+
     plan = check.plan
     deadline = plan.deadline_s(job) if callable(plan.deadline_s) else plan.deadline_s
     level = Level.STANDARD if job.backend in plan.sooner_on and plan.level is Level.FULL else plan.level

@@ -24,7 +24,13 @@ def header(job: Job, level: str, deadline_s: float) -> str:
     """The first line: which job, at which level, how long at most."""
     ranks = rank_ranges.count(job.world_size, "rank")
     nodes = rank_ranges.count(len(job.nodes), "node")
-    return f"preflight: {ranks} on {nodes} ({job.launcher}, {job.backend}), {level}, at most {deadline_s:.0f} s"
+    by = _started_by(job.launcher)
+    return f"preflight: {ranks} on {nodes} ({by}, {job.backend}), {level}, at most {deadline_s:.0f} s"
+
+
+def _started_by(launcher: str) -> str:
+    """A launcher's name; ranks of our own say nothing about the job's launcher."""
+    return {"env": "plain variables", "own": "its own ranks"}.get(launcher, launcher)
 
 
 def waiting(world_size: int, present: Collection[int], left_s: float) -> str:
@@ -260,7 +266,7 @@ def about(report: Report) -> str:
     """The job and the run in one line."""
     job = report["job"]
     size = f"{rank_ranges.count(job['world_size'], 'rank')} on {rank_ranges.count(len(job['nodes']), 'node')}"
-    size += f" ({job['launcher']}, {job['backend']})"
+    size += f" ({_started_by(job['launcher'])}, {job['backend']})"
     size = read_words(report["explained"]) if "explained" in report else size
     run = f"{report['started']}, {report['seconds']} s, run {report['run']}, preflight {report['preflight']}"
     return f"{size}, {run}"

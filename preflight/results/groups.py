@@ -1,4 +1,4 @@
-"""Merges equal findings of all nodes of a group into one: "all 32 nodes of rack 7"."""
+"""What all or nearly all nodes of a group have, and most others do not, is one finding: "all 32 nodes of rack 7"."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,6 +11,8 @@ from preflight.core.job import Job
 from preflight.core.vote import grouped
 
 OF_A_NODE = ("node", "rank", "local_rank")
+NEARLY = 8
+"""Of so many nodes of a group one may be without it: what a rack's nodes share may have spared one."""
 
 
 def fold(findings: Sequence[Reported], groups: Iterable[Group], job: Job) -> list[Reported]:
@@ -40,27 +42,43 @@ def _of_a_kind(
 ) -> list[tuple[list[Reported], Reported]]:
     """Yields (findings, the finding that replaces them)."""
     by_node = grouped((finding for finding in findings if finding.where.get("node")), lambda it: it.where["node"])
-    left, chosen = set(by_node), list[Group]()
-    for group in groups:
-        if left.issuperset(group.nodes):
-            chosen.append(group)
-            left -= set(group.nodes)
+    chosen = _chosen(set(by_node), groups)
+    left = set(by_node).difference(*(having for _, having in chosen))
     if len(by_node) == len(job.nodes) or len(left) > len(by_node) / 2:
         return [([finding], finding) for finding in findings]
-    members = [[finding for node in group.nodes for finding in by_node[node]] for group in chosen]
+    members = [[finding for node in having for finding in by_node[node]] for _, having in chosen]
     named = {id(finding) for of_group in members for finding in of_group}
     rest = [([finding], finding) for finding in findings if id(finding) not in named]
     alone = not left and len(chosen) == 1
-    return [(of, _of_group(of, group, alone, job)) for of, group in zip(members, chosen, strict=True)] + rest
+    return [(of, _of_group(of, *its, alone, job)) for of, its in zip(members, chosen, strict=True)] + rest
 
 
-def _of_group(findings: Sequence[Reported], group: Group, alone: bool, job: Job) -> Reported:
-    """The merged finding. `alone`: no other node has the problem."""
+def _chosen(nodes: set[str], groups: Sequence[Group]) -> list[tuple[Group, list[str]]]:
+    """Groups, with those of their nodes that have it. The fewer are without it, the better the group explains it."""
+    chosen: list[tuple[Group, list[str]]] = []
+    left = set(nodes)
+    for group in sorted(groups, key=lambda group: len(set(group.nodes) - nodes) / len(group.nodes)):
+        having = [node for node in group.nodes if node in left]
+        if len(group.nodes) - len(having) <= len(group.nodes) / NEARLY:
+            chosen.append((group, having))
+            left -= set(having)
+    return chosen
+
+
+def _who(group: Group, having: Sequence[str]) -> str:
+    if without := [node for node in group.nodes if node not in having]:
+        count = f"{len(having):,} of {rank_ranges.count(len(group.nodes), 'node')}"
+        return f"{count} of {group.name} (all but {words.some(without, 3, last=' and ')})"
+    whole = "both nodes" if len(having) == 2 else f"all {rank_ranges.count(len(having), 'node')}"
+    return f"{whole} of {group.name} ({words.some(having, 3, last=', ')})"
+
+
+def _of_group(findings: Sequence[Reported], group: Group, having: Sequence[str], alone: bool, job: Job) -> Reported:
+    """`having`: its nodes that have it. `alone`: no other node has it."""
     first = findings[0]
-    whole = "both nodes" if len(group.nodes) == 2 else f"all {rank_ranges.count(len(group.nodes), 'node')}"
-    told = f"{whole} of {group.name} ({words.some(group.nodes, 3, last=', ')}){', and no other,' * alone} have this"
+    told = f"{_who(group, having)}{', and no other,' * alone} have this"
     common = {key: value for key, value in first.where.items() if all(it.where.get(key) == value for it in findings)}
-    inside = {rank for node in job.nodes if node.node in group.nodes for rank in node.ranks}
+    inside = {rank for node in job.nodes if node.node in having for rank in node.ranks}
     noticed = {rank for it in findings for rank in rank_ranges.from_text(it.noticed_by)} - inside
     return replace(
         first,
@@ -69,5 +87,5 @@ def _of_group(findings: Sequence[Reported], group: Group, alone: bool, job: Job)
         noticed_by=rank_ranges.to_text(noticed),
         fix=f"Look first for what the nodes of {group.name} share. {first.fix}",
         ranks=rank_ranges.to_text(it.where["rank"] for it in findings) if "rank" in first.where else "",
-        nodes=[node.node for node in job.nodes if node.node in group.nodes],
+        nodes=[node.node for node in job.nodes if node.node in having],
     )

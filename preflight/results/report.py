@@ -23,11 +23,13 @@ from preflight.core.secrets import Scrubber
 from preflight.errors import UsageError
 from preflight.hangs import desync
 from preflight.planning.policy import Policy
-from preflight.results import result
+from preflight.results import result, well_formed
 from preflight.results.result import Result
 from preflight.sdk.files import entries
 
 SCHEMA = 1
+BROKEN = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
+"""What reading a report raises whose values are of the right types, but cannot be."""
 LONGEST_LINE = 2 * LIMIT
 """Of a facts file, in characters: preflight writes no longer line."""
 ATTACHED = "attached"
@@ -241,7 +243,9 @@ def write(path: str, text: str) -> None:
 
 
 def write_asked(option: str, path: str, text: str, *, everywhere: bool = True) -> None:
-    """Like `write`, for a file that an option names. Raises UsageError (see there for `everywhere`)."""
+    """`write`, of a file that an option names. Raises UsageError (`everywhere`: see there)."""
+    if path == "-":
+        raise UsageError(f"{option} -: it goes into a file, and not to stdout: name one", everywhere=everywhere)
     try:
         write(path, text)
     except OSError as error:
@@ -313,7 +317,8 @@ def facts_path(json_path: str) -> str:
 
 
 def load(path: str) -> tuple[Report, str]:
-    """(a saved report, given by its file or folder; its path). Raises UsageError."""
+    """A saved report, by its file or its folder, and its path. Raises UsageError for what is none, or not a whole
+    one."""
     file_path = os.path.join(path, "report.json") if os.path.isdir(path) else path
     if os.path.exists(file_path) and not os.path.isfile(file_path):
         raise UsageError(f"{path}: is not a regular file")
@@ -324,12 +329,23 @@ def load(path: str) -> tuple[Report, str]:
             report = json.load(file, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(report, dict) or report.get("schema") != SCHEMA or "checks" not in report:
         found = report.get("schema") if isinstance(report, dict) else None
         raise UsageError(f"{path}: is not a preflight report of schema {SCHEMA} (schema: {found!r})")
+    if wrong := well_formed.flaw(report):
+        raise UsageError(f"{path}: is not a complete report ({wrong})")
     return report, file_path
+
+
+@contextlib.contextmanager
+def whole(path: str, what: str = "complete report") -> Iterator[None]:
+    """For what is done with a report, or a history, that somebody may have changed. Raises UsageError."""
+    try:
+        yield
+    except BROKEN as error:
+        raise UsageError(f"{path}: is not a {what} ({in_one_line(error)})", everywhere=False) from None
 
 
 def _finite(text: str) -> float:

@@ -5,7 +5,7 @@ The limits of all cgroups on the way up count. A container often sees its own cg
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from preflight.sdk.files import read
@@ -30,6 +30,16 @@ def memory(root: str = "") -> Room | None:
     return tightest(_memory(folder) for folder in _folders("memory", root))
 
 
+def memory_by_place(root: str = "") -> list[tuple[str, Room]]:
+    """Of each cgroup with a limit, by the device and number of its folder: the same in all containers."""
+    found = []
+    for folder in _folders("memory", root):
+        if room := _memory(folder):
+            known = os.stat(folder)
+            found.append((f"{known.st_dev}:{known.st_ino}", room))
+    return found
+
+
 def tasks(root: str = "") -> Room | None:
     """Processes and threads."""
     return tightest(_tasks(folder) for folder in _folders("pids", root))
@@ -43,6 +53,26 @@ def cpus(root: str = "") -> float | None:
 def cpu_quota(root: str = "") -> float | None:
     """How many CPUs the smallest quota allows."""
     return min(_quotas(root), default=None)
+
+
+def cpu_periods(root: str = "") -> dict[str, tuple[int, int]]:
+    """(periods of the CPU quota until now, those that it was used up in) of each cgroup that has one, by its folder."""
+    found = {}
+    for folder in _folders("cpu", root):
+        numbers = dict(re.findall(r"^(nr_periods|nr_throttled) (\d+)$", read(f"{folder}/cpu.stat"), re.MULTILINE))
+        if len(numbers) == 2:
+            found[folder] = int(numbers["nr_periods"]), int(numbers["nr_throttled"])
+    return found
+
+
+def throttled(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> float:
+    """The share of the periods between that a CPU quota was used up in, of the cgroup with the largest."""
+    spans = (
+        (after[folder][0] - first, after[folder][1] - full)
+        for folder, (first, full) in before.items()
+        if folder in after
+    )
+    return max((full / periods for periods, full in spans if periods > 0), default=0.0)
 
 
 def _memory(folder: str) -> Room | None:
@@ -71,8 +101,8 @@ def _quotas(root: str) -> Iterator[float]:
 
 
 def _cpusets(root: str) -> Iterator[int]:
-    """The number of CPUs in the nearest cpuset only: its CPUs are a subset of those above."""
-    for folder in _folders("cpuset", root)[:1]:
+    """All on the way up: version 2 has these files only in cgroups for which the controller is enabled."""
+    for folder in _folders("cpuset", root):
         names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
         listed = next((found for name in names if (found := read(f"{folder}/{name}"))), "")
         if listed:

@@ -26,6 +26,7 @@ def run(*words: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.more
 def test_the_screen_and_the_report(tmp_path: Path) -> None:
     state = net().state_dict()
     state["0.bias"][:] = float("nan")

@@ -85,6 +85,7 @@ def test_nothing_is_said(name: str, tmp_path: Path) -> None:
     assert report["checkpoint"]["tensors"] > 0
 
 
+@pytest.mark.more
 def test_of_dcp_neither(two_ranks: Path) -> None:
     report = look(two_ranks / "sound")
     assert report["checks"][0]["findings"] == []

@@ -14,6 +14,7 @@ from preflight.checks.gpu import compute, health, nvlink, pcie, topology
 from preflight.checks.train import alone, checkpoint, ddp
 from preflight.checks.train.shared import parity
 from preflight.results.page import plotted
+from preflight.sdk import gpu_clocks
 from tests.checks.comm import made_links, test_verdict
 from tests.checks.gpu import made_gpus, made_topology, test_compute, test_health, test_nvlink, test_pcie
 from tests.checks.train import test_alone, test_checkpoint, test_curves
@@ -205,6 +206,6 @@ def test_a_hot_gpu_and_a_throttled_one_are_named_each_on_its_strip() -> None:
     assert [strip["odd"] for strip in sound["strips"]] == [[], [], [], []]
     assert set(sound["strips"][3]["values"]) == {(test_health.healthy()["power_limit_mw"] or 0) / 1000}
     test_health.change(facts, 0, "GPU-0-1", {"temperature_margin": 0})
-    test_health.change(facts, 0, "GPU-0-2", {"throttle": next(iter(health.SLOWED))})
+    test_health.change(facts, 0, "GPU-0-2", {"throttle": next(iter(gpu_clocks.SLOWED))})
     [strips] = drawn(health, facts, job, **of)
     assert [strip["odd"] for strip in strips["strips"]] == [[1], [2], [], []]

@@ -117,6 +117,27 @@ def test_a_sick_job_goes_on_without_the_bad_node(cluster: Slurm) -> None:
     assert trained_on(cluster, job) == ["host-a", "host-c"], told
 
 
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Two nodes are left where two are bad."""
+    with slurm(tmp_path_factory.mktemp("slurm-4"), size=4) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("most", "state"), [("2", "COMPLETED"), ("1", "FAILED")])
+def test_two_bad_nodes_after_each_other_cost_two_requeues(most: str, state: str, four: Slurm) -> None:
+    """Slurm takes host-b and host-c, then host-d of the same leaf for host-b, then host-a for host-d."""
+    four.reset()
+    with four.full_shared_memory(four.hosts[1]), four.full_shared_memory(four.hosts[3]):
+        job = batch(four, most_requeues=most)
+        ended = four.until(job, "COMPLETED", "FAILED")
+    told = four.output(job)
+    assert (ended["JobState"], ended["Restarts"]) == (state, most), told
+    assert re.findall(r"bad nodes: (\S+) \(report", told) == ["host-b", "host-d"], told
+    gives_up = "job.sbatch: given up after 1 of at most 1 requeues; bad nodes of all tries: host-b,host-d\n"
+    assert (trained_on(four, job), gives_up in told) == (([], True) if most == "1" else (["host-a", "host-c"], False))
+
+
 def test_a_sick_job_is_held_and_says_why_when_it_was_requeued_often_enough(cluster: Slurm) -> None:
     with cluster.full_shared_memory(cluster.hosts[1]):
         job = batch(cluster, most_requeues="0")
@@ -124,6 +145,7 @@ def test_a_sick_job_is_held_and_says_why_when_it_was_requeued_often_enough(clust
     told = cluster.output(job)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "1:0", "0"), told
     assert "[node.limits.shm]" in told and "bad nodes: host-b" in told and trained_on(cluster, job) == [], told
+    assert "job.sbatch: given up after 0 of at most 0 requeues; bad nodes of all tries: host-b\n" in told, told
 
 
 # Prolog

@@ -182,6 +182,7 @@ def test_the_job_does_not_outlive_it(tmp_path: Path) -> None:
 # Silence
 
 
+@pytest.mark.more
 def test_a_silent_job_is_ended_as_timeout_does(tmp_path: Path) -> None:
     done = debug(tmp_path, "sleep", "300", options=("--hang-after", "3"))
     assert done.returncode == 124
@@ -229,6 +230,7 @@ def test_a_slow_job_is_no_hung_one(tmp_path: Path) -> None:
     assert done.stderr.decode().count("rank 0 moved within 3 s: slow, not hung; going on") == 1
 
 
+@pytest.mark.more
 def test_a_stopped_rank_is_told(tmp_path: Path) -> None:
     stops = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     done = debug(tmp_path, "env", "RANK=0", "WORLD_SIZE=2", sys.executable, "-c", stops, options=("--hang-after", "3"))

@@ -42,6 +42,7 @@ DAEMON = {
         (PLAIN, ("env", 3, 8, None, None, None)),
         ({**PLAIN, "LOCAL_RANK": "1", "NODE_RANK": "2"}, ("env", 3, 8, 1, None, 2)),
         (TORCHRUN, ("torchrun", 3, 8, 1, 2, 1)),
+        ({**TORCHRUN, "PREFLIGHT_OWN_RANKS": "1"}, ("own", 3, 8, 1, 2, 1)),
         (OPEN_MPI, ("mpi", 3, 4, 3, 4, None)),
         (HYDRA, ("mpi", 1, 2, 1, 2, None)),
         (CRAY, ("mpi", 5, 8, 1, 4, None)),
@@ -55,7 +56,7 @@ DAEMON = {
          ("mpi", 1, 4, 1, 2, None)),
         ({}, ("local", 0, 1, None, None, None)),
     ],
-    ids=["plain", "plain nodes", "torchrun", "open mpi", "hydra", "cray", "flux", "jsrun", "slurm",
+    ids=["plain", "plain nodes", "torchrun", "own", "open mpi", "hydra", "cray", "flux", "jsrun", "slurm",
          "slurm with pmix", "slurm with pmi",
          "mpirun in slurm", "another mpirun in slurm", "alone"],
 )  # fmt: skip

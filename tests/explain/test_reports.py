@@ -106,10 +106,10 @@ def test_what_explain_has_told_before_is_taken_as_it_is(tmp_path: Path) -> None:
     [
         ("", "cannot be read as JSON"),
         ("[]", "is not a preflight report"), ('{"schema": 2, "checks": []}', "of schema 1"),
-        ('{"schema": 1, "checks": 3}', "is not a well-formed preflight"),
-        ("[" * 100_000, "is not a well-formed preflight"),
-        ('{"schema": 1, "checks": [{"findings": [{"severity": "fail"}]}]}', "is not a well-formed preflight"),
-        ('{"schema": 1, "checks": [{"findings": ["fail"]}]}', "is not a well-formed preflight"),
+        ('{"schema": 1, "checks": 3}', "is not a complete report"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        ('{"schema": 1, "checks": [{"findings": [{"severity": "fail"}]}]}', "is not a complete report"),
+        ('{"schema": 1, "checks": [{"findings": ["fail"]}]}', "is not a complete report"),
     ],
 )  # fmt: skip
 def test_what_is_no_report_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from preflight.check import Code
 from preflight.planning import registry
 from tests.faults import (
     checkpoint_command,
@@ -60,10 +61,10 @@ ELSEWHERE = {fault.name: fault for family in (*FAMILIES, *GPU) for fault in fami
 DOCS = Path(__file__).parent.parent.parent / "docs" / "faults.md"
 
 
-def codes() -> list[str]:
-    """The ids of all codes of the checks that preflight brings, in the order of a run."""
+def codes() -> dict[str, Code]:
+    """All codes of the checks that preflight brings, by id, in the order of a run."""
     checks = [registry.load(source) for source in registry.sources().values() if source.kind == "builtin"]
-    return [check.code_id(code) for check in checks for code in check.codes.values()]
+    return {check.code_id(code): code for check in checks for code in check.codes.values()}
 
 
 def found() -> set[str]:

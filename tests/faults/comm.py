@@ -24,12 +24,12 @@ def _one(deed: str, story: str, check: str, noticed_by: str = "", says: str = ""
 ALL: tuple[Fault, ...] = ()
 TOGETHER: tuple[tuple[Fault, ...], ...] = (
     (
-        _one("scatter_of_next", "A rank gets the part of a sum that was meant for another.", "reduce_scatter",
-             environ=sick("scatter_right"), says="it is the part that was meant for rank 2"),
+        _one("scatter_of_next", "A rank gets the part of a sum meant for another.", "reduce_scatter",
+             environ=sick("scatter_right"), says="it is the part meant for rank 2"),
         _one("sum_lost", "A rank's contribution to an all-reduce is lost.", "all_reduce", "0,2",
              says="rank 1's contribution is missing"),
         _one("gather_sent_rolled", "A rank sends its values one place off.", "all_gather", "0,2",
-             says="all in what comes from rank 1"),
+             says="always in data from rank 1"),
         _one("to_all_swapped", "A rank sends each of two ranks what was for the other.", "all_to_all", "0,2",
              says="it is what rank 1 sent to rank 2"),
         _one("broadcast_flipped", "The lowest bit of one element flips on one receiver.", "broadcast",
@@ -49,9 +49,9 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
     ),
     (
         _one("sum_of_next", "Another rank's values are summed in the place of a rank's.", "all_reduce", "0,2-4",
-             world=5, says="rank 2's values stand in the place of rank 1's"),
+             world=5, says="rank 2's values are in the place of rank 1's"),
         _one("late", "A rank computes 100 ms longer in each step.", "all_reduce", "0,2-4", world=5,
-             code="warn late_rank", exit_code=0, says="and not for the network"),
+             code="warn late_rank", exit_code=0, says="not for the network"),
         _one("gather_off", "One element is wrong on one rank.", "all_gather", world=5, says="the first at 100"),
         _one("to_all_later", "From its third time on a collective is wrong on one rank.", "all_to_all", world=5,
              says="4 other ranks got it right"),

@@ -37,19 +37,19 @@ FAILED_STARTS = (
     _start("shared_memory", "/dev/shm of a node is full."),
     _start("no_interface", "NCCL_SOCKET_IFNAME names an interface that a node does not have.",
            variable="NCCL_SOCKET_IFNAME"),
-    _start("fabric_manager", "The fabric manager of a node with NVSwitches does not run."),
+    _start("fabric_manager", "The fabric manager of a node with NVSwitches is not running."),
     _start("driver", "A node's driver is older than CUDA's libraries need."),
     _start("gpu_failed", "A GPU has an uncorrectable ECC error."),
     _start("memlock", "A rank may not lock memory for RDMA."),
     _start("rdma", "A rank's RDMA connection times out."),
-    _start("imex", "NVLinks join the nodes, and IMEX does not work on one."),
+    _start("imex", "NVLinks connect the nodes, but IMEX does not work on one."),
     _start("open_files", "A rank may open too few files."),
     _start("plugin", "NCCL_NET names a plugin that a node does not have.", variable="NCCL_NET"),
 )  # fmt: skip
 TWINS = elsewhere(
     "init_duplicate_gpu", "Two ranks of a node take one GPU.", f"on both: {recorded_starts.twins(0, 1).source}",
     "fail comm.init.duplicate_gpu", culprit={"node": "node-0", "rank": 0, "peer_rank": 1}, noticed_by="2-3",
-    says="rank 0 and rank 1 are on one GPU (PCI 31000)",
+    says="rank 0 and rank 1 share one GPU (PCI 31000)",
 )  # fmt: skip
 MISMATCH = elsewhere(
     "init_versions", "A node has another NCCL than the others.",
@@ -77,7 +77,7 @@ def _way(slug: str, node: int, story: str, made: str, **more: Any) -> Fault:
 
 
 BETWEEN = (
-    _way("socket", 1, "NCCL goes over sockets on a node that has RDMA.", "in the words of 2.27.5, `NCCL_IB_DISABLE=1`",
+    _way("socket", 1, "NCCL uses sockets on a node that has RDMA.", "in the words of 2.27.5, `NCCL_IB_DISABLE=1`",
          variable="NCCL_IB_DISABLE"),
     _way("gdr_off", 2, "A node lacks nvidia_peermem.", "GPUDirect RDMA disabled for its HCAs, as in NVIDIA/nccl issue "
          "1537"),

@@ -19,7 +19,7 @@ ELSEWHERE: tuple[Fault, ...] = (
          "comm.paths.slow"),
     elsewhere("broken_path", "One of NCCL's ways hangs on one rank.",
               "a stand-in for NCCL, whose all-reduces sleep for ever on rank 1 unless NVLS is off",
-              "fail comm.paths.broken", culprit={}, says="an all-reduce fails as the job has it (rank"),
+              "fail comm.paths.broken", culprit={}, says="an all-reduce fails as the job runs it (rank"),
     # tests/checks/comm/test_slow_link.py
     _row("rails_slower", "All links are slow, and were not so in the run that is the baseline.",
          "`tc tbf` at 80 Mbit/s on eth0 of all hosts", "comm.rails.slower_than_baseline"),
@@ -57,8 +57,8 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("slow_uplink", "Two hosts are on another switch than the other two, and its uplink is slow.",
               "`tc tbf` at 200 Mbit/s on both ends of it", "warn comm.rails.slow_link", "info comm.pairs.slow_sides",
               culprit={}, exit_code=0),
-    *(elsewhere(f"{check}_slow_once", "A host is slow when it is looked at first, and not when it is once more.",
-                "`tc tbf` at 200 Mbit/s, taken away after the first look", f"info comm.{check}.slow_once", culprit={},
+    *(elsewhere(f"{check}_slow_once", "A host is slow in the first measurement, but not in the second.",
+                "`tc tbf` at 200 Mbit/s, removed after the first one", f"info comm.{check}.slow_once", culprit={},
                 exit_code=0) for check in ("rails", "nodes", "pairs")),
     _row("nodes_unlike", "Of two hosts one is slow within itself.", EGRESS.format("lo"), "comm.nodes.unlike"),
 )  # fmt: skip

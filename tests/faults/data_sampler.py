@@ -19,7 +19,7 @@ def _given(name: str, story: str, *finds: str, **more: Any) -> Fault:
 
 ALL: tuple[Fault, ...] = (
     _given("stuck_in_worker", "A DataLoader's worker is stuck in a sample of one rank.", "fail data.sampler.stuck",
-           world=2, says="in fail(), in 1 of 2 DataLoader workers", settings=PATIENCE),
+           world=2, says="in fail(), in 1 of 2 DataLoader workers", settings=PATIENCE, more=True),
     _given("raises_in_worker", "A sample of one rank cannot be read, in a DataLoader's worker.",
            "fail data.sampler.user_error", world=2, says="in fail(): ValueError: the image is truncated"),
     _given("killed", "A rank is killed while it reads its data.", "fail data.sampler.crashed", world=2, says="SIGKILL",
@@ -27,7 +27,7 @@ ALL: tuple[Fault, ...] = (
     _given("a_batch_more", "One rank has a batch more than the others.", "fail data.sampler.unequal_batches",
            module="mistaken", world=2, culprit={}, says="rank 0 has 13 batches, rank 1 has 12 batches", noticed_by="0"),
     _given("raises_before_barrier", "A user's function raises on one rank before a barrier, at which the others wait.",
-           "fail data.sampler.user_error", noticed_by="0,2", says="no index", settings=PATIENCE),
+           "fail data.sampler.user_error", noticed_by="0,2", says="no index", settings=PATIENCE, more=True),
     _given("no_sampler", "All ranks read the whole dataset.", "fail data.sampler.all_see_all",
            module="mistaken", culprit={}, says="all 3 ranks see the same 24 samples"),
     _given("overlapping", "Ranks read samples of others.", "fail data.sampler.overlap",
@@ -35,7 +35,7 @@ ALL: tuple[Fault, ...] = (
     _given("worker_killed", "A DataLoader's worker is killed on one rank, as when memory is out.",
            "fail data.sampler.user_error", says="ended by SIGKILL"),
     _given("stuck_function", "The user's function does not return on one rank.", "fail data.sampler.stuck",
-           says="in stuck_function()", settings=PATIENCE, more=True),
+           says="in stuck_function()", settings=PATIENCE),
     _given("stuck_natively", "A rank's loader is stuck in C, where no signal is heard.",
            "error data.sampler.timed_out", says="at broken.py line", exit_code=3, deadline_s=45),
     _given("stuck_while_counting", "A rank is stuck while all count their samples together.",

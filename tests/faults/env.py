@@ -53,10 +53,10 @@ _UNEVEN = {
     for rank in range(3)
 }
 LAUNCH = (
-    in_check("ranks_in_turn", "Ranks are dealt out over the nodes one by one.",
+    in_check("ranks_in_turn", "Ranks are distributed round-robin over the nodes.",
              "ranks 0 and 2 call themselves node-0, 1 and 3 node-1", "warn env.launch.not_grouped", only="env.launch",
              world=4, culprit={}, environ_of=_IN_TURN,
-             says="over 2 nodes one by one: node-0 has 0,2, node-1 has 1,3; expected consecutive ranks on each node"),
+             says="over 2 nodes: node-0 has 0,2, node-1 has 1,3; expected consecutive ranks on each node"),
     in_check("uneven_nodes", "A node has fewer ranks than another.", "ranks 0 and 1 call themselves node-0, 2 node-1",
              "warn env.launch.uneven", only="env.launch", culprit={"node": "node-1"}, environ_of=_UNEVEN,
              says="1 rank, expected 2 as on most nodes"),
@@ -84,6 +84,11 @@ ELSEWHERE: tuple[Fault, ...] = (
     elsewhere("no_local_rank", "Ranks that share a node's GPUs have no LOCAL_RANK.",
               "two ranks without it, and torch counts 8 GPUs (tests/nccl_at_work)", "info env.launch.no_local_rank",
               culprit={"variable": "LOCAL_RANK"}, exit_code=0),
+    # tests/test_launchers.py
+    elsewhere("single_process", "accelerate launch starts one process where two were meant.",
+              "`accelerate launch --cpu --num_processes 2`", "warn env.launch.single_process",
+              culprit={"variable": "RANK"}, exit_code=0,
+              says="accelerate launch has started one process (ACCELERATE_USE_CPU is set, RANK is not)"),
     # tests/checks/env/test_node_groups.py
     elsewhere("bad_groups", "The file of groups has a line that is none, or cannot be read.",
               "`rack7` without `=`; no such file", "warn env.launch.bad_groups", culprit={}, exit_code=0),
@@ -97,7 +102,7 @@ ELSEWHERE: tuple[Fault, ...] = (
               "`OMP_NUM_THREADS=3` on two of five nodes, and a file of racks", "warn env.variables.unlike",
               culprit={"group": "rack 8", "variable": "OMP_NUM_THREADS"}, exit_code=0),
     # tests/test_launch_faults.py
-    elsewhere("late", "A rank comes after the roll call.", "rank 2 is started when a check is running",
+    elsewhere("late", "A rank joins too late.", "rank 2 is started when a check is running",
               "fail env.launch.late", culprit={"rank": 2}),
     # tests/checks/env/test_software.py
     _varies("python", "A node has another Python.", "a `sys.version` of 3.9.1", "warn env.software.python",

@@ -37,7 +37,7 @@ ALL: tuple[Fault, ...] = (
              says=" copy: 1 of "),
     _of_six(5, "error", "A rank's GPU reports an error of its memory.", "mm_error", "device_error",
              says="bf16 GEMM: CUDA error: uncorrectable ECC error encountered; expected"),
-    in_check("compute_other_bits_of_half", "Half of the ranks run other code for matrix products.",
+    in_check("compute_other_bits_of_half", "Half of the ranks run different code for matrix products.",
              "on ranks 2 and 3: `sick.mm_in_other_order`", "warn gpu.compute.unlike", "warn gpu.compute.unlike",
              only="gpu.compute", world=4, culprit={}, environ_of={rank: sick("mm_in_other_order") for rank in (2, 3)},
              says="' on ranks 2-3, expected the same on devices of one kind"),

@@ -27,7 +27,7 @@ ALL: tuple[GpuFault, ...] = (
                  says="40 GiB of memory, expected"),
     *on_machines(("pcie_two_sockets",), "model", "GPUs of a node are of two models.", "another name",
                  {"gpu.2.name": "NVIDIA L40"}, f"warn {_I}.model", culprit={}, says="NVIDIA L40"),
-    *on_machines(("a100_nvswitch",), "vbios", "A GPU has another VBIOS than its siblings.", "another version",
+    *on_machines(("a100_nvswitch",), "vbios", "A GPU's VBIOS differs from its siblings'.", "another version",
                  {"gpu.2.vbios": "92.00.01.00.01"}, f"warn {_I}.vbios", culprit={"gpu": 2},
                  says="VBIOS 92.00.01.00.01, expected"),
     *on_machines(("pcie_two_sockets",), "free_memory", "A GPU has less free memory than was asked for.",
@@ -36,7 +36,7 @@ ALL: tuple[GpuFault, ...] = (
                  arguments=("--set", f"{_I}.min_memory_gib=500")),
     *on_machines(("h100_nvswitch",), "names_none", "CUDA_VISIBLE_DEVICES names a GPU that is not there.",
                  "`CUDA_VISIBLE_DEVICES=0,9`", {}, f"warn {_I}.not_visible",
-                 culprit={"rank": 0, "variable": "CUDA_VISIBLE_DEVICES"}, says="9 names none of the 8 GPUs here",
+                 culprit={"rank": 0, "variable": "CUDA_VISIBLE_DEVICES"}, says="9 matches none of the 8 GPUs here",
                  environ={"CUDA_VISIBLE_DEVICES": "0,9"}),
     *on_machines(("h100_nvswitch",), "gpu_missing", "The driver does not list a GPU that is on the bus.",
                  "NVML counts 7 of 8", {"count": 7}, f"fail {_I}.missing", culprit={"device": "0000:df:00.0"},
@@ -76,8 +76,8 @@ ELSEWHERE: tuple[Fault, ...] = (
               f"info {_I}.excluded", culprit={"device": "0000:df:00.0"}, exit_code=0, world=1,
               says="the GPU at 0000:df:00.0 is excluded"),
     # tests/checks/gpu/test_probing.py
-    elsewhere("cuda_count", "CUDA gives torch fewer GPUs than NVML lists.", "a torch that counts 7 of 8",
-              f"fail {_I}.torch_count", culprit={"rank": 0}, says="CUDA gives torch 7 GPUs, expected 8"),
+    elsewhere("cuda_count", "CUDA shows torch fewer GPUs than NVML lists.", "a torch that counts 7 of 8",
+              f"fail {_I}.torch_count", culprit={"rank": 0}, says="CUDA shows torch 7 GPUs, expected NVML's 8"),
     elsewhere("cuda_raises", "CUDA does not start.", "a torch whose `device_count` raises", _NO_ANSWER, culprit={},
               says="CUDA does not start: torch.cuda.device_count"),
 )  # fmt: skip

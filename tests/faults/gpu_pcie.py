@@ -12,7 +12,7 @@ FATAL = 180
 ALL: tuple[GpuFault, ...] = (
     *on_machines(("h100_nvswitch", "consumer", "v100_cube_mesh"), "pcie_width", "A GPU's link has half its lanes.",
                  "x8 of x16", {"gpu.1.pcie.width": 8}, _WIDTH, culprit={"gpu": 1},
-                 says="the PCIe link runs at 8 lanes, expected 16 lanes: both its ends can do that"),
+                 says="the PCIe link runs at 8 lanes, expected 16 lanes: both ends support that"),
     *on_machines(("pcie_two_sockets",), "pcie_slot", "A GPU is in a slot with fewer lanes than its siblings'.",
                  "x8 of x8", {"gpu.3.pcie.width": 8, "gpu.3.pcie.max.width": 8}, _WIDTH, culprit={"gpu": 3},
                  says="the PCIe link runs at 8 lanes, expected 16 lanes as on 3 of 4 GPUs of the node",

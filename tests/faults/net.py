@@ -6,7 +6,7 @@ RENDEZVOUS = (
     # tests/checks/net/test_rendezvous_hosts.py
     elsewhere("reverse_look_up_hangs", "The DNS server of the store's host does not answer.",
               "its resolv.conf names a machine that nothing comes back from",
-              "warn net.rendezvous.slow_reverse", culprit={"node": "host-a"}, exit_code=0),
+              "warn net.rendezvous.slow_reverse", culprit={"node": "host-a"}, exit_code=0, more=True),
     elsewhere("name_unknown", "One host does not know the name in MASTER_ADDR.", "out of its /etc/hosts in mid-run",
               "fail net.rendezvous.unresolved", culprit={"node": "host-b"}),
     elsewhere("name_resolves_slowly", "On one host each look-up takes a second.",

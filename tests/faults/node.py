@@ -32,7 +32,7 @@ CLOCK = (
            "fail node.clock.timed_out", noticed_by="0,2", environ_of={1: {"TEST_CLOCK_DEED": "stop_itself"}}),
     _clock("clock_answer_killed", "The rank that the others ask for its time is killed.", "SIGKILL on rank 0",
            "fail node.clock.crashed", culprit={"rank": 0}, noticed_by="1-2",
-           environ_of={0: {"TEST_CLOCK_DEED": "kill_itself"}}),
+           environ_of={0: {"TEST_CLOCK_DEED": "kill_itself"}}, more=True),
 )  # fmt: skip
 
 NODE_1 = {"node": "node-1"}
@@ -116,7 +116,7 @@ KERNEL_ELSEWHERE = (
     # tests/checks/gpu/test_fabric_manager.py
     _kernel("fabric_manager", "No fabric manager runs on a node with NVSwitches.", "a made-up machine that has all its "
             "processes to itself, and no nv-fabricmanager among them", "fail fabric_manager", culprit={}, world=1,
-            says="nv-fabricmanager does not run, expected it where there are NVSwitches (4 here)"),
+            says="nv-fabricmanager is not running, expected on a node with NVSwitches (4 here)"),
 )  # fmt: skip
 
 LEFTOVERS_ELSEWHERE = (

@@ -65,7 +65,7 @@ ELSEWHERE: tuple[Fault, ...] = (
     _row("not_here", "The endpoint is another host than node 0.", "`--endpoint host-b:29603`", "fail not_here",
          culprit=_A, says="expected host-b to be node 0 (host-a)"),
     _row("never_came", "Three of four nodes were started.", "`--nnodes 4` on three hosts", "fail never_came",
-         culprit={}, says="s, expected all of 4 nodes; joined: 0 (host-a), 1 (host-b) and 3 (host-c)"),
+         culprit={}, says="s, expected all of 4 nodes; joined: 0 (host-a), 1 (host-b) and 3 (host-c)", more=True),
     _row("two_with_one_rank", "Two nodes have one rank.", "`--node-rank 1` on two hosts", "fail twice",
          "fail never_came", culprit={}, says="host-b (10.77.0.2) and host-c (10.77.0.3) were started with one"),
     _row("other_nnodes", "One node expects fewer.", "`--nnodes 2` on one of three hosts", "fail nnodes", culprit=_B,

@@ -23,21 +23,24 @@ SOME = {"train.fsdp.variants": "full_shard", "train.compile.variants": "fsdp2"}
 
 
 def _each(name: str, story: str, ddp: str, fsdp: str, code: str, **more: Any) -> tuple[Fault, ...]:
-    """The same under each strategy, in one run. A deed that ends with @ and a number is that rank's alone; a strategy
-    that is given as None has no such fault; torch.compile and expert parallel have it where it is given."""
+    """The same under each strategy: DDP alone, and all others in one more run, since they share DDP's code for it
+    (checks/train/shared). A deed that ends with @ and a number is that rank's alone; a strategy that is given as None
+    has no such fault; torch.compile and expert parallel have it where it is given."""
     more = {"of_compile": None, "of_expert": None, **more}
     severity, own = more.pop("severity", "fail"), {strategy: more.pop(f"of_{strategy}", {}) for strategy in TITLES}
-    only = ",".join(f"train.{strategy}" for strategy in TITLES if own[strategy] is not None)
+    others = ",".join(f"train.{strategy}" for strategy in TITLES if own[strategy] is not None and strategy != "ddp")
     details = {
         "world": 2, "culprit": {}, "noticed_by": "0-1", "environ": sick(",".join(dict.fromkeys((ddp, fsdp)))),
-        "settings": SOME, "shares": f"train_{name}", **more,
+        "settings": SOME, **more,
     }  # fmt: skip
+    wrapped = {"shares": f"train_{name}", "more": True}
     if "environ_of" in details:
         details["environ"] = {}
     return tuple(
         in_check(
             f"{strategy}_{name}", f"Under {title}: {story}", f"`sick.{ddp if strategy == 'ddp' else fsdp}`",
-            f"{severity} train.{strategy}.{code}", only=only, **{**details, **own[strategy]},
+            f"{severity} train.{strategy}.{code}", only="train.ddp" if strategy == "ddp" else others,
+            **{**details, **({} if strategy == "ddp" else wrapped), **own[strategy]},
         )
         for strategy, title in TITLES.items()
         if own[strategy] is not None
@@ -55,6 +58,7 @@ def _scattered(strategy: str, title: str) -> Fault:
         f"{strategy}_scattered_off", f"Under {title}: what one rank gets out of the reduce-scatter is 2% too much.",
         "`sick.scattered_off@1`", f"fail train.{strategy}.wrong_exchange", only="train.fsdp,train.fsdp2", world=3,
         noticed_by="0,2", culprit={"rank": 1, "step": 0}, environ=sick("scattered_off@1"), shares="scattered_off",
+        more=True,
         settings={"train.fsdp.variants": "full_shard"}, says="only the piece that rank 1 keeps is wrong",
     )  # fmt: skip
 

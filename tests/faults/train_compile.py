@@ -25,7 +25,7 @@ ALL: tuple[Fault, ...] = (
         "fail train.compile.not_exchanged", environ=sick("compiles_inside"), culprit={"step": 0}, noticed_by="0-1",
         says="under torch.compile (ddp) the gradient norm at step 0 is"),
     _on_rank_1("wrong_value", "a graph of one rank computes a number that is 0.1% too large.", "compiles_wrong",
-               "fail train.compile.wrong_step", world=3, culprit={"rank": 1, "step": 0}, noticed_by="0,2",
+               "fail train.compile.wrong_step", world=3, culprit={"rank": 1, "step": 0}, noticed_by="0,2", more=True,
                says="under torch.compile (ddp) the norm of its own gradient at step 0"),
     _of("off", "one rank compiles nothing, and trains rightly.", "on rank 1: TORCHDYNAMO_DISABLE=1",
         "warn train.compile.not_compiled", world=3, environ_of={1: {"TORCHDYNAMO_DISABLE": "1"}},
@@ -34,7 +34,7 @@ ALL: tuple[Fault, ...] = (
                noticed_by="0,2", says="last doing: compile/ddp, step 0: forward", deadline_s=30, exit_code=3),
     _of("unsteady", "all products are rounded to 8 bits, alone as well.", "`sick.in_8_bits`",
         "warn train.compile.unsteady", environ=sick("in_8_bits"), culprit={},
-        settings={"train.compile.variants": "fsdp2"}, says="the cut of the batch move"),
+        settings={"train.compile.variants": "fsdp2"}, says="the cut of the batch move", more=True),
     _of("cannot", "a Python for which there is no compiler on one rank: all skip.", "on rank 1: `sick.cannot_compile`",
         environ=sick("cannot_compile@1"), world=3),
 )  # fmt: skip

@@ -19,7 +19,7 @@ ALL: tuple[Fault, ...] = (
     _of("tokens_swapped", "what one rank sends to the all-to-all arrives in another order.", "tokens_swapped@1",
         "fail train.expert.wrong_step"),
     _of("unsteady", "all products are rounded to 8 bits, alone as well.", "in_8_bits",
-        "warn train.expert.unsteady", culprit={}, noticed_by="", says="the cut of the batch move"),
+        "warn train.expert.unsteady", culprit={}, noticed_by="", says="the cut of the batch move", more=True),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
 ELSEWHERE: tuple[Fault, ...] = ()

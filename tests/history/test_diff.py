@@ -75,6 +75,7 @@ def test_a_variable_that_changed_is_named(before: Path, tmp_path: Path, capsys: 
     assert _changes(found) == [("variable", "NCCL_BUFFSIZE", "8388608", "")], screen
 
 
+@pytest.mark.more
 def test_a_package_that_changed_is_named(before: Path, tmp_path: Path, capsys: Capture) -> None:
     paths = running.environment()["PYTHONPATH"]
     for version in ("1.2", "1.3"):

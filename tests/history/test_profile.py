@@ -7,18 +7,22 @@ import subprocess
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from preflight.core.facts import FactsStore
 from preflight.core.finding import Reported
+from preflight.engine import baseline
 from preflight.errors import UsageError
-from preflight.history import profile
+from preflight.history import archive, profile
 from preflight.planning import node_kinds
 from preflight.planning.node_kinds import ProfileKind
 from tests import running
 from tests.checks.gpu.in_machine import needs_machines, run
 from tests.faults import ELSEWHERE
+from tests.history import made as made_history
 from tests.standin import machines
 
 H100, CPU = "NVIDIA H100", ProfileKind("without a GPU")
@@ -138,6 +142,30 @@ def test_facts_that_cannot_be_used_are_an_error_of_a_run_with_a_profile() -> Non
     kept = entry("n9")
     kept["left_out"] = {"gpu.pcie": "record() raised KeyError", "plugin.own": "record() raised KeyError"}
     assert [(told.severity, told.code) for told in held(kept)] == [("error", "preflight.run.fault")]
+
+
+def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def counted(*_: object) -> dict[str, Any]:
+        made.append({**made_history.entry(9), **entry("n9")})
+        return made[-1]
+
+    monkeypatch.setattr("preflight.history.entry.entry", counted)
+    history = str(tmp_path / "runs")
+    archive.write(history, made_history.entry(1), 1e6)
+    here: Any = SimpleNamespace(ask=lambda look, _: SimpleNamespace(value=look()))
+    request: Any = SimpleNamespace(
+        selection=SimpleNamespace(names=lambda _: True), sources={}, profile=profile.kinds(entry("n9"))
+    )
+    found, early = baseline.beside_profile(here, request, {}, FactsStore())
+    assert found == [] and json.loads(early) == made[0]
+    told, kept = baseline.beside_history(here, history, {}, FactsStore(), {}, early)
+    assert len(made) == 1 and kept == early and [each.code for each in told] == ["preflight.run.beside_history"]
+    assert baseline.beside_history(here, history, {}, FactsStore(), {})[1] == early and len(made) == 2
+    assert baseline.beside_history(here, str(tmp_path / "none"), {}, FactsStore(), {}, early)[1] == early
 
 
 def test_a_node_without_its_driver_has_lost_all_gpus() -> None:

@@ -18,6 +18,7 @@ ACTIONS = {
         "comm.init": {"late_rank"},
         "comm.rails": {"slow_node", "slow_rank"},
         "comm.nodes": {"slow_gpu", "slow_node", "slow_pair"},
+        "train.speed": {"slow_link"},
         "comm.pairs": {"slow_node", "slow_rank"},
     },
     Action.RESET_GPU: {
@@ -89,7 +90,7 @@ ACTIONS = {
         "train.expert": {"not_finite", "out_of_sync", "wrong_exchange", "wrong_start", "wrong_step"},
         "net.rdma_errors": {"resent"},
         "train.model": {"not_finite", "out_of_sync", "wrong_exchange", "wrong_start", "wrong_step"},
-        "train.speed": {"straggler"},
+        "train.speed": {"slow_path", "straggler"},
         "train.checkpoint": {"no_answer", "slow_node"},
         "gpu.released": {"corrected"},
     },

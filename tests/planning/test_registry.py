@@ -1,6 +1,7 @@
 import json
 import re
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from preflight import errors
 from preflight.check import Code, Job, Level, Option, Plan, Scope, option
 from preflight.core import finding
 from preflight.errors import BrokenCheck, UsageError
-from preflight.planning import describe, registry, validation
+from preflight.planning import describe, entry_points, registry, validation
 from preflight.planning.registry import Source, Spec
 from tests import made
 
@@ -29,7 +30,7 @@ COLLECTIVE = {"below_expected", "slower_than_baseline", "too_slow", "wrong_resul
 IDS_AND_CODES = {
     "env.launch": {
         "invalid", "duplicate_rank", "rank_outside", "late", "unlike", "local_rank_taken", "local_world_size",
-        "uneven", "not_grouped", "no_local_rank", "bad_groups",
+        "uneven", "not_grouped", "no_local_rank", "single_process", "bad_groups",
     },
     "env.variables": {
         "unlike", "unknown", "wrong_value", "wrong_grammar", "no_effect", "deprecated", "leftover", "parameters",
@@ -123,7 +124,7 @@ IDS_AND_CODES = {
         "other_model", "other_batch", "other_weights", "unused", "batch_norm", "not_a_mean", "dropout", "few_rows",
         "left_out", "draws", "made_up", "smaller", "wrong_plan", "not_run", "untied",
     },
-    "train.speed": {"fewer_cores", "straggler", "wont_fit"},
+    "train.speed": {"fewer_cores", "slow_link", "slow_path", "straggler", "wont_fit"},
     "train.checkpoint": {
         "unusable", "no_room", "not_shared", "unsafe", "no_answer", "left", "slow_node", "damaged", "refused",
         "wrong_weights", "wrong_optimizer", "lost_progress", "lost_random", "untied", "drift", "no_dcp",
@@ -319,7 +320,7 @@ def entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: site-checks\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        f"[{registry.ENTRY_POINTS}]\nsite.weka = site_weka:check\nenv.launch = site_weka\n"
+        f"[{entry_points.GROUP}]\nsite.weka = site_weka:check\nenv.launch = site_weka\n"
     )
     (tmp_path / "site_weka.py").write_text(SOUND)
     monkeypatch.syspath_prepend(tmp_path)
@@ -333,6 +334,14 @@ def test_an_entry_point_is_a_check() -> None:
     assert found["site.weka"] == Source("site.weka", "entry_point", "site_weka:check")
     check = registry.load(found["site.weka"])
     assert (check.id, check.title) == ("site.weka", "A disk that answers.")
+
+
+def test_an_entry_point_in_an_archive_is_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "site_checks.zip", "w") as archive:
+        archive.writestr("site_checks-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: site-checks\nVersion: 1\n")
+        archive.writestr("site_checks-1.0.dist-info/entry_points.txt", f"[{entry_points.GROUP}]\nsite.zip = site_zip\n")
+    monkeypatch.syspath_prepend(tmp_path / "site_checks.zip")
+    assert registry.sources()["site.zip"] == Source("site.zip", "entry_point", "site_zip")
 
 
 @pytest.mark.usefixtures("entry_point")

@@ -15,6 +15,10 @@ from tests import made
     [
         (made.job(1), "preflight: 1 rank on 1 node (torchrun, gloo), full, at most 900 s"),
         (made.job(8, 8, backend="nccl"), "preflight: 16 ranks on 2 nodes (torchrun, nccl), full, at most 900 s"),
+        (
+            replace(made.job(2), launcher="own"),
+            "preflight: 2 ranks on 1 node (its own ranks, gloo), full, at most 900 s",
+        ),
         (made.job(*[8] * 1024), "preflight: 8,192 ranks on 1,024 nodes (torchrun, gloo), full, at most 900 s"),
     ],
 )

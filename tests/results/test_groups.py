@@ -52,6 +52,21 @@ def test_a_rack_of_which_a_node_is_sound_is_not_named() -> None:
     assert fold(found, RACKS, JOB) == found
 
 
+def test_nearly_all_of_a_rack_are_one_finding_that_says_who_is_spared() -> None:
+    job = made.job(*[2] * 64)
+    racks = [group("rack 7", *range(32)), group("rack 8", *range(32, 64)), group("room a", *range(34))]
+    found = on_nodes(*range(12), *range(13, 32), noticed_by="0,24-25")
+    (one,) = fold(found, racks, job)
+    assert one.message == "31 of 32 nodes of rack 7 (all but node-12), and no other, have this; on node-0: it is 0"
+    assert one.where == {"group": "rack 7"} and one.noticed_by == "24-25"
+    assert one.nodes == [f"node-{number}" for number in range(32) if number != 12]
+    assert wheres(fold(on_nodes(*range(32)), racks, job)) == [{"group": "rack 7"}], (
+        "all of it, not nearly all of the room"
+    )
+    few = on_nodes(*range(27))
+    assert fold(few, racks[:2], job) == few, "5 of 32 are without it"
+
+
 def test_a_group_is_not_named_where_most_others_have_it_too() -> None:
     groups = [group("rack 1", 0, 1), group("rack 2", 2, 3, 4), group("rack 3", 5, 6, 7)]
     for numbers in ((0, 1, 2, 3, 5), range(8), (2, 3, 4, 0, 1, 5, 6, 7)):

@@ -56,8 +56,20 @@ def test_the_job_of_version_2_is_limited_by_a_cgroup_above(tmp_path: Path) -> No
     }  # fmt: skip
     root = tree(tmp_path, "0::/slurm/job_1/step_0\n", [V2.format(mounted="/")], files)
     assert cgroups.memory(root) == (8 * GIB, 7 * GIB)
+    ((place, room),) = cgroups.memory_by_place(root)
+    assert room == (8 * GIB, 7 * GIB) and place.endswith(f":{(tmp_path / 'sys/fs/cgroup/slurm/job_1').stat().st_ino}")
     assert cgroups.tasks(root) is None
     assert cgroups.cpus(root) == 4
+
+
+def test_a_cpuset_of_version_2_counts_where_the_cgroups_below_have_no_such_controller(tmp_path: Path) -> None:
+    """As systemd's AllowedCPUs= on a slice, or Slurm's on a job, above a service or a step of its own."""
+    files = {
+        "a/cpuset.cpus.effective": "0-1", "a/b/c/cgroup.procs": "1", "cpuset.cpus.effective": "0-63",
+        "cpuset.cpus": "",
+    }  # fmt: skip
+    root = tree(tmp_path, "0::/a/b/c\n", [V2.format(mounted="/")], files)
+    assert cgroups.cpus(root) == 2
 
 
 def test_the_tightest_of_several_counts(tmp_path: Path) -> None:
@@ -115,3 +127,12 @@ def test_both_versions_beside_each_other(tmp_path: Path) -> None:
 def test_a_controller_that_is_mounted_nowhere_or_says_nothing_limits_nothing(tmp_path: Path) -> None:
     root = tree(tmp_path, "4:pids:/job\n5:cpuset:/\n", version_1("cpuset"), {"cpuset/tasks": "1"})
     assert (cgroups.tasks(root), cgroups.cpus(root)) == (None, None)
+
+
+def test_how_often_a_cpu_quota_was_used_up(tmp_path: Path) -> None:
+    stat = "nr_periods {}\nnr_throttled {}\nthrottled_usec 77"
+    files = {"job/cpu.stat": stat.format(100, 40), "job/step/cpu.stat": "usage_usec 5", "cpu.stat": stat.format(9, 9)}
+    before = cgroups.cpu_periods(tree(tmp_path / "a", "0::/job/step\n", [V2.format(mounted="/")], files))
+    assert sorted(before.values()) == [(9, 9), (100, 40)]
+    before, after = {"job": (100, 40), "": (9, 9), "gone": (1, 1)}, {"job": (110, 48), "": (9, 9)}
+    assert cgroups.throttled(before, after) == 0.8 and cgroups.throttled({}, after) == 0.0

@@ -321,6 +321,7 @@ def test_what_a_worker_raises_is_his_line_there(his_folder: Path, fails: str, sa
 
 
 @pytest.mark.process
+@pytest.mark.more
 def test_what_torch_raises_in_a_worker_through_no_line_of_his(his_folder: Path) -> None:
     (his_folder / "files.py").write_text(FILES)
     code = UserCode.parse("files:build")

@@ -261,7 +261,7 @@ def test_a_history_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     failed = delivery.deliver(Sinks(history=str(tmp_path / "text")), made(), FactsStore(), {})
     assert "file is not a database" in failed[f"--history {tmp_path}/text"]
     path = f"{tmp_path}/none/history"
-    assert "is not there" in delivery.deliver(Sinks(history=path), made(), FactsStore(), {})[f"--history {path}"]
+    assert "does not exist" in delivery.deliver(Sinks(history=path), made(), FactsStore(), {})[f"--history {path}"]
 
 
 def test_a_token_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def is_sound(world: int, folder: Path, names: Sequence[str]) -> tuple[int, float
     return len(loads), furthest / compare.limits(spreads).curves
 
 
+@pytest.mark.more
 def test_two_ranks(tmp_path: Path) -> None:
     _, furthest = is_sound(2, tmp_path, list(DEFAULT))
     assert furthest < 1

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from preflight.train_smoke import model
@@ -18,6 +19,7 @@ def _digest() -> str:
     return found.hexdigest()
 
 
+@pytest.mark.more
 def test_cpus_with_other_vector_code_begin_with_the_same_weights() -> None:
     """torch.nn's own would differ in their last bits, and a sound machine be blamed for them."""
     environ = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": str(ROOT)}

@@ -1,11 +1,10 @@
-"""All-reduce: the right sum in every element on every rank, how fast it is, and whether a rank computes late.
+"""All-reduce: every element is right on every rank, how fast it is, and whether a rank computes late.
 
-`all_reduce`, as DDP sums gradients. Its bus factor is 2(n-1)/n (nccl-tests, doc/PERFORMANCE.md). What is sent, and
-how a wrong element tells whose it is: payload_sum.py. A wrong result is computed once more with the same data
-(`confirmed` in the evidence); wrong once is a failure, too. One that does not say whose it is, is summed in smaller
-groups. Then each rank computes for some milliseconds and all reduce 1 KiB, as in training steps, so that a rank that
-computes slowly is told from a slow link: straggler.py. A rank is blamed for that where it is late also when they do
-it once more.
+`all_reduce`, as DDP sums gradients. Its bus factor is 2(n-1)/n (nccl-tests, doc/PERFORMANCE.md). payload_sum.py
+has what is sent, and how a wrong element tells its source. A wrong result is recomputed from the same data
+(`confirmed` in the evidence); being wrong once is already a failure. If the result does not reveal the source, smaller
+groups sum it. Then each rank computes for some milliseconds and all reduce 1 KiB, as in training steps, to tell a rank
+that computes slowly from a slow link (straggler.py). A rank is blamed only if it is late again in a repeat.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,23 +22,23 @@ PLAN = sweep.plan(Level.STANDARD, facts_version=2)
 
 LATE_RANK = Code(
     "A rank computes much longer than the others, which wait for it.",
-    fix="See what its node does (top, nvidia-smi): other processes, too few CPU cores, a GPU that is throttled.",
+    fix="See what its node does (top, nvidia-smi): other processes, too few CPU cores, a throttled GPU.",
     action=Action.NONE,
 )
 
 
 LATE_ONCE = Code(
-    "A rank computed much longer than the others, and not when all did it once more.",
-    fix="Nothing needs to be done if it stays away. If it comes again, see what else runs on {host} at times (top).",
+    "A rank computed much longer than the others, but not when all repeated it.",
+    fix="Nothing, unless it recurs. If it does, see what else runs on {host} at times (top).",
     action=Action.NONE,
 )
 
 
 class Facts(readings.Facts, total=False):
     arrival: straggler.Arrival | None
-    """Not where the backend lacks a type."""
+    """None if the network is too slow; absent if the backend lacks a type."""
     again: NotRequired[straggler.Arrival | None]
-    """Where a rank was late: once more; None where there was no time."""
+    """The repeat, if a rank was late; None if there was no time."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -68,7 +67,7 @@ def _late(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield LATE_RANK.warn(text, noticed_by=others, evidence=proof, **run.job.where(rank))
         else:
             busy = words.duration(again[rank]["busy_s"]) if rank in again else "less"
-            told = f"rank {rank} {text}; once more it computes {busy}: it is not blamed"
+            told = f"rank {rank} {text}; in the repeat it computes {busy}: it is not blamed"
             yield LATE_ONCE.info(told, evidence={**evidence, "confirmed": "1 of 2"})
 
 

@@ -1,8 +1,8 @@
-"""Does a rank compute late, or is the network slow? Steps like those of a training: compute, then reduce.
+"""Does a rank compute late, or is the network slow? Runs steps like training: compute, then reduce.
 
 Each rank times its own computation, which is the same on all, and its wait in the all-reduce that follows. A rank that
-computes long waits for nobody, and all others wait for it; over a slow link all wait, and nobody computes longer.
-Where a rank is late all do it once more: what cost it its time may have been over in a moment.
+computes long does not wait, and all others wait for it; over a slow link all wait, and none computes longer.
+If a rank is late, all repeat it: the cause may have been brief.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 LATE_S = option(
     float, 0.03, "warn of a rank that computes this many seconds per step longer than the others, and twice"
 )
-"""Five ranks and three busy loops on two cores: the medians of the ranks differ by 10 ms."""
+"""With five ranks and three busy loops on two cores, the ranks' medians differ by 10 ms."""
 TIMES = 2.0
-"""As long as the others' median: there 1.4 at most."""
+"""Times the others' median; 1.4 at most in that measurement."""
 WAITED = 0.5
-"""Of what it computes longer: the others must have waited at least so much of it, and the rank itself for a core
-where that is the reason."""
+"""Share of the extra time: the others must have waited at least this much for the rank, and the rank itself for a core
+if that is the reason."""
 STEPS, FEWEST_STEPS = 20, 3
-"""The fewest, where the network has no time for a hundred small messages."""
+"""Steps; the fewest if the network is too slow for a hundred small messages."""
 AGAIN_S = 6.0
-"""What the second time may take: of a step that takes longer than a third of it there is none."""
+"""Time for the repeat; there is none if a step takes longer than a third of it."""
 SIDE = {"cpu": 640, "cuda": 4096}
-"""Of the square matrices that are multiplied: about 10 ms on a core, and on a GPU in fp32. The kernel lets a task that
-has waited run for some milliseconds at once: less would not show that others want its core."""
+"""Side of the square matrices to multiply: about 10 ms on a core, or on a GPU in fp32. The kernel lets a task that has
+waited run for some milliseconds: a shorter time would not show that others compete for the core."""
 
 
 class Arrival(TypedDict):
@@ -45,18 +45,18 @@ class Arrival(TypedDict):
     busy_s: float
     wait_s: float
     core_wait_s: float
-    """Of `busy_s`: until the kernel gave the rank a core."""
+    """The part of `busy_s` in which the rank waited for a core."""
 
 
 def measure(ctx: Context, latency: Latency | None) -> Arrival | None:
-    """None where the network is too slow for some steps."""
+    """The rank's times; None if the network is too slow for a few steps."""
     if latency is None or latency["repeats"] < STEPS or len(ctx.members) < 2:
         return None
     return _measured(ctx, STEPS if latency["repeats"] >= LATENCIES else FEWEST_STEPS)
 
 
 def measure_again(ctx: Context, own: Arrival) -> tuple[bool, Arrival | None]:
-    """(whether any rank was late, what it is once more): None where no rank was, or a step takes too long."""
+    """(whether any rank was late, the repeat's times); None if no rank was, or a step takes too long."""
     group = ctx.process_group()
     if not agreed(ctx, group, float(any(late(_everyones(ctx, own), ctx[LATE_S])))):
         return False, None
@@ -65,7 +65,7 @@ def measure_again(ctx: Context, own: Arrival) -> tuple[bool, Arrival | None]:
 
 
 def _everyones(ctx: Context, own: Arrival) -> dict[int, Arrival]:
-    """Those of all members, on all of them."""
+    """The times of all members, on every member."""
     import torch
     from torch import distributed as dist
 
@@ -91,7 +91,7 @@ def _measured(ctx: Context, steps: int) -> Arrival:
     ctx.doing("steps: compute, then all_reduce")
     with _on_one_core(), ctx.collective(f"all_reduce x{steps}, after computing", "1 KiB"):
         for _ in range(steps):
-            dist.all_reduce(value, group=group)  # all begin together
+            dist.all_reduce(value, group=group)  # all start together
             finish(device)
             start, waited_s = time.perf_counter(), core_wait_s()
             compute(factor)
@@ -111,7 +111,7 @@ def _measured(ctx: Context, steps: int) -> Arrival:
 
 @contextlib.contextmanager
 def _on_one_core() -> Iterator[None]:
-    """Threads that wait for each other take any rank's time, by chance, where a machine has other work, too."""
+    """Computes on one core: on a busy machine threads that wait for each other would delay a random rank."""
     import torch
 
     threads = torch.get_num_threads()
@@ -123,7 +123,7 @@ def _on_one_core() -> Iterator[None]:
 
 
 def compute(factor: "torch.Tensor") -> None:
-    """What a rank does in a step: the same on all ranks."""
+    """A rank's work in a step, the same on all ranks."""
     import torch
 
     for _ in range(2):
@@ -131,8 +131,8 @@ def compute(factor: "torch.Tensor") -> None:
 
 
 def late(arrivals: Mapping[int, Arrival], late_s: float) -> Iterator[tuple[int, tuple[int, ...], str, bool]]:
-    """(rank, the others, what is said of it, whether other processes have its core) of each that is late. More than
-    half are never late: the (lower) median is what is usual."""
+    """(rank, the others, message, whether other processes use its core) for each late rank. At most half can be late,
+    since the lower median is the usual time."""
     if len(arrivals) < 2:
         return
     usual = statistics.median_low(arrival["busy_s"] for arrival in arrivals.values())
@@ -152,7 +152,7 @@ def _message(arrival: Arrival, usual_s: float, waited_s: float, starved: bool) -
     )
     times = f"computes {busy} per step, the others {usual}, expected about the same"
     why = f"it waits {core} of that for a CPU core that other processes use; " * starved
-    return f"{times}: {why}the others wait {waited} for it, and not for the network"
+    return f"{times}: {why}the others wait {waited} for it, not for the network"
 
 
 def _is_late(busy_s: float, usual_s: float, late_s: float) -> bool:

@@ -1,8 +1,8 @@
-"""Process group: all ranks meet, and their first collective gives the right sum.
+"""Process group: all ranks join it, and their first collective gives the right sum.
 
 Times `torch.distributed.init_process_group` and the first all-reduce (in which the backend connects) on every
-rank. Everybody waits for the last, so the rank that waited least came last. The sum is computed twice (`confirmed` in
-the evidence): wrong once is a failure, too. Where NCCL fails, the logs of the ranks that failed say why (failed_init).
+rank. All wait for the last, so the rank that waited least joined last. The sum is computed twice (`confirmed` in the
+evidence); being wrong once is already a failure. If NCCL fails, the failed ranks' logs say why (failed_init).
 """
 
 import time
@@ -16,7 +16,7 @@ from preflight.checks.comm.shared.wrong_again import INTERMITTENT, ONCE
 
 
 def _deadline(job: Job) -> float:
-    """60 s and a second for every 64 ranks: NCCL's bootstrap grows with the world."""
+    """60 s plus a second per 64 ranks: NCCL's bootstrap takes longer in larger worlds."""
     return 60.0 + job.world_size / 64
 
 
@@ -25,18 +25,18 @@ PLAN = Plan(
     Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=3.0, needs=("env.launch",), unless=("net.mesh",),
     fresh=True, judges_failures=True,
 )  # fmt: skip
-"""Fresh: an error of CUDA stays in the process that met it, and memory that gpu.compute held is free."""
+"""Fresh processes: a CUDA error persists in its process, and memory that gpu.compute held is freed."""
 
-SLOW_S = option(float, 30.0, "warn where the last rank came this many seconds after the first")
+SLOW_S = option(float, 30.0, "warn if the last rank joined this many seconds after the first")
 
 LATE_RANK = Code(
-    "A rank came much later than the others.",
+    "A rank joined much later than the others.",
     fix="See what its node does: load, file system, driver start-up (persistence mode).",
     action=Action.RESTART_JOB,
 )
 WRONG_SUM = Code(
     "The first all-reduce gave a wrong sum.",
-    fix="Do not train here. Run --only comm again: if it is the same rank, take its node out.",
+    fix="Do not train here. Run --only comm again: if it is the same rank, exclude its node.",
     action=Action.REPLACE,
 )
 
@@ -47,16 +47,16 @@ class Facts(TypedDict):
     first_s: float
     """Seconds in the first all-reduce."""
     total: float
-    """Sum of 1 to the number of members, as this rank got it."""
+    """The sum of 1 to the number of members that this rank got."""
     again: NotRequired[float]
-    """Once more."""
+    """The same, computed again."""
 
 
 def measure(ctx: Context) -> Facts:
     import torch
     from torch import distributed as dist
 
-    # First, since it starts the driver: a rank whose driver takes long comes late. In 32 bits the sum is not exact from
+    # First, since it starts the driver: a rank with a slow driver joins late. In 32 bits the sum is not exact from
     # 5,793 ranks on (2^24).
     value = torch.tensor([ctx.group_rank + 1.0], dtype=torch.float64, device=ctx.device)
     start = time.perf_counter()
@@ -82,7 +82,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     rank, late_s = _last(facts)
     if late_s >= run[SLOW_S]:
         others = tuple(other for other in facts if other != rank)
-        text = f"came {late_s:.1f} s after the first rank, expected less than {run[SLOW_S]:g} s"
+        text = f"joined {late_s:.1f} s after the first rank, expected less than {run[SLOW_S]:g} s"
         yield LATE_RANK.warn(text, noticed_by=others, **run.job.where(rank))
 
 
@@ -105,7 +105,7 @@ def _wrong_sums(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _confirmed(text: str, totals: Sequence[float], reading: Facts, **where: Any) -> Finding:
-    """`totals`: the wrong ones of this reading."""
+    """`totals`: this reading's wrong sums."""
     looks = 2 if "again" in reading else 1
     why = ONCE if looks == 1 else INTERMITTENT if len(totals) == 1 else ""
     proof = {"confirmed": f"{len(totals)} of {looks}"}
@@ -118,11 +118,11 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
         return f"1 rank over {run.job.backend} in {slowest:.2f} s"
     rank, late_s = _last(facts)
     met = f"{len(facts)} ranks over {run.job.backend} in {slowest:.2f} s"
-    return f"{met}; rank {rank} came last, {late_s:.2f} s after the first"
+    return f"{met}; rank {rank} joined last, {late_s:.2f} s after the first"
 
 
 def _last(facts: Mapping[int, Facts]) -> tuple[int, float]:
-    """(the rank that waited least, by how many seconds less than the one that waited most)."""
+    """(the rank that waited least, how many seconds less than the rank that waited most)."""
     waits = {rank: reading["init_s"] + reading["first_s"] for rank, reading in facts.items()}
     last = min(waits, key=lambda rank: waits[rank])
     return last, max(waits.values()) - waits[last]

@@ -1,8 +1,8 @@
-"""Why NCCL's ranks did not come together: told from the logs of the ranks that failed.
+"""Why NCCL's ranks could not form a group, from the logs of the ranks that failed.
 
-Only WARN lines and the exception count, and of them only what the failure book knows as a cause: "Connection closed by
-remote peer", "remote process exited" and error 6 come from ranks that lost a peer. A cause that a rank names itself
-goes before an address that others could not reach.
+Only WARN lines and the exception count, and only if the failure book knows them as a cause: "Connection closed by
+remote peer", "remote process exited" and error 6 come from ranks that lost a peer. A cause that a rank names for
+itself takes precedence over an address that others could not reach.
 """
 
 import re
@@ -21,9 +21,9 @@ WARN = re.compile(r"NCCL WARN ([^\n]{1,1000})")
 RETRY = re.compile(
     r"NCCL INFO (?:\w+: )?(connect(?: to \S{1,250})? returned [^,\n]{3,60}), retrying \((?:[5-9]|\d\d+)/"
 )
-"""2.24 on. NCCL tries for a minute (34 times), which may be longer than the check waits; 5 times are 1.5 s."""
+"""From 2.24 on. NCCL retries for a minute (34 times), maybe longer than the check waits; 5 retries take 1.5 s."""
 LAST = re.compile(r"Last error:\n([^\n]{1,1000})|\b((?:CUDA error|CUDA driver error|Error \d{3}): [^\n]{1,300})")
-"""Of torch's exception: NCCL's last WARN, or CUDA's own."""
+"""In torch's exception: NCCL's last WARN, or CUDA's error."""
 
 
 class ShownCause(NamedTuple):
@@ -32,23 +32,23 @@ class ShownCause(NamedTuple):
     code: Code
     text: str
     variable: str | None
-    """The reason, where NCCL has read it."""
+    """The environment variable that is the reason, if NCCL has read it."""
     or_victim: bool
-    """A rank whose peer died may say so, too: it counts where no rank died or names another cause."""
+    """Whether a rank whose peer died may say the same: counts only if no rank died or names another cause."""
     groups: Mapping[str, str]
     words: str
-    """NCCL's own."""
+    """NCCL's words."""
 
 
 class FailedRank(NamedTuple):
     log: str
     warnings: tuple[str, ...]
     causes: tuple[ShownCause, ...]
-    """In the order of the log."""
+    """In log order."""
 
 
 def findings(run: Run) -> Iterator[Finding]:
-    """Of the ranks that failed; nothing where none did, or none names a cause."""
+    """The causes that failed ranks name; nothing if no rank failed, or none names a cause."""
     if run.job.backend != "nccl":
         return
     bad = {rank: outcome for rank, outcome in run.outcomes.items() if not outcome.sound}
@@ -66,7 +66,7 @@ def findings(run: Run) -> Iterator[Finding]:
 
 
 def _sure(causes: dict[int, ShownCause], bad: Mapping[int, Outcome], gone: bool) -> dict[int, ShownCause]:
-    """Without what victims say, where another rank explains it."""
+    """The causes without those of victims, if another rank explains them."""
     own = {rank: cause for rank, cause in causes.items() if not cause.or_victim or _gone(bad[rank])}
     return own if own or gone else causes
 
@@ -78,7 +78,7 @@ def _of_ranks(causes: Mapping[int, ShownCause], victims: tuple[int, ...], run: R
 
 
 def _of_rdma(causes: Mapping[int, ShownCause], victims: tuple[int, ...], run: Run) -> Iterator[Finding]:
-    """Both ends of a bad path say so: where several nodes do, none is named."""
+    """Both ends of a bad path report it: if several nodes do, none is named."""
     if len({run.job.node_of(rank).node for rank in causes}) < 2:
         yield from _of_ranks(causes, victims, run)
         return
@@ -99,14 +99,14 @@ def _read(outcome: Outcome) -> FailedRank:
 
 
 def _gone(outcome: Outcome) -> bool:
-    """Dead, stopped, or left for a reason of its own: then nothing is wrong with the way to it."""
+    """Whether the rank died, stopped, or left for its own reason: then the path to it is not at fault."""
     stopped = outcome.kind == "timed_out" and outcome.state in ("T", "t", "Z", "D")
     left = outcome.kind == "raised" and not outcome.in_collective
     return stopped or left or outcome.kind in ("crashed", "lost")
 
 
 def _causes(warning: str, log: str) -> Iterator[ShownCause]:
-    """The one that the failure book finds most direct, if it knows any."""
+    """The most direct cause that the failure book finds, if any."""
     matches = live_book().matches(Line(text=warning, level="WARN"))
     for match in sorted(matches, key=lambda match: -match.signature.weight)[:1]:
         if live := match.signature.live:
@@ -117,12 +117,12 @@ def _causes(warning: str, log: str) -> Iterator[ShownCause]:
 
 
 def _own_cause(failed: FailedRank) -> ShownCause | None:
-    """The first that is about this rank alone."""
+    """The first cause that concerns only this rank, or None."""
     return next((cause for cause in failed.causes if cause.code not in (VERSIONS, DUPLICATE_GPU)), None)
 
 
 def _groups(failed: Mapping[int, FailedRank], code: Code) -> dict[int, list[Mapping[str, str]]]:
-    """Of all lines that show it, by rank."""
+    """The groups matched in all lines that show this code, by rank."""
     return {rank: [cause.groups for cause in its.causes if cause.code is code] for rank, its in failed.items()}
 
 
@@ -132,7 +132,7 @@ def _value(log: str, variable: str) -> str:
 
 
 def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
-    """Each rank reports the first pair that differs: together they tell who has what."""
+    """Each rank reports the first pair that differs: together these tell which rank has which version."""
     pairs = [pair for lines in _groups(failed, VERSIONS).values() for pair in lines]
     seen: dict[int, str] = {}
     for pair in pairs:
@@ -141,33 +141,33 @@ def _versions(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
     votes = vote(sorted(seen.items()))
     victims = tuple(sorted(failed.keys() - {rank for rank, _ in votes.odd()}))
     for rank, version in votes.odd():
-        text = f"has NCCL {version}, expected {votes.usual} as on {votes.share()} that are named"
+        text = f"has NCCL {version}, expected {votes.usual} as on {votes.share()} named"
         yield VERSIONS.fail(text, noticed_by=victims, **run.job.where(rank))
     if pairs and not votes.decided:
         yield VERSIONS.fail(f"NCCL is {votes.sides()}, expected one version", noticed_by=tuple(failed))
 
 
 def _version(code: int) -> str:
-    """22703 is 2.27.3 (NCCL_VERSION in src/nccl.h.in, since 2.9)."""
+    """22703 means 2.27.3 (NCCL_VERSION in src/nccl.h.in, since 2.9)."""
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def _rank(run: Run, number: str) -> int:
-    """NCCL counts the members."""
+    """The job's rank for NCCL's number, which counts members."""
     return run.members[int(number)] if int(number) < len(run.members) else int(number)
 
 
 def _twins(failed: Mapping[int, FailedRank], run: Run) -> Iterator[Finding]:
     lines = _groups(failed, DUPLICATE_GPU)
     named: set[tuple[int, int, str]] = set()
-    for pair in (pair for pairs in lines.values() for pair in pairs if pair):  # NCCL 2.30 names no rank
+    for pair in (pair for pairs in lines.values() for pair in pairs if pair):  # NCCL 2.30 does not name ranks
         first, second = sorted((_rank(run, pair["rank"]), _rank(run, pair["peer_rank"])))
         named.add((first, second, pair["bus"]))
     for first, second, bus in sorted(named):
-        text = f"rank {first} and rank {second} are on one GPU (PCI {bus}), expected one each"
+        text = f"rank {first} and rank {second} share one GPU (PCI {bus}), expected one each"
         rest = tuple(sorted(failed.keys() - {first, second}))
         yield DUPLICATE_GPU.fail(text, peer_rank=second, noticed_by=rest, **run.job.where(first))
     unnamed = tuple(rank for rank in sorted(failed) if lines[rank])
     if unnamed and not named:
-        text = f"ranks of one node are on one GPU, say {ranges.ranks(unnamed)}, expected one each"
+        text = f"ranks of one node share a GPU, say {ranges.ranks(unnamed)}, expected one each"
         yield DUPLICATE_GPU.fail(text, noticed_by=unnamed)

@@ -1,4 +1,4 @@
-"""Codes of a start that failed. The rows with `live` in preflight/failure_book/signatures name them."""
+"""Codes for a failed start. Rows with `live` in preflight/failure_book/signatures name them."""
 
 from preflight.check import Action, Code
 from preflight.nccl.version import SAME_VERSION_FIX
@@ -9,7 +9,7 @@ VERSIONS = Code(
 )
 DUPLICATE_GPU = Code(
     "Two ranks use one GPU.",
-    fix="Start as many ranks on a node as it has GPUs, and let each take cuda:LOCAL_RANK; see CUDA_VISIBLE_DEVICES of "
+    fix="Start as many ranks on a node as it has GPUs, and let each use cuda:LOCAL_RANK; check CUDA_VISIBLE_DEVICES of "
     "both (env.launch, gpu.inventory).",
 )
 NO_INTERFACE = Code(
@@ -24,8 +24,8 @@ FABRIC_MANAGER = Code(
 )
 DRIVER = Code(
     "The GPU driver does not match CUDA's libraries.",
-    fix="There: nvidia-smi; cat /proc/driver/nvidia/version; update the driver, load it anew after an update (reboot), "
-    "or take the container's compat libraries out of LD_LIBRARY_PATH.",
+    fix="There: nvidia-smi; cat /proc/driver/nvidia/version; update the driver, reload it after an update (reboot), "
+    "or remove the container's compat libraries from LD_LIBRARY_PATH.",
 )
 GPU_FAILED = Code(
     "CUDA fails on the rank's GPU.",
@@ -58,7 +58,7 @@ OPEN_FILES = Code(
     "nofile=1048576.",
 )
 PLUGIN = Code(
-    "NCCL cannot use the network plugin or transport that it was told to use.",
+    "NCCL cannot use the network plugin or transport it was told to use.",
     fix="There: env | grep -E 'NCCL_NET|LD_LIBRARY_PATH'; ldd libnccl-net*.so; unset NCCL_NET and NCCL_NET_PLUGIN to "
     "let NCCL choose.",
 )

@@ -1,4 +1,4 @@
-"""Whom NCCL's ranks could not connect to, from the addresses in their logs; a part of failed_init."""
+"""Which nodes NCCL's ranks could not connect to, from the addresses in their logs; a part of failed_init."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from preflight.checks.comm.init.init_causes import RDMA
 
 UNREACHABLE = Code(
     "A rank could not connect to another node over the interface that NCCL chose.",
-    fix="See that the nodes reach each other at these addresses on all ports from 1024 on (net.mesh; firewall: nft "
+    fix="Check that the nodes reach each other at these addresses on all ports from 1024 on (net.mesh; firewall: nft "
     "list ruleset), and that NCCL_SOCKET_IFNAME is the interface that connects them: ip route get ADDRESS.",
 )
 LOOPBACK = "127."
@@ -22,7 +22,7 @@ CONNECT = re.compile(
 RETRIES = re.compile(
     r"completion from peer ([0-9A-Fa-f.:]{2,45})<\d+> with (?:error |status=)(?:IBV_WC_RETRY_EXC_ERR\()?12\b"
 )
-"""Of the first all-reduce: the peer's HCA does not answer (a link, a GID, a route); status 5 is who was flushed."""
+"""In the first all-reduce: the peer's HCA does not answer (a link, a GID, a route); status 5 marks a victim."""
 NAMELESS = re.compile(
     r"(?:connect returned|socket\w{4,5}Connect:) (?!connect)([A-Za-z ]{3,40}?)(?:, exceeded error retry count| \(\d)"
 )
@@ -33,7 +33,7 @@ Pair = tuple[str, str]
 
 
 def findings(warnings: Mapping[int, Sequence[str]], logs: Mapping[int, str], run: Run) -> Iterator[Finding]:
-    """`warnings`, `logs`: of the ranks that failed."""
+    """`warnings`, `logs`: by failed rank."""
     failed: dict[Pair, list[int]] = {}
     nameless: dict[str, list[int]] = {}
     for rank, texts in warnings.items():
@@ -46,7 +46,7 @@ def findings(warnings: Mapping[int, Sequence[str]], logs: Mapping[int, str], run
     for rank, texts in warnings.items():
         for address in {match[1] for text in texts if (match := RETRIES.search(text))}:
             silent.setdefault((address, "RDMA status 12, retries exceeded"), []).append(rank)
-    yield from _not_reached(silent, run, RDMA, "had no answer from")
+    yield from _not_reached(silent, run, RDMA, "got no answer from")
     if silent:
         return
     loop = {pair: of for pair, of in failed.items() if pair[0].startswith(LOOPBACK)}
@@ -60,12 +60,12 @@ def findings(warnings: Mapping[int, Sequence[str]], logs: Mapping[int, str], run
 
 
 def _on_loopback(failed: Mapping[Pair, Sequence[int]], logs: Mapping[int, str], run: Run) -> Iterator[Finding]:
-    """Another node's rank has told its loopback address."""
+    """Findings about ranks that announced a loopback address to other nodes."""
     victims = tuple(sorted({rank for of in failed.values() for rank in of}))
     chose = {rank: "lo" for rank, log in logs.items() if FORCED.search(log)}
     chose |= {rank: match[1] for rank, log in logs.items() if (match := USING.search(log)) and _is_loopback(match[2])}
     address = next(iter(failed))[0]
-    text = f"a rank is told to connect to {address} on another node, expected an address that connects the nodes"
+    text = f"a rank was told to connect to {address} on another node, expected an address that connects the nodes"
     if not chose:
         yield UNREACHABLE.fail(text, variable="NCCL_SOCKET_IFNAME", noticed_by=victims)
     for rank, interface in chose.items():
@@ -79,7 +79,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _not_reached(failed: Mapping[Pair, Sequence[int]], run: Run, code: Code, verb: str) -> Iterator[Finding]:
-    """Who is named by several nodes, or names several, is the one; between two nodes nobody can tell."""
+    """Names a node that several could not reach, or that could not reach several; between two it is undecidable."""
     owners: dict[str, list[str]] = {}
     for node in run.job.nodes:
         for address in node.addresses:

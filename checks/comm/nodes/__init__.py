@@ -1,10 +1,10 @@
-"""Nodes: after a finding, whether a node is slow by itself, and which of its GPUs.
+"""Nodes: after a finding, whether a node is slow by itself, and which of its GPUs is.
 
-Each node all-reduces alone, all nodes at once; then in rounds its ranks send to each other in pairs, one way and the
-other. A node is held against nodes with as many ranks, a pair of ranks against the pairs in its place on those: GPUs
-may be wired unevenly by design. With fewer than three such nodes pairs are held against all others, and only what is
-slower by far is told. On gloo it is the processor and the memory that are timed. Only what is slow also when it is
-measured once more is blamed (`confirmed: 2 of 2` in the evidence).
+Each node all-reduces alone, all nodes at once; then in rounds its ranks send to each other in pairs, both ways. A node
+is compared with nodes that have as many ranks, and a pair of ranks with the same pair on those, since GPUs may be
+wired unevenly by design. With fewer than three such nodes, pairs are compared with all others, and only much slower
+ones are reported. On gloo this times processor and memory. Only what is slow again in a second measurement is blamed
+(`confirmed: 2 of 2` in the evidence).
 """
 
 import statistics
@@ -31,11 +31,11 @@ _LOOK = (
     "(throttled), top (other processes)"
 )
 SLOW_NODE = Code(
-    "A node is slower by itself than the others.", fix=f"{_LOOK}; leave it out until then.", action=Action.RESTART_JOB
+    "A node is slower by itself than the others.", fix=f"{_LOOK}; exclude it until then.", action=Action.RESTART_JOB
 )
 SLOW_GPU = Code(
-    "A rank's GPU is slow with all others of its node.",
-    fix=f"{_LOOK}; the GPU is that of local rank {{local_rank}}.",
+    "A rank's GPU is slow with all others on its node.",
+    fix=f"{_LOOK}; it is the GPU of local rank {{local_rank}}.",
     action=Action.RESTART_JOB,
 )
 SLOW_PAIR = Code(
@@ -46,10 +46,10 @@ UNLIKE = Code(
     fix="Compare them: nvidia-smi topo -m, nvidia-smi nvlink -s, lscpu, and top for other processes.",
     action=Action.NONE,
 )
-_LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dmesg; leave it out until then."
+_LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dmesg; exclude it until then."
 BUDGET_S = 1.5
 MOST_PAIRS = 5
-"""Told one by one; more are one finding."""
+"""Up to this many get a finding each; more share one."""
 DRAWN = 4
 """Nodes."""
 
@@ -81,7 +81,7 @@ def _blamed(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     for node, value in slow.items():
         if node not in finer:
             text = f"{run.job.nodes[node].node} all-reduces within itself with a busbw of {rate(value)}"
-            text += f", expected about {rate(usual[node])} as the other nodes do"
+            text += f", expected about {rate(usual[node])} like the other nodes"
             yield SLOW_NODE.warn(text, node=run.job.nodes[node].node, fix=_fix(run))
     yield from _differing(facts, finer, run)
     for node, inside in links.items():
@@ -94,7 +94,7 @@ def _blamed(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _fix(run: Run) -> str | None:
-    """None: the code's own. On gloo there is no GPU in it."""
+    """None for the code's own fix; on gloo one without GPUs."""
     return None if run.job.backend == "nccl" else _LOOK_AT_CPU
 
 
@@ -112,7 +112,7 @@ def _busbw(facts: Mapping[int, Facts], run: Run) -> dict[int, dict[int, float]]:
 
 
 def _slow_alone(facts: Mapping[int, Facts], run: Run) -> tuple[dict[int, float], dict[int, float]]:
-    """(busbw of the slow nodes, what is usual for each)."""
+    """(busbw of the slow nodes, the usual busbw for each)."""
     slow: dict[int, float] = {}
     usual: dict[int, float] = {}
     for nodes in _busbw(facts, run).values():
@@ -125,7 +125,7 @@ def _slow_alone(facts: Mapping[int, Facts], run: Run) -> tuple[dict[int, float],
 
 
 def _differing(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> Iterator[Finding]:
-    """Both sides are said, unless what is slow within one is (`finer`)."""
+    """Names both nodes, unless a finding about a part of one explains it (`finer`)."""
     for nodes in _odd_twos(facts, run):
         if not nodes.keys() & set(finer):
             sides = [f"{rate(value)} on {run.job.nodes[node].node}" for node, value in nodes.items()]
@@ -133,7 +133,7 @@ def _differing(facts: Mapping[int, Facts], finer: Collection[int], run: Run) -> 
 
 
 def _odd_twos(facts: Mapping[int, Facts], run: Run) -> Iterator[dict[int, float]]:
-    """The busbw of two nodes with as many ranks, where there are no more such and one of them is slow."""
+    """The busbw of two nodes, if they are the only ones with that number of ranks and one is slow."""
     for nodes in _busbw(facts, run).values():
         if len(nodes) == ALIKE - 1 and min(nodes.values()) * run[MUCH_SLOWER] < max(nodes.values()):
             yield nodes
@@ -146,7 +146,7 @@ def _gpus(node: int, inside: Inside, run: Run) -> Iterator[Finding]:
         links = [link for link in inside.slow if any(link[role] == rank for role in roles)]
         others = ranges.count(len({*sum(links, ())} - {rank}), "other rank")
         place = {**run.job.where(rank), "local_rank": localize.positions(run.job)[rank].rail}
-        text = f"rank {rank} is slow with {others} of its node: {_rates(links, inside)}"
+        text = f"rank {rank} is slow with {others} on its node: {_rates(links, inside)}"
         yield SLOW_GPU.warn(text, noticed_by=tuple(sorted({*sum(links, ())} - {rank})), fix=_fix(run), **place)
         told |= {link for link in inside.slow if any(link[role] == rank for role in roles)}
     yield from _gpu_pairs(run.job.nodes[node].node, sorted(inside.slow - told), inside, run)
@@ -158,7 +158,7 @@ def _gpu_pairs(name: str, slow: Sequence[Link], inside: Inside, run: Run) -> Ite
         pairs[min(a, b), max(a, b)].append((a, b))
     if len(pairs) > MOST_PAIRS:
         told = ", ".join(f"{a} and {b}" for a, b in list(pairs)[:3])
-        text = f"{len(pairs)} pairs of ranks are slow with each other, as {told}: {_rates(slow, inside)}"
+        text = f"{len(pairs)} pairs of ranks are slow with each other, such as {told}: {_rates(slow, inside)}"
         yield SLOW_PAIR.warn(text, node=name, fix=_fix(run))
         return
     for (a, b), links in pairs.items():
@@ -171,7 +171,7 @@ def _gpu_pairs(name: str, slow: Sequence[Link], inside: Inside, run: Run) -> Ite
 def _rates(links: Sequence[Link], inside: Inside) -> str:
     low, high = (rate(end(inside.rates[link] for link in links)) for end in (min, max))
     usual = rate(statistics.median(inside.usual[link] for link in links))
-    return f"at {low if low == high else f'{low} to {high}'}, expected about {usual} as other such pairs"
+    return f"at {low if low == high else f'{low} to {high}'}, expected about {usual} like other such pairs"
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
@@ -181,11 +181,11 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
         return "no node was timed"
     size = nominal(max(reading["bytes"] for reading in facts.values()))
     nodes = ranges.count(len(values), "node")
-    return f"{nodes} alone, {size}: busbw {rate(statistics.median(values))} in the middle, {rate(min(values))} at least"
+    return f"{nodes} alone, {size}: busbw {rate(statistics.median(values))} median, {rate(min(values))} at least"
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
-    """Nodes with as many ranks are alike: a strip each."""
+    """A strip for each number of ranks per node: only such nodes are comparable."""
     facts = Looks(facts, run, _doubt).facts
     odd = {*_slow_alone(facts, run)[0]} | {node for nodes in _odd_twos(facts, run) for node in nodes}
     busbw = _busbw(facts, run)
@@ -201,7 +201,7 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    """The nodes that have a slow link; else the first."""
+    """Draws the nodes that have a slow link, else the first."""
     nodes = intra_node.by_node(Looks(facts, run, _doubt).facts, run)
     odd = [node for node, inside in nodes.items() if inside.slow]
     for node in (odd or list(nodes)[:1])[:DRAWN]:

@@ -1,4 +1,4 @@
-"""The links between the ranks of each node: which are slow beside those in their place on the other nodes. Pure."""
+"""Which links between a node's ranks are slow compared with the same links on other nodes. Pure."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -12,12 +12,12 @@ from preflight.checks.comm.shared.localize import MUCH_SLOWER, Link, Position
 from preflight.checks.comm.shared.transfers import Facts
 
 ALIKE = 3
-"""Nodes with as many ranks: of two nobody can tell which is odd."""
+"""The fewest nodes with as many ranks: of two, either may be the odd one."""
 
 
 @dataclass(frozen=True)
 class Inside:
-    """Of one node."""
+    """The links within one node."""
 
     rates: Mapping[Link, float]
     """GB/s of 10^9 bytes."""
@@ -26,17 +26,17 @@ class Inside:
 
     @cached_property
     def ranks(self) -> dict[int, set[int]]:
-        """Slow with all others, with which the others are not: as what (SENDS, RECEIVES)."""
+        """Ranks that are slow with all others, while the others are not with each other: as SENDS or RECEIVES."""
         return pairs.bad_with_all(self.rates.keys() - self.slow, self.slow)
 
     @property
     def is_whole(self) -> bool:
-        """Most of its links are slow, and no single rank is the cause."""
+        """Whether most of the node's links are slow, and no single rank is the cause."""
         return 2 * len(self.slow) > len(self.rates) and len(self.ranks) != 1
 
 
 def by_node(facts: Mapping[int, Facts], run: Run) -> dict[int, Inside]:
-    """All nodes that have links, by their number."""
+    """All nodes that have links, by node number."""
     place_of, rates = localize.positions(run.job), localize.link_rates(facts)
     if not rates:
         return {}

@@ -1,7 +1,7 @@
-"""What two looks at the links say together: only what was slow in both is blamed. Pure.
+"""Combines two measurements of the links: only what was slow in both is blamed. Pure.
 
-A second look (transfers.py) may leave out some of what was slow, on many nodes. That goes the way of what was measured
-again of the same ranks.
+With many nodes the second measurement (transfers.py) may leave out some slow links. These follow what was measured
+again for the same ranks.
 """
 
 from collections import Counter
@@ -15,19 +15,19 @@ from preflight.checks.comm.shared.readings import rate
 from preflight.checks.comm.shared.transfers import Doubt, Doubting, Facts
 
 SLOW_ONCE = Code(
-    "Something was slow when it was measured first, and not when it was measured once more.",
-    fix="Nothing needs to be done if it stays away: other traffic, or a busy CPU. If it comes again, see on {hosts} "
+    "Something was slow in the first measurement, but not in the second.",
+    fix="Nothing, unless it recurs: it may be other traffic or a busy CPU. If it recurs, see on {hosts} "
     "what else runs (top), and ethtool -S INTERFACE (errors, drops).",
     action=Action.NONE,
 )
-NO_TIME = "not confirmed: there was no time to measure it once more"
+NO_TIME = "not confirmed: there was no time to measure it again"
 ONCE = "not confirmed: it was measured once"
 MOST_TOLD = 3
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Both looks of a run."""
+    """Both measurements of a run."""
 
     first: Mapping[int, Facts]
     run: Run
@@ -45,7 +45,7 @@ class Looks:
 
     @cached_property
     def facts(self) -> Mapping[int, Facts]:
-        """To be judged: the better of both looks."""
+        """The facts to judge: the better of both measurements."""
         if not any(of.get("again") for of in self.first.values()):
             return self.first
         better = {rank: _better(of) for rank, of in self.first.items()}
@@ -53,7 +53,7 @@ class Looks:
         return {rank: _without(rank, of, gone) for rank, of in better.items()}
 
     def _recovered(self, better: Mapping[int, Facts]) -> set[tuple[int, int]]:
-        """(rank, as sender or receiver) of which most that was slow, and was measured again, no longer is."""
+        """(rank, as sender or receiver) for which most slow links that were measured again are no longer slow."""
         still, tried = self.doubt(better, self.run).links, self._was.links & self._again.keys()
         asked = Counter((rank, role) for link in tried for role, rank in enumerate(link))
         slow = Counter((rank, role) for link in tried & still for role, rank in enumerate(link))
@@ -63,7 +63,7 @@ class Looks:
         return {link for link in self._was.links if any((rank, role) in ends for role, rank in enumerate(link))}
 
     def said(self, findings: Iterable[Finding]) -> Iterator[Finding]:
-        """The findings that are made of `facts`, each with `confirmed` in its evidence; where it is not, it says so."""
+        """The findings made from `facts`, each with `confirmed` in its evidence; unconfirmed ones say so."""
         if any(of.get("again") for of in self.first.values()):
             proof, why = "2 of 2", ""
         else:
@@ -74,7 +74,7 @@ class Looks:
             yield replace(finding, message=text, evidence={**finding.evidence, "confirmed": proof})
 
     def only_once(self) -> Iterator[Finding]:
-        """What the second look has cleared. It blames nobody."""
+        """Info about what the second measurement cleared; blames no rank."""
         if self.facts is self.first:
             return
         now = self.doubt(self.facts, self.run)
@@ -83,7 +83,7 @@ class Looks:
             yield self._slow_once(links)
         elif parts:
             text = f"{len(parts):,} of the parts that all-reduce by themselves took much longer than the others when "
-            text += "measured first, and not when measured once more: nobody is blamed"
+            text += "measured first, but not when measured again: no rank is blamed"
             yield SLOW_ONCE.info(text, evidence={"hosts": "all nodes", "confirmed": "1 of 2"})
 
     def _slow_once(self, links: list[Link]) -> Finding:
@@ -95,7 +95,7 @@ class Looks:
         text = (
             f"{len(links):,} of {ranges.count(len(first), 'link')} were slow when measured first ({told}; the slowest "
         )
-        text += f"at {was}), and not when measured once more ({now}): nobody is blamed"
+        text += f"at {was}), but not when measured again ({now}): no rank is blamed"
         hosts = words.some(dict.fromkeys(self.run.job.node_of(rank).node for rank in worst))
         return SLOW_ONCE.info(text, evidence={"hosts": hosts, "ranks": list(worst), "confirmed": "1 of 2"})
 

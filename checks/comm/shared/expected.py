@@ -1,9 +1,8 @@
-"""What a collective's bus bandwidth should be on the links that other checks and NCCL's log have seen.
+"""The bus bandwidth to expect from a collective on the links that other checks and NCCL's log found.
 
-Only where a published measurement or threshold stands behind it; elsewhere None, and a collective is compared inside
-the run and with an earlier one. Shares are of the links' rate in one direction. `usual` spans what was published (NVLS,
-in which the switch sums, goes above 100 %); `least` is at most half of the lowest published share: no machine of the
-table is near it.
+Only if backed by a published measurement or threshold; else None, and a collective is only compared within the run and
+with an earlier one. Shares are of the links' rate in one direction. `usual` spans what was published (NVLS, where the
+switch sums, exceeds 100 %); `least` is at most half of the lowest published share: no machine in the table is near it.
 
 - NVSwitch, one node, 4 GPUs or more: usual 0.74 to 1.08, least 0.36. All-reduce: azurehpc-health-checks' conf
   has A100 at 228 of 300 GB/s; ml-engineering (network/comms) A100 at 235 of 300, H200 by ring 368 and by NVLS 482 of
@@ -14,9 +13,9 @@ table is near it.
   least 0.30. NVSentinel, PR 837: 2 nodes, H100 EFA 335 of 400, A100 IB 165 of 200, TCPXO 328 of 200; ml-engineering: 4
   nodes of B200 382 of 400; thresholds of Google's cluster-health-scanner: 250 of 400, 150 of 200.
 
-Nothing published is there to hold against for broadcast, all-to-all and send/recv, for sockets and NVLink bridges, for
-nodes of one GPU (whose PCIe slot may carry less than its HCAs), and for PCIe (NVSentinel's thresholds of 15 and 20 GB/s
-do not say for which cards in which slots).
+There are no published figures for broadcast, all-to-all and send/recv, for sockets and NVLink bridges, for nodes with
+one GPU (whose PCIe slot may carry less than its HCAs), and for PCIe (NVSentinel's thresholds of 15 and 20 GB/s do not
+say for which cards in which slots).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,20 +29,20 @@ from preflight.checks.comm.shared.readings import MIB
 
 TRANSPORTS = "comm.transports"
 READS: tuple[str, ...] = (TRANSPORTS, *node_lines.READS)
-"""Ids of the checks whose facts are asked for."""
+"""Ids of the checks whose facts are read."""
 
 LEAST_BYTES = {"inside": 256 * MIB, "across": 1024 * MIB}
 """Smaller messages have no expectation. B200 sweep of ml-engineering: 63 % of its NVLinks at 128 MiB, 80 % at 1 GiB;
 NVSentinel tests a node with 256 MiB. Four nodes of P6-B200: 50 % of the network at 128 MiB, 90 % at 1 GiB."""
 BYTES_A_RANK = 32 * MIB
-"""Across nodes: those 1 GiB over 32 ranks."""
+"""Across nodes: 1 GiB over 32 ranks."""
 LEAST_GPUS = 4
-"""Of one node: the smallest group with a published figure (ml-engineering)."""
+"""On one node: the smallest group with a published figure (ml-engineering)."""
 MOST_NODES = 8
 """The largest group with a published figure (NVSentinel: 8 nodes)."""
 LINK_GBPS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
-"""Of one NVLink in one direction in GB/s, by generation (NVIDIA's data sheets). NVML tells 26.562 and 53.125 where it
-counts the coding, too."""
+"""One NVLink in one direction in GB/s, by generation (NVIDIA's data sheets). NVML reports 26.562 and 53.125 if it
+includes the coding."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,14 @@ class ExpectedBusbw:
     """Bus bandwidth in GB/s of 10^9 bytes (nccl-tests)."""
 
     least: float
-    """Less is a finding."""
+    """Below it there is a finding."""
     usual: tuple[float, float]
     source: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """Of the table."""
+    """A row of the table above."""
 
     operations: tuple[str, ...]
     least: float
@@ -86,7 +85,7 @@ class Links:
 
 
 def busbw(operation: str, bytes_: int, run: Run) -> ExpectedBusbw | None:
-    """None where the links are not known, or nothing is published of them: then there is nothing to hold it against."""
+    """None if the links are unknown, or nothing is published about them: then there is nothing to compare with."""
     links = _links(run)
     if links is None or bytes_ < links.least_bytes or operation not in links.row.operations:
         return None
@@ -97,7 +96,7 @@ def busbw(operation: str, bytes_: int, run: Run) -> ExpectedBusbw | None:
 
 @lru_cache(maxsize=4)
 def _links(run: Run) -> Links | None:
-    """Looked at once: a judge asks several times."""
+    """The limiting links; cached, since a judge asks several times."""
     facts = run.facts(TRANSPORTS)
     nodes = node_lines.nodes(facts, run) if len(facts) == len(run.members) > 1 else []
     if not nodes or len(nodes) > MOST_NODES or len({len(node.ranks) for node in nodes}) > 1:
@@ -111,24 +110,24 @@ def _links(run: Run) -> Links | None:
     if all(set(node.between) == {"P2P/MNNVL"} for node in nodes):
         return _of_gpu("mnnvl", nvlink, least_bytes)
     rdma = min(_rdma_gbps(node) for node in nodes)
-    if not rdma or nvlink < rdma:  # NVLinks of a GPU carry what its node's HCAs bring
+    if not rdma or nvlink < rdma:  # a GPU's NVLinks carry what its node's HCAs deliver
         return None
-    return Links(ROWS["rdma"], rdma, f"{rdma:.0f} GB/s of HCAs a node", least_bytes)
+    return Links(ROWS["rdma"], rdma, f"{rdma:.0f} GB/s of HCAs per node", least_bytes)
 
 
 LIMITING = {
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_NTHREADS",
     "NCCL_BUFFSIZE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET_GDR_LEVEL",
 }  # fmt: skip
-"""Somebody has set how NCCL works: the published figures are of its own choice."""
+"""Variables that override NCCL's choice, for which the published figures hold."""
 
 
 def _of_gpu(row: str, gbps: float, least_bytes: int) -> Links | None:
-    return Links(ROWS[row], gbps, f"{gbps:.0f} GB/s of NVLinks a GPU", least_bytes) if gbps else None
+    return Links(ROWS[row], gbps, f"{gbps:.0f} GB/s of NVLinks per GPU", least_bytes) if gbps else None
 
 
 def _nvlink_gbps(node: NodeLog) -> float:
-    """Of the GPU with the fewest links; 0 where they are not known, do not lead to a switch, or are not taken."""
+    """GB/s of the GPU with the fewest links; 0 if they are unknown, do not lead to a switch, or are not used."""
     if not switched(node) or not node.inside or not all(way.startswith("P2P/") for way in node.inside):
         return 0.0
     return min(sum(_link_gbps(link) for link in gpu["links"] if link["active"]) for gpu in node.links.values())
@@ -141,7 +140,7 @@ def _link_gbps(link: Mapping[str, object]) -> float:
 
 
 def _rdma_gbps(node: NodeLog) -> float:
-    """Of the HCAs that its ranks take to other nodes; 0 where a rate is not known, or data goes through the host."""
+    """GB/s of the HCAs that the node's ranks use; 0 if a rate is unknown, or data goes through the host."""
     if set(node.between) != {"NET/IB/GDRDMA"}:
         return 0.0
     names = [node.hcas[card] for card in _cards(node) if card < len(node.hcas)]
@@ -156,7 +155,7 @@ def _cards(node: NodeLog) -> Sequence[int]:
 
 
 def _rate(node: NodeLog, name: str) -> float:
-    """Gb/s of "mlx5_0:1/IB"; 0 of a virtual function at Ethernet, which tells the rate of a card that it shares."""
+    """Gb/s of "mlx5_0:1/IB"; 0 for an Ethernet virtual function, which reports the rate of its shared card."""
     device, _, port = name.partition("/")[0].partition(":")
     for hca in (node.rdma or {"hcas": []})["hcas"]:
         for found in hca["ports"] if hca["name"] == device else ():

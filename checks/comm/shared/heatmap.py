@@ -1,4 +1,4 @@
-"""Draws the rates of links: node by local rank, node by node, rank by rank; what is slow is marked without colour."""
+"""Draws link rates: node by local rank, node by node, rank by rank. Marks slow ones without color."""
 
 import statistics
 from collections import defaultdict
@@ -9,16 +9,16 @@ from preflight.checks.comm.shared.localize import Blame, Link
 from preflight.sdk.pairs import RECEIVES, SENDS
 
 MOST_ROWS, MOST_NUMBERS, MOST_COLUMNS = 60, 10, 16
-"""Nodes that are drawn; up to MOST_NUMBERS with numbers, more with a character each."""
+"""The most nodes to draw; up to MOST_NUMBERS as numbers, more as a character each."""
 FEW_ROWS = 8
-"""Where nothing is slow."""
+"""The most nodes to draw if nothing is slow."""
 NAME = 24
-"""Of a node, in characters."""
+"""The longest name of a node, in characters."""
 
 
 def by_rank(blame: Blame, run: Run) -> Iterator[str]:
-    """Node by local rank: the best link that each sends on and receives on, the slower of the two. So a sick partner
-    does not make it look slow."""
+    """Node by local rank: the slower of its best sending and its best receiving link, so that a sick partner does not
+    make a rank look slow."""
     best: dict[tuple[int, int], float] = defaultdict(float)
     for link, rate in blame.rates.items():
         for role in (SENDS, RECEIVES):
@@ -29,7 +29,7 @@ def by_rank(blame: Blame, run: Run) -> Iterator[str]:
         cells[place.node][place.rail] = min(rate, cells[place.node].get(place.rail, rate))
     columns = sorted({rail for row in cells.values() for rail in row})[:MOST_COLUMNS]
     shown = _rows(blame, sorted(cells))
-    yield "node by local rank, GB/s: the slower of the best that it sends and receives (! is slow)"
+    yield "node by local rank, GB/s: the slower of its best sending and receiving link (! is slow)"
     rows = [["", *map(str, columns)]]
     rows += [[_name(node, run), *(_number(cells[node].get(rail), blame) for rail in columns)] for node in shown]
     yield from _aligned(rows)
@@ -40,7 +40,7 @@ def by_rank(blame: Blame, run: Run) -> Iterator[str]:
 
 
 def by_node(blame: Blame, run: Run) -> Iterator[str]:
-    """From the node of the row to that of the column, the median of their links, or the slow one."""
+    """From the row's node to the column's: the median of their links, or the slow one."""
     between: dict[tuple[int, int], list[Link]] = defaultdict(list)
     for a, b in blame.rates:
         between[blame.places[a].node, blame.places[b].node].append((a, b))
@@ -67,7 +67,7 @@ def by_node(blame: Blame, run: Run) -> Iterator[str]:
 
 
 def within_node(node: int, slow: Collection[Link], rates: Mapping[Link, float], run: Run) -> Iterator[str]:
-    """Rank by rank on one node."""
+    """Rank by rank within one node."""
     ranks = sorted({rank for link in rates for rank in link})[:MOST_COLUMNS]
     yield f"{_name(node, run)}, from the row's rank to the column's, GB/s (! is slow)"
     rows = [["", *map(str, ranks)]]
@@ -78,7 +78,7 @@ def within_node(node: int, slow: Collection[Link], rates: Mapping[Link, float], 
 
 
 def _rows(blame: Blame, nodes: Sequence[int]) -> list[int]:
-    """The nodes to draw: those named, then those on slow links, then as many others as there is room for."""
+    """The nodes to draw: those named, then those on slow links, then others as far as there is room."""
     named = [
         *blame.nodes,
         *(blame.places[rank].node for rank in blame.ranks),
@@ -91,7 +91,7 @@ def _rows(blame: Blame, nodes: Sequence[int]) -> list[int]:
 
 
 def _between(links: Sequence[Link] | None, blame: Blame) -> str:
-    """The slowest, where one is slow: the others would hide it."""
+    """The slowest link if one is slow, since the median would hide it."""
     slow = [blame.rates[link] for link in links or () if link in blame.bad]
     if slow:
         return f"{min(slow):.3g}!"

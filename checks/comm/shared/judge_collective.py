@@ -1,4 +1,4 @@
-"""Who is to blame for a wrong result of a collective, and whether it is slow: one judge for all collectives."""
+"""Judges all collectives: which rank is to blame for a wrong result, and whether it is slow."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
@@ -21,29 +21,29 @@ from preflight.checks.comm.shared.readings import (
 from preflight.checks.comm.shared.wrong_again import WrongResults
 
 BASELINE_SHARE = option(
-    float, 0.0, "warn where the busbw is below this share of the baseline's (--baseline); 0 is 0.8 on nccl, 0.5 on gloo"
+    float, 0.0, "warn if the busbw is below this share of the baseline's (--baseline); 0 is 0.8 on nccl, 0.5 on gloo"
 )
-"""A sound NCCL's busbw is the same to some percent from run to run; gloo's CPUs have other work, too."""
+"""A sound NCCL's busbw varies by some percent between runs; gloo's CPUs have other work, too."""
 SHARES = {"nccl": 0.8, "gloo": 0.5}
 MIN_GB_PER_S = option(
     float, 0.0,
-    "warn where the busbw of the largest fp32 message is below so many GB/s; 0 is what is published for the links",
+    "warn if the busbw of the largest fp32 message is below this many GB/s; 0 uses figures published for the links",
 )  # fmt: skip
-"""Nothing is published for most links and collectives: who knows what their cluster gives can say so."""
+"""For most links and collectives nothing is published: users who know their cluster can set it."""
 SEVERAL = -1
-"""In the place of a rank, where it is more than one."""
+"""Stands for a rank if there are several."""
 RECORDED, KEPT = 16 * MIB, {"nccl": 0.8, "gloo": 0.05}
-"""From which size on the busbw is judged beside other runs, and which share of it a sound machine keeps. On gloo other
+"""The smallest size whose busbw is compared with other runs, and the share that a sound machine keeps. On gloo, other
 work on the processor decides: 0.15 to 1.5 GB/s were seen within two minutes on two cores with a load of 6."""
 T = TypeVar("T")
 
 WRONG_RESULT = Code(
-    "A collective gave a wrong result: wrong sums, or other data than was sent.",
+    "A collective gave a wrong result: wrong sums, or data that differs from what was sent.",
     fix="Do not train here. Run it again without this rank's node; test its GPU, memory and links.",
     action=Action.REPLACE,
 )
-FIX_PAIR = "Do not train here. Run it again with each of the two among other ranks: the sick one brings it along."
-FIX_NOBODY = "Do not train here. Run --only comm on halves of the nodes, then on halves of the half that is wrong."
+FIX_PAIR = "Do not train here. Run it again with each of the two among other ranks: the fault follows the sick one."
+FIX_NOBODY = "Do not train here. Run --only comm on halves of the nodes, then on halves of the wrong half."
 FIX_ALONE = "Do not train here. Run it again; test this machine's memory and GPU (see gpu.compute), reinstall torch."
 TOO_SLOW = Code(
     "A collective is so slow that its larger sizes could not be measured.",
@@ -51,29 +51,29 @@ TOO_SLOW = Code(
     action=Action.NONE,
 )
 BELOW_EXPECTED = Code(
-    "A collective is slower than the machine's links allow, or than the least that you have set.",
+    "A collective is slower than the machine's links allow, or than the minimum you set.",
     fix="See comm.transports for what NCCL chose, and comm.nodes, comm.rails and comm.pairs for where it is slow.",
     action=Action.NONE,
 )
 SLOWER_THAN_BASELINE = Code(
     "A collective is slower than in the baseline.",
-    fix="Run preflight diff BASELINE REPORT: it names the software, variables, links and GPU clocks that have changed.",
+    fix="Run preflight diff BASELINE REPORT: it names the software, variables, links and GPU clocks that changed.",
     action=Action.NONE,
 )
 
 
 def judge(facts: Mapping[int, Facts], run: Run, *, operation: str) -> Iterator[Finding]:
-    """All that is wrong with this operation, whose own check is `comm.<operation>`."""
+    """All findings about this operation, whose check is `comm.<operation>`."""
     yield from _wrong_results(OPERATIONS[operation], facts, run)
     if not any(run.outcomes[rank].kind == "skipped" for rank in facts if rank in run.outcomes):
-        yield from _too_slow(facts)  # else a type is missing for another reason, which the skip tells
+        yield from _too_slow(facts)  # else a type is missing for another reason, which the skip states
     yield from _below_expected(OPERATIONS[operation], facts, run)
     yield from _slower_than_baseline(OPERATIONS[operation], facts, run)
 
 
 def few(wrong: Collection[int], asked: int) -> bool:
-    """Whether the ranks that got something wrong are named for it: where at least as many got it right, what was sent
-    was right. Of one rank alone nobody else can say so."""
+    """Whether to blame the ranks that got a wrong result: if at least as many got it right, the data sent was right.
+    With a single rank no other can confirm that."""
     return 0 < len(wrong) <= asked / 2
 
 
@@ -103,14 +103,14 @@ def _sender(source: int, wrong: Mapping[int, list[Computed]], facts: Mapping[int
     others = tuple(rank for rank in wrong if rank != source)
     sizes = wrong[min(others)]
     share = f"{len(wrong):,} of {ranges.count(len(facts), 'rank')} see wrong results"
-    text = f"{_told(_clearest(sizes))}; {share}, all in what comes from rank {source}"
+    text = f"{_told(_clearest(sizes))}; {share}, always in data from rank {source}"
     return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
 
 
 def _by_groups(source: int, groups: int, wrong: Mapping[int, list[Computed]], run: Run) -> Finding:
     sizes = wrong[min(wrong)]
-    text = f"{_told(_clearest(sizes))}; summed in smaller groups it is wrong in each of {groups} with rank {source}, "
-    text += "beside different ranks, and these get it right without it"
+    text = f"{_told(_clearest(sizes))}; summed in smaller groups it is wrong in each of {groups} with rank {source} "
+    text += "and different ranks, and right without rank {source}"
     others = tuple(rank for rank in wrong if rank != source)
     return WRONG_RESULT.fail(text, noticed_by=others, evidence=_proof(sizes), **run.job.where(source))
 
@@ -121,23 +121,23 @@ def _receiver(rank: int, sizes: list[Computed], right: int, run: Run) -> Finding
 
 
 def _receivers(wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], run: Run) -> Finding:
-    """Ranks pass on what they got, in a ring or a tree: of several that got it wrong the first may be to blame, or
-    who sent to it and has it right itself. So no rank is named, but a node that all of them are on."""
+    """Ranks pass data on in a ring or tree: if several got it wrong, the first of them may be to blame, or its sender,
+    which has it right itself. So no rank is named, only a node that all of them are on."""
     right = len(facts) - len(wrong)
     if len(wrong) == 1:
         return _receiver(*next(iter(wrong.items())), right, run)
     first = wrong[min(wrong)]
     node = _only({run.job.node_of(rank).node for rank in wrong})
     got = f"{ranges.ranks(wrong)} got it wrong, {ranges.count(right, 'other rank')} right"
-    text = f"{_told(_clearest(first))}; {got}: one of them, or who sends to them, alters what is passed on"
+    text = f"{_told(_clearest(first))}; {got}: one of them, or a rank that sends to them, alters what is passed on"
     return WRONG_RESULT.fail(text, node=node or None, evidence=_proof(first), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
 def _ends(
     operation: Operation, wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts], run: Run
 ) -> Iterator[tuple[Finding, Collection[int]]]:  # fmt: skip
-    """(finding, the ranks that got what it is made of). Where each receiver gets something else, that others got theirs
-    right clears nobody: only who does badly with several others is named. Of a pair, the node that both are on."""
+    """(finding, the ranks whose results it is based on). If each receiver gets different data, that others got theirs
+    right clears no rank: only one that fails with several others is named. For a pair, the node that both are on."""
     sources = {rank: _sources(operation, sizes) for rank, sizes in wrong.items()}
     if len(facts) == 2:
         sources = {rank: {other for other in facts if other != rank} for rank in wrong}
@@ -163,13 +163,13 @@ def _pair(rank: int, source: int, sizes: list[Computed], run: Run) -> Finding:
 
 
 def _part(rank: int, sizes: list[Computed]) -> Finding:
-    """Of a sum whose other parts others have."""
+    """A finding about a part of a sum whose other parts are on other ranks."""
     text = f"{_told(_clearest(sizes))}; it is rank {rank}'s part of the sum: any rank may have altered it on its way"
     return WRONG_RESULT.fail(text, evidence=_proof(sizes), fix=FIX_NOBODY, action=Action.RESTART_JOB)
 
 
 def _unknown(wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts]) -> Finding:
-    """Where nobody can be named."""
+    """A finding that names no rank."""
     first = wrong[min(wrong)]
     told = _told(_clearest(first))
     if len(facts) == 1:
@@ -185,27 +185,27 @@ def _unknown(wrong: Mapping[int, list[Computed]], facts: Mapping[int, Facts]) ->
 
 
 def _common_source(operation: Operation, wrong: Mapping[int, list[Computed]], asked: int) -> int | None:
-    """The rank from which all that is wrong comes, where each that noticed says the same. A wrong sum tells so wherever
-    it is; a wrong copy only where nobody got it right, since it may have been altered on the way to some."""
+    """The rank from which all wrong data comes, if all that noticed agree; else None. Any wrong sum shows that; a wrong
+    copy only if no rank got it right, since it may have been altered on the way to some."""
     sources = [_sources(operation, sizes) for sizes in wrong.values()]
     its = _only(set().union(*sources))
     if its is None or not all(sources):
         return None
     if operation.received is None:
-        return its if asked > 2 and not few(wrong, asked) else None  # of two, the other one may not have added it
+        return its if asked > 2 and not few(wrong, asked) else None  # of two, the other may not have added it
     others = set(wrong) - {its}
     return its if 2 <= len(others) == asked - 1 else None
 
 
 def _sources(operation: Operation, sizes: list[Computed]) -> set[int]:
-    """Ranks whose contribution is wrong in what one rank got; SEVERAL where it is not one rank's."""
+    """Ranks whose contribution is wrong in one rank's results; SEVERAL if it is not a single rank's."""
     found = set()
     for wrong in (size["wrong"] for size in sizes):
         if wrong and operation.received is not None:
             found.add(SEVERAL if wrong["sender"] is None else wrong["sender"])
         elif wrong and wrong["whose"]:
             found.add(wrong["whose"]["rank"] if wrong["whose"]["what"] != "meant" else SEVERAL)
-    return found  # a sum that nothing explains says nothing for or against
+    return found  # a sum that nothing explains proves nothing either way
 
 
 def _only(found: set[T]) -> T | None:
@@ -213,7 +213,7 @@ def _only(found: set[T]) -> T | None:
 
 
 def _clearest(sizes: list[Computed]) -> Computed:
-    """The smallest message, of those that say whose it was."""
+    """The smallest message among those that reveal the source."""
     return min(sizes, key=lambda size: (not size["wrong"] or size["wrong"]["whose"] is None, size["bytes"]))
 
 
@@ -240,9 +240,9 @@ def _explained(whose: Whose | None, sender: int | None) -> str:
         times = whose["times"] or 0.0
         return f"rank {rank}'s contribution {'is missing' if times == 0 else f'is counted {times:g} times'}"
     if whose["what"] == "instead":
-        return f"rank {other}'s values stand in the place of rank {rank}'s"
+        return f"rank {other}'s values are in the place of rank {rank}'s"
     if whose["what"] == "meant":
-        return f"it is the part that was meant for rank {rank}"
+        return f"it is the part meant for rank {rank}"
     to = "" if other is None else f" to rank {other}"
     should = "" if sender in (None, rank) else f", and should be what rank {sender} sent"
     return f"it is what rank {rank} sent{to}{should}"
@@ -256,11 +256,11 @@ def _too_slow(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     planned = max((reading["planned"] for reading in facts.values()), default=0)
     for dtype, owed in (("fp32", planned), ("bf16", min(planned, BF16_FIRST))):
         last = largest(times, dtype)
-        if last < (1 - LEFT_OUT) * owed:  # equal parts of all ranks may leave some bytes out
+        if last < (1 - LEFT_OUT) * owed:  # making all ranks' parts equal may leave some bytes out
             took = "not even the smallest size was timed"
             if last:
                 took = f"{nominal(last)} took {words.duration(times[dtype, last])}"
-            text = f"{dtype}: {took}, and nothing larger fitted the check's time, expected {nominal(owed)} to fit"
+            text = f"{dtype}: {took}, and nothing larger fit the check's time, expected {nominal(owed)} to fit"
             yield TOO_SLOW.warn(text)
             return
 
@@ -278,7 +278,7 @@ def _below_expected(operation: Operation, facts: Mapping[int, Facts], run: Run) 
 
 
 def _least_expected(operation: Operation, size: int, run: Run) -> tuple[float, str]:
-    """(GB/s, who says so): what the user has set goes before what is published; 0 where neither is known."""
+    """(GB/s, its source): the user's setting takes precedence over published figures; 0 if there is neither."""
     if run[MIN_GB_PER_S]:
         return run[MIN_GB_PER_S], f"comm.{operation.name}.min_gb_per_s"
     usual = expected.busbw(operation.name, size, run)
@@ -289,7 +289,7 @@ def _least_expected(operation: Operation, size: int, run: Run) -> tuple[float, s
 
 
 def _slower_than_baseline(operation: Operation, facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """At the largest size that both runs have measured, of each type; the type that lost most is told."""
+    """Compares the largest size that both runs measured of each type; reports the type that lost most."""
     share = run[BASELINE_SHARE] or SHARES[run.job.backend]
     now, then = slowest(facts), slowest(run.baseline(f"comm.{operation.name}"))
     both = [key for key in now if key in then]

@@ -1,7 +1,7 @@
-"""Which links are slow beside the others of the run, and what they have in common: a rail, a node, a rank, two sides of
-the network, or nothing. Pure, and linear in the links.
+"""Which links are slower than the others of the run, and what they have in common: a rail, a node, a rank, two sides of
+the network, or nothing. Pure; takes linear time.
 
-A link (a, b) is what rank a sends to rank b. How a culprit is found among bad pairs: preflight/sdk/pairs.py.
+A link (a, b) carries data from rank a to rank b. preflight/sdk/pairs.py finds a culprit among bad pairs.
 """
 
 import statistics
@@ -16,48 +16,48 @@ SYMPTOMS = (
     "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.all_to_all", "comm.broadcast", "comm.send_recv",
     "comm.rails", "net.mesh",
 )  # fmt: skip
-"""Checks after whose findings it is worth the time to look for the node or the pair."""
+"""Checks whose findings justify the time to look for the node or the pair."""
 Link = pairs.Pair
 MOST_OF_A_RAIL = 0.75
 ENOUGH = 8
-"""Links, for their spread to say much."""
+"""The fewest links for a meaningful spread."""
 SPREADS = 6
-"""Medians of the distances from the median (MAD): 4 standard deviations of a normal distribution."""
+"""Median absolute deviations (MAD): 4 standard deviations of a normal distribution."""
 
-MUCH_SLOWER = option(float, 4.0, "warn where a link is this many times slower than is usual in this run")
-"""As net.mesh: a busy core, or a link that several streams share, halves a rate, and the best of three or more counts;
-a bad link is slower by far."""
-SLOWER = option(float, 1.6, "on nccl: the same, where all other links differ little")
-"""Between what a sound GPU's links differ by and a half: a network card with half its PCIe lanes, one of two rails."""
+MUCH_SLOWER = option(float, 4.0, "warn if a link is this many times slower than usual in this run")
+"""As in net.mesh: a busy core, or a link that several streams share, halves a rate, and the best of three or more
+counts; a bad link is far slower."""
+SLOWER = option(float, 1.6, "on nccl: the same, if all other links differ little")
+"""Between the spread of a sound GPU's links and a half: a network card with half its PCIe lanes, one of two rails."""
 
 
 @dataclass(frozen=True)
 class Position:
     node: int
-    """Its number in the job's list."""
+    """The node's number in the job's list."""
     rail: int
     """The rank's place among its node's ranks."""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """`bad` are explained by `rails`, `nodes`, `ranks` or `sides`, or they are in `links`."""
+    """Each of the `bad` links is explained by `rails`, `nodes`, `ranks` or `sides`, or is in `links`."""
 
     usual: float
-    """GB/s of 10^9 bytes, in the middle."""
+    """The median, in GB/s of 10^9 bytes."""
     limit: float
-    """A link below it is slow."""
+    """Slower links are bad."""
     rates: Mapping[Link, float]
     places: Mapping[int, Position]
     bad: frozenset[Link]
     rails: tuple[int, ...] = ()
     nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """SENDS, RECEIVES or both, by the node's number."""
+    """SENDS, RECEIVES or both, by node number."""
     ranks: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sides: tuple[tuple[int, ...], ...] = ()
-    """Nodes; the links between them are in none of the others."""
+    """Groups of nodes; the slow links between them are explained by nothing else."""
     links: Mapping[tuple[int, int], tuple[Link, ...]] = field(default_factory=dict)
-    """By the two nodes, the lower number first."""
+    """By pair of nodes, lower number first."""
 
     def node_pair(self, link: Link) -> pairs.Pair:
         return self.places[link[0]].node, self.places[link[1]].node
@@ -81,8 +81,8 @@ def positions(job: Job) -> dict[int, Position]:
 
 
 def slow_below(values: Collection[float], run: Run) -> float:
-    """Below it a rate is odd. On nccl also between SLOWER and MUCH_SLOWER, if it is far outside the others' spread; on
-    gloo the processor, which all share, decides the rates."""
+    """The limit below which a rate is odd. On nccl it may lie between SLOWER and MUCH_SLOWER, far outside the others'
+    spread; on gloo the shared processor decides the rates."""
     usual = statistics.median_high(values)
     lowest = usual / run[MUCH_SLOWER]
     if run.job.backend != "nccl" or len(values) < ENOUGH:
@@ -92,19 +92,19 @@ def slow_below(values: Collection[float], run: Run) -> float:
 
 
 def find_blame(facts: Mapping[int, Facts], run: Run, *, with_sides: bool = False) -> Blame | None:
-    """None where no link was timed. `with_sides`: where all nodes meet. Any two slow links part a ring."""
+    """None if no link was timed. `with_sides`: only if all nodes meet, since any two slow links divide a ring."""
     nothing = _measured(facts, run)
     return _explain(nothing, with_sides) if nothing and nothing.bad else nothing
 
 
 def doubt(facts: Mapping[int, Facts], run: Run) -> Doubt:
-    """The slow links."""
+    """The slow links, which a second measurement should confirm."""
     known = _measured(facts, run)
     return Doubt(known.bad if known else frozenset())
 
 
 def _measured(facts: Mapping[int, Facts], run: Run) -> Blame | None:
-    """Nothing of it explained."""
+    """The slow links, not explained yet."""
     measured = link_rates(facts)
     if not measured:
         return None
@@ -115,8 +115,8 @@ def _measured(facts: Mapping[int, Facts], run: Run) -> Blame | None:
 
 
 def _well(measured: Mapping[Link, float], run: Run) -> Collection[float]:
-    """The rates to compare with: all, unless most links are slow though most ranks have a quick one. So it is where one
-    of three nodes is slow, or where two halves of the network are slow with each other."""
+    """The rates to compare with: all, unless most links are slow although most ranks have a fast one. That happens if
+    one of three nodes is slow, or if two halves of the network are slow with each other."""
     best: dict[int, float] = defaultdict(float)
     for link, rate in measured.items():
         for rank in link:
@@ -162,7 +162,7 @@ def _used(known: Blame) -> list[Position]:
 
 
 def _rails(known: Blame) -> tuple[int, ...]:
-    """Those of which most links are slow, where most rails are not so. Between two nodes it may be a card of theirs."""
+    """Rails with mostly slow links, if most rails are not. Between two nodes it may be one of their cards instead."""
     if len({position.node for position in _used(known)}) < 3:
         return ()
     tried = Counter(known.places[link[0]].rail for link in known.rates)
@@ -172,7 +172,7 @@ def _rails(known: Blame) -> tuple[int, ...]:
 
 
 def _whole_nodes(ranks: Mapping[int, Collection[int]], known: Blame) -> dict[int, set[int]]:
-    """Nodes more than half of whose ranks are slow in the same place."""
+    """Nodes with more than half of their ranks slow in the same role."""
     width = Counter(position.node for position in _used(known))
     slow = Counter((known.places[rank].node, role) for rank, roles in ranks.items() for role in roles)
     nodes: dict[int, set[int]] = defaultdict(set)
@@ -185,8 +185,8 @@ def _whole_nodes(ranks: Mapping[int, Collection[int]], known: Blame) -> dict[int
 def _sides(
     good: Iterable[Link], left: Collection[Link], nodes: Mapping[int, object], known: Blame
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups of nodes that are slow with each other only. Not by so few pairs that they may be cables of a ring: each
-    node outside the largest group has two at least, on average."""
+    """Groups of nodes that are slow only with each other. Excludes so few pairs that they may be cables of a ring: each
+    node outside the largest group must have at least two, on average."""
     used = {position.node for position in _used(known)}
     between = [known.node_pair(link) for link in left]
     sides = pairs.split_sides(used, map(known.node_pair, good), between, nodes)

@@ -1,6 +1,6 @@
-"""Who sends to whom in which step, so that in each step a rank has one partner and only one of the two sends.
+"""Schedules who sends to whom in which step: in each step a rank has one partner, and only one of the two sends.
 
-A plan holds a step as {sender: receiver}, by the ranks' numbers in the job; all links of a step are used at once.
+A plan has each step as {sender: receiver}, in ranks of the job; all links of a step are used at once.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from preflight.check import Job, pairs
 
 Step = dict[int, int]
 ALL_PAIRS = 32
-"""Up to so many nodes every pair of them is tried; above, each meets twice log2 of their number, near and far ones."""
+"""Up to this many nodes all pairs are tried; above, each meets twice log2 of their number, near and far ones."""
 
 
 def group_by_rail(job: Job, members: Iterable[int]) -> list[list[int]]:
@@ -30,8 +30,8 @@ def group_by_node(job: Job, members: Iterable[int]) -> list[list[int]]:
 
 
 def ring_steps(groups: Sequence[Sequence[int]]) -> list[Step]:
-    """Neighbours in the ring of each group, both ways: every second link of the ring, then the others; the link that
-    closes a ring of an odd number by itself."""
+    """Neighbors in each group's ring, both ways: every second link, then the others; the link that closes an odd ring
+    has its own step."""
     turns: list[list[tuple[int, int]]] = [[], [], []]
     for group in groups:
         size = len(group)
@@ -42,14 +42,14 @@ def ring_steps(groups: Sequence[Sequence[int]]) -> list[Step]:
 
 
 def steps_within(groups: Sequence[Sequence[int]]) -> list[Step]:
-    """All pairs of each group."""
+    """All pairs within each group."""
     turns = max((pairs.rounds_for_all(len(group)) for group in groups), default=0)
     return _both_ways([pair for group in groups for pair in pairs.meeting(group, turn)] for turn in range(turns))
 
 
 def steps_between(job: Job, members: Iterable[int], turns: Iterable[int] | None = None) -> list[Step]:
-    """Pairs of nodes: in a round each node has one partner, and each of its ranks meets the one in its own place.
-    `turns`: the numbers of the rounds, where they are not all that so many nodes hold."""
+    """Pairs of nodes: in a round each node has one partner, and each rank meets the one in its place there.
+    `turns`: the numbers of the rounds, if not all of them."""
     ranks, place_of = set(members), {rank: place for node in job.nodes for place, rank in enumerate(sorted(node.ranks))}
     at = {(node.node_rank, place_of[rank]): rank for node in job.nodes for rank in node.ranks if rank in ranks}
     width = max((len(node.ranks) for node in job.nodes), default=0)
@@ -64,10 +64,10 @@ def steps_between(job: Job, members: Iterable[int], turns: Iterable[int] | None 
 def steps_again(
     steps: Sequence[Step], bad: Collection[pairs.Pair], job: Job, *, with_each_other: bool = False
 ) -> list[Step]:
-    """Of a second look: the steps in which links were `bad`, with the sound ones beside them. Of more than ALL_PAIRS
-    nodes at most log2 of their number in rounds of two steps: those in which as many ranks as possible are met by FEW
-    others, and, `with_each_other`, rounds among the nodes that are bad with most others. Do these do well there, it is
-    not they that are slow, but what lies between them and the others."""
+    """The steps of a second measurement: those with `bad` links, including their sound links. Above ALL_PAIRS nodes at
+    most log2 of their number, in rounds of two steps: those in which as many ranks as possible are met by FEW others,
+    and, `with_each_other`, rounds among the nodes that are bad with most others. If these are fast there, not they
+    are slow, but what lies between them and the others."""
     nodes = len(job.nodes)
     if nodes <= ALL_PAIRS:
         return [step for step in steps if any(link in bad for link in step.items())]
@@ -81,7 +81,7 @@ def steps_again(
 
 
 def _bad_with_most(steps: Sequence[Step], bad: Collection[pairs.Pair], job: Job) -> list[int]:
-    """The nodes, by their number in the job, most of whose links are bad."""
+    """The numbers of the nodes with mostly bad links."""
     node_of = {rank: number for number, node in enumerate(job.nodes) for rank in node.ranks}
     tried = Counter(node_of[rank] for step in steps for link in step.items() for rank in link)
     slow = Counter(node_of[rank] for link in bad for rank in link)
@@ -89,7 +89,7 @@ def _bad_with_most(steps: Sequence[Step], bad: Collection[pairs.Pair], job: Job)
 
 
 def _covering(steps: Sequence[Step], bad: Collection[pairs.Pair], most: int) -> list[Step]:
-    """Up to so many steps: first those with the most ranks that have few bad links in the steps chosen before."""
+    """Up to `most` steps: first those with the most ranks that have few bad links in the steps chosen before."""
     left = {number: [link for link in step.items() if link in bad] for number, step in enumerate(steps)}
     chosen: list[int] = []
     met: Counter[tuple[int, int]] = Counter()
@@ -104,7 +104,7 @@ def _covering(steps: Sequence[Step], bad: Collection[pairs.Pair], most: int) -> 
 
 
 def rounds_between(nodes: int) -> Sequence[int]:
-    """The rounds in which so many nodes meet."""
+    """The numbers of the rounds in which `nodes` nodes meet."""
     return pairs.rounds(nodes, ALL_PAIRS)
 
 

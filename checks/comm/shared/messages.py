@@ -1,5 +1,5 @@
-"""Sentences about slow links between nodes: one for the rail, the node, the rank or the sides that they share, else one
-for each pair of nodes."""
+"""Sentences about slow links between nodes: one for the rail, node, rank or sides that they share, else one per pair of
+nodes."""
 
 import itertools
 import statistics
@@ -13,7 +13,7 @@ from preflight.checks.comm.shared.readings import rate
 from preflight.sdk.pairs import Wording
 
 MOST_PAIRS = 5
-"""Told one by one; more are one finding."""
+"""Up to this many get a finding each; more share one."""
 WORDING = Wording(
     sends="sends slowly to", receives="receives slowly from", both="is slow with", pair="{a} sends slowly to {b}",
     sides="links between {a} and {b} are slow",
@@ -24,9 +24,9 @@ TIME_IT = (
 )
 
 SLOW_NODE = Code(
-    "A node is slow with all others, on most of its ranks.",
+    "Most of a node's ranks are slow with all other nodes.",
     fix="On {node}: ethtool INTERFACE (speed, duplex), ethtool -S INTERFACE (errors, drops), ibstat (rate), tc -s "
-    "qdisc, top (what else runs); leave it out until then. " + TIME_IT,
+    "qdisc, top (what else runs); exclude it until then. " + TIME_IT,
     action=Action.RESTART_JOB,
 )
 SLOW_RANK = Code(
@@ -36,27 +36,27 @@ SLOW_RANK = Code(
     action=Action.RESTART_JOB,
 )
 SLOW_RAIL = Code(
-    "One rail (the ranks with one place among their node's) is slow, while the others are not.",
-    fix="See the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
+    "One rail (the ranks with the same place on their nodes) is slow, while the others are not.",
+    fix="Check the switch of rail {local_rank}, which joins the network cards near the GPUs of local rank {local_rank} "
     "(nvidia-smi topo -m): its ports' speed and errors, its uplinks; ibdiagnet on InfiniBand. " + TIME_IT,
     action=Action.NONE,
 )
 SLOW_LINK = Code(
-    "Two nodes are slow with each other, and not with others.",
-    fix="See the cables and switch ports between {node} and {peer} (ethtool -S INTERFACE, ibdiagnet), and the path "
+    "Two nodes are slow with each other, but not with others.",
+    fix="Check the cables and switch ports between {node} and {peer} (ethtool -S INTERFACE, ibdiagnet), and the path "
     "(tracepath {peer} on {node}). " + TIME_IT,
     action=Action.NONE,
 )
 SLOWER_THAN_BASELINE = Code(
     "Links are much slower than in the baseline.",
-    fix="All are equally slow: preflight diff BASELINE REPORT names what has changed (settings, drivers); look for "
-    "other jobs on the same switches; nccl's transport is in comm.transports.",
+    fix="All are equally slow: preflight diff BASELINE REPORT names what changed (settings, drivers); look for "
+    "other jobs on the same switches; comm.transports has NCCL's transport.",
     action=Action.NONE,
 )
 
 
 def findings(blame: Blame, run: Run) -> Iterator[Finding]:
-    """What its slow links have in common, but for `blame.sides`."""
+    """Findings for what the slow links have in common, except `blame.sides`."""
     messages = LinkMessages(blame, run)
     for rail in blame.rails:
         yield messages.on_rail(rail)
@@ -70,7 +70,7 @@ def findings(blame: Blame, run: Run) -> Iterator[Finding]:
 
 
 def _touching(pairs: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Pairs that share a node, or are joined by one that does: any of their nodes may be the cause."""
+    """Connected groups of pairs, which share nodes: any of a group's nodes may be the cause."""
     parts: list[list[tuple[int, int]]] = []
     for pair in pairs:
         mine = [part for part in parts if any(set(pair) & set(other) for other in part)]
@@ -79,7 +79,7 @@ def _touching(pairs: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
 
 
 class LinkMessages:
-    """The words for one measurement."""
+    """The messages for one measurement."""
 
     def __init__(self, blame: Blame, run: Run) -> None:
         self.blame, self.run = blame, run
@@ -135,10 +135,10 @@ class LinkMessages:
         told = f"{'as ' * (len(ways) > MOST_PAIRS)}{', '.join([*ways][:MOST_PAIRS])}"
         text = f"{len(links):,} of {ranges.count(len(self.blame.rates), 'link')} are slow ({told}) {self._rates(links)}"
         details = self._about(links)
-        return SLOW_LINK.warn(f"{text}; {self._expected('on the others')}; no node is known to be the cause", **details)
+        return SLOW_LINK.warn(f"{text}; {self._expected('on the others')}; no single node explains this", **details)
 
     def on_sides(self, code: Code) -> Finding:
-        """Within what a network may be built for: worth knowing."""
+        """Only info: the network may be built that way."""
         side = {node: number for number, nodes in enumerate(self.blame.sides) for node in nodes}
         nodes = [[self.blame.places[rank].node for rank in link] for link in self.blame.bad]
         ends = zip(self.blame.bad, nodes, strict=True)
@@ -147,7 +147,7 @@ class LinkMessages:
         return code.info(f"{text}; {self._expected('within')}", **self._about(slow))
 
     def _side(self, side: Collection[int]) -> str:
-        """ "switch leaf-1 (node-0, node-1)", where these are all nodes of it that were measured."""
+        """ "switch leaf-1 (node-0, node-1)" if these are all its measured nodes."""
         names = [self.run.job.nodes[node].node for node in side]
         used = {self._node(rank) for link in self.blame.rates for rank in link}
         group = next((group.name for group in self.run.groups if used.intersection(group.nodes) == set(names)), "")
@@ -159,7 +159,7 @@ class LinkMessages:
         return code.warn(f"{text}; {self._expected(others)}", **more, **where)
 
     def _about(self, slow: Sequence[Link], culprit: str | None = None) -> dict[str, Any]:
-        """Who notices, and what the fix is filled with."""
+        """The ranks that notice it, and the values for the fix."""
         evidence = self._evidence(slow)
         names = [evidence["from"], evidence["to"]]
         peer = next((name for name in names[::-1] if name != culprit), names[1])
@@ -176,7 +176,7 @@ class LinkMessages:
         return self.run.job.nodes[self.blame.places[rank].node].node
 
     def _rails(self, links: Iterable[Link]) -> str:
-        """ " on local rank 3", where nodes have several."""
+        """ " on local rank 3" if nodes have several."""
         found = {self.blame.places[a].rail for a, _ in links}
         if self.width == 1:
             return ""
@@ -185,7 +185,7 @@ class LinkMessages:
         return f" on local rank{'' if len(found) == 1 else 's'} {ranges.to_text(found)}"
 
     def _ways(self, links: Iterable[Link], node: int) -> str:
-        """ "at 0.3 GB/s"; where it is both ways, "node-1 sends at 0.3 GB/s and receives at 0.2 GB/s"."""
+        """ "at 0.3 GB/s", or for both directions "node-1 sends at 0.3 GB/s and receives at 0.2 GB/s"."""
         listed = list(links)
         out = [link for link in listed if self.blame.places[link[0]].node == node]
         back = [link for link in listed if self.blame.places[link[0]].node != node]
@@ -195,7 +195,7 @@ class LinkMessages:
         return f"{name} sends {self._rates(out)} and receives {self._rates(back)}"
 
     def _rates(self, links: Iterable[Link]) -> str:
-        """ "at 0.31 GB/s", or of several links the slowest and the quickest."""
+        """ "at 0.31 GB/s", or for several links the slowest and the fastest."""
         values = sorted(self.blame.rates[link] for link in links)
         low, high = rate(values[0]), rate(values[-1])
         return f"at {low}" if low == high else f"at {low} to {high}"
@@ -208,13 +208,13 @@ class LinkMessages:
 
 
 def slower_than_baseline(check: str, blame: Blame, run: Run) -> Iterator[Finding]:
-    """Of the links that both runs have timed: most of them are so many times slower."""
+    """Compares links that both runs timed; reports if most are much slower."""
     baseline, now = localize.link_rates(run.baseline(check)), blame.rates
     factor = run[localize.SLOWER] if run.job.backend == "nccl" else run[localize.MUCH_SLOWER]
     shares = [now[link] / baseline[link] for link in now if link in baseline]
     if shares and statistics.median(shares) * factor < 1:
         usual, before = statistics.median(now.values()), statistics.median(baseline.values())
-        text = f"links pass {rate(usual)} in the middle, {statistics.median(shares):.0%} of the baseline's"
+        text = f"links have a median of {rate(usual)}, {statistics.median(shares):.0%} of the baseline's"
         yield SLOWER_THAN_BASELINE.warn(f"{text}; expected about {rate(before)}")
 
 

@@ -1,5 +1,5 @@
-"""What the logs of a node's ranks say together, and what other checks have seen of its hardware. For comm.transports
-and what is expected of collectives."""
+"""Combines the logs of a node's ranks with what other checks know about its hardware. For comm.transports, and for
+expected.py."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from preflight.check import Run
 from preflight.nccl.log_lines import Lines
 
 READS = ("net.rdma", "gpu.nvlink", "gpu.topology", "gpu.inventory")
-"""Checks whose facts are asked for."""
+"""Checks whose facts are read."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeLog:
-    """What the ranks of one node have in their logs."""
+    """What is in the logs of one node's ranks."""
 
     name: str
     ranks: Sequence[int]
@@ -23,9 +23,9 @@ class NodeLog:
     rdma: Mapping[str, Any] | None
     """Facts of net.rdma."""
     links: Mapping[str, Any]
-    """By UUID, of gpu.nvlink."""
+    """Facts of gpu.nvlink by UUID."""
     reaches: bool | None
-    """Whether any two of its GPUs reach each other's memory (gpu.topology); None: not known."""
+    """Whether any two of its GPUs reach each other's memory (gpu.topology); None if unknown."""
     models: frozenset[str]
 
     @cached_property
@@ -58,7 +58,7 @@ class NodeLog:
 
     @property
     def nvls(self) -> bool | None:
-        """Where none of its ranks has it, or none says so."""
+        """Whether the node uses NVLS; None if no rank's log says so."""
         said = [line["nvls"] for line in self.lines if line["nvls"] is not None]
         return all(said) if said else None
 
@@ -72,7 +72,7 @@ class NodeLog:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """For a finding."""
+        """The evidence for a finding."""
         warnings = [text for line in self.lines for text in line["warnings"]]
         seen = {"network": self.network, "in_node": self.inside, "between_nodes": self.between}
         return {**seen, **({"nccl_warned": warnings[:3]} if warnings else {})}
@@ -97,7 +97,7 @@ def nodes(facts: Mapping[int, Lines], run: Run) -> list[NodeLog]:
 
 
 def _gpus(run: Run, check: str) -> dict[str, dict[str, Any]]:
-    """By node and UUID."""
+    """A check's facts about GPUs, by node and UUID."""
     found: dict[str, dict[str, Any]] = {}
     for rank, reading in run.facts(check).items():
         found.setdefault(run.job.node_of(rank).node, {}).update(reading["look"]["gpus"])
@@ -119,6 +119,6 @@ def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def switched(node: NodeLog) -> bool:
-    """Whether NVSwitches join all its GPUs (a GPU in MIG mode has no links)."""
+    """Whether NVSwitches connect all of the node's GPUs (a GPU in MIG mode has no links)."""
     ends = [[link["remote_type"] for link in gpu["links"] or () if link["active"]] for gpu in node.links.values()]
     return len(ends) > 1 and all("switch" in kinds for kinds in ends)

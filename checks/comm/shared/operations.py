@@ -1,7 +1,7 @@
-"""The six collectives: how each is called, what its ranks send, and what must arrive.
+"""The six collectives: how to call each, what its ranks send, and what must arrive.
 
-`n` is the number of ranks, and ranks are numbers of the group. A message of S bytes is nccl-tests' (doc/PERFORMANCE.md,
-"Bandwidth"), which has the bus factors, too: all-gather's and reduce-scatter's S is the total over all ranks.
+`n` is the number of ranks, and ranks are those of the group. The size S of a message is defined as in nccl-tests
+(doc/PERFORMANCE.md, "Bandwidth"; also the bus factors): for all-gather and reduce-scatter the total over all ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 ALIGNED = 16
-"""Bytes: nccl-tests cuts messages so that each rank's part begins at a multiple of them."""
+"""Bytes: like nccl-tests, each rank's part starts at a multiple of this."""
 ROOTS, MANY_ROOTS_UP_TO = 8, 64 * KIB
-"""Of a broadcast, whose results are compared, and up to which size: more would take a slow network too long."""
+"""Roots of a broadcast to compare, and up to which size: more would take too long on a slow network."""
 
 Call = Callable[[Any, "torch.Tensor", "torch.Tensor", Any, int], Callable[[], None]]
-"""(torch.distributed, what is sent, what arrives, group, root): the call alone, so that nothing else is timed. It
+"""(torch.distributed, what is sent, what arrives, group, root) -> the bare call, so that nothing else is timed. It
 returns when the operation is done or enqueued on the device."""
 
 
@@ -33,22 +33,22 @@ class Operation:
     """busbw / algbw, by the number of ranks."""
     call: Call
     in_parts: bool = True
-    """Whether S is made of equal parts, one of each rank."""
+    """Whether S consists of equal parts, one per rank."""
     in_place: bool = False
     part_sent: bool = False
     part_received: bool = False
-    """Whether it is one part of S only."""
+    """Whether a rank receives only one part of S."""
     sent: Callable[[int, int, int], Sequence[Tag]] | None = None
-    """Tags of the chunks that a rank sends, from (rank, n, root); None where values are summed."""
+    """Tags of the chunks that a rank sends, from (rank, n, root); None if values are summed."""
     received: Callable[[int, int, int], Sequence[Tag]] | None = None
     addressed: bool = False
-    """Whether each receiver is sent something else."""
+    """Whether each receiver is sent different data."""
     many_roots: bool = False
     from_ranks: int = 1
-    """Fewest ranks among which it is something."""
+    """The fewest ranks for which the operation does something."""
 
     def size(self, wished: int, ranks: int) -> int:
-        """Bytes of the message nearest to the size wished that all ranks' parts allow."""
+        """The size in bytes closest to `wished` that divides into all ranks' parts."""
         if not self.in_parts:
             return wished
         return max(ALIGNED, wished // ranks // ALIGNED * ALIGNED) * ranks
@@ -60,7 +60,7 @@ class Operation:
 
 
 class Message:
-    """What one rank sends and receives in one operation of so many bytes. Raises torch's OutOfMemoryError."""
+    """What one rank sends and receives in an operation of `size` bytes. Raises torch's OutOfMemoryError."""
 
     def __init__(
         self, operation: Operation, size: int, dtype: str, rank: int, ranks: int, device: "torch.device"
@@ -77,7 +77,7 @@ class Message:
             self.received = torch.empty(self.part if operation.part_received else elements, dtype=of, device=device)
 
     def fill(self, root: int) -> None:
-        """What is sent, and nothing yet where it arrives."""
+        """Fills the data to send, and clears the result."""
         operation = self.operation
         self.received.fill_(payload_copy.EMPTY)
         if operation.sent is None:
@@ -86,7 +86,7 @@ class Message:
             payload_copy.fill(self.sent, tags)
 
     def compare(self, root: int) -> Wrong | None:
-        """After the operation; ranks in it are the group's."""
+        """What is wrong after the operation, in ranks of the group; None if nothing."""
         operation = self.operation
         if operation.received is not None:
             tags = operation.received(self.rank, self.ranks, root)
@@ -95,23 +95,23 @@ class Message:
         return payload_sum.compare(self.received, self.rank * chunk, chunk, self.ranks)
 
     def ready(self, group: Any, root: int = 0) -> Callable[[], None]:
-        """The operation alone: each call does it once."""
+        """A function that runs just the operation, once per call."""
         from torch import distributed as dist
 
         return self.operation.call(dist, self.sent, self.received, group, root)
 
     def clear(self) -> None:
-        """Zeros: repeated sums of anything else would grow to infinity."""
+        """Sets all to zero: repeated sums of anything else would grow to infinity."""
         self.sent.zero_()
 
     def roots(self, size: int) -> list[int]:
-        """Spread over the ranks, and the first among them; of a large message the first alone."""
+        """Roots to compare: the first rank and others spread evenly; for large messages only the first."""
         many = min(ROOTS, self.ranks) if self.operation.many_roots and size <= MANY_ROOTS_UP_TO else 1
         return [self.ranks * number // many for number in range(many)]
 
 
 def finish(device: "torch.device") -> None:
-    """Waits until the device has done what it was given."""
+    """Waits until the device has finished its work."""
     if device.type == "cuda":
         import torch
 
@@ -121,7 +121,7 @@ def finish(device: "torch.device") -> None:
 def _exchange(
     dist: Any, sent: "torch.Tensor", received: "torch.Tensor", group: Any, _root: int
 ) -> Callable[[], None]:  # fmt: skip
-    """With both neighbors in the ring."""
+    """Exchanges with both neighbors in the ring."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     both = [
         dist.P2POp(dist.isend, sent, (rank + 1) % ranks, group),

@@ -1,11 +1,11 @@
-"""What ranks send to be copied, and what stands where something else should.
+"""Payloads for collectives that copy, and how to find out where wrong data came from.
 
 A chunk is what one rank sends to one rank, or to all. Its element at position i is 1 + (digit + byte(i)) mod 256: the
-digits are, in turn, the sender's lower and upper 7 bits and the receiver's (0 where all get the same), and byte(i) is a
-hash of the position in the chunk. So any 16 elements in a row say whose they are and where they belong. The values, 1
-to 256, are exact in bfloat16 and float32, and the result holds EMPTY before: what never came is seen, too.
+digits are, in turn, the sender's lower and upper 7 bits and the receiver's (0 if all get the same), and byte(i) is a
+hash of the position in the chunk. So any 16 consecutive elements reveal whose they are and where they belong. The
+values, 1 to 256, are exact in bfloat16 and float32, and the result is EMPTY before, so missing data shows, too.
 
-Nothing is unseen: a copy is compared bit by bit, but for the sign of zero, which no value has.
+No error goes unnoticed: copies are compared bit by bit, except for the sign of zero, which no value is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,11 @@ Tag = tuple[int, int]
 """(sender, receiver), as ranks of the group."""
 EMPTY = -1.0
 ENOUGH = 16
-"""Elements in a row: each of the four digits four times."""
+"""Consecutive elements: each of the four digits four times."""
 
 
 def fill(values: "torch.Tensor", tags: Sequence[Tag]) -> None:
-    """Chunks of equal size, one for each tag. `values` has one dimension."""
+    """Fills `values`, which has one dimension, with equal chunks, one per tag."""
     for start, stop, right in expected(values.numel(), tags, values.device):
         values[start:stop].copy_(right)
 
@@ -34,7 +34,7 @@ def fill(values: "torch.Tensor", tags: Sequence[Tag]) -> None:
 def expected(
     elements: int, tags: Sequence[Tag], device: "torch.device"
 ) -> Iterator[tuple[int, int, "torch.Tensor"]]:  # fmt: skip
-    """(from, to, int16 values) of these chunks, piece by piece."""
+    """(start, end, int16 values) of these chunks, piece by piece."""
     import torch
 
     chunk = elements // len(tags)
@@ -50,7 +50,7 @@ def expected(
 def _laid(
     values: "torch.Tensor", base: int, start: int, chunk: int
 ) -> Iterator[tuple[int, int, "torch.Tensor"]]:  # fmt: skip
-    """Rows that are whole chunks lie one after the other; parts of chunks lie apart."""
+    """Places rows: whole chunks are contiguous, parts of chunks are not."""
     if values.shape[1] == chunk:
         yield base, base + values.numel(), values.view(-1)
         return
@@ -60,7 +60,7 @@ def _laid(
 
 
 def _word(tag: Tag) -> int:
-    """Its four digits, of 8 bits each, the first one lowest (as memory holds them)."""
+    """A tag's four digits, 8 bits each, the first one lowest (as in memory)."""
     sender, receiver = tag
     return sender % 128 | sender // 128 << 8 | receiver % 128 << 16 | receiver // 128 << 24
 
@@ -74,12 +74,12 @@ def _values(words: "torch.Tensor", of_position: "torch.Tensor") -> "torch.Tensor
     return (digits + of_position).to(torch.int16).add_(1)
 
 
-# Whose it is
+# Whose data it is
 
 
 def compare(result: "torch.Tensor", tags: Sequence[Tag], ranks: int, addressed: bool) -> Wrong | None:
-    """What is wrong in a result; every element is compared, with ranks of the group. `addressed`: whether each
-    receiver is sent something else."""
+    """What is wrong in a result, in ranks of the group; compares every element. `addressed`: whether each receiver is
+    sent different data."""
     import torch
 
     def right() -> Iterator[tuple[int, int, "torch.Tensor"]]:
@@ -102,14 +102,14 @@ def compare(result: "torch.Tensor", tags: Sequence[Tag], ranks: int, addressed: 
 
 
 def _wrong_chunks(result: "torch.Tensor", piece: "tuple[int, int, torch.Tensor]", chunk: int) -> set[int]:
-    """Numbers of the chunks that a piece finds wrong: a piece is whole chunks, or a part of one."""
+    """Numbers of the chunks that are wrong in a piece, which is whole chunks or a part of one."""
     start, stop, values = piece
     differs = (result[start:stop] != values).view(-1, min(chunk, stop - start))
     return {start // chunk + number for number in differs.any(1).nonzero().flatten().tolist()}
 
 
 def _whose(got: "torch.Tensor", position: int, ranks: int, addressed: bool) -> Whose | None:
-    """What all these elements in a row are, wherever they came from: None where they are no chunk's at this place."""
+    """Whose data these consecutive elements are; None if no chunk has them at this position."""
     import torch
 
     if got.numel() < ENOUGH or not bool(((got >= 1) & (got <= 256) & (got == got.round())).all()):

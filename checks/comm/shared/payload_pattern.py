@@ -1,9 +1,8 @@
-"""A byte for every position of a message, that tells it from the others.
+"""A byte for every position of a message, which distinguishes it from the others.
 
-A message is looked at as rows of `PERIOD` elements. The byte of an element is a hash of its column plus a hash of its
-row, modulo 256. So it costs one addition of bytes to make, the same on all devices and versions, and a message that was
-shifted differs in nearly all of its elements: the period is no power of two, and
-the hashes are not linear.
+A message is treated as rows of `PERIOD` elements. An element's byte is a hash of its column plus a hash of its row,
+modulo 256. So it costs one addition of bytes, is the same on all devices and versions, and a shifted message differs in
+nearly all elements: the period is not a power of two, and the hashes are not linear.
 """
 
 import functools
@@ -15,16 +14,16 @@ if TYPE_CHECKING:
     import torch
 
 PERIOD = 65532
-"""Elements of a row: a multiple of 4, which payload_copy.py needs, and no power of two."""
+"""Elements per row: a multiple of 4, which payload_copy.py needs, but not a power of two."""
 ROWS = 66000
-"""With a hash of their own: 8 GiB of bfloat16 are 65,541 rows."""
+"""Rows with distinct hashes: 8 GiB of bfloat16 are 65,541 rows."""
 BLOCK_ROWS = {"cpu": 4, "cuda": 256}
-"""Rows that are made and compared at once: what fits a core's cache; on a GPU what keeps it busy, in 64 MiB."""
+"""Rows to make and compare at once: what fits a core's cache, or what keeps a GPU busy, in 64 MiB."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Positions from `start` to `stop` of a message: all columns from `column` on, of so many rows."""
+    """Positions `start` to `stop` of a message: all columns from `column` on, in `rows` rows."""
 
     start: int
     stop: int
@@ -35,7 +34,7 @@ class Piece:
 
 
 def pieces(start: int, stop: int, device: str) -> Iterator[Piece]:
-    """The positions, cut into part of a row or blocks of whole rows. `device` is its type."""
+    """The positions, split into parts of a row or blocks of whole rows. `device` is a device type."""
     at = start
     while at < stop:
         row, column = divmod(at, PERIOD)
@@ -57,7 +56,7 @@ def bytes_of(piece: Piece, device: "torch.device") -> "torch.Tensor":
 
 
 def bytes_at(positions: "torch.Tensor") -> "torch.Tensor":
-    """The same at any positions (int64, on the CPU): uint8 of their shape."""
+    """The bytes at any positions (int64, on the CPU): uint8 of the same shape."""
     columns, rows = _tables(positions.device)
     return columns[positions % PERIOD] + rows[positions // PERIOD]
 
@@ -72,7 +71,7 @@ def _tables(device: "torch.device") -> tuple["torch.Tensor", "torch.Tensor"]:
 
 
 def _hash(numbers: "torch.Tensor") -> "torch.Tensor":
-    """A byte for each number: multiplications and shifts by turns, as a finaliser of a hash function does. No product
+    """A byte for each number, by alternate multiplications and shifts like a hash function's finalizer. No product
     reaches 2^63."""
     import torch
 

@@ -1,17 +1,17 @@
-"""What ranks send to be summed, and whose contribution a wrong sum lacks or has too often.
+"""Payloads for collectives that sum, and whose contribution a wrong sum lacks or counts too often.
 
-Rank r sends at position g: a(g) * w(r, g). a is 1 to UNITS, by a hash of the position. w is 3 for the owner of g, which
-is every rank in turn, 1 for the ranks up to WINDOW - 1 behind it, and 0 for the others. All sums are whole numbers up
-to 180, and up to 240 where a contribution is counted three times: bfloat16 holds them exactly up to 256, so the order
-of summing cannot matter, however many ranks there are.
+Rank r sends a(g) * w(r, g) at position g. a is 1 to UNITS, from a hash of the position. w is 3 for the owner of g, each
+rank in turn, 1 for the ranks up to WINDOW - 1 behind it, and 0 for the others. All sums are whole numbers up to 180, or
+up to 240 if a contribution is counted three times: bfloat16 is exact up to 256, so the order of summing cannot matter,
+however many ranks there are.
 
-An error divided by a(g) is the weight of what is lost or too much. One lost contribution of rank r is -3 where r is the
-owner, and -1 elsewhere: so r is known. Only an error that is so at all the wrong elements, several of the owner's among
-them, names a rank; one single wrong element never does.
+An error divided by a(g) is the weight of what is missing or in excess. A lost contribution of rank r is -3 where r is
+the owner, and -1 elsewhere, which identifies r. A rank is named only if this fits all wrong elements, several of the
+owner's among them; a single wrong element never names a rank.
 
-What cannot be seen: two contributions that change places (their sum is right). A flipped bit in what one rank sends
-that is rounded away in the sum, as the last bits are, or one in a zero that leaves it tiny; in training it would be as
-harmless. Every flip in a result is seen.
+What stays undetected: two contributions that change places (their sum is right), and a flipped bit in what a rank sends
+that is rounded away in the sum, like the last bits, or that leaves a zero tiny; in training it would be as harmless.
+Every flip in a result is detected.
 """
 
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 WINDOW, UNITS = 16, 10
 OWNED = 4
-"""Wrong elements of the culprit's own, and of others', that are needed to name it."""
+"""How many wrong elements, both the culprit's own and others', are needed to name it."""
 MOST_TO_TRY = 64
 
 
 def fill(values: "torch.Tensor", rank: int, ranks: int) -> None:
-    """What this rank of the group sends, from position 0 on. `values` has one dimension."""
+    """Fills `values`, which has one dimension, with what this rank of the group sends, from position 0 on."""
     device = values.device
     for piece in pieces(0, values.numel(), device.type):
         sent = _unit(piece, device).mul_(_weights(piece, rank, ranks, device))
@@ -39,7 +39,7 @@ def fill(values: "torch.Tensor", rank: int, ranks: int) -> None:
 
 
 def expected(start: int, stop: int, ranks: int, device: "torch.device") -> Iterator[tuple[int, int, "torch.Tensor"]]:
-    """The sums of all ranks at these positions: (from, to, int16 values), piece by piece."""
+    """The sums of all ranks at these positions: (start, end, int16 values), piece by piece."""
     total = min(ranks, WINDOW) + 2
     for piece in pieces(start, stop, device.type):
         yield piece.start - start, piece.stop - start, _unit(piece, device).mul_(total).view(-1)
@@ -53,21 +53,21 @@ def _unit(piece: Piece, device: "torch.device") -> "torch.Tensor":
 
 
 def _weights(piece: Piece, rank: int, ranks: int, device: "torch.device") -> "torch.Tensor":
-    """w(rank, g), of the same shape. The owner is (row + column) % ranks: each row is the one before, moved by one."""
+    """w(rank, g), of the same shape. The owner is (row + column) % ranks: each row is the previous one shifted."""
     import torch
 
     first = (piece.row + piece.column) % ranks
     along = torch.arange(first, first + piece.columns + piece.rows, device=device, dtype=torch.int32)
-    behind = along.neg_().add_(rank).remainder_(ranks)  # how far this rank stands behind the owner
+    behind = along.neg_().add_(rank).remainder_(ranks)  # how far this rank is behind the owner
     weights = (behind < WINDOW).to(torch.int16).add_((behind == 0).to(torch.int16), alpha=2)
     return weights.as_strided((piece.rows, piece.columns), (1, 1))
 
 
-# Whose it was
+# Whose contribution it was
 
 
 def compare(result: "torch.Tensor", start: int, chunk: int, ranks: int) -> Wrong | None:
-    """What is wrong in a result; every element is compared. Whose is in ranks of the group (see `whose`)."""
+    """What is wrong in a result, in ranks of the group (see `whose`); compares every element."""
 
     def right() -> Iterator[tuple[int, int, "torch.Tensor"]]:
         return expected(start, start + result.numel(), ranks, result.device)
@@ -81,8 +81,8 @@ def compare(result: "torch.Tensor", start: int, chunk: int, ranks: int) -> Wrong
 
 
 def whose(found: Sample, start: int, chunk: int, ranks: int) -> Whose | None:
-    """Whose contribution explains all the wrong elements of a result that begins at position `start`; `chunk`: elements
-    of each rank's part of a reduce-scatter, 0 where all get everything. Ranks are the group's."""
+    """Whose contribution explains all wrong elements of a result that starts at position `start`; None if no rank's.
+    `chunk`: elements per rank's part of a reduce-scatter, 0 if all get everything. Ranks are those of the group."""
     positions = found.index + start
     if ranks == 1 or positions.numel() < 2 * OWNED:
         return None
@@ -120,11 +120,11 @@ def weights_at(positions: "torch.Tensor", rank: int, ranks: int) -> "torch.Tenso
 def _times(
     weight: "torch.Tensor", owner: "torch.Tensor", positions: "torch.Tensor", ranks: int, exact: bool
 ) -> Whose | None:
-    """One rank's contribution counted 0, 2 or more times, or as a part of itself."""
+    """One rank's contribution, counted 0, 2 or more times, or in part."""
     strongest = int(weight.abs().argmax())
     rank, more = int(owner[strongest]), float(weight[strongest]) / 3
     its = weights_at(positions, rank, ranks)
-    slack = 1e-9 if exact else 1e-3 * abs(more)  # float32 rounds what is no whole number
+    slack = 1e-9 if exact else 1e-3 * abs(more)  # float32 rounds fractions
     own = int((owner == rank).sum())
     fits = bool(((weight - its * more).abs() <= slack * 3).all())
     if not fits or not OWNED <= own <= positions.numel() - OWNED:
@@ -133,8 +133,8 @@ def _times(
 
 
 def _instead(weight: "torch.Tensor", owner: "torch.Tensor", positions: "torch.Tensor", ranks: int) -> Whose | None:
-    """One rank's contribution in the place of another's: too much where the one is the owner, too little where the
-    other is."""
+    """One rank's contribution in the place of another's: too much where the first is the owner, too little where the
+    second is."""
     other, rank = int(owner[weight.argmax()]), int(owner[weight.argmin()])
     off = weights_at(positions, other, ranks) - weights_at(positions, rank, ranks)
     enough = min(int((owner == other).sum()), int((owner == rank).sum())) >= OWNED
@@ -144,7 +144,7 @@ def _instead(weight: "torch.Tensor", owner: "torch.Tensor", positions: "torch.Te
 
 
 def _meant(found: Sample, chunk: int, ranks: int) -> Whose | None:
-    """The whole part of another rank, in its right order."""
+    """Another rank's entire part, in the right order."""
     import torch
 
     starts = torch.arange(ranks, dtype=torch.int64) * chunk

@@ -1,4 +1,4 @@
-"""What report.html draws of the checks of collectives and of links."""
+"""The plots in report.html for the checks of collectives and links."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from preflight.checks.comm.shared.readings import Facts, largest, nominal, slowe
 
 US = 1e6
 TAIL = 3.0
-"""A rank whose latency is this many times the median has its name on the strip."""
+"""A rank with a latency of this many times the median is named on the strip."""
 
 
 def collective(facts: Mapping[int, Facts], run: Run, *, operation: str) -> Iterator[plots.Plot]:
@@ -39,7 +39,7 @@ def _bands(facts: Mapping[int, Facts], operation: str, ranks: int) -> Iterator[p
 
 
 def _baseline(run: Run, operation: str, ranks: int) -> Iterator[plots.Series]:
-    """Its slowest rank, as the judge has it."""
+    """The baseline's slowest rank, as the judge uses it."""
     times = slowest(run.baseline(f"comm.{operation}"))
     for dtype in ("fp32", "bf16"):
         sizes = sorted(size for own, size in times if own == dtype)
@@ -49,7 +49,7 @@ def _baseline(run: Run, operation: str, ranks: int) -> Iterator[plots.Series]:
 
 
 def _expected(facts: Mapping[int, Facts], operation: str, run: Run) -> tuple[list[plots.Series], str]:
-    """What is published for these links at the largest message, and who says so."""
+    """The published figures for these links at the largest message, and their source."""
     sizes = [size for _, size in slowest(facts)]
     top = largest(slowest(facts), "fp32")
     usual = expected.busbw(operation, top, run) if top else None
@@ -76,7 +76,7 @@ def _latency(facts: Mapping[int, Facts], run: Run) -> plots.Strips:
 
 
 def between_nodes(blame: Blame, run: Run, title: str) -> plots.HeatMap:
-    """From the node of the row to that of the column: the slowest of their links."""
+    """From the row's node to the column's: the slowest of their links."""
     cells: dict[tuple[int, int], float] = {}
     for link, rate in blame.rates.items():
         pair = blame.node_pair(link)
@@ -86,8 +86,8 @@ def between_nodes(blame: Blame, run: Run, title: str) -> plots.HeatMap:
 
 
 def by_rail(blame: Blame, run: Run, title: str) -> plots.HeatMap:
-    """Node by local rank: the best link that each sends on and receives on, the slower of the two. So a sick partner
-    does not make it look slow."""
+    """Node by local rank: the slower of its best sending and its best receiving link, so that a sick partner does not
+    make a rank look slow."""
     best: dict[tuple[int, int], float] = {}
     for link, rate in blame.rates.items():
         for role, rank in enumerate(link):

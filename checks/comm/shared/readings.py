@@ -1,8 +1,7 @@
-"""What the checks of collectives measure, and the words for it.
+"""What the checks of collectives measure, and words for it.
 
-Bandwidths are nccl-tests' (its doc/PERFORMANCE.md): algbw = bytes / seconds and busbw = algbw * a factor of the
-operation, in GB/s of 10^9 bytes; the slowest rank's seconds count.
-"""
+Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md): algbw = bytes / seconds and busbw = algbw * the
+operation's factor, in GB/s of 10^9 bytes; the slowest rank's seconds count."""
 
 from collections.abc import Iterable, Mapping
 from typing import NotRequired, TypedDict
@@ -12,16 +11,16 @@ from preflight.check import words
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 LEFT_OUT = 0.1
 BF16_FIRST = MIB
-"""Bytes of the message that is measured in bfloat16, too, on every network."""
+"""Bytes of the message that is also measured in bfloat16, on every network."""
 
 
 class Whose(TypedDict):
     """Which contribution explains the wrong elements."""
 
     what: str
-    """"times": `rank`'s was counted `times` times, where once is right. "instead": `other`'s stands in the place of
-    `rank`'s. "meant": it is the sum that was meant for `rank`. "sent": it is what `rank` sent, to `other` where each
-    receiver is sent something else."""
+    """"times": `rank`'s was counted `times` times instead of once. "instead": `other`'s is in the place of `rank`'s.
+    "meant": it is the sum meant for `rank`. "sent": it is what `rank` sent, to `other` if each receiver is sent
+    different data."""
     rank: int
     other: int | None
     times: float | None
@@ -33,36 +32,36 @@ class Wrong(TypedDict):
     elements: int
     of: int
     index: int
-    """Of the first."""
+    """Position of the first wrong element."""
     got: float | str
-    """Text where it is no JSON number: nan, inf."""
+    """Text if it is not a JSON number: nan, inf."""
     expected: float
     sender: int | None
-    """Whose data all of them should hold; None for sums, and where they are of several senders."""
+    """Whose data all of them should be; None for sums, and if there are several senders."""
     whose: Whose | None
-    """None where no rank's contribution explains it."""
+    """None if no rank's contribution explains it."""
 
 
 class Computed(TypedDict):
     dtype: str
     """fp32 or bf16."""
     bytes: int
-    """nccl-tests' S: of all-gather and reduce-scatter the total over all ranks."""
+    """nccl-tests' S: for all-gather and reduce-scatter the total over all ranks."""
     wrong: Wrong | None
 
 
 class Size(Computed):
     seconds: float
-    """Of one operation on this rank, the mean of all timed ones."""
+    """Mean time of the timed operations on this rank."""
     repeats: int
 
 
 class SmallerGroup(TypedDict):
-    """Some of the ranks, that summed by themselves."""
+    """Some of the ranks, which summed by themselves."""
 
     ranks: list[int]
     wrong: bool
-    """On any of them."""
+    """Whether the sum was wrong on any of them."""
 
 
 class Latency(TypedDict):
@@ -76,28 +75,28 @@ class Facts(TypedDict):
     sizes: list[Size]
     latency: Latency | None
     planned: int
-    """Bytes of the largest message for which a sound network leaves time."""
+    """Bytes of the largest message that a sound network has time for."""
     second: NotRequired[list[Computed]]
-    """What was wrong on any rank, computed once more, as far as there was time. Not there where all was right."""
+    """What was wrong on any rank, recomputed as far as there was time. Absent if all was right."""
     groups: NotRequired[list[SmallerGroup]]
-    """Of a sum that was wrong twice and did not say whose it was, on the first rank alone: in smaller groups, two a
-    round."""
+    """Sums in smaller groups, two per round, if a sum was wrong twice and did not reveal the source. Only on the first
+    rank."""
 
 
 def nominal(size: int) -> str:
-    """ "64 KiB", also where a few bytes were left out so that all ranks have equal parts."""
+    """ "64 KiB", even if a few bytes were left out to make all ranks' parts equal."""
     unit = next((unit for unit in (GIB, MIB, KIB) if size >= 0.9 * unit), 1)
     whole = round(size / unit) * unit
     return words.size(whole if abs(size - whole) < LEFT_OUT * size else size)
 
 
 def rate(gigabytes: float) -> str:
-    """Of GB/s."""
+    """GB/s in words."""
     return words.rate(gigabytes * 1e9)
 
 
 def slowest(facts: Mapping[int, Facts]) -> dict[tuple[str, int], float]:
-    """Seconds of the slowest rank by dtype and bytes, for what all ranks have measured, in the order of measuring."""
+    """Seconds of the slowest rank by dtype and bytes, for sizes that all ranks measured, in that order."""
     found: dict[tuple[str, int], list[float]] = {}
     for reading in facts.values():
         for size in reading["sizes"]:
@@ -106,5 +105,5 @@ def slowest(facts: Mapping[int, Facts]) -> dict[tuple[str, int], float]:
 
 
 def largest(sizes: Iterable[tuple[str, int]], dtype: str) -> int:
-    """Bytes of the largest message of this type; 0 without any."""
+    """Bytes of the largest message of this type; 0 if there is none."""
     return max((size for own, size in sizes if own == dtype), default=0)

@@ -1,9 +1,9 @@
-"""Which rank makes a sum wrong, when the sum itself does not say it: found by summing in smaller groups. Pure.
+"""Finds the rank that makes a sum wrong, if the sum itself does not reveal it, by summing in smaller groups. Pure.
 
-In each round the members are two groups. A group that gets all right clears its ranks; the suspects of a wrong one are
-halved, each half beside ranks that are cleared. The last suspect is tried once more beside other ranks. So two ranks
-whose link is bad, or a node whose network is, name nobody: beside others both of them are right, or both wrong. Each
-group sums several times: of one that is wrong at times nothing is concluded.
+In each round the members form two groups. A group that is always right clears its ranks; the suspects of a wrong one
+are halved, each half together with cleared ranks. The last suspect is tried again with other ranks. So two ranks with
+a bad link, or a node with a bad network, name no rank: together with others both are right, or both wrong. Each group
+sums several times; one that is wrong only sometimes proves nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,16 +12,16 @@ from preflight.checks.comm.shared.readings import Facts, SmallerGroup
 
 Part = tuple[int, ...]
 FEWEST = 3
-"""Of two ranks none can be tried beside another."""
+"""With two ranks, neither can be tried with another."""
 TIMES = 5
-"""Each group sums: two ranks that are each wrong half of the time would pass for a third one's fault."""
+"""Sums per group: two ranks that are each wrong half of the time would look like a third one's fault."""
 
 
 def next_parts(members: Part, tried: Sequence[SmallerGroup]) -> tuple[Part, Part] | None:
-    """The groups of the next round; None where another one would not say more."""
+    """The groups of the next round; None if another would reveal nothing more."""
     if len(members) < FEWEST or culprit(members, tried) is not None:
         return None
-    if len(members) == FEWEST:  # each pair, beside the third alone
+    if len(members) == FEWEST:  # each pair, and the third alone
         alone = len(tried) // 2
         return (members[:alone] + members[alone + 1 :], members[alone : alone + 1]) if alone < FEWEST else None
     if tried and tried[-1]["wrong"] == tried[-2]["wrong"]:
@@ -37,21 +37,21 @@ def next_parts(members: Part, tried: Sequence[SmallerGroup]) -> tuple[Part, Part
 
 
 def told(parts: Sequence[Part], flags: Sequence[Sequence[bool]]) -> list[SmallerGroup] | None:
-    """A round, by each group's sums (whether they were wrong); None where those of a group are not alike."""
+    """A round, from whether each group's sums were wrong; None if a group's sums disagree."""
     if any(len(set(of_part)) > 1 for of_part in flags):
         return None
     return [{"ranks": [*part], "wrong": of_part[0]} for part, of_part in zip(parts, flags, strict=True)]
 
 
 def culprit(members: Part, tried: Sequence[SmallerGroup]) -> int | None:
-    """The only rank that all wrong groups have in common, where all others were right in some group, and it in none."""
+    """The only rank that all wrong groups have in common, if all others were right in some group and it in none."""
     wrong = [set(it["ranks"]) for it in tried if it["wrong"]]
     common = set.intersection(*wrong) if len(wrong) > 1 else set[int]()
     return next(iter(common)) if len(common) == 1 and {*members} - _cleared(tried) == common else None
 
 
 def named(facts: Mapping[int, Facts]) -> tuple[int, int] | None:
-    """(rank, how many groups with it were wrong), where smaller groups have found it."""
+    """(rank, how many groups with it were wrong) if smaller groups found a culprit."""
     for reading in facts.values():
         tried = reading.get("groups", [])
         if (rank := culprit(tuple(facts), tried)) is not None:

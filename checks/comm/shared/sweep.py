@@ -1,7 +1,7 @@
-"""Runs one collective over all sizes and types: every element of its result is compared on every rank, then it is
-timed, then compared once more: a fault may come with the heat, or with the reuse of buffers. What is timed is the
-collective's calls and nothing else, with zeros: a result that stays from a timed call is seen in the next comparison;
-one that is wrong in a timed call alone is not. What was wrong on any rank is computed again at the end, by all."""
+"""Runs one collective over all sizes and types. Compares every element of the result on every rank, times it, then
+compares again: a fault may come with heat, or with the reuse of buffers. Times only the collective's calls, on zeros: a
+result left over from a timed call shows in the next comparison; one that is wrong only in a timed call does not. All
+ranks recompute at the end what was wrong on any."""
 
 import math
 import statistics
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def _mebibytes(text: str) -> int:
     if not text.isdecimal():
-        raise ValueError("a whole number of MiB is expected")
+        raise ValueError("expected a whole number of MiB")
     if int(text) > MOST // MIB:
         raise ValueError(f"at most {MOST // MIB} MiB are measured")
     return int(text)
@@ -43,25 +43,25 @@ def _mebibytes(text: str) -> int:
 
 MAX_MIB = option(
     _mebibytes, 0,
-    "largest message in MiB, as far as memory allows; 0 is 8192 on nccl, 64 on gloo (16 for all-reduce and all-gather)",
+    "largest message in MiB, as far as memory allows; 0 is 8192 on nccl, 16 on gloo",
 )  # fmt: skip
 
 SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB)
 MOST = SIZES[-1]
-ON_GLOO = {"all_reduce": 16 * MIB, "all_gather": 16 * MIB}
-"""Of the checks of level standard: a run on CPUs takes no longer than it must. The others: 64 MiB."""
+ON_GLOO = 16 * MIB
+"""A run on CPUs takes no longer than it must: two copies of larger messages show memory more than the network."""
 OWED, BEYOND_S = {"nccl": 64 * MIB, "gloo": 16 * MIB}, {"nccl": 15.0, "gloo": 1.0}
-"""Every sound network is fast enough for so many bytes: on 1 Gbit/s an all-reduce of 64 MiB takes a second. A larger
-size is measured where it takes at most so many seconds in all."""
+"""Bytes that every sound network has time for: on 1 Gbit/s an all-reduce of 64 MiB takes a second. A larger size is
+measured if it takes at most this many seconds in all."""
 SHARE_OF_MEMORY = 8
-"""A message is at most an eighth of what is free: two copies of it, and room for the backend's own."""
+"""A message takes at most an eighth of free memory: there are two copies, and the backend needs room."""
 UNSUPPORTED = ("not support", "not implemented", "calar type", "no backend type")
-"""Words of torch where gloo lacks an operation or a type for it. NCCL has them all: a driver that lacks something says
-"operation not supported", and that is a fault."""
+"""Parts of torch's messages if gloo lacks an operation or a type. NCCL has them all: a driver that lacks something says
+"operation not supported", which is a fault."""
 
 
 def plan(level: Level, facts_version: int = 1) -> Plan:
-    """Of every check of a collective."""
+    """The plan of each check of a collective."""
     return Plan(
         Scope.WORLD, level, deadline_s=90, estimate_s=5.0, needs=("comm.init",), uses=expected.READS, baseline=True,
         facts_version=facts_version,
@@ -69,7 +69,7 @@ def plan(level: Level, facts_version: int = 1) -> Plan:
 
 
 def run(ctx: Context, *, operation: str) -> Facts:
-    """`measure` of a check of this operation. Raises Skip where the backend does not have it."""
+    """`measure` for a check of this operation. Raises Skip if the backend does not have it."""
     if len(ctx.members) < OPERATIONS[operation].from_ranks:
         raise NotApplicable("1 rank has no other to send to")
     sweep = Sweep(ctx, OPERATIONS[operation])
@@ -101,17 +101,20 @@ class Sweep:
         self.started = time.perf_counter()
         self.results: list[Computed] = []
         """Of all sizes that were begun: the same ones on all ranks."""
+        self.in_time: list[tuple[str, int]] = []
+        """Types and bytes of those that could be timed: the same on all ranks. (What a rank has found is not: it keeps
+        a wrong result that could not be timed.)"""
 
     def top(self) -> int:
         """Of SIZES the largest that all ranks have memory for."""
-        usual = MOST if self.ctx.job.backend == "nccl" else ON_GLOO.get(self.operation.name, 64 * MIB)
+        usual = MOST if self.ctx.job.backend == "nccl" else ON_GLOO
         wished = self.ctx[MAX_MIB] * MIB or usual
         free = -self.agreed(-float(free_memory(self.ctx, self.group)))
         return max(size for size in SIZES if size <= max(KIB, min(wished, free / SHARE_OF_MEMORY)))
 
     def all_sizes(self, top: int, owed: int, found: list[Size]) -> Latency | None:
-        """Adds to `found` as it goes: all sizes in float32, from small to large; in bfloat16 one, and a large one where
-        that takes little time. Returns the latency of the smallest."""
+        """Adds results to `found` as it goes: all sizes in float32, from small to large; in bfloat16 one, and a large
+        one if that takes little time. Returns the latency of the smallest."""
         beyond_s = BEYOND_S[self.ctx.job.backend]
         sure = {"fp32": owed, "bf16": min(owed, BF16_FIRST)}
         paces = {
@@ -121,20 +124,20 @@ class Sweep:
         latency = None
         for wished in (size for size in SIZES if size <= top):
             each_s = self.next_size("fp32", wished, paces, found)
-            if each_s is not None and latency is None and found:
-                latency = self.latency(found[0]["bytes"], each_s)
+            if each_s is not None and latency is None and self.in_time:
+                latency = self.latency(self.in_time[0][1], each_s)
             if wished == min(BF16_FIRST, top):
                 self.next_size("bf16", wished, paces, found)
-        for size in (largest(_keys(found), "fp32"), owed):
+        for size in (largest(self.in_time, "fp32"), owed):
             if self.next_size("bf16", size, paces, found) is not None:
                 break
         return latency
 
     def next_size(self, dtype: str, wished: int, paces: dict[str, Pace], found: list[Size]) -> float | None:
-        """Seconds of one operation; None where the size is not begun, or was measured before."""
+        """Seconds of one operation; None where the size is not begun, or was begun before. All ranks decide alike."""
         size, pace = self.operation.size(wished, self.ranks), paces[dtype]
-        known = _keys(found)
-        if (dtype, size) in known or (dtype == "bf16" and largest(known, "fp32") < size) or not pace.begins(size):
+        begun = (dtype, size) in ((result["dtype"], result["bytes"]) for result in self.results)
+        if begun or (dtype == "bf16" and largest(self.in_time, "fp32") < size) or not pace.begins(size):
             return None
         measured, each_s = self.one_size(size, dtype, pace)
         found += [measured] if measured else []
@@ -143,7 +146,7 @@ class Sweep:
         return each_s
 
     def one_size(self, size: int, dtype: str, pace: Pace) -> tuple[Size | None, float]:
-        """(what was found: None where it was right, but took too long to be timed; seconds of one operation)."""
+        """(result, seconds of one operation); the result is None if it was right, but took too long to be timed."""
         what = f"{nominal(size)} {dtype}"
         self.ctx.doing(self.operation.name, size=what)
         message = Message(self.operation, size, dtype, self.rank, self.ranks, self.device)
@@ -157,18 +160,19 @@ class Sweep:
         more, repeats = pace.note(size, each_s)
         if not repeats:
             return {**result, "seconds": each_s, "repeats": 1} if wrong else None, each_s
+        self.in_time.append((dtype, size))
         with self.ctx.collective(f"{self.operation.name} x{repeats}", what):
             self.timed(call, more)
             seconds = self.timed(call, repeats) / repeats
         pace.surer(self.agreed(seconds))
-        later = self.compared(message, size, what)  # all do it: also those whose first result was wrong
+        later = self.compared(message, size, what)  # on all ranks, even if the first result was wrong
         result["wrong"] = wrong or later
         del message, call
         _let_go(self.device)
         return {**result, "seconds": seconds, "repeats": repeats}, each_s
 
     def computed_again(self) -> list[Computed] | None:
-        """What was wrong on any rank, from small to large, while there is time; None where all was right."""
+        """Recomputes what was wrong on any rank, from small to large, while there is time; None if all was right."""
         flags = [float(bool(result["wrong"])) for result in self.results]
         anywhere = agreed_each(self.ctx, self.group, flags)
         doubted = [result for result, flag in zip(self.results, anywhere, strict=True) if flag]
@@ -180,7 +184,7 @@ class Sweep:
         return again if doubted else None
 
     def in_smaller_groups(self, second: Sequence[Computed]) -> list[SmallerGroup]:
-        """Of a sum whose smallest wrong size does not say whose it was."""
+        """Sums in smaller groups, if the smallest wrong size does not reveal the source."""
         flags = [float(bool(it["wrong"] and not it["wrong"]["whose"])) for it in second]
         if self.operation.received is not None or not second:
             return []
@@ -201,7 +205,7 @@ class Sweep:
         return tried
 
     def wrong_among(self, part: tuple[int, ...], wished: int, dtype: str) -> list[bool]:
-        """Whether this rank gets a wrong sum of these ranks, each time."""
+        """Whether this rank gets a wrong sum in a group of these ranks, for each of several times."""
         group, size = self.ctx.part(part), self.operation.size(wished, len(part))
         what = f"{nominal(size)} {dtype}"
         self.ctx.doing(f"{self.operation.name} in a smaller group", size=what)
@@ -224,7 +228,7 @@ class Sweep:
         return {"dtype": dtype, "bytes": size, "wrong": wrong}
 
     def compared(self, message: Message, size: int, what: str) -> Wrong | None:
-        """The first result that is wrong, of all roots, with the ranks of the job in it."""
+        """The first wrong result of all roots, in ranks of the job; None if all are right."""
         first = None
         for root in message.roots(size):
             message.fill(root)
@@ -236,7 +240,7 @@ class Sweep:
         return self.in_the_job(first) if first else None
 
     def in_the_job(self, wrong: Wrong) -> Wrong:
-        """A rank of the group is its place among the members."""
+        """Translates ranks of the group, which are places among the members, to ranks of the job."""
         members, whose, sender = self.ctx.members, wrong["whose"], wrong["sender"]
         if whose:
             other = None if whose["other"] is None else members[whose["other"]]
@@ -244,7 +248,7 @@ class Sweep:
         return {**wrong, "sender": None if sender is None else members[sender], "whose": whose}
 
     def timed(self, call: Callable[[], None], times: int) -> float:
-        """Seconds of so many calls, until the device has done them."""
+        """Seconds of `times` calls, until the device has done them."""
         import torch
 
         if self.device.type != "cuda":
@@ -261,7 +265,7 @@ class Sweep:
         return float(begin.elapsed_time(end)) / 1000
 
     def latency(self, size: int, each_s: float) -> Latency | None:
-        """Each operation timed by itself, from the call until the device has done it."""
+        """Times each operation separately, from the call until the device has done it."""
         repeats = latencies(each_s, self.ctx.deadline_s)
         if not repeats:
             return None
@@ -280,7 +284,7 @@ class Sweep:
         return {"bytes": size, "p50_s": statistics.median(found), "p99_s": p99_s, "repeats": repeats}
 
     def agreed(self, value: float) -> float:
-        """The largest of all ranks' values: all must take the same decision."""
+        """The largest of all ranks' values, so that all make the same decision."""
         return agreed(self.ctx, self.group, value)
 
 
@@ -290,7 +294,7 @@ def agreed(ctx: Context, group: Any, value: float) -> float:
 
 
 def agreed_each(ctx: Context, group: Any, values: Sequence[float]) -> list[float]:
-    """In each place the largest of all ranks' values."""
+    """Elementwise the largest of all ranks' values."""
     import torch
     from torch import distributed as dist
 
@@ -301,7 +305,7 @@ def agreed_each(ctx: Context, group: Any, values: Sequence[float]) -> list[float
 
 
 def free_memory(ctx: Context, group: Any) -> int:
-    """Bytes that are free to this rank: its share of its GPU, or of what the machine and its cgroup leave."""
+    """Bytes available to this rank: its share of its GPU, or of what the machine and the cgroup have left."""
     import psutil
     import torch
 
@@ -312,7 +316,7 @@ def free_memory(ctx: Context, group: Any) -> int:
 
 
 def _sharing(ctx: Context, group: Any) -> int:
-    """How many ranks have this rank's GPU."""
+    """How many ranks share this rank's GPU."""
     import torch
     from torch import distributed as dist
 
@@ -325,7 +329,7 @@ def _sharing(ctx: Context, group: Any) -> int:
 
 
 def _cgroup_leaves() -> Iterator[int]:
-    """Bytes that the container's cgroup leaves, where it has a limit (cgroup v2, v1)."""
+    """Bytes that the container's cgroup has left, if it has a limit (cgroup v2, v1)."""
     yield 2**62
     for limit, used in (
         ("memory.max", "memory.current"),
@@ -338,12 +342,8 @@ def _cgroup_leaves() -> Iterator[int]:
             continue
 
 
-def _keys(found: list[Size]) -> list[tuple[str, int]]:
-    return [(size["dtype"], size["bytes"]) for size in found]
-
-
 def _let_go(device: "torch.device") -> None:
-    """Memory that the allocator keeps is not there for the next size."""
+    """Frees the allocator's cache, so that the next size can use the memory."""
     if device.type == "cuda":
         import torch
 

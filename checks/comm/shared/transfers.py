@@ -1,10 +1,10 @@
-"""Times single links while all links of a step are busy, and the all-reduce of a part of the world.
+"""Times single links while all links of a step are busy, and the all-reduce of parts of the world.
 
-A link is timed where its data arrives, from the word that asks for them: its sender has said before that it is ready,
-so a rank that computes, or comes, late does not make its links look slow. An all-reduce of a part takes what it takes
-the last one to come: nobody finishes before all have begun, so the least of its members' times is the part's own.
+The receiver times a link, starting with its request for data: the sender has said before that it is ready, so a rank
+that is late does not make its links look slow. An all-reduce of a part takes as long as it takes the last to arrive: no
+rank finishes before all have started, so the shortest of its members' times is the part's.
 
-Before anybody is blamed it is done once more with what was slow: all ranks know all times then, and choose alike.
+Before a rank is blamed, what was slow is measured again: all ranks then know all times, and choose the same.
 """
 
 import statistics
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
     import torch
 
 PROBE = 256 * KIB
-"""Four times what a shaper may let pass at once (tc-tbf(8): its burst), and 20 ms at 100 Mbit/s."""
+"""Four times a shaper's usual burst (tc-tbf(8)), and 20 ms at 100 Mbit/s."""
 MOST = {"nccl": 64 * MIB}
 MOST_ELSEWHERE = 4 * MIB
 LEAST_PASSES, MOST_PASSES = 3, 30
 KEPT = {"nccl": 0.8, "gloo": 0.2}
-"""The share of a link's rate, the best of all passes, that a sound one keeps from run to run."""
+"""The share of its rate (best of all passes) that a sound link keeps between runs."""
 UNEVEN = {"nccl": 1.5}
 UNEVEN_ELSEWHERE = 3.0
-"""Where the slowest link takes so many times as long as the quickest it is all done again while there is time: a busy
-core may have cost the slow one its moment. Below what is found slow (see localize.py)."""
+"""If the slowest link takes this many times as long as the fastest, all is repeated while there is time: a busy core
+may have delayed the slow one. Below the limit in localize.py."""
 TIME_FOR_TWO = 0.3
-"""Of the deadline: only what took no longer is measured once more. The process group gives up at 0.7 of it."""
+"""Share of the deadline: only what took no longer is measured again. The process group gives up at 0.7 of it."""
 
 
 class Look(TypedDict):
     links: list[tuple[int, float]]
     """(the rank that sent to this one, seconds): the best of all passes."""
     reduce_s: float | None
-    """Of an all-reduce of as many bytes in this rank's part of the world, as it took the last one to come, the best;
-    None where it is alone in its part, or was not timed."""
+    """Best time of an all-reduce of as many bytes in this rank's part of the world, for the last to arrive; None if the
+    rank is alone in its part, or it was not timed."""
 
 
 class Facts(Look):
     bytes: int
-    """Of one transfer."""
+    """Size of one transfer."""
     again: NotRequired[Look | None]
-    """A second look at what was slow; None: there was no time for one. Not there where nothing was slow."""
+    """A second measurement of what was slow; None if there was no time. Absent if nothing was slow."""
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """What would be blamed after one look."""
+    """What would be blamed after the first measurement."""
 
     links: frozenset[pairs.Pair] = frozenset()
     parts: frozenset[int] = frozenset()
@@ -77,7 +77,7 @@ def record(reading: Facts, job: Job) -> Iterator[Figure]:
 
 @dataclass
 class _Way:
-    """What goes between two ranks of the world group."""
+    """Transfers between two ranks of the world group."""
 
     ctx: Context
     group: Any
@@ -92,7 +92,7 @@ class _Way:
         self.values = torch.zeros(self.size // 4, device=self.ctx.device)
 
     def send(self, peer: int) -> None:
-        """Says that it is ready, waits until it is asked, and sends."""
+        """Says that it is ready, waits for the request, and sends."""
         self.ctx.doing(f"sending {self.size // KIB} KiB", peer_rank=peer)
         self._pass("isend", self.word, peer)
         self._pass("irecv", self.word, peer)
@@ -108,7 +108,7 @@ class _Way:
         return time.perf_counter() - start
 
     def _pass(self, how: str, values: "torch.Tensor", peer: int) -> None:
-        """In a batch: NCCL then uses the communicator that it has, and makes none for the pair."""
+        """Sends or receives in a batch: NCCL then uses its existing communicator and creates none for the pair."""
         from torch import distributed as dist
 
         number = self.ctx.members.index(peer)
@@ -117,7 +117,7 @@ class _Way:
         finish(self.ctx.device)
 
     def meet(self) -> None:
-        """All members are here."""
+        """Waits until all members are here."""
         from torch import distributed as dist
 
         dist.all_reduce(self.word, group=self.group)
@@ -128,9 +128,9 @@ def measure(
     ctx: Context, part: Sequence[int], steps: Sequence[Step], budget_s: float, doubt: Doubting, *,
     reduces: bool = True, with_each_other: bool = False,
 ) -> Facts:  # fmt: skip
-    """`part`: this rank and those that it all-reduces with, if it `reduces`. Takes about `budget_s` where links are
-    slow, much less on sound ones; as long again where the facts of all ranks are in `doubt`. A link that is all too
-    slow still gets its least passes: three of 256 KiB. `with_each_other`: see meetings.steps_again."""
+    """`part`: this rank and those it all-reduces with, if it `reduces`. Takes about `budget_s` if links are slow, much
+    less on sound ones; as long again if the facts of all ranks are in `doubt`. Even a very slow link gets the minimum:
+    three passes of 256 KiB. `with_each_other`: see meetings.steps_again."""
     started = time.perf_counter()
     group = ctx.process_group()
     ctx.doing("trying the links with little")
@@ -151,7 +151,7 @@ def measure(
 
 
 def _look(ctx: Context, part: Sequence[int], steps: Sequence[Step], size: int, budget_s: float) -> Look:
-    """`part`: () where none is to be timed."""
+    """One measurement. `part`: () if no all-reduce is to be timed."""
     group = ctx.process_group()
     ctx.doing("timing links", size=f"{size // KIB} KiB")
     best = _repeated(ctx, group, partial(_times, ctx, group, steps, size), budget_s)
@@ -160,13 +160,13 @@ def _look(ctx: Context, part: Sequence[int], steps: Sequence[Step], size: int, b
 
 
 def _is_same(ctx: Context, what: object) -> bool:
-    """Whether all members have it. Where a sick one got other times than the others, a second look would hang."""
+    """Whether all members have the same value. If a sick rank got different times, a second measurement would hang."""
     most, least = _span(ctx, ctx.process_group(), [float(zlib.crc32(repr(what).encode()))])
     return most == least
 
 
 def _everyones(ctx: Context, steps: Sequence[Step], own: Facts) -> dict[int, Facts]:
-    """The facts of all members, on all of them."""
+    """The facts of all members, on every member."""
     import torch
     from torch import distributed as dist
 
@@ -195,7 +195,7 @@ def _part_s(ctx: Context, part: Sequence[int], size: int, budget_s: float) -> fl
 
 
 def _size(probe_s: float, for_one_s: float, most: int) -> int:
-    """Bytes that take so long at most on the slowest link: a power of two between PROBE and `most`."""
+    """Bytes that take at most `for_one_s` on the slowest link: a power of two between PROBE and `most`."""
     size = most
     while size > PROBE and probe_s * size / PROBE > for_one_s:
         size //= 2
@@ -203,7 +203,7 @@ def _size(probe_s: float, for_one_s: float, most: int) -> int:
 
 
 def _times(ctx: Context, group: Any, steps: Sequence[Step], size: int) -> dict[int, float]:
-    """Seconds by the rank that sent to this one."""
+    """Seconds by sending rank."""
     way, found = _Way(ctx, group, size), {}
     for step in steps:
         senders = {receiver: sender for sender, receiver in step.items()}
@@ -217,7 +217,7 @@ def _times(ctx: Context, group: Any, steps: Sequence[Step], size: int) -> dict[i
 
 
 def _reduced(ctx: Context, group: Any, part_group: Any, size: int) -> dict[int, float]:
-    """{0: the part's seconds}, {} of a part of one."""
+    """{0: the part's seconds}; {} for a part of one."""
     import torch
     from torch import distributed as dist
 
@@ -234,7 +234,7 @@ def _reduced(ctx: Context, group: Any, part_group: Any, size: int) -> dict[int, 
 
 
 def _repeated(ctx: Context, group: Any, once: Callable[[], dict[int, float]], budget_s: float) -> dict[int, float]:
-    """The best of each. All members decide alike."""
+    """The best time of each. All members decide the same."""
     started = time.perf_counter()
     best: dict[int, float] = {}
     for number in range(1, MOST_PASSES + 1):
@@ -251,7 +251,7 @@ def _repeated(ctx: Context, group: Any, once: Callable[[], dict[int, float]], bu
 
 
 def _span(ctx: Context, group: Any, values: Sequence[float]) -> tuple[float, float]:
-    """(the largest, the smallest) of those of all members."""
+    """(largest, smallest) of all members' values."""
     import torch
     from torch import distributed as dist
 
@@ -267,6 +267,6 @@ def _short(seconds: float) -> float:
 
 
 def busbw(reading: Facts, ranks: int) -> float | None:
-    """GB/s of the all-reduce in a part of so many ranks; None where it was not timed."""
+    """GB/s of the all-reduce in a part of `ranks` ranks; None if it was not timed."""
     seconds = reading["reduce_s"]
     return OPERATIONS["all_reduce"].bandwidths(reading["bytes"], seconds, ranks)[1] if seconds else None

@@ -1,4 +1,4 @@
-"""The elements of a result that are not as expected: how many, and enough of them to see whose they are."""
+"""The wrong elements of a result: how many there are, and enough of them to see whose they are."""
 
 import math
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import torch
 
 MOST = 65536
-"""Wrong elements that are looked at: of 8,192 ranks each owns some of so many."""
+"""How many wrong elements to examine: even of 8,192 ranks each owns several of them."""
 RUN = 64
-"""Where there are more, some of all: runs of so many wrong elements."""
+"""If there are more, samples are runs of this many wrong elements."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class Sample:
     got: "torch.Tensor"
     """float64."""
     is_exact: bool
-    """Whether the type holds whole numbers only up to 256, so that a value with a fraction says nothing."""
+    """Whether the type is exact for whole numbers only up to 256, so that a fraction proves nothing."""
 
 
 def count(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor]]") -> int:
-    """How many elements differ from what is right: (from, to, values), piece by piece."""
+    """How many elements differ from `right`: (start, end, values), piece by piece."""
     import torch
 
     return int(torch.stack([(result[start:stop] != values).sum() for start, stop, values in right]).sum())
 
 
 def sample(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor]]", elements: int) -> Sample:
-    """At most about MOST of the wrong elements, of which there are so many: the first ones and some of all others."""
+    """About MOST of the wrong elements, of which there are `elements`: the first ones, and runs of all others."""
     import torch
 
     step = 1 + elements // MOST
@@ -55,7 +55,7 @@ def sample(result: "torch.Tensor", right: "Iterable[tuple[int, int, torch.Tensor
 def told(
     found: Sample, elements: int, of: int, expected: float, sender: int | None, whose: Whose | None
 ) -> Wrong:  # fmt: skip
-    """As the facts hold it: `expected` is of the first wrong element."""
+    """The form in the facts; `expected` is that of the first wrong element."""
     got = float(found.got[0])
     return {
         "elements": elements, "of": of, "index": int(found.index[0]), "expected": expected,

@@ -1,10 +1,10 @@
-"""Transports: NCCL takes the fast ways that the machines have, and the same on all nodes.
+"""Transports: NCCL uses the fast transports that the machines have, and the same on all nodes.
 
-Every rank takes part in an all-reduce of 1 MiB, and sends as much to the next rank and to the one that has its place on
-the next node (NCCL connects two ranks when they first need it, since 2.22). Then NCCL's own log says what it chose.
-That is held against what net.rdma, gpu.nvlink and gpu.topology have seen of the hardware, against NCCL's variables, and
-against the other nodes. What NCCL rightly leaves alone is silent: P2P between PCIe cards that are far apart, GPUDirect
-where GPU and HCA are (src/graph/paths.cc: P2P and GPUDirect up to PXB, unless the machine is known).
+Every rank takes part in an all-reduce of 1 MiB, and sends as much to the next rank and to the one in its place on the
+next node (since 2.22 NCCL connects two ranks when they first need it). Then NCCL's own log says what it chose. That is
+compared with what net.rdma, gpu.nvlink and gpu.topology know about the hardware, with NCCL's variables, and with the
+other nodes. What NCCL rightly avoids is not reported: P2P between PCIe cards that are far apart, and GPUDirect if GPU
+and HCA are (src/graph/paths.cc: P2P and GPUDirect up to PXB, unless the machine is known).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ Facts = Lines
 
 
 def _deadline(job: Job) -> float:
-    """As for comm.init: connecting grows with the world."""
+    """As for comm.init: connecting takes longer in larger worlds."""
     return 60.0 + job.world_size / 64
 
 
@@ -36,27 +36,27 @@ PLAN = Plan(
 )
 
 SOCKET = Code(
-    "NCCL goes over sockets between nodes that have RDMA.",
+    "NCCL uses sockets between nodes that have RDMA.",
     fix="There: ls /dev/infiniband; ldconfig -p | grep libibverbs; NCCL_DEBUG=INFO says under NET/IB what it found.",
 )
 GDR_OFF = Code(
-    "NCCL copies through host memory what the HCA could take from the GPU (GPUDirect RDMA).",
-    fix="There: lsmod | grep nvidia_peermem; modprobe nvidia-peermem, or the driver's open modules with a kernel from "
-    "5.12 on (DMA-BUF); then ACS and the IOMMU (node.kernel), and NCCL_NET_GDR_LEVEL.",
+    "NCCL copies data through host memory that the HCA could read from the GPU (GPUDirect RDMA).",
+    fix="There: lsmod | grep nvidia_peermem; modprobe nvidia-peermem, or the driver's open modules with kernel 5.12 or "
+    "newer (DMA-BUF); then ACS and the IOMMU (node.kernel), and NCCL_NET_GDR_LEVEL.",
 )
 P2P_OFF = Code(
-    "NCCL goes through host memory between GPUs that reach each other.",
+    "NCCL uses host memory between GPUs that reach each other.",
     fix="There: nvidia-smi topo -p2p r; nvidia-smi nvlink -s; the ranks' containers need one /dev/shm and one IPC "
     "namespace (docker: --ipc=host).",
 )
 SHM_OFF = Code(
-    "Ranks of one node reach each other only over the network.",
-    fix="Give the ranks of a node one /dev/shm (docker: --ipc=host), or all of them to one container.",
+    "Ranks on one node reach each other only over the network.",
+    fix="Give the ranks of a node one /dev/shm (docker: --ipc=host), or run all of them in one container.",
 )
 SPLIT_NODE = Code(
-    "NCCL takes ranks of one node for several nodes.",
-    fix="NCCL tells nodes by host name and boot id, or by NCCL_HOSTID: unset it, or give the containers of a node one "
-    "host name (docker: --uts=host), one network and one IPC namespace.",
+    "NCCL takes ranks on one node for several nodes.",
+    fix="NCCL identifies nodes by host name and boot id, or NCCL_HOSTID: unset it, or give the containers of a node "
+    "one host name (docker: --uts=host), one network and one IPC namespace.",
 )
 VERSIONS = Code(
     "Ranks have loaded different versions of NCCL.",
@@ -67,7 +67,7 @@ PLUGIN = Code(
     fix="Compare NCCL_NET_PLUGIN, LD_LIBRARY_PATH and ldconfig -p | grep libnccl-net on both.",
 )
 NVLS_OFF = Code(
-    "A node's NVSwitches do not sum for NCCL (NVLS), although they or the other nodes' say they can.",
+    "A node's NVSwitches do not reduce for NCCL (NVLS), although they report that they can, or the other nodes' do.",
     fix="There: systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric; reset the GPUs: nvidia-smi -r.",
 )
 UNLIKE = Code(
@@ -76,7 +76,7 @@ UNLIKE = Code(
 )
 
 UNTOLD = ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_P2P_DISABLE")
-"""Variables that NCCL, or an older one, reads without a line in its log (P2P_DISABLE: 2.23 on has one)."""
+"""Variables that some NCCL versions read without logging it (P2P_DISABLE is logged from 2.23 on)."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -87,10 +87,10 @@ def measure(ctx: Context) -> Facts:
 
 
 def read(ctx: Context) -> Facts:
-    """From the log that NCCL has written in this process by now."""
+    """Facts from the log that NCCL has written in this process so far."""
     text = ctx.nccl_log()
     if not text:
-        raise Skip("NCCL has written no log here, so what it chose is not known")
+        raise Skip("NCCL has written no log here, so its choice is unknown")
     nodes = [ctx.job.node_of(rank).node for rank in ctx.members]
 
     def is_local(rank: int, peer_rank: int) -> bool:
@@ -101,12 +101,12 @@ def read(ctx: Context) -> Facts:
     found["version"] = found["version"] or _loaded()
     if len(ctx.members) > 1 and not any(found["ways"].values()):
         told = f"NCCL {found['version']}" if found["version"] else "NCCL"
-        raise Skip(f"{told}'s log does not say how its ranks are connected, so what it chose is not known", found)
+        raise Skip(f"{told}'s log does not say how its ranks are connected, so its choice is unknown", found)
     return found
 
 
 def _loaded() -> str:
-    """Of the library itself: before 2.24 only the first rank's log has it."""
+    """NCCL's version from the library: before 2.24 only the first rank's log has it."""
     import torch
 
     try:
@@ -177,8 +177,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 def _told(
     code: Code, found: Mapping[str, str], nodes: Sequence[NodeLog], why: Callable[[NodeLog], Why | None]
 ) -> Iterator[Finding]:
-    """A finding for each node and cause; one for all where every node is so. `found`: what is so, by node; the name
-    "" is of no single node."""
+    """A finding per node and cause, or one for all if every node has it. `found`: texts by node name; "" means no
+    single node."""
     if "" in found:
         yield code.warn(found[""])
     alike: dict[tuple[str, Why | None], list[NodeLog]] = {}
@@ -187,7 +187,7 @@ def _told(
             alike.setdefault((found[node.name], why(node)), []).append(node)
     for (text, cause), of in alike.items():
         everywhere = len(of) == len(nodes) > 1
-        text = f"{text}{cause.text if cause else ''}" + (f"; so on all {len(of)} nodes" if everywhere else "")
+        text = f"{text}{cause.text if cause else ''}" + (f"; the same on all {len(of)} nodes" if everywhere else "")
         for node in of[:1] if everywhere else of:
             where = {} if everywhere else {"node": node.name}
             yield code.warn(

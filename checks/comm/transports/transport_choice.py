@@ -1,4 +1,4 @@
-"""Where NCCL chose what is not the best of a node's hardware, and why: sentences by node. Pure; for comm.transports."""
+"""Where NCCL did not choose a node's best hardware, and why: sentences by node. Pure; for comm.transports."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from preflight.nccl.log_lines import Lines
 from preflight.nccl.log_patterns import NVLS_REFUSED
 
 MELLANOX, BROADCOM, AMAZON = "0x15b3", "0x14e4", "0x1d0f"
-"""PCI's vendors whose RDMA NCCL is known to use: two by its own transport, EFA by a plugin (aws-ofi-nccl)."""
+"""PCI vendors whose RDMA NCCL is known to use: two by its own transport, EFA by a plugin (aws-ofi-nccl)."""
 DATA_CENTRE = re.compile(
     r"\b(P100|V100|T4|A10|A10G|A16|A2|A30|A40|A100|A800|L4|L40S?|H100|H800|H200|H20|B200|B300|G[BH][23]00)\b"
 )
@@ -18,16 +18,16 @@ DATA_CENTRE = re.compile(
 
 
 class Why(NamedTuple):
-    """What made NCCL choose so."""
+    """The reason for NCCL's choice."""
 
     text: str
     """Ends the sentence: ": NCCL_IB_DISABLE=1"."""
     variable: str | None
     fix: str | None
-    """None: the code's own."""
+    """None for the code's own fix."""
 
 
-# What is not as it could be: a sentence by node
+# What could be better: a sentence by node
 
 
 def split(all_: Sequence[NodeLog]) -> dict[str, str]:
@@ -40,8 +40,8 @@ def split(all_: Sequence[NodeLog]) -> dict[str, str]:
 
 
 def usable(node: NodeLog) -> list[str]:
-    """Devices that NCCL could use: a port is ACTIVE, the process may open it, and the make is known. A virtual function
-    at Ethernet may be a cloud's plain network card (Azure's accelerated networking), over which RDMA leads nowhere."""
+    """Devices that NCCL could use: a port is ACTIVE, the process may open it, and the make is known. An Ethernet
+    virtual function may be a cloud's plain network card (Azure's accelerated networking), where RDMA leads nowhere."""
     return [
         hca["name"]
         for hca in (node.rdma or {"hcas": []})["hcas"]
@@ -59,11 +59,11 @@ def socket_instead(node: NodeLog) -> str:
     if not over or not there:
         return ""
     shown = words.some(there, 3)
-    return f"NCCL goes over sockets to other nodes, expected RDMA: {shown} {'is' if len(there) == 1 else 'are'} active"
+    return f"NCCL uses sockets to other nodes, expected RDMA: {shown} {'is' if len(there) == 1 else 'are'} active"
 
 
 def _kinds(all_: Sequence[NodeLog]) -> list[list[NodeLog]]:
-    """Nodes that should choose alike: with as many ranks, on the same models of GPUs."""
+    """Groups of nodes that should choose the same: with as many ranks, on the same GPU models."""
     found: dict[object, list[NodeLog]] = {}
     for node in all_:
         found.setdefault((len(node.ranks), node.models), []).append(node)
@@ -71,7 +71,7 @@ def _kinds(all_: Sequence[NodeLog]) -> list[list[NodeLog]]:
 
 
 def without_gdr(all_: Sequence[NodeLog]) -> dict[str, str]:
-    """Nodes whose HCAs could take from GPU memory and do not: no module, a variable, or other nodes do."""
+    """Nodes with HCAs that could read GPU memory but do not: there is no module, a variable, or other nodes do."""
     return {name: text for alike in _kinds(all_) for name, text in _without_gdr(alike).items()}
 
 
@@ -90,24 +90,24 @@ def _without_gdr(all_: Sequence[NodeLog]) -> dict[str, str]:
 
 
 def _gdr(node: NodeLog) -> str:
-    """all, some, none; "" where it has no RDMA to other nodes."""
+    """How many connections use GPUDirect: all, some, none; "" without RDMA to other nodes."""
     over = [way for way in node.between if way.startswith("NET/") and not way.startswith("NET/Socket")]
     own = {way.endswith("/GDRDMA") for way in over}
     return "some" if len(own) > 1 else "" if not own else "all" if True in own else "none"
 
 
 def _could(node: NodeLog) -> bool:
-    """Whether the cards are known to be able to, and NCCL or a variable says why they do not."""
+    """Whether the cards are known to support GPUDirect, and NCCL or a variable says why they do not use it."""
     able = bool(node.models) and all(DATA_CENTRE.search(name) for name in node.models)
     virtual = any(hca["virtual"] for hca in (node.rdma or {"hcas": []})["hcas"])
     said = [on for line in node.lines for on in line["gdr"].values()]
-    own = node.network.startswith("IB")  # or HPC-X's plugin, which works as NCCL's own: IBext
+    own = node.network.startswith("IB")  # or HPC-X's plugin IBext, which works like NCCL's own
     missing = bool(said) and not any(said) and not virtual and own
     return able and (missing or _turns_off(node, "NCCL_NET_GDR_LEVEL"))
 
 
 def _turns_off(node: NodeLog, variable: str) -> bool:
-    """Whether it is set, and to a value that does so: NCCL_P2P_DISABLE=0 says nothing."""
+    """Whether the variable is set to a value that turns a transport off: NCCL_P2P_DISABLE=0 does not."""
     value = node.settings.get(variable)
     if variable.endswith("_DISABLE"):
         return value not in (None, "", "0")
@@ -117,7 +117,7 @@ def _turns_off(node: NodeLog, variable: str) -> bool:
 
 
 def host_instead(node: NodeLog) -> str:
-    """SHM is NCCL's right choice between PCIe cards that are far apart; behind NVSwitches it never is."""
+    """Connections through host memory. SHM is right between PCIe cards that are far apart, never behind NVSwitches."""
     over = {way: count for way, count in node.inside.items() if not way.startswith("P2P/")}
     if not over:
         return ""
@@ -126,7 +126,7 @@ def host_instead(node: NodeLog) -> str:
         return ""
     told = " and ".join(f"{count} over {way}" for way, count in sorted(over.items()))
     expected = "all over P2P, since NVLinks join its GPUs"
-    if not switched(node):  # NCCL leaves P2P alone between GPUs that are far apart, though the driver has it
+    if not switched(node):  # NCCL avoids P2P between GPUs that are far apart, though the driver has it
         expected = "NCCL to choose, since the driver has P2P between its GPUs"
     return f"of the connections in the node {told}, expected {expected}"
 
@@ -134,19 +134,19 @@ def host_instead(node: NodeLog) -> str:
 def network_instead(node: NodeLog) -> str:
     over = {way: count for way, count in node.inside.items() if way.startswith("NET/")}
     if not over or not (_turns_off(node, "NCCL_SHM_DISABLE") or any(way.startswith("NET/Socket") for way in over)):
-        return ""  # over RDMA it may be the quicker way between two sockets (ncclTopoCheckNet in graph/paths.cc)
+        return ""  # RDMA may be faster between two sockets (ncclTopoCheckNet in graph/paths.cc)
     told = " and ".join(f"{count} over {way}" for way, count in sorted(over.items()))
     return f"of the connections in the node {told}, expected P2P or shared memory"
 
 
 def without_nvls(all_: Sequence[NodeLog]) -> dict[str, str]:
-    """Different from the others, or where NCCL itself says that it should work."""
+    """Nodes without NVLS while the others have it, or while NCCL itself says that it should work."""
     found = {name: text for alike in _kinds(all_) for name, text in _without_nvls(alike).items()}
     refused = {node: sum(map(_is_refused, node.lines)) for node in all_}
     some, all_ranks = sum(refused.values()), sum(len(node.lines) for node in all_)
     for node in (node for node in all_ if refused[node]):
-        found[node.name] = "the NVSwitches refuse memory for NVLS, which they say they have; expected NVLS to work"
-        if some < all_ranks:  # NCCL's guide of 2.30, NCCL_NVLS_ENABLE: 2.27 and 2.28 may hang so, the others fail
+        found[node.name] = "the NVSwitches report NVLS, but refuse memory for it; expected NVLS to work"
+        if some < all_ranks:  # NCCL's guide of 2.30, NCCL_NVLS_ENABLE: then 2.27 and 2.28 may hang, others fail
             found[node.name] += f" on all ranks or none: without it on {some} of {all_ranks} the job may hang"
     return found
 
@@ -166,7 +166,7 @@ def _without_nvls(all_: Sequence[NodeLog]) -> dict[str, str]:
 
 
 def _nvls(node: NodeLog) -> bool | None:
-    """NCCL says nothing where the variable turns it off."""
+    """Whether NVLS works; NCCL logs nothing if the variable turns it off."""
     return False if node.nvls is None and _turns_off(node, "NCCL_NVLS_ENABLE") else node.nvls
 
 
@@ -175,17 +175,17 @@ def other_plugin(all_: Sequence[NodeLog]) -> dict[str, str]:
 
 
 def differing(all_: Sequence[NodeLog]) -> dict[str, str]:
-    """The network of all; how many HCAs, and the ways in the node, of nodes that should choose alike."""
+    """Compares the network of all nodes; HCAs and transports in the node only between nodes of one kind."""
     found: dict[str, str] = {}
     for alike in _kinds(all_):
         found |= _compared(alike, "connections in the node are {}", _inside)
-        found |= _compared(alike, "NCCL takes {} HCAs", _hcas)
+        found |= _compared(alike, "NCCL uses {} HCAs", _hcas)
     found |= _compared(all_, "the network is {}", lambda node: node.network or None)
     return found
 
 
 def _hcas(node: NodeLog) -> int | None:
-    """None: its log does not say."""
+    """The number of HCAs that NCCL uses; None if its log does not say."""
     return len(node.hcas) if node.hcas or node.network not in ("", "IB") else None
 
 
@@ -194,7 +194,7 @@ def _inside(node: NodeLog) -> str | None:
 
 
 def _compared(all_: Sequence[NodeLog], text: str, value: Callable[[NodeLog], Any]) -> dict[str, str]:
-    """By node; under "" what is said where no value has more than half."""
+    """Texts by node; under "" the text for all, if no value has a majority."""
     votes = vote((number, known) for number, node in enumerate(all_) if (known := value(node)) is not None)
     if not votes.unanimous and not votes.decided:
         sides = [f"{had} on {words.some((all_[at].name for at in of), 2)}" for had, of in votes.ranks_of.items()]
@@ -209,7 +209,7 @@ def _compared(all_: Sequence[NodeLog], text: str, value: Callable[[NodeLog], Any
 
 
 def naming(*variables: str) -> Callable[[NodeLog], Why | None]:
-    """The first of these that NCCL has read on the node, and that may be the reason."""
+    """The first of these variables that NCCL has read on the node and that may be the reason."""
 
     def why(node: NodeLog) -> Why | None:
         return next((_variable(node, name) for name in variables if _turns_off(node, name)), None)
@@ -241,8 +241,8 @@ def _why_no_efa(node: NodeLog) -> Why:
     if node.plugin:
         fix = "Run fi_info -p efa there; compare the versions of aws-ofi-nccl, libfabric and NCCL; unset FI_PROVIDER."
         return Why(f": the plugin {node.plugin} is loaded, and NCCL could not start it", None, fix)
-    fix = "Install aws-ofi-nccl, and put its folder with libnccl-net.so into LD_LIBRARY_PATH (with EFA's libfabric)."
-    return Why(": NCCL uses EFA only by the plugin aws-ofi-nccl, which it did not load", None, fix)
+    fix = "Install aws-ofi-nccl, and add its folder with libnccl-net.so to LD_LIBRARY_PATH (with EFA's libfabric)."
+    return Why(": NCCL uses EFA only through the plugin aws-ofi-nccl, which it did not load", None, fix)
 
 
 def why_no_gdr(node: NodeLog) -> Why | None:
@@ -254,4 +254,4 @@ def why_no_gdr(node: NodeLog) -> Why | None:
             return _variable(node, "NCCL_DMABUF_ENABLE")
         return Why(": its HCAs have neither nvidia_peermem nor DMA-BUF", None, None)
     off = sorted({name for line in node.lines for name, on in line["gdr"].items() if not on})
-    return Why(f": not by {', '.join(off[:4])}", None, None) if off else None
+    return Why(f": not using {', '.join(off[:4])}", None, None) if off else None

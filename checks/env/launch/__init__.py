@@ -1,12 +1,12 @@
-"""Launch: every rank is there once, with coherent variables.
+"""Launch: every rank is present exactly once, with consistent variables.
 
-Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as each process was given
-them. Processes that came but have no place in the run (a rank given twice, or beyond the world size) are judged
-from the roll call. The report shows which ranks are on which node, with which local rank and GPU; by CUDA's numbers:
-whether two ranks take one GPU is a matter of gpu.inventory, which compares UUIDs.
+Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as each process got them.
+Processes that have no place in the run (a duplicate rank, or one beyond the world size) are judged from their
+attempt to join. The report shows which ranks are on which node, with which local rank and GPU. GPUs go by CUDA's
+numbers: whether two ranks share a GPU is judged by gpu.inventory, which compares UUIDs.
 
-It also knows which nodes belong together, so that what all nodes of a rack have is one finding: by Slurm's topology
-(SLURM_TOPOLOGY_ADDR), and by a file, `--set env.launch.groups=FILE`, with a line a node: `gpu-17 rack=7 room=b`.
+It also learns which nodes belong together, so that a fault of a whole rack is one finding: from Slurm's topology
+(SLURM_TOPOLOGY_ADDR), and from `--set env.launch.groups=FILE`, one line per node: `gpu-17 rack=7 room=b`.
 """
 
 import re
@@ -24,19 +24,19 @@ PARTS = (node_groups,)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.1, reads=(STRANGERS,), aside=True)
 
 INVALID = Code(
-    "A launch variable is missing or no number.",
+    "A launch variable is missing or not a number.",
     fix="Set {variable} in the job's script, or start with torchrun.",
 )
 DUPLICATE_RANK = Code(
     "Two processes have the same rank.",
-    fix="Give every process its own RANK: node_rank * ranks a node + local_rank.",
+    fix="Give every process its own RANK: node_rank * ranks per node + local_rank.",
 )
 RANK_OUTSIDE = Code(
     "A rank is not below the world size.", fix="WORLD_SIZE is the number of all ranks; RANK counts from 0."
 )
 LATE = Code(
-    "A rank came after the roll call.",
-    fix="See what held its node up (image pull, file system); or a longer --deadline.",
+    "A rank joined too late.",
+    fix="See what delayed its node (image pull, file system), or set a longer --deadline.",
     action=Action.RESTART_JOB,
 )
 UNLIKE = Code("A launch variable differs between ranks.", fix="Set {variable} to the same value on all nodes.")
@@ -49,20 +49,25 @@ LOCAL_WORLD_SIZE = Code(
 )
 UNEVEN = Code(
     "Nodes have different numbers of ranks.",
-    fix="Start the same number on each (--nproc-per-node), unless meant so.",
+    fix="Start the same number on each (--nproc-per-node), unless this is intended.",
 )
 NOT_GROUPED = Code(
     "The ranks of a node are not consecutive.",
-    fix="srun --distribution=block; mpirun --map-by ppr:N:node; by hand RANK = node_rank * ranks a node + local_rank.",
+    fix="srun --distribution=block; mpirun --map-by ppr:N:node; or RANK = node_rank * ranks per node + local_rank.",
 )
 NO_LOCAL_RANK = Code(
     "LOCAL_RANK is not set where ranks share a node's GPUs.",
-    fix="Set LOCAL_RANK, from 0 on each node, or start with torchrun; else see that the script does not need it.",
+    fix="Set LOCAL_RANK, from 0 on each node, or start with torchrun; or check that the script does not need it.",
+)
+SINGLE_PROCESS = Code(
+    "The launcher started a single process; the ranks of this run are preflight's own.",
+    fix="accelerate launch --multi_gpu --num_processes N (without GPUs with ACCELERATE_USE_CPU=true), or torchrun.",
 )
 NUMBERS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 1}
-"""The least value of each."""
+"""The smallest valid value of each."""
+ACCELERATE = re.compile("ACCELERATE_(USE_CPU|MIXED_PRECISION)$")
 MOST = 10**6
-"""Of any of them: with more somebody took a job's id for a number of ranks."""
+"""The largest plausible value of any of them: above it, someone probably passed a job id as a number of ranks."""
 EQUAL_EVERYWHERE = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 NODES_NAMED = 2
 
@@ -70,11 +75,13 @@ NODES_NAMED = 2
 class Facts(TypedDict):
     environ: dict[str, str]
     local_rank: int
-    """LOCAL_RANK or its launcher's own; where there is none, counted off on the node."""
+    """From LOCAL_RANK or the launcher's own variable; otherwise the rank's position on its node."""
+    accelerate: NotRequired[str]
+    """A variable that `accelerate launch` has set, if it started this process without a rank."""
     switches: NotRequired[str]
-    """Above its node, as Slurm names them; not there where nobody says."""
+    """The switches above the rank's node, as Slurm names them; absent if unknown."""
     listed: NotRequired[Listed]
-    """Of the rank that has read the file of groups."""
+    """Only on the rank that read the groups file."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -83,6 +90,8 @@ def measure(ctx: Context) -> Facts:
         "environ": {name: ctx.environ[name] for name in names if name in ctx.environ},
         "local_rank": ctx.local_rank,
     }
+    if ctx.job.launcher == "own" and (variable := next(filter(ACCELERATE.match, ctx.environ), "")):
+        facts["accelerate"] = variable
     if switches := slurm.switches(ctx.environ):
         facts["switches"] = switches
     if listed := node_groups.listed(ctx):
@@ -99,6 +108,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         yield from _node_sizes(facts, run)
         yield from _order(run)
     yield from _local_ranks(facts, run)
+    yield from _single_process(facts, run)
     if run.job.launcher == "env" and run.job.backend == "nccl":
         yield from _without_local_rank(facts, run)
     for listed in _listed(facts):
@@ -137,23 +147,23 @@ def _strangers(run: Run) -> Iterator[Finding]:
             text = f"{who} has RANK {rank}, expected below WORLD_SIZE {run.job.world_size}"
             yield RANK_OUTSIDE.fail(text, node=node, rank=rank, variable="RANK")
         else:
-            yield LATE.fail(f"{who} came as rank {rank} when the run had begun without it", node=node, rank=rank)
+            yield LATE.fail(f"{who} joined as rank {rank} after the run had started without it", node=node, rank=rank)
 
 
 def _duplicate(rank: int, node: str, who: str, run: Run) -> Finding:
     holder = run.job.node_of(rank).node
-    text = f"{who} came with RANK {rank}, which a process on {holder} has already; expected every rank once"
+    text = f"{who} joined with RANK {rank}, which a process on {holder} already has; expected every rank once"
     return DUPLICATE_RANK.fail(text, node=node, rank=rank, variable="RANK", peer_node=holder)
 
 
 def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """A member got in without them: from its neighbours the engine knew what they should be."""
+    """A rank can join despite bad variables: the engine derived the right values from its neighbours."""
     for rank, reading in facts.items():
         for variable, least in NUMBERS.items():
             value = reading["environ"].get(variable)
             number = _number(value)
             if value is not None and not (isinstance(number, int) and least <= number <= MOST):
-                text = f"{variable} is {value!r}, expected a whole number of at least {least}, and at most {MOST:,}"
+                text = f"{variable} is {value!r}, expected a whole number from {least} to {MOST:,}"
                 yield INVALID.fail(text, variable=variable, **run.job.where(rank))
 
 
@@ -161,8 +171,8 @@ def _differing(variable: str, facts: Mapping[int, Facts], run: Run) -> Iterator[
     votes = vote((rank, _number(reading["environ"].get(variable))) for rank, reading in facts.items())
     if votes.unanimous:
         return
-    if variable != "WORLD_SIZE":  # all of them met in one store, so these names lead to the same place
-        text = f"{variable} is {votes.sides()}, expected one spelling; all ranks have met at the same store"
+    if variable != "WORLD_SIZE":  # all ranks met at one store, so these names lead to the same place
+        text = f"{variable} is {votes.sides()}, expected one spelling; all ranks met at the same store"
         yield UNLIKE.info(text, variable=variable)
         return
     usual = run.job.world_size  # rank 0's
@@ -192,23 +202,23 @@ def _node_sizes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _order(run: Run) -> Iterator[Finding]:
-    """Once, and no node is to blame: somebody chose how ranks are dealt out."""
+    """One finding that blames no node: the distribution of ranks was someone's choice."""
     nodes = run.job.nodes
     split = [node for node in nodes if places.is_split(node)]
     if not split:
         return
     named = ", ".join(f"{node.node} has {places.short(ranges.to_text(node.ranks))}" for node in split[:NODES_NAMED])
     if places.are_dealt_out(nodes):
-        text = f"ranks are dealt out over {len(nodes):,} nodes one by one: {named}"
+        text = f"ranks are distributed round-robin over {len(nodes):,} nodes: {named}"
     else:
-        text = f"{len(split):,} of {len(nodes):,} nodes have ranks of others between their own: {named}"
+        text = f"{len(split):,} of {len(nodes):,} nodes have other nodes' ranks between their own: {named}"
     more = ", ..." if len(split) > NODES_NAMED else ""
-    why = "frameworks make tensor-parallel groups of neighbours, and many scripts take rank % GPUs for the local rank"
+    why = "frameworks build tensor-parallel groups of neighbours, and many scripts use rank % GPUs as the local rank"
     yield NOT_GROUPED.warn(f"{text}{more}; expected consecutive ranks on each node: {why}")
 
 
 def _local_ranks(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """Normal where each rank sees one GPU only, its own (srun --gpus-per-task=1)."""
+    """Equal local ranks are normal if each rank sees only its own GPU (srun --gpus-per-task=1)."""
     for node in run.job.nodes:
         holder: dict[str, int] = {}
         for rank in node.ranks:
@@ -222,8 +232,19 @@ def _local_ranks(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
                 yield LOCAL_RANK_TAKEN.fail(text, node=node.node, rank=rank, peer_rank=other, variable="LOCAL_RANK")
 
 
+def _single_process(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
+    """`accelerate launch --cpu --num_processes 2` starts one process, and says nothing of it."""
+    variable = next((reading["accelerate"] for reading in facts.values() if "accelerate" in reading), None)
+    if variable and run.job.world_size > 1:
+        text = f"accelerate launch has started one process ({variable} is set, RANK is not), expected one for each rank"
+        yield SINGLE_PROCESS.warn(
+            f"{text}: these {run.job.world_size} ranks are preflight's own, and a training would run alone",
+            variable="RANK",
+        )
+
+
 def _without_local_rank(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """Info: how a script finds its GPU is its own affair. Preflight counts off, so gpu.inventory sees nothing wrong."""
+    """Info: the script may find its GPU another way. Preflight numbers the ranks itself, so gpu.inventory passes."""
     sharing = {rank for node in run.job.nodes if len(node.ranks) > 1 for rank in node.ranks}
     without = [
         rank
@@ -233,6 +254,6 @@ def _without_local_rank(facts: Mapping[int, Facts], run: Run) -> Iterator[Findin
     if without:
         text = f"LOCAL_RANK is not set on {ranges.ranks(without)}, expected 0, 1, ... on each node"
         yield NO_LOCAL_RANK.info(
-            f"{text}: a script that reads it as 0 where it is not set takes GPU 0 on all of them",
+            f"{text}: a script that defaults to 0 takes GPU 0 on all of them",
             variable="LOCAL_RANK",
         )

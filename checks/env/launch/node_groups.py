@@ -1,4 +1,4 @@
-"""Which nodes belong together: by a file that the user gives, and by Slurm's topology."""
+"""Which nodes belong together, from a file that the user gives and from Slurm's topology."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -7,28 +7,28 @@ from typing import TypedDict
 
 from preflight.check import Code, Context, Finding, Group, Job, NoReply, Probe, Run, grouped, option, ranges, words
 
-GROUPS = option(str, "", 'a file that says which nodes belong together, a line a node: "gpu-17 rack=7 room=b"')
+GROUPS = option(str, "", 'a file that says which nodes belong together, one line per node: "gpu-17 rack=7 room=b"')
 BAD_GROUPS = Code(
-    "The file of groups (env.launch.groups) cannot be used as it is.",
-    fix="Give each node a line in it: its name, then words as rack=7; # begins a comment.",
+    "The file of groups (env.launch.groups) cannot be used as it is written.",
+    fix="Give each node one line: its name, then words like rack=7; # starts a comment.",
 )
 READ_S = 5.0
 LARGEST = 4 << 20
-"""Bytes: of 10,000 nodes with ten groups each."""
+"""Bytes: enough for 10,000 nodes with ten groups each."""
 
 
 class Listed(TypedDict):
-    """What the file says of the job's nodes."""
+    """What the file says about the job's nodes."""
 
     path: str
     groups: dict[str, list[str]]
-    """ "rack 7": its nodes."""
+    """{"rack 7": its nodes}."""
     wrong: str
-    """Why it cannot be used; "" where it can."""
+    """Why it cannot be used, or ""."""
 
 
 def listed(ctx: Context) -> Listed | None:
-    """Read by one rank, in another process: its file system may be dead. None where there is no file to read here."""
+    """Only one rank reads the file, in another process: its file system may hang. None on all other ranks."""
     path = ctx[GROUPS]
     if not path or ctx.rank != ctx.members[0]:
         return None
@@ -52,8 +52,8 @@ def _unread(why: str) -> str:
 
 
 def parsed(text: str, job: Job) -> tuple[dict[str, list[str]], str]:
-    """(the job's nodes by group, what is wrong with the first bad line). A node goes by its name in the job, or by the
-    host's short name: "gpu-17" is "gpu-17.cluster.example", too, and both of "gpu-17#0" and "gpu-17#1"."""
+    """(the job's nodes by group, what is wrong with the first bad line). A line may use a node's name in the job or its
+    short host name: "gpu-17" matches "gpu-17.cluster.example", and both "gpu-17#0" and "gpu-17#1"."""
     by_host = grouped((node.node for node in job.nodes), _host)
     groups: dict[str, list[str]] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -63,7 +63,7 @@ def parsed(text: str, job: Job) -> tuple[dict[str, list[str]], str]:
         for kind, sign, value in (pair.partition("=") for pair in pairs):
             if not (kind and sign and value):
                 word = (kind + sign + value)[:40]
-                return {}, f"line {number} has {word!r}, expected words as rack=7 after the node's name"
+                return {}, f"line {number} has {word!r}, expected words like rack=7 after the node's name"
             members = groups.setdefault(f"{kind} {value}", [])
             members += [node for node in nodes if node not in members]
     return {name: members for name, members in groups.items() if members}, ""
@@ -75,7 +75,7 @@ def _host(name: str) -> str:
 
 def findings(listed: Listed, run: Run) -> Iterator[Finding]:
     if listed["wrong"]:
-        yield BAD_GROUPS.warn(f"{listed['path']}: {listed['wrong']}; no node is known to belong to a group by it")
+        yield BAD_GROUPS.warn(f"{listed['path']}: {listed['wrong']}; it was ignored")
         return
     known = {node for nodes in listed["groups"].values() for node in nodes}
     if left := [node.node for node in run.job.nodes if node.node not in known]:
@@ -84,7 +84,7 @@ def findings(listed: Listed, run: Run) -> Iterator[Finding]:
 
 
 def behind_switches(places: Mapping[str, str]) -> Iterator[Group]:
-    """`places`: the `switches` above each node."""
+    """A group per switch; `places` has each node's `switches` fact."""
     behind: dict[str, list[str]] = {}
     for node, place in places.items():
         for name in place.split(".") if place else ():

@@ -1,4 +1,4 @@
-"""Where the ranks are: their node, their local rank there, and the GPU that this makes theirs."""
+"""Where the ranks are: the node, the local rank, and the GPU that follows from it."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +12,12 @@ MOST_KINDS, MOST_TEXT = 16, 40
 
 
 def is_split(node: Node) -> bool:
-    """Whether ranks of other nodes stand between this one's."""
+    """Whether ranks of other nodes lie between this node's."""
     return max(node.ranks) - min(node.ranks) >= len(node.ranks)
 
 
 def are_dealt_out(nodes: Sequence[Node]) -> bool:
-    """Whether each rank is on another node than its neighbours: a cyclic distribution."""
+    """Whether no rank shares a node with its neighbours: a cyclic distribution."""
     world = sum(len(node.ranks) for node in nodes)
     return all(set(node.ranks) == set(range(min(node.ranks), world, len(nodes))) for node in nodes)
 
@@ -28,7 +28,7 @@ def sees_one_gpu(reading: Rank) -> bool:
 
 
 def table(facts: Mapping[int, Rank], run: Run) -> Iterator[str]:
-    """A line for each kind of node: as many ranks, as far apart, with the same local ranks and GPUs."""
+    """One line per kind of node: same number and spacing of ranks, same local ranks and GPUs."""
     kinds: dict[object, list[Node]] = {}
     for node in run.job.nodes:
         kinds.setdefault(_kind(node, facts, run), []).append(node)
@@ -60,7 +60,7 @@ def _devices(node: Node, facts: Mapping[int, Rank], run: Run) -> tuple[str, str]
 
 
 def _gpu(reading: Rank) -> str:
-    """As CUDA_VISIBLE_DEVICES names it: gpu.inventory holds UUIDs against each other."""
+    """The GPU as CUDA_VISIBLE_DEVICES names it; gpu.inventory compares UUIDs."""
     visible = reading["environ"].get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return str(reading["local_rank"])
@@ -83,5 +83,5 @@ def _in_order(words: Sequence[str]) -> str:
 
 
 def short(text: str) -> str:
-    """Of a list with commas, what fits a column."""
+    """A comma-separated list, cut to a column's width."""
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT].rpartition(',')[0]},..."

@@ -1,9 +1,9 @@
-"""Software: Python, torch, its libraries, driver, kernel, image, packages and the training code are alike on all nodes.
+"""Software: Python, torch, libraries, driver, kernel, image, packages and training code are the same on all nodes.
 
-Versions are those that are loaded, not what variables say; where torch is not imported they are read from its files.
-Packages are the names of the `.dist-info` and `.egg-info` folders on `sys.path`. The code is what the git repository
-around the current folder has checked out, or with `--code DIR` every source file below DIR.
-What is odd because of another odd thing is not told twice: a node's own torch brings its own NCCL and packages.
+Versions are those of the loaded libraries, whatever variables say; if torch is not imported, they come from its files.
+Packages are the names of the `.dist-info` and `.egg-info` folders on `sys.path`. The code is what is checked out in
+the git repository around the current folder, or with `--code DIR` every source file below DIR.
+A difference that explains others is reported alone: a different torch brings a different NCCL and packages.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ KERNEL = Code("Nodes run different kernel versions.", fix="Boot all nodes into t
 IMAGE = Code("Nodes have different systems or container images.", fix="Start the same image, by digest, on all nodes.")
 PACKAGES = Code(
     "Nodes have different Python packages.",
-    fix="Install from one lock file on all nodes, or start one image; look for a ~/.local or PYTHONPATH of the node's.",
+    fix="Install from one lock file on all nodes, or start one image; look for a ~/.local or PYTHONPATH on the node.",
 )
 SOURCES = Code(
     "Nodes have different training code.",
@@ -58,23 +58,23 @@ SOURCES = Code(
 )
 NO_SOURCES = Code("The training code could not be read.", fix="Give --code the folder of the code alone, on all nodes.")
 PATHS = Code(
-    "A node imports the same torch from another path.",
-    fix="Nothing, unless meant otherwise: see PATH and PYTHONPATH.",
+    "A node imports the same torch from a different path.",
+    fix="Nothing, if intended; otherwise see PATH and PYTHONPATH.",
     action=Action.NONE,
 )
 
 TOLD, IN_EVIDENCE = 4, 50
-"""Packages and files that a sentence names, and that the evidence holds."""
+"""How many packages and files a message names, and how many the evidence holds."""
 MISSING = "missing"
 NO_MATTER = {"pip", "torch"}
-"""Packages whose versions are not compared: it does not train, and it has a finding of its own."""
+"""Packages whose versions are not compared: pip does not train, and torch has its own finding."""
 
 
 class Facts(TypedDict):
     versions: dict[str, str | None]
-    """None where it is not known, or not there."""
+    """By component; None if unknown or absent."""
     packages: list[str]
-    """ "numpy 2.1.0" of each. (In a dict the scrubber would hide the version of a google-auth.)"""
+    """ "numpy 2.1.0" for each. (In a dict, the scrubber of secrets would hide the version of google-auth.)"""
     code: code.SourceCode
     paths: dict[str, str | None]
 
@@ -128,7 +128,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
-    """Versions, the code, and packages that are not the same on all nodes."""
+    """Versions, code and packages that differ between nodes."""
     values: dict[str, dict[str, str]] = {}
     differing = {
         package.split(" ", 1)[0] for package in _differing({id(f): f["packages"] for f in facts.values()}.values())
@@ -150,7 +150,7 @@ def _minor(reading: Facts) -> str:
 
 
 def _usual_ones(votes: Vote[str], facts: Mapping[int, Facts]) -> Mapping[int, Facts]:
-    """Those that have the usual value: what else differs on the others follows from it."""
+    """The ranks with the usual value: further differences on the others follow from the first."""
     if votes.unanimous:
         return facts
     return {rank: facts[rank] for rank in votes.ranks_of[votes.usual] if rank in facts} if votes.decided else {}
@@ -159,7 +159,7 @@ def _usual_ones(votes: Vote[str], facts: Mapping[int, Facts]) -> Mapping[int, Fa
 def _versions(
     name: str, called: str, say: Callable[..., Finding], facts: Mapping[int, Facts], run: Run
 ) -> Generator[Finding, None, Vote[str]]:
-    """What is not known has no vote."""
+    """Findings about one component's version; returns the vote. Unknown versions do not vote."""
     votes = vote((rank, version) for rank, its in facts.items() if (version := its["versions"][name]) is not None)
     yield from _against_most(called, votes, say, run)
     return votes
@@ -213,19 +213,19 @@ def _differing_packages(facts: Mapping[int, Facts], run: Run) -> Iterator[Findin
 
 
 def _differing(lists: Iterable[list[str]]) -> set[str]:
-    """What some of them hold and others do not."""
+    """The entries that are in some lists but not in all."""
     first, *others = [set(names) for names in lists] or [set()]
     return first.union(*others) - first.intersection(*others)
 
 
 def _differing_paths(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     votes = vote((rank, path) for rank, reading in facts.items() if (path := reading["paths"]["torch"]) is not None)
-    if votes.decided:  # where all differ, each node has its own environment
+    if votes.decided:  # if all differ, each node has its own environment
         yield from _against_most("torch's folder", votes, PATHS.info, run)
 
 
 def _unreadable_code(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """Of a repository that nobody asked for nothing is said."""
+    """Says nothing about a repository unless --code asked for it."""
     for rank, reading in facts.items():
         if run[CODE] and (why := reading["code"]["unknown"]):
             say = NO_SOURCES.fail if why in (code.NO_FOLDER, code.IS_FILE) else NO_SOURCES.warn
@@ -259,8 +259,8 @@ def _called(its: code.SourceCode) -> str:
 
 
 def _weighed(own: code.SourceCode, usual: code.SourceCode) -> tuple[Callable[..., Finding], str]:
-    """Other sources compute something else. Other settings may be meant so, and another folder may be no code at all
-    that the job runs."""
+    """Different sources compute something different: fail. Different settings may be intended, and a different folder
+    may not even hold the job's code: warn."""
     names = sorted({file.split(" ", 1)[1] for file in _differing([own["files"], usual["files"]])})
     listed = bool(own["files"] and usual["files"])
     computes = any(name.endswith(code.SOURCES) and not name.endswith(code.SCRIPTS) for name in names)

@@ -1,7 +1,7 @@
-"""Which code a folder holds: the source files of its git repository, or all source files below it, by content.
+"""Identifies the code in a folder by content: its git repository's source files, or all source files below it.
 
-Reads .git itself: `git status` takes seconds in a large repository, is missing in many containers, refuses the
-folders of other users, and runs commands that the repository's own configuration names.
+Reads .git itself: `git status` takes seconds in a large repository, is missing in many containers, refuses other
+users' folders, and runs commands from the repository's own configuration.
 """
 
 import hashlib
@@ -15,41 +15,41 @@ from typing import TypedDict
 
 SOURCES = (".py", ".pyi", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")
 SCRIPTS = (".sh",)
-"""Of the sources those that may be a user's own, as in a home folder under git: a difference there is no sure fault."""
+"""Sources that may be personal, as in a home folder under git: a difference there is not surely a fault."""
 SETTINGS = (".cfg", ".gin", ".ini", ".json", ".toml", ".yaml", ".yml")
 NO_CODE = {"__pycache__", "build", "checkpoints", "dist", "logs", "node_modules", "outputs", "runs", "wandb"}
-"""Folders of what was built, and of what training writes on one node only."""
+"""Folders of build output, and of what training writes on one node only."""
 MOST_FILES, MOST_TRACKED = 5000, 20_000
 MOST_BYTES = 64 * 1024 * 1024
-"""A tenth of a second of SHA-1 on a slow core."""
+"""Takes a tenth of a second to hash with SHA-1 on a slow core."""
 FOLDER_S, REPOSITORY_S = 2.0, 0.2
-"""Time for reading files. A folder is read only if --code names it; a repository in every quick run, which may take
-half a second in all."""
-NO_FOLDER, IS_FILE = "there is no such folder", "it is no folder"
+"""Time limits for reading files. A folder is read only with --code; a repository in every quick run, which should
+take half a second in all."""
+NO_FOLDER, IS_FILE = "there is no such folder", "it is not a folder"
 LISTED = 1000
-"""Files whose names the facts hold, in some 50 KB; of more files there is only the digest of all."""
+"""How many files the facts list by name, in some 50 KB; if there are more, they have only the digest of all."""
 
 
 class SourceCode(TypedDict):
     folder: str
     commit: str | None
-    """Of git; None without a repository, and where --code names the folder."""
+    """The git commit; None without a repository, or with --code."""
     digest: str | None
-    """Over names and contents of all files; None where there are none, or where they could not be read."""
+    """Over the names and contents of all files; None if there are none or they could not be read."""
     files: list[str]
-    """"18cddcd29cbb train.py" of each, if they are not too many."""
+    """"18cddcd29cbb train.py" for each; empty if there are more than LISTED."""
     edited: list[str]
-    """Those that differ from what was last added to git."""
+    """Files that differ from what was last added to git."""
     unknown: str
-    """Why the files could not be read; else ""."""
+    """Why the files could not be read, or ""."""
 
 
 class Unreadable(Exception):  # noqa: N818 -- says what is
-    """Its text says why the files cannot be compared."""
+    """The files cannot be compared; the text says why."""
 
 
 def here() -> str:
-    """The current folder; "/" where it was deleted, in which no code is looked for."""
+    """The current folder; "/" if it was deleted: no code is looked for there."""
     try:
         return os.getcwd()
     except OSError:
@@ -57,7 +57,7 @@ def here() -> str:
 
 
 def of_repository(folder: str) -> SourceCode:
-    """What the git repository around a folder has checked out; no commit and no digest where there is none."""
+    """The files checked out in the git repository around a folder; commit and digest are None without one."""
     top = next((path for path in _upwards(folder) if os.path.lexists(os.path.join(path, ".git"))), None)
     if top is None:
         return _code(folder, None, {})
@@ -127,24 +127,24 @@ def _may_hold_code(parent: str, name: str) -> bool:
 
 
 def _blob(path: str) -> str:
-    """What git calls a file's content: the name of its blob."""
+    """A file's git blob id."""
     content = os.fsencode(os.readlink(path)) if os.path.islink(path) else _read(path)
     return _sha1(b"blob %d\0" % len(content) + content)
 
 
 def _read(path: str) -> bytes:
-    """A pipe or a device in a file's place must not be waited for."""
+    """The content of a regular file. Opening a pipe or device in its place could block."""
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise Unreadable(f"{path} is no file")
+        raise Unreadable(f"{path} is not a file")
     with open(path, "rb") as file:
         return file.read(MOST_BYTES)
 
 
-# What follows is git's: gitrepository-layout and gitformat-index
+# Git's own formats: gitrepository-layout and gitformat-index
 
 
 def _git_folder(top: str) -> str:
-    """.git, or where the .git file of a work tree or a submodule points."""
+    """The .git folder, or the folder that the .git file of a work tree or submodule points to."""
     path = os.path.join(top, ".git")
     return path if os.path.isdir(path) else os.path.join(top, _text(path).removeprefix("gitdir:").strip())
 
@@ -154,7 +154,7 @@ def _text(path: str) -> str:
 
 
 def _commit(git: str) -> str | None:
-    """What HEAD is; None where nothing was committed, or where references are kept in a way that is not known here."""
+    """The commit id of HEAD; None if nothing was committed, or references are stored in an unknown format."""
     head = _text(os.path.join(git, "HEAD"))
     if head.startswith("ref:"):
         head = _reference(git, head.removeprefix("ref:").strip())
@@ -173,8 +173,8 @@ def _reference(git: str, name: str) -> str:
 
 
 def _tracked(top: str, index: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """(digest by name, names of the edited ones) of all source files that git tracks. As git does, it takes a file
-    with the size and the time that the index knows as unchanged, and reads only the others."""
+    """(digest by name, names of edited files) for all source files that git tracks. Like git, it takes a file as
+    unchanged if the index has its size and time, and reads only the others."""
     files: dict[str, str] = {}
     edited: list[str] = []
     start, size = time.monotonic(), 0
@@ -196,27 +196,27 @@ def _tracked(top: str, index: str) -> tuple[dict[str, str], tuple[str, ...]]:
 ENTRY = struct.Struct(">10I20sH")
 EXTENDED, SKIP_WORKTREE, NAME_LENGTH = 0x4000, 0x4000, 0x0FFF
 FILE_KINDS = (0o100000, 0o120000)
-"""Regular files and links; not submodules and folders."""
+"""Regular files and links, not submodules or folders."""
 
 
 def _entries(data: bytes) -> Iterator[tuple[str, str, int, int, int]]:
     """(name, blob, mtime in s and ns, size) of each source file that is checked out."""
     signature, version, count = struct.unpack_from(">4sII", data)
     if signature != b"DIRC" or version not in (2, 3):
-        raise Unreadable(f"git's index is of version {version}; 2 and 3 are known")
+        raise Unreadable(f"git's index has version {version}; only 2 and 3 are supported")
     if count > MOST_TRACKED:
-        raise Unreadable(f"git tracks {count:,} files; up to {MOST_TRACKED:,} are looked at")
+        raise Unreadable(f"git tracks {count:,} files; at most {MOST_TRACKED:,} are compared")
     at = 12
     for _ in range(count):
         _, _, seconds, nanoseconds, _, _, mode, _, _, size, blob, flags = ENTRY.unpack_from(data, at)
         begin = at + ENTRY.size + (2 if flags & EXTENDED else 0)
         more = struct.unpack_from(">H", data, begin - 2)[0] if flags & EXTENDED else 0
         end = data.index(b"\0", begin)
-        if flags & NAME_LENGTH != min(end - begin, NAME_LENGTH):  # so it is in a repository of SHA-256
-            raise Unreadable("git's index is of a kind that is not known")
+        if flags & NAME_LENGTH != min(end - begin, NAME_LENGTH):  # so the repository uses SHA-256
+            raise Unreadable("git's index has an unknown format")
         name = os.fsdecode(data[begin:end])
         if mode & 0o170000 in FILE_KINDS and not more & SKIP_WORKTREE and name.endswith(SOURCES + SETTINGS):
             yield name, blob.hex(), seconds, nanoseconds, size
         at += (end - at) // 8 * 8 + 8
     if data[at : at + 4] == b"link":
-        raise Unreadable("git's index is split over two files")
+        raise Unreadable("git's index is split into two files")

@@ -1,4 +1,4 @@
-"""What is installed here: versions as they are loaded, not as variables say, and the names of packages."""
+"""What is installed: the versions of the loaded libraries, whatever variables say, and the packages."""
 
 import importlib
 import importlib.metadata
@@ -13,12 +13,12 @@ from preflight.check import read
 from preflight.nccl import parameters
 
 IMAGE_NAMES = ("APPTAINER_NAME", "SINGULARITY_NAME", "NVIDIA_BUILD_ID")
-"""What tells images apart from inside: the file's name, and the build that NVIDIA's own images state. Docker and
-Kubernetes tell a container nothing of its image."""
+"""Variables that tell images apart from inside: the file's name, and the build id in NVIDIA's own images. Docker and
+Kubernetes tell a container nothing about its image."""
 
 
 def versions(environ: Mapping[str, str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """(versions, paths). None is what is not there, or cannot be known."""
+    """(versions, paths), by component. None if absent or unknown."""
     found, folder = _torch()
     found |= {"python": sys.version.split()[0], "kernel": f"{os.uname().release} {os.uname().machine}"}
     found |= {"driver": _driver(), "image": _image(environ)}
@@ -27,7 +27,7 @@ def versions(environ: Mapping[str, str]) -> tuple[dict[str, str | None], dict[st
 
 
 def packages() -> list[str]:
-    """ "numpy 2.1.0" of each. As for an import, the first of a name on the path counts."""
+    """ "numpy 2.1.0" for each package. The first match on the path counts, as for an import."""
     found: dict[str, str] = {}
     for folder in sys.path:
         here: dict[str, str] = {}
@@ -43,7 +43,7 @@ def packages() -> list[str]:
 
 
 def _torch() -> tuple[dict[str, str | None], str | None]:
-    """(versions, path). Asks torch only where it is imported already: that takes a second."""
+    """(versions, path). Asks torch only if it is already imported: importing takes a second."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return _torch_by_its_files()
@@ -58,7 +58,7 @@ def _torch() -> tuple[dict[str, str | None], str | None]:
 
 
 def _answer(ask: Callable[[], object]) -> str | None:
-    """None from a torch that was built without it; it says so in many ways."""
+    """A version as text; None if torch was built without the library, which it reports in many ways."""
     try:
         version = ask()
     except Exception:
@@ -77,7 +77,7 @@ def _torch_by_its_files() -> tuple[dict[str, str | None], str | None]:
 
 
 def _driver() -> str | None:
-    """NVIDIA's or AMD's kernel module."""
+    """The version of NVIDIA's or AMD's kernel module."""
     if version := read("/sys/module/nvidia/version") or read("/sys/module/amdgpu/version"):
         return version
     found = re.search(r"\s(\d+\.[\d.]+)\s", read("/proc/driver/nvidia/version"))
@@ -85,7 +85,7 @@ def _driver() -> str | None:
 
 
 def _image(environ: Mapping[str, str]) -> str:
-    """What can be seen from inside: the distribution, the C library, and the image's name where it is told."""
+    """What is visible from inside: the distribution, the C library, and the image's name if known."""
     system = re.search(r'^PRETTY_NAME="?([^"\n]+)', read("/etc/os-release"), re.MULTILINE)
     podman = re.search(r'^image="?([^"\n]+)', read("/run/.containerenv"), re.MULTILINE)
     names = [environ[name] for name in IMAGE_NAMES if environ.get(name)] + ([podman[1]] if podman else [])

@@ -1,9 +1,9 @@
-"""Environment variables: each means what was meant, to the library that reads it, and the same on all ranks.
+"""Environment variables: the library reads each as intended, and all ranks have the same.
 
-Reads NCCL_*, TORCH_*, GLOO_*, CUDA_*, UCX_*, FI_*, OFI_* and OMP_NUM_THREADS as each process was given them, and
-what NCCL adds from its files. Where torch has loaded an NCCL that can be asked for its parameters (2.30), it is, in a
-process of its own: what an environment plugin sets stands in no variable. What is known of each variable, with its
-source, is variables.tsv.
+Reads NCCL_*, TORCH_*, GLOO_*, CUDA_*, UCX_*, FI_*, OFI_* and OMP_NUM_THREADS as each process got them, and what
+NCCL adds from its files. If torch has loaded an NCCL that reports its parameters (2.30), a separate process asks it
+for them: what an environment plugin sets is in no variable. variables.tsv has what is known about each variable, with
+its source.
 """
 
 import hashlib
@@ -36,34 +36,34 @@ PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=20, estimate_s=0.2)
 
 UNLIKE = Code(
     "A variable differs between ranks.",
-    fix="Set {variable} once for all nodes, in the job's script; look for another value in the node's shell start-up "
-    "files, image and nccl.conf.",
+    fix="Set {variable} once for all nodes, in the job's script; look for a different value in the node's shell "
+    "start-up files, image and nccl.conf.",
 )
 UNKNOWN = Code("No library knows a variable.", fix="Correct the name {variable}, or remove it.")
-WRONG_VALUE = Code("A library reads another value than was meant.", fix="Correct {variable}.")
+WRONG_VALUE = Code("A library does not read a value as intended.", fix="Correct {variable}.")
 WRONG_GRAMMAR = Code("A list of interfaces is not in the library's grammar.", fix="Correct {variable}.")
 NO_EFFECT = Code("A variable has no effect.", fix="Remove {variable}.")
 DEPRECATED = Code("A variable has a newer name.", fix="Replace {variable}, or remove it.")
 LEFTOVER = Code("A variable is left over from debugging.", fix="Remove {variable} from the job's environment.")
 CONF_LINE = Code(
-    "A line of NCCL's configuration file sets another variable than was meant.",
+    "A line of NCCL's configuration file sets a different variable than intended.",
     fix="Write NAME=VALUE in {file}, without spaces, quotes or export.",
 )
 CONF_MISSING = Code(
-    "NCCL_CONF_FILE names no readable file.",
+    "NCCL_CONF_FILE does not name a readable file.",
     fix="Correct the path (~ is not expanded), or unset NCCL_CONF_FILE; with it, ~/.nccl.conf is not read either.",
 )
 PARAMETERS = Code(
-    "NCCL does not say which parameters it has.",
+    "NCCL does not report its parameters.",
     fix="Look at the environment plugin (NCCL_ENV_PLUGIN, libnccl-env.so), which NCCL loads first: without it "
-    "(NCCL_ENV_PLUGIN=none) NCCL must answer.",
+    "(NCCL_ENV_PLUGIN=none) NCCL should answer.",
 )
 PLUGINS_FIX = (
     "Compare the environment plugins (NCCL_ENV_PLUGIN, libnccl-env.so) and nccl.conf of both ranks: {variable} is the "
     "same in their environments."
 )
 LONGEST = 1000
-"""Characters of a value."""
+"""The most characters of a value to keep."""
 GRAMMARS = ("ifnames", "hcas", "gloo_ifname")
 
 
@@ -71,14 +71,14 @@ class Facts(TypedDict):
     values: dict[str, str]
     """What the libraries get, environment and files together."""
     origin: dict[str, str]
-    """The file of those that are not from the environment."""
+    """The file of each variable that is not from the environment."""
     conf_lines: list[tuple[str, int, str]]
     conf_missing: str
     hcas: list[str]
     parameters: dict[str, str] | None
-    """As NCCL has them; None where it cannot be asked."""
+    """NCCL's own values; None if this NCCL cannot be asked."""
     silent: str
-    """Why it did not answer, "" where it did."""
+    """Why NCCL did not answer, or ""."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -104,7 +104,7 @@ def measure(ctx: Context) -> Facts:
 
 
 def _cut(value: str) -> str:
-    """Of a value that no library can mean there is enough to tell it from another."""
+    """A value too long for any library, shortened but still distinguishable by its hash."""
     if len(value) <= LONGEST:
         return value
     digest = hashlib.sha256(value.encode(errors="replace")).hexdigest()[:12]
@@ -135,7 +135,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001
 
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
-    """Of a node whose ranks differ, all their values."""
+    """The variables that differ, by node; a node whose ranks differ shows all its values."""
     of_node: dict[str, dict[str, set[str]]] = {}
     names = {name for reading in _distinct(facts) for name in reading["values"]}
     for rank, reading in facts.items():
@@ -153,7 +153,7 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
 
 
 def _distinct(facts: Mapping[int, Facts]) -> list[Facts]:
-    """Ranks with equal facts share one object: a thousand ranks are mostly a few of these."""
+    """The distinct facts: ranks with equal facts share one object, so a thousand ranks usually have only a few."""
     return list({id(reading): reading for reading in facts.values()}.values())
 
 
@@ -178,7 +178,7 @@ def _differing(name: str, row: Variable | None, facts: Mapping[int, Facts], run:
 
 
 def _differing_in_nccl(told: set[str], facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """What no variable shows. `told`: variables, which have been compared."""
+    """Differences that only NCCL's parameters show. `told`: the variables already compared."""
     asked = {rank: its for rank, reading in facts.items() if (its := reading.get("parameters")) is not None}
     differ = [name for name in told if len({reading["values"].get(name) for reading in _distinct(facts)}) > 1]
     for name in sorted({name for its in asked.values() for name in its}.difference(differ)):
@@ -196,7 +196,7 @@ def _differing_in_nccl(told: set[str], facts: Mapping[int, Facts], run: Run) -> 
 
 
 def _weight(name: str, row: Variable | None) -> Severity | None:
-    """How bad it is if ranks differ; None if each may have its own."""
+    """The severity if ranks differ; None if each may have its own value."""
     if row is None:
         return Severity.WARN if name.startswith(knowledge.COMPLETE) else Severity.INFO
     if row.status in ("build", "absent", "removed") or row.differs == "own":
@@ -207,7 +207,7 @@ def _weight(name: str, row: Variable | None) -> Severity | None:
 # On each rank
 
 Said = tuple[tuple[Code, Severity, str], tuple[tuple[str, Any], ...]]
-"""((code, severity, message), details): what is said of one environment, hashable so that equal ones merge."""
+"""((code, severity, message), details): a statement about one environment, hashable so that equal ones merge."""
 
 
 def _by_finding(facts: Mapping[int, Facts], run: Run) -> dict[Said, list[int]]:
@@ -224,7 +224,7 @@ def _by_finding(facts: Mapping[int, Facts], run: Run) -> dict[Said, list[int]]:
 def _told(
     finding: tuple[Code, Severity, str], details: dict[str, Any], ranks: list[int], facts: Mapping[int, Facts], run: Run
 ) -> Iterator[Finding]:
-    """Of all ranks together the variable is the culprit, not a rank."""
+    """A finding per rank; if all ranks have it, one that blames the variable rather than a rank."""
     code, severity, text = finding
     for where in [{}] if len(ranks) == len(facts) else [run.job.where(rank) for rank in sorted(ranks)]:
         yield code.finding(severity, text, **details, **where)
@@ -238,15 +238,15 @@ def _said_of(reading: Facts, run: Run) -> Iterator[Said]:
             shown = f"{text} (set in {file})" if file else text
             yield (code, severity, shown), (("variable", name), ("file", file), ("fix", fix))
     for path, line, odd in reading["conf_lines"]:
-        text = f"the line sets a variable named {odd!r}, expected {odd.split()[-1] if odd.split() else 'a name'}"
+        text = f"the line sets a variable {odd!r}, expected {odd.split()[-1] if odd.split() else 'a name'}"
         yield (CONF_LINE, Severity.WARN, text), (("file", path), ("line", line))
     if reading.get("silent"):
         text = (
-            f"NCCL was asked for its parameters: {reading['silent']}; expected an answer, as the job's start needs one"
+            f"NCCL was asked for its parameters: {reading['silent']}; expected an answer, as the job needs one to start"
         )
         yield (PARAMETERS, Severity.WARN, text), ()
     if reading["conf_missing"]:
-        text = f"NCCL_CONF_FILE is {reading['conf_missing']!r}, expected a file that can be read"
+        text = f"NCCL_CONF_FILE is {reading['conf_missing']!r}, expected a readable file"
         yield (CONF_MISSING, Severity.WARN, text), (("variable", "NCCL_CONF_FILE"), ("file", reading["conf_missing"]))
 
 
@@ -254,7 +254,7 @@ Words = tuple[Code, Severity, str, str | None]
 
 
 def _said_of_variable(name: str, value: str, row: Variable | None, reading: Facts, run: Run) -> Iterator[Words]:
-    if not value:  # the same as none, to all of them
+    if not value:  # every library treats it as not set
         return
     if row is None:
         yield from _unknown(name)
@@ -268,7 +268,7 @@ def _said_of_variable(name: str, value: str, row: Variable | None, reading: Fact
 
 
 def _unknown(name: str) -> Iterator[Words]:
-    """Without a near miss it may be a plugin's, or newer than the table."""
+    """Only info without a similar name: it may be a plugin's, or newer than the table."""
     complete, meant = name.startswith(knowledge.COMPLETE), knowledge.meant(name)
     if meant:
         text = f"{name} is set, which {knowledge.reader(name)} does not know; did you mean {meant}?"
@@ -279,7 +279,7 @@ def _unknown(name: str) -> Iterator[Words]:
 
 
 def _without_effect(name: str, value: str, row: Variable) -> Iterator[Words]:
-    gone = "has no such variable any more" if row.status == "removed" else "has no such variable"
+    gone = "no longer has such a variable" if row.status == "removed" else "has no such variable"
     text = f"{name}={value} has no effect: NCCL {gone}, expected {row.note}"
     use = "" if row.note.startswith("nothing") else f"; use {row.note}"
     yield NO_EFFECT, Severity.WARN, text, f"Remove {name}{use}."
@@ -297,20 +297,20 @@ def _wrong(name: str, value: str, row: Variable, reading: Facts, run: Run) -> It
 
 
 def _as_felt(severity: str, row: Variable, run: Run) -> Severity:
-    """What only another backend refuses does not stop this run."""
+    """Only warn about what a backend refuses that this run does not use."""
     backend = "gloo" if row.kind == "gloo_ifname" else "nccl" if row.kind in ("torch_int", "torch_bool") else None
     return Severity.WARN if backend not in (None, run.job.backend) else Severity(severity)
 
 
 def _wider_than_meant(name: str, value: str, reading: Facts) -> Iterator[Words]:
-    """mlx5_1 is the beginning of mlx5_10, too."""
+    """NCCL matches prefixes: mlx5_1 also takes mlx5_10."""
     if "=" in value:
         return
     wanted = [word.partition(":")[0] for word in value.removeprefix("^").split(",")]
     longer = [(hca, word) for hca in reading["hcas"] for word in wanted if hca not in wanted and hca.startswith(word)]
     wider = [hca for hca, word in longer if word[-1:].isdigit() and hca[len(word) :].isdigit()]
     if wider:
-        text = f"{name} is {value!r}, which also takes {', '.join(wider)}; expected whole names after an ="
+        text = f"{name} is {value!r}, which also takes {', '.join(wider)}; expected exact names, after an ="
         exact = value.replace("^", "^=") if "^" in value else f"={value}"
         yield WRONG_GRAMMAR, Severity.WARN, text, f"Write {name}='{exact}'."
 
@@ -318,5 +318,5 @@ def _wider_than_meant(name: str, value: str, reading: Facts) -> Iterator[Words]:
 def _left_over(name: str, value: str, row: Variable, reading: Facts) -> Iterator[Words]:
     severity = row.leftover_severity(value)
     if severity and not (name == "NCCL_IB_DISABLE" and not reading["hcas"]):
-        text = f"{name}={value} is a setting for debugging, expected none: {row.note}"
+        text = f"{name}={value} is a debugging setting, expected none: {row.note}"
         yield LEFTOVER, Severity(severity), text, None

@@ -1,4 +1,4 @@
-"""What is known of each environment variable: variables.tsv, a source a row."""
+"""What is known about each environment variable: variables.tsv, with a source per row."""
 
 import csv
 import difflib
@@ -11,46 +11,46 @@ from importlib import resources
 from preflight.nccl.hca_names import strtoll
 
 NCCL_VERSION = "2.30.7"
-"""The newest whose variables the table holds."""
+"""The newest NCCL whose variables are in the table."""
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_")
 SINGLES = ("OMP_NUM_THREADS",)
 COMPLETE = ("NCCL_", "TORCH_NCCL_", "GLOO_")
-"""Prefixes of which the table holds every name there is; of the others only what matters here."""
+"""Prefixes for which the table has every existing name; for others it has only those that matter here."""
 CLOSE, VERY_CLOSE = 0.8, 0.9
-"""How alike two names must be for a did-you-mean (difflib's ratio), where the table is complete and where not."""
+"""Similarity (difflib's ratio) required to suggest a name, for prefixes with and without a complete table."""
 UNSET = (-1, -2)
 """NCCL's own "not set" and "automatic", allowed wherever it takes an integer."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One row."""
+    """A row of the table."""
 
     variable: str
-    """Its name; with a `*` at the end all that begin so."""
+    """Its name; a `*` at the end matches all names that start so."""
     kind: str
     """Which of `READERS` reads it."""
     values: str
-    """Words or numbers that are allowed ("0 1", "0..7"); "" is all."""
+    """The allowed words or numbers ("0 1", "0..7"); "" allows all."""
     differs: str
-    """fail or warn where two ranks have different values; own where each may have its own."""
+    """fail or warn if two ranks have different values; own if each may have its own."""
     leftover: str
-    """ "warn:1": with such a value (`*`: any) it is a leftover of debugging."""
+    """ "warn:1": the severity, and the values (`*`: any) that make it a leftover from debugging."""
     status: str
-    """"" or build (for compilers: no effect at run time), deprecated, removed, absent (never was one)."""
+    """"" or build (for compilers: no effect at run time), deprecated, removed, absent (never existed)."""
     note: str
     """What to use instead, or what a leftover costs."""
     source: str
 
     def leftover_severity(self, value: str) -> str:
-        """warn, info, or "" where the value is none of debugging."""
+        """warn, info, or "" if the value is not a leftover from debugging."""
         severity, _, values = self.leftover.partition(":")
         return severity if values == "*" or value.strip().upper() in values.split() else ""
 
 
 @functools.cache
 def table() -> dict[str, Variable]:
-    """By name."""
+    """The rows of variables.tsv, by name."""
     text = resources.files(__package__).joinpath("variables.tsv").read_text()
     rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     return {row["variable"]: Variable(**row) for row in rows}
@@ -58,7 +58,7 @@ def table() -> dict[str, Variable]:
 
 @functools.cache
 def find(name: str) -> Variable | None:
-    """The row of a variable, by its name or by the beginning of it."""
+    """The row of a variable: by its full name, else by its longest known prefix."""
     rows = table()
     words = name.split("_")
     beginnings = ("_".join([*words[:end], "*"]) for end in range(len(words), 0, -1))
@@ -66,19 +66,19 @@ def find(name: str) -> Variable | None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether the check looks at it."""
+    """Whether this check looks at the variable."""
     return name.startswith(PREFIXES) or name in SINGLES
 
 
 def reader(name: str) -> str:
-    """Who would read it."""
+    """The library that would read the variable."""
     readers = {"NCCL": f"NCCL (up to {NCCL_VERSION})", "GLOO": "gloo", "CUDA": "CUDA", "UCX": "UCX"}
     return readers.get(name.partition("_")[0], "torch" if name.startswith("TORCH_") else "libfabric")
 
 
 @functools.cache
 def meant(name: str) -> str:
-    """The variable that was probably meant by an unknown one, or ""."""
+    """The variable that was probably meant by an unknown name, or ""."""
     cutoff = CLOSE if name.startswith(COMPLETE) else VERY_CLOSE
     usable = [row.variable for row in table().values() if row.status in ("", "deprecated")]
     return next(iter(difflib.get_close_matches(name, usable, n=1, cutoff=cutoff)), "")
@@ -86,22 +86,22 @@ def meant(name: str) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a value is not what was meant."""
+    """Why a library does not read a value as intended."""
 
     severity: str
-    """fail where the library refuses it, warn where it reads something else."""
+    """fail if the library refuses the value, warn if it reads something else."""
     reads: str
-    """What is made of it."""
+    """What the library makes of it."""
     expected: str
 
 
 def problem(row: Variable, value: str) -> Problem | None:
-    """Of a value that is not empty (an empty one is the same as none)."""
+    """What is wrong with a value; None if nothing, or if it is empty (same as not set)."""
     return READERS[row.kind](row, value) if value else None
 
 
 def _nccl_integer(row: Variable, value: str) -> Problem | None:
-    """strtoll(value, NULL, 0): what is no number ends it, and text is 0."""
+    """strtoll(value, NULL, 0) stops at the first non-digit, and reads text as 0."""
     number, whole = strtoll(value, 0)
     if not whole or re.match(r"\s*[+-]?0[0-7]+$", value):
         return Problem("warn", f"NCCL reads it as {number}", _allowed(row))
@@ -111,10 +111,10 @@ def _nccl_integer(row: Variable, value: str) -> Problem | None:
 
 
 def _torch_integer(row: Variable, value: str) -> Problem | None:
-    """std::stoi: text is refused, and what follows the number is dropped."""
+    """std::stoi refuses text, and drops what follows the number."""
     match = re.match(r"\s*([+-]?[0-9]+)", value)
     if match is None or abs(int(match[1])) >= 2**31:
-        return Problem("fail", "torch refuses it when it makes the NCCL process group", _allowed(row))
+        return Problem("fail", "torch refuses it when it creates the NCCL process group", _allowed(row))
     if match.end() != len(value):
         return Problem("warn", f"torch reads it as {match[1]}", _allowed(row))
     if row.values and not _is_in(int(match[1]), row.values):
@@ -125,7 +125,7 @@ def _torch_integer(row: Variable, value: str) -> Problem | None:
 def _torch_boolean(_: Variable, value: str) -> Problem | None:
     if value.lower() in ("y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"):
         return None
-    return Problem("fail", "torch refuses it when it makes the NCCL process group", "0 or 1")
+    return Problem("fail", "torch refuses it when it creates the NCCL process group", "0 or 1")
 
 
 def _torch_words(row: Variable, value: str) -> Problem | None:
@@ -158,27 +158,27 @@ def _count(row: Variable, value: str) -> Problem | None:
 
 
 def _threads(_: Variable, value: str) -> Problem | None:
-    """OpenMP: a positive number, or a list of them for nested levels."""
+    """OpenMP takes a positive number, or a list of them for nested levels."""
     numbers = [word.strip() for word in value.split(",")]
     if all(re.fullmatch("[0-9]{1,6}", number) and int(number) > 0 for number in numbers):
         return None
-    return Problem("warn", "OpenMP ignores it, and takes every core for every rank", "a whole number from 1")
+    return Problem("warn", "OpenMP ignores it, and each rank takes every core", "a whole number from 1")
 
 
 def _nccl_names(_: Variable, value: str) -> Problem | None:
-    """`^` or `=` or both once, before the first name; then names or beginnings of names, without spaces."""
+    """`^`, `=` or both once, before the first name; then names or prefixes of names, without spaces."""
     names = re.sub(r"^\^?=?", "", value).split(",")
     if any(not name or re.search(r"[\s\"'^=]", name) for name in names):
-        expected = "names with commas and no spaces, as in eth0,eth1, =eth0 (exactly) or ^docker (not these)"
+        expected = "names with commas and no spaces, like eth0,eth1, =eth0 (exactly) or ^docker (not these)"
         return Problem("warn", "NCCL looks for exactly these characters", expected)
     return None
 
 
 def _gloo_names(_: Variable, value: str) -> Problem | None:
-    """What is no name at all; whether the interface exists is the node's to say."""
+    """Only rejects what cannot be a name; net.interfaces checks whether the interface exists."""
     names = value.split(",")
     if any(not name or re.search(r"[\s\"'^=:*]", name) for name in names):
-        return Problem("fail", "gloo looks for an interface of exactly this name", "whole names, as in eth0")
+        return Problem("fail", "gloo looks for an interface of exactly this name", "full names, like eth0")
     return None
 
 

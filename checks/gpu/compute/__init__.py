@@ -1,14 +1,14 @@
-"""Compute: every device multiplies and copies right, gives the same bits each time, and is as fast as its siblings.
+"""Compute: every device computes and copies correctly, reproduces the same bits, and is as fast as its siblings.
 
-Each rank, on its own device: matrix products (GEMM) in bf16 and in fp32 without TF32, of whole numbers whose product
-is known exactly; the same product of other numbers again and again; copies of known bits between host and device
-(pinned memory), on the device (2 bytes moved for each byte copied) and to and from the next GPUs that the rank sees.
-All ranks measure at the same time. TFLOP/s are 2 * rows^3 / seconds, GB/s are 10^9 bytes.
+Each rank runs on its own device: matrix products (GEMM) in bf16 and in fp32 without TF32, of whole numbers whose
+product is known exactly; repeats of another product; copies of known bits between host and device (pinned memory), on
+the device (2 bytes moved per byte copied) and to and from the next GPUs that the rank sees. All ranks measure at the
+same time. TFLOP/s are 2 * rows^3 / seconds, GB/s are 10^9 bytes.
 
-A device that differs from itself, or from what is known, computes wrongly. Devices of equal model, driver, libraries
-and settings choose the same kernels, so their sums must agree to the last bit; on CPUs, within a node. Speeds are held
-against the median of at least four such GPUs, those of P2P copies between the same places of other nodes. On a CPU all
-is small, on one thread, and no speed is judged.
+A device that differs from itself, or from the known result, computes wrongly. Devices with the same model, driver,
+libraries and settings choose the same kernels, so their sums must agree to the last bit; on CPUs, within a node. Speeds
+are compared with the median of at least four such GPUs, P2P copies with those between the same places on other nodes.
+On a CPU sizes are small, with one thread, and speeds are not judged.
 """
 
 import json
@@ -43,9 +43,9 @@ from preflight.checks.gpu.shared.cards import INVENTORY, cards
 
 PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=90, estimate_s=4.0, reads=("gpu.inventory",))
 
-REPEATS = option(int, 10, "how often a product is computed again")
+REPEATS = option(int, 10, "how often to repeat a product")
 PEERS = option(int, 1, "how many of the next GPUs each copies to and from; each takes 0.5 GB there until the end")
-MIN_SHARE = option(float, 0.85, "warn of GEMMs and copies on the device below this share of the median speed")
+MIN_SHARE = option(float, 0.85, "warn if GEMMs and copies on the device are below this share of the median speed")
 MIN_SHARE_OUTSIDE = option(float, 0.7, "the same for copies to and from host and peers")
 
 _TEST_IT = "Run --only gpu.compute again; if it is the same device, drain its node and test it (dcgmi diag -r 3)."
@@ -53,30 +53,30 @@ WRONG_PRODUCT = Code(
     "A matrix product of whole numbers is wrong.", fix=f"Do not train here. {_TEST_IT}", action=Action.REPLACE
 )
 WRONG_COPY = Code(
-    "Bits were altered on their way between host and device, on the device, or between GPUs.",
+    "Bits were altered between host and device, on the device, or between GPUs.",
     fix=f"Do not train here. {_TEST_IT} Between GPUs: turn ACS and the IOMMU off (see node.kernel).",
     action=Action.REPLACE,
 )
 UNSTABLE = Code(
-    "The same product has other bits when computed again.", fix=f"Do not train here. {_TEST_IT}", action=Action.REPLACE
+    "Repeating a product gives different bits.", fix=f"Do not train here. {_TEST_IT}", action=Action.REPLACE
 )
 CORRUPT = Code(
-    "A device computes other bits than all others of its model, driver and libraries.",
+    "A device computes different bits than all others with its model, driver and libraries.",
     fix=f"Do not train here. {_TEST_IT}",
     action=Action.REPLACE,
 )
 UNLIKE = Code(
-    "Several devices agree on other bits than their siblings: they run other code rather than all compute wrongly.",
-    fix="Compare libraries and settings of the nodes: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
+    "Several devices agree on bits that differ from their siblings': probably different software, not faulty hardware.",
+    fix="Compare the nodes' libraries and settings: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
 )
 DEVICE_ERROR = Code(
-    "CUDA gave an error instead of a result.",
+    "CUDA returned an error instead of a result.",
     fix="On {node}: dmesg | grep -i xid; nvidia-smi -q. Reset the GPU, else drain the node.",
     action=Action.RESET_GPU,
 )
 SLOW = Code(
     "A GPU is slower than others of its kind.",
-    fix="See gpu.health; under load: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE shows what slows it.",
+    fix="See gpu.health; under load: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE shows the reason.",
     action=Action.NONE,
 )
 FIX_OUTSIDE = (
@@ -85,12 +85,12 @@ FIX_OUTSIDE = (
 )
 
 FEWEST = 4
-"""Of GPUs that are compared: with fewer nobody can tell the odd one."""
+"""The fewest GPUs to compare: with fewer, the odd one cannot be identified."""
 CLEARLY = 5.0
-"""Standard deviations below the median, estimated by the median absolute deviation. In a job of thousands of sound
-GPUs none is so far off; and where half are slower by design, none is odd."""
+"""Standard deviations below the median, estimated by the median absolute deviation. Among thousands of sound GPUs none
+is that far off; and if half are slower by design, none is odd."""
 MAD_TO_DEVIATION = 1.4826
-"""Of normally distributed values."""
+"""For normally distributed values."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -116,7 +116,7 @@ def measure(ctx: Context) -> Facts:
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """With NVML's numbers of the GPUs beside their UUIDs: torch's are other ones."""
+    """Findings name NVML's GPU numbers besides UUIDs, since torch numbers GPUs differently."""
     numbers = {uuid: card.gpu for (_, uuid), card in cards(run.facts(INVENTORY), run).items()}
     for finding in _found(facts, run):
         where = dict(finding.where)
@@ -147,7 +147,7 @@ def record(reading: Facts, _job: Job) -> Iterator[Trait | Figure]:
     yield from traits("hardware", {"device": reading["kind"]["name"]}, reading["uuid"] or "")
     for name, speed in reading["speeds"].items():
         unit, least = "TFLOP/s" if "GEMM" in name else "GB/s", 0.8 if reading["uuid"] else 0.2
-        yield Figure(name, speed, unit, reading["uuid"] or "", least=least)  # on a CPU other work decides
+        yield Figure(name, speed, unit, reading["uuid"] or "", least=least)  # on a CPU the speed depends on other work
 
 
 def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
@@ -178,7 +178,7 @@ def _kind(measured: Facts) -> str:
 
 
 def _bits_kind(rank: int, measured: Facts, run: Run) -> str:
-    """A CPU's libraries also look at caches and cores, which a virtual machine or container may show otherwise."""
+    """What devices must share to give equal bits. For CPUs also caches and cores, which libraries consider."""
     return _kind(measured) + (run.job.node_of(rank).node if measured["kind"]["type"] == "cpu" else "")
 
 
@@ -211,7 +211,7 @@ def _told(wrong: WrongResult) -> str:
 
 
 def _is_most(ranks: Iterable[int], facts: Mapping[int, Facts]) -> bool:
-    """What most devices do is hardly a fault of each."""
+    """Whether most devices do the same, which then is hardly each one's fault."""
     return len(facts) > 1 and 2 * len([*ranks]) > len(facts)
 
 
@@ -220,13 +220,13 @@ def _differing(measured: Facts) -> list[str]:
 
 
 def _unstable(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """A library whose kernels add in no fixed order differs from itself on most devices, and is not wrong."""
+    """A library without a fixed order of addition differs from itself on most devices, and is not wrong."""
     differing = {rank: names for rank, measured in facts.items() if (names := _differing(measured))}
     if _is_most(differing, facts):
         share = f"{len(differing):,} of {ranges.count(len(facts), 'rank')}"
-        text = f"the same product has other bits each time on {share}, expected the same"
+        text = f"repeating a product gives different bits on {share}, expected the same"
         yield UNSTABLE.warn(
-            f"{text}: the library adds in no fixed order, or most are sick", noticed_by=tuple(differing)
+            f"{text}: the library adds in varying order, or most devices are faulty", noticed_by=tuple(differing)
         )
         return
     for rank, names in differing.items():
@@ -247,7 +247,7 @@ def _other_bits(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             text = f"{name} GEMM: the bits are {votes.sides()}, expected the same on devices of one kind"
             yield CORRUPT.fail(text) if any(len(ranks) == 1 for ranks in votes.ranks_of.values()) else UNLIKE.warn(text)
         for rank, digest in votes.odd():
-            shared = len(votes.ranks_of[digest]) > 1  # two sick devices hardly make the same mistake
+            shared = len(votes.ranks_of[digest]) > 1  # two faulty devices hardly make the same mistake
             say = UNLIKE.warn if shared else CORRUPT.fail
             text = f"{name} GEMM: the bits are {digest!r}, expected {votes.among()} of this kind"
             yield say(text, uuid=alike[rank]["uuid"], **run.job.where(rank))
@@ -270,7 +270,7 @@ def _slow(alike: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 def _slow_speeds(
     alike: Mapping[int, Facts], run: Run
 ) -> Iterator[tuple[str, dict[int, float], list[tuple[int, float, float]]]]:
-    """(its name, by rank, the odd ones) of each speed."""
+    """(name, values by rank, the odd ones) for each speed."""
     if next(iter(alike.values()))["kind"]["type"] == "cpu":
         return
     for name in dict.fromkeys(name for measured in alike.values() for name in measured["speeds"]):
@@ -280,7 +280,7 @@ def _slow_speeds(
 
 
 def _is_outside(name: str) -> bool:
-    """Whether it leads off the device, to the host or a peer."""
+    """Whether the data leaves the device, to the host or a peer."""
     return not name.endswith("GEMM") and name != "device copy"
 
 

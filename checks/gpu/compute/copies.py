@@ -11,7 +11,7 @@ from preflight.checks.gpu.compute.workload_facts import Facts
 
 
 def uuid_of(device: torch.device) -> str | None:
-    """As NVML writes it: torch leaves out the prefix."""
+    """A device's UUID as NVML writes it: torch omits the prefix."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None) if device.type == "cuda" else None
     if uuid is None or str(uuid).startswith(("GPU-", "MIG-")):
         return uuid and str(uuid)
@@ -19,13 +19,13 @@ def uuid_of(device: torch.device) -> str | None:
 
 
 def pattern(size: int, device: torch.device) -> torch.Tensor:
-    """`size` bytes, at most 2^26: whole numbers of 32 bits, no two alike."""
+    """`size` bytes, at most 2^26: distinct 32-bit integers."""
     places = torch.arange(size // 4, dtype=torch.int32, device=device)
     return places ^ (places << 7)
 
 
 def with_host(facts: Facts, device: torch.device, size: int, budget_s: float) -> None:
-    """From and to pinned memory; the speed is that of the fastest repeat, since ranks share the host's memory."""
+    """Copies from and to pinned memory; the fastest repeat counts, since ranks share the host's memory."""
     host, pinned = torch.device("cpu"), device.type == "cuda"
     sent = pattern(size, host).pin_memory() if pinned else pattern(size, host)
     back = torch.zeros(sent.shape, dtype=sent.dtype, pin_memory=pinned)
@@ -40,7 +40,7 @@ def with_host(facts: Facts, device: torch.device, size: int, budget_s: float) ->
 
 
 def on_device(facts: Facts, device: torch.device, size: int, budget_s: float) -> None:
-    """The speed counts each byte twice: it is read and written."""
+    """Copies on the device. The speed counts each byte twice: it is read and written."""
     sent = pattern(min(size, 2**26), device).repeat(max(1, size // 2**26))
     there = torch.zeros_like(sent)
     there.copy_(sent)
@@ -50,7 +50,8 @@ def on_device(facts: Facts, device: torch.device, size: int, budget_s: float) ->
 
 
 def with_peer(facts: Facts, device: torch.device, peer: torch.device, size: int, budget_s: float) -> None:
-    """To the peer and back. A peer that lets us hold no memory is not this GPU's fault: its own rank looks at it."""
+    """Copies to the peer and back. If memory cannot be allocated on the peer, this GPU is not at fault: the peer's own
+    rank checks that."""
     uuid = uuid_of(peer)
     try:
         there = torch.zeros(size // 4, dtype=torch.int32, device=peer)

@@ -1,9 +1,9 @@
-"""Matrix products: one whose every element is known, one of made-up numbers computed again and again, and how fast.
+"""Matrix products: one with known elements, repeats of one with random numbers, and their speed.
 
-The known one: a[i,k] = x[i] + y[k] and b[k,j] = z[k] + w[j], whole numbers. y and z repeat every 8 places, each sums
-to zero over them, and so does y*z; so of sum_k a[i,k]*b[k,j] only rows*x[i]*w[j] is left. With at most 2^13 rows all
-partial sums are whole numbers below 2^24, which float32 adds without rounding, in whatever order; and the results are
-whole numbers below 2^7 times a power of two, which bfloat16 holds. So a right device is right in every bit.
+The known one: a[i,k] = x[i] + y[k] and b[k,j] = z[k] + w[j], whole numbers. y and z repeat every 8 places; y, z and y*z
+each sum to zero over these, so only rows*x[i]*w[j] is left of sum_k a[i,k]*b[k,j]. With at most 2^13 rows all partial
+sums are whole numbers below 2^24, which float32 adds without rounding, in any order; and the results are whole numbers
+below 2^7 times a power of two, which bfloat16 can represent. So a sound device is right in every bit.
 """
 
 import ctypes
@@ -18,15 +18,15 @@ from preflight.checks.gpu.compute.workload_facts import Facts, Repeats, WrongRes
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
-"""The type that shows another type's bits: NaN equals NaN there, and 0 is not -0."""
+"""The integer type to compare a type's bits in: there NaN equals NaN, and 0 differs from -0."""
 Y = (7, -1, 3, -5, 5, -3, 1, -7)
 Z = (7, -3, -7, 3, 1, -5, -1, 5)
 LARGEST = 8
-"""Of x and w."""
+"""The largest value of x and w."""
 
 
 def exercise(facts: Facts, name: str, rows: int, device: torch.device, repeats: int, budget_s: float) -> None:
-    """The speed is 2 * rows^3 operations by the median of the repeats' seconds."""
+    """Computes, compares and times products of `rows` rows; the speed is 2 * rows^3 / the repeats' median seconds."""
     dtype = DTYPES[name]
     out = torch.empty((rows, rows), dtype=dtype, device=device)
     torch.mm(*known_factors(rows, dtype, device), out=out)
@@ -45,19 +45,19 @@ def known_factors(rows: int, dtype: torch.dtype, device: torch.device) -> tuple[
 
 
 def known_product(rows: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """By a formula, element by element: not by a matrix product."""
+    """The known product, from its formula, without a matrix product."""
     x, w = _x_and_w(rows, device)
     return (x[:, None] * (w * rows)).to(dtype)
 
 
 def _x_and_w(rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whole numbers from -8 to 8 in two orders."""
+    """x and w: whole numbers from -8 to 8 in two orders."""
     places = torch.arange(rows, dtype=torch.float32, device=device)
     return (places * 5) % (2 * LARGEST + 1) - LARGEST, (places * 3 + 1) % (2 * LARGEST + 1) - LARGEST
 
 
 def made_up(rows: int, dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
-    """Numbers of 24 random bits in -1..1, the same on all machines: drawn as integers, and on the host."""
+    """Numbers of 24 random bits in -1..1, the same on all machines: drawn on the host, as integers."""
     generator = torch.Generator().manual_seed(seed)
     by_row, by_column = torch.randint(2**24, (2, rows), generator=generator, dtype=torch.int32).to(device)
     whole: torch.Tensor = (by_row[:, None] ^ by_column) - 2**23
@@ -65,7 +65,7 @@ def made_up(rows: int, dtype: torch.dtype, device: torch.device, seed: int) -> t
 
 
 def first_wrong(what: str, got: torch.Tensor, expected: torch.Tensor, peer: str | None = None) -> WrongResult | None:
-    """Both of one shape and type, on one device."""
+    """How `got` differs from `expected`, of the same shape, type and device; None if it does not."""
     differ = (got != expected).flatten()
     elements = int(differ.sum())
     if not elements:
@@ -90,7 +90,7 @@ def _repeat(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, repeats:
 
 
 def _digest(values: torch.Tensor) -> str:
-    """Made on the host, of all bits. (Without numpy a tensor shows its bytes by address only.)"""
+    """A digest of all bits, computed on the host. (Without numpy a tensor's bytes are only accessible by address.)"""
     here = values.cpu().contiguous()
     size = here.numel() * here.element_size()
     return hashlib.sha256((ctypes.c_char * size).from_address(here.data_ptr())).hexdigest()[:16]

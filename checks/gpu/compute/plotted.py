@@ -1,4 +1,4 @@
-"""What report.html draws of the speeds of devices."""
+"""The plots of device speeds in report.html."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -8,7 +8,7 @@ from preflight.checks.gpu.shared.cards import INVENTORY, cards
 
 
 def strips(facts: Mapping[int, Facts], run: Run, slow: Mapping[str, Collection[int]]) -> Iterator[plots.Plot]:
-    """`slow`: by the name of a speed, the ranks that a finding names."""
+    """`slow`: the ranks that a finding names, by name of the speed."""
     numbers = {key: card.gpu for key, card in cards(run.facts(INVENTORY), run).items()}
     subjects, ranks = [], [*facts]
     for rank in ranks:

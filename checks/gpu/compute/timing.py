@@ -10,7 +10,7 @@ FEWEST, MOST = 3, 20
 
 
 def seconds_of(step: Callable[[], object], device: torch.device, budget_s: float) -> list[float]:
-    """Seconds of each of 3 to 20 repeats, as many as fit the budget, after two to warm up: the first loads code.
+    """Seconds of each of 3 to 20 repeats, as many as fit the budget, after two warm-ups: the first loads code.
 
     `device`: the GPU on whose current stream the step runs.
     """
@@ -20,7 +20,7 @@ def seconds_of(step: Callable[[], object], device: torch.device, budget_s: float
 
 
 def _by_events(step: Callable[[], object], repeats: int, device: torch.device) -> list[float]:
-    """By the GPU's own clock: a launch only puts work into its queue."""
+    """Times on the GPU's own clock: a launch only enqueues work."""
     with torch.cuda.device(device):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]  # type: ignore[no-untyped-call]
         marks[0].record()

@@ -1,4 +1,4 @@
-"""What a device is put through: products and copies with known answers, one product again and again, and how fast.
+"""The workload for a device: products and copies with known answers, repeats of one product, and their speed.
 
 Imports torch: only `measure` may import this module.
 """
@@ -22,20 +22,20 @@ MIB = 1024 * 1024
 @dataclass(frozen=True)
 class Sizes:
     rows: dict[str, int]
-    """Of square matrices; a power of two, and at least 8 (see gemm.py)."""
+    """Rows of square matrices by type; a power of two, and at least 8 (see gemm.py)."""
     copied: int
-    """Bytes that are copied on the device: far more than its caches hold."""
+    """Bytes to copy on the device: far more than its caches hold."""
     sent: int
-    """Bytes between host and device, and between GPUs."""
+    """Bytes to copy between host and device, and between GPUs."""
     budget_s: float
-    """Seconds for each thing that is timed."""
+    """Seconds for each measurement."""
     memory: int
-    """Bytes of the device's memory that must be free: about twice what is used at once."""
+    """Bytes of device memory that must be free: about twice what is used at once."""
 
 
 GPU = Sizes({"bf16": 8192, "fp32": 4096}, 512 * MIB, 64 * MIB, 0.15, 2560 * MIB)
 CPU = Sizes({"bf16": 256, "fp32": 256}, 8 * MIB, 4 * MIB, 0.002, 0)
-"""Shows that it works, in milliseconds."""
+"""Small enough for milliseconds: only shows that it works."""
 
 
 def nothing_yet(device: torch.device) -> Facts:
@@ -44,12 +44,12 @@ def nothing_yet(device: torch.device) -> Facts:
 
 
 def is_of_memory(error: RuntimeError) -> bool:
-    """Whether somebody else holds the memory that was wanted. cuBLAS says it in its own words."""
+    """Whether the error means that memory is taken. cuBLAS has its own words for it."""
     return "out of memory" in str(error) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error)
 
 
 def is_of_device(error: RuntimeError) -> bool:
-    """Whether the driver or the device said it, and not torch."""
+    """Whether the error comes from the driver or the device rather than torch."""
     words = ("CUDA error", "CUDA driver", "cudaGetDeviceCount", "No CUDA GPUs", "HIP error")
     return any(word in str(error) for word in words)
 
@@ -57,7 +57,7 @@ def is_of_device(error: RuntimeError) -> bool:
 def steps(
     facts: Facts, device: torch.device, environ: Mapping[str, str], repeats: int, peers: int
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """(what it is, what does it and notes in the facts what it finds). Raises Skip where too little memory is free."""
+    """(name, function that runs it and records results in the facts). Raises Skip if too little memory is free."""
     facts["kind"], facts["uuid"] = kind_of(device, environ), uuid_of(device)
     sizes = _sizes_for(device)
     yield "copies between host and device", partial(copies.with_host, facts, device, sizes.sent, sizes.budget_s)
@@ -80,12 +80,12 @@ def _sizes_for(device: torch.device) -> Sizes:
     free = torch.cuda.mem_get_info(device)[0]
     if free < GPU.memory:
         text = f"{free // MIB:,} MiB of the GPU's memory are free, expected {GPU.memory // MIB:,}"
-        raise Skip(f"{text}: see nvidia-smi for who holds it")
+        raise Skip(f"{text}: see nvidia-smi for what uses it")
     return GPU
 
 
 def _peers(facts: Facts, device: torch.device, most: int) -> Iterator[torch.device]:
-    """The next GPUs after one's own, around: at each moment most GPUs then have one sender and one receiver."""
+    """The next GPUs after the rank's own, cyclically: so at any moment most GPUs have one sender and one receiver."""
     if device.type == "cpu" or most < 1:
         return
     visible, own = torch.cuda.device_count(), device.index or 0
@@ -101,12 +101,12 @@ def _peers(facts: Facts, device: torch.device, most: int) -> Iterator[torch.devi
 
 @contextlib.contextmanager
 def at_work_on(device: torch.device) -> Iterator[None]:
-    """In plain arithmetic. Gives the device's memory back."""
+    """Sets plain arithmetic for the workload, and frees the device's memory after it."""
     on_gpu = device.type == "cuda"
     try:
         with plain_arithmetic(), torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
             yield
     finally:
         if on_gpu:
-            with contextlib.suppress(RuntimeError):  # after some errors every call of CUDA fails
+            with contextlib.suppress(RuntimeError):  # after some errors every CUDA call fails
                 torch.cuda.empty_cache()

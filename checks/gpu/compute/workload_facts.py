@@ -1,4 +1,4 @@
-"""What an exercise of a device leaves behind: the facts of `gpu.compute`."""
+"""The facts of `gpu.compute`."""
 
 from typing import TYPE_CHECKING, TypedDict
 
@@ -7,30 +7,30 @@ if TYPE_CHECKING:
 
 
 class WrongResult(TypedDict):
-    """A product or a copy that is not what it must be."""
+    """A wrong product or copy."""
 
     what: str
     peer: str | None
-    """The UUID of the other GPU of a P2P copy."""
+    """The UUID of the other GPU in a P2P copy."""
     elements: int
     of: int
     index: int
-    """Of the first wrong element, counted row by row."""
+    """Position of the first wrong element, row by row."""
     got: float | str
-    """Text where it is no JSON number: nan, inf."""
+    """Text if it is not a JSON number: nan, inf."""
     expected: float | str
 
 
 class Repeats(TypedDict):
-    """One product, computed again and again."""
+    """Repeats of one product."""
 
     digest: str
-    """Of the first one's bits."""
+    """Digest of the first product's bits."""
     repeats: int
     unlike: int
-    """Of the repeats: those that differ from the first in any bit."""
+    """How many repeats differ from the first in any bit."""
     elements: int
-    """That differ in the worst of them."""
+    """How many elements differ in the worst repeat."""
     of: int
 
 
@@ -43,6 +43,6 @@ class Facts(TypedDict):
     wrong: list[WrongResult]
     repeats: dict[str, Repeats]
     not_measured: list[str]
-    """What, and why."""
+    """What was not measured, and why."""
     error: str | None
-    """What CUDA answered, and to what; nothing was measured after it."""
+    """CUDA's error, and in which step; nothing was measured after it."""

@@ -1,8 +1,8 @@
 """Health: no GPU has failing memory, is hot or slowed down, is in use, or is set up differently from its siblings.
 
-Everything is read from NVML, before the first CUDA call of this run. Errors are the GPU's own counters; temperatures
-are held against the card's own limits; modes, clocks, power limit and BAR1 are compared with the GPUs of the same
-model. What a card does not give (ECC of a GeForce, processes in some containers) is normal, and left out.
+Reads everything from NVML, before the run's first CUDA call. Errors are the GPU's own counters; temperatures are
+compared with the card's own limits; modes, clocks, power limit and BAR1 with the GPUs of the same model. What a card
+does not report (ECC of a GeForce, processes in some containers) is left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,50 +34,49 @@ from preflight.checks.gpu.shared.nvml_survey import GpuLook
 from preflight.checks.gpu.shared.processes import Holder
 from preflight.checks.gpu.shared.readings import Health
 from preflight.checks.gpu.shared.unused_gpus import milder_elsewhere
+from preflight.sdk.gpu_clocks import BRAKE, HW_SLOWDOWN, HW_THERMAL, SLOWED, SW_THERMAL
 
 PARTS = (nvml_errors,)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=("gpu.inventory",))
 
 MAX_USED_MIB = option(int, 1024, "memory of a GPU that may be in use before the job starts, if no process is listed")
-"""A CUDA context alone takes about half of it. Where the driver's own reserve (0.3 to 0.9 GiB) counts as used, as much
+"""A CUDA context takes about half of it. If the driver's own reserve (0.3 to 0.9 GiB) counts as used, the same amount
 again is allowed."""
 
 RETURN = "Drain {node}, run the vendor's field diagnostic on GPU {gpu}, and have it replaced."
 RESET = "On {node}: end what runs on GPU {gpu}, then nvidia-smi -r -i {gpu} (if it refuses, all GPUs: nvidia-smi -r)."
 UNCORRECTED = Code(
-    "The memory of a GPU had uncorrectable errors.",
-    fix=f"{RESET} Drain the node if errors come back.",
+    "A GPU's memory had uncorrectable errors.",
+    fix=f"{RESET} Drain the node if errors return.",
     action=Action.RESET_GPU,
 )
-SRAM = Code("The SRAM of a GPU (its on-chip memory) fails again and again.", fix=RETURN, action=Action.REPLACE)
+SRAM = Code("The SRAM of a GPU (its on-chip memory) fails repeatedly.", fix=RETURN, action=Action.REPLACE)
 REMAPPED = Code("Rows of a GPU's memory wait to be remapped, or cannot be.", fix=RETURN, action=Action.REPLACE)
 RETIRED = Code("Pages of a GPU's memory wait to be retired, or too many were.", fix=RETURN, action=Action.REPLACE)
 CORRECTED = Code(
     "A GPU corrects very many memory errors.",
-    fix="Watch nvidia-smi -q -d ECC -i {gpu}; if the count goes on rising, drain {node} and have the GPU replaced.",
+    fix="Watch nvidia-smi -q -d ECC -i {gpu}; if the count keeps rising, drain {node} and have the GPU replaced.",
     action=Action.NONE,
 )
 RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=RESET, action=Action.RESET_GPU)
-INFOROM = Code(
-    "The InfoROM of a GPU is corrupt: its counters and settings are not kept.", fix=RETURN, action=Action.REPLACE
-)
+INFOROM = Code("A GPU's InfoROM is corrupt: its counters and settings are not kept.", fix=RETURN, action=Action.REPLACE)
 HOT = Code(
     "A GPU is too hot.",
     fix="Check fans, airflow and coolant of {node}; watch nvidia-smi -q -d TEMPERATURE.",
     action=Action.REPLACE,
 )
 THROTTLED = Code(
-    "The clocks of a GPU are throttled.",
+    "A GPU's clocks are throttled.",
     fix="See nvidia-smi -q -d PERFORMANCE,POWER -i {gpu}. Thermal: check the cooling. Power brake: the power supplies.",
     action=Action.REPLACE,
 )
 PROCESS = Code(
     "A process uses a GPU before the job does.",
-    fix="On {node}, outside of containers: ps -fp {pids}; end what an earlier job left.",
+    fix="On {node}, outside of containers: ps -fp {pids}; end what an earlier job left behind.",
 )
 MEMORY_USED = Code(
-    "Memory of a GPU is in use, and no process is listed that holds it.",
-    fix="On {node}, outside of containers: fuser -v /dev/nvidia*; end what an earlier job left, else reset the GPU.",
+    "GPU memory is in use, but no process is listed that holds it.",
+    fix="On {node}, outside of containers: fuser -v /dev/nvidia*; end what an earlier job left, or reset the GPU.",
 )
 PERSISTENCE = Code("Persistence mode is off.", fix="As root: systemctl start nvidia-persistenced, or nvidia-smi -pm 1")
 ECC_MODE = Code(
@@ -85,17 +84,17 @@ ECC_MODE = Code(
     fix="As root: nvidia-smi -i NUMBER -e 1 (0: off), then nvidia-smi -r -i NUMBER; all GPUs: without -i",
 )
 CLOCK = Code(
-    "A GPU's clocks differ from its siblings', or set low.",
-    fix="See nvidia-smi -q -d CLOCK; as root, nvidia-smi -rgc, -rmc and -rac take back what was set.",
+    "A GPU's clocks differ from its siblings', or are set low.",
+    fix="See nvidia-smi -q -d CLOCK; as root, nvidia-smi -rgc, -rmc and -rac reset them.",
 )
 POWER_LIMIT = Code(
-    "A GPU's power limit differs from its siblings', or set low.",
+    "A GPU's power limit differs from its siblings', or is set low.",
     fix="See nvidia-smi -q -d POWER; as root: nvidia-smi -i NUMBER -pl WATTS; all GPUs: without -i",
 )
 BAR1 = Code("A GPU's BAR1 differs from its siblings'.", fix="Compare Above 4G Decoding and Resizable BAR in the BIOS.")
 
 SETTINGS = (
-    # Servers' GPUs keep the driver loaded; a desktop's screen does so by itself.
+    # On servers it keeps the driver loaded; on a desktop the screen does.
     GpuSetting(PERSISTENCE, "persistence mode", lambda health: settings.switch(health["persistence"]),
                lambda health: "on" if health["ecc"] else None),
     GpuSetting(ECC_MODE, "the ECC mode", settings.ecc, settings.ecc_that_turns),
@@ -104,7 +103,7 @@ SETTINGS = (
                lambda health: settings.watts(health["power_default_mw"])),
     GpuSetting(CLOCK, "the highest SM clock", lambda health: settings.mhz(health["clocks"]["sm_max"])),
     GpuSetting(CLOCK, "the highest memory clock", lambda health: settings.mhz(health["clocks"]["memory_max"])),
-    # Out of power saving memory runs at one speed.
+    # Except in power saving, memory runs at one speed.
     GpuSetting(CLOCK, "the memory clock in P0",
                lambda health: settings.mhz(health["clocks"]["memory"]) if health["pstate"] == 0 else None),
     GpuSetting(CLOCK, "the SM application clock", partial(settings.application_clock, ("sm", "graphics"), ""),
@@ -114,13 +113,13 @@ SETTINGS = (
 )  # fmt: skip
 
 MOST_ROWS = 512
-"""Uncorrectable rows that can be remapped (NVIDIA, GPU memory error management; DCGM fails there too)."""
+"""How many uncorrectable rows can be remapped (NVIDIA, GPU memory error management; DCGM fails there too)."""
 MOST_PAGES, MANY_DOUBLE = 63, 15
-"""Retired pages before Ampere: 64 is all there is room for; that many with double-bit errors are suspect (DCGM)."""
+"""Retired pages before Ampere: there is room for 64; and this many after double-bit errors are suspect (DCGM)."""
 MANY_SRAM = 4
-"""Uncorrectable SRAM errors in a GPU's life: beyond it vendors take it back (NVIDIA's RMA policy counts 4 a bank)."""
+"""Uncorrectable SRAM errors in a GPU's life: with more, vendors take it back (NVIDIA's RMA policy: 4 per bank)."""
 MANY_CORRECTED = 20_000_000
-"""As Azure's node checks have it; others allow 50 million."""
+"""As in Azure's node checks; others allow 50 million."""
 RECOVERIES = {
     1: ("a reset of the GPU", RESET, Action.RESET_GPU),
     2: ("a reboot of the node", "Reboot {node}.", Action.REBOOT),
@@ -139,31 +138,22 @@ RECOVERIES = {
     7: ("a reboot of the whole system", "Reboot {node}, with the hosts that share its GPUs.", Action.REBOOT),
 }
 BY_RESET = (1, 4)
-SW_THERMAL, HW_SLOWDOWN, HW_THERMAL, BRAKE = 0x20, 0x8, 0x40, 0x80
-SLOWED = {
-    HW_THERMAL: "HW Thermal Slowdown",
-    BRAKE: "HW Power Brake",
-    SW_THERMAL: "SW Thermal Slowdown",
-    HW_SLOWDOWN: "HW Slowdown",
-}
-"""In the words of nvidia-smi. Others are healthy: idle 0x1, application clocks 0x2, the power cap 0x4, sync boost
-0x10, the display's 0x100."""
 GIB, LISTED = 2**30, 4
 
 Told = tuple[Callable[..., Finding], str]
-"""What says it, and the sentence."""
+"""(function that makes the finding, sentence)."""
 
 
 class Facts(TypedDict):
     look: GpuLook
     """Health by UUID."""
     holders: dict[str, Holder]
-    """By pid: the processes of all GPUs."""
+    """The processes on all GPUs, by pid."""
 
 
 def measure(ctx: Context) -> Facts:
     look = nvml_survey.session().look(ctx, "health")
-    ctx.doing("looking who uses the GPUs")
+    ctx.doing("looking for processes that use the GPUs")
     listed = (process["pid"] for health in look["gpus"].values() for process in health["processes"] or ())
     facts: Facts = {"look": look, "holders": processes.holders(listed)}
     return nvml_survey.complete(ctx, facts)
@@ -183,7 +173,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:
-    """Not the clocks of the moment, nor temperatures: what is set."""
+    """Only settings, not current clocks or temperatures."""
     for uuid, health in reading["look"]["gpus"].items():
         clocks = {f"{name} clock in MHz": mhz for name, mhz in health["clocks"].items() if name not in ("sm", "memory")}
         yield from traits("clock", {**clocks, "power limit in mW": health["power_limit_mw"]}, uuid)
@@ -222,21 +212,21 @@ def _watts(health: Health) -> float | None:
 
 
 def _uncorrected(health: Health) -> int:
-    """Since the driver was loaded."""
+    """Uncorrectable errors since the driver was loaded."""
     sram = health["sram"]["volatile_uncorrected"] if health["sram"] else 0
     return max(health["ecc_errors"]["volatile_uncorrected"] or 0, sram)
 
 
 def _repair(health: Health) -> str:
-    """What waits for a reset."""
+    """What is pending until the next reset, or ""."""
     if health["remapped"] and health["remapped"]["pending"]:
         return "memory rows wait to be remapped at the next reset"
     return "memory pages wait to be retired at the next reset" if (health["retired"] or {}).get("pending") else ""
 
 
 def _errors(health: Health) -> Iterator[Told]:
-    """The worst alone: errors, what they lead to and what waits for a reset are one event. A row that waits is out of
-    use meanwhile (NVIDIA: new work may start), so that alone is a risk."""
+    """Only the worst finding: errors, their consequences and what waits for a reset are one event. A row that waits is
+    out of use meanwhile (NVIDIA: new work may start), so a pending row alone is only a risk."""
     count, repair, remapped = _uncorrected(health), _repair(health), health["remapped"] or {}
     had = f"{ranges.count(count, 'uncorrectable memory error')} since the driver was loaded"
     if remapped.get("failed"):
@@ -251,7 +241,7 @@ def _errors(health: Health) -> Iterator[Told]:
 
 
 def _signs(health: Health, repair: str) -> Iterator[Told]:
-    """Of memory that grows old, but serves."""
+    """Signs of memory that ages, but still works."""
     rows, pages = (health["remapped"] or {}).get("uncorrected", 0), health["retired"] or {}
     double = pages.get("double_bit") or 0
     retired = double + (pages.get("single_bit") or 0)
@@ -281,7 +271,7 @@ def _flood(health: Health) -> Iterator[Told]:
 
 
 def _recovery(health: Health) -> Iterator[Told]:
-    """A reset is told by the errors that it is for."""
+    """Requested recoveries, except a reset that a memory finding already asks for."""
     action = health["recovery_action"] or 0
     if action and not (action in BY_RESET and _uncorrected(health)):
         wanted, fix, told = RECOVERIES.get(action, (f"recovery action {action}", RESET, Action.RESET_GPU))
@@ -295,10 +285,10 @@ def _inforom(health: Health) -> Iterator[Told]:
 
 
 def _slow(health: Health) -> Iterator[Told]:
-    """Heat reports its own slowdown too."""
+    """Throttled clocks, without the slowdown that a heat finding already reports."""
     reasons, heat = health["throttle"] or 0, _heat(health)
     if heat or reasons & (HW_THERMAL | BRAKE):
-        reasons &= ~HW_SLOWDOWN  # which of them it is, is said more precisely
+        reasons &= ~HW_SLOWDOWN  # a more precise reason is given
     if heat:
         reasons &= ~(HW_THERMAL | SW_THERMAL)
         yield HOT.warn, heat
@@ -309,7 +299,7 @@ def _slow(health: Health) -> Iterator[Told]:
 
 
 def _heat(health: Health) -> str:
-    """By the card's own limits. Newer ones tell the degrees that are left, and their limits no more."""
+    """Compares with the card's own limits. Newer cards report only the degrees left to the limit."""
     now, margin, limits = health["temperature"], health["temperature_margin"], health["temperature_limits"]
     memory, memory_most = health["memory_temperature"], limits["memory_max"]
     most = min([limit for limit in (limits["gpu_max"], limits["slowdown"]) if limit], default=None)
@@ -340,7 +330,7 @@ def _in_use(looked: list[tuple[Card, Health]], facts: Mapping[int, Facts], run: 
 
 
 def _memory_used(card: Card, health: Health, held: int, most_mib: int) -> Iterator[Finding]:
-    """`held` are the bytes of the processes that are listed."""
+    """`held`: bytes of the listed processes."""
     used, total = (health["memory_used"] or 0) - held, health["memory_total"] or 0
     most_mib *= 1 if health["memory_reserved"] is not None else 2
     if used > most_mib * 2**20:

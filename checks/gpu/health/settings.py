@@ -1,4 +1,4 @@
-"""How a GPU is set up, in words that can be compared with its siblings'."""
+"""A GPU's settings, as words that can be compared with its siblings'."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -9,22 +9,22 @@ from preflight.checks.gpu.shared.cards import Card, compare_cards
 from preflight.checks.gpu.shared.readings import Health
 
 Read = Callable[[Health], str | None]
-"""None where the card does not say."""
+"""Reads a setting; None if the card does not report it."""
 
 
 @dataclass(frozen=True)
 class GpuSetting:
-    """One thing in which the GPUs of a model should be alike."""
+    """A setting that should be the same on all GPUs of a model."""
 
     code: Code
     called: str
     value: Read
     default: Read = lambda _: None
-    """The GPU's own, or what it should be anyway; whoever has it is not the odd one where its siblings have not."""
+    """The GPU's default, or the recommended value; a GPU that has it is not odd if its siblings differ."""
 
 
 def differing(setting: GpuSetting, looked: Sequence[tuple[Card, Health]]) -> Iterator[Finding]:
-    """A difference from its siblings is a warning; the same on all, but not the default, is worth knowing."""
+    """Warns about a difference from siblings; the same non-default value on all is only info."""
     read = [(card, setting.value(health), setting.default(health)) for card, health in looked]
     known = [(card, value, default) for card, value, default in read if value is not None]
     found = compare_cards(((card, value) for card, value, _ in known), alike=lambda card: card.make)
@@ -54,7 +54,7 @@ def ecc(health: Health) -> str | None:
 
 
 def ecc_that_turns(health: Health) -> str | None:
-    """The mode, where it is about to change."""
+    """The ECC mode, if it is about to change."""
     return switch(health["ecc"]) if health["ecc_pending"] not in (None, health["ecc"]) else None
 
 
@@ -71,8 +71,8 @@ def mib(size: int | None) -> str | None:
 
 
 def application_clock(names: Sequence[str], default: str, health: Health) -> str | None:
-    """The lowest of these clocks, which are one: drivers tell it under one name or the other. `default`: "", or
-    "_default" for what it is where nobody has set it."""
+    """The lowest of these clocks, which are the same one: drivers report it under one name or the other. `default`: "",
+    or "_default" for its default."""
     known = [clock for name in names if (clock := health["clocks"].get(f"{name}_application{default}")) is not None]
     return mhz(min(known)) if known else None
 

@@ -1,8 +1,8 @@
-"""Inventory: every node has the GPUs that the others have, and every rank one of its own.
+"""Inventory: all nodes have the same GPUs, and every rank has its own.
 
-Reads from NVML which GPUs there are, from sysfs which the PCI bus has, and maps CUDA_VISIBLE_DEVICES to UUIDs as CUDA
-does. With torch (level standard and above) CUDA's count is held against that. Judged are the GPUs that the job can
-see: in a container or under a cgroup those are not all of the node's, and the summary says so.
+Reads the GPUs from NVML and those on the PCI bus from sysfs, and maps CUDA_VISIBLE_DEVICES to UUIDs as CUDA does. With
+torch (level standard and above) also compares CUDA's count. Judges the GPUs that the job can see: in a container or
+under a cgroup these are not all of the node's, and the summary says so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,40 +38,40 @@ PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=120, estimate_s=0.3)
 MIN_MEMORY_GIB = option(float, 0.0, "least free memory of a GPU in GiB; 0: no limit")
 
 COUNT = Code(
-    "A node has another number of GPUs than the others.",
+    "A node has a different number of GPUs than the others.",
     fix="There: nvidia-smi -L; lspci -d 10de: (a GPU that is gone). Power the node off and on; else drain it.",
     action=Action.REBOOT,
 )
 MISSING = Code(
     "The PCI bus has a GPU that the driver does not show.",
-    fix="On {node}: dmesg | grep -i -e nvrm -e {device}. Reboot the node, and drain it if the GPU stays away.",
+    fix="On {node}: dmesg | grep -i -e nvrm -e {device}. Reboot the node, and drain it if the GPU stays missing.",
     action=Action.REBOOT,
 )
-_GONE_FIX = "On {node}: nvidia-smi -L; dmesg | grep -i nvrm. Reboot the node, and drain it if a GPU stays away."
-MODEL = Code("GPUs are of different models.", fix="Run the job on GPUs of one model: the slowest sets the pace.")
+_GONE_FIX = "On {node}: nvidia-smi -L; dmesg | grep -i nvrm. Reboot the node, and drain it if a GPU stays missing."
+MODEL = Code("GPUs are of different models.", fix="Run the job on GPUs of one model: the slowest limits all.")
 VBIOS = Code(
-    "A GPU has another VBIOS than its siblings.", fix="Update it with the vendor's tool to the version of the others."
+    "A GPU's VBIOS differs from its siblings'.", fix="Update it with the vendor's tool to the version of the others."
 )
 MEMORY = Code(
-    "A GPU has another size of memory than its siblings.",
+    "A GPU's memory size differs from its siblings'.",
     fix="Compare nvidia-smi -q -d MEMORY with another GPU; drain the node and have the card checked.",
     action=Action.REPLACE,
 )
-FREE_MEMORY = Code("A GPU has too little free memory.", fix="On {node}: nvidia-smi -i {gpu} shows who has it; end it.")
+FREE_MEMORY = Code("A GPU has too little free memory.", fix="On {node}: nvidia-smi -i {gpu} shows what uses it.")
 SHARED_GPU = Code(
     "Two ranks use the same GPU.",
     fix="Give each rank its own: cuda:LOCAL_RANK; see CUDA_VISIBLE_DEVICES and how many ranks the node has.",
 )
 NO_GPU = Code(
-    "A rank has no GPU where others have one.",
+    "A rank has no GPU, while others have one.",
     fix="Make a GPU visible to it (CUDA_VISIBLE_DEVICES, --gpus-per-node), or start fewer ranks on the node.",
 )
 NOT_VISIBLE = Code(
-    "CUDA_VISIBLE_DEVICES has an entry that names no GPU: CUDA stops reading there.",
+    "CUDA_VISIBLE_DEVICES has an entry that matches no GPU: CUDA stops reading there.",
     fix="Set it to indices or UUIDs that nvidia-smi -L shows.",
 )
 TORCH_COUNT = Code(
-    "CUDA gives torch another number of GPUs than NVML.",
+    "CUDA shows torch a different number of GPUs than NVML.",
     fix="On {node}: python -c 'import torch; torch.cuda.init()' says why; dmesg | grep -i xid names a sick GPU.",
 )
 EXCLUDED = Code("A GPU was excluded by an administrator.", fix="See NVreg_ExcludedGpus in /etc/modprobe.d.")
@@ -82,22 +82,22 @@ GIB, FAR_LESS = 2**30, 0.9
 class Facts(TypedDict):
     seen: SeenGpus
     look: GpuLook
-    """Identities by UUID, of the GPUs that this rank looks at."""
+    """Identities of the GPUs that this rank looks at, by UUID."""
     visible: list[str]
-    """UUIDs that CUDA shows this rank, in CUDA's order; MIG instances have UUIDs of their own."""
+    """UUIDs that CUDA shows this rank, in CUDA's order; MIG instances have their own UUIDs."""
     wanted: str | None
     """CUDA_VISIBLE_DEVICES."""
     names_none: str
-    """Its first entry that names no GPU."""
+    """The first entry of CUDA_VISIBLE_DEVICES that matches no GPU."""
     order: str
     """CUDA_DEVICE_ORDER."""
     confined: bool
     """Whether this is a container or a job's cgroup, where GPUs may be hidden on purpose."""
     unbound: dict[str, str]
-    """The driver, or "", of each GPU on the PCI bus that is not NVIDIA's own."""
+    """GPUs on the PCI bus that NVIDIA's driver does not hold: {bus id: driver or ""}."""
     local_rank: int
     torch: int | None
-    """CUDA's count, where torch was imported and has CUDA."""
+    """CUDA's count, if torch is imported and has CUDA."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -107,7 +107,7 @@ def measure(ctx: Context) -> Facts:
     try:
         seen = session.seen(ctx)
         look = session.look(ctx, "identity") if seen["system"] else look
-    except NotApplicable:  # no GPU is a number, too: other nodes may have some
+    except NotApplicable:  # having none counts, too: other nodes may have some
         seen = {"system": None, "gpus": {}, "pci": [], "partial": False}
     torch = session.ask(ctx, "torch", None) if seen["gpus"] and nvml_survey.torch_has_cuda() else None
     known = {int(number): handle["uuid"] for number, handle in seen["gpus"].items()}
@@ -172,8 +172,8 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Finding]:
-    """GPUs that all ranks of a node see together; a GPU that does not answer is there, and reported otherwise. `told`:
-    nodes whose missing GPUs have been named."""
+    """Compares how many GPUs each node's ranks see together. A GPU that does not answer is counted, and reported
+    elsewhere. `told`: nodes whose missing GPUs are already named."""
     of_node: dict[str, set[str]] = {node: set() for node in by_node(facts, run)}
     for rank, measured in facts.items():
         troubles = [trouble for trouble in measured["look"]["troubles"] if trouble["kind"] != PERMISSION]
@@ -194,7 +194,7 @@ def _counts(facts: Mapping[int, Facts], run: Run, told: set[str]) -> Iterator[Fi
 
 
 def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """Only where nothing can have hidden the GPU on purpose."""
+    """Missing GPUs, if nothing can have hidden them on purpose."""
     for node, measured in by_node(facts, run).items():
         if measured["confined"] or measured["seen"]["system"] is None:
             continue
@@ -205,7 +205,7 @@ def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield EXCLUDED.info(f"the GPU at {bus} is excluded, expected all GPUs to be used", node=node, device=bus)
         unplaced = _unplaced(measured)
         if unplaced and len(gone) > unplaced:
-            text = f"NVML lists {ranges.count(len(gone) - unplaced, 'GPU')} too few: of those at {', '.join(gone)}"
+            text = f"NVML lists {ranges.count(len(gone) - unplaced, 'GPU')} too few, among those at {', '.join(gone)}"
             yield MISSING.fail(f"{text}, expected all {all_of}", node=node, fix=_GONE_FIX)
         for bus in () if unplaced else gone:
             driver = measured["unbound"].get(bus)
@@ -215,7 +215,7 @@ def _missing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _unplaced(measured: Facts) -> int:
-    """GPUs that NVML lists, with a bus id that nobody knows."""
+    """How many GPUs NVML lists without a known bus id."""
     silent_ones = [t for t in measured["look"]["troubles"] if t["gpu"] is not None and t["uuid"] is None]
     return len(silent_ones) + len([handle for handle in measured["seen"]["gpus"].values() if not handle["bus"]])
 
@@ -229,7 +229,8 @@ def _models(everyone: Any) -> Iterator[Finding]:
 
 
 def _differing(known: list[tuple[Card, Any]]) -> Iterator[Finding]:
-    """Firmware of boards of one make. ECC takes a sixteenth of some memories, and the driver's reserve some MiB."""
+    """Compares firmware between boards of one make, and memory sizes between models. ECC takes a sixteenth of some
+    memories, and the driver reserves some MiB."""
     vbios = compare_cards(
         ((card, identity["vbios"]) for card, identity in known if identity["vbios"]), alike=lambda card: card.make
     )
@@ -261,13 +262,13 @@ def _free_memory(known: list[tuple[Card, Any]], run: Run) -> Iterator[Finding]:
 def _of_rank(rank: int, measured: Facts, run: Run) -> Iterator[Finding]:
     if measured["names_none"] and measured["names_none"] != "-1" and measured["seen"]["gpus"]:
         here = ranges.count(len(measured["seen"]["gpus"]), "GPU")
-        text = f"CUDA_VISIBLE_DEVICES is {measured['wanted']}: {measured['names_none']} names none of the {here} here"
+        text = f"CUDA_VISIBLE_DEVICES is {measured['wanted']}: {measured['names_none']} matches none of the {here} here"
         yield NOT_VISIBLE.warn(
             f"{text}, expected only GPUs that exist", variable="CUDA_VISIBLE_DEVICES", **run.job.where(rank)
         )
     unknown = any(trouble["uuid"] is None for trouble in measured["look"]["troubles"])
     if measured["torch"] is not None and measured["torch"] != len(measured["visible"]) and not unknown:
-        text = f"CUDA gives torch {ranges.count(measured['torch'], 'GPU')}, expected {len(measured['visible'])} by NVML"
+        text = f"CUDA shows torch {ranges.count(measured['torch'], 'GPU')}, expected NVML's {len(measured['visible'])}"
         yield TORCH_COUNT.fail(text, **run.job.where(rank))
 
 
@@ -277,7 +278,7 @@ def _devices(facts: Mapping[int, Facts], known: list[tuple[Card, Any]], run: Run
     for rank, measured in facts.items():
         device = device_of(measured)
         if (measured["seen"]["system"] is None and measured["look"]["troubles"]) or (device or "").startswith(SILENT):
-            continue  # told already
+            continue  # already reported
         if device is None:
             shown = "not set" if measured["wanted"] is None else measured["wanted"]
             text = f"local rank {measured['local_rank']} has no GPU: {len(measured['visible'])} are visible"

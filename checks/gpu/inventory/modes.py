@@ -1,4 +1,4 @@
-"""Modes of GPUs that keep ranks out, or that give them a part of a GPU."""
+"""GPU modes that keep ranks out, or that give them only a part of a GPU."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ MIG = Code(
 EXCLUSIVE = Code("A GPU's compute mode keeps ranks out.", fix="As root: nvidia-smi -i {gpu} -c DEFAULT")
 
 MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
-"""NVML's numbers of those that are not DEFAULT."""
+"""NVML's numbers of the modes other than DEFAULT."""
 PROHIBITED = 2
 _PROHIBITED = "the compute mode is PROHIBITED (no process can use it), expected DEFAULT"
 Known = Sequence[tuple[Card, GpuIdentity]]
 
 
 def of_rank(rank: int, card: Card, identity: GpuIdentity, run: Run) -> Iterator[Finding]:
-    """Of the GPU that a rank takes."""
+    """Findings about the GPU that a rank uses."""
     where = {key: value for key, value in card.where.items() if key != "node"}
     if identity["mig"] and identity["mig"]["current"] and run.job.world_size > 1:
         yield instance(rank, (identity["mig"]["devices"] or [card.uuid])[0], run, **where)
@@ -35,12 +35,13 @@ def of_rank(rank: int, card: Card, identity: GpuIdentity, run: Run) -> Iterator[
 
 
 def instance(rank: int, device: str, run: Run, **where: Any) -> Finding:
-    text = f"would use MIG instance {device}, expected a whole GPU: NCCL does not join MIG instances"
+    text = f"would use MIG instance {device}, expected a whole GPU: NCCL does not connect MIG instances"
     return MIG.fail(text, **{**where, "uuid": device}, **run.job.where(rank))
 
 
 def of_all(known: Known) -> Iterator[Finding]:
-    """Without a launcher all GPUs of the node are the job's. A mode that all have may be meant so."""
+    """Compares modes between GPUs; without a launcher the job has all of the node's. A mode that all share may be
+    intended."""
     for card, identity in known:
         if identity["compute_mode"] == PROHIBITED:
             yield EXCLUSIVE.fail(_PROHIBITED, **card.where)
@@ -65,12 +66,12 @@ _ANY_FIX = "As root: nvidia-smi -i NUMBER -c DEFAULT"
 
 
 def pending(known: Known) -> Iterator[Finding]:
-    """What the next reset of the GPU, or a reboot, changes."""
+    """What the GPU's next reset, or a reboot, will change."""
     for card, mig in _with_mig(known):
         if mig["pending"] != mig["current"]:
             now, then = _switch(mig["current"]), _switch(mig["pending"])
             fix = "As root, with no job on the GPU: nvidia-smi -r -i {gpu} applies it; "
-            fix += f"nvidia-smi -i {{gpu}} -mig {mig['current']:d} takes it back."
+            fix += f"nvidia-smi -i {{gpu}} -mig {mig['current']:d} reverts it."
             text = f"MIG mode is {now}, and {then} after the next reset; expected no change"
             yield MIG.warn(text, fix=fix, **card.where)
 

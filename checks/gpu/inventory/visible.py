@@ -1,14 +1,14 @@
-"""What CUDA makes of CUDA_VISIBLE_DEVICES."""
+"""How CUDA interprets CUDA_VISIBLE_DEVICES."""
 
 import re
 from collections.abc import Sequence
 
 
 def chosen(everyone: Sequence[str], wanted: str | None) -> tuple[list[str], str]:
-    """(UUIDs of the devices that CUDA shows, in its order; the first entry that names none, else "").
+    """(UUIDs of the devices that CUDA shows, in its order; the first entry that matches none, or "").
 
-    Indices or (the beginnings of) UUIDs; the list ends at the first entry that names no device; a MIG UUID stands for
-    itself (CUDA C++ programming guide, environment variables).
+    Entries are indices or (prefixes of) UUIDs; the list ends at the first entry that matches no device; a MIG UUID is
+    taken as it is (CUDA C++ programming guide, environment variables).
     """
     if wanted is None:
         return list(everyone), ""

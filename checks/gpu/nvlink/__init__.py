@@ -1,9 +1,9 @@
-"""NVLink: as many links are up as each card has, at full speed, without errors, and its fabric is set up.
+"""NVLink: all of each card's links are up, at full speed, without errors, and the fabric is set up.
 
-How many that are is known of the card (catalog.tsv), else by its siblings: an H100 NVL has 12 of 18 by design, and PCIe
-cards have none without a bridge. Behind NVSwitches the fabric manager must have joined each GPU to the fabric, and GPUs
-that are to share memory must be of one clique; between nodes NCCL needs IMEX as well. Error counters run since the
-driver was loaded; gpu.released tells what rises in this run.
+The expected number comes from catalog.tsv, else from the card's siblings: an H100 NVL has 12 of 18 by design, and PCIe
+cards have none without a bridge. With NVSwitches the fabric manager must have added each GPU to the fabric, and GPUs
+that share memory must be in one clique; between nodes NCCL also needs IMEX. Error counters start when the driver is
+loaded; gpu.released reports what rises during the run.
 """
 
 import statistics
@@ -48,7 +48,7 @@ PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVEN
 TRAINING_S = option(float, 30.0, "seconds to wait for links and fabric on a node that has just booted")
 
 INACTIVE = Code(
-    "Fewer NVLinks are up than the card has, or than its siblings have.",
+    "Fewer NVLinks are up than the card or its siblings have.",
     fix="On {node}: nvidia-smi nvlink -s -i {gpu}; dmesg | grep -i xid. Reset the GPU (nvidia-smi -r -i {gpu}); if the "
     "link stays down, drain the node and have the GPU reseated or replaced.",
     action=Action.RESET_GPU,
@@ -59,7 +59,7 @@ SWITCH = Code(
     action=Action.REBOOT,
 )
 NO_BRIDGE = Code(
-    "GPUs that may have NVLink bridges have none.",
+    "GPUs that support NVLink bridges have none.",
     fix="Nothing, unless there should be one: then nvidia-smi nvlink -s, and reseat it.",
     action=Action.NONE,
 )
@@ -69,13 +69,13 @@ SLOW = Code(
     action=Action.RESET_GPU,
 )
 ERRORS = Code(
-    "An NVLink has had far more errors than its siblings.",
+    "An NVLink has far more errors than its siblings.",
     fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Reseat the GPU or its bridge, else drain.",
     action=Action.REPLACE,
 )
 FABRIC = Code(
     "A GPU has not joined its NVSwitch fabric: CUDA does not start on it.",
-    fix="On {node}: systemctl restart nvidia-fabricmanager (of the driver's version), else nvidia-smi -r (all GPUs).",
+    fix="On {node}: systemctl restart nvidia-fabricmanager (in the driver's version), else nvidia-smi -r (all GPUs).",
 )
 FABRIC_HEALTH = Code(
     "A GPU reports that its NVSwitch fabric is not healthy.",
@@ -87,14 +87,14 @@ CLIQUE = Code(
     fix="On {node}: nvidia-smi -q | grep -A 4 Fabric; compare it with the partitions of the fabric manager (NMX).",
 )
 DOMAINS = Code(
-    "The nodes are in several NVLink domains.",
+    "The nodes are in different NVLink domains.",
     fix="Nothing, if the job is larger than a domain; else place it within one (Slurm: topology/block, --segment).",
     action=Action.NONE,
 )
 IMEX = Code(
     "IMEX does not work, which NCCL needs for NVLink between nodes.",
     fix="On {node}: systemctl start nvidia-imex; for the channel, NVreg_CreateImexChannel0=1 in /etc/modprobe.d, then "
-    "reload the driver. Give containers /dev/nvidia-caps-imex-channels. NCCL_MNNVL_ENABLE=0 does without.",
+    "reload the driver. Give containers /dev/nvidia-caps-imex-channels. NCCL_MNNVL_ENABLE=0 avoids it.",
 )
 
 MANY, TIMES = 1000, 10
@@ -103,27 +103,27 @@ MANY_ERRORS = {
     "replay": MANY, "crc_flit": MANY, "crc_data": MANY, RECOVERY: 10, "recovery_failed": 1, "malformed_packets": MANY,
     "buffer_overruns": MANY, "rcv_errors": MANY, "local_link_integrity": MANY, "effective_errors": MANY,
 }  # fmt: skip
-"""From here on a counter is told, if it also has ten times what is usual on the links of its node: DCGM calls 100 CRC
-errors a second a fault, a few a day are normal. The others count what was corrected, or what a reset did."""
+"""Counters from this value on are reported if they are also ten times what is usual on the node's links: DCGM calls 100
+CRC errors per second a fault, a few a day are normal. The others count corrections, or effects of a reset."""
 ENDS = 2
-"""A recovery counts at both ends of a link, where these are GPUs. On one link of a node any is told: links that work do
-not train anew (Meta's health checks, gcm, tolerate none), but a reset makes all of them do it."""
+"""A recovery counts at both ends of a link between GPUs. If only one link of a node has any, it is reported: working
+links do not retrain (Meta's health checks, gcm, tolerate none), but a reset makes all of them do so."""
 BOOTING_S, PAUSE_S = 600.0, 2.0
-"""How long after the boot links may still be training, and between two looks."""
+"""How long after boot links may still be training, and the time between polls."""
 SLOWER = 0.9
-"""Of the speed that is expected: drivers write it with or without the coding, 25 or 25.78 GB/s."""
+"""Share of the expected speed: drivers report it with or without the coding, 25 or 25.78 GB/s."""
 
 
 class Facts(TypedDict):
     look: GpuLook
-    """NvLink by UUID; of the error counters those that are not zero."""
+    """NvLink by UUID, with only the error counters that are not zero."""
     counters: list[str]
-    """Names of the error counters that the driver gives."""
+    """Names of the error counters that the driver has."""
     switches: list[str]
     """Bus ids of the node's NVSwitches."""
     imex: imex.Imex
     disabled: bool
-    """By a parameter of the driver."""
+    """Whether a driver parameter turns NVLink off."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -148,7 +148,7 @@ def measure(ctx: Context) -> Facts:
 
 
 def _settled(ctx: Context) -> GpuLook:
-    """Links train, and GPUs join their fabric, for some minutes after a node has booted."""
+    """The links after training: for some minutes after boot, links train and GPUs join their fabric."""
     end = time.monotonic() + min(ctx[TRAINING_S], 0.5 * ctx.deadline_s)
     while True:
         look = nvml_survey.session().look(ctx, "nvlink")
@@ -230,7 +230,7 @@ def groups(facts: Mapping[int, Facts], run: Run) -> Iterator[Group]:
 
 
 def _missing(gpus: Sequence[Wired], switches: Mapping[str, list[str]]) -> Generator[Finding, None, set[Card]]:
-    """Returns the GPUs that lack links."""
+    """Findings about missing links; returns the GPUs that lack some."""
     found, ties, bridged = nvlink_map.short(gpus)
     for tie in ties:
         fix = "There: nvidia-smi nvlink -s; dmesg | grep -i xid. Reset the GPUs that have fewer: nvidia-smi -r"
@@ -278,7 +278,7 @@ def _to_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence
         short, node = lost[0], lost[0].wired.card.node
         whom = f"{len(lost)} of {ranges.count(len(gpus), 'GPU')}"
         if bus:
-            text = f"{whom} have lost NVLinks to the NVSwitch at {bus}: {short.wired.up} are up, expected {short.as_on}"
+            text = f"{whom} lost NVLinks to the NVSwitch at {bus}: {short.wired.up} are up, expected {short.as_on}"
             yield SWITCH.fail(text, node=node, device=bus, evidence={"gpus": [each.wired.card.gpu for each in lost]})
         else:
             text = f"each of {len(lost)} GPUs has {short.wired.up or 'no'} NVLinks up, expected {short.as_on}"
@@ -291,7 +291,7 @@ def _to_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence
             yield _lone(short, known)
 
 
-_OFF_FIX = "Nothing, if that is meant; else take NVreg_NvLinkDisable=1 out of /etc/modprobe.d on {node}, and reboot."
+_OFF_FIX = "Nothing, if intended; else remove NVreg_NvLinkDisable=1 from /etc/modprobe.d on {node}, and reboot."
 _ALL_FIX = (
     "On {node}: dmesg | grep -i -e nvlink -e xid; journalctl -u nvidia-fabricmanager. Reboot; else have the board "
     "replaced."
@@ -299,7 +299,8 @@ _ALL_FIX = (
 
 
 def _lone(short: Short, to: str, missing: int | None = None, peer: Card | None = None) -> Finding:
-    """Of one GPU. `to`: where the links lead, or ""; `peer`: the GPU at their other end; `missing`: to that one."""
+    """A finding about one GPU. `to`: where the links lead, or ""; `peer`: the GPU at the other end; `missing`: how many
+    links to it."""
     card, link = short.wired.card, short.down[0] if len(short.down) == 1 else None
     missing = short.missing if missing is None else missing
     name = f"NVLink {link}" if link is not None else ranges.count(missing, "NVLink")
@@ -362,7 +363,7 @@ def _errors(gpus: Sequence[Wired]) -> Iterator[Finding]:
 
 
 def _is_odd(name: str, count: int, links: Sequence[NvLinkPort]) -> bool:
-    """`links`: those of the node."""
+    """Whether a counter is far above what is usual. `links`: all links of the node."""
     if name == RECOVERY and sum(bool(link["errors"].get(name)) for link in links) <= min(ENDS, len(links) - 1):
         return count > 0
     return name in MANY_ERRORS and count >= MANY_ERRORS[name] and count > TIMES * _usual(name, links)
@@ -373,7 +374,7 @@ def _usual(name: str, links: Sequence[NvLinkPort]) -> float:
 
 
 def _imex(facts: Mapping[int, Facts], fabrics: fabric.Fabrics, run: Run) -> Iterator[Finding]:
-    """NCCL fails at its start where GPUs have a domain and IMEX does not work (its src/mnnvl.cc)."""
+    """NCCL fails at start-up if GPUs have a domain and IMEX does not work (src/mnnvl.cc)."""
     nodes = {card.node for card, info in fabrics if fabric.is_part(info) and info["cluster"] != fabric.NO_CLUSTER}
     for rank, measured in facts.items():
         node, lack = run.job.node_of(rank).node, imex.lacks(measured["imex"])

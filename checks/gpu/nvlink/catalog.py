@@ -1,7 +1,7 @@
-"""What is known of cards by the name that NVML gives them: catalog.tsv, a source a row.
+"""What is known about cards, by NVML's name: catalog.tsv, with a source per row.
 
-Only exact names count: "NVIDIA GH200 480GB" holds "H200", and a virtual GPU holds the name of its card. What is empty
-there is unknown, or left to the machine's builder.
+Only exact names count: "NVIDIA GH200 480GB" contains "H200", and a virtual GPU's name contains its card's. Empty fields
+are unknown, or depend on the machine.
 """
 
 import csv
@@ -14,11 +14,11 @@ from importlib import resources
 class Product:
     name: str
     links: int | None
-    """NVLinks that are up on a working card; over bridges these, or none."""
+    """NVLinks that are up on a working card; with bridges all of these or none."""
     bridge: bool
-    """NVLinks go over bridges that need not be there, between PCIe cards."""
+    """Whether NVLinks use optional bridges between PCIe cards."""
     speed_mbps: int | None
-    """Of one NVLink in one direction, in MB/s, as NVML tells it."""
+    """One NVLink in one direction, in MB/s, as NVML reports it."""
     source: str
 
 

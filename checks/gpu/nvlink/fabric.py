@@ -1,4 +1,4 @@
-"""What a GPU says of the fabric of NVSwitches that it is part of, and of those that it shares it with."""
+"""What a GPU reports about its NVSwitch fabric, and which GPUs share it."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
@@ -9,11 +9,11 @@ from preflight.checks.gpu.shared.readings import Fabric
 NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3
 STATES = {NOT_STARTED: "not started", IN_PROGRESS: "in progress"}
 NO_CLUSTER = 32 * "0"
-"""The UUID where only the GPUs of one node are linked."""
+"""The UUID if only GPUs of one node are linked."""
 
 FAIL, WARN = Severity.FAIL, Severity.WARN
 FEWER_LINKS = 5
-"""A wrong configuration that says no more than that links are down."""
+"""A wrong configuration that only means that links are down."""
 _CONFIGURED_WRONG = {
     2: "wrong system GUID",
     3: "wrong chassis serial number",
@@ -32,7 +32,7 @@ _CONDITIONS = (
     (12, _NO, "no partition assigned", WARN),
     (14, _NO, "no connection to the fabric manager", WARN),
 )
-"""(Place in the mask, bad value, words, severity), two bits each, of nvml.h: NVML_GPU_FABRIC_HEALTH_MASK_*. Zero is
+"""(position in the mask, bad value, words, severity), two bits each; nvml.h: NVML_GPU_FABRIC_HEALTH_MASK_*. Zero means
 not supported."""
 _SUMMARIES = {2: ("an unhealthy summary", WARN), 3: ("limited capacity", WARN)}
 
@@ -43,7 +43,7 @@ def is_part(fabric: Fabric) -> bool:
 
 
 def _unset(fabric: Fabric) -> str:
-    """Why the GPU has not joined its fabric; "" where it has, or where there is none."""
+    """Why the GPU has not joined its fabric; "" if it has, or there is none."""
     if fabric["state"] not in (*STATES, COMPLETED):
         return ""
     if fabric["state"] != COMPLETED:
@@ -52,7 +52,7 @@ def _unset(fabric: Fabric) -> str:
 
 
 def _ills(fabric: Fabric, links_are_down: bool) -> Iterator[tuple[str, Severity]]:
-    """(What the GPU says is bad about its fabric, severity). `links_are_down`: told already, with what follows."""
+    """(what the GPU reports as bad about its fabric, severity). `links_are_down`: already reported, with effects."""
     mask = fabric["health_mask"] or 0
     followed = {0} if links_are_down else set()
     found = [(words, how) for at, bad, words, how in _CONDITIONS if mask >> at & 3 == bad and at not in followed]
@@ -79,7 +79,7 @@ def _by_node(fabrics: Fabrics) -> dict[str, list[tuple[Card, Fabric]]]:
 
 
 def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[str]]:
-    """Returns the nodes on which no GPU has joined: their links need not be looked at."""
+    """Findings about nodes where no GPU has joined; returns these nodes, whose links need no judging."""
     told = set()
     for node, gpus in _by_node(fabrics).items():
         reasons = {_unset(fabric) for _, fabric in gpus}
@@ -91,7 +91,7 @@ def none_set_up(code: Code, fabrics: Fabrics) -> Generator[Finding, None, set[st
 
 
 def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -> Iterator[Finding]:
-    """A GPU with dead links is reported already: it cannot join."""
+    """GPUs that have not joined, except those with dead links, which cannot and are already reported."""
     for card, fabric in fabrics:
         reason = _unset(fabric)
         if reason and card.node not in told and card not in short:
@@ -100,7 +100,7 @@ def not_set_up(code: Code, fabrics: Fabrics, told: set[str], short: set[Card]) -
 
 
 def unhealthy(code: Code, fabrics: Fabrics, short: set[Card]) -> Iterator[Finding]:
-    """Once a node where all its GPUs say the same."""
+    """One finding per node if all its GPUs report the same."""
     for node, gpus in _by_node(fabrics).items():
         joined = [(card, fabric) for card, fabric in gpus if is_part(fabric)]
         ills = [(ill, card) for card, fabric in joined for ill in _ills(fabric, card in short)]
@@ -136,7 +136,7 @@ def _clique(value: tuple[str, int]) -> str:
 
 
 def _domains(code: Code, several: Code, usual: Mapping[str, tuple[str, int]]) -> Iterator[Finding]:
-    """Between nodes: an NVLink domain is a cluster UUID. `usual`: cluster and clique of each node."""
+    """Compares nodes; an NVLink domain is a cluster UUID. `usual`: each node's cluster and clique."""
     nodes = list(usual)
     joined = vote(enumerate(cluster != NO_CLUSTER for cluster, _ in usual.values()))
     for place, has_one in joined.odd():
@@ -158,7 +158,7 @@ def _domains(code: Code, several: Code, usual: Mapping[str, tuple[str, int]]) ->
 
 
 def groups(fabrics: Fabrics) -> Iterator[Group]:
-    """The nodes of each NVLink domain, and of each clique in one. A node whose GPUs do not agree is in none."""
+    """The nodes of each NVLink domain, and of each clique in it. A node whose GPUs disagree is in none."""
     places: dict[str, tuple[str, int]] = {}
     for node, gpus in _by_node(fabrics).items():
         of_node = {(fabric["cluster"], fabric["clique"]) for _, fabric in gpus if is_part(fabric)}

@@ -1,4 +1,4 @@
-"""IMEX, the service by which GPUs of several nodes of one NVLink domain share memory. NCCL needs it between them."""
+"""IMEX, the service that lets GPUs on several nodes of an NVLink domain share memory. NCCL needs it for that."""
 
 import os
 from typing import TypedDict
@@ -13,22 +13,22 @@ SWITCHES = {
     "NCCL_MNNVL_ENABLE": ("0",), "NCCL_CUMEM_ENABLE": ("0",), "NCCL_P2P_DISABLE": ("1",),
     "NCCL_P2P_LEVEL": ("0", "LOC"),
 }  # fmt: skip
-"""Variables, and values with which NCCL does without NVLink between nodes (its src/init.cc)."""
+"""Variables and values that make NCCL avoid NVLink between nodes (src/init.cc)."""
 
 
 class Imex(TypedDict):
     channels: int
-    """That are here."""
+    """How many channels exist."""
     usable: int
-    """That this process may open."""
+    """How many channels this process may open."""
     service: bool | None
-    """Whether it runs; None where a container may hide it, or the GPUs of one node alone are linked."""
+    """Whether it runs; None if a container may hide it, or only GPUs of one node are linked."""
     switched_off: str
-    """What makes NCCL do without: "NCCL_MNNVL_ENABLE is 0", or ""."""
+    """What makes NCCL avoid IMEX: "NCCL_MNNVL_ENABLE is 0", or ""."""
 
 
 def look(ctx: Context, clusters: set[str], confined: bool) -> Imex:
-    """`clusters`: UUIDs of the GPUs that this rank looks at."""
+    """`clusters`: cluster UUIDs of the GPUs that this rank looks at."""
     channels = [os.path.join(CHANNELS, name) for name in files.entries(CHANNELS) if name.startswith("channel")]
     needed = bool(clusters - {NO_CLUSTER})
     off = [name for name, values in SWITCHES.items() if ctx.environ.get(name) in values]
@@ -45,9 +45,9 @@ def _runs(name: str) -> bool:
 
 
 def lacks(imex: Imex) -> str:
-    """What is missing of IMEX, or ""."""
+    """What IMEX lacks, or ""."""
     if not imex["channels"]:
         return f"there is no channel in {CHANNELS}"
     if not imex["usable"]:
         return f"none of the channels in {CHANNELS} ({imex['channels']}) may be opened"
-    return f"{SERVICE} does not run" if imex["service"] is False else ""
+    return f"{SERVICE} is not running" if imex["service"] is False else ""

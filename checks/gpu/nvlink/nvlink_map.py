@@ -1,7 +1,7 @@
-"""Which NVLinks of a node should be up and are not, and where those lead.
+"""Which of a node's NVLinks should be up but are not, and where they lead.
 
-What should be up is what the catalog says of the card; where it says nothing, or where the board may be built in
-several ways, what most siblings have. A link between two GPUs that is down is down at both ends and told once.
+The catalog says how many should be up; if it does not, or if boards are built in several ways, the number that most
+siblings have. A link between two GPUs is down at both ends, but reported once.
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ from preflight.checks.gpu.shared.cards import Card, ComparedCards, compare_cards
 from preflight.checks.gpu.shared.readings import NvLinkPort
 
 NOWHERE = "0000:00:00.0"
-"""What NVML gives as the other end where that is no PCI device of this host."""
+"""NVML's other end if that is not a PCI device of this host."""
 MANY = 3
-"""GPUs that have to lose links to one switch before the switch is blamed, beside being more than half."""
+"""A switch is blamed if at least this many GPUs, and more than half, lost links to it."""
 MOST_LINKS = 64
 """More than any GPU has."""
 MOST_ENDS = 8
-"""Ends of dead links that are matched to each other: 105 ways."""
+"""The most ends of dead links to match with each other: 105 ways."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,25 @@ class Wired:
     card: Card
     links: Sequence[NvLinkPort]
     up: int
-    """Also those whose state could not be read: they are not known to be down."""
+    """Includes links whose state could not be read: they are not known to be down."""
     ends: Mapping[str, int]
     """How many active links lead to each bus id."""
     at_gpus: bool
-    """Whether some lead to GPUs."""
+    """Whether any lead to GPUs."""
 
 
 @dataclass(frozen=True)
 class Short:
-    """A GPU, or all of a node, with fewer links up than expected."""
+    """A GPU, or all GPUs of a node, with fewer links up than expected."""
 
     wired: Wired
     expected: int
     as_on: str
-    """The number and whom it is from, for a sentence: "18 as this card has"."""
+    """The number and its source, for a sentence: "18 as this card has"."""
     sure: bool
-    """The catalog says so, and the links are part of the board."""
+    """Whether the catalog says so, and the links are part of the board."""
     down: Sequence[int] = ()
-    """The numbers of the missing links; empty where others are down by design and nobody can tell."""
+    """The numbers of the missing links; empty if others are down by design, so they cannot be identified."""
     whole_node: bool = False
 
     @property
@@ -62,7 +62,7 @@ def wired(card: Card, links: Sequence[NvLinkPort]) -> Wired:
 
 
 def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
-    """(GPUs with too few links, ties between different ones, the same of cards that may have bridges)."""
+    """(GPUs with too few links, ties, ties between cards with optional bridges)."""
     found: list[Short] = []
     left: list[tuple[Card, int]] = []
     part: list[tuple[Card, int]] = []
@@ -84,16 +84,16 @@ def short(gpus: Sequence[Wired]) -> tuple[list[Short], list[str], list[str]]:
 
 
 def _must_be_full(alike: Sequence[Wired], full: int, meshed: bool) -> bool:
-    """On NVSwitches all links are up, and where GPUs are linked directly if those of one are: a virtual machine may
-    have a part of such a board, whose GPUs have different numbers by design. A single GPU needs no links."""
+    """Whether all links must be up: with NVSwitches always; between GPUs only if one GPU has all: a virtual machine may
+    have a part of a board, where GPUs have different numbers by design. A single GPU needs no links."""
     if meshed:
         return any(gpu.up >= full for gpu in alike)
     return len(alike) > 1 or alike[0].up > 0
 
 
 def _odd(differing: ComparedCards[int], of: Mapping[Card, Wired], each: bool = False) -> Iterator[Short]:
-    """Of cards that need an unknown number of links: more than usual are no fault. `each`: GPUs were
-    compared with those of the same number on other nodes."""
+    """GPUs with fewer links than usual, for cards without a known number; more are no fault. `each`: GPUs were compared
+    with those of the same number on other nodes."""
     for odd in differing.odd:
         if odd.value < odd.usual:
             whole_node = odd.whole_node and not each
@@ -101,7 +101,7 @@ def _odd(differing: ComparedCards[int], of: Mapping[Card, Wired], each: bool = F
 
 
 def _with_numbers(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Short]:
-    """A link that is down on all sound cards of the model as well is so by design."""
+    """Adds the numbers of missing links. A link that is down on all sound cards of the model is down by design."""
     expected = {lacking.wired.card.name: lacking.expected for lacking in found}
     used: dict[str, set[int]] = {name: set() for name in expected}
     for gpu in gpus:
@@ -121,7 +121,7 @@ def _with_numbers(found: Sequence[Short], gpus: Sequence[Wired]) -> list[Short]:
 
 @dataclass(frozen=True)
 class ShortPair:
-    """Two GPUs with fewer links between them than there should be."""
+    """Two GPUs with too few links between them."""
 
     short: Short
     other: Wired
@@ -129,14 +129,14 @@ class ShortPair:
 
 
 def hub(found: Sequence[Short]) -> Short | None:
-    """The GPU of a node that lacks as many links as several others together: their links to it."""
+    """The GPU of a node that lacks as many links as several others together, namely their links to it; or None."""
     total = sum(lacking.missing for lacking in found)
     alone = [lacking for lacking in found if 2 * lacking.missing == total]
     return alone[0] if len(found) > 2 and len(alone) == 1 else None
 
 
 def pairs(found: Sequence[Short], gpus: Sequence[Wired]) -> list[ShortPair]:
-    """The pairs that explain all that the GPUs of one node lack; nothing where several sets of pairs would."""
+    """The pairs that explain all missing links of one node; none if several sets of pairs would."""
     by_bus = {gpu.card.bus: gpu for gpu in gpus}
     lacking = {short.wired.card.bus: short for short in found}
     ends: list[str] = []
@@ -155,7 +155,7 @@ def pairs(found: Sequence[Short], gpus: Sequence[Wired]) -> list[ShortPair]:
 
 
 def _matched(ends: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
-    """All ways to join the ends two by two, each to an end of another GPU."""
+    """All ways to pair the ends, each with an end of another GPU."""
     if not ends:
         yield []
         return
@@ -167,7 +167,7 @@ def _matched(ends: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
 
 
 def _fits(way: Mapping[tuple[str, str], int], gpus: Sequence[Wired], sound: Sequence[list[int]]) -> bool:
-    """Whether every GPU would be wired as a sound one is: in a cube mesh two links to two peers, one to two others."""
+    """Whether every GPU would be wired like a sound one: in a cube mesh two links to two peers, one to two others."""
     for gpu in gpus:
         restored = Counter(gpu.ends)
         for (first, second), count in way.items():
@@ -183,7 +183,7 @@ def _pattern(ends: Mapping[str, int]) -> list[int]:
 
 
 def lost_to(gpu: Wired, gpus: Sequence[Wired]) -> dict[str, int]:
-    """How many links fewer than its siblings a GPU has to each switch."""
+    """By switch: how many fewer links a GPU has than its siblings."""
     most: Counter[str] = Counter()
     for other in gpus:
         most |= Counter(other.ends)
@@ -191,7 +191,7 @@ def lost_to(gpu: Wired, gpus: Sequence[Wired]) -> dict[str, int]:
 
 
 def bad_switches(found: Sequence[Short], gpus: Sequence[Wired], listed: Sequence[str]) -> dict[str, list[Short]]:
-    """Switches to which most GPUs of the node lost links; "" is one that nobody can name.
+    """Switches to which most GPUs of the node lost links; "" is one that cannot be identified.
 
     `listed`: the bus ids of all switches of the node.
     """

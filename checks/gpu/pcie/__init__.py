@@ -1,8 +1,8 @@
-"""PCIe: each GPU's link, and that of the switch above it, has the lanes and the generation that both its ends can do.
+"""PCIe: each GPU's link, and that of the switch above it, has the lanes and generation that both ends support.
 
-A link that trained at fewer lanes (dirt, a loose card or riser) costs bandwidth for good. The generation is judged only
-at full speed (P0): a GPU that saves power goes down to 1. What a slot lacks by design is told where most siblings have
-more. Counters run since the driver was loaded; gpu.released tells what rises in this run.
+A link that trained at fewer lanes (dirt, a loose card or riser) costs bandwidth permanently. The generation is judged
+only at full speed (P0): a GPU that saves power drops to 1. What a slot lacks by design is reported if most siblings
+have more. Counters start when the driver is loaded; gpu.released reports what rises during the run.
 """
 
 import statistics
@@ -40,23 +40,23 @@ PARTS = (nvml_errors,)
 PLAN = Plan(Scope.RANK, Level.QUICK, deadline_s=60, estimate_s=0.2, reads=(INVENTORY,))
 
 WIDTH = Code(
-    "A GPU's PCIe link has fewer lanes than it could have.",
+    "A GPU's PCIe link has fewer lanes than it supports.",
     fix="See lspci -vv -s {bus} | grep Lnk. Drain the node; reseat the card or its riser, and clean the contacts.",
     action=Action.REPLACE,
 )
 GENERATION = Code(
-    "A GPU's PCIe link is of an older generation than it could be.",
+    "A GPU's PCIe link runs at a lower generation than it supports.",
     fix="See lspci -vv -s {bus} | grep Lnk and the slot's speed in the BIOS; reseat the card or its riser.",
     action=Action.REPLACE,
 )
 UPLINK = Code(
-    "The PCIe switch above GPUs is linked to the host with less than it could be.",
+    "The PCIe switch above GPUs has a slower link to the host than it supports.",
     fix="See lspci -vv -s {device} | grep Lnk. Power the node off and on; else have the board or its cable replaced.",
     action=Action.REBOOT,
 )
 REPLAYS = Code(
     "A GPU's PCIe link replays many packets.",
-    fix="See dmesg | grep -i aer. If the count goes on rising, drain the node; reseat the card or its riser.",
+    fix="See dmesg | grep -i aer. If the count keeps rising, drain the node; reseat the card or its riser.",
     action=Action.REPLACE,
 )
 ERRORS = Code(
@@ -68,16 +68,16 @@ ERRORS = Code(
 FULL_SPEED = 0
 SETTLE_S = 0.2
 LONG_MINUTES, TIMES = 60, 100
-"""A count is large by itself where the limit allows it in an hour only, and the siblings have a hundredth of it."""
+"""A count is too high by itself if the limit allows it only in an hour, and the siblings have a hundredth of it."""
 DISPLAY = "0x0300"
-"""PCI's class of cards with a screen: boards for them often share 16 lanes between two slots. Others are 0x0302."""
+"""PCI class of display cards: their boards often share 16 lanes between two slots. Others are 0x0302."""
 
 
 class Facts(TypedDict):
     look: GpuLook
     """Pcie by UUID."""
     paths: dict[str, list[PcieEnd]]
-    """By UUID: the GPU, and the bridges above it up to the root port."""
+    """By UUID: the GPU and the bridges above it, up to the root port."""
     up_s: float
     """Since the node booted."""
 
@@ -86,7 +86,7 @@ def measure(ctx: Context) -> Facts:
     session = nvml_survey.session()
     look = session.look(ctx, "pcie")
     if any(_is_slow(pcie) for pcie in look["gpus"].values()):
-        time.sleep(SETTLE_S)  # a GPU that has just woken up trains its link anew
+        time.sleep(SETTLE_S)  # a GPU that has just woken up retrains its link
         look = session.look(ctx, "pcie")
     buses = {handle["uuid"]: handle["bus"] for handle in session.seen(ctx)["gpus"].values()}
     paths = {uuid: slots.path_of(buses[uuid]) for uuid in look["gpus"]}
@@ -100,20 +100,20 @@ def _is_slow(pcie: Pcie) -> bool:
 
 @dataclass(frozen=True)
 class PcieLink:
-    """A GPU's link in one respect: its lanes, or its generation."""
+    """One property of a GPU's link: its lanes or its generation."""
 
     card: Card
     value: int
     able: int
-    """What both its ends can do, as far as they say."""
+    """What both ends support, as far as they say."""
     card_able: int
     may_be_less: bool
-    """By design: the slot is not known, or shares its lanes with another."""
+    """Whether it may be lower by design: the slot is unknown, or shares its lanes with another."""
     evidence: Mapping[str, Any]
 
     @property
     def model(self) -> Key:
-        """Of one node."""
+        """(node, model)."""
         return self.card.node, self.card.name
 
 
@@ -123,7 +123,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     known, paths = looked_at(facts, run), _paths(facts, run)
     ends = [(card, pcie, paths[card.node, card.uuid]) for card, pcie in known]
     yield from _below(WIDTH, "{} lanes", [_lanes(*row) for row in ends if row[1]["width"]])
-    for pstate in (FULL_SPEED, None):  # like with like; what saves power is not judged
+    for pstate in (FULL_SPEED, None):  # only compare within a state; GPUs that save power are not judged
         awake = [row for row in ends if row[1]["generation"] and row[1]["pstate"] == pstate]
         yield from _below(GENERATION, "generation {}", [_speed(*row) for row in awake])
     yield from _uplinks(ends)
@@ -170,7 +170,7 @@ def _lanes(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
 
 
 def _speed(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
-    """NVML's maximum is that of card and slot together. A GPU that does not tell its state may save power."""
+    """The generation; NVML's maximum is that of card and slot together. A GPU without a known state may save power."""
     if pcie["pstate"] is None:
         return _link(card, pcie, pcie["generation"] or 0, (), None, path)
     ends = [*(end["generation_max"] for end in path[:2]), None]
@@ -181,7 +181,7 @@ def _speed(card: Card, pcie: Pcie, path: Sequence[PcieEnd]) -> PcieLink:
 def _link(
     card: Card, pcie: Pcie, value: int, own: Iterable[int | None], slot: int | None, path: Sequence[PcieEnd]
 ) -> PcieLink:
-    """Where the slot is said to be less able than the link is, a virtual machine has made it up."""
+    """If the slot supposedly supports less than the link has, a virtual machine made it up."""
     told = [number for number in own if number] or [value]
     able = min([*told, slot] if slot is not None and slot >= value else told)
     evidence = {"bus": card.bus, "slot": path[1]["bus"] if len(path) > 1 else None, "slot_able": slot, **card.paper}
@@ -190,7 +190,7 @@ def _link(
 
 
 def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding]:
-    """What is less than both ends can do, or than most siblings have."""
+    """Links with less than both ends support, or than most siblings have."""
     differing = compare_cards((link.card, link.value) for link in links).odd
     odd = {odd_card.card: odd_card for odd_card in differing if odd_card.value < odd_card.usual}
     best: dict[Key, int] = {}
@@ -202,7 +202,7 @@ def _below(code: Code, unit: str, links: Sequence[PcieLink]) -> Iterator[Finding
         text = f"the PCIe link runs at {unit.format(link.value)}, expected "
         if link.value < link.able:
             by_design = link.may_be_less and best[link.model] == link.value
-            text += f"{unit.format(link.able)}: {'the card' if by_design else 'both its ends'} can do that"
+            text += f"{unit.format(link.able)}: {'the card supports' if by_design else 'both ends support'} that"
             told |= set() if by_design else {link.card.node}
             yield (code.info if by_design else code.warn)(text, evidence=link.evidence, **link.card.where)
         elif odd_card and not odd_card.whole_node:
@@ -222,7 +222,7 @@ def _whole_nodes(code: Code, unit: str, found: Iterable[OddCard[int]]) -> Iterat
 
 
 def _by_design(narrow: Iterable[PcieLink]) -> Iterator[Finding]:
-    """Slots with fewer lanes than the cards have, once a node and model."""
+    """Slots with fewer lanes than their cards, one finding per node and model."""
     for links in grouped(narrow, lambda link: link.model).values():
         lanes = sorted({link.value for link in links})
         of = f"the slots of {_gpus(link.card.gpu for link in links)} have {' or '.join(map(str, lanes))} lanes"
@@ -236,7 +236,8 @@ def _gpus(numbers: Iterable[int]) -> str:
 
 
 def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[PcieEnd]]]) -> Iterator[Finding]:
-    """Above a GPU, a switch is two bridges: its port down, and its port up. Then comes the port that it hangs on."""
+    """Links of switches to the host. Above a GPU, a switch is two bridges (downstream port, upstream port); then comes
+    the port it is connected to."""
     found: dict[Key, tuple[PcieEnd, PcieEnd, list[int]]] = {}
     for card, _, path in ends:
         for up, over in zip(path[2::2], path[3::2], strict=True) if len(path) % 2 == 0 else ():
@@ -248,7 +249,7 @@ def _uplinks(ends: Iterable[tuple[Card, Pcie, Sequence[PcieEnd]]]) -> Iterator[F
 def _slow_uplinks(
     respect: Literal["width", "generation"], unit: str, found: Mapping[Key, tuple[PcieEnd, PcieEnd, list[int]]]
 ) -> Iterator[Finding]:
-    """A fault only where another such link is better: nobody knows what the board was made for."""
+    """A fault only if another such link is faster: the board's design is unknown."""
     most: Literal["width_max", "generation_max"] = f"{respect}_max"  # type: ignore[assignment]
     best: dict[str, int] = {}
     for up, _, _ in found.values():
@@ -257,7 +258,7 @@ def _slow_uplinks(
         value, able = up[respect], min(up[most] or 0, over[most] or 0)
         if value and value < able:
             text = f"the link of the PCIe switch above {_gpus(gpus)} runs at {unit.format(value)}"
-            text += f", expected {unit.format(able)}: both its ends can do that"
+            text += f", expected {unit.format(able)}: both ends support that"
             say = UPLINK.warn if value < best[up["kind"]] else UPLINK.info
             yield say(text, evidence={"port": over["bus"]}, node=node, device=bus)
 
@@ -266,7 +267,7 @@ def _slow_uplinks(
 
 
 def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -> Iterator[Finding]:
-    """The driver was loaded after the boot, so the true rate is rather higher."""
+    """Too many replays. The driver was loaded after boot, so the true rate is rather higher."""
     for (card, pcie), others in _with_siblings([(card, pcie, pcie["replays"]) for card, pcie in known]):
         most, count = most_a_minute(pcie), pcie["replays"]
         if most is None or count is None or count <= most * LONG_MINUTES:
@@ -274,7 +275,7 @@ def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -
         text, up = f"{count:,} PCIe replays since the driver was loaded, expected", minutes[card.node]
         evidence = card.evidence
         if count > most * up:
-            text = f"{text} at most {most:.0f} a minute, in {up:,.0f} minutes since the node has booted"
+            text = f"{text} at most {most:.0f} per minute, in {up:,.0f} minutes since the node booted"
             yield REPLAYS.warn(text, evidence=evidence, **card.where)
         elif others and count > TIMES * statistics.median(others):
             text = f"{text} about {statistics.median(others):,.0f} as on its siblings"
@@ -282,7 +283,8 @@ def _replays(known: Sequence[tuple[Card, Pcie]], minutes: Mapping[str, float]) -
 
 
 def _errors(known: Sequence[tuple[Card, Pcie]]) -> Iterator[Finding]:
-    """What all have, a reset of the bus may have left; non-fatal ones also come of harmless questions to a device."""
+    """Uncorrectable errors. If all GPUs have them, a bus reset may be the cause; non-fatal ones also come from harmless
+    requests to a device."""
     for name in ("fatal", "non_fatal"):
         counts = [(card, pcie, pcie["errors"].get(name)) for card, pcie in known]
         for (card, pcie), others in _with_siblings(counts):
@@ -295,7 +297,7 @@ def _errors(known: Sequence[tuple[Card, Pcie]]) -> Iterator[Finding]:
 
 
 def _with_siblings(counts: Sequence[tuple[Card, Pcie, int | None]]) -> Iterator[tuple[tuple[Card, Pcie], list[int]]]:
-    """Each GPU, and the counts of the others of its model in its node."""
+    """Each GPU with the counts of the others of its model on its node."""
     for alike in grouped(counts, lambda row: (row[0].node, row[0].name)).values():
         for card, pcie, _ in alike:
             yield (card, pcie), [count for other, _, count in alike if count is not None and other is not card]

@@ -1,4 +1,4 @@
-"""The PCIe links from a GPU up to the processor, as sysfs describes their ends."""
+"""The PCIe links from a GPU up to the processor, from sysfs."""
 
 import re
 from typing import TypedDict
@@ -10,7 +10,7 @@ WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
 
 class PcieEnd(TypedDict):
-    """One end of a link. None where sysfs does not know: in many virtual machines."""
+    """One end of a link. None if sysfs does not know, as in many virtual machines."""
 
     bus: str
     kind: str
@@ -22,7 +22,8 @@ class PcieEnd(TypedDict):
 
 
 def path_of(bus: str) -> list[PcieEnd]:
-    """The device, and the bridges above it up to the root port. A switch is two of them: its port down, its port up."""
+    """The device and the bridges above it, up to the root port. A switch is two bridges: its downstream and upstream
+    port."""
     return [_end(device) for device in (bus, *pci.above(bus))]
 
 
@@ -39,10 +40,10 @@ def _end(bus: str) -> PcieEnd:
 
 def _width(bus: str, name: str) -> int | None:
     width = pci.number(bus, name)
-    return width if width in WIDTHS else None  # 0, 63 and 255 are no link
+    return width if width in WIDTHS else None  # 0, 63 and 255 mean no link
 
 
 def _generation(bus: str, name: str) -> int | None:
-    """Of "16.0 GT/s PCIe"; older kernels write "8 GT/s"."""
+    """The generation from "16.0 GT/s PCIe"; older kernels write "8 GT/s"."""
     found = re.match(r"\d+(\.\d+)?", pci.text(bus, name))
     return next((generation for generation, speed in GIGATRANSFERS.items() if found and speed == float(found[0])), None)

@@ -1,7 +1,7 @@
-"""Released: when all is done, memory, processes and /dev/shm are as they were before, and no error counter has risen.
+"""Released: after the run, memory, processes and /dev/shm are as before, and no error counter has risen.
 
-Runs last, in workers that have never used a GPU: those that have are gone. What is not back after 10 s is told, with
-who holds it. Error counters of memory, PCIe and NVLink are held against those of the start of the run.
+Runs last, in workers that have never used a GPU: those that have are gone. Reports what is not released after 10 s, and
+which process holds it. Compares the error counters of memory, PCIe and NVLink with those at the start of the run.
 """
 
 import time
@@ -32,20 +32,20 @@ PLAN = Plan(
     last=True,
 )
 
-WAIT_S = option(float, 10.0, "seconds after which all that the run has held must be free")
+WAIT_S = option(float, 10.0, "seconds after which the run must have released everything")
 
 MEMORY = Code(
     "A GPU has less free memory than before the run.",
-    fix="On {node}: fuser -v /dev/nvidia* shows who holds it; end that, or reset the GPU: nvidia-smi -r -i {gpu}",
+    fix="On {node}: fuser -v /dev/nvidia* shows what holds it; end that, or reset the GPU: nvidia-smi -r -i {gpu}",
     action=Action.RESET_GPU,
 )
 PROCESS = Code(
-    "A GPU is held by a process that was not there before the run.",
+    "A process that did not exist before the run holds a GPU.",
     fix="If it belongs to no other job, end it: kill {pid}; if it does not end, see dmesg and reset the GPU.",
 )
 SHM = Code(
-    "Files that were made during the run are left in /dev/shm.",
-    fix="On {node}: remove what no process uses (ls -l /dev/shm; fuser /dev/shm/*).",
+    "Files created during the run are left in /dev/shm.",
+    fix="On {node}: remove those that no process uses (ls -l /dev/shm; fuser /dev/shm/*).",
 )
 UNCORRECTED = Code(
     "Uncorrectable memory errors of a GPU rose during the run.",
@@ -54,11 +54,11 @@ UNCORRECTED = Code(
 )
 CORRECTED = Code(
     "A GPU corrected memory errors during the run.",
-    fix="See nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}; drain the node if this goes on.",
+    fix="See nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}; drain the node if this continues.",
     action=Action.NONE,
 )
 RECOVERY = Code(
-    "The driver asks for a GPU to be recovered, and did not before the run.",
+    "The driver asks for a GPU to be recovered, but did not before the run.",
     fix="On {node}: nvidia-smi -q -i {gpu} | grep -i recovery. End what runs on the GPU, then nvidia-smi -r -i {gpu}",
     action=Action.RESET_GPU,
 )
@@ -69,7 +69,7 @@ PCIE_ERRORS = Code(
 )
 NVLINK_ERRORS = Code(
     "Errors of a GPU's NVLinks rose during the run.",
-    fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Drain the node if they go on rising.",
+    fix="On {node}: nvidia-smi nvlink -e -i {gpu}; dmesg | grep -i xid. Drain the node if they keep rising.",
     action=Action.REPLACE,
 )
 
@@ -77,17 +77,17 @@ PAUSE_S = 0.2
 SLACK = 128 * 2**20
 """Bytes. The driver keeps some tens of MiB after the first use of a GPU; a CUDA context takes hundreds."""
 RESERVE = 2**30
-"""Bytes: the driver's own, 0.3 to 0.9 GiB, where it is counted as used."""
+"""Bytes: the driver's own, 0.3 to 0.9 GiB, if it counts as used."""
 
 
 class After(TypedDict):
-    """Of one GPU. None where it stopped answering."""
+    """One GPU after the run. Values are None if it stopped answering."""
 
     health: Health
     pcie: Pcie | None
     links: list[LinkErrors] | None
     new: dict[str, Holder]
-    """By pid: processes that began after this run did, or may have done so."""
+    """By pid: processes that started, or may have started, after this run."""
 
 
 class Facts(TypedDict):
@@ -113,7 +113,7 @@ def measure(ctx: Context) -> Facts:
 
 
 def _settled(ctx: Context) -> tuple[GpuLook, list[Leftover]]:
-    """What is in use when nothing of this run is any more, or after WAIT_S."""
+    """What is in use once nothing of this run is, or after WAIT_S."""
     began, end = leftovers.run_began(), time.monotonic() + ctx[WAIT_S]
     looks_at_shm = ctx.rank in ctx.job.one_per_node(ctx.members)
     while True:
@@ -131,14 +131,15 @@ def _settled(ctx: Context) -> tuple[GpuLook, list[Leftover]]:
 
 
 def _new_holders(health: Health, run_s: float) -> dict[str, Holder]:
-    """The server of MPS starts with its first client, us, and stays: it is the machine's."""
+    """Processes that are new since the run. Not the MPS server, which our first use starts and which belongs to the
+    machine."""
     found = processes.holders(process["pid"] for process in health["processes"] or ())
     new = {pid: holder for pid, holder in found.items() if holder["seconds"] is None or holder["seconds"] < run_s}
     return {pid: holder for pid, holder in new.items() if not processes.belongs_to_the_machine(holder)}
 
 
 def _is_held_by_nobody(health: Health) -> bool:
-    """Memory is in use, and no process is listed: it may be one that is ending, or one that a container hides."""
+    """Whether memory is in use without a listed process: one may be ending, or a container may hide it."""
     reserve = RESERVE if health["memory_reserved"] is None else 0
     return not health["processes"] and (health["memory_used"] or 0) > SLACK + reserve
 
@@ -171,7 +172,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
     known = cards(run.facts(INVENTORY), run)
     after, before = looked_at(facts, run, known), _values(run.facts(HEALTH), run, known)
     compared = [card for card, _ in after if (card.node, card.uuid) in before]
-    unknown = f"; nothing is known of {len(after) - len(compared)} before the run" if len(after) > len(compared) else ""
+    unknown = f"; {len(after) - len(compared)} unknown before the run" if len(after) > len(compared) else ""
     return f"{ranges.count(len(compared), 'GPU')} compared with the start of the run{unknown}"
 
 
@@ -180,16 +181,16 @@ def _values(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card]) -> di
 
 
 def _seconds(facts: Mapping[int, Facts], before: Mapping[int, Any], run: Run) -> dict[str, float]:
-    """Between the two looks at the counters of each node."""
+    """Seconds between the two readings of each node's counters."""
     began, ended = by_node(before, run), by_node(facts, run)
     return {node: ended[node]["up_s"] - began[node]["up_s"] for node in ended.keys() & began.keys()}
 
 
-# What does not answer any more
+# What no longer answers
 
 
 def _untold(facts: Mapping[int, Facts], before: Mapping[str, Mapping[int, Any]], run: Run) -> dict[int, Any]:
-    """Without the GPUs that an earlier check has reported."""
+    """The facts without GPUs that an earlier check has reported."""
     told = {
         (run.job.node_of(rank).node, trouble["gpu"])
         for earlier in before.values()
@@ -205,7 +206,7 @@ def _untold(facts: Mapping[int, Facts], before: Mapping[str, Mapping[int, Any]],
 
 
 def _driver_gone(inventory: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    """Where NVML worked at first, that it does no more is not just a skip."""
+    """If NVML worked at first, that it no longer does is more than a skip."""
     told = set()
     for rank, outcome in run.outcomes.items():
         node, reason = run.job.node_of(rank).node, outcome.reason or ""
@@ -220,26 +221,26 @@ def _driver_gone(inventory: Mapping[int, Any], run: Run) -> Iterator[Finding]:
 
 
 def _held(card: Card, before: Health, after: After, run: Run) -> Iterator[Finding]:
-    """A process that NVML had listed before is not new, whatever its pid means here."""
+    """New processes on a GPU. One that NVML listed before is not new, whatever its pid means here."""
     old = {process["pid"] for process in before["processes"] or ()}
     listed = {process["pid"]: process["memory"] for process in after["health"]["processes"] or ()}
     new = {int(pid): holder for pid, holder in after["new"].items() if int(pid) not in old}
     for pid, holder in new.items():
-        text = f"the GPU is held by {processes.told(pid, holder, listed.get(pid))}, expected nobody new after the run"
+        text = f"the GPU is held by {processes.told(pid, holder, listed.get(pid))}, expected no new one after the run"
         yield PROCESS.warn(text, evidence={"pid": pid, "bus": card.bus}, **card.where)
     if not new and None not in (before["memory_used"], after["health"]["memory_used"]):
         yield from _unexplained(card, before, after["health"], run[WAIT_S])
 
 
 def _unexplained(card: Card, before: Health, after: Health, waited_s: float) -> Iterator[Finding]:
-    """Memory beside that of the listed processes: those that were there before may take more by now."""
+    """Memory beyond that of the listed processes: earlier processes may use more by now."""
     was, is_ = (
         max(0, (health["memory_used"] or 0) - sum(process["memory"] or 0 for process in health["processes"] or ()))
         for health in (before, after)
     )
     if is_ > was + SLACK:
         text = f"{is_ / 2**20:,.0f} MiB of memory are in use {waited_s:g} s after the run"
-        text += f", expected {was / 2**20:,.0f} as before it; no process is listed that has them"
+        text += f", expected {was / 2**20:,.0f} as before it; no listed process holds it"
         unsure = card.numa or any(process["memory"] is None for process in after["processes"] or ())
         yield (MEMORY.info if unsure else MEMORY.warn)(text, evidence={"bus": card.bus}, **card.where)
 
@@ -249,7 +250,7 @@ def _left(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if measured["left"]:
             names = [leftover["name"] for leftover in measured["left"]]
             size = sum(leftover["size"] for leftover in measured["left"]) / 2**20
-            text = f"{ranges.count(len(names), 'file')} of {size:,.1f} MiB, made during the run, "
+            text = f"{ranges.count(len(names), 'file')} of {size:,.1f} MiB, created during the run, "
             text += f"are left in /dev/shm ({words.some(names, 3)}), expected none"
             say = SHM.warn if measured["left"][0]["sure"] else SHM.info
             file = f"{leftovers.SHM}/{names[0]}"

@@ -1,4 +1,4 @@
-"""Which error counters of a GPU rose between two looks at it. A counter that fell was reset, and says nothing."""
+"""Which error counters of a GPU rose between two readings. A counter that fell was reset, and proves nothing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,19 +12,19 @@ Counts = Mapping[str, int | None]
 
 
 class LinkErrors(TypedDict):
-    """Of one NVLink: what is kept of a NvLinkPort."""
+    """The part of a NvLinkPort that is kept."""
 
     link: int
     active: bool | None
     errors: dict[str, int]
-    """Those that are not 0."""
+    """Counters that are not 0."""
 
 
 @dataclass(frozen=True)
 class CounterRise:
     severity: Severity
     text: str
-    """With what was expected."""
+    """The message, with what was expected."""
     counters: dict[str, str]
     """ "0 to 2" by name."""
     link: int | None = None
@@ -32,7 +32,7 @@ class CounterRise:
 
 
 def risen(before: Counts, after: Counts) -> dict[str, str]:
-    """A counter that was not told before, but is now, is not known to have risen."""
+    """{name: "old to new"} for counters that rose; one that was unknown before is not known to have risen."""
     return {
         name: f"{old:,} to {new:,}"
         for name, new in after.items()
@@ -48,7 +48,7 @@ def _told(found: Mapping[str, str]) -> str:
 
 
 def memory_rises(before: Health, after: Health) -> Iterator[CounterRise]:
-    """Wrong data, or rows taken out of use, is a fault; what was set right is worth knowing."""
+    """Wrong data, or rows taken out of use, are a fault; corrected errors are info."""
     if bad := risen(_uncorrected(before), _uncorrected(after)):
         text = f"uncorrectable memory errors rose during the run: {_told(bad)}; expected none"
         yield CounterRise(Severity.FAIL, text, bad)
@@ -76,7 +76,7 @@ def _uncorrected(health: Health) -> Counts:
 
 
 def _replaced(health: Health) -> Counts:
-    """After many corrected errors of one place."""
+    """Counters of rows and pages replaced after many corrected errors in one place."""
     remapped = health["remapped"] or {}
     return {
         "remapped rows": remapped.get("corrected"),
@@ -95,7 +95,7 @@ def _corrected(health: Health) -> Counts:
 
 
 def pcie_rises(before: Pcie, after: Pcie, seconds: float) -> Iterator[CounterRise]:
-    """Replays are normal at the rate that the specification allows; one minute's worth is always allowed."""
+    """Replays are normal up to the specification's rate; one minute's worth is always allowed."""
     uncorrected = {"fatal": Severity.FAIL, "non_fatal": Severity.WARN}
     for name, severity in uncorrected.items():
         if found := risen(before["errors"], {name: after["errors"].get(name)}):
@@ -103,7 +103,7 @@ def pcie_rises(before: Pcie, after: Pcie, seconds: float) -> Iterator[CounterRis
             yield CounterRise(severity, text, found)
     most, replays = most_a_minute(before), (after["replays"] or 0) - (before["replays"] or 0)
     if before["replays"] is not None and most is not None and replays > most * max(1.0, seconds / 60):
-        text = f"{replays:,} PCIe replays in {seconds:.0f} s, expected at most {most:.0f} a minute"
+        text = f"{replays:,} PCIe replays in {seconds:.0f} s, expected at most {most:.0f} per minute"
         yield CounterRise(Severity.WARN, text, risen({"replays": before["replays"]}, {"replays": after["replays"]}))
     if before["width"] and after["width"] and after["width"] < before["width"]:
         text = f"the PCIe link has {after['width']} lanes after the run, expected {before['width']} as before it"
@@ -114,9 +114,9 @@ def pcie_rises(before: Pcie, after: Pcie, seconds: float) -> Iterator[CounterRis
 
 
 CRC_A_SECOND = 100
-"""Flits that arrived wrong and were sent again: DCGM's limit."""
+"""Corrupt flits that were resent: DCGM's limit."""
 HARMLESS = ("crc_flit", "crc_data", "ecc", "effective_errors", "xmit_discards")
-"""Corrected, or sent again in hardware."""
+"""Corrected or resent in hardware."""
 LOST = "recovery_failed"
 
 
@@ -126,7 +126,7 @@ def link_errors(link: NvLinkPort) -> LinkErrors:
 
 
 def nvlink_rises(before: list[NvLinkPort], after: list[LinkErrors], seconds: float) -> Iterator[CounterRise]:
-    """One finding a severity: a bad switch shows on many links."""
+    """One finding per severity: a bad switch affects many links."""
     old = {link["link"]: link for link in before}
     found: dict[Severity, dict[int, dict[str, str]]] = {}
     for link in after:
@@ -145,7 +145,7 @@ def nvlink_rises(before: list[NvLinkPort], after: list[LinkErrors], seconds: flo
 
 
 def _of_link(before: Counts, after: Counts) -> dict[str, str]:
-    """Zeros are left out of both."""
+    """Which counters of a link rose; zeros are left out of both."""
     return risen({name: before.get(name, 0) for name in after}, after)
 
 

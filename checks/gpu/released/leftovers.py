@@ -1,4 +1,4 @@
-"""Files in /dev/shm that were made during this run and that nobody uses any more."""
+"""Files in /dev/shm that were created during this run and that no process uses any more."""
 
 import os
 import re
@@ -7,10 +7,10 @@ from typing import TypedDict
 
 SHM = "/dev/shm"  # noqa: S108 -- the kernel's own place
 NAMES = re.compile(r"torch_(\d+)_|nccl-|psm_|sem\.(?:mp|loky)-")
-"""Of torch, NCCL, and Python's shared memory and semaphores."""
+"""Names used by torch, NCCL, and Python's shared memory and semaphores."""
 MOST = 100
 _FIRST_PIDS = 0xEFFFFFFC
-"""The inode of the first namespace of pids (linux/proc_ns.h, PROC_PID_INIT_INO)."""
+"""The inode of the initial pid namespace (linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
 
 class Leftover(TypedDict):
@@ -18,19 +18,19 @@ class Leftover(TypedDict):
     size: int
     """Bytes."""
     sure: bool
-    """False in a container, which may share the folder with processes that it does not see."""
+    """False in a container, which may share the folder with processes it cannot see."""
 
 
 def run_began() -> float:
-    """When this rank was started: its supervisor is the worker's parent. Seconds since the epoch."""
+    """When this rank started, in seconds since the epoch: its supervisor is the worker's parent."""
     import psutil
 
     return psutil.Process(os.getppid()).create_time()
 
 
 def in_shared_memory(since: float) -> list[Leftover]:
-    """Files of our user by their names, made since then, in which no living process has a part. Another job's are in
-    use as long as it lives."""
+    """Our user's files with such names, created since then, that no living process uses. Another job's are in use as
+    long as it lives."""
     found = {name: size for name, size in _new_files(since) if NAMES.match(name)}
     used = _mapped() if found else set()
     sure = os.stat("/proc/self/ns/pid").st_ino == _FIRST_PIDS
@@ -46,20 +46,20 @@ def _new_files(since: float) -> Iterator[tuple[str, int]]:
     for entry in entries:
         try:
             about = entry.stat(follow_symlinks=False)
-        except OSError:  # it has just gone
+        except OSError:  # it has just disappeared
             continue
         if about.st_uid == os.getuid() and about.st_ctime > since:
             yield entry.name, about.st_size
 
 
 def _is_of_a_living(name: str) -> bool:
-    """torch_<pid>_...: by who made it."""
+    """Whether its creator lives, by the name torch_<pid>_..."""
     found = NAMES.match(name)
     return bool(found and found[1] and os.path.exists(f"/proc/{found[1]}"))
 
 
 def _mapped() -> set[str]:
-    """Names that living processes of our user have mapped."""
+    """Names of files that our user's living processes have mapped."""
     found: set[str] = set()
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:

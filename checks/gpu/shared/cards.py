@@ -1,4 +1,4 @@
-"""The GPUs of the job, as all checks of the family speak of them; and which of them differs from its siblings."""
+"""The job's GPUs as all checks of the family identify them, and which of them differ from their siblings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 INVENTORY = "gpu.inventory"
 Key = tuple[str, str]
-"""Node and UUID."""
+"""(node, UUID)."""
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,17 @@ class Card:
     """NVML's number, as nvidia-smi shows it."""
     uuid: str
     name: str
-    """Its model."""
+    """The model."""
     serial: str | None
     bus: str
     mig: bool = field(default=False, compare=False)
-    """Whether it is cut into slices; its NVLinks are off then."""
+    """Whether it is split into MIG instances; then its NVLinks are off."""
     numa: bool = field(default=False, compare=False)
-    """Whether the kernel uses its memory, too."""
+    """Whether the kernel also uses its memory."""
     make: str = field(default="", compare=False)
-    """Its model, by whom and on which board: one model of several makers has different firmware and clocks."""
+    """Model, maker and board: one model from different makers has different firmware and clocks."""
     paper: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What a return form asks for, beside the serial number; empty where nobody has looked at it."""
+    """What a return form asks for, besides the serial number; empty if unknown."""
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Card:
 
 
 def cards(inventory: Mapping[int, Any], run: Run) -> dict[Key, Card]:
-    """All GPUs that any rank has seen, by node and UUID. `inventory`: the facts of gpu.inventory."""
+    """All GPUs that any rank saw, by node and UUID. `inventory`: the facts of gpu.inventory."""
     found: dict[Key, Card] = {}
     identities = {
         (run.job.node_of(rank).node, uuid): identity
@@ -69,7 +69,7 @@ def _card(node: str, gpu: int, handle: Mapping[str, Any], identity: Mapping[str,
 
 
 def by_node(facts: Mapping[int, T], run: Run) -> dict[str, T]:
-    """Those of the first rank of each node that has some."""
+    """The facts of each node's first rank that has some."""
     found: dict[str, T] = {}
     for rank, measured in facts.items():
         found.setdefault(run.job.node_of(rank).node, measured)
@@ -77,7 +77,7 @@ def by_node(facts: Mapping[int, T], run: Run) -> dict[str, T]:
 
 
 def device_of(measured: Mapping[str, Any]) -> str | None:
-    """The UUID of the GPU a rank would take: cuda:LOCAL_RANK, or the only one it sees. `measured`: its facts of
+    """The UUID of the GPU that a rank would use: cuda:LOCAL_RANK, or the only one it sees. `measured`: its facts from
     gpu.inventory."""
     visible: list[str] = measured["visible"]
     index = 0 if len(visible) == 1 else measured["local_rank"]
@@ -85,8 +85,8 @@ def device_of(measured: Mapping[str, Any]) -> str | None:
 
 
 def looked_at(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card] | None = None) -> list[tuple[Card, Any]]:
-    """(GPU, values) of all that a check has measured, each once, by node and number. `facts` have a `look`. `known`:
-    the GPUs of the job, else those of gpu.inventory, where a rank may have had no chance to tell of its own."""
+    """(GPU, values) for all that a check measured, each once, by node and number. `facts` have a `look`. `known`: the
+    job's GPUs; by default those of gpu.inventory, which may lack some ranks'."""
     known = cards(run.facts(INVENTORY), run) if known is None else known
     found: dict[Key, tuple[Card, Any]] = {}
     for rank, measured in facts.items():
@@ -100,14 +100,14 @@ def looked_at(facts: Mapping[int, Any], run: Run, known: Mapping[Key, Card] | No
 
 @dataclass(frozen=True)
 class OddCard(Generic[T]):
-    """One GPU, or all of one node, that have another value than their siblings."""
+    """A GPU, or all GPUs of a node, whose value differs from their siblings'."""
 
     card: Card
     whole_node: bool
     value: T
     usual: T
     share: str
-    """Who has the usual value: "7 of 8 GPUs of the node", "511 of 512 nodes"."""
+    """Which GPUs have the usual value: "7 of 8 GPUs of the node", "511 of 512 nodes"."""
 
     @property
     def where(self) -> dict[str, Any]:
@@ -116,18 +116,18 @@ class OddCard(Generic[T]):
 
 @dataclass(frozen=True)
 class ComparedCards(Generic[T]):
-    """GPUs of one model against each other."""
+    """The result of comparing GPUs of one model."""
 
     odd: list[OddCard[T]]
     ties: list[str]
-    """Where nobody can be called odd: "16 on GPU 0, 8 on GPU 1 of node-0", "535 on node-0, 550 on node-1"."""
+    """If none can be called odd: "16 on GPU 0, 8 on GPU 1 of node-0", "535 on node-0, 550 on node-1"."""
 
 
 def compare_cards(
     values: Iterable[tuple[Card, T]], alike: Callable[[Card], str] = lambda card: card.name
 ) -> ComparedCards[T]:
-    """Each with the GPUs that should be `alike`, those of its model: first within its node, then what is usual on a
-    node with the other nodes. Only against a majority is anything odd."""
+    """Compares each GPU with those that should be `alike`, by default the same model: first within its node, then each
+    node's usual value with the other nodes'. Only a minority is odd."""
     known = list(values)
     on_nodes = compare(known, lambda card: (alike(card), card.node)).items()
     nodes_of = grouped(on_nodes, lambda pair: pair[0][0])
@@ -139,7 +139,7 @@ def compare_cards(
 
 
 def _compare_nodes(nodes: Iterable[Comparison[Card, T]], overall: Vote[T], found: ComparedCards[T]) -> None:
-    """The GPUs of one model, by node. What is usual in a mixed node, but nowhere else, makes nobody else odd."""
+    """Compares GPUs of one model between nodes. A value that is usual only on one mixed node makes no other odd."""
     usual_of: list[tuple[Card, T]] = []
     for node in nodes:
         inside = node.votes

@@ -1,4 +1,4 @@
-"""What NVML says of the links of a GPU: PCIe, NVLink, its fabric, and how it reaches the others (see nvml.py)."""
+"""What NVML reports about a GPU's links: PCIe, NVLink, fabric, and how it reaches other GPUs (see nvml.py)."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,10 +40,10 @@ def pcie(index: int) -> Pcie:
 
 
 def nvlink(index: int) -> NvLink:
-    """Links are counted by their state, up to the first that the driver does not know."""
+    """The GPU's NVLinks. Links are counted by their state, up to the first that the driver does not know."""
     gpu = handle_of(index)
     states = list(_states(gpu))
-    unread = len(states) == 1 and states[0] is None  # whatever that one says, the others say
+    unread = len(states) == 1 and states[0] is None  # one link's answer holds for all
     return {"links": None if unread else _ports(gpu, states), "fabric": _fabric(gpu)}
 
 
@@ -51,7 +51,7 @@ MOST_LINKS = 64
 
 
 def _states(gpu: Any) -> Iterator[bool | None]:
-    """Of each link. A single one of unknown state where not even the first can be read."""
+    """The state of each link; a single None if not even the first can be read."""
     for link in range(MOST_LINKS):
         try:
             yield bool(call("nvmlDeviceGetNvLinkState", gpu, link, strict=True))
@@ -79,12 +79,12 @@ _LINK_FIELDS = {
     "recovery": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",
     "effective_errors": "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS",
 }
-"""Of NVLink 5, which has none of the older counters."""
+"""Counters of NVLink 5, which has none of the older ones."""
 _OLD_COUNTERS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3, "ecc": 4}
 
 
 def _ports(gpu: Any, states: Sequence[bool | None]) -> list[NvLinkPort]:
-    """What one link of the card does not have, its others are not asked for."""
+    """The active ports. A value that one link lacks is not queried for the card's others."""
     active = [link for link, state in enumerate(states) if state]
     if not active:
         return [_down(link, state) for link, state in enumerate(states)]
@@ -108,7 +108,7 @@ def _old_counter(gpu: Any, link: int, name: str) -> int | None:
 
 
 def _fields(gpu: Any, links: Sequence[int]) -> dict[int, tuple[int | None, dict[str, int | None]]]:
-    """(speed, counters) of each link. Before Hopper the speeds are fields of their own."""
+    """(speed, counters) of each link. Before Hopper each speed has its own field."""
     names = ["NVML_FI_DEV_NVLINK_GET_SPEED", *_LINK_FIELDS.values()]
     values = iter(field_values(gpu, [(name, link) for link in links for name in names]))
     found = {link: [next(values) for _ in names] for link in links}
@@ -122,7 +122,7 @@ def _fields(gpu: Any, links: Sequence[int]) -> dict[int, tuple[int | None, dict[
 
 
 def _down(link: int, active: bool | None) -> NvLinkPort:
-    """It has no other end, and its counters may block."""
+    """A link that is down: it has no other end, and reading its counters may block."""
     return {
         "link": link, "active": active, "version": None, "speed_mbps": None, "remote": None, "remote_type": None,
         "errors": {},
@@ -145,7 +145,7 @@ def _port(gpu: Any, link: int, version: int | None, speed: int | None, counts: C
 
 
 UUID_BYTES = 16
-"""Of a cluster, as drivers write it (nvml.h)."""
+"""Bytes of a cluster's UUID, as drivers write it (nvml.h)."""
 
 
 def _fabric(gpu: Any) -> Fabric | None:
@@ -179,7 +179,7 @@ def _number(info: Any, name: str) -> int | None:
 
 
 def place(index: int, others: Sequence[int]) -> GpuPlace:
-    """`others`: the numbers of the GPUs that answer. Raises NvmlTrouble of this GPU only."""
+    """Where a GPU is. `others`: numbers of the GPUs that answer. Raises NvmlTrouble only for this GPU."""
     gpu = handle_of(index)
     peers = {}
     for other in others:
@@ -194,7 +194,7 @@ def place(index: int, others: Sequence[int]) -> GpuPlace:
 
 
 def _peer(gpu: Any, other: int) -> tuple[str, Peer] | None:
-    """None where the other GPU is lost."""
+    """(UUID, how it is reached) of another GPU; None if that is lost."""
     statuses = ("read", "write", "nvlink", "atomics")  # in the order of nvmlGpuP2PCapsIndex_t
     try:
         peer = handle_of(other)
@@ -211,7 +211,7 @@ def _peer(gpu: Any, other: int) -> tuple[str, Peer] | None:
 
 
 def _words_for_cpus() -> int:
-    """64 CPUs a word; a mask that is too short is an error."""
+    """Words of 64 CPUs; a mask that is too short would be an error."""
     return -(-(os.cpu_count() or 1) // 64) + 16
 
 

@@ -1,8 +1,8 @@
-"""What NVML says of the GPUs, in plain typed data: the one module that knows pynvml.
+"""What NVML reports about GPUs, as plain typed data: the only module that uses pynvml.
 
-It runs in a Probe, since a call may hang (see nvml_survey.py). Every value is None where the driver, the card or a
-permission does not give it: that is normal. `NvmlTrouble` is raised where a GPU answers no more. New names are tried
-first, old ones after: drivers and versions of nvidia-ml-py lack one or the other.
+It runs in a Probe, since a call may hang (see nvml_survey.py). A value is None if the driver, the card or a permission
+does not provide it, which is normal. `NvmlTrouble` is raised if a GPU no longer answers. New names are tried before old
+ones: drivers and versions of nvidia-ml-py lack one or the other.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from preflight.checks.gpu.shared.readings import GpuIdentity, GpuProcess, Handle
 
 LOST, RESET, ERROR, NO_PERMISSION = "lost", "reset", "error", "permission"
 FATAL = {15: LOST, 28: LOST, 16: RESET, 11: ERROR, 10: ERROR}
-"""NVML's codes after which no more calls are made on a GPU: each may cost seconds. 11 is an interrupt that does not
-come, 10 a timeout of the driver itself."""
+"""NVML codes after which no more calls are made on a GPU, since each may cost seconds. 11 is a lost interrupt, 10 a
+timeout in the driver."""
 _NO_PERMISSION, NOT_SUPPORTED, INVALID = 4, 3, 2
 _ALL_ONES = (2**32 - 1, 2**64 - 1)
-"""What a register reads as that nobody answers for."""
+"""What a register reads as if no device answers."""
 NORMAL = {2, 3, 4, 6, 13, 21, 22, 25, 26, 27, 29}
-"""Codes that say no more than that this driver or card does not give a value."""
+"""Codes that only mean that this driver or card does not provide a value."""
 
 
 class NvmlTrouble(Exception):  # noqa: N818 -- says what is wrong
@@ -31,11 +31,11 @@ class NvmlTrouble(Exception):  # noqa: N818 -- says what is wrong
 
 
 class _Reading(threading.local):
-    """What this thread reads: GPUs may be read side by side."""
+    """What this thread reads: GPUs may be read in parallel."""
 
     def __init__(self) -> None:
         self.about = ""
-        """What is announced beside a call."""
+        """What is announced with each call."""
         self.notes: list[str] = []
         """Answers that are neither a value nor normal, of the group being read."""
 
@@ -44,13 +44,13 @@ _reading = _Reading()
 
 
 def announce(name: str) -> None:
-    """Before every call, so that a hang has a name."""
+    """Called before every NVML call, so that a hang can be named."""
     Probe.doing(name + _reading.about)
 
 
 @contextlib.contextmanager
 def about(whom: str) -> Iterator[None]:
-    """What is announced of calls that concern another GPU, too: " with GPU 5"."""
+    """Adds to the announcement of calls that also concern another GPU: " with GPU 5"."""
     _reading.about = whom
     try:
         yield
@@ -59,19 +59,19 @@ def about(whom: str) -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """An answer that is neither a value nor normal."""
+    """Records an answer that is neither a value nor a normal error."""
     if text not in _reading.notes:
         _reading.notes.append(text)
 
 
 def take_notes() -> list[str]:
-    """What was odd since the last time: "nvmlDeviceGetSerial: Unknown Error"."""
+    """The odd answers since the last call: "nvmlDeviceGetSerial: Unknown Error"."""
     notes, _reading.notes = _reading.notes, []
     return notes
 
 
 def start() -> None:
-    """Opens the driver: seconds without persistence mode. Raises NvmlTrouble, its `number` NVML's code."""
+    """Opens the driver: seconds without persistence mode. Raises NvmlTrouble; its `number` is NVML's code."""
     import pynvml
 
     announce("nvmlInit")
@@ -82,7 +82,7 @@ def start() -> None:
 
 
 def call(name: str, *arguments: Any, strict: bool = False) -> Any:
-    """The answer of one function, or None. `strict`: any error is a NvmlTrouble."""
+    """The answer of one function, or None. `strict`: any error raises NvmlTrouble."""
     import pynvml
 
     function = getattr(pynvml, name, None)
@@ -99,7 +99,7 @@ def call(name: str, *arguments: Any, strict: bool = False) -> Any:
             raise NvmlTrouble(kind, name, str(error), number) from None
         if number not in NORMAL:
             note(f"{name}: {error!s}")
-    except Exception as error:  # its versions differ in what functions take
+    except Exception as error:  # its versions differ in their functions' parameters
         assert not strict, f"{name}: {error}"
     return None
 
@@ -137,7 +137,7 @@ def handle_of(index: int) -> Any:
 
 
 def handle(index: int) -> Handle:
-    """Raises NvmlTrouble also for a look-up that is refused."""
+    """A GPU's names. Raises NvmlTrouble also if the look-up is refused."""
     gpu = handle_of(index)
     pci = call("nvmlDeviceGetPciInfo", gpu)
     return {
@@ -169,8 +169,8 @@ def identity(index: int) -> GpuIdentity:
 
 
 def _module(gpu: Any) -> int | None:
-    """pynvml gives NVML's code where it is handed a reference, in all its versions; older ones take nothing else, and
-    hand a number on as an address."""
+    """The GPU's slot. All versions of pynvml accept a reference and return NVML's code; older ones accept nothing else,
+    and would use a number as an address."""
     import ctypes
 
     number = ctypes.c_uint()
@@ -178,7 +178,7 @@ def _module(gpu: Any) -> int | None:
 
 
 def _memory(gpu: Any) -> tuple[int | None, int | None, int | None, int | None]:
-    """(total, used, reserved, free) in bytes. The first version counts the driver's reserve as used."""
+    """(total, used, reserved, free) in bytes. The old function counts the driver's reserve as used."""
     import pynvml
 
     info = call("nvmlDeviceGetMemoryInfo", gpu, getattr(pynvml, "nvmlMemory_v2", 0x02000028))
@@ -273,7 +273,7 @@ def _remapped(gpu: Any) -> dict[str, int] | None:
 
 
 def _temperature_limits(gpu: Any, margin: int | None) -> dict[str, int | None]:
-    """A card that tells the degrees that are left has no other limit of the GPU."""
+    """A card that reports the degrees left has no other limits for the GPU."""
     names = ("shutdown", "slowdown", "memory_max", "gpu_max")
     return {
         name: call("nvmlDeviceGetTemperatureThreshold", gpu, number) if margin is None or name == "memory_max" else None
@@ -282,7 +282,7 @@ def _temperature_limits(gpu: Any, margin: int | None) -> dict[str, int | None]:
 
 
 _NO_PAGES: dict[str, int | None] = {"single_bit": None, "double_bit": None, "pending": None}
-"""Of cards that remap rows instead: Ampere and newer."""
+"""For cards that remap rows instead: Ampere and newer."""
 
 
 def _retired(gpu: Any) -> dict[str, int | None]:
@@ -327,7 +327,7 @@ def _processes(gpu: Any) -> list[GpuProcess] | None:
 
 
 def _inforom_valid(gpu: Any) -> bool | None:
-    """False only for the code that says so: 14, corrupted."""
+    """False only for code 14, corrupted."""
     try:
         call("nvmlDeviceValidateInforom", gpu, strict=True)
     except NvmlTrouble as trouble:
@@ -338,7 +338,7 @@ def _inforom_valid(gpu: Any) -> bool | None:
 
 
 def field_values(gpu: Any, wanted: Sequence[tuple[str, int]]) -> list[int | None]:
-    """The values of (pynvml's name of a field, scope: a link), each None where it is not given."""
+    """The values of (pynvml's name of a field, scope: a link), each None if not provided."""
     import pynvml
 
     ids = [(getattr(pynvml, field, None), scope) for field, scope in wanted]
@@ -350,7 +350,7 @@ def field_values(gpu: Any, wanted: Sequence[tuple[str, int]]) -> list[int | None
 
 
 FIELDS_AT_ONCE = 100
-"""Nothing is said of a limit; NVIDIA's own tools ask for about as many."""
+"""No limit is documented; NVIDIA's own tools query about as many."""
 
 
 def _some(gpu: Any, known: list[tuple[int, int]]) -> Iterator[int | None]:

@@ -1,4 +1,4 @@
-"""GPUs that do not answer, or answer some questions with an error: told by the check in which it was met."""
+"""GPUs that do not answer, or answer with errors: reported by the check that encountered it."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ NO_ANSWER = Code(
     "help, drain the node.",
     action=Action.REBOOT,
 )
-"""Of each check that asks NVML (its `PARTS` name this module)."""
+"""A code of each check that queries NVML (its `PARTS` has this module)."""
 _SAID = {
     "lost": "is lost (fallen off the bus)",
     "reset": "needs a reset",
@@ -23,15 +23,15 @@ _SAID = {
     "error": "answers with an error",
 }
 SHOWN = 3
-"""Calls that a sentence names."""
+"""How many calls a sentence names."""
 
 
 def findings(check: str, facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    """What did not answer in this check, each once a node; what nobody can tell of is a skip (nvml_survey.complete)."""
+    """What did not answer in this check, once per node; unclear cases are a skip (nvml_survey.complete)."""
     told: set[tuple[Any, ...]] = set()
     for rank, measured in facts.items():
         for trouble in measured["look"]["troubles"]:
-            # A number of a rank that does not see all GPUs is its own.
+            # A rank that does not see all GPUs has its own numbers.
             whose = (rank, trouble["gpu"]) if trouble["hidden"] else trouble["gpu"]
             key = run.job.node_of(rank).node, trouble["uuid"] or trouble["bus"] or whose
             if trouble["met_in"] == check and trouble["kind"] != UNKNOWN and key not in told:
@@ -47,7 +47,7 @@ def _unanswered(trouble: GpuTrouble, rank: int, run: Run) -> Finding:
         text = f"CUDA does not start: {what}, expected a number of GPUs"
         return NO_ANSWER.fail(text, node=node, fix=fix, action=Action.RESET_GPU)
     if gpu is None:
-        fix = "On {node}: nvidia-smi; lsmod | grep nvidia; dmesg | grep -i nvrm. After an update of the driver: reboot."
+        fix = "On {node}: nvidia-smi; lsmod | grep nvidia; dmesg | grep -i nvrm. After a driver update: reboot."
         return NO_ANSWER.fail(f"the driver does not work: {what}, expected NVML to start", node=node, fix=fix)
     bus = f" at {trouble['bus']}" if trouble["bus"] else ""
     text = f"GPU {gpu}{bus} {_SAID[trouble['kind']]}: {what}, expected an answer"
@@ -55,12 +55,12 @@ def _unanswered(trouble: GpuTrouble, rank: int, run: Run) -> Finding:
     if trouble["hidden"] and not trouble["uuid"]:
         where["rank"] = rank
     evidence = {"bus": trouble["bus"], "seconds": trouble["seconds"], "call": trouble["call"]}
-    say = NO_ANSWER.info if trouble["kind"] == PERMISSION else NO_ANSWER.fail  # a cgroup has given it to another job
+    say = NO_ANSWER.info if trouble["kind"] == PERMISSION else NO_ANSWER.fail  # a cgroup gave it to another job
     return say(text, evidence=evidence, **where)
 
 
 def _odd_answers(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
-    """Errors that a driver gives for most GPUs are its way."""
+    """Errors that a driver returns for a minority of GPUs; for most GPUs they are normal for that driver."""
     looks = [(rank, measured["look"]) for rank, measured in facts.items()]
     total = sum(len(look["gpus"]) for _, look in looks)
     common = Counter(note for _, look in looks for notes in look["notes"].values() for note in set(notes))
@@ -73,5 +73,5 @@ def _odd_answers(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
                 told.add((node, uuid))
                 text = f"GPU {look['numbers'][uuid]} answers with errors: {words.some(odd, SHOWN, '; ', '; ')}"
                 where = {"node": node, "gpu": look["numbers"][uuid], "uuid": uuid}
-                text += "; expected values, as its siblings give"
+                text += "; expected values, as from its siblings"
                 yield NO_ANSWER.warn(text, evidence={"errors": odd}, **where)

@@ -1,8 +1,8 @@
-"""What NVML says of the node's GPUs, with a deadline for each question, and which of them this rank looks at.
+"""Queries NVML about the node's GPUs, with a deadline for each query, and decides which GPUs this rank looks at.
 
-A question is one GPU and one group of calls. All GPUs are asked side by side; who does not answer then is asked alone.
-When its deadline passes, the process that asks (a Probe) is killed, the GPU is asked no more, and another process goes
-on with the others. The check in which a GPU fell silent reports it.
+A query is one group of calls on one GPU. All GPUs are queried in parallel; those that do not answer are queried alone.
+When a deadline passes, the querying process (a Probe) is killed, the GPU is not queried again, and another process
+continues with the others. The check in which a GPU stopped answering reports it.
 """
 
 import contextlib
@@ -22,68 +22,68 @@ from preflight.checks.gpu.shared.readings import Handle, System
 
 T = TypeVar("T")
 NO_NVML = "NVML does not work"
-"""Begins the reason of a skip."""
+"""The start of a skip's reason."""
 PERMISSION, NO_DRIVER, CUDA = nvml.NO_PERMISSION, "driver", "cuda"
 HANGS, DIED, UNKNOWN = "hangs", "died", "unknown"
-"""No answer in time; the process that asked crashed; nobody can tell."""
+"""No answer in time; the querying process crashed; undecidable."""
 DISTURBED = NoReplyKind.DISTURBED.value
 
 START_S, ASK_S = 60.0, 5.0
-"""For the driver's start, and for a question."""
+"""For the driver to start, and for a query."""
 WITHIN_S = {"system": START_S, "handle": 20.0, "torch": START_S}
-"""Questions that may start the driver, or take a GPU into use: without persistence mode that is seconds a GPU."""
+"""Queries that may start the driver or initialize a GPU: without persistence mode that takes seconds per GPU."""
 HEALTHY_S = {"start": 30.0, "system": 30.0, "torch": 30.0, "handle": 5.0}
-"""What these may take on a sound node of eight GPUs. Where the run's deadline leaves less, no answer says nothing."""
+"""What these may take on a sound node with eight GPUs. If the run's deadline leaves less, silence proves nothing."""
 HEALTHY_ASK_S = 2.0
-"""Milliseconds, but a second where the GPU wakes up or its InfoROM is read."""
+"""Usually milliseconds, but a second if the GPU wakes up or its InfoROM is read."""
 SHARE = 0.3
-"""Of a check's deadline, for one question; twice as much for the driver's start."""
+"""Share of a check's deadline for one query; twice as much for the driver's start."""
 
 
 class GpuTrouble(TypedDict):
-    """A GPU that does not answer as it should."""
+    """A GPU that does not answer properly."""
 
     gpu: int | None
-    """NVML's number; None: it is the driver as a whole."""
+    """NVML's number; None for the driver as a whole."""
     uuid: str | None
     bus: str | None
     serial: str | None
     hidden: bool
-    """Other GPUs are hidden from this rank, and the number is its own."""
+    """Whether other GPUs are hidden from this rank, so that the number is only valid for it."""
     kind: str
     """lost, reset, error, permission, hangs, died, driver, cuda; unknown: it may be sound."""
     call: str
     text: str
     seconds: float
     met_in: str
-    """The check in which it was met, and which reports it."""
+    """The check that encountered and reports it."""
 
 
 class SeenGpus(TypedDict):
-    """What this process may see of the node's GPUs."""
+    """The node's GPUs that this process may see."""
 
     system: System | None
     gpus: dict[str, Handle]
     """By NVML's number, as text."""
     pci: list[str]
-    """Bus ids of the NVIDIA GPUs that the PCI bus has, whoever may use them."""
+    """Bus ids of all NVIDIA GPUs on the PCI bus, usable or not."""
     partial: bool
-    """Some of these are not listed to this process, or it may not read them. (One that is lost is listed.)"""
+    """Whether some of these are hidden from this process or unreadable. (A lost GPU is listed.)"""
 
 
 class GpuLook(TypedDict):
-    """What a check got of the GPUs that this rank looks at: {uuid: values}, and what did not answer."""
+    """What a check read from the GPUs that this rank looks at: {uuid: values}, and what did not answer."""
 
     gpus: dict[str, Any]
     numbers: dict[str, int]
-    """NVML's, by UUID."""
+    """NVML's numbers by UUID."""
     troubles: list[GpuTrouble]
     notes: dict[str, list[str]]
     """Calls that ended with an odd error, by UUID: "nvmlDeviceGetSerial: Unknown Error"."""
 
 
 class Unanswered(NamedTuple):
-    """There is no answer."""
+    """Why there is no answer."""
 
     kind: str
     call: str
@@ -92,7 +92,7 @@ class Unanswered(NamedTuple):
 
 
 def _torch_count() -> int:
-    """How many GPUs CUDA gives torch. Starts the driver's CUDA, which is why it is asked for here."""
+    """How many GPUs CUDA shows torch. Initializes CUDA, which may hang, so it is called here."""
     import torch
 
     nvml.announce("torch.cuda.device_count")
@@ -103,7 +103,7 @@ def _torch_count() -> int:
 
 
 def _noting(group: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """{"values", "notes"} of a group of calls, or {"trouble": [kind, call, text]}."""
+    """Makes a group of calls return {"values", "notes"}, or {"trouble": [kind, call, text]}."""
 
     def answer(*arguments: Any) -> dict[str, Any]:
         nvml.take_notes()
@@ -123,9 +123,9 @@ GROUPS = {name: _noting(group) for name, group in _READ.items()}
 
 
 def _side_by_side(group: str, questions: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
-    """(GPU, answer) as they come: a thread for each GPU, since calls take milliseconds on some machines, and there are
-    a hundred for each GPU. Ends without those that take far longer than the others did. `questions`: the arguments of
-    the group, a GPU's number first."""
+    """(GPU, answer) as they arrive: one thread per GPU, since calls take milliseconds on some machines, and there are a
+    hundred per GPU. Does not wait for GPUs that take far longer than the others. `questions`: the group's arguments,
+    starting with the GPU's number."""
     answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     for question in questions:
         each = partial(_answer_to, answers, GROUPS[group], question)
@@ -140,7 +140,7 @@ def _side_by_side(group: str, questions: Sequence[Sequence[Any]]) -> Iterator[tu
 def _answer_to(
     answers: "queue.SimpleQueue[tuple[int, Any]]", group: Callable[..., Any], question: Sequence[Any]
 ) -> None:
-    with contextlib.suppress(Exception):  # a fault of ours: told when this GPU is asked alone
+    with contextlib.suppress(Exception):  # our own fault: reported when this GPU is queried alone
         answers.put((question[0], group(*question)))
 
 
@@ -150,14 +150,14 @@ class Session:
     def __init__(self) -> None:
         self._probe = Probe({**GROUPS, "side_by_side": _side_by_side})
         self._started: int | None = None
-        """The pid of the process in which NVML has been opened."""
+        """The pid of the process that has NVML open."""
         self._silent: dict[int | str | None, GpuTrouble] = {}
-        """GPUs that are asked no more, and why. None is the driver, CUDA the part of it that torch uses."""
+        """GPUs that are no longer queried, and why. The key None is the driver, CUDA the part of it that torch uses."""
         self._seen: SeenGpus | None = None
         self._notes: list[str] = []
 
     def seen(self, ctx: Context) -> SeenGpus:
-        """Raises NotApplicable where there is no NVIDIA GPU. Where NVML does not work, `system` is None."""
+        """The GPUs. Raises NotApplicable if there is no NVIDIA GPU. If NVML does not work, `system` is None."""
         if self._seen is None:
             self._seen = self._look_around(ctx)
         return self._seen
@@ -182,7 +182,7 @@ class Session:
         return {"system": system, "gpus": found, "pci": cards, "partial": partial}
 
     def _start(self, ctx: Context) -> bool:
-        """Whether NVML could be opened. Raises Skip where that is not known."""
+        """Whether NVML could be opened. Raises Skip if that is unknown."""
         if None in self._silent:
             return False
         if self._started is None or self._started != self._probe.pid:
@@ -197,9 +197,9 @@ class Session:
         return True
 
     def ask(self, ctx: Context, group: str, gpu: int | None, *more: Any) -> Any:
-        """The values of a group of calls, or None; then `troubles` has the reason. Raises Skip as `_start` does."""
+        """The values of a group of calls, or None; then `troubles` has the reason. Raises Skip like `_start`."""
         within_s = min(WITHIN_S.get(group, ASK_S), SHARE * ctx.deadline_s)
-        for _ in range(2):  # once more, where somebody has disturbed the process
+        for _ in range(2):  # again, if something disturbed the process
             if gpu in self._silent or not self._start(ctx):
                 return None
             ctx.doing(f"asking NVML: {group}", **({} if gpu is None else {"gpu": gpu}))
@@ -244,8 +244,8 @@ class Session:
         return list(self._silent.values())
 
     def look(self, ctx: Context, group: str) -> GpuLook:
-        """The values of a group for every GPU that this rank looks at. Raises NotApplicable without a GPU, and Skip
-        where NVML does not work and another check has reported it."""
+        """The values of a group for every GPU that this rank looks at. Raises NotApplicable without a GPU, and Skip if
+        NVML does not work and another check has reported it."""
         seen = self.seen(ctx)
         if None in self._silent and self._silent[None]["met_in"] != ctx.check:
             raise Skip(f"{NO_NVML}: {self._silent[None]['text']}")
@@ -263,8 +263,8 @@ class Session:
         return found
 
     def _side_by_side(self, ctx: Context, group: str, numbers: list[int]) -> dict[int, Any]:
-        """The answers of all that answer together. The others may be sick, or wait for one that is: each is to be asked
-        alone, by another process."""
+        """The answers of all GPUs that answer in parallel. The others may be faulty, or wait for one that is: each must
+        be queried alone, in another process."""
         asked = [number for number in numbers if number not in self._silent]
         if len(asked) < 2 or not self._start(ctx):
             return {}
@@ -277,14 +277,14 @@ class Session:
         return {number: answer for number, answer in reply.parts if "values" in answer}
 
     def _values(self, ctx: Context, group: str, gpu: int, numbers: list[int], answer: dict[str, Any] | None) -> Any:
-        """Of a GPU that has answered with the others, or is asked alone."""
+        """The values of a GPU that answered with the others, or is queried alone."""
         if answer is not None:
             self._notes = answer["notes"]
             return answer["values"]
         return self._place(ctx, gpu, numbers) if group == "place" else self.ask(ctx, group, gpu)
 
     def _place(self, ctx: Context, gpu: int, numbers: list[int]) -> Any:
-        """Calls on two GPUs may hang for either: whoever hangs with a second one, too, is sick, else the other."""
+        """A call on two GPUs may hang because of either: one that also hangs with a third is faulty, else the other."""
         others = [other for other in numbers if other not in self._silent]
         if gpu not in others:
             return None
@@ -310,10 +310,10 @@ def _kind(who: int | str | None, kind: str) -> str:
 
 
 def _why(group: str, reply: NoReply, within_s: float) -> Unanswered:
-    """No answer where a sound node may take as long, and what is not the GPU's fault, blame no GPU."""
+    """Why there is no answer. Blames no GPU if a sound node could take as long, or if it is not the GPU's fault."""
     kind, text = UNKNOWN, f"NVML could not be asked: {reply.text}"
     if reply.kind == NoReplyKind.TIMED_OUT and within_s < HEALTHY_S.get(group, HEALTHY_ASK_S):
-        text = f"{reply.call} gave {reply.text}, which may be healthy: give a longer --deadline"
+        text = f"{reply.call} gave {reply.text}, but may be healthy: set a longer --deadline"
     elif reply.kind == NoReplyKind.TIMED_OUT:
         kind, text = HANGS, reply.text
     elif reply.kind == NoReplyKind.CRASHED:
@@ -324,8 +324,8 @@ def _why(group: str, reply: NoReply, within_s: float) -> Unanswered:
 
 
 def complete(ctx: Context, facts: T) -> T:
-    """The facts of a check. Raises Skip with them where a GPU was not looked at in it: it had fallen silent before, or
-    nobody can tell whether it will answer."""
+    """The facts of a check. Raises Skip with them if it did not look at some GPU, because that had stopped answering
+    before, or may still answer."""
     troubles: list[GpuTrouble] = cast("dict[str, Any]", facts)["look"]["troubles"]
     unsure = [trouble for trouble in troubles if trouble["kind"] == UNKNOWN]
     if unsure:
@@ -338,13 +338,13 @@ def complete(ctx: Context, facts: T) -> T:
     }
     if gpus := sorted(gpu for gpu in missed if gpu is not None):
         which = f"GPU{'s' if len(gpus) > 1 else ''} {ranges.to_text(gpus)}"
-        raise Skip(f"{which} did not answer, see {missed[gpus[0]]}; the others were looked at", facts)
+        raise Skip(f"{which} did not answer, see {missed[gpus[0]]}; the others were checked", facts)
     return facts
 
 
 def looks(ctx: Context, seen: SeenGpus) -> bool:
-    """Whether this rank looks at the GPUs that it sees. If it sees all of the node's, one rank per node does; if a
-    cgroup or a container hides some (srun --gpus-per-task), each rank looks at what it sees."""
+    """Whether this rank looks at the GPUs that it sees. If it sees all of the node's, only one rank per node does; if a
+    cgroup or container hides some (srun --gpus-per-task), each rank looks at what it sees."""
     return seen["partial"] or ctx.rank in ctx.job.one_per_node(ctx.members)
 
 
@@ -356,7 +356,7 @@ def session() -> Session:
 
 
 def torch_has_cuda() -> bool:
-    """Not in a run of level quick, which has not imported torch."""
+    """Whether torch is imported, which it is not at level quick, and has CUDA."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.version.cuda is not None
 
@@ -369,6 +369,6 @@ VARIABLES = (
 
 
 def confined(environ: Mapping[str, str]) -> bool:
-    """Whether GPUs may be hidden from this process on purpose: a container (of docker, podman, Kubernetes, enroot,
-    apptainer, LXC), or a job of a scheduler that hides those of others by a cgroup."""
+    """Whether GPUs may be hidden from this process on purpose: by a container (docker, podman, Kubernetes, enroot,
+    apptainer, LXC), or by a scheduler that hides other jobs' GPUs with a cgroup."""
     return any(map(os.path.exists, SIGNS)) or any(environ.get(name) for name in VARIABLES)

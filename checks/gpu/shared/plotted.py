@@ -1,4 +1,4 @@
-"""What report.html draws of values that each GPU has: a strip each, and the GPUs of findings by name."""
+"""Plots of per-GPU values in report.html: a strip per value, with the GPUs of findings named."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ Values = tuple[str, str, Sequence[float | None], Collection[Code]]
 def strips(
     title: str, looked: Sequence[tuple[Card, Any]], found: Iterable[Finding], values: Iterable[Values]
 ) -> Iterator[plots.Strips]:
-    """`looked`: the GPUs in the order of their values; `found`: what the judge says of them."""
+    """`looked`: the GPUs in the order of their values; `found`: the judge's findings about them."""
     grave = [finding for finding in found if finding.severity is not Severity.INFO]
     made = [
         plots.Strip(name, unit, its, [place for place, (card, _) in enumerate(looked) if _is_named(card, grave, codes)])
@@ -25,7 +25,7 @@ def strips(
 
 
 def _is_named(card: Card, found: Iterable[Finding], codes: Collection[Code]) -> bool:
-    """By itself, or with all GPUs of its node."""
+    """Whether a finding names the GPU, or all GPUs of its node."""
     return any(
         finding.code in codes
         and finding.where.get("node") == card.node

@@ -1,4 +1,4 @@
-"""Who holds a GPU: the name, the user and the age of processes that NVML names by their pids."""
+"""Which processes hold a GPU: name, user and age for the pids that NVML lists."""
 
 import os
 import time
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 DESKTOP = ("Xorg", "Xwayland", "gnome-", "kwin", "plasmashell", "mutter")
 SERVICES = ("nvidia-cuda-mps", "nv-hostengine", "dcgm")
-"""The beginnings of names. They hold little, and belong to the machine: a screen, MPS, NVIDIA's monitoring."""
+"""Prefixes of names of processes that hold little and belong to the machine: a screen, MPS, NVIDIA's monitoring."""
 
 
 class Holder(TypedDict):
-    """A process as this namespace shows it. NVML may give pids of the host, which mean nothing in a container."""
+    """A process as seen in this namespace. NVML may list the host's pids, which mean nothing in a container."""
 
     name: str | None
-    """None: there is no such pid here."""
+    """None if there is no such pid here."""
     user: str | None
     seconds: float | None
-    """Since it was started."""
+    """Seconds since it started."""
     ours: bool
-    """Of this run, or one that started it."""
+    """Whether it belongs to this run, or started it."""
 
 
 def holders(pids: Iterable[int]) -> dict[str, Holder]:
-    """By pid, as text."""
+    """Processes by pid, as text."""
     wanted = sorted(set(pids))
     if not wanted:
         return {}
@@ -52,8 +52,8 @@ def _holder(pid: int, command: list[str], started_us: set[int]) -> Holder:
 
 
 def _is_of_the_run(process: "psutil.Process", command: list[str]) -> bool:
-    """A rank on this node, or what a rank has started: the ranks have one command line, and so have their workers,
-    which are forks."""
+    """Whether it is a rank on this node or started by one: ranks share a command line with their workers, which are
+    forks."""
     import psutil
 
     try:

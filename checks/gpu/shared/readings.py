@@ -1,4 +1,4 @@
-"""What NVML tells, as typed data. None is what the driver, the card or a permission does not give: that is normal."""
+"""What NVML reports, as typed data. None means that driver, card or permission do not provide it, which is normal."""
 
 from typing import TypedDict
 
@@ -6,22 +6,22 @@ from typing import TypedDict
 class System(TypedDict):
     driver: str | None
     cuda: int | None
-    """12040 is CUDA 12.4: the newest that the driver supports."""
+    """The newest CUDA that the driver supports; 12040 is 12.4."""
     count: int
     excluded: list[str]
-    """Bus ids of GPUs that an administrator has excluded (NVreg_ExcludedGpus)."""
+    """Bus ids of GPUs that an administrator excluded (NVreg_ExcludedGpus)."""
 
 
 class Handle(TypedDict):
-    """What names a GPU. Cheap, and read first."""
+    """What identifies a GPU. Cheap, so read first."""
 
     uuid: str
     bus: str
-    """As sysfs writes it: 0000:1b:00.0."""
+    """Bus id as in sysfs: 0000:1b:00.0."""
     name: str
     serial: str | None
     minor: int | None
-    """Of /dev/nvidiaN."""
+    """N in /dev/nvidiaN."""
 
 
 class Mig(TypedDict):
@@ -40,9 +40,9 @@ class GpuIdentity(TypedDict):
     subsystem: int
     """PCI device and vendor of the board: 0x16c110de."""
     numa: int | None
-    """The GPU's memory is this NUMA node of the kernel's (Grace), which keeps files in it, too."""
+    """The kernel's NUMA node that the GPU's memory forms (Grace); the kernel also caches files there."""
     memory_total: int | None
-    """Bytes; free and reserved (for the driver itself) too."""
+    """Bytes, like free and reserved (by the driver itself)."""
     memory_free: int | None
     memory_reserved: int | None
     compute_mode: int | None
@@ -71,11 +71,11 @@ class Health(TypedDict):
     """0 none, 1 reset the GPU, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain, 6 reset the bus,
     7 reboot the system; driver r570 or newer."""
     throttle: int | None
-    """Clock event reasons, a mask."""
+    """Mask of clock event reasons."""
     temperature: int | None
-    """Degrees C, of the GPU; the limits as well."""
+    """Of the GPU in degrees C, like the limits."""
     temperature_limits: dict[str, int | None]
-    """shutdown, slowdown, memory_max, gpu_max; of those that have a margin memory_max alone."""
+    """shutdown, slowdown, memory_max, gpu_max; only memory_max for GPUs with a margin."""
     temperature_margin: int | None
     """Degrees left to the slowdown."""
     memory_temperature: int | None
@@ -83,7 +83,7 @@ class Health(TypedDict):
     pstate: int | None
     """0 is the fastest."""
     power_limit_mw: int | None
-    """That is enforced."""
+    """The enforced limit."""
     power_default_mw: int | None
     clocks: dict[str, int | None]
     """MHz: sm, memory, sm_max, memory_max; and sm_application, sm_application_default, those of graphics and memory."""
@@ -91,32 +91,32 @@ class Health(TypedDict):
     """Bytes."""
     memory_total: int | None
     memory_used: int | None
-    """Without the driver's own reserve, where the driver tells them apart."""
+    """Without the driver's own reserve, if the driver distinguishes them."""
     memory_reserved: int | None
-    """None: it is part of what is used, 0.3 to 0.9 GiB."""
+    """None if it is included in `memory_used`, 0.3 to 0.9 GiB."""
     processes: list[GpuProcess] | None
-    """Compute, graphics and MPS; None where they cannot be listed. Pids are those of this process's namespace, or
-    the host's."""
+    """Compute, graphics and MPS; None if they cannot be listed. Pids are those of this process's namespace or the
+    host's."""
     inforom_valid: bool | None
 
 
 class Pcie(TypedDict):
-    """Of the link between the GPU and the slot. Generations 1 to 6, widths in lanes."""
+    """The link between the GPU and its slot. Generations 1 to 6, widths in lanes."""
 
     width: int | None
     width_max: int | None
     generation: int | None
     generation_max: int | None
-    """Of GPU and slot together."""
+    """The maximum of GPU and slot together."""
     generation_gpu_max: int | None
-    """Of the GPU alone."""
+    """The GPU's own maximum."""
     virtual: bool | None
-    """Whether a hypervisor has handed it to this machine, and made up the bridges above it."""
+    """Whether a hypervisor passed it through to this machine, with made-up bridges above it."""
     pstate: int | None
-    """0 is full speed; the generation falls to 1 in power saving."""
+    """0 is full speed; in power saving the generation drops to 1."""
     replays: int | None
     errors: dict[str, int]
-    """Counters since the driver was loaded: correctable, non_fatal, fatal, lane_error, ...; only those it gives."""
+    """Counters since the driver was loaded: correctable, non_fatal, fatal, lane_error, ...; only those available."""
 
 
 class NvLinkPort(TypedDict):
@@ -130,35 +130,35 @@ class NvLinkPort(TypedDict):
     remote_type: str | None
     """gpu, switch, npu or unknown."""
     errors: dict[str, int]
-    """replay, recovery, crc_flit, crc_data, ecc, or those of NVLink 5: rcv_errors, link_recovery, ...; only those
-    that the driver gives. Since the driver was loaded."""
+    """Since the driver was loaded: replay, recovery, crc_flit, crc_data, ecc, or for NVLink 5 rcv_errors,
+    link_recovery, ...; only those available."""
 
 
 class Fabric(TypedDict):
     state: int
     """0 not supported, 1 not started, 2 in progress, 3 completed."""
     status: int
-    """An NVML code: 0 is success. Means something once the state is 3."""
+    """An NVML code: 0 is success. Only meaningful if the state is 3."""
     health_mask: int | None
-    """Two bits a condition, 1 true, 2 false; a healthy mask is not 0."""
+    """Two bits per condition, 1 true, 2 false; a healthy mask is not 0."""
     health_summary: int | None
     """0 not supported, 1 healthy, 2 unhealthy, 3 limited capacity."""
     clique: int
     cluster: str
-    """UUID in hexadecimal; zeros where the GPUs of one node alone are linked."""
+    """UUID in hexadecimal; zeros if only GPUs of one node are linked."""
 
 
 class NvLink(TypedDict):
     links: list[NvLinkPort] | None
-    """Empty where the card has none; None where that cannot be read."""
+    """Empty if the card has none; None if that cannot be read."""
     fabric: Fabric | None
 
 
 class Peer(TypedDict):
-    """How one GPU reaches another of the node."""
+    """How a GPU reaches another on the node."""
 
     ancestor: int | None
-    """What they meet at: 0 board, 10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 beyond."""
+    """Where their paths meet: 0 board, 10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 beyond."""
     read: int | None
     """P2P status: 0 works, 1 chipset, 2 GPU, 3 topology does not support it, 4 disabled by registry, 5 not
     supported, 6 unknown; write, nvlink and atomics too."""
@@ -171,7 +171,7 @@ class GpuPlace(TypedDict):
     peers: dict[str, Peer]
     """By the other GPU's UUID."""
     cpus: list[int] | None
-    """Near CPUs, by number."""
+    """Numbers of the near CPUs."""
     numa: int | None
     """The GPU's own memory node (Grace), else None."""
     memory_nodes: list[int] | None

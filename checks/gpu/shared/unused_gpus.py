@@ -1,4 +1,4 @@
-"""What is found on GPUs that the job does not use is milder: it holds nobody up, but the node is not sound."""
+"""Makes findings milder for GPUs that the job does not use: they delay no rank, but the node is not sound."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ MILDER = {Severity.FAIL: Severity.WARN, Severity.WARN: Severity.INFO}
 
 
 def milder_elsewhere(judge: Judge) -> Judge:
-    """For the `judge` of a check of this family."""
+    """A decorator for the `judge` of a check in this family."""
 
     @functools.wraps(judge)
     def weighed(facts: Mapping[int, Any], run: Run) -> Iterator[Finding]:
@@ -25,8 +25,8 @@ def milder_elsewhere(judge: Judge) -> Judge:
 
 
 def used_gpus(inventory: Mapping[int, Any], run: Run) -> dict[str, set[str]]:
-    """The UUIDs that the ranks of each node may use; nodes on which CUDA_VISIBLE_DEVICES says nothing, or names slices
-    of GPUs, are left out. `inventory`: the facts of gpu.inventory."""
+    """The UUIDs that each node's ranks may use, without nodes where CUDA_VISIBLE_DEVICES is not set or selects MIG
+    instances. `inventory`: the facts of gpu.inventory."""
     used: dict[str, set[str]] = {}
     open_nodes = set()
     for rank, measured in inventory.items():
@@ -38,8 +38,8 @@ def used_gpus(inventory: Mapping[int, Any], run: Run) -> dict[str, set[str]]:
 
 
 def _is_sure(measured: Mapping[str, Any]) -> bool:
-    """Whether the GPUs of CUDA_VISIBLE_DEVICES are those that we take them for: CUDA may count another model first,
-    stop at a GPU that is lost, and show instances of one."""
+    """Whether we can be sure which GPUs CUDA_VISIBLE_DEVICES selects: CUDA may count another model first, stop at a
+    lost GPU, or show MIG instances."""
     models = {handle["name"] for handle in measured["seen"]["gpus"].values()}
     in_order = len(models) < 2 or measured["order"] == "PCI_BUS_ID" or "GPU-" in measured["wanted"]
     read_to_the_end = measured["names_none"] in ("", "-1")
@@ -50,12 +50,12 @@ SILENT = "silent "
 
 
 def silent(gpu: int) -> str:
-    """Stands for the UUID of a GPU that did not tell it."""
+    """A stand-in for the UUID of a GPU that did not report it."""
     return f"{SILENT}{gpu}"
 
 
 def _is_of_the_job(where: Mapping[str, Any], used: Mapping[str, set[str]]) -> bool:
-    """Also what names no GPU: that is about the node, or about the job."""
+    """Whether a finding concerns the job; true if it names no GPU, since it is about the node or the job."""
     if "gpu" not in where or where.get("node") not in used:
         return True
     names = {where.get("uuid") or silent(where["gpu"]), silent(where["gpu"])}

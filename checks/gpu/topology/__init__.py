@@ -1,9 +1,9 @@
 """Topology: GPUs reach each other, their network card and their rank's CPUs as their siblings do.
 
-Reads from NVML how near each two GPUs of a node are, which reach each other's memory (P2P) and which CPUs are near;
-from sysfs where network cards for RDMA stand. The matrix is that of `nvidia-smi topo -m`. GPUs that NVLinks join must
-have P2P; others are held against pairs that are as near. A virtual machine hides much of this, and is then compared
-with its siblings only. Ranks that are bound to CPUs should run near their GPU.
+Reads from NVML how near any two GPUs of a node are, which reach each other's memory (P2P) and which CPUs are near; from
+sysfs where RDMA network cards are. The matrix is that of `nvidia-smi topo -m`. GPUs connected by NVLink must have P2P;
+others are compared with pairs that are as near. A virtual machine hides much of this, and is only compared with its
+siblings. Ranks that are bound to CPUs should run near their GPU.
 """
 
 import os
@@ -24,34 +24,34 @@ CHECK = "gpu.topology"
 
 _P2P_FIX = (
     "There: nvidia-smi topo -p2p r. ACS, the IOMMU (see node.kernel) or NVreg_RegistryDwords may turn P2P off; else "
-    "reset the GPUs: nvidia-smi -r. Until then NCCL goes through host memory."
+    "reset the GPUs: nvidia-smi -r. Until then NCCL uses host memory."
 )
-NO_P2P = Code("Two GPUs do not reach each other's memory (P2P), though GPUs so linked or so near do.", fix=_P2P_FIX)
+NO_P2P = Code("Two GPUs cannot reach each other's memory (P2P), though GPUs linked alike or as near can.", fix=_P2P_FIX)
 ONE_WAY = Code("P2P works from one GPU to another, but not back.", fix=_P2P_FIX)
 PAST_NVLINK = Code(
-    "P2P takes another way than the NVLinks between two GPUs.",
+    "P2P between two GPUs does not use their NVLinks.",
     fix="On {node}: nvidia-smi topo -p2p n; nvidia-smi nvlink -s. Reset the GPUs (nvidia-smi -r), else drain the node.",
     action=Action.RESET_GPU,
 )
 LAYOUT = Code(
     "GPUs are farther from each other than on the other nodes.",
-    fix="Compare nvidia-smi topo -m and lspci -tv with another node: a card in another slot, or other BIOS settings.",
+    fix="Compare nvidia-smi topo -m and lspci -tv with another node: a card in another slot, other BIOS settings.",
 )
 FAR_NIC = Code(
     "A GPU is farther from its network card than its siblings.",
-    fix="There: ls -l /sys/class/infiniband; lspci -tv. A network card is gone, has no driver, or is in another slot.",
+    fix="There: ls -l /sys/class/infiniband; lspci -tv. A network card is missing, lacks a driver, or was moved.",
     action=Action.REPLACE,
 )
 FAR_CPUS = Code(
-    "A rank is bound to CPUs of another NUMA node than its GPU's.",
+    "A rank is bound to CPUs outside its GPU's NUMA node.",
     fix="Bind each rank near its GPU: numactl --cpunodebind={numa} --membind={numa}, or srun --gpu-bind=closest.",
 )
 
 
 AFFINITY = Code(
-    "The CPUs that the driver gives as near a GPU are not those of its NUMA node.",
-    fix="On {node}: nvidia-smi topo -m; cat /sys/bus/pci/devices/{bus}/numa_node. Reload the driver, or look at the "
-    "NUMA settings of the BIOS; until then bind ranks by hand (numactl).",
+    "The CPUs that the driver reports as near a GPU are not those of its NUMA node.",
+    fix="On {node}: nvidia-smi topo -m; cat /sys/bus/pci/devices/{bus}/numa_node. Reload the driver, or check the "
+    "BIOS's NUMA settings; until then bind ranks by hand (numactl).",
 )
 
 
@@ -77,10 +77,10 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     yield from _p2p(pairs)
     found, ties = outliers.other_layout(wired)
     yield from _told(LAYOUT.warn, found, "the PCIe path {between} is {told}, {expected}")
-    yield from (LAYOUT.warn(f"{tie}; expected alike") for tie in ties)
+    yield from (LAYOUT.warn(f"{tie}; expected the same") for tie in ties)
     far = outliers.far_nics(wired)
     yield from _nics(far)
-    yield from (FAR_NIC.warn(f"{tie}; expected alike") for tie in outliers.nic_ties(wired, far))
+    yield from (FAR_NIC.warn(f"{tie}; expected the same") for tie in outliers.nic_ties(wired, far))
     yield from _affinity(wired)
     if run.job.backend == "nccl" and run.job.launcher != "local":
         yield from _cpus(facts, wired, run)
@@ -110,7 +110,7 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
 
 
 def _wrong(wired: list[Layout], run: Run) -> dict[str, dict[Cell, str]]:
-    """By node, the cells of a matrix that a finding names."""
+    """By node, the matrix cells that findings name."""
     pairs = outliers.pairs(wired, _without_p2p(run))
     wrong: dict[str, dict[Cell, str]] = {layout.node: {} for layout in wired}
     for differing in (*outliers.no_p2p(pairs)[0], *outliers.one_way(pairs), *outliers.past_nvlink(pairs)):
@@ -126,7 +126,7 @@ def _wrong(wired: list[Layout], run: Run) -> dict[str, dict[Cell, str]]:
 
 
 def _without_p2p(run: Run) -> set[str]:
-    """UUIDs of GPUs in MIG mode, which have none, and of those whose fabric is not ready, which gpu.nvlink tells."""
+    """UUIDs of GPUs in MIG mode, which lack P2P, and of those whose fabric is not ready, which gpu.nvlink reports."""
     known = cards(run.facts(INVENTORY), run)
     identities = looked_at(run.facts(INVENTORY), run, known)
     sliced = {card.uuid for card, identity in identities if identity["mig"] and identity["mig"]["current"]}
@@ -141,7 +141,7 @@ def _is_not_ready(fabric: Fabric) -> bool:
 def _p2p(pairs: list[GpuPair]) -> Iterator[Finding]:
     missing, ties = outliers.no_p2p(pairs)
     yield from _told(NO_P2P.warn, missing, "no P2P {between}: {told}; {expected}", pairs)
-    yield from (NO_P2P.warn(f"{tie}; expected alike", node=node) for node, tie in ties)
+    yield from (NO_P2P.warn(f"{tie}; expected the same", node=node) for node, tie in ties)
     yield from _told(ONE_WAY.warn, outliers.one_way(pairs), "P2P {between} works only from {told}; {expected}", pairs)
     yield from _told(PAST_NVLINK.warn, outliers.past_nvlink(pairs), "P2P {between} is {told}; {expected}", pairs)
 
@@ -168,7 +168,7 @@ def _told(
 
 
 def _nics(found: list[FarNic]) -> Iterator[Finding]:
-    """One finding for a node all of whose GPUs are far from a NIC."""
+    """A finding per GPU, or one for a node whose GPUs are all far from a NIC."""
     for node, fars in grouped(found, lambda far: far.layout.node).items():
         gpus = fars[0].layout.cards
         whole = 1 < len(fars) == len(gpus)
@@ -187,10 +187,8 @@ def _affinity(wired: list[Layout]) -> Iterator[Finding]:
     for layout in wired:
         for odd in outliers.odd_cpus(layout):
             card, numa = layout.cards[odd.gpu], layout.numa[odd.gpu]
-            text = (
-                f"the driver gives CPUs {odd.own} as near GPU {card.gpu}, expected some of {odd.of_node}, those of its "
-            )
-            text += f"NUMA node {numa}, as on {odd.share}"
+            text = f"the driver reports CPUs {odd.own} as near GPU {card.gpu}, expected some of {odd.of_node}, "
+            text += f"those of its NUMA node {numa}, as on {odd.share}"
             yield AFFINITY.warn(text, evidence={"bus": card.bus, "numa": numa}, **card.where)
 
 

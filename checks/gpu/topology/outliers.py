@@ -14,17 +14,17 @@ STATUSES = {
     1: "the chipset does not support it", 2: "the GPU does not support it", 3: "the topology does not support it",
     4: "the driver's registry turns it off", 5: "it is not supported",
 }  # fmt: skip
-"""NVML's words for why there is no P2P (nvml.h, nvmlGpuP2PStatus_t); 6 is unknown."""
+"""NVML's reasons for the lack of P2P (nvml.h, nvmlGpuP2PStatus_t); 6 is unknown."""
 CHIPSET = 1
 FEWEST = 8
-"""GPUs of a node of which one alone can be called odd: servers with fewer slots are often uneven."""
+"""The fewest GPUs per node for calling a single one odd: servers with fewer slots are often uneven."""
 Cell = tuple[int, int]
-"""Places of two devices in a layout: GPUs, then NICs."""
+"""Positions of two devices in a layout: GPUs, then NICs."""
 
 
 @dataclass(frozen=True)
 class GpuPair:
-    """Two GPUs of a node that were looked at together, both ways."""
+    """Two GPUs of a node that were queried together, both ways."""
 
     layout: Layout
     gpu: int
@@ -50,19 +50,19 @@ class GpuPair:
 
     @property
     def siblings(self) -> tuple[str, ...]:
-        """Pairs with the same are alike."""
+        """A key that is equal for comparable pairs."""
         models = sorted((self.layout.cards[self.gpu].name, self.layout.cards[self.other].name))
         return self.layout.near[self.gpu][self.other], *models
 
 
 def _way(peer: Peer) -> int | None:
-    """The P2P status of reads and writes together: 0 works."""
+    """The combined P2P status of reads and writes; 0 works."""
     known = [status for status in (peer["read"], peer["write"]) if status is not None and status in (0, *STATUSES)]
     return max(known) if len(known) == 2 else None
 
 
 def pairs(layouts: Iterable[Layout], left_out: Set[str] = frozenset()) -> list[GpuPair]:
-    """All whose P2P is known. `left_out`: UUIDs of GPUs that have none for a reason that is told elsewhere."""
+    """All pairs with known P2P. `left_out`: UUIDs of GPUs that lack P2P for a reason reported elsewhere."""
     found = []
     for layout in layouts:
         for gpu, other in layout.pairs:
@@ -81,11 +81,11 @@ class DifferingPairs:
     told: str
     expected: str
     possible: int = 0
-    """How many pairs of the node this could have befallen."""
+    """How many pairs of the node this could affect."""
 
     def culprits(self) -> Iterator[tuple[dict[str, Any], str, list[Cell]]]:
-        """(where, "between GPU 2 and GPU 5", its pairs): the one GPU that all pairs share, else the node if it has no
-        other pairs, else each pair."""
+        """(where, "between GPU 2 and GPU 5", pairs): the one GPU that all pairs share, else the node if it has no other
+        pairs, else each pair."""
         cards = self.layout.cards
         shared = set.intersection(*map(set, self.cells))
         if len(self.cells) > 1 and len(shared) == 1:
@@ -104,7 +104,7 @@ class DifferingPairs:
 
 
 def _by_node(found: Iterable[tuple[GpuPair, str, str]], everyone: Iterable[GpuPair]) -> list[DifferingPairs]:
-    """`found`: pairs, what is told of them, and what was expected."""
+    """Groups findings by node. `found`: (pair, message, what was expected)."""
     possible = Counter(pair.layout.node for pair in everyone)
     groups = grouped(found, lambda row: (row[0].layout.node, *row[1:]))
     return [
@@ -126,11 +126,11 @@ def one_way(everyone: list[GpuPair]) -> list[DifferingPairs]:
 
 
 def no_p2p(everyone: list[GpuPair]) -> tuple[list[DifferingPairs], list[tuple[str | None, str]]]:
-    """Pairs with NVLinks must have it; others if most pairs of such GPUs, so near to each other, do, or if NCCL would
-    use it and only the chipset forbids it. And the ties, with the node where it is one."""
+    """(pairs that should have P2P, ties with their node or None). Pairs with NVLinks must have it; others if most pairs
+    of such GPUs at that distance do, or if NCCL would use it and only the chipset forbids it."""
     alike_both_ways = [pair for pair in everyone if pair.works or 0 not in pair.ways]
     lacking = [pair for pair in alike_both_ways if pair.linked and not pair.works]
-    found = [(pair, STATUSES[pair.ways[0] or 0], "expected it: NVLinks join them") for pair in lacking]
+    found = [(pair, STATUSES[pair.ways[0] or 0], "expected it: NVLinks connect them") for pair in lacking]
     unlinked = (pair for pair in alike_both_ways if not pair.linked)
     ties = []
     for (word, *_), alike in grouped(unlinked, lambda pair: pair.siblings).items():
@@ -156,7 +156,7 @@ def _some(alike: list[GpuPair], works: bool) -> str:
 
 
 def past_nvlink(everyone: list[GpuPair]) -> list[DifferingPairs]:
-    """Pairs with NVLinks whose P2P takes another way, where most such pairs use theirs."""
+    """Pairs with NVLinks whose P2P does not use them, while most such pairs do."""
     linked = [
         pair
         for pair in everyone
@@ -173,13 +173,13 @@ def past_nvlink(everyone: list[GpuPair]) -> list[DifferingPairs]:
 
 
 def _comparable(layouts: Iterable[Layout]) -> Iterator[list[Layout]]:
-    """Nodes of as many GPUs of the same models, none hidden."""
+    """Groups of nodes with as many GPUs of the same models, none hidden."""
     known = (layout for layout in layouts if layout.whole and not any(UNKNOWN in row for row in layout.near))
     yield from grouped(known, lambda layout: tuple(card.name for card in layout.cards)).values()
 
 
 def other_layout(layouts: Iterable[Layout]) -> tuple[list[DifferingPairs], list[str]]:
-    """Nodes whose GPUs are farther from each other than on most nodes; and the ties."""
+    """(nodes whose GPUs are farther from each other than on most nodes, ties)."""
     found, ties = [], []
     for alike in _comparable(layouts):
         votes = vote(enumerate(tuple(row[: len(layout.cards)] for row in layout.near) for layout in alike))
@@ -223,7 +223,7 @@ class FarNic:
 
 
 def far_nics(layouts: Sequence[Layout]) -> list[FarNic]:
-    """First against the same GPU of the other nodes; then against the others of its node, if it alone is odd there."""
+    """Compares a GPU first with the same GPU on other nodes, then with the others of its node, if it alone is odd."""
     found = [
         FarNic(alike[at], gpu, votes.usual, votes.share("node"))
         for alike in _comparable(layouts)
@@ -244,7 +244,7 @@ def _far_inside(layout: Layout) -> Iterator[FarNic]:
 
 
 def nic_ties(layouts: Sequence[Layout], found: Iterable[FarNic]) -> Iterator[str]:
-    """Where it takes more nodes to tell which is odd. `found`: told already."""
+    """Ties that need more nodes to decide. `found`: already reported."""
     told = {far.gpu for far in found}
     for alike in _comparable(layouts):
         for gpu in sorted(set(range(len(alike[0].cards))) - told):
@@ -260,7 +260,7 @@ def nic_ties(layouts: Sequence[Layout], found: Iterable[FarNic]) -> Iterator[str
 
 @dataclass(frozen=True)
 class OddCpus:
-    """A GPU whose CPUs, by the driver, are those of another NUMA node than its own."""
+    """A GPU whose CPUs, according to the driver, are not those of its NUMA node."""
 
     layout: Layout
     gpu: int
@@ -276,7 +276,7 @@ class OddCpus:
 
 
 def odd_cpus(layout: Layout) -> list[OddCpus]:
-    """Where most GPUs contradict their NUMA nodes, that is the platform's way."""
+    """GPUs with odd CPUs; none if most GPUs contradict their NUMA nodes, which then is normal on the platform."""
     known = [gpu for gpu, place in enumerate(layout.places) if place["cpus"] and layout.cpus[gpu]]
     odd = [gpu for gpu in known if numbers(layout.cpus[gpu]).isdisjoint(layout.places[gpu]["cpus"] or ())]
     share = f"{len(known) - len(odd)} of {ranges.count(len(known), 'GPU')} of the node"
@@ -285,5 +285,5 @@ def odd_cpus(layout: Layout) -> list[OddCpus]:
 
 @lru_cache
 def numbers(text: str) -> frozenset[int]:
-    """Of "0-55,112-167"."""
+    """The numbers in "0-55,112-167"."""
     return frozenset(ranges.from_text(text))

@@ -1,4 +1,4 @@
-"""Where GPUs and network cards stand on the PCI bus, from sysfs, and how near two of them are, in the words of
+"""Where GPUs and network cards are on the PCI bus, from sysfs, and how near two of them are, in the words of
 `nvidia-smi topo -m`."""
 
 import os
@@ -12,25 +12,25 @@ from preflight.checks.gpu.shared import pci
 
 RDMA, NODES = "/sys/class/infiniband", "/sys/devices/system/node"
 NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""Between two devices are: one PCIe switch at most, several, a host bridge, the host bridges of one NUMA node, more."""
+"""What is between two devices: at most one PCIe switch, several, a host bridge, host bridges of a NUMA node, more."""
 MOST_NICS = 32
-"""A node with a hundred virtual functions is not drawn to the end."""
+"""The most to draw: a node may have a hundred virtual functions."""
 
 
 class Device(TypedDict):
     path: list[str]
     """From the host bridge down to the device: "pci0000:15", "0000:15:01.0", ..., "0000:1b:00.0"."""
     numa: int
-    """-1 where the firmware names none."""
+    """The NUMA node; -1 if the firmware names none."""
     cpus: str
-    """Those of that NUMA node: "0-55,112-167"."""
+    """The NUMA node's CPUs: "0-55,112-167"."""
 
 
 class Cpu(TypedDict):
     vendor: str
-    """GenuineIntel, AuthenticAMD, or "" where it says nothing, as on Arm."""
+    """GenuineIntel, AuthenticAMD, or "" if unknown, as on Arm."""
     virtual: bool
-    """Whether a hypervisor is below."""
+    """Whether it is a virtual machine."""
 
 
 def cpu() -> Cpu:
@@ -43,13 +43,13 @@ def cpu() -> Cpu:
 
 
 def gpus() -> dict[str, Device]:
-    """By bus id; also those that a container hides."""
+    """GPUs by bus id, including those that a container hides."""
     return {bus: found for bus in pci.gpus() if (found := _device(bus))}
 
 
 def nics() -> dict[str, Device]:
-    """The RDMA devices by name, "mlx5_0", in their order. Virtual functions only where they are all there is, as in a
-    virtual machine: elsewhere they stand where their card does."""
+    """The RDMA devices by name, "mlx5_0", in order. Virtual functions only if there is nothing else, as in a virtual
+    machine: otherwise they are where their card is."""
     found: dict[str, Device] = {}
     for name in sorted(entries(RDMA), key=_in_order):
         bus = os.path.basename(os.path.realpath(os.path.join(RDMA, name, "device")))
@@ -65,7 +65,7 @@ def _in_order(name: str) -> list[tuple[int, str]]:
 
 
 def _device(bus: str) -> Device | None:
-    """None for what is no PCI device: RDMA in software, say."""
+    """None if it is not a PCI device, as RDMA in software."""
     parts = os.path.realpath(os.path.join(pci.ROOT, bus)).split(os.sep)
     start = next((at for at, part in enumerate(parts) if re.fullmatch(r"pci[0-9a-f]{4,}:[0-9a-f]{2}", part)), None)
     if start is None:
@@ -77,8 +77,8 @@ def _device(bus: str) -> Device | None:
 
 @lru_cache(maxsize=65536)
 def nearness(path: tuple[str, ...], other: tuple[str, ...], same_node: bool) -> str:
-    """One of NEARNESS. `path` and `other`: those of devices; `same_node`: whether on one NUMA node. A switch is two
-    bridges in a path: its port up and its port down."""
+    """One of NEARNESS. `path`, `other`: the devices' paths; `same_node`: whether they are on one NUMA node. In a path,
+    a switch is two bridges: its upstream and downstream port."""
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, other, strict=False)))
     if shared > 1:
         return "PIX" if max(len(path), len(other)) - shared <= 2 else "PXB"

@@ -1,4 +1,4 @@
-"""What report.html draws of the wiring: one drawing for each kind of node."""
+"""The drawings of the wiring in report.html, one per kind of node."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from preflight.checks.gpu.topology.topo_drawing import MOST_LAYOUTS, Wrong, alik
 from preflight.checks.gpu.topology.topo_facts import Layout, kind
 
 CLOSE = ("PIX", "PXB")
-"""A GPU and a NIC so near are drawn as joined."""
+"""A GPU and a NIC this near are drawn as connected."""
 
 
 def wirings(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[plots.Plot]:

@@ -1,4 +1,4 @@
-"""Draws how the GPUs and network cards of the nodes are wired, as `nvidia-smi topo -m` does."""
+"""Draws how the nodes' GPUs and network cards are wired, like `nvidia-smi topo -m`."""
 
 import textwrap
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -9,18 +9,18 @@ from preflight.checks.gpu.topology.paths import NEARNESS
 from preflight.checks.gpu.topology.topo_facts import Layout, kind
 
 WIDTH = 114
-"""Columns: 120 with what the screen puts before each line."""
+"""Columns: 120 with the screen's indentation."""
 MOST_LAYOUTS, MOST_CPUS = 3, 16
 LEGEND = {
     "NV#": "NVLinks", "PIX": "one PCIe switch at most", "PXB": "several PCIe switches", "PHB": "host bridge",
     "NODE": "one NUMA node", "SYS": "across NUMA nodes", "!": "see the findings",
 }  # fmt: skip
 Wrong = Mapping[Cell, str]
-"""Cells that are marked with "!", and what stands there; "" is the usual word."""
+"""Cells to mark with "!", and their text; "" means the usual word."""
 
 
 def draw(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[str]:
-    """A matrix for each kind of node, the commonest first. `wrong`: by node."""
+    """A matrix per kind of node, the most frequent first. `wrong`: by node."""
     kinds = alike(layouts, wrong)
     words: set[str] = set()
     for same in kinds[:MOST_LAYOUTS]:
@@ -38,21 +38,21 @@ def draw(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> Iterator[str]
 
 
 def alike(layouts: Sequence[Layout], wrong: Mapping[str, Wrong]) -> list[list[Layout]]:
-    """Kinds of nodes with more than one device, the commonest first."""
+    """Kinds of nodes with more than one device, the most frequent first."""
     several = (layout for layout in layouts if len(layout.cards) + len(layout.nics) > 1)
     kinds = grouped(several, lambda layout: _looks(layout, wrong.get(layout.node, {})))
     return sorted(kinds.values(), key=len, reverse=True)
 
 
 def _looks(layout: Layout, wrong: Wrong) -> Hashable:
-    """All that a matrix shows, but for names."""
+    """All that a matrix shows, except names."""
     cpus = tuple(tuple(place["cpus"] or ()) for place in layout.places)
     models = tuple(card.name for card in layout.cards)
     return models, layout.near, layout.links, layout.nic_near, layout.numa, cpus, frozenset(wrong.items())
 
 
 def _fitting(layout: Layout, wrong: Wrong) -> list[int]:
-    """Numbers of as many NICs as fit, the nearest to a GPU first."""
+    """Numbers of as many NICs as fit, those nearest to a GPU first."""
     gpus = len(layout.cards)
     near = [[row[gpus + nic] for row in layout.near] for nic in range(len(layout.nics))]
     distance = [min((NEARNESS.index(word) for word in words if word in NEARNESS), default=9) for words in near]
@@ -63,7 +63,7 @@ def _fitting(layout: Layout, wrong: Wrong) -> list[int]:
 
 
 def _rows(layout: Layout, wrong: Wrong, nics: list[int]) -> list[list[str]]:
-    """The header, then a row a device."""
+    """The header, then a row per device."""
     gpus = len(layout.cards)
     shown = [*range(gpus), *(gpus + nic for nic in nics)]
     labels = [*layout.labels, *(f"NIC{nic}" for nic in range(len(layout.nics)))]
@@ -90,7 +90,7 @@ def _cell(layout: Layout, row: int, column: int, wrong: Wrong) -> str:
 
 
 def _lacks_links(layout: Layout, row: int, column: int) -> bool:
-    """Behind an NVSwitch all GPUs have as many; gpu.nvlink reports those that have not."""
+    """Whether links are missing; not with NVSwitches, where gpu.nvlink reports it."""
     gpus = len(layout.cards)
     if not layout.switched or row == column or row >= gpus or column >= gpus:
         return False
@@ -108,13 +108,13 @@ def _affinity(layout: Layout, row: int, on_grace: bool) -> list[str]:
 
 
 def _short(cpus: str) -> str:
-    """Some firmware numbers the CPUs of two sockets in turns: 0,2,4 and so on."""
+    """A list of CPUs, shortened: some firmware alternates the numbers of two sockets, 0,2,4 and so on."""
     parts = cpus.split(",")
     return cpus if len(cpus) <= MOST_CPUS else f"{parts[0]},{parts[1]}..{parts[-1]}"
 
 
 def _aligned(rows: list[list[str]]) -> Iterator[str]:
-    """Two spaces between columns, one where the line would be too long."""
+    """Two spaces between columns, or one if the line would be too long."""
     padded = [row + [""] * (len(rows[0]) - len(row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
     space = "  " if sum(widths) + 2 * len(widths) <= WIDTH else " "
@@ -131,7 +131,7 @@ def _names(layout: Layout, shown: list[int]) -> list[str]:
 
 
 def _p2p(layout: Layout) -> Iterator[str]:
-    """How many pairs of each distance reach each other's memory: "P2P: NV2 8 of 8 pairs, SYS 0 of 12"."""
+    """How many pairs at each distance reach each other's memory: "P2P: NV2 8 of 8 pairs, SYS 0 of 12"."""
     near = grouped(pairs([layout]), lambda pair: _cell(layout, pair.gpu, pair.other, {}).rstrip("!"))
     told = [f"{word} {sum(pair.works for pair in alike)} of {len(alike)}" for word, alike in near.items()]
     if told:

@@ -1,4 +1,4 @@
-"""How the GPUs and network cards of a node are wired, as one picture of each node."""
+"""How each node's GPUs and network cards are wired, merged from the facts of its ranks."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from preflight.checks.gpu.topology.paths import NEARNESS, Cpu, Device, nearness
 
 NVLINK = "gpu.nvlink"
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""NVML's levels (nvml.h, nvmlGpuTopologyLevel_t) as nvidia-smi writes them; GPUs of one board meet at its switch."""
+"""nvidia-smi's words for NVML's levels (nvml.h, nvmlGpuTopologyLevel_t); GPUs of one board meet at its switch."""
 UNKNOWN = "?"
 Placed = list[tuple[Card, GpuPlace]]
 
@@ -20,13 +20,13 @@ Placed = list[tuple[Card, GpuPlace]]
 class Facts(TypedDict):
     look: GpuLook
     gpus: dict[str, Device]
-    """By bus id, all of the node; empty where this rank looks at none."""
+    """All GPUs of the node, by bus id; empty if this rank looks at none."""
     nics: dict[str, Device]
     """By name."""
     cpus: str
-    """This process may run on them: "0-55,112-167"."""
+    """The CPUs that this process may run on: "0-55,112-167"."""
     bound: bool
-    """Whether these are fewer than the node has."""
+    """Whether they are fewer than the node has."""
     cpu: Cpu
 
 
@@ -39,52 +39,52 @@ class Layout:
     places: tuple[GpuPlace, ...]
     nics: tuple[str, ...]
     near: tuple[tuple[str, ...], ...]
-    """How near each GPU is over PCIe: a row a GPU, a column for each GPU and then each NIC; "X" is itself."""
+    """How near devices are over PCIe: a row per GPU, a column per GPU and then per NIC; "X" is itself."""
     links: tuple[tuple[int, ...], ...]
-    """Active NVLinks from each GPU to each, directly or through switches."""
+    """Active NVLinks from each GPU to each other, directly or through switches."""
     switched: bool
     """Whether NVLinks go to switches."""
     numa: tuple[int, ...]
-    """Of each GPU and NIC, by sysfs; -1 is unknown."""
+    """NUMA node of each GPU and NIC, from sysfs; -1 is unknown."""
     nic_near: tuple[tuple[str, ...], ...]
-    """NICs to NICs."""
+    """How near NICs are to NICs."""
     whole: bool
-    """Whether no GPU of the node is hidden from the job, or silent."""
+    """Whether no GPU of the node is hidden from the job or does not answer."""
     cpus: tuple[str, ...]
-    """Of the NUMA node of each GPU, by sysfs; "" is unknown."""
+    """CPUs of each GPU's NUMA node, from sysfs; "" is unknown."""
     p2p_within: tuple[str, ...]
-    """How near GPUs are, without NVLinks, between which NCCL uses P2P by default."""
+    """The distances at which NCCL uses P2P by default between GPUs without NVLinks."""
 
     @property
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Places of two GPUs, each pair once."""
+        """Positions of any two GPUs, each pair once."""
         count = len(self.cards)
         return ((gpu, other) for gpu in range(count) for other in range(gpu + 1, count))
 
     def peer(self, gpu: int, other: int) -> Peer | None:
-        """How one reaches the other; None where they were not looked at together."""
+        """How one reaches the other; None if they were not queried together."""
         return self.places[gpu]["peers"].get(self.cards[other].uuid)
 
     def linked(self, gpu: int, other: int) -> bool:
         return self.links[gpu][other] > 0 and self.links[other][gpu] > 0
 
     def nearest_nic(self, gpu: int) -> str:
-        """Of NEARNESS, or "" without any."""
+        """Distance to the nearest NIC, one of NEARNESS; "" without NICs."""
         words = [word for word in self.near[gpu][len(self.cards) :] if word in NEARNESS]
         return min(words, key=NEARNESS.index, default="")
 
     @property
     def labels(self) -> list[str]:
-        """Of the GPUs: "GPU0". Ranks that see one GPU each all call it number 0; then they are counted by bus."""
+        """The GPUs' names: "GPU0". If each rank sees one GPU, all call it number 0, so they are numbered by bus."""
         numbers = [card.gpu for card in self.cards]
         unique = len(set(numbers)) == len(numbers)
         return [f"GPU{number}" for number in (numbers if unique else range(len(numbers)))]
 
 
 def layouts(facts: Mapping[int, Facts], run: Run) -> list[Layout]:
-    """One a node that has GPUs that answer."""
+    """One per node that has GPUs that answer."""
     known = cards(run.facts(INVENTORY), run)
-    placed = [(card, place) for card, place in looked_at(facts, run, known) if card.bus]  # else nobody knows where
+    placed = [(card, place) for card, place in looked_at(facts, run, known) if card.bus]  # else its place is unknown
     links = dict(looked_at(run.facts(NVLINK), run, known))
     devices = by_node({rank: measured for rank, measured in facts.items() if measured["gpus"] or measured["nics"]}, run)
     of_node = grouped(placed, lambda pair: pair[0].node)
@@ -119,7 +119,7 @@ def _layout(node: str, known: Placed, links: Mapping[Card, NvLink], devices: Fac
 
 def _p2p_within(gpus: int, cpu: Cpu) -> tuple[str, ...]:
     """By the rules of NCCL's ncclTopoCheckP2p (src/graph/paths.cc): within PCIe switches, and anywhere between two GPUs
-    on AMD's processors. What a virtual machine shows of switches and P2P is its own."""
+    with AMD processors. What a virtual machine shows of switches and P2P is made up."""
     if cpu["virtual"]:
         return ()
     return NEARNESS if cpu["vendor"] == "AuthenticAMD" and gpus <= 2 else ("PIX", "PXB")
@@ -137,7 +137,7 @@ def _near(spot: _Spot, other: _Spot) -> str:
 
 
 def _to_gpus(known: Placed, spots: list[_Spot], number: int) -> Iterator[str]:
-    """As NVML says; sysfs for GPUs of a node that no rank sees together."""
+    """Distances from NVML; from sysfs for GPUs that no rank sees together."""
     peers = known[number][1]["peers"]
     for other, (card, _) in enumerate(known):
         peer = peers.get(card.uuid)
@@ -168,7 +168,7 @@ SWITCH, HIDDEN = "switch", "hidden"
 
 
 def _ends(links: NvLink, buses: list[str]) -> dict[str, int]:
-    """Active links by where they go: the bus id of a GPU, SWITCH, or HIDDEN (a virtual machine's NVSwitch, mostly)."""
+    """Active links by destination: a GPU's bus id, SWITCH, or HIDDEN (mostly a virtual machine's NVSwitch)."""
     found: dict[str, int] = {}
     for link in links["links"] or ():
         if link["active"]:
@@ -179,7 +179,7 @@ def _ends(links: NvLink, buses: list[str]) -> dict[str, int]:
 
 
 def _between(ends: Mapping[str, int], other: Mapping[str, int], bus: str, peer: Peer | None) -> int:
-    """Links from a GPU to another. What hidden ones join is known by P2P alone."""
+    """Links from a GPU to another. What hidden ones connect is only known from P2P."""
     if direct := ends.get(bus, 0):
         return direct
     if other.get(SWITCH):
@@ -200,12 +200,12 @@ def kind(layout: Layout) -> str:
     if any(not layout.linked(gpu, other) for group in groups for gpu in group for other in group if gpu != other):
         return f"cube mesh ({gpus}, {max(map(sum, layout.links))} links each)"
     if len(groups) > 1 or count == 2:
-        return f"NVLink bridges ({gpus}, {most} links a pair)"
-    return f"NVLink, all to all ({gpus}, {most} links a pair)"
+        return f"NVLink bridges ({gpus}, {most} links per pair)"
+    return f"NVLink, all to all ({gpus}, {most} links per pair)"
 
 
 def _group(layout: Layout, number: int) -> frozenset[int]:
-    """All GPUs that NVLinks lead to, over others too."""
+    """All GPUs that NVLinks lead to, directly or through others."""
     found, new = {number}, {number}
     while new:
         new = {other for gpu in new for other in range(len(layout.cards)) if layout.linked(gpu, other)} - found
@@ -214,6 +214,6 @@ def _group(layout: Layout, number: int) -> frozenset[int]:
 
 
 def farther(word: str, usual: str) -> bool:
-    """Whether a GPU that should be near is not."""
+    """Whether a distance is larger than the usual one."""
     order: list[str] = [*NEARNESS, ""]
     return word in order and usual in order and order.index(word) > order.index(usual)

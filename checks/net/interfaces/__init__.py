@@ -1,8 +1,8 @@
-"""Interfaces: the one that NCCL or gloo will listen on is up, has an address of its own, and leads to the other nodes.
+"""Interfaces: the one that NCCL or gloo will listen on is up, has a unique address, and leads to the other nodes.
 
-One rank per node lists the interfaces and their addresses, says by the rules of NCCL and of gloo which of them each
-will take (interface_rules.py), and asks the kernel over which one packets to MASTER_ADDR go. The backend of the run is
-judged. Only what differs between nodes, or cannot work over several hosts, is a fault; the same on one host is none.
+One rank per node lists the interfaces and their addresses, applies the rules by which NCCL and gloo choose
+(interface_rules.py), and asks the kernel which interface leads to MASTER_ADDR. Judges the backend of the run. Only
+what differs between nodes, or cannot work across hosts, is a fault; on a single host it is not.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,17 +36,17 @@ NONE = Code(
 )
 DOWN = Code(
     "The backend listens on an interface that is down.",
-    fix="On that node: ip link set {interface} up; see its cable and switch port (ethtool {interface}), or set "
+    fix="On that node: ip link set {interface} up; check its cable and switch port (ethtool {interface}), or set "
     "{variable}={use} on all nodes.",
 )
 LOOPBACK = Code(
-    "The backend listens on loopback, in a job of several hosts.",
+    "The backend listens on loopback in a job with several hosts.",
     fix="Set {variable} to the interface that joins the nodes ({use}), on all of them: ip -br addr.",
 )
 SHARED = Code(
-    "The backend listens on an address that another node has, too.",
-    fix="Set {variable} to the interface that joins the nodes ({use}), on all of them; if it is that already, give "
-    "each node an address of its own (ip -br addr).",
+    "The backend listens on an address that another node also has.",
+    fix="Set {variable} to the interface that joins the nodes ({use}), on all of them; if it already is, give "
+    "each node its own address (ip -br addr).",
 )
 FAMILY = Code(
     "Nodes listen on addresses of different families, IPv4 and IPv6.",
@@ -62,43 +62,43 @@ LINK_LOCAL = Code(
     "on all nodes.",
 )
 OTHER_NETWORK = Code(
-    "A node listens in another network than the other nodes.",
+    "A node listens in a different network than the other nodes.",
     fix="ip -br addr on each node; set {variable} to the interfaces of one network, on all of them.",
 )
-MTU_LIMIT = ", if the switch port carries it (else large packets vanish); in a pod, in the CNI's configuration."
+MTU_LIMIT = ", if the switch port carries it (else large packets are lost); in a pod, in the CNI's configuration."
 MTU = Code(
-    "The MTU of the interface is not that of the other nodes'.",
+    "The interface's MTU differs from the other nodes'.",
     fix="ip link show {interface} on each node; ip link set {interface} mtu {usual}, and in its configuration"
     + MTU_LIMIT,
 )
 SPEED = Code(
     "The interface is slower than the other nodes'.",
-    fix="On that node: ethtool {interface}; see cable, transceiver and switch port.",
+    fix="On that node: ethtool {interface}; check cable, transceiver and switch port.",
     action=Action.REPLACE,
 )
 ROUTE = Code(
-    "MASTER_ADDR is reached over another interface than the backend takes.",
-    fix="If the job hangs when it connects: {variable}={use} on all nodes.",
+    "The route to MASTER_ADDR uses a different interface than the backend.",
+    fix="If the job hangs while connecting: {variable}={use} on all nodes.",
 )
 ONE_NETWORK = (
-    "Give each interface a network of its own, or rules by source address (ip rule add from ADDRESS table ...) and "
+    "Give each interface its own network, or rules by source address (ip rule add from ADDRESS table ...) and "
     "sysctl net.ipv4.conf.all.arp_filter=1; else all goes over one of them, or is dropped (rp_filter)."
 )
 ALSO = Code(
-    "NCCL also takes an interface whose address other nodes have, too.",
+    "NCCL also uses an interface whose address other nodes have, too.",
     fix="Set NCCL_SOCKET_IFNAME={use} on all nodes.",
 )
 
 SETTINGS = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "GLOO_SOCKET_IFNAME", *TRANSPORT)
 LONGEST = 200
-"""Characters of a value."""
+"""The most characters of a value to keep."""
 
 
 def measure(ctx: Context) -> Facts:
     ctx.doing("listing the interfaces")
     try:
         entries = addresses.listed()
-    except OSError as error:  # a container may not use netlink sockets
+    except OSError as error:  # a container may not be allowed netlink sockets
         raise Skip(f"the interfaces cannot be listed: {error.strerror}") from error
     in_files = config_files.read(ctx.environ)["settings"]
     added = {name: setting for name, setting in in_files.items() if name.startswith("NCCL_")}
@@ -121,18 +121,18 @@ def measure(ctx: Context) -> Facts:
         "nccl": version.installed(),
     }
     if ctx.job.backend == "gloo" and not is_known:
-        why = f"the host's own name, by which gloo listens, was not looked up in {interface_rules.PATIENCE_S:g} s"
+        why = f"looking up the host's own name, by which gloo listens, took over {interface_rules.PATIENCE_S:g} s"
         raise Skip(f"{why} (time getent hosts $(hostname))", facts)
     return facts
 
 
 def _looked_up(ctx: Context, entries: Sequence[Address]) -> tuple[dict[str, list[Chosen]], str]:
-    """(what each backend takes, the interface to MASTER_ADDR), at once: a name server may be slow."""
+    """(what each backend takes, the interface to MASTER_ADDR), looked up in parallel: a name server may be slow."""
     calls: dict[str, Callable[[], Any]] = {
         backend: partial(interface_rules.by, backend, ctx.environ) for backend in VARIABLES
     }
     calls["route"] = partial(_interface_to_master, ctx.endpoint, entries)
-    answers = tcp.in_time(calls, 2 * interface_rules.PATIENCE_S)  # each has its own bound
+    answers = tcp.in_time(calls, 2 * interface_rules.PATIENCE_S)  # each has its own limit
     return {backend: answers.get(backend, []) for backend in VARIABLES}, answers.get("route", "")
 
 
@@ -162,7 +162,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _about(finding: Finding) -> tuple[Code, str | None, str | None]:
-    """Where both backends are told to take one interface, what is wrong with it is said once."""
+    """What identifies a finding: if both backends are told to use an interface, its fault is reported once."""
     return finding.code, finding.where.get("node"), finding.where.get("interface")
 
 
@@ -177,7 +177,7 @@ def _of_backend(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _of_several_hosts(world: World) -> Iterator[Finding]:
-    """What one step finds is told once: the next ones leave that node out."""
+    """Judges in steps; a node found at fault in one is left out of the next."""
     for find in (_down, _loopback, _shared, _family, _internal, _link_local, _other_network):
         yield from find(world)
     for find in (_mtu, _speed, _other_route, _also):
@@ -206,13 +206,13 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def _none(world: World) -> Iterator[Finding]:
-    """It stops one host, too."""
+    """No interface to listen on, which stops even a single host."""
     why = {rank: why_none(reading, world.backend) for rank, reading in world.facts.items()}
     yield from world.told(NONE.fail, {rank: trouble for rank, trouble in why.items() if trouble})
 
 
 def _gloo_beside(world: World) -> Iterator[Finding]:
-    """Many a job on NCCL has a gloo group beside it."""
+    """Judges gloo in a run on NCCL: many such jobs also have a gloo group."""
     for rank, reading in world.facts.items():
         trouble = why_none(reading, "gloo") if "GLOO_SOCKET_IFNAME" in reading["settings"] else None
         if trouble:
@@ -222,7 +222,7 @@ def _gloo_beside(world: World) -> Iterator[Finding]:
 
 
 def _nccl_beside(world: World) -> Iterator[Finding]:
-    """Where somebody has set what NCCL takes, a job on NCCL is to follow this run on gloo."""
+    """Judges NCCL in a run on gloo, if variables tell NCCL what to use: then a job on NCCL is planned."""
     asked = [rank for rank in world.facts if world.is_set(rank)]
     world.leave_out([rank for rank in world.facts if rank not in asked])
     why = {rank: why_none(world.facts[rank], "nccl") for rank in asked}
@@ -234,7 +234,8 @@ def _nccl_beside(world: World) -> Iterator[Finding]:
 
 
 def _down(world: World) -> Iterator[Finding]:
-    """Its address still takes connections, but none from another host. NCCL takes no such interface since 2.28."""
+    """Interfaces that are down: their address accepts connections, but only from this host. NCCL avoids them since
+    2.28."""
 
     def why(rank: int, choice: Choice) -> str:
         state = {"down": "is down", "no carrier": "has no carrier"}.get(choice.link["state"])
@@ -245,7 +246,7 @@ def _down(world: World) -> Iterator[Finding]:
 
 
 def _loopback(world: World) -> Iterator[Finding]:
-    """What gloo takes by the host's own name is told by net.rendezvous."""
+    """Loopback addresses; net.rendezvous reports those that gloo takes by the host's own name."""
     lost = [rank for rank, choice in world.left.items() if tcp.is_loopback(choice.address)]
     asked = {rank: world.left[rank] for rank in lost if world.backend == "nccl" or world.is_set(rank)}
     text = f"{world.called} takes {{}}, expected an interface that other hosts reach"
@@ -255,7 +256,7 @@ def _loopback(world: World) -> Iterator[Finding]:
 
 
 def _shared(world: World) -> Iterator[Finding]:
-    """Who connects to such an address reaches itself, or the wrong node."""
+    """Addresses on several hosts: who connects reaches itself, or the wrong node."""
     takers: dict[tuple[str, str], list[int]] = {}
     for rank, choice in world.left.items():
         if len(world.hosts_of.get(choice.address, ())) > 1 and not (choice.is_ipv6 and choice.is_link_local):
@@ -277,7 +278,7 @@ def _internal(world: World) -> Iterator[Finding]:
 
 
 def _link_local(world: World) -> Iterator[Finding]:
-    text = f"{world.called} takes {{}}, a link-local address; expected one that is good beyond its own link"
+    text = f"{world.called} takes {{}}, a link-local address; expected one that is valid beyond its own link"
     yield from world.each(LINK_LOCAL.warn, lambda _, choice: text.format(choice) if choice.is_link_local else "")
 
 
@@ -286,7 +287,7 @@ def _link_local(world: World) -> Iterator[Finding]:
 
 def _family(world: World) -> Iterator[Finding]:
     """gloo refuses a pair of different families (Device::isInitiator in gloo/transport/tcp/device.cc); NCCL connects
-    where both hosts have both."""
+    if both hosts have both."""
     votes = vote({rank: "IPv6" if choice.is_ipv6 else "IPv4" for rank, choice in world.left.items()})
     if votes.unanimous:
         return
@@ -304,8 +305,8 @@ def _family(world: World) -> Iterator[Finding]:
 
 
 def _other_network(world: World) -> Iterator[Finding]:
-    """That nodes are in several networks is normal where routers join these: they are still compared. That one takes
-    Ethernet beside InfiniBand, or leaves out an address that it has in the others' network, is not."""
+    """Several networks are normal if routers join them; such nodes are still compared. A node that takes Ethernet
+    beside InfiniBand, or ignores its own address in the others' network, is a fault."""
     votes = vote({rank: choice.network for rank, choice in world.left.items()})
     routed = []
     for rank, _ in votes.odd():
@@ -345,7 +346,7 @@ def _mtu(world: World) -> Iterator[Finding]:
 
 
 def _speed(world: World) -> Iterator[Finding]:
-    """Where NCCL uses RDMA, little goes over its sockets."""
+    """Only info if NCCL uses RDMA: then little goes over its sockets."""
     votes = vote((rank, choice.link["speed_mbps"]) for rank, choice in world.left.items() if choice.link["speed_mbps"])
     for rank, speed in votes.odd():
         choice, usual = world.left[rank], votes.usual
@@ -357,8 +358,8 @@ def _speed(world: World) -> Iterator[Finding]:
 
 
 def _other_route(world: World) -> Iterator[Finding]:
-    """Where it was asked for, or is InfiniBand, this is how clusters are built, unless both are in one network: then
-    the kernel sends by the first of them, whatever address a socket has (ip-sysctl.rst: arp_filter, rp_filter)."""
+    """Normal if requested, or if it is InfiniBand, unless both interfaces are in one network: then the kernel sends
+    over the first of them, whatever address a socket has (ip-sysctl.rst: arp_filter, rp_filter)."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for rank, choice in world.left.items():
         route = world.facts[rank]["route"]
@@ -367,15 +368,15 @@ def _other_route(world: World) -> Iterator[Finding]:
         if route not in ("", choice.name) and (network or not is_meant):
             found.setdefault((choice.name, route, network), []).append(rank)
     for (name, route, network), ranks_ in found.items():
-        text = f"{world.called} takes {name} on {world.nodes(ranks_)}, and MASTER_ADDR is reached over {route}"
+        text = f"{world.called} takes {name} on {world.nodes(ranks_)}, but the route to MASTER_ADDR uses {route}"
         text += f", which is in the same network {network}" if network else ""
         trouble = InterfaceTrouble("", name, fix=ONE_NETWORK if network else None)
         yield ROUTE.info(f"{text}; expected one interface for both", **world.details(ranks_, trouble, use=route))
 
 
 def _also(world: World) -> Iterator[Finding]:
-    """Sockets carry the data over all interfaces that NCCL has found, if they are as fast as the first
-    (ncclTopoGetLocal in src/graph/topo.cc), not over one alone."""
+    """NCCL's sockets carry data over all interfaces found that are as fast as the first (ncclTopoGetLocal in
+    src/graph/topo.cc), not just over one."""
     found: dict[tuple[str, str], list[int]] = {}
     for rank in world.left if world.backend == "nccl" else ():
         if not world.uses_rdma(rank):

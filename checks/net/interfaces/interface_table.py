@@ -1,4 +1,4 @@
-"""What the backend takes on each node, side by side, and the words for it."""
+"""The interfaces that the backend takes on each node, compared, and the words for them."""
 
 import difflib
 import ipaddress
@@ -19,27 +19,27 @@ VARIABLES = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 CALLED = {"nccl": "NCCL", "gloo": "gloo"}
 UNKNOWN: Interface = {"addresses": [], "state": "up", "mtu": None, "speed_mbps": None, "kind": ""}
 INTERNAL = re.compile(r"docker|virbr|br-[0-9a-f]{12}$|podman\d|cni-podman|lxcbr|lxdbr|nerdctl|veth|vnet\d|cali")
-"""Names that Docker, libvirt, Podman, LXC, containerd and Calico give to what joins a host with its own guests. An
-overlay (flannel, Cilium) or a bridge over a real interface (br0) may well lead to the other hosts."""
+"""Names that Docker, libvirt, Podman, LXC, containerd and Calico give to interfaces between a host and its own guests.
+An overlay (flannel, Cilium) or a bridge over a real interface (br0) may well lead to the other hosts."""
 
 
 class Facts(TypedDict):
     interfaces: dict[str, Interface]
     left_out: int
-    """Virtual ones without an address, and those beyond links.MOST."""
+    """How many are not listed: virtual ones without an address, and those beyond links.MOST."""
     chosen: dict[str, list[Chosen] | None]
-    """By backend; None: not known, the host's own name was not looked up in time."""
+    """By backend; None if unknown because looking up the host's own name took too long."""
     settings: dict[str, str]
-    """What NCCL and gloo get of the variables by which they choose, and of those that turn RDMA off."""
+    """The values that NCCL and gloo get for variables that choose interfaces or turn RDMA off."""
     files: dict[str, str]
-    """NCCL's configuration file, of those that are set in one."""
+    """NCCL's configuration file, for each variable set in one."""
     route: str
-    """The interface to MASTER_ADDR; "" where that is this host, or not known."""
+    """The interface to MASTER_ADDR; "" if that is this host, or unknown."""
     host: str
-    """Equal for nodes that share their interfaces."""
+    """An id that is equal on nodes that share their interfaces."""
     has_rdma: bool
     nccl: str
-    """Its version, by whose rules it chooses; "" where that is not known."""
+    """NCCL's version, whose rules apply; "" if unknown."""
 
 
 def record(reading: Facts, _job: Job) -> Iterator[Trait]:
@@ -73,7 +73,7 @@ class Choice:
 
     @property
     def network(self) -> str:
-        """Its subnet, "10.0.0.0/24"."""
+        """The address's subnet, "10.0.0.0/24"."""
         found = [text for text in self.link["addresses"] if text.partition("/")[0] == self.address]
         return _network(found[0]) if found else self.address
 
@@ -84,17 +84,17 @@ class InterfaceTrouble(NamedTuple):
     text: str
     interface: str | None = None
     variable: str | None = None
-    """To blame where it is not the backend's list of interfaces; "" is none."""
+    """The variable to blame; None means the backend's list of interfaces, "" means no variable."""
     fix: str | None = None
-    """Another one than the code's."""
+    """Replaces the code's fix."""
 
 
 class World:
-    """All nodes of a run, and those of them that no step of the judgement has found anything on yet (`left`)."""
+    """All nodes of a run, and those without a finding so far (`left`)."""
 
     def __init__(self, facts: Mapping[int, Facts], run: Run, place: int = 0, backend: str = "") -> None:
-        """`place`: which of the addresses. NCCL's bootstrap has the first one; gloo joins the ranks by each of its
-        list (connectFullMesh). `backend`: another one than the run's."""
+        """`place`: which of the addresses to judge. NCCL's bootstrap uses the first; gloo connects the ranks over each
+        in its list (connectFullMesh). `backend`: replaces the run's."""
         self.facts, self.run = facts, run
         self.backend = backend or run.job.backend
         self.called, self.variable = CALLED[self.backend], VARIABLES[self.backend]
@@ -110,7 +110,7 @@ class World:
 
     @cached_property
     def hosts_of(self) -> dict[str, set[str]]:
-        """Who has an address, on any interface. One that is down takes its own host's connections, too."""
+        """The hosts with each address, on any interface: one that is down still accepts its own host's connections."""
         found: dict[str, set[str]] = {}
         for reading in self.facts.values():
             for text in {text for link in reading["interfaces"].values() for text in link["addresses"]}:
@@ -119,16 +119,16 @@ class World:
 
     @cached_property
     def use(self) -> str:
-        """The interface by which nodes reach the first one, where it has one name."""
+        """The interface by which nodes reach the first node, if it has the same name on all."""
         names = {reading["route"] for reading in self.facts.values()} - {""}
         return names.pop() if len(names) == 1 else "INTERFACE"
 
     def is_set(self, rank: int) -> bool:
-        """Whether the backend was told which interfaces to take; it does not hear a single character."""
+        """Whether the backend was told which interfaces to take; it ignores a single character."""
         return len(self.facts[rank]["settings"].get(self.variable, "")) > 1
 
     def uses_rdma(self, rank: int) -> bool:
-        """Whether NCCL will send its data over RDMA. A network plugin does not hear NCCL_IB_DISABLE."""
+        """Whether NCCL will send its data over RDMA. A network plugin ignores NCCL_IB_DISABLE."""
         reading = self.facts[rank]
         net = reading["settings"].get("NCCL_NET", "").upper()
         is_off = net == "SOCKET" if net not in ("", "IB") else not hca_names.uses_verbs(reading["settings"])
@@ -144,7 +144,7 @@ class World:
     def details(
         self, ranks_: Sequence[int], trouble: InterfaceTrouble | None = None, **evidence: Any
     ) -> dict[str, Any]:
-        """Of a finding about these nodes: a single one is named, and so is the variable where all have it."""
+        """Details for a finding about these nodes: names a single node, and a variable that all have."""
         trouble = trouble or InterfaceTrouble("")
         asked = self.variable if ranks_ and all(map(self.is_set, ranks_)) else ""
         variable = (asked if trouble.variable is None else trouble.variable) or None
@@ -160,10 +160,10 @@ class World:
         }
 
     def told(self, found: Callable[..., Finding], troubles: Mapping[int, InterfaceTrouble]) -> Iterator[Finding]:
-        """A finding for each node; one for all if all have the trouble. They are judged no further."""
+        """A finding per node, or one for all if all have the trouble. Removes these nodes from `left`."""
         if len(troubles) == len(self.facts) > 1:
             first = next(iter(troubles.values()))
-            text = f"{first.text}; it is so on all {len(troubles):,} nodes"
+            text = f"{first.text}; the same on all {len(troubles):,} nodes"
             yield found(text, **self.details(list(troubles), first))
         else:
             for rank, trouble in troubles.items():
@@ -171,22 +171,22 @@ class World:
         self.leave_out(troubles)
 
     def each(self, found: Callable[..., Finding], why: Callable[[int, Choice], str]) -> Iterator[Finding]:
-        """Where there is a `why`."""
+        """Findings for the nodes for which `why` returns a text."""
         reasons = {rank: InterfaceTrouble(why(rank, choice), choice.name) for rank, choice in self.left.items()}
         yield from self.told(found, {rank: reason for rank, reason in reasons.items() if reason.text})
 
     def at(self, rank: int) -> InterfaceTrouble:
-        """Only the interface that this node takes."""
+        """A trouble without text: only the interface that this node takes."""
         return InterfaceTrouble("", self.left[rank].name)
 
     def mended(self, rank: int, other: str) -> InterfaceTrouble:
-        """The same, with the fix for another interface of it that should be taken, if that is down."""
+        """The same, with a fix for the interface that the node should take instead, if that is down."""
         is_down = bool(other) and self.facts[rank]["interfaces"][other]["state"] != "up"
-        fix = f"On that node: ip link set {other} up; see its cable and switch port (ethtool {other})."
+        fix = f"On that node: ip link set {other} up; check its cable and switch port (ethtool {other})."
         return self.at(rank)._replace(fix=fix if is_down else None)
 
     def in_network(self, rank: int, networks: Container[str]) -> str:
-        """The interface of this node that has an address in one of these networks, other than that it takes; or ""."""
+        """A different interface of this node with an address in one of these networks, or ""."""
         for name, link in self.facts[rank]["interfaces"].items():
             found = [_network(text) for text in link["addresses"]]
             if any(network in networks and network != self.left[rank].network for network in found):
@@ -194,7 +194,7 @@ class World:
         return ""
 
     def is_in(self, rank: int, name: str, network: str) -> bool:
-        """Whether this interface of the node has an address in the network."""
+        """Whether the node's interface of this name has an address in the network."""
         return network in map(_network, self.facts[rank]["interfaces"].get(name, UNKNOWN)["addresses"])
 
     def state(self, rank: int, name: str) -> str:
@@ -202,8 +202,8 @@ class World:
         return {"no carrier": "without a carrier"}.get(state, state)
 
     def also_taken(self, rank: int) -> Iterator[Choice]:
-        """Beside the first one: as fast as that to NCCL, which takes what it does not know for 10 Gb/s, and with an
-        address that another host has, too."""
+        """Further interfaces that NCCL considers as fast as the first (it assumes 10 Gb/s if unknown), and whose
+        address another host also has."""
         first = self.left[rank].link["speed_mbps"] or 10_000
         for taken in (self.facts[rank]["chosen"][self.backend] or [])[1:]:
             choice = Choice(taken["interface"], taken["address"], _link(self.facts[rank], taken["interface"]))
@@ -212,7 +212,7 @@ class World:
                 yield choice
 
     def all_have_ipv6(self) -> bool:
-        """Beside link-local addresses."""
+        """Whether every node has IPv6 addresses besides link-local ones."""
         links = [self.facts[rank]["interfaces"].values() for rank in self.left]
         own = ([text for link in its for text in link["addresses"]] for its in links)
         return all(any(":" in text and not text.startswith(("fe80:", "::1/")) for text in texts) for texts in own)
@@ -234,7 +234,7 @@ def rate(mbps: int) -> str:
 
 
 def why_none(reading: Facts, backend: str) -> InterfaceTrouble | None:
-    """Why the backend gives up on this node; None where it does not, or that is not known."""
+    """Why the backend gives up on this node; None if it does not, or that is unknown."""
     some, settings = reading["chosen"][backend], reading["settings"]
     if some is None:
         return None
@@ -245,7 +245,7 @@ def why_none(reading: Facts, backend: str) -> InterfaceTrouble | None:
     if "NCCL_COMM_ID" in settings:
         text = f"NCCL_COMM_ID is {settings['NCCL_COMM_ID']!r}, expected an address in a subnet of {_all(reading)}"
         return InterfaceTrouble(
-            text, None, "NCCL_COMM_ID", "Unset NCCL_COMM_ID: torch hands rank 0's address over by its store."
+            text, None, "NCCL_COMM_ID", "Unset NCCL_COMM_ID: torch passes on rank 0's address through its store."
         )
     names = settings.get("NCCL_SOCKET_IFNAME", "")
     if len(names) > 1:
@@ -261,7 +261,7 @@ def why_none(reading: Facts, backend: str) -> InterfaceTrouble | None:
 
 def _takes_none(reading: Facts, names: str, family: str) -> InterfaceTrouble:
     taken = {name: link for name, link in reading["interfaces"].items() if interface_rules.takes(names, name)}
-    said = f"NCCL_SOCKET_IFNAME is {names!r}, which takes"
+    said = f"NCCL_SOCKET_IFNAME is {names!r}, which selects"
     if not taken:
         meant = "" if names.startswith("^") else _meant(names.removeprefix("="), reading)
         return InterfaceTrouble(f"{said} no interface of this node, expected one of {_all(reading)}{meant}", None)
@@ -273,7 +273,7 @@ def _gloo_gives_up(reading: Facts, some: Sequence[Chosen]) -> InterfaceTrouble |
     names = reading["settings"].get("GLOO_SOCKET_IFNAME", "")
     if len(names) < 2:
         nowhere = [first["address"] for first in some if not first["interface"]]
-        text = "by the host's own name gloo listens on {}, which no interface has; expected one of {}"
+        text = "gloo listens on {}, to which the host's own name resolves, but no interface has it; expected one of {}"
         fix = "Give the host's name its real address in its /etc/hosts, or set GLOO_SOCKET_IFNAME."
         return InterfaceTrouble(text.format(nowhere[0], _all(reading)), fix=fix) if nowhere else None
     found = {first["interface"] for first in some}
@@ -283,7 +283,7 @@ def _gloo_gives_up(reading: Facts, some: Sequence[Chosen]) -> InterfaceTrouble |
             if name in reading["interfaces"]:
                 return InterfaceTrouble(f"{said} has no address; expected one of {_all(reading)}", name)
             return InterfaceTrouble(
-                f"{said} is no interface of this node; expected one of {_all(reading)}{_meant(name, reading)}", None
+                f"{said} is not an interface of this node; expected one of {_all(reading)}{_meant(name, reading)}", None
             )
     return None
 
@@ -300,7 +300,7 @@ def _state(link: Interface, family: str) -> str:
 
 
 def _all(reading: Facts, most: int = 6) -> str:
-    """Those that have an address: "eth0 (10.0.0.1), ib0 (10.1.0.1, down)"."""
+    """Interfaces that have an address: "eth0 (10.0.0.1), ib0 (10.1.0.1, down)"."""
     shown = []
     for name, link in reading["interfaces"].items():
         address = link["addresses"][0].partition("/")[0] if link["addresses"] else ""

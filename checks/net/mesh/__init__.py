@@ -1,9 +1,9 @@
-"""Mesh: every node reaches every other one on the ports that NCCL and gloo use, large messages too, and as fast.
+"""Mesh: every node reaches every other on the ports that NCCL and gloo use, also with large messages, equally fast.
 
-One rank per node listens on the address that the backend will choose, on a port that the kernel gives it. All nodes
-connect to all others; then in rounds in which each node has one partner they time round trips, 1 MiB each way and two
-streams. Pairs that seem slow are timed again after all rounds: busy cores look like a slow link for a moment. Above 64
-nodes each has some partners, spread over all. Only a node that knows a word from the job's store is let in.
+One rank per node listens on the address that the backend will choose, on a port that the kernel assigns. All nodes
+connect to all others; then, in rounds with one partner each, they time round trips, 1 MiB each way and two streams.
+Pairs that seem slow are timed again after all rounds: busy cores look like a slow link for a moment. Above 64 nodes
+each node has a subset of partners, spread over all. Only nodes that know a token from the job's store are let in.
 """
 
 import math
@@ -41,44 +41,44 @@ from preflight.sdk.pairs import rounds as pair_rounds
 
 
 def _deadline(job: Job) -> float:
-    """A tenth of a second a round on sound hosts; a second where one of them is a black hole for large messages."""
+    """A round takes a tenth of a second on sound hosts, and a second if one drops large messages."""
     return 40.0 + 0.6 * len(pair_rounds(len(job.nodes), timeouts.ALL_PAIRS))
 
 
 RDMA = "net.rdma"
 PLAN = Plan(Scope.WORLD, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0, reads=(RDMA,))
 
-MUCH_SLOWER = option(float, 4.0, "warn where data between two nodes is this many times slower than is usual")
-"""A bad link is slower by far: one that fell back to 1/10 of its rate, a wrong duplex, lost packets. Streams that share
-a link with others, or a busy core, halve a rate; the best of two streams counts, or of eight where they are slow."""
-FAR_S = option(float, 0.01, "warn where a round trip takes this many seconds, and ten times as long as is usual")
+MUCH_SLOWER = option(float, 4.0, "warn if data between two nodes is this many times slower than usual")
+"""A bad link is far slower: it fell back to 1/10 of its rate, has the wrong duplex, or loses packets. Sharing a link or
+a busy core only halves a rate; the best of two streams counts, or of eight if they are slow."""
+FAR_S = option(float, 0.01, "warn if a round trip takes this many seconds, and ten times as long as usual")
 """Within a site a round trip takes a few milliseconds at most; see net.rendezvous."""
 MUCH_FARTHER = 10
 
 _OPEN = (
     "On {to}: let all TCP in from {from} at its ports above 1023 (iptables -S, nft list ruleset, security groups); on "
-    "{from}: see the rules for what goes out. To test: on {to} `nc -l 40000`, on {from} `nc -vz {address} 40000`."
+    "{from}: check the rules for outgoing traffic. To test: on {to} `nc -l 40000`, on {from} `nc -vz {address} 40000`."
 )
 NO_ADDRESS = Code(
     "A node has no address for other nodes to connect to.",
     fix="On that node: ip -br address; set NCCL_SOCKET_IFNAME (gloo: GLOO_SOCKET_IFNAME) to an interface that is up.",
 )
 LOCAL_ERROR = Code(
-    "A node's own system does not let it connect to other nodes.",
+    "A node's own system prevents it from connecting to other nodes.",
     fix="On {from}: ss -s and sysctl net.ipv4.ip_local_port_range (no port left), ulimit -n (no file left), "
     "free -m (no memory left), ip route get {address} (a blackhole, a prohibition).",
 )
 SAME_ADDRESS = Code(
-    "Nodes have the same address, where one of each was expected.",
-    fix="Set NCCL_SOCKET_IFNAME (gloo: GLOO_SOCKET_IFNAME) to an interface that has an address of its own on each "
+    "Nodes share an address; each should have its own.",
+    fix="Set NCCL_SOCKET_IFNAME (gloo: GLOO_SOCKET_IFNAME) to an interface that has a different address on each "
     "node: on these {interface} has {address} (ip -br address).",
 )
-FILTERED = Code("No answer to a connection on an ephemeral port: it is filtered on the way.", fix=_OPEN)
+FILTERED = Code("Connections to an ephemeral port get no answer: something on the way filters them.", fix=_OPEN)
 REFUSED = Code(
-    "A connection on an ephemeral port is refused, though a node listens there: a firewall rejects it.", fix=_OPEN
+    "Connections to an ephemeral port are refused, though a node listens there: a firewall rejects them.", fix=_OPEN
 )
 RESET = Code(
-    "A connection is made, and then reset, though the node has not closed it.",
+    "A connection is established, then reset, though the node has not closed it.",
     fix="Find what resets connections between {from} and {to}: firewalls that inspect traffic, connection tracking "
     "(conntrack -S; nf_conntrack: table full in dmesg), load balancers, service meshes (sidecars).",
 )
@@ -88,18 +88,18 @@ NO_ROUTE = Code(
     "with icmp-host-prohibited looks the same (iptables -S).",
 )
 STRANGER = Code(
-    "Something else than the node answers at its address.",
+    "Something other than the node answers at its address.",
     fix="On {from}: ip neigh show {address}; arping -D {address} on {to} shows a second owner; see load balancers and "
     "service meshes on the way.",
 )
 SILENT = Code(
-    "A connection is made, and then nothing comes over it.",
-    fix="On {from}: ss -ti dst {address}; see firewalls with connection tracking on the way, and whether {to} is "
-    "stalled (uptime, dmesg).",
+    "A connection is established, but then no data arrives.",
+    fix="On {from}: ss -ti dst {address}; check for firewalls with connection tracking on the way, and whether {to} "
+    "is stalled (uptime, dmesg).",
     action=Action.NONE,
 )
 MTU = Code(
-    "Small messages pass between nodes, large ones stall: the MTU is wrong on the way, or a link is full.",
+    "Small messages pass between nodes, but large ones stall: a wrong MTU on the way, or a saturated link.",
     fix="On {from}: ping -M do -s 1472 {address} (8972 for an MTU of 9000), smaller until it passes; give the "
     "interfaces of all nodes, and the switch ports, the same MTU (ip link set {interface} mtu ...), and let ICMP "
     "fragmentation-needed pass.",
@@ -108,25 +108,25 @@ _ENDS = (
     "On {from} and {to}: ethtool {interface} (speed, duplex), ethtool -S {interface} (errors, drops), tc -s qdisc; "
     "to time it: iperf3 -s on {to}, iperf3 -c {address} on {from}."
 )
-SLOW = Code("Data between nodes is much slower than is usual in this job.", fix=_ENDS, action=Action.NONE)
+SLOW = Code("Data between nodes is much slower than usual in this job.", fix=_ENDS, action=Action.NONE)
 ASYMMETRIC = Code("Data between two nodes is much slower one way than the other.", fix=_ENDS, action=Action.NONE)
 FAR = Code(
-    "Round trips between nodes take much longer than is usual in this job.",
-    fix="On {from}: tracepath {address}; see what fills the link (ip -s link, tc -s qdisc).",
+    "Round trips between nodes take much longer than usual in this job.",
+    fix="On {from}: tracepath {address}; see what saturates the link (ip -s link, tc -s qdisc).",
     action=Action.NONE,
 )
 _UPLINKS = (
-    "See the uplinks between the sides: their speed and errors, and how far they are oversubscribed by design; to "
+    "Check the uplinks between the sides: speed, errors, and how far they are oversubscribed by design; to "
     "time it: iperf3 -s on {to}, iperf3 -c {address} on {from}."
 )
 UNTRIED = Code(
     "There was no time for all pairs of nodes.",
-    fix="Fix what else is found, or give the run more time (--deadline); then run again: --only net.mesh.",
+    fix="Fix the other findings, or give the run more time (--deadline); then run again: --only net.mesh.",
     action=Action.NONE,
 )
 
 BUDGET = 0.6
-"""Of the deadline. The store's client gives up at 0.7 of it."""
+"""The share of the deadline to use. The store's client gives up at 0.7 of it."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -165,7 +165,7 @@ def _facts(takes_part: bool, **more: Any) -> Facts:
         "takes_part": takes_part, "interface": "", "address": "", "why": "", "mtu": None, "switches": "",
         "cut": False, "pairs": {},
     }  # fmt: skip
-    return {**empty, **more}  # type: ignore[typeddict-item]  # its own keys
+    return {**empty, **more}  # type: ignore[typeddict-item]  # keys of its own
 
 
 def _listener(ctx: Context) -> tuple[str, str, socket.socket | None, str]:
@@ -209,8 +209,8 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[PairTrouble, PairTrouble, PairTrouble]:
-    """Of pairs that have a connection. A link is full where round trips are slow, and large packets pass all the same:
-    what stalls there is slow."""
+    """(large messages, rates, round trips) of connected pairs. If round trips are slow, but large packets pass, the
+    link is saturated: then what stalls counts as slow."""
     trips, arrived = pair_tables.round_trips(pairs), pair_tables.arrived(pairs)
     limit = _far_limit(trips, run)
     far = {way: trip for pair, trip in trips.items() if trip >= limit for way in (pair, pair[::-1])}
@@ -221,7 +221,7 @@ def _measured(pairs: Mapping[Pair, Seen], nodes: Nodes, run: Run) -> tuple[PairT
 
 
 def _own_error(rank: int, why: Mapping[int, str], nodes: Nodes, run: Run) -> Finding:
-    """The partners are not to blame."""
+    """A finding about a node's own system, which does not blame its partners."""
     node, others = run.job.node_of(rank).node, ranges.count(len(nodes[rank]["pairs"]), "other node")
     reasons = " or ".join(dict.fromkeys(why.values()))
     text = f"{node} cannot open connections to {len(why)} of {others}: its own system says {reasons}"
@@ -230,7 +230,7 @@ def _own_error(rank: int, why: Mapping[int, str], nodes: Nodes, run: Run) -> Fin
 
 
 def _is_by_rdma(nodes: Nodes, run: Run) -> bool:
-    """Whether NCCL takes HCAs on all nodes, so that little goes over sockets. Not known where net.rdma did not run."""
+    """Whether NCCL takes HCAs on all nodes, so that little goes over sockets. False if net.rdma did not run."""
     if run.job.backend != "nccl":
         return False
     seen = port_selection.nodes(run.facts(RDMA))
@@ -242,18 +242,18 @@ def _same_address(address: str, ranks: Sequence[int], nodes: Nodes, run: Run) ->
     interface = nodes[ranks[0]]["interface"]
     text = f"{names} have the same address {address} ({interface}), so they cannot connect to each other"
     details = {"noticed_by": tuple(ranks), "evidence": {"address": address}, "interface": interface}
-    return SAME_ADDRESS.fail(f"{text}; expected one of its own on each node", **details)
+    return SAME_ADDRESS.fail(f"{text}; expected a different one on each node", **details)
 
 
 def _untried(left: Sequence[Pair], pairs: Mapping[Pair, Seen], run: Run) -> Finding:
     a, b = (run.job.node_of(rank).node for rank in left[0])
-    text = f"{len(left):,} of {ranges.count(len(pairs), 'ordered pair')} were not tried to the end, as {a} to {b}"
-    return UNTRIED.warn(f"{text}; expected all in the {BUDGET * _deadline(run.job):.0f} s that there are for it")
+    text = f"{len(left):,} of {ranges.count(len(pairs), 'ordered pair')} were not fully tested, such as {a} to {b}"
+    return UNTRIED.warn(f"{text}; expected all within the {BUDGET * _deadline(run.job):.0f} s available")
 
 
 def _evidence(nodes: Nodes, more: Mapping[Pair, Any]) -> Any:
     def of(bad: Sequence[Pair]) -> dict[str, Any]:
-        """Of the first pair, for the fix; the others' values are in the facts."""
+        """Evidence of the first pair, for the fix; the facts have the others' values."""
         a, b = bad[0]
         shown = {"address": nodes[b]["address"], "interface": nodes[a]["interface"]}
         return shown | ({"measured": more[a, b]} if (a, b) in more else {})
@@ -264,17 +264,17 @@ def _evidence(nodes: Nodes, more: Mapping[Pair, Any]) -> Any:
 KINDS = {
     "no_route": (NO_ROUTE, "no route to host"),
     "refused": (REFUSED, "refused, though the node listens there"),
-    "reset": (RESET, "made, then reset"),
-    "stranger": (STRANGER, "something else than the node answers"),
+    "reset": (RESET, "established, then reset"),
+    "stranger": (STRANGER, "something other than the node answers"),
     "filtered": (FILTERED, f"no answer within {timeouts.CONNECT_S:g} s"),
-    "silent": (SILENT, f"made, then nothing came for {timeouts.SILENT_S:g} s"),
+    "silent": (SILENT, f"established, then no data for {timeouts.SILENT_S:g} s"),
 }
-"""What says most comes first: of two nodes without a route one way, the other one hears nothing."""
+"""The most telling kind comes first: if one node lacks a route to another, that one just hears nothing."""
 
 
 def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> PairTrouble:
     def kinds(bad: Sequence[Pair]) -> list[str]:
-        """The commonest first; of as many what KINDS has first."""
+        """The most frequent first; ties in the order of KINDS."""
         listed = [tried[pair] for pair in bad]
         return sorted((kind for kind in KINDS if kind in listed), key=lambda kind: -listed.count(kind))
 
@@ -286,7 +286,7 @@ def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> PairTrouble:
     return PairTrouble(
         list(tried), [pair for pair, error in tried.items() if error], Severity.FAIL,
         code=lambda bad: KINDS[kinds(bad)[0]][0], how=how,
-        expected=lambda _: "connections on ephemeral ports, as the backend makes them",
+        expected=lambda _: "connections on ephemeral ports, as the backend opens them",
         wording=Wording(
             sends="cannot connect to", receives="cannot be reached from",
             both="cannot connect to, nor be reached from,", either="cannot connect to, or be reached from,",
@@ -297,7 +297,7 @@ def _connections(tried: Mapping[Pair, str], nodes: Nodes) -> PairTrouble:
 
 
 def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
-    """`far`: round trips that are slow."""
+    """Pairs whose large messages stall. `far`: slow round trips, by pair."""
 
     def how(bad: Sequence[Pair]) -> str:
         most = max(arrived[pair] or 0 for pair in bad)
@@ -306,7 +306,7 @@ def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes:
         if not (slow := [far[pair] for pair in bad if pair in far]):
             return text
         trip = words.duration(min(slow)) + " or more" * (len(slow) > 1)
-        return f"{text} and round trips take {trip}: a wrong MTU on the way, or a full link"
+        return f"{text} and round trips take {trip}: a wrong MTU on the way, or a saturated link"
 
     def expected(bad: Sequence[Pair]) -> str:
         return f"all; {_mtus(sorted({node for pair in bad for node in pair}), nodes, run)}"
@@ -324,7 +324,7 @@ def _large(arrived: Mapping[Pair, int | None], far: Mapping[Pair, float], nodes:
 
 
 def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
-    """ "MTU 1500 on node-0, node-1; 9000 on node-2", or what it is on all of them."""
+    """ "MTU 1500 on node-0, node-1; 9000 on node-2", or the one that all have."""
     having: dict[int | None, list[str]] = {}
     for rank in ranks:
         having.setdefault(nodes[rank]["mtu"], []).append(run.job.node_of(rank).node)
@@ -335,7 +335,7 @@ def _mtus(ranks: Sequence[int], nodes: Nodes, run: Run) -> str:
 
 
 def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
-    """Against what is usual; of two nodes one way against the other."""
+    """Compares rates with the usual one, and between two nodes one direction with the other."""
     factor, by_rdma = run[MUCH_SLOWER], _is_by_rdma(nodes, run)
     usual = pair_tables.usual(rates, statistics.median_high)
     bad = [pair for pair, rate in rates.items() if factor * rate < (usual or rates.get(pair[::-1], 0.0))]
@@ -345,9 +345,9 @@ def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
 
     def expected(some: Sequence[Pair]) -> str:
         back = [rates[pair[::-1]] for pair in some if pair[::-1] in rates and pair[::-1] not in some]
-        other = f"{words.rate(statistics.median(back))} as the other way" if back else ""
-        about = f"about {words.rate(usual)} as is usual{', or ' * bool(back)}{other}" if usual else f"about {other}"
-        return about + " (NCCL's data goes by RDMA)" * by_rdma
+        other = f"{words.rate(statistics.median(back))} as in the other direction" if back else ""
+        about = f"about {words.rate(usual)} as usual{', or ' * bool(back)}{other}" if usual else f"about {other}"
+        return about + " (NCCL's data uses RDMA)" * by_rdma
 
     return PairTrouble(
         list(rates), bad, Severity.INFO if by_rdma else Severity.WARN,
@@ -362,7 +362,7 @@ def _rates(rates: Mapping[Pair, float], nodes: Nodes, run: Run) -> PairTrouble:
 
 
 def _far_limit(trips: Mapping[Pair, float], run: Run) -> float:
-    """Seconds; without end where there is nothing to compare with."""
+    """In seconds; infinite if there is nothing to compare with."""
     usual = pair_tables.usual(trips, statistics.median_low)
     return math.inf if usual is None else max(run[FAR_S], MUCH_FARTHER * usual)
 
@@ -376,7 +376,7 @@ def _far(trips: Mapping[Pair, float], limit: float, nodes: Nodes) -> PairTrouble
     slow = "has slow round trips with"
     return PairTrouble(
         list(trips), [pair for pair, trip in trips.items() if trip >= limit], Severity.WARN,
-        code=lambda _: FAR, how=how, expected=lambda _: f"about {words.duration(usual)} as is usual",
+        code=lambda _: FAR, how=how, expected=lambda _: f"about {words.duration(usual)} as usual",
         wording=Wording(
             sends=slow, receives=slow, both=slow, pair="round trips from {a} to {b} are slow",
             sides="round trips between {a} and {b} are slow",
@@ -394,4 +394,4 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     some = f", each with {len(pairs) // len(nodes)} others" if len(pairs) < len(nodes) * (len(nodes) - 1) else ""
     trip, rate = words.duration(statistics.median(trips)), words.rate(statistics.median(rates))
     of = f"{ranges.count(len(pairs), 'ordered pair')} of {ranges.count(len(nodes), 'node')}{some}"
-    return f"{of}: round trip {trip}, {rate} in the middle, {words.rate(rates[0])} at least"
+    return f"{of}: round trip {trip}, {rate} median, {words.rate(rates[0])} at least"

@@ -1,8 +1,8 @@
-"""How the nodes of net.mesh meet: a listener on an ephemeral port, connections to all partners at once, then rounds.
+"""How the nodes of net.mesh connect: a listener on an ephemeral port, connections to all partners, then rounds.
 
-One select loop per node, no thread. The store carries three words of each node: its `place` (address, port, token), the
-nodes that it has `reached`, and the `rate` at which it sends to most. Each wait is bounded, and none is for a node that
-is gone.
+One select loop per node, no threads. The store holds three keys per node: its `place` (address, port, token), the
+nodes it has `reached`, and the `rate` at which it sends to most. Every wait is bounded, and none is for a node that has
+gone.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 QUEUE = 1024
 STRANGERS = 256
-"""Connections that have not yet said who they are; more close the oldest."""
+"""The most connections that may not have identified themselves; one more closes the oldest."""
 
 
 class Endpoint(TypedDict):
-    """Where a node listens. It holds the token, and is no fact."""
+    """Where a node listens. Contains the token, so it is not a fact."""
 
     address: str
     port: int
     token: str
-    """In hexadecimal."""
+    """Hexadecimal."""
 
 
 def listen(address: str, interface: str) -> socket.socket:
-    """On a port that the kernel chooses, as NCCL's sockets. Raises OSError."""
+    """A socket that listens on a port that the kernel chooses, like NCCL's. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     server = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -56,7 +56,7 @@ def listen(address: str, interface: str) -> socket.socket:
 
 
 def _target(address: str, port: int, interface: str) -> tuple[str, int] | tuple[str, int, int, int]:
-    """A link-local address is one of this interface's network."""
+    """The address for connect(); a link-local one needs the interface."""
     if ":" not in address:
         return address, port
     return address, port, 0, socket.if_nametoindex(interface) if address.startswith("fe80:") else 0
@@ -68,30 +68,30 @@ class Meeting:
 
     store: "Store"
     number: int
-    """Which of the nodes this is."""
+    """This node's index among the nodes."""
     rounds: Sequence[int | None]
-    """The partner in each."""
+    """The partner in each round."""
     interface: str
     ends_s: float
-    """time.monotonic() at which it is over, wherever it stands."""
+    """The value of time.monotonic() at which the meeting ends, finished or not."""
     doing: Callable[[str], None] = lambda _: None
     names: Sequence[str] = ()
-    """Of all nodes, for `doing`."""
+    """The names of all nodes, for `doing`."""
     tick_s: float = 0.01
-    """Between two looks into the store."""
+    """Seconds between polls of the store."""
     tried: dict[int, Tried] = field(default_factory=dict)
-    """By the partners that listen."""
+    """Results, by partner that listens."""
     cut: bool = True
-    """No time was left for all partners."""
+    """Whether time ran out before all partners were done."""
     _own: Own = field(default_factory=Own)
     _token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _out: dict[int, PeerConnection] = field(default_factory=dict)
     _back: dict[int, PeerConnection] = field(default_factory=dict)
-    """Connections by the partner: that this node has opened, that the partner has."""
+    """Connections by partner: opened by this node (`_out`), and by the partner (`_back`)."""
     _strangers: dict[socket.socket, asyncio.Task[None]] = field(default_factory=dict)
 
     async def hold(self, server: socket.socket) -> None:
-        """Meets everybody. When it returns or raises, all connections are closed."""
+        """Meets all partners. When it returns or raises, all connections are closed."""
         host, port = server.getsockname()[:2]
         loop = asyncio.get_running_loop()
         loop.add_reader(server, self._admit, server)
@@ -129,15 +129,14 @@ class Meeting:
         await self._hold_rounds(partners, await self._usual(partners))
 
     async def _hold_rounds(self, partners: Mapping[int, bool], usual: float | None = None) -> None:
-        """`partners`: whether they have a connection to this node. `usual`: of the first rounds, bytes a second."""
+        """`partners`: whether each has a connection to this node. `usual`: bytes per second in the first rounds."""
         for partner, is_reached in partners.items():
             name = self.names[partner] if self.names else partner
             self.doing(f"meeting {name}{'' if usual is None else ' again'}")
             await self._with(partner, is_reached, usual)
 
     async def _usual(self, partners: Collection[int]) -> float:
-        """Bytes a second that a node in the middle sends to a partner in the middle; of two nodes what the other one
-        sends."""
+        """Bytes per second that the median node sends to its median partner; with two nodes, what the other sends."""
         rates = [tried.rate for tried in self.tried.values() if tried.rate]
         self.store.set(f"rate/{self.number}", json.dumps(statistics.median_high(rates) if rates else 0.0))
         told = [json.loads(text) for text in (await self._told("rate", partners, MEET_S)).values()]
@@ -145,7 +144,7 @@ class Meeting:
         return statistics.median_high([*told, *own]) if told else 0.0
 
     async def _told(self, word: str, of: Collection[int], patience_s: float) -> dict[int, str]:
-        """What the nodes have said; without those that are gone, or silent for too long."""
+        """The value of this key for each node, without nodes that are gone or silent for too long."""
         end = time.monotonic() + patience_s
         waited_for = list(of)
         while waited_for and not self.store.check([f"{word}/{number}" for number in waited_for]):
@@ -158,7 +157,7 @@ class Meeting:
         return {number: text.decode() for number, text in zip(waited_for, said, strict=True)}
 
     def _gone(self, number: int) -> bool:
-        """There were connections, and all are closed."""
+        """Whether all connections of a node that had some are closed."""
         lines = [lines[number] for lines in (self._out, self._back) if number in lines]
         return bool(lines) and all(line.error for line in lines)
 
@@ -175,13 +174,13 @@ class Meeting:
                 if not tried.error:
                     self._out[partner] = PeerConnection(sock)
                     closing.pop_all()
-        except OSError as error:  # TimeoutError is one
+        except OSError as error:  # includes TimeoutError
             tried.error = "reset" if isinstance(error, BrokenPipeError) else tcp.kind(error)
             if tried.error == OWN:
                 tried.why = (error.strerror or str(error)).lower()
 
     async def _with(self, partner: int, is_reached: bool, usual: float | None = None) -> None:
-        """One round: the lower number asks first. Each direction's own connection, as far as there is one."""
+        """One round: the lower number asks first. Each direction uses its own connection, if there is one."""
         exchange = Exchange()
         if self.number < partner:
             await self._ask(partner, exchange, usual)
@@ -200,21 +199,21 @@ class Meeting:
             else:
                 await probe.ask_again(line, tried, usual, self._own)
         except Refused as error:
-            tried.error = str(error) if usual is None else tried.error  # gone since: it was measured before
+            tried.error = str(error) if usual is None else tried.error  # gone since, but measured before
 
     async def _serve(self, partner: int, exchange: Exchange, is_reached: bool) -> None:
-        """What breaks here is the partner's to tell."""
+        """Answers the partner's requests; the partner reports errors."""
         line = self._back.get(partner) if is_reached else None
         if line:
             with contextlib.suppress(Refused):
                 await probe.serve(line, exchange, self._own)
 
     def _admit(self, server: socket.socket) -> None:
-        """Whoever knows the token. A stranger gets no answer, and is let go of after a moment."""
+        """Admits peers that know the token. A stranger gets no answer, and is disconnected after a moment."""
         loop = asyncio.get_running_loop()
         try:
             sock, _ = server.accept()
-        except OSError:  # it was gone again, or this process has too many files open
+        except OSError:  # the peer is gone already, or this process has too many open files
             loop.remove_reader(server)
             loop.call_later(0.05, lambda: server.fileno() >= 0 and loop.add_reader(server, self._admit, server))
             return
@@ -246,7 +245,7 @@ class Meeting:
 
 
 async def _introduced(sock: socket.socket, token: bytes, own: int, partner: int) -> str:
-    """What is wrong with who answers: "" where it is the partner. Who closes without a word is somebody else."""
+    """What is wrong with the peer that answers; "" if it is the partner. One that closes silently is a stranger."""
     said = protocol.hello(token, own, partner)
     try:
         sock.send(said)
@@ -257,7 +256,7 @@ async def _introduced(sock: socket.socket, token: bytes, own: int, partner: int)
 
 
 def stand_aside(store: "Store", number: int) -> None:
-    """Says for a node that cannot listen that nobody need wait for it."""
+    """Tells the others, for a node that cannot listen, not to wait for it."""
     store.set(f"place/{number}", "null")
 
 
@@ -265,8 +264,8 @@ def hold(
     store: "Store", ranks: Sequence[int], rank: int, server: socket.socket, interface: str, ends_s: float,
     doing: Callable[[str], None], names: Sequence[str],
 ) -> Meeting:  # fmt: skip
-    """This node's part of the meeting of `ranks`, one a node, with their nodes' `names`. Closes `server`. The store
-    has one thread: the more nodes, the more seldom each looks into it."""
+    """Runs this node's part of the meeting of `ranks`, one per node, with their nodes' `names`. Closes `server`. The
+    store has one thread: the more nodes, the less often each polls it."""
     number, nodes = ranks.index(rank), len(ranks)
     met = Meeting(store, number, pairs.partners(number, nodes, ALL_PAIRS), interface, ends_s, doing, names)
     met.tick_s = max(met.tick_s, nodes / 5000)
@@ -275,12 +274,12 @@ def hold(
 
 
 def as_facts(tried: Mapping[int, Tried], ranks: Sequence[int]) -> dict[str, dict[str, object]]:
-    """By the partner's rank; without what was not measured."""
+    """Results by the partner's rank, without fields that were not measured."""
     rounded = {ranks[partner]: vars(result) for partner, result in sorted(tried.items())}
     return {str(rank): {key: _rounded(value) for key, value in result.items() if value not in (None, "")}
             for rank, result in rounded.items()}  # fmt: skip
 
 
 def _rounded(value: object) -> object:
-    """Rates to the byte, seconds to the microsecond."""
+    """Rounds rates to bytes, and seconds to microseconds."""
     return (round(value) if value > 1000 else round(value, 6)) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Sentences about bad pairs of nodes: one for the node, the switch or the sides that they share, else one a pair."""
+"""Sentences about bad pairs of nodes: one for the node, switch or sides that they share, else one per pair."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -9,33 +9,33 @@ from preflight.check import Code, Finding, Run, Severity, ranges, words
 from preflight.sdk.pairs import Common, Pair, Wording, common_cause, is_explained
 
 MOST_PAIRS = 5
-"""Told one by one; more are one finding."""
-PARTLY = "as with a leg of its bond, a path of ECMP, or a rule for some nodes"
+"""Up to this many pairs get a finding each; more share one."""
+PARTLY = "as with a bad leg of a bond, an ECMP path, or a rule for some nodes"
 LEGS = "If {node} has a bond (cat /proc/net/bonding/*): ethtool -S on each leg, and LACP on the switch. Else: "
 
 
 @dataclass(frozen=True)
 class PairTrouble:
-    """One kind of trouble, and its words. Nodes are known by the rank that has measured."""
+    """A kind of trouble and its words. Nodes are identified by the rank that measured."""
 
     tried: Collection[Pair]
     bad: Collection[Pair]
     severity: Severity
     code: Callable[[Sequence[Pair]], Code]
-    """Of these bad pairs."""
+    """The code for these bad pairs."""
     how: Callable[[Sequence[Pair]], str]
-    """What was measured of them."""
+    """What was measured for them."""
     expected: Callable[[Sequence[Pair]], str]
     wording: Wording
     many: str
-    """ "connections fail": in many pairs."""
+    """What happens in many pairs: "connections fail"."""
     evidence: Callable[[Sequence[Pair]], dict[str, Any]]
-    """For the fix."""
+    """Values for the fix."""
     uplinks: str = ""
-    """The fix where it is so between two sides: their uplinks are built so, and it is no more than worth knowing."""
+    """The fix if the pairs lie between two sides: probably their uplinks are built so, which is only info."""
 
     def findings(self, run: Run, places: Mapping[int, str], interfaces: Mapping[int, str]) -> Iterator[Finding]:
-        """`places`: the switches above each node; `interfaces`: by which it was measured."""
+        """`places`: the switches above each node; `interfaces`: the one each node measured on."""
         cause, behind = common_cause(self.tried, self.bad), nodes_behind(places)
         messages = _Messages(self, run, cause, behind, interfaces, _by_node(self.bad), _by_node(self.tried))
         yield from messages.switches_or_nodes()
@@ -59,10 +59,10 @@ class _Messages:
     interfaces: Mapping[int, str]
     bad_of: Mapping[int, Sequence[Pair]]
     tried_of: Mapping[int, Sequence[Pair]]
-    """The pairs of each node."""
+    """The tested pairs of each node."""
 
     def switches_or_nodes(self) -> Iterator[Finding]:
-        """All nodes behind one switch, all bad in the same way, are the switch's fault."""
+        """Blames the switch if all nodes behind it are bad in the same way, else the nodes."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for node, roles in self.cause.ends.items():
             alike.setdefault(roles, []).append(node)
@@ -81,7 +81,7 @@ class _Messages:
             yield from (self._pair(pair, rest) for pair in rest if pair[::-1] not in rest or pair[0] < pair[1])
 
     def _switch(self, nodes: Sequence[int]) -> str:
-        """Its name where these are all nodes behind it, and the fewer ones."""
+        """The name of the switch that has exactly these nodes behind it, if they are the minority; or ""."""
         few = len(nodes) > 1 and 2 * len(nodes) < len(self.tried_of)
         return self.behind.get(frozenset(nodes), "") if few else ""
 
@@ -107,7 +107,7 @@ class _Messages:
         return {"node": self.name(node), "interface": self.interfaces.get(node) or None}
 
     def _sides(self, rest: Sequence[Pair]) -> Finding:
-        """Where nothing passes, the side behind one switch is named, if it is the smaller one; else nobody is."""
+        """If nothing passes between two sides, names the one behind a switch if it is smaller; else neither."""
         switch = self._switch(self.cause.sides[0]) if self.trouble.severity is Severity.FAIL else ""
         text = self.trouble.wording.between_sides([self._side(side) for side in self.cause.sides])
         details: dict[str, Any] = {"device": switch or None}
@@ -122,11 +122,11 @@ class _Messages:
     def _many(self, rest: Sequence[Pair]) -> Finding:
         examples = ", ".join(self._link(pair) for pair in rest[:3])
         of = f"{len(rest):,} of {ranges.count(len(self.trouble.tried), 'ordered pair')}"
-        text = f"{self.trouble.many} in {of}, as {examples}: {self.trouble.how(rest)}"
-        return self._found(f"{text}; no node is known to be the cause", rest)
+        text = f"{self.trouble.many} in {of}, such as {examples}: {self.trouble.how(rest)}"
+        return self._found(f"{text}; no single node explains this", rest)
 
     def _pair(self, pair: Pair, rest: Collection[Pair]) -> Finding:
-        """Either end may be at fault: neither is named as a node to leave out."""
+        """Either end may be at fault, so neither is named as a node to exclude."""
         ways = [way for way in (pair, pair[::-1]) if way in rest]
         told = [
             f"{self.trouble.wording.pair.format(a=self.name(a), b=self.name(b))} ({self.trouble.how([(a, b)])})"
@@ -151,12 +151,12 @@ class _Messages:
         return words.some(map(self.name, nodes), most, last=", ")
 
 
-# The switches above nodes, as Slurm names them
+# The switches above the nodes, by Slurm's names
 
 
 def nodes_behind(places: Mapping[int, str]) -> dict[frozenset[int], str]:
-    """The nodes behind each switch, and its name. `places`: by node, "spine.leaf-1", from the top down, or "". Of
-    switches with the same nodes the lowest one."""
+    """{the nodes behind a switch: its name}. `places`: by node, "spine.leaf-1" from the top down, or "". Of switches
+    with the same nodes, the lowest one."""
     behind: dict[tuple[int, str], set[int]] = defaultdict(set)
     for node, place in places.items():
         for level, name in enumerate(place.split(".") if place else ()):

@@ -1,7 +1,7 @@
-"""What the nodes of net.mesh saw of each other, by ordered pair: pure, from facts to tables.
+"""What the nodes of net.mesh saw of each other, by ordered pair. Pure functions from facts to tables.
 
-A pair (a, b) is a connection that a opened to b, or data that a sent to b; nodes are known by the rank that measured.
-"""
+A pair (a, b) is a connection that a opened to b, or data that a sent to b; nodes are identified by the rank that
+measured."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypedDict
@@ -11,13 +11,13 @@ from preflight.sdk.pairs import Pair
 
 NOT_TRIED = ("late", "left")
 OWN = "other"
-"""An error of the node's own system, for want of ports or memory: it says nothing of the partner."""
+"""An error of the node's own system, for lack of ports or memory: it says nothing about the partner."""
 BY_THE_END = ("reset", "silent")
-"""May also come of a partner that had no time left, and went."""
+"""Errors that may also come from a partner that ran out of time and left."""
 
 
 class Seen(TypedDict, total=False):
-    """Of one partner; see probe.Tried."""
+    """What a node saw of one partner; see probe.Tried."""
 
     error: str
     why: str
@@ -29,21 +29,21 @@ class Seen(TypedDict, total=False):
 
 
 class Facts(TypedDict):
-    """Of a node; `takes_part` is False on the ranks that leave it to another one of their node."""
+    """A node's facts; `takes_part` is False on ranks that leave it to another rank of their node."""
 
     takes_part: bool
     interface: str
     address: str
     why: str
-    """Why it does not listen, and has no pairs."""
+    """Why the node does not listen and has no pairs, or ""."""
     mtu: int | None
-    """Bytes, of the interface."""
+    """The interface's MTU in bytes."""
     switches: str
-    """From the top down: "spine.leaf-1"; "" where Slurm does not say."""
+    """The switches above the node, from the top down: "spine.leaf-1"; "" if Slurm does not say."""
     cut: bool
-    """No time was left for all pairs."""
+    """Whether time ran out before all pairs were done."""
     pairs: dict[str, Seen]
-    """By the rank that measured on the partner's node."""
+    """By the partner node's rank."""
 
 
 Nodes = Mapping[int, Facts]
@@ -54,7 +54,7 @@ def of_nodes(facts: Nodes) -> dict[int, Facts]:
 
 
 def seen(nodes: Nodes) -> dict[Pair, Seen]:
-    """Of pairs of which both nodes have ended well, and listen: what a dead one leaves is not the network's fault."""
+    """Pairs whose nodes both listen and ended well: what a dead node leaves behind is not the network's fault."""
     found: dict[Pair, Seen] = {}
     for rank, reading in nodes.items():
         for partner, what in reading["pairs"].items():
@@ -65,7 +65,7 @@ def seen(nodes: Nodes) -> dict[Pair, Seen]:
 
 
 def connections(nodes: Nodes, pairs: Mapping[Pair, Seen]) -> dict[Pair, str]:
-    """What was wrong with each connection that was tried; "" where nothing was."""
+    """What was wrong with each connection that was tried, or ""."""
     return {pair: what.get("error", "") for pair, what in pairs.items() if _is_tried(nodes, pair, what)}
 
 
@@ -75,14 +75,14 @@ def _is_tried(nodes: Nodes, pair: Pair, what: Seen) -> bool:
 
 
 def untried(nodes: Nodes, pairs: Mapping[Pair, Seen]) -> list[Pair]:
-    """Without an answer, and without an error that would explain it."""
+    """Pairs with neither an answer nor an error that would explain why."""
     tried = connections(nodes, pairs)
     known = {pair for pair, what in pairs.items() if what.get("error") == OWN or "round_trip_s" in what}
     return [pair for pair in pairs if not (tried.get(pair) or pair in known)]
 
 
 def own_errors(pairs: Mapping[Pair, Seen]) -> dict[int, dict[int, str]]:
-    """Whom a node could not connect to by its own fault, and what its system said of it."""
+    """{node: {partner: error}} for connections that failed because of the node's own system."""
     found: dict[int, dict[int, str]] = {}
     for (a, b), what in pairs.items():
         if what.get("error") == OWN:
@@ -91,7 +91,7 @@ def own_errors(pairs: Mapping[Pair, Seen]) -> dict[int, dict[int, str]]:
 
 
 def arrived(pairs: Mapping[Pair, Seen]) -> dict[Pair, int | None]:
-    """Of 1 MiB that a sent to b, how many bytes arrived before it stalled, at most; None: all. Only where it was
+    """How many bytes of 1 MiB from a to b arrived before it stalled, at most; None if all. Only for pairs where it was
     tried."""
     found: dict[Pair, int | None] = {}
     for (a, b), what in pairs.items():
@@ -104,8 +104,8 @@ def arrived(pairs: Mapping[Pair, Seen]) -> dict[Pair, int | None]:
 
 
 def rates(pairs: Mapping[Pair, Seen], full: Collection[Pair] = ()) -> dict[Pair, float]:
-    """Bytes a second from a to b, the best that either of them has seen. What only b has asked for is left out: it is
-    one try, and may have met a busy moment. What stalled on a link that is `full` was slow."""
+    """Bytes per second from a to b, the best that either saw. Leaves out what only b asked for: a single try may have
+    hit a busy moment. Data that stalled on a link in `full` counts as slow."""
     found = {pair: what["rate"] for pair, what in pairs.items() if "rate" in what}
     best = {(a, b): max(rate, pairs.get((b, a), {}).get("rate_back", 0.0)) for (a, b), rate in found.items()}
     stalled = {pair: count / LARGE_S for pair, count in arrived(pairs).items() if count is not None and pair in full}
@@ -117,12 +117,12 @@ def round_trips(pairs: Mapping[Pair, Seen]) -> dict[Pair, float]:
 
 
 LEAST_NODES = 3
-"""With two there is one pair, and nothing to compare it with."""
+"""With two nodes there is one pair, and nothing to compare it with."""
 
 
 def usual(values: Mapping[Pair, float], best: Callable[[Sequence[float]], float]) -> float | None:
-    """What most nodes have with most others: the median over the nodes of each one's own. With `best`
-    (statistics.median_high of rates) one node of three that is bad with both others is not the usual one."""
+    """What most nodes have with most others: the median over the nodes of each node's median. `best` is the median to
+    use; median_high of rates prevents that one bad node of three sets the usual value."""
     of: dict[int, list[float]] = {}
     for pair, value in values.items():
         for node in pair:
@@ -131,7 +131,7 @@ def usual(values: Mapping[Pair, float], best: Callable[[Sequence[float]], float]
 
 
 def shared_addresses(nodes: Nodes, tried: Mapping[Pair, str]) -> dict[str, list[int]]:
-    """Addresses that several nodes have, and do not reach each other by: several nodes of one host do."""
+    """Addresses that several nodes share but cannot reach each other by; nodes on one host can."""
     having: dict[str, list[int]] = {}
     for rank, reading in nodes.items():
         if reading["address"]:

@@ -1,7 +1,7 @@
-"""What two nodes do on one connection, asked for by the one that opened it: round trips, 1 MiB each way, one stream.
+"""What two nodes do on a connection, as requested by the one that opened it: round trips, 1 MiB each way, a stream.
 
-Small messages pass where the MTU is wrong on the way, large ones stall: they have a patience of their own, and the
-receiver says how much arrived.
+With a wrong MTU on the way, small messages pass but large ones stall: these have their own timeout, and the receiver
+says how much arrived.
 """
 
 import asyncio
@@ -23,66 +23,66 @@ from preflight.checks.net.mesh.timeouts import (
 ROUND_TRIPS = 8
 STREAM_S, STREAM_MOST_S = 0.03, 2.0
 STREAMS, MORE_STREAMS = 2, 6
-"""The best of them counts; more, after all rounds, where it is much slower than is usual."""
+"""The best stream counts; after all rounds more follow if it is much slower than usual."""
 MUCH, PAUSE_S = 3, 0.02
-"""Less than what the check warns of. The pause before each grows, so that a busy moment passes: a process that has
-slept gets a core next."""
+"""The factor that counts as slow, below the check's limit for a warning; and the pause before each repeat, which grows
+so that a busy moment passes: a process that slept gets a core next."""
 MORE_S = 8.0
-"""Of more streams for each node: one behind a slow link needs no more to be sure."""
+"""Seconds of repeated streams per node: enough to be sure of one behind a slow link."""
 
 
 @dataclass
 class Tried:
-    """What a node has seen of one partner, on the connection that it has opened itself."""
+    """What a node saw of one partner, on the connection that it opened itself."""
 
     error: str = ""
     """refused, filtered, no_route, stranger, reset, silent; left: the partner went away; late: no time was left;
     other: see `why`."""
     why: str = ""
-    """The words of this node's system for an error that is not the network's."""
+    """This node's system error, if the error is not the network's."""
     round_trip_s: float | None = None
-    """The shortest of some."""
+    """The shortest of several."""
     rate: float | None = None
-    """Bytes a second to the partner; the best of some."""
+    """Bytes per second to the partner; the best of several."""
     rate_back: float | None = None
-    """From the partner: 1 MiB."""
+    """Bytes per second from the partner, for 1 MiB."""
     stalled: int | None = None
-    """Of 1 MiB to the partner so many bytes arrived, and then no more."""
+    """How many bytes of 1 MiB to the partner arrived before it stalled; None if it did not."""
     stalled_back: int | None = None
 
 
 @dataclass
 class Own:
-    """What this node has learned from all its partners."""
+    """What this node learned from all its partners."""
 
     stalls: int = 0
-    """Partners with which large messages have stalled."""
+    """The number of partners with which large messages stalled."""
     more_s: float = 0.0
-    """Spent on more streams."""
+    """Seconds spent on repeated streams."""
 
 
 @dataclass
 class Exchange:
-    """What both connections between two nodes have shown, so that nothing is waited for twice."""
+    """What the two connections between two nodes have shown, so that no timeout is paid twice."""
 
     patience_s: float = STALL_S
     stalled: set[str] = field(default_factory=set)
-    """`out`, `back`: seen from this node."""
+    """Directions in which data stalled: `out`, `back` as seen from this node."""
     slow: set[str] = field(default_factory=set)
-    """The same, for data that did not arrive in LARGE_S."""
+    """Directions in which data did not arrive within LARGE_S."""
 
     def may(self, way: str) -> bool:
-        """Whether it is worth while to send data that way."""
+        """Whether sending data that way is worthwhile."""
         return way not in self.stalled | self.slow
 
     def note(self, way: str, kind: int) -> None:
-        """What became of data that way."""
+        """Records what became of data that way."""
         if kind in (protocol.STALLED, protocol.SLOW):
             (self.stalled if kind == protocol.STALLED else self.slow).add(way)
 
 
 async def ask(line: PeerConnection, tried: Tried, exchange: Exchange, own: Own) -> None:
-    """On the connection that this node has opened: all that `Tried` holds. Raises Refused."""
+    """Measures all fields of `Tried` on the connection that this node opened. Raises Refused."""
     await _meet(line, exchange, own)
     for _ in range(ROUND_TRIPS):
         start = time.perf_counter()
@@ -102,8 +102,8 @@ async def ask(line: PeerConnection, tried: Tried, exchange: Exchange, own: Own) 
 
 
 async def ask_again(line: PeerConnection, tried: Tried, usual: float, own: Own) -> None:
-    """When all rounds are over: whether what seems slow, against what is `usual` (bytes a second), is. Busy cores on
-    either end look like a slow link for as long as a process gets none. Raises Refused."""
+    """After all rounds, measures again what seems slow compared with `usual` (bytes per second). Busy cores on either
+    end look like a slow link as long as a process gets none. Raises Refused."""
     exchange = Exchange()
     await _meet(line, exchange, own)
     for number in range(1, MORE_STREAMS + 1):
@@ -118,7 +118,7 @@ async def ask_again(line: PeerConnection, tried: Tried, usual: float, own: Own) 
 
 
 async def serve(line: PeerConnection, exchange: Exchange, own: Own) -> None:
-    """On the connection that the partner has opened: what it asks for, until it says goodbye. Raises Refused."""
+    """Answers requests on the connection that the partner opened, until it says goodbye. Raises Refused."""
     await line.hear(protocol.READY)
     await line.say(protocol.READY, own.stalls)
     kind, theirs = await line.hear(protocol.READY)
@@ -136,12 +136,12 @@ async def serve(line: PeerConnection, exchange: Exchange, own: Own) -> None:
 
 
 def _patience_s(own: int, theirs: int) -> float:
-    """The same on both ends."""
+    """Seconds to wait for data; both ends compute the same."""
     return SHORT_STALL_S if max(own, theirs) >= KNOWN else STALL_S
 
 
 async def _meet(line: PeerConnection, exchange: Exchange, own: Own) -> None:
-    """The partner may still be busy with another one: then heartbeats come."""
+    """Waits for the partner, which sends heartbeats while it is busy with another node."""
     await line.say(protocol.READY)
     _, theirs = await line.hear(protocol.READY)
     await line.say(protocol.READY, own.stalls)
@@ -178,9 +178,9 @@ async def _stream(line: PeerConnection, tried: Tried, exchange: Exchange) -> boo
 
 
 async def _push(line: PeerConnection, word: int, size: int, most_s: float, exchange: Exchange) -> tuple[int, int]:
-    """Sends data, and hears from the receiver what became of it. Small messages have just passed: where nothing at
-    all is heard any longer, not a heartbeat, the data has stalled, too (its acknowledgements of what the receiver says
-    are lost with it). Raises Refused."""
+    """Sends data, and hears from the receiver what became of it. Small messages passed just before, so if nothing at
+    all arrives any more, not even a heartbeat, the data has stalled (acknowledgements of the receiver's words are lost
+    with it). Raises Refused."""
     sending = asyncio.create_task(line.send_data(word, size, most_s + exchange.patience_s + SILENT_S))
     try:
         expected = (protocol.ARRIVED, protocol.STALLED, protocol.SLOW)
@@ -207,6 +207,6 @@ async def _pull(line: PeerConnection, size: int, most_s: float, exchange: Exchan
 
 
 def _end(line: PeerConnection, kind: int) -> None:
-    """What is still under way cannot be told from what would follow."""
+    """Closes the connection unless all data arrived: the rest could not be told from what follows."""
     if kind != protocol.ARRIVED:
         line.close("stalled" if kind == protocol.STALLED else "slow")

@@ -1,9 +1,9 @@
 """The connections of net.mesh: who may open one, and the frames on it.
 
-A listener has a token, which travels over the job's store only. Who connects proves that it knows it, and says which
-node it is; the listener then proves the same (HMAC-SHA256 over a nonce). To anybody else it says nothing and closes.
-After that there are frames of 9 bytes (a kind and a number), and data of a length that was agreed on. Each end sends
-a heartbeat while it has nothing else to say, so that a node that waits is told from one that is gone.
+A listener has a token, which only travels through the job's store. A peer proves that it knows the token, and says
+which node it is; the listener then proves the same (HMAC-SHA256 over a nonce). For anyone else it closes silently.
+Then follow frames of 9 bytes (a kind and a number), and data of an agreed length. Each end sends heartbeats while it
+has nothing else to say, to tell a waiting node from one that is gone.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from preflight.checks.net.mesh.timeouts import SILENT_S
 
 LONGEST = 256 << 20
-"""Bytes of data that one frame may announce."""
+"""The most bytes of data that one frame may announce."""
 
 HEART, READY, PING, PONG, PUT, GET, DATA, ARRIVED, STALLED, SLOW, BYE = b"HRPQUGDATSB"
 _FRAME = struct.Struct("!BQ")
@@ -28,29 +28,29 @@ _CHUNK = 1 << 20
 
 
 class Refused(Exception):  # noqa: N818 -- says what happened
-    """No connection to the node, or none any longer; its text is the kind: `silent`, `reset`, `left`, `stranger`."""
+    """No connection to the node, or no longer; the text is the kind: `silent`, `reset`, `left`, `stranger`."""
 
 
 def kind_of(error: OSError) -> str:
-    """What has become of a connection: reset by somebody, or another error of the system."""
+    """What became of a connection: reset by someone, or another system error."""
     return "reset" if isinstance(error, ConnectionResetError | BrokenPipeError) else "left"
 
 
 def hello(token: bytes, sender: int, to: int) -> bytes:
-    """What the one who connects says first."""
+    """The first message of the connecting side."""
     nonce = secrets.token_bytes(16)
     return _HELLO.pack(_MAGIC, sender, to, nonce, _proof(token, b"hello", sender, to, nonce))
 
 
 def admitted(token: bytes, said: bytes, own: int) -> tuple[int, bytes] | None:
-    """(who it is, what proves us to it); None for a stranger."""
+    """(number of the peer, our proof for it); None for a stranger."""
     magic, sender, to, nonce, proof = _HELLO.unpack(said)
     known = hmac.compare_digest(proof, _proof(token, b"hello", sender, to, nonce))
     return (sender, answer(token, said)) if known and magic == _MAGIC and to == own else None
 
 
 def answer(token: bytes, said: bytes) -> bytes:
-    """The listener's answer to that hello."""
+    """The listener's answer to a hello."""
     _, sender, to, nonce, _ = _HELLO.unpack(said)
     return _proof(token, b"welcome", sender, to, nonce)
 
@@ -63,7 +63,7 @@ HELLO_BYTES, ANSWER_BYTES = _HELLO.size, 32
 
 
 async def read(sock: socket.socket, size: int, patience_s: float) -> bytes:
-    """Exactly so many bytes. Raises Refused."""
+    """Reads exactly `size` bytes. Raises Refused."""
     got = b""
     try:
         async with asyncio.timeout(patience_s):
@@ -80,32 +80,32 @@ async def read(sock: socket.socket, size: int, patience_s: float) -> bytes:
 
 
 class PeerConnection:
-    """A connection to another node, after both have proved themselves."""
+    """A connection to another node, after both sides authenticated."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._sending = False
         self._owed = b""
-        """The rest of a heartbeat that the kernel had no room for."""
+        """The rest of a heartbeat that did not fit the kernel's buffer."""
         self.error = ""
-        """Why it is of no use any longer."""
+        """Why it can no longer be used, or ""."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self, why: str = "left") -> None:
-        """No more goes over it; who waits on it wakes. Its descriptor is kept until `release`: somebody may wait on
-        it, and the next socket would be given its number."""
+        """Shuts the connection down and wakes its waiters. Keeps the descriptor until `release`: a waiter may still
+        use it, and the next socket would get its number."""
         if not self.error:
             self.error = why
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def release(self) -> None:
-        """When nobody waits on it."""
+        """Closes the descriptor, once nothing waits on it."""
         self.close()
         self._sock.close()
 
     def beat(self) -> None:
-        """A heartbeat, unless something else is on its way. Notices a peer that is gone."""
+        """Sends a heartbeat, unless something else is being sent. Notices a peer that is gone."""
         if self._sending or self.error:
             return
         try:
@@ -117,13 +117,13 @@ class PeerConnection:
             self.close(kind_of(error))
 
     async def say(self, kind: int, number: int = 0) -> None:
-        """A frame, within SILENT_S. Raises Refused."""
+        """Sends a frame, within SILENT_S. Raises Refused."""
         async with self._turn(SILENT_S):
             await asyncio.get_running_loop().sock_sendall(self._sock, _FRAME.pack(kind, number))
 
     async def hear(self, *expected: int, patience_s: float = SILENT_S) -> tuple[int, int]:
-        """The next frame that is no heartbeat; heartbeats renew the patience. Raises Refused, also for a frame that
-        was not expected."""
+        """The next frame other than a heartbeat; heartbeats restart the timeout. Raises Refused, also for an unexpected
+        frame."""
         kind = HEART
         while kind == HEART:
             self._check()
@@ -138,7 +138,7 @@ class PeerConnection:
         return kind, number
 
     async def send_data(self, kind: int, size: int, patience_s: float) -> None:
-        """A frame and so many bytes, with no heartbeat between them. Raises Refused."""
+        """Sends a frame and `size` bytes, with no heartbeat between them. Raises Refused."""
         chunk = memoryview(bytes(min(size, _CHUNK)))
         async with self._turn(patience_s):
             await asyncio.get_running_loop().sock_sendall(self._sock, _FRAME.pack(kind, size))
@@ -173,7 +173,7 @@ class PeerConnection:
 
     @contextlib.asynccontextmanager
     async def _turn(self, patience_s: float) -> AsyncIterator[None]:
-        """No heartbeat comes between the bytes that are sent in it."""
+        """While it is held, no heartbeat is sent in between."""
         self._check()
         self._sending = True
         try:

@@ -1,9 +1,9 @@
-"""RDMA: the nodes' HCAs are alike, their links are up at full speed, and NCCL takes as many ports on each node.
+"""RDMA: all nodes have the same HCAs, their links are up at full speed, and NCCL uses the same number of ports.
 
-Read from sysfs: devices, ports, rates, GIDs, firmware and PCIe; and which ports NCCL's own transport takes, by its
-rules (2.30.7: ncclIbInitDevices in src/transport/net_ib/init.cc) and settings. EFA and makes other than NVIDIA's fail
-nothing. Error counters are kept for net.rdma_errors. node.limits reports on locked memory, gpu.topology on cards that
-are far from their GPU, and env.variables on `mlx5_1` where that takes mlx5_10, too.
+Reads devices, ports, rates, GIDs, firmware and PCIe from sysfs, and derives which ports NCCL's own transport uses from
+its rules (2.30.7: ncclIbInitDevices in src/transport/net_ib/init.cc) and settings. EFA and other makes than NVIDIA's
+never fail. Keeps error counters for net.rdma_errors. node.limits reports on locked memory, gpu.topology on cards that
+are far from their GPU, and env.variables on an `mlx5_1` that also matches mlx5_10.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,22 +39,22 @@ SILENT = Code(
     action=Action.REBOOT,
 )
 CLOSED = Code(
-    "A process may not open an HCA, so NCCL does not see it.",
-    fix="There: ls -l /dev/infiniband; cat /sys/class/infiniband_verbs/uverbs*/ibdev. Hand the container all of them "
+    "The process may not open an HCA, so NCCL does not see it.",
+    fix="There: ls -l /dev/infiniband; cat /sys/class/infiniband_verbs/uverbs*/ibdev. Give the container all of them "
     "(docker: --device=/dev/infiniband; Kubernetes: the RDMA device plugin).",
 )
-UNUSED = Code("No RDMA port is ACTIVE on any node.", fix="If NCCL should use them, see ibstat and the switches.")
+UNUSED = Code("No RDMA port is ACTIVE on any node.", fix="If NCCL should use them, check ibstat and the switches.")
 
 READ = (*hca_numbers.SWITCHES, hca_numbers.HCAS, hca_gids.INDEX, hca_gids.VERSION, hca_gids.FAMILY, hca_gids.RANGE)
 PATIENCE_S = 8.0
-"""For all of a node: a command to a card's firmware takes about a millisecond."""
+"""For all cards of a node; a command to a card's firmware takes about a millisecond."""
 MOST_GIDS = 2048
-"""Kept of a node: 150 KB. A table has up to 256, of which mostly a few are not empty."""
+"""The most to keep per node: 150 KB. A table has up to 256, mostly empty."""
 FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
 
 
 def measure(ctx: Context, root: str = "") -> Facts:
-    """A sick card may block who asks it: each is asked in a thread of its own. `root`: of a tree, in tests."""
+    """Reads each card in its own thread: a sick card may block it. `root`: where tests have a tree with /sys."""
     settings = {name: value for name, value in config_files.with_files(ctx.environ).items() if name in READ}
     names, verbs = hca.names(root), hca.verbs_devices(root)
     ctx.doing("reading sysfs")
@@ -103,8 +103,8 @@ def summarize(facts: Mapping[int, Facts], _run: Run) -> str:
     taken = sorted({hca_numbers.takes(node) for node in all_})
     links = {(port["layer"], port["rate"] or 0.0) for node in all_ for use in node.taken if (port := use.port)}
     kinds = ", ".join(f"{layer} {rate:g} Gb/s" for layer, rate in sorted(links)[:3])
-    of = f"{_range(devices)} RDMA device{'' if devices == [1] else 's'} a node"
-    return f"{of}; NCCL's own transport takes {_range(taken)}{f' ({kinds})' if taken[-1] else ''}"
+    of = f"{_range(devices)} RDMA device{'' if devices == [1] else 's'} per node"
+    return f"{of}; NCCL's own transport uses {_range(taken)}{f' ({kinds})' if taken[-1] else ''}"
 
 
 def _range(numbers: Sequence[int]) -> str:
@@ -112,14 +112,14 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def _silent(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
-    what = f"silent: reading what /sys says of it did not end within {PATIENCE_S:g} s"
+    what = f"silent: reading its files in /sys did not end within {PATIENCE_S:g} s"
     for node in all_:
         for name, vendor in node.facts["silent"].items():
             yield PortTrouble(SILENT, weighed(FAIL, node, vendor, run), node.rank, name, what, "milliseconds")
 
 
 def _closed(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
-    """Who can open the same device on another node has shown that it should be so."""
+    """Devices closed to the process; worse if another node can open the same device."""
     ports = [use for node in of.values() for use in node.wanted if use.is_active]
     open_ = {use.label for use in ports if use.hca["opens"]}
     for use in ports:
@@ -127,7 +127,7 @@ def _closed(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
             worst = FAIL if use.label in open_ else WARN
             severity = weighed(worst, of[use.rank], use.vendor, run, alone=INFO)
             expected = "open to it as on other nodes" if use.label in open_ else "open to it"
-            expected += "" if of[use.rank].taken else ", without which NCCL goes over sockets"
+            expected += "" if of[use.rank].taken else ", else NCCL uses sockets"
             yield PortTrouble(
                 CLOSED, severity, use.rank, use.label, "closed to this process (/dev/infiniband)", expected
             )
@@ -136,5 +136,5 @@ def _closed(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
 def _unused(all_: Sequence[NodePorts], run: Run) -> Iterator[Finding]:
     wanted = [use for node in all_ for use in node.wanted if node.uses_verbs]
     if wanted and run.job.backend == "nccl" and not any(use.is_active for use in wanted):
-        text = f"none of {len(wanted):,} ports is ACTIVE, expected some if NCCL should use them: it goes over sockets"
+        text = f"none of {len(wanted):,} ports is ACTIVE, expected some if NCCL should use them: it uses sockets"
         yield UNUSED.info(text)

@@ -1,5 +1,5 @@
-"""Which GID NCCL takes on a RoCE port (2.30.7: ncclIbGetGidIndex and ncclUpdateGidIndex in
-src/transport/net_ib/connect.cc), and whether the others' reach it."""
+"""Which GID NCCL uses on a RoCE port (2.30.7: ncclIbGetGidIndex and ncclUpdateGidIndex in
+src/transport/net_ib/connect.cc), and whether other nodes can reach it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,12 +12,12 @@ from preflight.nccl.hca_names import integer
 NO_GID = Code(
     "NCCL finds no routable GID on a RoCE port.",
     fix="There: show_gids {device}; ip addr. Give its interface an IPv4 address, or set NCCL_IB_ADDR_FAMILY=AF_INET6 "
-    "on all nodes where they have IPv6 ones.",
+    "on all nodes if they have IPv6 ones.",
 )
 GID_INDEX = Code(
-    "NCCL_IB_GID_INDEX names an unfit GID.",
-    fix="There: show_gids {device}. Unset NCCL_IB_GID_INDEX (NCCL looks for itself since 2.21), or fix the addresses "
-    "of the interface so that the table is as on the other nodes.",
+    "NCCL_IB_GID_INDEX selects an unusable GID.",
+    fix="There: show_gids {device}. Unset NCCL_IB_GID_INDEX (NCCL chooses by itself since 2.21), or fix the "
+    "interface's addresses so that the table is the same as on the other nodes.",
 )
 
 INDEX, VERSION, FAMILY, RANGE = (
@@ -31,15 +31,14 @@ EMPTY = "empty"
 
 
 def set_index(settings: Mapping[str, str]) -> int | None:
-    """What NCCL_IB_GID_INDEX says; None where NCCL looks for itself."""
+    """The value of NCCL_IB_GID_INDEX; None if NCCL chooses by itself."""
     index = integer(settings[INDEX], 0) if INDEX in settings else -1
     return index if index >= 0 else None
 
 
 def chosen(gids: Sequence[Gid], settings: Mapping[str, str]) -> int:
-    """The index, without a look at NCCL_IB_ADDR_RANGE. One entry after the other may take the place of the best so far,
-    which is 0 at first: the first of the wanted family does, and a routable one of the wanted version after one that
-    is not."""
+    """The index that NCCL chooses, ignoring NCCL_IB_ADDR_RANGE. It starts with entry 0; the first entry of the wanted
+    family replaces it, and a routable one of the wanted version replaces one that is not."""
     wanted = "AF_INET6" if settings.get(FAMILY) == "AF_INET6" else "AF_INET"
     version = _version(settings)
     by_index = {gid["index"]: gid for gid in gids}
@@ -61,7 +60,7 @@ def routable(gid: Gid | None) -> bool:
 
 
 def told(gid: Gid) -> str:
-    """For a sentence: "link-local, RoCE v1"."""
+    """A GID in words: "link-local, RoCE v1"."""
     return gid["kind"] + (f", RoCE v{gid['version']}" if gid["version"] else "")
 
 
@@ -70,7 +69,7 @@ def _family(gid: Gid | None) -> str:
 
 
 def unfit(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
-    """A table that cannot be read tells nothing; NCCL_IB_ADDR_RANGE asks for addresses, which are not kept."""
+    """Ports with an unusable GID. Skips unreadable tables, and NCCL_IB_ADDR_RANGE, whose addresses are not kept."""
     by_index: dict[int | None, list[Use]] = {}
     for node in of.values():
         settings = node.facts["settings"]
@@ -92,20 +91,21 @@ def unfit(of: Mapping[int, NodePorts], run: Run) -> Iterator[PortTrouble]:
 
 
 def _everywhere(index: int | None, node: NodePorts, flaws: Mapping[Use, str]) -> Severity:
-    """Of a port that is so on all nodes: without an address it may be meant for something else, if others are fit."""
+    """The severity for a port that has the flaw on all nodes: without an address it may serve another purpose, if other
+    ports are usable."""
     others = any(not flaws.get(use) for use in node.taken)
     return Severity.INFO if index is None and others else Severity.WARN
 
 
 def _trouble(use: Use, index: int | None, flaw: str, expected: str, severity: Severity) -> PortTrouble:
     if index is None:
-        return PortTrouble(NO_GID, severity, use.rank, use.label, f"without a fit GID (NCCL takes {flaw})", expected)
-    what, more = f"without a fit GID at index {index}, which {INDEX} names (it is {flaw})", (("variable", INDEX),)
+        return PortTrouble(NO_GID, severity, use.rank, use.label, f"without a usable GID (NCCL takes {flaw})", expected)
+    what, more = f"without a usable GID at index {index}, which {INDEX} selects (it is {flaw})", (("variable", INDEX),)
     return PortTrouble(GID_INDEX, severity, use.rank, use.label, what, expected, more=more)
 
 
 def _flaw(use: Use, settings: Mapping[str, str]) -> str:
-    """What is wrong with the GID that NCCL takes; "" where nothing is, or its version cannot be read."""
+    """What is wrong with the GID that NCCL takes; "" if nothing, or if its version cannot be read."""
     index = set_index(settings)
     gids = use.port["gids"] or []
     at = chosen(gids, settings) if index is None else index

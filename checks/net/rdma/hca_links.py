@@ -1,4 +1,4 @@
-"""Links of HCAs that differ from those of the same HCAs elsewhere: link layer, rate, PCIe, and firmware."""
+"""HCAs that differ from the same HCAs elsewhere in link layer, rate, PCIe link or firmware."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,12 +9,12 @@ from preflight.checks.net.shared.hca_peers import Tie, compare_ports, differs_fr
 from preflight.checks.net.shared.port_selection import SHOWN, NodePorts, PortTrouble, Use, findings, tied, weighed
 
 LINK_LAYER = Code(
-    "A port is InfiniBand where the others' is Ethernet, or the other way round.",
+    "A port is InfiniBand where the other nodes' is Ethernet, or vice versa.",
     fix="There: mlxconfig -d {device} q | grep LINK_TYPE; set it as on the other nodes, and reset the card.",
 )
 SLOW = Code(
     "A port has a lower rate than the same ports elsewhere.",
-    fix="There: ibstat {device}; mlxlink -d {device}. Reseat or replace the cable or transceiver; see the switch port.",
+    fix="There: ibstat {device}; mlxlink -d {device}. Reseat or replace cable or transceiver; check the switch port.",
     action=Action.REPLACE,
 )
 PCIE = Code(
@@ -24,15 +24,15 @@ PCIE = Code(
     action=Action.REPLACE,
 )
 FIRMWARE = Code(
-    "HCAs of one board have different firmware.",
+    "HCAs of the same board model have different firmware.",
     fix="There: cat /sys/class/infiniband/{device}/fw_ver; bring all to one version with mlxfwmanager.",
 )
 
-FIX_EVERYWHERE = "If it should be as fast as they are: see its switch, and on one node mlxlink -d {device}."
+FIX_EVERYWHERE = "If it should be as fast as they are: check its switch, and on one node mlxlink -d {device}."
 
 
 def differing(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
-    """Of NVIDIA's cards. Ports that NCCL does not take may be as they like."""
+    """Compares NVIDIA's cards. Ports that NCCL does not use may differ."""
     wanted = [use for node in of.values() for use in node.wanted if use.vendor == MELLANOX]
     taken = [use for node in of.values() for use in node.taken if use.vendor == MELLANOX]
     rates = [(use, f"{use.port['rate']:g} Gb/s") for use in taken if use.port["rate"]]
@@ -48,7 +48,7 @@ def differing(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
 def _found(
     code: Code, worst: Severity, noun: str, values: Iterable[tuple[Use, str]], of: Mapping[int, NodePorts], run: Run
 ) -> Iterator[Finding]:
-    """A node's cards may be of two link layers; but where one is faster than most, that is no fault of it."""
+    """A node's cards may have two link layers. A port that is faster than most is not at fault."""
     layers = code is LINK_LAYER
     told, ties = [], []
     known = [use.has(value, layers) for use, value in values]
@@ -71,26 +71,26 @@ def _found(
 
 
 def _slow_everywhere(rates: Iterable[tuple[Use, str]], of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
-    """Slower than its siblings on all nodes: mostly meant so, as for storage; but not behind a wrong switch."""
+    """Ports slower than their siblings on all nodes: mostly intended, as for storage, unless the switch is wrong."""
     used = (use.has(rate) for use, rate in rates if run.job.backend == "nccl" and of[use.rank].uses_verbs)
     slow = [item for item in differs_from_siblings(used) if speed(item.port.value) < speed(item.usual)]
     told = (
         PortTrouble(SLOW, Severity.INFO, item.port.rank, item.port.label, f"at {item.port.value}",
-                f"{item.usual} as most siblings of its board", FIX_EVERYWHERE)
+                f"{item.usual} as most of its siblings", FIX_EVERYWHERE)
         for item in slow
     )  # fmt: skip
     yield from findings(told, run, len(of))
 
 
 def speed(text: str) -> float:
-    """ "400 Gb/s", "32.0 GT/s x16"."""
+    """A number to compare speeds by, from "400 Gb/s" or "32.0 GT/s x16"."""
     numbers = [float(number) for number in re.findall(r"[\d.]+", text)]
     return numbers[0] * (numbers[1] if len(numbers) > 1 else 1)
 
 
 def _firmware(nodes: Sequence[NodePorts], run: Run) -> Iterator[Finding]:
-    """All of a board's in the job are compared with each other. That of virtual functions is their host's, and that of
-    ports that NCCL does not take hardly matters: these are worth knowing, and compared apart."""
+    """Compares the firmware of all cards with the same board. Virtual functions have their host's, and cards that NCCL
+    does not use hardly matter: these are compared separately, as info."""
     boards: dict[tuple[str, str, bool], list[tuple[NodePorts, str, str]]] = {}
     for node in nodes:
         taken = {use.hca["name"] for use in node.taken}

@@ -1,4 +1,4 @@
-"""Nodes with different numbers of ports, in all or of those that NCCL takes."""
+"""Nodes with different numbers of ports, in total or of those that NCCL uses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,20 +8,18 @@ from preflight.nccl import hca_names
 
 MISSING = Code(
     "A node has fewer RDMA devices than the others.",
-    fix="There: ls /sys/class/infiniband; lspci | grep -i -e infiniband -e mellanox; dmesg | grep mlx5. Hand a "
+    fix="There: ls /sys/class/infiniband; lspci | grep -i -e infiniband -e mellanox; dmesg | grep mlx5. Give a "
     "container all devices; else drain the node.",
     action=Action.REPLACE,
 )
 UNEQUAL = Code(
-    "NCCL would take different numbers of ports on the nodes.",
-    fix="Have NCCL_IB_HCA name ports that all nodes have, such as '=mlx5_0,mlx5_1'. NCCL 2.30 ignores the mismatch by "
+    "NCCL would use different numbers of ports on the nodes.",
+    fix="Set NCCL_IB_HCA to ports that all nodes have, such as '=mlx5_0,mlx5_1'. NCCL 2.30 ignores the mismatch by "
     "default and may hang (nccl issue 2428); with NCCL_IGNORE_NET_MISMATCH=0 it fails at the start.",
 )
-FIX_SETTING = (
-    "Set {variable} to the same value on all nodes, also in nccl.conf: where RDMA is off, NCCL goes over sockets."
-)
+FIX_SETTING = "Set {variable} to the same value on all nodes, also in nccl.conf: where RDMA is off, NCCL uses sockets."
 SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET", hca_names.EXTERNAL_OFF)
-"""Those that switch the transport as a whole."""
+"""Variables that turn off the whole transport."""
 HCAS = "NCCL_IB_HCA"
 FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
 
@@ -31,8 +29,8 @@ def takes(node: NodePorts) -> int:
 
 
 def missing(of: Mapping[int, NodePorts], run: Run) -> tuple[list[Finding], set[int]]:
-    """(findings, of which nodes). More than usual may be the fault of nobody: it is told where NCCL takes them. So are
-    cards that nobody uses; but EFA's are a plugin's. Where most have none, those need not be the healthy ones."""
+    """(findings, the nodes they name). More cards than usual may be no fault: reported only if NCCL uses them; so are
+    unused cards, except EFA's, which a plugin uses. If most nodes have none, those may not be the healthy ones."""
     votes = vote((rank, len(node.devices)) for rank, node in of.items())
     most = max(of.values(), key=lambda node: len(node.devices))
     differing = len({len(node.taken) for node in of.values()}) > 1
@@ -59,8 +57,8 @@ def _fewer(node: NodePorts, usual: Sequence[str], severity: Severity, expected: 
 
 
 def unequal(of: Mapping[int, NodePorts], run: Run) -> Iterator[Finding]:
-    """`of`: the nodes of which no device says why. One that takes fewer than most is named; one that takes more need
-    not be at fault, so that both sides are told."""
+    """`of`: the nodes without a device that explains the difference. Names a node that uses fewer ports than most; one
+    that uses more may not be at fault, so both sides are reported."""
     votes = vote((rank, takes(node)) for rank, node in of.items())
     if votes.unanimous:
         return
@@ -80,7 +78,7 @@ def _takes_fewer(node: NodePorts, usual: NodePorts, expected: str, run: Run) -> 
     if variable:
         there, others = _setting(node, variable), _setting(usual, variable)
         why = f" ({variable} is {there} there, {others} on {run.job.node_of(usual.rank).node})"
-    text = f"NCCL takes {ranges.count(takes(node), 'port')}, {expected}{why}"
+    text = f"NCCL uses {ranges.count(takes(node), 'port')}, {expected}{why}"
     return _finding(text, node, usual, variable, run, run.job.node_of(node.rank).node)
 
 
@@ -93,14 +91,14 @@ def _both_sides(of: Mapping[int, NodePorts], ranks_of: Mapping[int, Sequence[int
         for rank in sorted(rank for ranks in ranks_of.values() for rank in ranks):
             set_to.setdefault(_setting(of[rank], variable), []).append(rank)
         why = f" ({variable} is {sides(set_to, run)})"
-    text = f"the number of ports that NCCL takes is {sides(ranks_of, run)}{why}, expected the same on all nodes"
+    text = f"the number of ports that NCCL uses is {sides(ranks_of, run)}{why}, expected the same on all nodes"
     return _finding(text, some, others, variable, run)
 
 
 def _finding(
     text: str, first: NodePorts, other: NodePorts, variable: str | None, run: Run, node: str | None = None
 ) -> Finding:
-    """Milder where the two differ only in ports that stand aside."""
+    """Milder if the two differ only in ports that are not for the job's traffic (`is_aside`)."""
     differ = _differ(first, other)
     using = max(first, other, key=takes)
     aside = differ and all(first.is_aside(port) or other.is_aside(port) for port in differ)
@@ -111,13 +109,13 @@ def _finding(
 
 
 def _differ(node: NodePorts, other: NodePorts) -> list[Use]:
-    """Ports that NCCL takes on one of them."""
+    """Ports that NCCL uses on only one of them."""
     labels = {port.label for port in node.taken} ^ {port.label for port in other.taken}
     return sorted((port for port in (*node.taken, *other.taken) if port.label in labels), key=lambda port: port.label)
 
 
 def _cause(node: NodePorts, other: NodePorts) -> str | None:
-    """The variable by which they differ."""
+    """The variable that makes them differ, or None."""
     names = (HCAS,) if node.uses_verbs == other.uses_verbs else SWITCHES
     own, others = node.facts["settings"], other.facts["settings"]
     return next((name for name in names if own.get(name) != others.get(name)), None)

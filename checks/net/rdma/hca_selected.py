@@ -1,4 +1,4 @@
-"""What NCCL_IB_HCA selects of the nodes' ports."""
+"""Which of the nodes' ports NCCL_IB_HCA selects."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,14 +10,14 @@ from preflight.nccl.hca_names import Entry
 
 NOTHING = Code(
     "NCCL_IB_HCA selects no port.",
-    fix="Compare NCCL_IB_HCA with ls /sys/class/infiniband there: where it selects nothing, NCCL goes over sockets.",
+    fix="Compare NCCL_IB_HCA with ls /sys/class/infiniband there: where it selects nothing, NCCL uses sockets.",
 )
 UNMATCHED = Code(
     "NCCL_IB_HCA names a device or port that no node has.",
-    fix="Compare NCCL_IB_HCA with ls /sys/class/infiniband on a node, and take the name out.",
+    fix="Compare NCCL_IB_HCA with ls /sys/class/infiniband on a node, and remove the name.",
 )
 TOO_MANY = Code(
-    "NCCL takes no more than 32 ports.", fix="Have NCCL_IB_HCA name those that it should take, with an = before them."
+    "NCCL uses no more than 32 ports.", fix="Set NCCL_IB_HCA to those that it should use, with an = before them."
 )
 
 
@@ -33,7 +33,7 @@ def selects_nothing(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble
 
 
 def unmatched(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
-    """Only names that end in a number, as of one device: `mlx5,irdma` may be meant for several machines."""
+    """Only checks names with a number, for one device: `mlx5,irdma` may be a list for several kinds of machines."""
     matched: dict[str, set[str]] = {}
     asked: dict[str, list[NodePorts]] = {}
     for node in all_:
@@ -57,8 +57,8 @@ def unmatched(all_: Sequence[NodePorts], run: Run) -> Iterator[PortTrouble]:
 
 
 def _longer(entry: Entry, node: NodePorts) -> bool:
-    """A list for larger machines: its number is beyond those that are there, and no port that is like those taken is
-    left out in its place."""
+    """Whether the list is for larger machines: the number exceeds those present, and no similar port is left out in its
+    place."""
     kinds = {use.hca["kind"] for use in node.wanted}
     left_out = any(use.hca["kind"] in kinds for use in node.suited if use not in node.wanted)
     stem, number = _numbered(entry.name)
@@ -74,5 +74,5 @@ def _numbered(name: str) -> tuple[str, int]:
 def too_many(all_: Sequence[NodePorts]) -> Iterator[PortTrouble]:
     for node in all_:
         for use in node.taken[hca_names.MOST :]:
-            what = f"beyond the {hca_names.MOST} ports that NCCL takes"
+            what = f"beyond the {hca_names.MOST} ports that NCCL uses"
             yield PortTrouble(TOO_MANY, Severity.INFO, node.rank, use.label, what, f"at most {hca_names.MOST}")

@@ -1,4 +1,4 @@
-"""Ports that are not ACTIVE. Between DOWN and ACTIVE there is a direction: a port that is up is never called odd."""
+"""Ports that are not ACTIVE. A port that is up is never called odd, even if most others are down."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,17 +10,17 @@ from preflight.checks.net.shared.port_selection import NodePorts, PortTrouble, U
 
 DOWN = Code(
     "A port that NCCL would use is not ACTIVE.",
-    fix="There: ibstat {device}; mlxlink -d {device}. Polling: see the cable, its transceivers and the switch port. "
-    "Disabled: switch it on (ip link set dev INTERFACE up). Else drain the node.",
+    fix="There: ibstat {device}; mlxlink -d {device}. Polling: check the cable, its transceivers and the switch port. "
+    "Disabled: enable it (ip link set dev INTERFACE up). Else drain the node.",
     action=Action.REPLACE,
 )
-FIX_WAITS = "There: ibstat {device}; sminfo. The link is up, but no subnet manager has set it up: see that it runs."
+FIX_WAITS = "There: ibstat {device}; sminfo. The link is up, but no subnet manager configured it: check that one runs."
 FIX_TIED = (
-    "Where it is not ACTIVE: ibstat {device}; mlxlink -d {device}; see the switch that these nodes share. If it is not "
-    "meant to be up, leave it out with NCCL_IB_HCA on all nodes."
+    "Where it is not ACTIVE: ibstat {device}; mlxlink -d {device}; check the switch that these nodes share. If it is "
+    "not meant to be up, leave it out with NCCL_IB_HCA on all nodes."
 )
 FIX_EVERYWHERE = (
-    "See the switch that all of these go to, and on one node mlxlink -d {device}. If it is not cabled, it costs "
+    "Check the switch that all of these connect to, and on one node mlxlink -d {device}. If it is not cabled, it costs "
     "nothing."
 )
 ACTIVE, POLLING = "ACTIVE", "Polling"
@@ -28,9 +28,9 @@ FAIL, WARN, INFO = Severity.FAIL, Severity.WARN, Severity.INFO
 
 
 def not_active(of: Mapping[int, NodePorts], run: Run) -> tuple[list[PortTrouble], list[Tie[str]]]:
-    """(what is down, of what nobody knows whether it should be up). What is down on all nodes is meant so, but for a
-    port that waits for its subnet manager, and one that NCCL_IB_HCA asks for. What is down on most nodes may be meant
-    so there: of these only those are named that were up before."""
+    """(ports that are down, ties that leave open whether they should be up). A port down on all nodes is intended,
+    except one that waits for its subnet manager, or that NCCL_IB_HCA asks for. A port down on most nodes may be
+    intended: of these, only those that were up before are named."""
     known = [use for node in of.values() for use in node.wanted if use.port["state"]]
     down: dict[Use, PortTrouble] = {}
     undecided: list[Tie[str]] = []
@@ -49,7 +49,7 @@ def not_active(of: Mapping[int, NodePorts], run: Run) -> tuple[list[PortTrouble]
 
 
 def _why(use: Use, node: NodePorts, differing: set[str]) -> str:
-    """Why it should be up; "" where nothing says so."""
+    """Why the port should be up; "" if nothing says so."""
     if _waits(use):
         return "by its subnet manager"
     if node.names(use.hca["name"]):
@@ -62,7 +62,7 @@ def _waits(use: Use) -> bool:
 
 
 def _fell(use: Use) -> bool:
-    """It looks for a link, and has had one since the card was switched on: a port without a cable counts none."""
+    """Whether the port lost a link that it had since power-on: a port without a cable counts no link-down events."""
     return use.port["physical"] == POLLING and use.port["counters"].get(WENT_DOWN, 0) > 0
 
 
@@ -86,8 +86,8 @@ def both_sides(undecided: Sequence[Tie[str]], of: Mapping[int, NodePorts], run: 
 
 
 def down_everywhere(of: Mapping[int, NodePorts], told: Sequence[PortTrouble], run: Run) -> Iterator[PortTrouble]:
-    """Down on all nodes, while most of its siblings are up: a dead rail, or a spare port. Only one that was up before
-    is surely no spare one; a card's second port is mostly without a cable."""
+    """Ports down on all nodes while most of their siblings are up: a dead rail, or spare ports. Only a port that was up
+    before is surely not a spare; a card's second port mostly has no cable."""
     known = {(use.label, use.rank) for use in told}
     ports = [use for node in of.values() if node.uses_verbs for use in node.wanted if use.port["state"]]
     items = differs_from_siblings(use.has(use.port["state"]) for use in ports if run.job.backend == "nccl")
@@ -96,5 +96,5 @@ def down_everywhere(of: Mapping[int, NodePorts], told: Sequence[PortTrouble], ru
     for use in uses:
         if use.port["physical"] == POLLING and (use.label, use.rank) not in known:
             severity = weighed(WARN if use.label in fell else INFO, of[use.rank], use.vendor, run)
-            expected = f"ACTIVE as most siblings of its board{', and as before' if use.label in fell else ''}"
+            expected = f"ACTIVE as most of its siblings{', and as before' if use.label in fell else ''}"
             yield PortTrouble(DOWN, severity, use.rank, use.label, _state(use), expected, FIX_EVERYWHERE)

@@ -1,1 +1,1 @@
-"""What several checks of the network use: the host's links, and its HCAs with the ports that NCCL would use."""
+"""Shared by several network checks: the host's links, its HCAs, and the ports that NCCL would use."""

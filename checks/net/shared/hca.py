@@ -13,26 +13,26 @@ FOLDER = "/sys/class/infiniband"
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 MELLANOX = "0x15b3"
 VIRTUAL = ("0x1012", "0x1014", "0x1016", "0x1018", "0x101a", "0x101c", "0x101e", "0xa2d3")
-"""PCI's device ids of NVIDIA's virtual functions (the kernel's mlx5_core_pci_table in mlx5/core/main.c): a guest has no
-other sign of them."""
+"""PCI device ids of NVIDIA's virtual functions (the kernel's mlx5_core_pci_table in mlx5/core/main.c): in a guest
+nothing else identifies them."""
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 class Gid(TypedDict):
-    """One entry of a RoCE port's table. Its address is left out: facts of equal nodes are then equal."""
+    """An entry of a RoCE port's table, without its address, so that similar nodes have equal facts."""
 
     index: int
     kind: str
     """ipv4, ipv6, link-local, or default (only a prefix)."""
     version: int | None
-    """Of RoCE; None where it cannot be read."""
+    """The RoCE version; None if it cannot be read."""
     interface: str
 
 
 class Port(TypedDict):
     port: int
     state: str
-    """ACTIVE, DOWN, INIT, ARMED, or "" where it cannot be read."""
+    """ACTIVE, DOWN, INIT, ARMED, or "" if it cannot be read."""
     physical: str
     """LinkUp, Polling, Disabled ..."""
     layer: str
@@ -40,45 +40,45 @@ class Port(TypedDict):
     rate: float | None
     """Gb/s."""
     gids: list[Gid] | None
-    """Of Ethernet; None of others, and where they cannot be read."""
+    """Only for Ethernet; None for other link layers, and if they cannot be read."""
     more_gids: bool
-    """Not all of them are kept."""
+    """Whether there are more than were kept."""
     counters: dict[str, int]
     """Those of hca_counters.KEPT that are not 0."""
 
 
 class Hca(TypedDict):
-    """ "" and None: it is not told."""
+    """ "" and None mean that sysfs does not tell."""
 
     name: str
     vendor: str
-    """Of PCI: "0x15b3"."""
+    """The PCI vendor id: "0x15b3"."""
     kind: str
-    """The board, or the model where that is not told."""
+    """The board, or the model if the board is not told."""
     firmware: str
     bus: str
     numa: int | None
     pcie: str
-    """The link now: "32.0 GT/s x16"."""
+    """The link's current state: "32.0 GT/s x16"."""
     virtual: bool
-    """Whether it is a virtual function, whose card is its host's."""
+    """Whether it is a virtual function, whose card belongs to its host."""
     opens: bool | None
-    """Whether this process may open it (/dev/infiniband): libibverbs shows NCCL no other."""
+    """Whether this process may open it (/dev/infiniband): libibverbs hides others from NCCL."""
     ports: list[Port]
 
 
 def vendor(name: str, root: str = "") -> str:
-    """Of PCI, which answers though the card does not."""
+    """The PCI vendor id, which can be read even if the card does not answer."""
     return files.read(f"{root}{FOLDER}/{name}/device/vendor")
 
 
 def names(root: str = "") -> list[str]:
-    """mlx5_2 before mlx5_10."""
+    """The devices' names; mlx5_2 before mlx5_10."""
     return sorted(files.entries(f"{root}{FOLDER}"), key=_natural)
 
 
 def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") -> Hca:
-    """`verbs`: from `verbs_devices`. `most_gids`: kept of a port's table."""
+    """`verbs`: from `verbs_devices`. `most_gids`: how many to keep of a port's table."""
     folder = f"{root}{FOLDER}/{name}"
     device = f"{folder}/device"
     numa = files.read(f"{device}/numa_node")
@@ -101,14 +101,14 @@ def read(name: str, verbs: Mapping[str, str], most_gids: int, root: str = "") ->
 
 
 def verbs_devices(root: str = "") -> dict[str, str]:
-    """By the name of an HCA its device file, which need not be there."""
+    """{HCA: its device file}; the file may not exist."""
     folder = f"{root}/sys/class/infiniband_verbs"
     found = {files.read(f"{folder}/{name}/ibdev"): f"/dev/infiniband/{name}" for name in files.entries(folder)}
     return {name: path for name, path in found.items() if name}
 
 
 def watched(name: str, root: str = "") -> dict[str, tuple[str, dict[str, int]]]:
-    """By "mlx5_0:1" the state of a port and its counters: what may change in a run."""
+    """{"mlx5_0:1": (state, counters)}: what may change during a run."""
     ports = f"{root}{FOLDER}/{name}/ports"
     return {
         f"{name}:{port}": (_named(f"{ports}/{port}/state"), _counters(f"{ports}/{port}"))
@@ -132,7 +132,7 @@ def _port(folder: str, number: int, most_gids: int) -> Port:
 
 
 def _gids(folder: str) -> list[Gid] | None:
-    """Without the empty ones, which the kernel shows as zeros."""
+    """The GIDs of a port without empty ones, which the kernel shows as zeros; None if unreadable."""
     numbers = sorted(int(number) for number in files.entries(f"{folder}/gids") if number.isdecimal())
     read = {index: gid for index in numbers if (gid := files.read(f"{folder}/gids/{index}"))}
     return [_gid(folder, index, gid) for index, gid in read.items() if gid != NO_GID] if read else None
@@ -145,7 +145,7 @@ def _gid(folder: str, index: int, gid: str) -> Gid:
 
 
 def _kind(gid: str) -> str:
-    """As NCCL tells them apart (configuredGid, linkLocalGid and getGidAddrFamily in net_ib/connect.cc)."""
+    """A GID's kind as NCCL tells them apart (configuredGid, linkLocalGid and getGidAddrFamily in net_ib/connect.cc)."""
     words = gid.lower().split(":")
     if words[:4] == ["fe80", "0000", "0000", "0000"]:
         return "default" if set(words[4:]) == {"0000"} else "link-local"
@@ -158,14 +158,14 @@ def _counters(folder: str) -> dict[str, int]:
 
 
 def _pcie(device: str) -> str:
-    """A virtual function says "Unknown", and 0."""
+    """The PCIe link; "" for a virtual function, which says "Unknown" and 0."""
     speed, width = files.read(f"{device}/current_link_speed"), files.read(f"{device}/current_link_width")
     known = re.match(r"[\d.]+ GT/s", speed)
     return f"{known[0]} x{width}" if known and width.isdecimal() and int(width) else ""
 
 
 def _named(path: str) -> str:
-    """Of "4: ACTIVE" the word."""
+    """The word in "4: ACTIVE"."""
     return files.read(path).rpartition(":")[2].strip()
 
 

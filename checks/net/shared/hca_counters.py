@@ -1,4 +1,4 @@
-"""Counters of an HCA's port that tell of a bad link or of lost packets, and which of them rose.
+"""Counters of an HCA port that show a bad link or lost packets, and which of them rose.
 
 Their meanings: the kernel's Documentation/ABI/stable/sysfs-class-infiniband, and for those of PortCounters the
 InfiniBand specification, volume 1, 16.1.3.5.
@@ -9,23 +9,23 @@ from typing import NamedTuple
 
 WENT_DOWN = "link_downed"
 BROKEN = (WENT_DOWN, "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
-"""On a good link none of these rises: it went down, or was trained anew, or errors came too densely."""
+"""On a good link none of these rises: it went down, was retrained, or had too many errors at once."""
 WRONG_BITS = ("symbol_error", "port_rcv_errors")
-"""Of these a good link has some, too."""
+"""Even a good link has a few of these."""
 LOST = ("local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err", "rnr_nak_retry_err")
-"""hw_counters of mlx5 and others: packets that were sent again. They were lost on the way, or the other end was slow or
-has ended: this port need not be at fault. `out_of_sequence` is not here: adaptive routing, which NCCL switches on over
-InfiniBand, brings packets out of order; nor are those of congestion (np_cnp_sent and the like), which are at work
-on every RoCE network under load."""
+"""hw_counters of mlx5 and others: resent packets. They were lost on the way, or the other end was slow or has ended, so
+this port may not be at fault. `out_of_sequence` is left out, since adaptive routing, which NCCL enables on InfiniBand,
+reorders packets; so are congestion counters (np_cnp_sent and the like), which rise on every RoCE network under
+load."""
 KEPT = {"counters": (*BROKEN, *WRONG_BITS), "hw_counters": LOST}
-"""By folder."""
+"""Counter names by sysfs folder."""
 FULL = {
     "symbol_error": 0xFFFF, "port_rcv_errors": 0xFFFF, "link_error_recovery": 0xFF, WENT_DOWN: 0xFF,
     "local_link_integrity_errors": 0xF, "excessive_buffer_overrun_errors": 0xF,
 }  # fmt: skip
-"""Where a counter of PortCounters stops. Drivers that give wider ones pass it."""
+"""Where the counters of PortCounters saturate. Drivers with wider counters exceed it."""
 BIT_ERROR_RATE = 1e-12
-"""What the InfiniBand specification allows a link (volume 2, 6.4). With error correction good ones have far fewer."""
+"""The InfiniBand specification's limit for a link (volume 2, 6.4). With error correction good links have far fewer."""
 
 
 class Rise(NamedTuple):
@@ -38,12 +38,12 @@ class Rise(NamedTuple):
 
 
 def risen(before: Mapping[str, int], after: Mapping[str, int]) -> list[Rise]:
-    """Zeros are in neither. One that fell was reset, or went past its last number, and says nothing."""
+    """Counters that rose; neither mapping has zeros. One that fell was reset or wrapped around, and proves nothing."""
     return [Rise(name, before.get(name, 0), new) for name, new in after.items() if new > before.get(name, 0)]
 
 
 def bad(rises: list[Rise], gigabits: float, seconds: float) -> list[Rise]:
-    """Those that a good link of this rate would not have in so long a time; at least a minute's worth is allowed."""
+    """Rises too large for a good link of this rate in this time; at least a minute's worth of errors is allowed."""
     allowed = BIT_ERROR_RATE * gigabits * 1e9 * max(60.0, seconds)
     return [
         rise
@@ -53,5 +53,5 @@ def bad(rises: list[Rise], gigabits: float, seconds: float) -> list[Rise]:
 
 
 def full(counters: Mapping[str, int]) -> list[str]:
-    """Counters that can rise no more."""
+    """Counters that are saturated."""
     return [name for name, count in counters.items() if FULL.get(name) == count]

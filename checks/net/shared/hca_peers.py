@@ -1,4 +1,4 @@
-"""What a value of one HCA should be, by the others: first by the same HCA on the other nodes, then by its siblings."""
+"""Which HCAs have an odd value, compared first with the same HCA on other nodes, then with their siblings."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,13 +13,13 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Value(Generic[T]):
     rank: int
-    """Of its node."""
+    """The rank that measured on its node."""
     label: str
-    """mlx5_0, or mlx5_0:2 where the card has several ports."""
+    """mlx5_0, or mlx5_0:2 if the card has several ports."""
     kind: str
-    """Only what is of one kind is compared."""
+    """Only values of the same kind are compared."""
     function: str
-    """The second function of a card is its second port, which often has no cable: no sibling of the first."""
+    """A card's second function is its second port. It often has no cable, so it is not a sibling of the first."""
     value: T
     about: Any = None
 
@@ -37,15 +37,15 @@ class OddPort(Generic[T]):
 @dataclass(frozen=True)
 class Tie(Generic[T]):
     port: Value[T]
-    """Of any node."""
+    """An example, from any node."""
     votes: Vote[T]
 
 
 def compare_ports(
     values: Iterable[Value[T]], by_siblings: bool = True, good: T | None = None
 ) -> Iterator[OddPort[T] | Tie[T]]:
-    """What all nodes have alike is meant so, whatever siblings have. A tie is told where siblings do not decide.
-    `good`: a value that is never odd; where some have it, but most have not, that is a tie."""
+    """What all nodes have in common is intended, whatever the siblings have. Yields a tie if siblings do not decide.
+    `good`: a value that is never odd; if a minority has it, that is a tie."""
     known = [(port, port.value) for port in values]
     in_node = compare(known, _siblings)
     for group in compare(known, _same_on_all_nodes).values():
@@ -66,7 +66,7 @@ def compare_ports(
 
 
 def differs_from_siblings(values: Iterable[Value[T]]) -> Iterator[OddPort[T]]:
-    """Of what all nodes have alike: where it differs from most siblings in most of them."""
+    """Ports that differ from most of their siblings on most nodes, and have the same value on all."""
     known = [(port, port.value) for port in values]
     in_node = compare(known, _siblings)
     for group in compare(known, _same_on_all_nodes).values():
@@ -78,8 +78,8 @@ def differs_from_siblings(values: Iterable[Value[T]]) -> Iterator[OddPort[T]]:
 
 
 def numbered_otherwise(values: Iterable[Value[T]]) -> set[tuple[int, str, T]]:
-    """(rank, kind, value) of which a node has no more than most nodes: in a chassis of another make the same HCAs have
-    other numbers."""
+    """(rank, kind, value) that a node has no more often than most nodes: in a chassis of another make the same HCAs are
+    numbered differently."""
     counts: dict[str, dict[int, Counter[T]]] = {}
     for port in values:
         counts.setdefault(port.kind, {}).setdefault(port.rank, Counter())[port.value] += 1
@@ -101,7 +101,7 @@ def _same_on_all_nodes(port: Value[T]) -> tuple[str, str]:
 
 
 def _odd_siblings(ports: Iterable[Value[T]], in_node: Mapping[Any, Comparison[Value[T], T]]) -> Iterator[OddPort[T]]:
-    """`ports`: one of each node."""
+    """`ports`: one from each node."""
     listed = list(ports)
     for port in listed:
         votes = in_node[_siblings(port)].votes

@@ -1,4 +1,4 @@
-"""What the kernel says of an interface: its state, MTU, speed and kind."""
+"""What the kernel says about an interface: its state, MTU, speed and kind."""
 
 import fcntl
 import os
@@ -15,32 +15,32 @@ CLASS, RDMA = "/sys/class/net", "/sys/class/infiniband"
 GET_MTU = 0x8921
 """SIOCGIFMTU (linux/sockios.h)."""
 MOST = 64
-"""Interfaces that are named: a node of Kubernetes has one more for every container."""
+"""The most interfaces to list: a Kubernetes node has one more for every container."""
 INFINIBAND, LOOPBACK = 32, 772
-"""Of linux/if_arp.h."""
+"""Hardware types (linux/if_arp.h)."""
 
 
 class Interface(TypedDict):
     addresses: list[str]
     """ "10.0.0.1/24"."""
     state: str
-    """up, no carrier (it is on, but leads nowhere yet) or down."""
+    """up, no carrier (enabled, but without a link) or down."""
     mtu: int | None
     speed_mbps: int | None
-    """None: not known, as of a virtual one or one without a carrier."""
+    """None if unknown, as for virtual interfaces or those without a carrier."""
     kind: str
-    """ethernet, infiniband, loopback, another word of the kernel's (bridge, bond, vlan), or virtual; "" where sysfs
-    does not show this network namespace."""
+    """ethernet, infiniband, loopback, another of the kernel's words (bridge, bond, vlan), or virtual; "" if sysfs does
+    not show this network namespace."""
 
 
 def read(
     entries: Sequence[Address], named: Sequence[str] = (), folder: str = CLASS
 ) -> tuple[dict[str, Interface], int]:
-    """(interfaces by name, how many were left out). Virtual ones without an address are, if not `named`: they are
-    the ends of containers."""
+    """(interfaces by name, how many were left out). Leaves out virtual ones without an address, unless `named`: these
+    lead to containers."""
     found: dict[str, Interface] = {}
     for entry in entries:
-        name = entry.interface.partition(":")[0]  # the label of an address is behind the colon
+        name = entry.interface.partition(":")[0]  # an address's label follows the colon
         if name not in found:
             found[name] = _interface(name, entry.flags, folder)
         if entry.text:
@@ -76,7 +76,7 @@ def _index(name: str) -> int:
 
 
 def mtu(name: str) -> int | None:
-    """Of this network namespace, also where /sys is that of another; None where the kernel does not say."""
+    """The MTU in this network namespace, even if /sys shows another; None if the kernel does not say."""
     try:
         with socket.socket(type=socket.SOCK_DGRAM) as any_socket:
             answer = fcntl.ioctl(any_socket, GET_MTU, struct.pack("16si12x", os.fsencode(name), 0))
@@ -95,7 +95,7 @@ def _kind(place: str) -> str:
 
 
 def towards(family: int, place: tuple[object, ...]) -> str:
-    """This host's own address for packets to there, or "". The kernel looks up its routes; no packet is sent."""
+    """This host's own address for packets to a place, or "". The kernel looks up its routes; no packet is sent."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as asking:
             asking.connect((place[0], 9, *place[2:]))
@@ -105,8 +105,8 @@ def towards(family: int, place: tuple[object, ...]) -> str:
 
 
 def host(entries: Sequence[Address]) -> str:
-    """The same for processes that share a network (a host's, or a container's), and for no others: clones of a
-    virtual machine may have one boot id, and then not one list of addresses."""
+    """An id that is equal only for processes that share a network (a host's or a container's): clones of a virtual
+    machine may share a boot id, but then not the list of addresses."""
     import hashlib
 
     try:

@@ -1,4 +1,4 @@
-"""What NCCL does with each port of a node, and findings about several ports or nodes in one sentence."""
+"""Which ports of a node NCCL uses, and findings that cover several ports or nodes in one sentence."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,20 +12,20 @@ from preflight.checks.net.shared.hca_peers import Tie, Value
 from preflight.nccl import hca_names
 
 SHOWN = 2
-"""Names in a sentence."""
+"""How many names a sentence has."""
 
 
 class Facts(TypedDict):
     hcas: list[Hca]
     silent: dict[str, str]
-    """Vendors of devices that did not answer, by name."""
+    """{device that did not answer: its vendor}."""
     settings: dict[str, str]
-    """NCCL's, of the environment and of its files."""
+    """NCCL's settings, from the environment and its files."""
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """A port."""
+    """A port, and whether NCCL uses it."""
 
     rank: int
     hca: Hca
@@ -33,7 +33,7 @@ class Use:
 
     @cached_property
     def label(self) -> str:
-        """As NCCL_IB_HCA names it."""
+        """The port's name in NCCL_IB_HCA."""
         return f"{self.hca['name']}:{self.port['port']}" if len(self.hca["ports"]) > 1 else self.hca["name"]
 
     @property
@@ -42,7 +42,7 @@ class Use:
 
     @property
     def function(self) -> str:
-        """Of the card, and the port: the second ones are often without a cable."""
+        """Function and port number on the card: second ports often have no cable."""
         return f"{self.hca['bus'].rpartition('.')[2]}:{self.port['port']}"
 
     @property
@@ -54,14 +54,14 @@ class Use:
         return self.port["state"] == "ACTIVE"
 
     def has(self, value: str, any_layer: bool = False) -> Value[str]:
-        """For comparing it with its peers: those of its board and link layer."""
+        """A value to compare with peers: ports with the same board and link layer."""
         kind = self.hca["kind"] if any_layer else f"{self.hca['kind']} {self.port['layer']}"
         return Value(self.rank, self.label, kind, self.function, value, self)
 
 
 @dataclass(frozen=True, eq=False)
 class NodePorts:
-    """A node, by the rank that has measured."""
+    """A node's ports, with the rank that measured."""
 
     rank: int
     facts: Facts
@@ -76,18 +76,17 @@ class NodePorts:
 
     @cached_property
     def suited(self) -> list[Use]:
-        """Those of a link layer that NCCL takes (ncclIbInitDevices), in whatever state. EFA's are none: they have a
-        plugin."""
+        """Ports whose link layer NCCL supports (ncclIbInitDevices), in any state. Not EFA's, which have a plugin."""
         return [use for use in self.ports if use.port["layer"] in (INFINIBAND, ETHERNET)]
 
     @cached_property
     def wanted(self) -> list[Use]:
-        """Those of NCCL_IB_HCA: it would take them."""
+        """Ports that NCCL_IB_HCA allows."""
         return [use for use in self.suited if self.selection.takes(use.hca["name"], use.port["port"])]
 
     @cached_property
     def taken(self) -> list[Use]:
-        """Those that it takes, but for its limit."""
+        """Ports that NCCL uses, not considering its limit."""
         return [use for use in self.wanted if use.is_active and use.hca["opens"] is not False]
 
     @cached_property
@@ -95,14 +94,14 @@ class NodePorts:
         return Counter((use.hca["kind"], use.port["layer"]) for use in self.wanted)
 
     def is_aside(self, use: Use) -> bool:
-        """An Ethernet port beside more ports of another kind, as of a front end or of storage: the job's traffic hardly
-        needs it, though NCCL takes it, too."""
+        """Whether it is an Ethernet port beside more ports of another kind, as for a front end or storage: NCCL uses
+        it, but the job's traffic hardly needs it."""
         own = use.hca["kind"], use.port["layer"]
         return own[1] == ETHERNET and any(number > self.boards[own] for number in self.boards.values())
 
     @property
     def devices(self) -> list[str]:
-        """Names, also of those that did not answer."""
+        """Names of all devices, including those that did not answer."""
         return [*(hca["name"] for hca in self.facts["hcas"]), *self.facts["silent"]]
 
     @property
@@ -110,7 +109,7 @@ class NodePorts:
         return hca_names.uses_verbs(self.facts["settings"])
 
     def names(self, label: str) -> bool:
-        """Whether NCCL_IB_HCA asks for just this device."""
+        """Whether NCCL_IB_HCA names exactly this device."""
         name = label.partition(":")[0]
         return not self.selection.exclude and any(entry.name == name for entry in self.selection.entries)
 
@@ -120,8 +119,8 @@ def nodes(facts: Mapping[int, Facts]) -> list[NodePorts]:
 
 
 def weighed(severity: Severity, node: NodePorts, vendor: str, run: Run, alone: Severity = Severity.WARN) -> Severity:
-    """gloo uses no RDMA; on one node nothing crosses the network, so that it is `alone` there; cards of another vendor
-    fail nothing."""
+    """The severity, lowered on gloo, which uses no RDMA; to `alone` on one node, where nothing crosses the network; and
+    for other vendors' cards, which never fail."""
     if run.job.backend != "nccl" or not node.uses_verbs:
         return Severity.INFO
     if len(run.job.nodes) < 2:
@@ -134,7 +133,7 @@ def weighed(severity: Severity, node: NodePorts, vendor: str, run: Run, alone: S
 
 @dataclass(frozen=True)
 class PortTrouble:
-    """Of one device: "mlx5_3 is DOWN, expected ACTIVE"."""
+    """A trouble of one device: "mlx5_3 is DOWN, expected ACTIVE"."""
 
     code: Code
     severity: Severity
@@ -144,11 +143,11 @@ class PortTrouble:
     expected: str
     fix: str | None = None
     more: tuple[tuple[str, Any], ...] = field(default=())
-    """Further keys of `where`."""
+    """Further keys for the finding's `where`."""
 
 
 def findings(troubles: Iterable[PortTrouble], run: Run, of: int) -> Iterator[Finding]:
-    """One for all devices of a node with the same trouble; one for all `of` nodes, which then names none of them."""
+    """One finding for all devices of a node with the same trouble, or one for all `of` nodes, which names none."""
     by_node: dict[tuple[Any, ...], list[str]] = {}
     for trouble in troubles:
         key = (trouble.code, trouble.severity, trouble.rank, trouble.what, trouble.expected, trouble.fix, trouble.more)
@@ -181,7 +180,7 @@ def tied(
     run: Run,
     fix: str | None = None,
 ) -> Iterator[Finding]:
-    """Both sides: nobody knows who is wrong."""
+    """Findings that name both sides, since either may be wrong."""
     alike: dict[tuple[Severity, str], list[str]] = {}
     for tie in ties:
         severity = weighed(worst, of[tie.port.rank], tie.port.about.vendor, run)

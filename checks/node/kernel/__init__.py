@@ -1,10 +1,9 @@
-"""Kernel: its log shows no fault of GPUs, PCIe, memory or tasks, and nothing keeps GPUs and network cards apart.
+"""Kernel: its log shows no faults, and nothing keeps GPUs and network cards from reaching each other over PCIe.
 
-Reads what /dev/kmsg holds of the last two hours, before any GPU is used by us: Xids and SXids with their meaning
-(xid.tsv), PCIe errors (AER), hung and killed tasks, memory errors, network cards. A fault that was followed by a new
-start of the driver, or by a recovery that the driver reports, counts one step less. Then how GPUs reach each other and
-the network cards over PCIe: nvidia_peermem or DMA-BUF, ACS, IOMMU; and the fabric manager where there are NVSwitches.
-A log that may not be read is a skip.
+Reads the last two hours of /dev/kmsg, before the run uses any GPU: Xids and SXids with their meaning (xid.tsv), PCIe
+errors (AER), hung and killed tasks, memory errors, network cards. A fault counts one severity less if the driver has
+been reloaded since, or reports a recovery. Then reads how GPUs reach each other and the network cards over PCIe:
+nvidia_peermem or DMA-BUF, ACS, IOMMU; and the fabric manager on nodes with NVSwitches. Skips if the log cannot be read.
 """
 
 import re
@@ -33,21 +32,21 @@ from preflight.checks.node.kernel.kernel_log import Event, KernelLog
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.3)
 
 WINDOW_S = option(float, 7200.0, "how many seconds of the kernel log count")
-AER_A_MINUTE = option(float, 31.0, "warn where PCIe corrects so many errors of a device a minute")
-"""What PCIe allows 16 lanes of generation 5: one wrong bit in 1e12 (DCGM's rule for PCIe replays)."""
+AER_A_MINUTE = option(float, 31.0, "warn if PCIe corrects at least this many errors of a device per minute")
+"""PCIe's limit for 16 lanes of generation 5: one wrong bit in 1e12 (DCGM's rule for PCIe replays)."""
 
 XID = Code(
     "The driver has reported an error of a GPU (Xid).",
-    fix="What each number asks for stands in its finding.",
+    fix="See the finding: the fix depends on the Xid.",
     action=Action.RESET_GPU,
 )
 SXID = Code(
     "The driver has reported an error of an NVSwitch (SXid).",
-    fix="What each number asks for stands in its finding.",
+    fix="See the finding: the fix depends on the SXid.",
     action=Action.RESET_GPU,
 )
 RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=xids.ACTIONS["reset"], action=Action.RESET_GPU)
-DRIVER = Code("The driver cannot reach or initialise a GPU.", fix=xids.ACTIONS["reboot"], action=Action.REBOOT)
+DRIVER = Code("The driver cannot reach or initialize a GPU.", fix=xids.ACTIONS["reboot"], action=Action.REBOOT)
 MISMATCH = Code(
     "A program's libraries and the GPU driver have different versions.",
     fix="After an upgrade of the driver: reboot. In a container: start it with the NVIDIA container toolkit, and "
@@ -60,8 +59,8 @@ AER = Code(
 )
 HUNG = Code(
     "Tasks hung in the kernel.",
-    fix="See what hangs (ps -eo pid,stat,wchan:32,cmd | grep ' D'); often it is a file system or a driver that does "
-    "not answer; reboot if it stays.",
+    fix="See what hangs (ps -eo pid,stat,wchan:32,cmd | grep ' D'); often a file system or a driver does not "
+    "answer; reboot if it persists.",
     action=Action.REBOOT,
 )
 OUT_OF_MEMORY = Code(
@@ -69,57 +68,57 @@ OUT_OF_MEMORY = Code(
     fix="See what takes the memory (ps aux --sort=-rss), and whether a job has left processes behind.",
 )
 MEMORY_ERROR = Code(
-    "The memory or the CPU had errors that were not corrected.",
+    "Memory or CPU had uncorrected errors.",
     fix="See rasdaemon (ras-mc-ctl --errors) or the BMC's log for the module; drain the node and have it replaced.",
     action=Action.REPLACE,
 )
 THROTTLED = Code(
-    "The CPU was too hot and has slowed down.",
-    fix="Look at fans and air flow (ipmitool sensor); ask the data centre.",
+    "The CPU overheated and slowed down.",
+    fix="Check fans and air flow (ipmitool sensor); ask the data center.",
     action=Action.REPLACE,
 )
 NIC = Code(
     "The firmware of a network card has failed.",
-    fix="Update it (mlxfwmanager) and power-cycle the node; replace the card if it comes back.",
+    fix="Update it (mlxfwmanager) and power-cycle the node; replace the card if the error returns.",
     action=Action.REBOOT,
 )
 LINK_DOWN = Code(
     "The link of a network card has gone down.",
-    fix="ethtool {interface} and ethtool -m {interface}; clean or replace cable and transceiver, look at the switch.",
+    fix="ethtool {interface} and ethtool -m {interface}; clean or replace cable and transceiver, check the switch.",
     action=Action.REPLACE,
 )
 PEERMEM = Code(
-    "Network cards cannot reach the memory of the GPUs; it goes through the host.",
+    "Network cards cannot reach GPU memory directly; data goes through the host.",
     fix="modprobe nvidia-peermem, and write nvidia-peermem into /etc/modules-load.d/nvidia-peermem.conf; or install "
     "the driver's open kernel modules.",
 )
 ACS = Code(
-    "PCIe switches send what GPUs and network cards exchange up to the CPU (ACS).",
-    fix="Turn ACS off in the BIOS, or at every boot for each of them: setpci -s {device} ECAP_ACS+0x6.w=0000",
+    "PCIe switches redirect traffic between GPUs and network cards to the CPU (ACS).",
+    fix="Turn ACS off in the BIOS, or at every boot for each port: setpci -s {device} ECAP_ACS+0x6.w=0000",
 )
 IOMMU = Code(
-    "An IOMMU translates what GPUs and network cards exchange.",
+    "An IOMMU translates the traffic between GPUs and network cards.",
     fix="Boot with iommu=pt on the kernel's command line, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
 )
 FABRIC_MANAGER = Code(
-    "The fabric manager does not run; CUDA does not start on GPUs with NVSwitches without it (error 802).",
-    fix="systemctl enable --now nvidia-fabricmanager (of the driver's version); see journalctl -u nvidia-fabricmanager",
+    "The fabric manager is not running; without it CUDA does not start on GPUs with NVSwitches (error 802).",
+    fix="systemctl enable --now nvidia-fabricmanager (in the driver's version); see journalctl -u nvidia-fabricmanager",
 )
 
 PLAIN = {
-    "uncorrected": (MEMORY_ERROR, "errors of memory or CPU that were not corrected"),
-    "throttled": (THROTTLED, "the CPU was too hot, and was slowed down"),
+    "uncorrected": (MEMORY_ERROR, "uncorrected errors of memory or CPU"),
+    "throttled": (THROTTLED, "the CPU overheated and slowed down"),
     "nic": (NIC, "the firmware of the network card has failed"),
 }
-"""What needs no more words."""
+"""Kinds of events that need no message of their own: (code, text)."""
 RECOVERY_XID, LOST_XID = "154", "79"
 LINK_XIDS, OF_THE_PEER = ("144", "145", "146", "147", "148", "149", "150"), 37
 FLAPS, BOOT_S = 2, 600
-"""A link that goes down once may have been told to, and does so while the node boots."""
+"""A link may go down once on purpose, and does so while the node boots."""
 PROBING_S = 30
-"""The driver probes the GPUs first and says that it is loaded after: what it met then is no matter of the past."""
+"""The driver probes GPUs before it logs that it is loaded: errors in these seconds are current, not from before."""
 AT_LEAST_S = 600
-"""Over which a rate is taken: a short burst is none."""
+"""The shortest time over which a rate is computed: a short burst is not a rate."""
 TOLD = 4
 NO_LOG: KernelLog = {"reaches_s": 0, "uptime_s": 0, "events": []}
 UNPRIVILEGED = "start as root, or a container with --device /dev/kmsg --cap-add SYSLOG"
@@ -127,7 +126,7 @@ UNPRIVILEGED = "start as root, or a container with --device /dev/kmsg --cap-add 
 
 class Facts(TypedDict):
     log: KernelLog | None
-    """None where it may not be read."""
+    """None if it may not be read."""
     setup: Setup
 
 
@@ -183,21 +182,21 @@ def _found(code: Code, severity: Severity, event: Event, node: str, text: str, *
 
 
 def _restarted_s(log: KernelLog, device: str) -> float:
-    """Seconds since the driver was last loaded, or has reported that this GPU needs no recovery any more."""
+    """Seconds since the driver was last loaded, or reported that this GPU no longer needs recovery."""
     ages = [event["last_s"] + PROBING_S for event in _of(log, "loaded")]
     ages += [event["last_s"] for event in _recoveries(log) if event["device"] == device and _asked(event) == "None"]
     return min(ages, default=float("inf"))
 
 
 def _stepped(log: KernelLog, event: Event, severity: str) -> Severity:
-    """One step less where the driver has started anew since."""
+    """One severity less if the driver was reloaded since."""
     if _restarted_s(log, event["device"]) < event["last_s"]:
         severity = {"fail": "warn", "warn": "info"}.get(severity, severity)
     return Severity(severity)
 
 
 def _uuid(log: KernelLog, device: str) -> str | None:
-    """As the driver names each GPU before its first Xid."""
+    """The GPU's UUID, which the driver logs before the GPU's first Xid."""
     return next((event["what"] for event in _of(log, "uuid") if event["device"] == device), None)
 
 
@@ -212,7 +211,7 @@ def _xid(log: KernelLog, event: Event, node: str) -> Finding:
     row, links = xids.known(event["kind"], int(event["what"])), event["links"]
     link = links[0] if len(links) == 1 else None
     at = "" if not links else f" on link {links[0]}" if link is not None else f" on links {ranges.to_text(links)}"
-    since = "; the driver has started anew since" if _restarted_s(log, event["device"]) < event["last_s"] else ""
+    since = "; the driver was reloaded since" if _restarted_s(log, event["device"]) < event["last_s"] else ""
     text = f"{called} {event['what']}{at}, {_when(event)}: {row.meaning}{since}; expected none"
     where = {"uuid": _uuid(log, event["device"]), "link": link}
     fix, action, evidence = xids.ACTIONS[row.action], xids.OPERATORS[row.action], {"links": links}
@@ -227,7 +226,7 @@ def _graded(log: KernelLog, event: Event) -> Severity:
 
 
 def _is_of_the_peer(event: Event) -> bool:
-    """An NVLink error whose cause is at the other end: bits 20 to 25 of the first word that follows the link."""
+    """Whether an NVLink error was caused by the other end: bits 20 to 25 of the first word after the link."""
     word = re.search(r"\(0x([0-9a-f]+)", event["text"], re.IGNORECASE)
     return event["what"] in LINK_XIDS and word is not None and int(word[1], 16) >> 20 & 0x3F == OF_THE_PEER
 
@@ -237,13 +236,13 @@ def _recoveries(log: KernelLog) -> list[Event]:
 
 
 def _asked(event: Event) -> str:
-    """None, GPU Reset Required, Node Reboot Required, Drain P2P, ... out of "changed from 0x0 (None) to 0x2 (...)"."""
+    """None, GPU Reset Required, Node Reboot Required, Drain P2P, ... from "changed from 0x0 (None) to 0x2 (...)"."""
     found = re.search(r" to \w+ \(([^)]*)\)", event["text"])
     return found[1] if found else "unknown"
 
 
 def _recovery(log: KernelLog, node: str) -> Iterator[Finding]:
-    """Only where no failure of the same GPU tells as much."""
+    """Recovery requests, unless a failure of the same GPU already says as much."""
     failed = {event["device"] for event in _of(log, "xid") if _graded(log, event) is Severity.FAIL}
     for event in _recoveries(log):
         asked = _asked(event)
@@ -260,17 +259,17 @@ def _driver(log: KernelLog, node: str) -> Iterator[Finding]:
     for event in _of(log, "fallen", "init"):
         if event["device"] not in told:
             told.add(event["device"])
-            what = "has lost" if event["kind"] == "fallen" else "could not initialise"
+            what = "has lost" if event["kind"] == "fallen" else "could not initialize"
             text = f"the driver {what} the GPU, {_when(event)}; expected never"
             yield _found(DRIVER, _stepped(log, event, "fail"), event, node, text)
 
 
 def _mismatch(log: KernelLog, node: str) -> Iterator[Finding]:
-    """A warning: it may be another one's container."""
+    """Only a warning: the program may be in someone else's container."""
     for event in _of(log, "mismatch"):
-        text = f"the driver has refused a program with libraries of version {event['what']}, {_when(event)}"
+        text = f"the driver refused a program that has libraries of version {event['what']}, {_when(event)}"
         severity = _stepped(log, event, "warn")
-        yield _found(MISMATCH, severity, event, node, f"{text}; expected the driver's own version")
+        yield _found(MISMATCH, severity, event, node, f"{text}; expected the driver's version")
 
 
 def _aer(log: KernelLog, node: str, most: float) -> Iterator[Finding]:
@@ -280,11 +279,11 @@ def _aer(log: KernelLog, node: str, most: float) -> Iterator[Finding]:
         if event["what"].startswith("Correct"):
             a_minute = 60 * event["count"] / max(AT_LEAST_S, event["first_s"] - event["last_s"])
             severity = Severity.WARN if a_minute >= most else Severity.INFO
-            yield _found(AER, severity, event, node, f"{text} fewer than {most:g} a minute")
+            yield _found(AER, severity, event, node, f"{text} fewer than {most:g} per minute")
         elif event["grade"] == "nonfatal":
             yield _found(AER, Severity.WARN, event, node, f"{text} none")
         elif recovered_s <= event["last_s"]:
-            yield _found(AER, Severity.WARN, event, node, f"{text} none; a device has recovered since")
+            yield _found(AER, Severity.WARN, event, node, f"{text} none; the device has recovered since")
         else:
             yield _found(AER, Severity.FAIL, event, node, f"{text} none")
 
@@ -295,7 +294,7 @@ def _tasks(log: KernelLog, node: str) -> Iterator[Finding]:
         text = f"tasks hung in the kernel: {_named(hung)}; expected none"
         yield HUNG.warn(text, node=node, evidence={"line": hung[-1]["text"]})
     if killed:
-        text = f"the kernel killed processes for lack of memory: {_named(killed)}; expected none"
+        text = f"the kernel killed processes because memory ran out: {_named(killed)}; expected none"
         yield OUT_OF_MEMORY.warn(text, node=node, evidence={"line": killed[-1]["text"]})
 
 
@@ -320,7 +319,7 @@ def _link_down(log: KernelLog, node: str) -> Iterator[Finding]:
 
 
 def _peermem(setup: Setup, node: str, nodes: int) -> Iterator[Finding]:
-    """On one node nothing goes over the network."""
+    """Needs several nodes: on one, nothing goes over the network."""
     if setup["gpus"] and setup["nics"] and not setup["peermem"] and not gpudirect.has_dmabuf(setup):
         say = PEERMEM.warn if nodes > 1 else PEERMEM.info
         nics = ranges.count(len(setup["nics"]), "RDMA device")
@@ -338,7 +337,7 @@ def _acs(setup: Setup, node: str) -> Iterator[Finding]:
 
 
 def _iommu(setup: Setup, node: str) -> Iterator[Finding]:
-    """One GPU without a network card has nobody to exchange with."""
+    """Needs two devices: one GPU without a network card has no P2P traffic."""
     translated, peers = setup["translated"], len(setup["gpus"]) + len(setup["nics"])
     if setup["bare_metal"] and setup["gpus"] and translated and peers > 1:
         devices = words.some(translated, TOLD)
@@ -348,5 +347,5 @@ def _iommu(setup: Setup, node: str) -> Iterator[Finding]:
 
 def _fabric_manager(setup: Setup, node: str) -> Iterator[Finding]:
     if setup["nvswitches"] and setup["gpus"] and setup["driver"] and setup["fabric_manager"] is False:
-        text = f"nv-fabricmanager does not run, expected it where there are NVSwitches ({setup['nvswitches']} here)"
+        text = f"nv-fabricmanager is not running, expected on a node with NVSwitches ({setup['nvswitches']} here)"
         yield FABRIC_MANAGER.fail(text, node=node)

@@ -1,6 +1,6 @@
-"""What stands in the way of GPUs and network cards that reach each other over PCIe: read from /proc and /sys.
+"""What keeps GPUs and network cards from reaching each other over PCIe, read from /proc and /sys.
 
-The rules are those of NCCL's guide (troubleshooting, GPU Direct) and of CUDA's (programming guide, IOMMU on Linux).
+The rules are from NCCL's guide (troubleshooting, GPU Direct) and CUDA's programming guide (IOMMU on Linux).
 """
 
 import os
@@ -13,34 +13,34 @@ from preflight.check import entries, read
 
 NVIDIA, MELLANOX = "0x10de", "0x15b3"
 GPU, SWITCH = "0x0302", "0x0680"
-"""Classes: a 3D controller is a GPU of a data centre (those that draw screens, 0x0300, mostly have no P2P), and a
-bridge of NVIDIA's is an NVSwitch."""
+"""PCI classes: a 3D controller is a data-center GPU (display GPUs, 0x0300, mostly have no P2P), and a bridge by
+NVIDIA is an NVSwitch."""
 DMABUF_KERNEL = (5, 12)
 PCIE, ACS = 0x10, 0x000D
-"""Capability and extended capability (linux/pci_regs.h)."""
+"""Ids of the PCIe capability and the ACS extended capability (linux/pci_regs.h)."""
 DOWNSTREAM_PORT = 6
 REDIRECTS = 0x04 | 0x08
-"""ACS control: requests and completions between peers go up to the root, which is what slows or breaks P2P."""
+"""ACS control bits that redirect peer requests and completions to the root, which slows or breaks P2P."""
 
 
 class Setup(TypedDict):
     gpus: list[str]
     """Addresses."""
     nics: list[str]
-    """Addresses of the RDMA devices with an active port that use peer memory (NVIDIA's)."""
+    """PCI addresses of NVIDIA's RDMA devices with an active port: these use peer memory."""
     bare_metal: bool
-    """x86 and no hypervisor: in a virtual machine and on Grace, IOMMU and ACS are as they have to be."""
+    """x86 without a hypervisor. Virtual machines and Grace need their IOMMU and ACS settings."""
     kernel: str
     driver: str
-    """open, proprietary or "" where that is not known."""
+    """open, proprietary, or "" if unknown."""
     peermem: bool
     redirecting: list[str] | None
-    """Ports of PCIe switches above GPUs and NICs that redirect; None where nobody may look."""
+    """Ports of PCIe switches above GPUs and NICs that redirect; None if we may not look."""
     translated: list[str]
     """GPUs and NICs whose DMA an IOMMU translates."""
     nvswitches: int
     fabric_manager: bool | None
-    """None where the host's processes cannot be seen."""
+    """Whether it runs; None if the host's processes are not visible."""
 
 
 def setup(root: str = "") -> Setup:
@@ -62,7 +62,7 @@ def setup(root: str = "") -> Setup:
 
 
 def has_dmabuf(setup: Setup) -> bool:
-    """Whether the NIC can get at GPU memory without peermem."""
+    """Whether the NIC can reach GPU memory without peermem."""
     version = re.match(r"(\d+)\.(\d+)", setup["kernel"])
     return setup["driver"] != "proprietary" and (version is None or (int(version[1]), int(version[2])) >= DMABUF_KERNEL)
 
@@ -99,7 +99,7 @@ def _domain(root: str, device: str) -> str:
 
 
 def _runs(root: str, name: str) -> bool | None:
-    """The host's processes are seen where its process 2 is; every container has a process 1."""
+    """Whether this process runs; None if the host's processes are not visible: only the host has a process 2."""
     if read(f"{root}/proc/2/comm") != "kthreadd":
         return None
     return any(read(f"{root}/proc/{pid}/comm") == name for pid in entries(f"{root}/proc") if pid.isdecimal())
@@ -127,8 +127,8 @@ def _config(path: str) -> bytes:
 
 
 def acs_control(config: bytes) -> int | None:
-    """The ACS control register of a port below a PCIe switch, by its configuration space; 0 of anything else.
-    None where only its first 64 bytes may be read. Root ports do not matter: what passes them goes to the root."""
+    """The ACS control register of a PCIe switch's downstream port, from its configuration space; 0 for other devices.
+    None if only the first 64 bytes may be read. Root ports do not matter: their traffic goes to the root anyway."""
     if len(config) <= 64:
         return None
     at, hops = config[0x34] & 0xFC, 48

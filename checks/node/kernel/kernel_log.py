@@ -1,4 +1,4 @@
-"""The kernel log: its records out of /dev/kmsg, and which of them show a fault."""
+"""The kernel log: reads /dev/kmsg, and picks the records that show a fault."""
 
 import os
 import re
@@ -12,9 +12,9 @@ from typing import TypedDict
 PATH = "/dev/kmsg"
 DEVICE = os.makedev(1, 11)
 RECORD = 16 * 1024
-"""Bytes; the kernel refuses to read a record into less than it needs (8 KiB, CONSOLE_EXT_LOG_MAX)."""
+"""Bytes; the kernel refuses a read whose buffer is smaller than the record (8 KiB, CONSOLE_EXT_LOG_MAX)."""
 MOST_BYTES = 64 * 2**20
-"""A log that grows faster than it is read would never end; larger buffers than this are not built."""
+"""Stops at a log that grows faster than it is read; no kernel has a larger buffer than this."""
 MOST_OF_A_KIND, MOST_TEXT, MOST_LINKS = 60, 240, 36
 
 _PCI = r"(?P<device>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
@@ -43,56 +43,56 @@ KINDS: dict[str, str] = {
     "nic": rf"mlx5_core {_PCI}.*(?:Fatal error \d+ detected|health compromised|firmware internal error)",
     "link_down": rf"(?:{_NICS}) {_PCI} (?P<what>\S+): (?:NIC )?Link (?:is )?[Dd]own",
 }
-"""Patterns of each kind of line that matters; the first that fits counts. `what` tells two of a kind apart. A container
-that its own cgroup has killed is not among them: that is its owner's affair. (Compiled when a line is read: every
+"""A pattern for each kind of line that matters; the first match counts. `what` tells two of a kind apart. Processes
+killed by their own cgroup's limit are left out: that concerns their owner. (Compiled when a line is read, since every
 command imports this module.)"""
 _ANY = re.compile(
     rb"NVRM|SXid|PCIe Bus Error|recovery successful|blocked for more|soft lockup|Out of memory|EDAC|Hardware Error"
     rb"|Memory failure|cpu clock|mlx5_core|[Ll]ink is [Dd]own"
 )
-"""What every line of a kind holds, to leave out the many others quickly."""
+"""Each line of interest contains one of these; used to drop the many others quickly."""
 
 
 class KernelLogUnreadable(Exception):  # noqa: N818 -- says why
-    """The kernel log cannot be read from here. Its text says why."""
+    """The kernel log cannot be read from here; the text says why."""
 
 
 class Event(TypedDict):
-    """Equal lines of the log."""
+    """Equal lines of the log, merged."""
 
     kind: str
     device: str
-    """Its address as sysfs writes it, "0000:1b:00.0"; "" where none stands in the line."""
+    """The PCI address as sysfs writes it, "0000:1b:00.0"; "" if the line has none."""
     what: str
     """The number of an Xid, the severity of AER, the name of a task or an interface, a version."""
     grade: str
-    """fatal, nonfatal or "": the word in the line."""
+    """fatal or nonfatal if the line has the word, else ""."""
     count: int
     first_s: int
-    """Seconds ago, as is `last_s`."""
+    """Seconds ago, like `last_s`."""
     last_s: int
     links: list[int]
-    """NVLinks that stand in the lines."""
+    """The NVLinks named in the lines."""
     text: str
-    """Of the last one."""
+    """The last of the lines."""
 
 
 @dataclass(frozen=True)
 class Record:
     at_s: float
-    """Since boot, by a clock that stands still while the machine sleeps."""
+    """Seconds since boot, on a clock that stops while the machine sleeps."""
     text: str
 
 
 class KernelLog(TypedDict):
     reaches_s: int
-    """How many seconds ago its oldest record was written."""
+    """Age of the oldest record in seconds."""
     uptime_s: int
     events: list[Event]
 
 
 def read(window_s: float) -> KernelLog:
-    """What the log says of the last `window_s` seconds. Raises KernelLogUnreadable."""
+    """The log's last `window_s` seconds. Raises KernelLogUnreadable."""
     now = time.monotonic()
     found = list(records(chunks(PATH)))
     if not found:
@@ -102,7 +102,7 @@ def read(window_s: float) -> KernelLog:
 
 
 def chunks(path: str) -> Iterator[bytes]:
-    """The device gives a record a read, and never waits; a regular file is read as well. Raises KernelLogUnreadable."""
+    """The device returns one record per read and never blocks. Also reads regular files. Raises KernelLogUnreadable."""
     try:
         kept = os.stat(path)
         if not stat.S_ISREG(kept.st_mode) and kept.st_rdev != DEVICE:  # some containers link it to their console
@@ -115,7 +115,7 @@ def chunks(path: str) -> Iterator[bytes]:
         while left > 0:
             try:
                 chunk = os.read(log, RECORD)
-            except BrokenPipeError:  # the oldest records were overwritten while we read; the next read goes on
+            except BrokenPipeError:  # the oldest records were overwritten meanwhile; the next read continues
                 continue
             if not chunk:
                 return
@@ -130,8 +130,8 @@ def chunks(path: str) -> Iterator[bytes]:
 
 
 def records(read_chunks: Iterable[bytes]) -> Iterator[Record]:
-    """The oldest, which tells how far the log reaches, and those that matter. A line is
-    "priority,number,microseconds,flags;text"; lines that begin with a space tell of the one before."""
+    """The oldest record, which tells how far back the log goes, and those that matter. A line is
+    "priority,number,microseconds,flags;text"; a line that starts with a space belongs to the one before."""
     first = True
     for line in _lines(read_chunks):
         if not first and not _ANY.search(line):
@@ -152,13 +152,13 @@ def _lines(read_chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _plain(text: bytes) -> str:
-    """The kernel writes all but printable ASCII as \\x0a; a record of several lines becomes one."""
+    """The text on one line; the kernel escapes all but printable ASCII, as \\x0a."""
     unescaped = re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes([int(match[1], 16)]), text)
     return " ".join(unescaped.decode(errors="replace").split())
 
 
 def events(read_records: Iterable[Record], now: float) -> list[Event]:
-    """Equal ones together, by kind, device and what it says; the oldest kinds first."""
+    """Merges records with equal kind, device and `what`; the oldest first."""
     groups: dict[tuple[str, ...], Event] = {}
     of_kind: Counter[str] = Counter()
     for record in read_records:
@@ -203,12 +203,12 @@ def _together(old: Event, new: Event) -> Event:
 
 
 def _ago(now: float, at_s: float) -> int:
-    """The two clocks may be some seconds apart on a machine that runs for months."""
+    """Seconds ago, at least 0: the two clocks drift apart by seconds on a machine that runs for months."""
     return max(0, int(now - at_s))
 
 
 def address(written: str) -> str:
-    """As sysfs writes it. The driver leaves the function out, and NVML writes the domain with eight digits.
+    """A PCI address as sysfs writes it. The driver omits the function, and NVML writes the domain with eight digits.
 
     >>> address("0000:1B:00"), address("00000000:1b:00.0"), address("")
     ('0000:1b:00.0', '0000:1b:00.0', '')

@@ -1,4 +1,4 @@
-"""What is known of each Xid (an error of a GPU) and SXid (of an NVSwitch): xid.tsv, a source a row."""
+"""What is known about each Xid (a GPU error) and SXid (an NVSwitch error): xid.tsv, with a source per row."""
 
 import csv
 import functools
@@ -9,22 +9,22 @@ from preflight.check import Action
 
 ACTIONS = {
     "nothing": "Nothing.",
-    "app": "Nothing on this node; look at the program that ran there, for instance with compute-sanitizer.",
-    "watch": "Watch whether it comes back; if it does, drain the node and run dcgmi diag -r 3.",
+    "app": "Nothing on this node; debug the program that ran there, for instance with compute-sanitizer.",
+    "watch": "Watch whether it recurs; if so, drain the node and run dcgmi diag -r 3.",
     "idle_reset": "When the GPU is idle: nvidia-smi --gpu-reset -i {device}",
-    "reset": "End what runs on it, then nvidia-smi --gpu-reset -i {device}; if it comes back, drain the node and run "
+    "reset": "End what runs on it, then nvidia-smi --gpu-reset -i {device}; if it recurs, drain the node and run "
     "dcgmi diag -r 3.",
-    "reboot": "Drain the node and power-cycle it; if it comes back, have the card reseated or replaced.",
+    "reboot": "Drain the node and power-cycle it; if it recurs, have the card reseated or replaced.",
     "reseat": "Have the power cable of the card checked.",
     "replace": "Drain the node, reset the GPU (nvidia-smi --gpu-reset -i {device}), run dcgmi diag -r 3, and have the "
     "card replaced if that fails.",
     "link": "nvidia-smi nvlink -s -i {device} and nvidia-smi nvlink -e -i {device}; if links are down or errors rise, "
     "drain the node and have the GPU reseated.",
     "fabric": "Drain the node, reset all GPUs at once (nvidia-smi --gpu-reset) and restart nvidia-fabricmanager; if it "
-    "comes back, have the NVSwitch checked.",
+    "recurs, have the NVSwitch checked.",
     "versions": "Install the same version of the driver on host and guest.",
 }
-"""What the words of the column `action` say. Each is at most what NVIDIA's catalog has as its immediate action."""
+"""The fix for each word in the column `action`; never more drastic than the immediate action in NVIDIA's catalog."""
 
 OPERATORS = {
     "nothing": Action.NONE,
@@ -39,18 +39,18 @@ OPERATORS = {
     "fabric": Action.RESET_GPU,
     "versions": Action.FIX_CONFIG,
 }
-"""The same, in the words of all checks."""
+"""The same as Actions, which all checks share."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """One row; `number` may be a range, "39..41"."""
+    """A row of the table; `number` may be a range, "39..41"."""
 
     log: str
     """xid or sxid."""
     number: str
     severity: str
-    """fail, warn, info, or graded: fail where the line says fatal, else warn."""
+    """fail, warn, info, or graded: fail if the line says fatal, else warn."""
     action: str
     meaning: str
     source: str
@@ -72,5 +72,5 @@ def _numbers(written: str) -> range:
 
 
 def known(log: str, number: int) -> Known:
-    """UNKNOWN where it is not in the table."""
+    """The row of an error; UNKNOWN if it is not in the table."""
     return _table().get((log, number), UNKNOWN)

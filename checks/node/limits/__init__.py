@@ -1,9 +1,9 @@
-"""Limits: open files, tasks, locked memory, /dev/shm, memory, CPUs and disk suffice for the ranks of each node.
+"""Limits: open files, tasks, locked memory, /dev/shm, memory, CPUs and disk are enough for each node's ranks.
 
-Reads the limits that the launcher left to its processes (ulimit), the cgroups, and the file systems of /dev/shm,
-TMPDIR and the current folder, into which it writes 4 KiB. A node that has less than a quarter of what most nodes have
-is told on any backend. What any job needs depends on the backend: gloo is content with the 64 MiB of /dev/shm that
-docker gives to all nodes, NCCL and the workers of a DataLoader beside a GPU are not.
+Reads the limits that the processes inherit from the launcher (ulimit), the cgroups, and the file systems of /dev/shm,
+TMPDIR and the current folder, where it writes 4 KiB. A node with less than a quarter of what most nodes have is
+reported on any backend. The minimum for any job depends on the backend: docker's 64 MiB of /dev/shm are enough for
+gloo, but not for NCCL or for DataLoader workers that feed a GPU.
 """
 
 import os
@@ -38,22 +38,22 @@ from preflight.sdk.cgroups import Room
 PLAN = Plan(Scope.NODE, Level.QUICK, deadline_s=20, estimate_s=0.1)
 
 MEMLOCK_MIB = option(int, 32 * 1024, "locked memory that RDMA needs")
-TASKS_A_RANK = option(int, 64, "processes and threads that a rank still starts")
-SHM_MIB = option(int, 0, "free /dev/shm that a node needs; 0 is 1024 on nccl, and 1 a rank on gloo")
-MEMORY_MIB_A_RANK = option(int, 0, "memory that a rank still takes; 0 is 1024 on nccl and 128 on gloo")
+TASKS_A_RANK = option(int, 64, "processes and threads that a rank still has to start")
+SHM_MIB = option(int, 0, "free /dev/shm that a node needs; 0 is 1024 on nccl, and 1 per rank on gloo")
+MEMORY_MIB_A_RANK = option(int, 0, "memory that a rank still needs; 0 is 1024 on nccl and 128 on gloo")
 CPUS_A_RANK = option(float, 0.0, "CPUs that a rank needs; 0 is 1 on nccl and a tenth on gloo")
 DISK_MIB = option(int, 100, "free space that TMPDIR and the current folder need")
 
 MEMLOCK = Code(
     "RDMA may lock too little memory.",
-    fix="Write `* - memlock unlimited` into /etc/security/limits.d and log in anew; in a unit: LimitMEMLOCK=infinity.",
+    fix="Write `* - memlock unlimited` into /etc/security/limits.d and log in again; in a unit: LimitMEMLOCK=infinity.",
 )
 NOFILE = Code(
     "A process may open too few files.",
     fix="Run `ulimit -n {expected}` before the launcher; if that is refused, raise nofile in /etc/security/limits.d.",
 )
 TASKS = Code(
-    "Too few processes and threads may be started.",
+    "The ranks may start too few processes and threads.",
     fix="End what is left over (ps -eLf), or raise nproc in /etc/security/limits.d; in a unit: TasksMax=infinity.",
 )
 SHM = Code(
@@ -61,29 +61,29 @@ SHM = Code(
     fix="Remove what dead jobs left (ls -l /dev/shm), or enlarge it: mount -o remount,size=50% /dev/shm",
 )
 MEMORY = Code(
-    "The ranks may take too little memory.", fix="End what takes it (see top), or raise the MemoryMax of the unit."
+    "The ranks may use too little memory.", fix="End what uses it (see top), or raise the MemoryMax of the unit."
 )
 CPUS = Code("The ranks may use too few CPUs.", fix="Look for taskset, numactl or the CPUQuota of a unit.")
 DISK = Code(
-    "A folder that jobs write to is full, or cannot be written to.",
-    fix="See df -h {file} and df -i {file}: empty it, or name another folder (TMPDIR).",
+    "A folder that jobs write to is full or not writable.",
+    fix="See df -h {file} and df -i {file}: empty it, or use another folder (TMPDIR).",
 )
 ULIMIT = Code(
     "A limit of the shell would end a long job.", fix="Start where `ulimit -a` says unlimited; login nodes often limit."
 )
 COMPARED = {"nofile": NOFILE, "tasks": TASKS, "shm": SHM, "memory": MEMORY, "cpus": CPUS}
-"""By their names in side_by_side.py."""
+"""Codes by the limit's name in side_by_side.py."""
 
 STORE_FILES = 4
-"""A rank: its client of the store, those of its process groups, and those of an attempt that is just ending."""
+"""Per rank: its store client, those of its process groups, and those of an attempt that is just ending."""
 SPARE_FILES, LEAST_FILES = 64, 1024
-"""What a rank has open beside its connections (some 30 files with torch imported), and what Linux gives each process by
-default (INR_OPEN_CUR of its include/uapi/linux/fs.h): somebody has lowered it."""
+"""Files a rank has open besides its connections (some 30 with torch imported), and Linux's default per process
+(INR_OPEN_CUR of include/uapi/linux/fs.h): with less, someone lowered it."""
 SHM_NCCL, SHM_GLOO_A_RANK, SHM_FULL = 1024, 1, 1
-"""MiB: what NCCL's guide gives a container (troubleshooting, --shm-size=1g), what semaphores take, and nothing: NCCL
-shares the queues of its proxies over /dev/shm also where no data goes through it (its src/proxy.cc)."""
+"""MiB: the size in NCCL's guide for a container (troubleshooting, --shm-size=1g); what semaphores take; as good as
+full. NCCL's proxies share their queues over /dev/shm even if no data goes through it (src/proxy.cc)."""
 MEMORY_OF, CPUS_OF = {"nccl": 1024, "gloo": 128}, {"nccl": 1.0, "gloo": 0.1}
-"""Of a rank. In MiB: a CUDA context and pinned buffers, or the smallest of models. On gloo tests share few cores."""
+"""Per rank. MiB: a CUDA context and pinned buffers, or the smallest models. On gloo, tests share few cores."""
 LEAST_INODES = 1000
 ULIMITS = {"t": resource.RLIMIT_CPU, "f": resource.RLIMIT_FSIZE, "v": resource.RLIMIT_AS}
 CALLED = {"t": "a process may run for {:,} s of CPU time", "f": "a file may have {:,} bytes",
@@ -91,7 +91,7 @@ CALLED = {"t": "a process may run for {:,} s of CPU time", "f": "a file may have
 
 
 class Facts(TypedDict):
-    """None is unlimited, or not known."""
+    """None means unlimited or unknown."""
 
     surroundings: str
     rdma: int
@@ -101,16 +101,16 @@ class Facts(TypedDict):
     nofile: int | None
     nofile_hard: int | None
     tasks: int | None
-    """That a user or a cgroup may have."""
+    """The most that the user or the cgroup may have."""
     tasks_left: int | None
     shm_mib: int | None
     shm_free_mib: int | None
     memory_mib: int | None
-    """The limit of a cgroup."""
+    """The cgroup's limit."""
     memory_left_mib: int | None
     cpus: float | None
     ulimits: dict[str, int]
-    """By the letter of the shell."""
+    """By ulimit's option letter."""
     disks: list[disks.Disk]
 
 
@@ -144,8 +144,9 @@ def _available() -> Room | None:
 
 
 def _shared_cpus(ctx: Context) -> float | None:
-    """One process that starts all ranks of the node hands them its affinity. Slurm and MPI bind each rank by itself."""
-    return float(len(os.sched_getaffinity(0))) if ctx.job.launcher in ("torchrun", "local") else None
+    """The CPUs that all ranks of the node share: one process that starts them passes on its affinity. None under Slurm
+    and MPI, which bind each rank separately."""
+    return float(len(os.sched_getaffinity(0))) if ctx.job.launcher in ("torchrun", "own", "local") else None
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -156,7 +157,7 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             for finding in judged(measured, node, run):
                 told.add((rank, finding.code))
                 yield finding
-    for less in side_by_side.find_less(facts, run.job):  # what is too little for any job is told already
+    for less in side_by_side.find_less(facts, run.job):  # what is too little for any job is already reported
         if (rank := less.rank, code := COMPARED[less.name]) not in told:
             yield _say(code.warn, less.name, facts[rank], run.job.node_of(rank), less.text, less.usual)
 
@@ -185,7 +186,7 @@ def _of_ranks(node: Node) -> str:
 
 
 def _memlock(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
-    """gloo uses no RDMA."""
+    """Not on gloo, which uses no RDMA."""
     limit, least = measured["memlock"], run[MEMLOCK_MIB]
     if run.job.backend == "nccl" and measured["rdma"] and limit is not None and limit >> 20 < least:
         devices = ranges.count(measured["rdma"], "RDMA device")
@@ -194,14 +195,14 @@ def _memlock(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
 
 
 def _nofile(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
-    """The server of the store has connections to all ranks, and so has every rank on gloo."""
+    """The store's server has connections to all ranks, and on gloo so does every rank."""
     limit, world, serves = measured["nofile"], run.job.world_size, 0 in node.ranks
     if limit is None:
         return
     connected = f"for the connections to {ranges.count(world, 'rank')}"
     say, least, why = NOFILE.warn, LEAST_FILES, "for a rank"
     if serves and limit < STORE_FILES * world:
-        least, why = STORE_FILES * world, f"where the store serves {ranges.count(world, 'rank')}"
+        least, why = STORE_FILES * world, f"since the store serves {ranges.count(world, 'rank')}"
     if (serves or run.job.backend == "gloo") and limit < world + SPARE_FILES:
         say, least, why = NOFILE.fail, world + SPARE_FILES, connected
     if limit < least:
@@ -250,7 +251,7 @@ def _full_disks(measured: Facts, node: Node, run: Run) -> Iterator[Finding]:
         elif disk["free_mib"] is not None and disk["free_mib"] < run[DISK_MIB]:
             text = f"{place} has {disk['free_mib']:,} MiB free, expected at least {least}"
         elif disk["inodes"] is not None and disk["inodes"] < LEAST_INODES:
-            text = f"{place} takes {disk['inodes']:,} more files (inodes), expected at least {LEAST_INODES:,}"
+            text = f"{place} has room for {disk['inodes']:,} more files (inodes), expected at least {LEAST_INODES:,}"
         if text:
             yield DISK.warn(text, node=node.node, file=disk["path"])
 

@@ -1,5 +1,5 @@
-"""The limits of a job's nodes side by side: what most have is enough for the job, and far less is an oversight that a
-longer run pays for."""
+"""Compares the limits of a job's nodes: what most have is enough for the job, and far less is an oversight that will
+hurt a longer run."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from preflight.check import Job, words
 
 MUCH_LESS = 4
-"""Nodes of one job may differ in memory, of which /dev/shm has half by default (tmpfs(5)), and in CPUs; by so much they
-are of another kind, or somebody has set a limit."""
+"""Nodes of one job may differ in CPUs and memory, of which /dev/shm gets half by default (tmpfs(5)). If by this factor,
+a node is of another kind, or someone has set a limit."""
 
 
 class ComparedLimit(NamedTuple):
@@ -17,11 +17,11 @@ class ComparedLimit(NamedTuple):
 
     name: str
     fact: str
-    """None where it is unlimited, or not known."""
+    """Its key in the facts; None there means unlimited or unknown."""
     text: str
     """ "a process may open {} files"."""
     is_shared: bool = False
-    """Its ranks share it: nodes with other numbers of ranks may well have been given more or less."""
+    """The node's ranks share it, so a node with fewer or more ranks may rightly have less or more."""
 
 
 COMPARED = (
@@ -34,7 +34,7 @@ COMPARED = (
 
 
 class Less(NamedTuple):
-    """What a node has much less of than most."""
+    """A limit that is much lower on a node than on most."""
 
     rank: int
     name: str
@@ -43,7 +43,7 @@ class Less(NamedTuple):
 
 
 def find_less(facts: Mapping[int, Mapping[str, Any]], job: Job) -> Iterator[Less]:
-    """Of half of the nodes each, the larger value is the usual one: what one node has, the others could have."""
+    """If half of the nodes each have a value, the larger counts as usual: what a node has, the others could have."""
     are_alike = len({len(job.node_of(rank).ranks) for rank in facts}) == 1
     for compared in COMPARED:
         known = {rank: value for rank, each in facts.items() if (value := each[compared.fact]) is not None}

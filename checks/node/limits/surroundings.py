@@ -1,4 +1,4 @@
-"""Who sets a process's limits: Kubernetes, Slurm, a container's engine or the host; and how they are raised there."""
+"""Who sets a process's limits (Kubernetes, Slurm, a container engine or the host), and how to raise them there."""
 
 import os
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ KUBERNETES, SLURM, CONTAINER, HOST = "kubernetes", "slurm", "container", "host"
 
 
 def surroundings(environ: Mapping[str, str], root: str = "") -> str:
-    """In a Slurm job it is Slurm, also for the containers of enroot and apptainer: they take limits and /dev/shm over
-    from the job, and may hold the .dockerenv of an image that docker has saved."""
+    """Who sets the limits here. In a Slurm job it is Slurm, even in containers of enroot and apptainer: they inherit
+    limits and /dev/shm from the job, and may contain the .dockerenv of an image that docker saved."""
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return KUBERNETES
     if environ.get("SLURM_JOB_ID"):
@@ -39,13 +39,13 @@ FIXES: Mapping[str, Mapping[str, str]] = {
     },
     "memory": {
         KUBERNETES: "Raise resources.limits.memory of the pod.",
-        SLURM: "Ask for more with --mem (--mem=0 is all of the node).",
-        CONTAINER: "Start the container with a larger --memory, or without.",
+        SLURM: "Ask for more with --mem (--mem=0 is all of the node's).",
+        CONTAINER: "Start the container with a larger --memory, or without it.",
     },
     "cpus": {
         KUBERNETES: "Raise resources.limits.cpu of the pod.",
         SLURM: "Ask for more with --cpus-per-task, and give it to srun as well (SRUN_CPUS_PER_TASK).",
-        CONTAINER: "Start the container with more --cpus or --cpuset-cpus, or without.",
+        CONTAINER: "Start the container with more --cpus or --cpuset-cpus, or without them.",
     },
 }
-"""Where the fix of the code itself, which is the host's, is not the one."""
+"""Fixes that replace the code's own, which is for a bare host."""

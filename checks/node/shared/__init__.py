@@ -1,1 +1,1 @@
-"""What several checks of a node use: free space on a file system, the limits of this process."""
+"""Shared by several node checks: free space on a file system, the limits of this process."""

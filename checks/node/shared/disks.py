@@ -7,10 +7,10 @@ from typing import TypedDict
 
 from preflight.check import Context
 
-SHM = "/dev/shm"  # noqa: S108 -- where shm_open makes its files
-TMP = "/tmp"  # noqa: S108 -- what TMPDIR is where it is not set
+SHM = "/dev/shm"  # noqa: S108 -- where shm_open creates its files
+TMP = "/tmp"  # noqa: S108 -- the default of TMPDIR
 PLENTY = 2**14
-"""MiB, or files: smaller numbers are exact."""
+"""MiB, or files: smaller numbers are kept exact."""
 
 
 class Disk(TypedDict):
@@ -18,13 +18,13 @@ class Disk(TypedDict):
     path: str
     free_mib: int | None
     inodes: int | None
-    """Files that can still be made. None where they are not counted."""
+    """How many files can still be created; None if the file system does not count them."""
     error: str
-    """Of a write; "" where it went well."""
+    """The error of a write, or ""."""
 
 
 def written_to(ctx: Context) -> Iterator[Disk]:
-    """The temporary folder, and the current one if it is elsewhere and can be written to."""
+    """The temporary folder, and the current folder if it is elsewhere and writable."""
     temporary = ctx.environ.get("TMPDIR") or TMP
     yield _disk(ctx, "TMPDIR" if ctx.environ.get("TMPDIR") else "the temporary folder", temporary)
     try:
@@ -49,7 +49,7 @@ def _disk(ctx: Context, called: str, path: str) -> Disk:
 
 
 def space(path: str) -> tuple[int | None, int | None, int | None]:
-    """As `room`: 0 where nothing is."""
+    """Like `room`; 0 if nothing is mounted."""
     try:
         return room(os.statvfs(path))
     except OSError:
@@ -57,8 +57,7 @@ def space(path: str) -> tuple[int | None, int | None, int | None]:
 
 
 def room(about: os.statvfs_result) -> tuple[int | None, int | None, int | None]:
-    """(MiB, free MiB, files that can still be made): None where they are not counted, as a file system of FUSE may say
-    0 of 0."""
+    """(MiB, free MiB, files that can still be created). None if not counted: a FUSE file system may report 0 of 0."""
     unit = about.f_frsize or about.f_bsize
     size, free = about.f_blocks * unit >> 20, about.f_bavail * unit >> 20
     inodes = about.f_favail if about.f_files else None
@@ -66,5 +65,5 @@ def room(about: os.statvfs_result) -> tuple[int | None, int | None, int | None]:
 
 
 def rounded(number: int | None) -> int | None:
-    """Plenty is rounded down to a power of two: nodes that are alike then have equal facts, which travel once."""
+    """Rounds large numbers down to a power of two: similar nodes then have equal facts, which are sent once."""
     return number if number is None or number < PLENTY else 1 << number.bit_length() - 1

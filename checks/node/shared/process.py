@@ -1,4 +1,4 @@
-"""The limits of this process, as its launcher left them to it (getrlimit), and from which of them it is excepted."""
+"""The limits that this process inherited from its launcher (getrlimit), and from which of them it is exempt."""
 
 import os
 import resource
@@ -7,25 +7,25 @@ from preflight.check import entries, read
 from preflight.sdk.cgroups import Room
 
 IPC_LOCK, SYS_ADMIN, SYS_RESOURCE = 14, 21, 24
-"""Capabilities, by their bits (linux/capability.h)."""
+"""Capabilities, by bit number (linux/capability.h)."""
 EVERYBODY = ["0", "0", str(2**32 - 1)]
-"""The uid_map of a process that is in no user namespace of its own."""
+"""The uid_map of a process without its own user namespace."""
 
 
 def limit(kind: int, *, hard: bool = False) -> int | None:
-    """None is unlimited."""
+    """The value of a limit; None if unlimited."""
     value = resource.getrlimit(kind)[hard]
     return None if value == resource.RLIM_INFINITY else value
 
 
 def memlock() -> int | None:
-    """Bytes that may be locked."""
+    """How many bytes may be locked; None if unlimited."""
     return None if _has(IPC_LOCK) else limit(resource.RLIMIT_MEMLOCK)
 
 
 def tasks() -> Room | None:
-    """Processes and threads of the user. Those that cannot be seen from here (in other containers) count for the
-    kernel, and not here. Root is excepted."""
+    """Processes and threads of the user; None for root, which is exempt. The kernel also counts those that are not
+    visible from here (in other containers)."""
     most = limit(resource.RLIMIT_NPROC)
     if most is None or _has(SYS_ADMIN, SYS_RESOURCE, root=True):
         return None
@@ -40,7 +40,7 @@ def _threads(pid: str) -> int:
 
 
 def _has(*capabilities: int, root: bool = False) -> bool:
-    """Whether one of these capabilities is effective, or this is root. In a user namespace neither excepts anybody."""
+    """Whether a capability of these is effective, or this is root. In a user namespace neither exempts a process."""
     if read("/proc/self/uid_map").split() != EVERYBODY:
         return False
     lines = [line for line in read("/proc/self/status").splitlines() if line.startswith("CapEff:")]

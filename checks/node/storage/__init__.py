@@ -1,8 +1,8 @@
-"""Storage: the paths that the job uses answer on all nodes, have room, and hold the same files where they are shared.
+"""Storage: the paths that the job uses answer on all nodes, have room, and show the same files where shared.
 
 With --set node.storage.paths=/data,/checkpoints one rank per node opens each path, looks up names, and, if allowed,
-writes and fsyncs 4 KiB to its own file; a few nodes keep that file for a moment for the others to see. Each path has
-its own process, so that a dead mount costs no more than its deadline.
+writes and fsyncs 4 KiB into its own file; a few nodes leave theirs for a moment for the others to see. A separate
+process touches each path, so that a dead mount costs its deadline and no more.
 """
 
 import os
@@ -32,46 +32,46 @@ PLAN = Plan(Scope.WORLD, Level.QUICK, deadline_s=60.0, estimate_s=1.0)
 
 
 def path_list(text: str) -> tuple[str, ...]:
-    """Absolute paths with commas between them, without what leads nowhere ("//", "."). Raises ValueError."""
+    """Absolute paths separated by commas, normalized (no "//" or "."). Raises ValueError."""
     paths = [path.strip() for path in text.split(",")] if text.strip() else []
     for path in paths:
         if not path.startswith("/") or "\0" in path:
-            raise ValueError(f"{path!r} is no absolute path; expected paths such as /data,/checkpoints")
+            raise ValueError(f"{path!r} is not an absolute path; expected paths such as /data,/checkpoints")
     return tuple(dict.fromkeys(re.sub(r"^//+", "/", os.path.normpath(path)) for path in paths))
 
 
 NONE: tuple[str, ...] = ()
-PATHS = option(path_list, NONE, "the paths that the job uses, with commas between them")
-SHARED = option(path_list, NONE, "paths, also beside those, that must be one file system on all nodes")
-WRITTEN = option(path_list, NONE, "paths, also beside those, that the job must be able to write to")
-PATIENCE_S = option(float, 15.0, "seconds after which a path that does not answer is dead; at most 15 count")
-"""An automounter, a disk that spins up and a busy server take some; nfs(5) itself waits a minute (timeo=600) before it
-asks again, and a training step that reads does not wait for that, either."""
-FREE_MIB = option(int, 1024, "free space that a path needs which can be written to")
-"""The checkpoint of a model of 100 million parameters: 12 bytes for each, with Adam's two states in fp32 (ZeRO, arXiv
-1910.02054, 3.1)."""
-INODES = option(int, 1000, "files (inodes) that such a path must still take")
-"""As node.limits: one for each rank of a large job's checkpoint."""
-SLOW_FACTOR = option(float, 10.0, "warn where a node takes so many times as long as the middle one of all")
-STAT_MS = option(float, 20.0, "milliseconds in which looking up a name is never called slow")
-"""As net.rendezvous: within a site a round trip takes a few milliseconds at most."""
-FSYNC_MS = option(float, 100.0, "milliseconds in which an fsync of 4 KiB is never called slow")
-"""A hard disk takes 10 to 30: one turn at 7200 a minute is 8.3 ms, and a journal takes some writes."""
+PATHS = option(path_list, NONE, "the paths that the job uses, separated by commas")
+SHARED = option(path_list, NONE, "paths, listed above or not, that must be one file system on all nodes")
+WRITTEN = option(path_list, NONE, "paths, listed above or not, that the job must be able to write to")
+PATIENCE_S = option(float, 15.0, "seconds without an answer after which a path counts as dead; at most 15")
+"""An automounter, a disk that spins up and a busy server take a few. nfs(5) itself waits a minute (timeo=600) before
+it retries, but no training step that reads can wait for that."""
+FREE_MIB = option(int, 1024, "free space that a writable path needs")
+"""A checkpoint of 100 million parameters: 12 bytes for each, with Adam's two states in fp32 (ZeRO, arXiv 1910.02054,
+3.1)."""
+INODES = option(int, 1000, "files (inodes) that such a path must have room for")
+"""As in node.limits: one per rank of a large job's checkpoint."""
+SLOW_FACTOR = option(float, 10.0, "warn if a node takes this many times as long as the median of all")
+STAT_MS = option(float, 20.0, "milliseconds below which a name look-up is never called slow")
+"""As in net.rendezvous: within a site a round trip takes a few milliseconds at most."""
+FSYNC_MS = option(float, 100.0, "milliseconds below which an fsync of 4 KiB is never called slow")
+"""A hard disk takes 10 to 30: one turn at 7200 rpm is 8.3 ms, and a journal needs several writes."""
 STANDSTILL_MS = 1000.0
-"""Slow whatever it is: said, without blame, where no node is odd."""
+"""Slow for any storage: reported without blaming a node, even if all are equally slow."""
 LEAST_PATIENCE_S = 5.0
-"""Where the run's deadline leaves less, no answer says nothing: a sound path may take as long."""
+"""If the run's deadline leaves less, silence proves nothing: a sound path may take that long."""
 
 NO_ANSWER = Code(
     "A path does not answer: its server or its mount is dead.",
-    fix="On the node: dmesg | grep -i 'not responding'; see its server and the network to it, and give a failover some "
-    "minutes. If it stays so, drain the node before umount -f -l {file}: other jobs on it lose what they write.",
+    fix="On the node: dmesg | grep -i 'not responding'; check its server and the network to it, and wait minutes for a "
+    "failover. If it persists, drain the node before umount -f -l {file}: other jobs on it lose what they write.",
     action=Action.NONE,
 )
-MISSING = Code("A path is not there.", fix="On the node: ls -ld {file}; findmnt -T {file}; mount it or make it there.")
+MISSING = Code("A path does not exist.", fix="On the node: ls -ld {file}; findmnt -T {file}; mount or create it there.")
 BROKEN = Code(
-    "A path gives an error.",
-    fix="On the node: findmnt -T {file}; dmesg | tail; ulimit -f; drain the node before it is mounted anew.",
+    "A path returns an error.",
+    fix="On the node: findmnt -T {file}; dmesg | tail; ulimit -f; drain the node before you remount it.",
 )
 DENIED = Code(
     "The job's user may not write to a path.",
@@ -79,40 +79,40 @@ DENIED = Code(
 )
 READ_ONLY = Code(
     "A path is read-only on some nodes.",
-    fix="On the node: findmnt -T {file}; dmesg | grep -i 'read-only'; an error makes ext4 and xfs so.",
+    fix="On the node: findmnt -T {file}; dmesg | grep -i 'read-only'; ext4 and xfs become read-only after an error.",
 )
-SPACE = Code("A file system is full, or nearly so.", fix="df -h {file}; remove old checkpoints, or name another path.")
-INODES_LEFT = Code("A file system takes few more files.", fix="df -i {file}; remove or pack many small files.")
+SPACE = Code("A file system is full, or nearly so.", fix="df -h {file}; remove old checkpoints, or use another path.")
+INODES_LEFT = Code("A file system has few inodes left.", fix="df -i {file}; remove or pack many small files.")
 QUOTA = Code("The quota is used up.", fix="quota -s (lfs quota -h {file}); remove old files, or ask for more.")
 NOT_SHARED = Code(
     "Nodes do not see the same files.", fix="On the node: findmnt -T {file}; mount what the other nodes have there."
 )
 OWN = Code(
-    "Each node has files of its own.", fix="If all should see one: --set node.storage.shared={file}", action=Action.NONE
+    "Each node has its own files.", fix="If all should see one: --set node.storage.shared={file}", action=Action.NONE
 )
 UNLIKE_MOUNT = Code(
-    "Another file system lies there than on the other nodes.",
+    "The path is on a different file system than on the other nodes.",
     fix="On the node: findmnt -T {file}; mount what the other nodes have there (/etc/fstab, or the container's -v).",
 )
-UNLIKE_OPTIONS = Code("Nodes mount it with different options.", fix="On each node: findmnt -no OPTIONS -T {file}")
+UNLIKE_OPTIONS = Code("Nodes mount a path with different options.", fix="On each node: findmnt -no OPTIONS -T {file}")
 SOFT = Code("A soft NFS mount may lose writes (nfs(5)).", fix="Mount {file} with the option hard.")
 SLOW = Code(
     "A path is slow.",
-    fix="On the node: nfsiostat or iostat -x 1; ping its server; see what else uses that disk.",
+    fix="On the node: nfsiostat or iostat -x 1; ping its server; see what else uses the disk.",
     action=Action.NONE,
 )
 LEFT = Code("A file of this check could not be removed.", fix="rm -f {file}")
 
 CLOSED = {"ENOENT": MISSING, "ENOTDIR": MISSING, "ELOOP": MISSING, "EACCES": DENIED, "EPERM": DENIED}
-"""What a folder that cannot be opened is; all else is broken."""
+"""The code for each error of opening a folder; any other error is BROKEN."""
 
 
 class Facts(TypedDict):
-    """Without paths on ranks that do not look: one a node does."""
+    """Ranks that do not look have no paths: one per node looks."""
 
     paths: dict[str, PathFacts]
     writers: list[int]
-    """Ranks whose files the others looked for."""
+    """The ranks whose files the others looked for."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -138,24 +138,24 @@ def measure(ctx: Context) -> Facts:
 
 
 def _unsure(probes: Sequence[PathProbe], patience_s: float) -> str:
-    """Why this cannot be held against a path; "" where it can."""
+    """Why these probes prove nothing about a path, or ""."""
     for probe in probes:
         if probe.disturbed:
             return probe.disturbed
         hang = probe.facts["hang"]
         if hang and not _counts(hang, patience_s):
-            waited = f"{probe.path} gave no answer to {hang['call']} within {hang['seconds']:g} s"
-            return f"{waited}, which may be healthy: give a longer --deadline"
+            waited = f"{probe.path} did not answer {hang['call']} within {hang['seconds']:g} s"
+            return f"{waited}, but may be healthy: set a longer --deadline"
     return ""
 
 
 def _counts(hang: Hang, patience_s: float) -> bool:
-    """It was waited for long enough, which the run's deadline may not have allowed."""
+    """Whether the wait was long enough to prove a hang: the run's deadline may have cut it short."""
     return hang["seconds"] >= min(patience_s, LEAST_PATIENCE_S)
 
 
 Here = Mapping[int, PathFacts]
-"""One path, by the rank that looked at it for its node."""
+"""What is known of one path, by the rank that looked at it for its node."""
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
@@ -177,7 +177,7 @@ def _by_path(facts: Mapping[int, Facts]) -> dict[str, Here]:
 def _each(
     say: Callable[..., Finding], texts: Mapping[int, str], of: int, path: str, run: Run, **where: object
 ) -> Iterator[Finding]:
-    """A finding for each node; one without a node where all `of` have it: then it is the path that is odd."""
+    """A finding per node; if all `of` nodes have it, a single one without a node, since the path itself is at fault."""
     if len(texts) == of > 1:
         yield say(f"on all {of:,} nodes {texts[min(texts)]}", file=path, **where)
         return
@@ -186,7 +186,7 @@ def _each(
 
 
 def _unusable(path: str, here: Here, run: Run) -> Iterator[Finding]:
-    """What could not even be opened, and what does not answer any more."""
+    """Paths that cannot be opened, or that stopped answering."""
     silent = {
         rank: _hanging(path, hang, view["mount"])
         for rank, view in here.items()
@@ -206,12 +206,12 @@ def _unusable(path: str, here: Here, run: Run) -> Iterator[Finding]:
 
 def _hanging(path: str, hang: Hang, mount: mounts.Mount | None) -> str:
     stuck = ", and the process that asked cannot be killed (state D)" if hang["stuck"] else ""
-    waited = f"{hang['call']} in {path} gave no answer within {hang['seconds']:.0f} s{stuck}"
+    waited = f"{hang['call']} in {path} did not return within {hang['seconds']:.0f} s{stuck}"
     return f"{waited}; expected milliseconds from {mounts.told(mount)}"
 
 
 def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
-    """What a call in an open folder gave. No room is a failure only where the job writes, as far as that is known."""
+    """Errors of calls in an open folder. Running out of room is a failure only if the job is known to write there."""
     wrote = {sameness.sort(view["mount"]) for view in here.values() if view["written"]}
     sorts: dict[Callable[..., Finding], dict[int, str]] = {}
     for rank, view in here.items():
@@ -219,7 +219,7 @@ def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator
         if failed and not sameness.is_denied(view) and not sameness.is_sealed(view):
             full = INODES_LEFT if view["inodes"] == 0 else SPACE
             code = {"ENOSPC": full, "EDQUOT": QUOTA}.get(failed["error"], BROKEN)
-            text = f"{failed['call']} in {path} gave {failed['text']} ({mounts.told(view['mount'])})"
+            text = f"{failed['call']} in {path} failed with {failed['text']} ({mounts.told(view['mount'])})"
             must = code is BROKEN or path in run[WRITTEN] or sameness.sort(view["mount"]) in wrote
             expected = f"expected to write 4 KiB{'' if must else ', unless the job only reads there'}"
             sorts.setdefault(code.fail if must else code.warn, {})[rank] = f"{text}, {expected}"
@@ -228,11 +228,11 @@ def _errors(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator
 
 
 def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
-    """A data set that nobody may write to is as it should be. One node that may not, where its peers may, is not."""
+    """A data set that no node may write to is fine. A node that may not, while its peers may, is a fault."""
     if path in run[WRITTEN]:
         for code, ranks, why in _barred(here):
             texts = {
-                rank: f"{path} {why} ({mounts.told(here[rank]['mount'])}), expected that the job's user can write to it"
+                rank: f"{path} {why} ({mounts.told(here[rank]['mount'])}), expected the job's user to have write access"
                 for rank in ranks
             }
             yield from _each(code.fail, texts, len(here), path, run)
@@ -240,7 +240,7 @@ def _unwritable(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iter
     if any(map(sameness.is_denied, here.values())) and not any(
         view["written"] or sameness.is_sealed(view) for view in here.values()
     ):
-        yield DENIED.info(f"{path} was not written to: this user may not; expected so for data that is read", file=path)
+        yield DENIED.info(f"{path} was not written to: this user may not; fine for read-only data", file=path)
     for peers in sameness.peers(here):
         yield from _differing_rights(path, peers, run)
 
@@ -269,7 +269,7 @@ def _differing_rights(path: str, peers: Here, run: Run) -> Iterator[Finding]:
 
 
 def _room(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
-    """Of what was written to: a full disk that is only read is none of the job's business."""
+    """Free space of the paths written to: a full disk that is only read does not matter to the job."""
     written = {rank: view for rank, view in here.items() if view["written"]}
     free = {rank: view["free_mib"] for rank, view in written.items()}
     few = {
@@ -278,9 +278,9 @@ def _room(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[F
         if left is not None and left < run[FREE_MIB]
     }
     yield from _each(SPACE.warn, few, len(here), path, run)
-    # Where a file could be made with none left, they are not counted as elsewhere.
+    # If a file could be created with no inodes left, this file system does not count them as others do.
     files = {
-        rank: f"{path} takes {view['inodes']:,} more files (inodes), expected {run[INODES]:,}"
+        rank: f"{path} has room for {view['inodes']:,} more files (inodes), expected {run[INODES]:,}"
         for rank, view in written.items()
         if view["inodes"] and view["inodes"] < run[INODES]
     }
@@ -288,7 +288,7 @@ def _room(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[F
 
 
 def _same(path: str, here: Here, run: Run, facts: Mapping[int, Facts]) -> Iterator[Finding]:
-    """Who saw whose file decides; where that says nothing, what is mounted there."""
+    """Decides by who saw whose file; if that says nothing, by what is mounted there."""
     writers = next(iter(facts.values()))["writers"]
     groups = sameness.groups(here, writers)
     must = path in run[SHARED]
@@ -316,7 +316,7 @@ def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, 
     if 2 * len(most) > nodes:
         there = mounts.told(here[most[0]]["mount"])
         for rank in (rank for group in groups[1:] for rank in group):
-            text = f"{path} is not what the other nodes have: no file of theirs was seen {within}"
+            text = f"{path} is not what the other nodes have: none of their files was seen {within}"
             expected = f"expected {there} as on {len(most):,} of {ranges.count(nodes, 'node')}"
             place = mounts.told(here[rank]["mount"])
             yield NOT_SHARED.fail(f"{text} (it is {place}), {expected}", node=run.job.node_of(rank).node, file=path)
@@ -335,7 +335,7 @@ def _unshared(path: str, here: Here, groups: Sequence[Sequence[int]], run: Run, 
 def _differing_mounts(
     path: str, here: Here, known: Mapping[int, mounts.Mount], run: Run, *, written: bool
 ) -> Iterator[Finding]:
-    """`written`: each node has files of its own, for which a server may well have a folder each."""
+    """`written`: each node has its own files, for which a server may well have a folder each."""
     votes = sameness.vote_of_kinds(known)
     odd = dict(sameness.odd_mounts(votes, known)) or sameness.bare(here)
     for rank, usual in odd.items():
@@ -352,7 +352,7 @@ def _differing_mounts(
 
 
 def _differing_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
-    """One export's name may stand for two, on different servers: an old one, or another site's."""
+    """One export name may mean different servers: an old one, or another site's."""
     votes = sameness.vote_of_sizes(here)
     for rank, size in votes.odd():
         text = f"{path} has {size:,} MiB in all ({mounts.told(here[rank]['mount'])})"
@@ -365,7 +365,7 @@ def _differing_sizes(path: str, here: Here, run: Run) -> Iterator[Finding]:
 
 
 def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
-    """The best of some tries counts, and the middle one of at least three nodes."""
+    """Compares each node's best try with the median of at least three nodes."""
     for what, floor in (("stat", run[STAT_MS]), ("fsync", run[FSYNC_MS])):
         best = {rank: times[0] for rank, view in here.items() if (times := view[f"{what}_ms"])}  # type: ignore[literal-required]
         if not best:
@@ -384,7 +384,7 @@ def _slow(path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[F
 def _left(_path: str, here: Here, run: Run, _: Mapping[int, Facts]) -> Iterator[Finding]:
     for rank, view in here.items():
         if view["left"]:
-            text = f"{view['left']} may still be there, expected it to be gone: removing it failed, or gave no answer"
+            text = f"{view['left']} may still be there, expected it to be gone: removing it failed or did not return"
             yield LEFT.info(text, node=run.job.node_of(rank).node, file=view["left"])
 
 

@@ -1,7 +1,7 @@
-"""What is mounted where: /proc/self/mountinfo, which can be read also where a file system is dead.
+"""What is mounted where: /proc/self/mountinfo, which can be read even if a file system is dead.
 
-The columns are in proc_pid_mountinfo(5). Of the options only those are kept that change how a job reads and writes:
-the others hold addresses, which differ between sound nodes, and may hold secrets.
+The columns are in proc_pid_mountinfo(5). Only options that change how a job reads and writes are kept: the
+others contain addresses, which differ between sound nodes, and may contain secrets.
 """
 
 import re
@@ -11,8 +11,8 @@ from preflight.check import read
 from preflight.sdk.file_systems import LOCAL, MEMORY, SERVED
 
 SERVER = {"cifs": r"//[^/]+/", "pvfs2": r"\w+://[^/]+/", "smb3": r"//[^/]+/", "wekafs": r"[^/]+/"}
-"""What stands before the export's name, by type: //host/share (mount.cifs(8)), backend/file system (docs.weka.io),
-tcp://host:port/name (orangefs); as nfs(5), host:/export, are most."""
+"""What precedes the export's name, by type: //host/share (mount.cifs(8)), backend/file system (docs.weka.io),
+tcp://host:port/name (orangefs). Most others look like nfs(5): host:/export."""
 KEPT = re.compile(
     r"(ro|sync|dirsync|soft|softerr|hard|noac|nocto|nolock|flock|localflock|(vers|proto|rsize|wsize|actimeo|acregmax|"
     r"acdirmax|lookupcache|local_lock|nconnect|timeo|retrans|cache)=\w+(\.\w+)?)"
@@ -28,15 +28,15 @@ class Mount(TypedDict):
 
 
 def of_descriptor(descriptor: int) -> Mount | None:
-    """The mount of an open file: also where another one lies over it, or the way to it went over a link."""
+    """The mount of an open file, even if another mount hides it or its path has links."""
     found = re.search(r"^mnt_id:\s*(\d+)$", read(f"/proc/self/fdinfo/{descriptor}"), re.MULTILINE)
     return dict(table(read("/proc/self/mountinfo"))).get(int(found[1])) if found else None
 
 
 def of_path(path: str) -> Mount | None:
-    """The same by the path's name alone: nothing is touched, and links are not followed."""
+    """The same from the path's name alone: touches nothing, and follows no links."""
     above = [mount for _, mount in table(read("/proc/self/mountinfo")) if _holds(mount["point"], path)]
-    # Of equal ones the last lies over the others.
+    # Of equal ones, the last hides the others.
     return max(reversed(above), key=lambda mount: len(mount["point"]), default=None)
 
 
@@ -45,7 +45,7 @@ def _holds(point: str, path: str) -> bool:
 
 
 def table(lines: str) -> list[tuple[int, Mount]]:
-    """(id, mount) for each line of mountinfo, in its order; lines that are none are left out."""
+    """(id, mount) for each line of mountinfo, in order; malformed lines are left out."""
     found: list[tuple[int, Mount]] = []
     for line in lines.splitlines():
         left, dash, right = line.partition(" - ")
@@ -64,28 +64,28 @@ def _plain(word: str) -> str:
 
 
 def shown(source: str) -> str:
-    """Without what may be secret: a password before the host, and what follows a question mark. The engine knows those
-    of URLs; that of curlftpfs and the like is none."""
+    """The source without what may be secret: a password before the host, and what follows a question mark. The engine's
+    scrubber knows URLs, but not the form of curlftpfs and the like."""
     return re.sub(r"^[^/@:\s]*:[^@/\s]+@", "[removed]@", source.partition("?")[0])
 
 
 def is_local(mount: Mount | None) -> bool:
-    """What another node writes can never be seen there."""
+    """Whether another node's writes can never be seen there."""
     return mount is not None and mount["type"] in LOCAL | MEMORY
 
 
 def is_served(mount: Mount | None) -> bool:
-    """What another node writes must be seen there."""
+    """Whether another node's writes must be seen there."""
     return mount is not None and mount["type"] in SERVED
 
 
 def holds(above: Mount, below: Mount) -> bool:
-    """`below` is mounted further down: where it is, the node with `above` has mounted nothing."""
+    """Whether `below` is mounted inside `above`: the node with `above` has mounted nothing there."""
     return above["point"] != below["point"] and _holds(above["point"], below["point"])
 
 
 def kind(mount: Mount) -> tuple[str, ...]:
-    """Equal on nodes that are mounted alike: devices have other names, and one export has several servers."""
+    """Equal on nodes with the same kind of mount: device names differ, and one export has several servers."""
     if is_local(mount):
         return ("memory" if mount["type"] in MEMORY else "disk", mount["point"])
     before = SERVER.get(mount["type"], ".*:/")

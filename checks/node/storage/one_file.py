@@ -1,7 +1,7 @@
-"""One file seen by all: a few nodes write one, tell its name over the store, and all look for it by that name.
+"""One file seen by all: a few nodes each write one and publish its name in the store; all nodes look for these names.
 
-Writers are spread over the job, so that a bad rack does not hold them all; with up to as many nodes, every node is one.
-No wait depends on a node that hangs for longer than its bound: what a node has not been told it does not look for.
+Writers are spread over the job, so that a bad rack does not have them all; in a small job every node is one. No wait
+for a hanging node exceeds its bound: a node looks only for the names it has been told.
 """
 
 import json
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 WRITERS = 5
 RETRIES_S = 5.0
-"""For file systems whose clients keep what they know for a while: close-to-open consistency (nfs(5)) needs none of it,
-and no client has looked for these names before."""
+"""For file systems whose clients cache look-ups for a while. Close-to-open consistency (nfs(5)) does not need it, and
+no client has looked for these names before."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Bounds:
 
     look_s: float
     late_s: float
-    """By which another node may be later than this one."""
+    """How much later than this node another may be."""
     see_s: float
     remove_s: float
 
@@ -41,14 +41,14 @@ class Bounds:
 
 
 def writers_of(nodes: Sequence[int]) -> list[int]:
-    """Some of the ranks that work, one a node."""
+    """The ranks that write: some of the ranks that look, which are one per node."""
     if len(nodes) <= WRITERS:
         return list(nodes)
     return [nodes[number * len(nodes) // WRITERS] for number in range(WRITERS)]
 
 
 def look(ctx: Context, probes: Sequence[PathProbe], writers: Sequence[int], nodes: int, bounds: Bounds) -> None:
-    """Asks each path's process all that it is asked; what it says is in its `facts`. `nodes`: how many look."""
+    """Makes each path's process do all its calls; results go to the probe's `facts`. `nodes`: how many look."""
     ctx.doing(f"looking at {', '.join(probe.path for probe in probes)}")
     for probe in probes:
         probe.ask("look", ctx.rank in writers)
@@ -74,13 +74,13 @@ def look(ctx: Context, probes: Sequence[PathProbe], writers: Sequence[int], node
 
 
 def tell(store: "Store", rank: int, number: int, probe: PathProbe) -> None:
-    """What a writer says of the path with this number: its file's name, or "" where it has none."""
+    """Publishes this writer's file name in the path with this number; "" if it has no file."""
     store.set(f"wrote/{rank}/{number}", json.dumps(probe.name if probe.facts["written"] else ""))
 
 
 def look_for_all(store: "Store", rank: int, writers: Sequence[int], probes: Sequence[PathProbe], bounds: Bounds,
                  until: float) -> None:  # fmt: skip
-    """Each path's process looks for the others' files. `until`: when the writers will have told, by this clock."""
+    """Each path's process looks for the others' files. `until`: when writers must have published, by this clock."""
     others = [writer for writer in writers if writer != rank]
     told = _told(store, [f"wrote/{writer}/{number}" for writer in others for number in range(len(probes))], until)
     for number, probe in enumerate(probes):
@@ -90,7 +90,7 @@ def look_for_all(store: "Store", rank: int, writers: Sequence[int], probes: Sequ
             probe.ask("see", names, 0.0 if mounts.is_local(probe.facts["mount"]) else min(RETRIES_S, bounds.see_s / 2))
     for _ in answers(probes, bounds.see_s):
         pass
-    if store.check(["gone"]):  # this node came too late to say that a file was not there
+    if store.check(["gone"]):  # this node is too late to tell whether a file was there
         for probe in probes:
             probe.facts["seen"] = {writer: saw for writer, saw in probe.facts["seen"].items() if saw != "no"}
 
@@ -102,7 +102,7 @@ def _told(store: "Store", keys: Sequence[str], until: float) -> Mapping[str, str
 
 
 def count_in(store: "Store", nodes: int) -> bool:
-    """Each node says once that it has looked. Whether others still have to."""
+    """Each node calls this once after looking. Returns whether others still have to look."""
     if store.add("looked", 1) < nodes:
         return True
     store.set("all", "")
@@ -110,13 +110,13 @@ def count_in(store: "Store", nodes: int) -> bool:
 
 
 def all_have_looked(store: "Store", until: float) -> None:
-    """Returns when all nodes have counted in, at the latest `until`: then the files may go."""
+    """Returns when all nodes have counted in, `until` at the latest: then the files may be removed."""
     if not _wait(store, ["all"], until):
         store.set("gone", "")
 
 
 def _wait(store: "Store", keys: Sequence[str], until: float) -> bool:
-    """torch's DistStoreError is a RuntimeError."""
+    """Whether the keys arrived in time; torch's DistStoreError is a RuntimeError."""
     try:
         store.wait(list(keys), timedelta(seconds=max(0.001, until - time.monotonic())))
     except RuntimeError:

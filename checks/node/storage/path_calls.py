@@ -1,4 +1,4 @@
-"""The calls that touch a path, in a Probe, since they may hang (path_probe.py)."""
+"""The calls that touch a path. They run in a Probe, since they may hang (path_probe.py)."""
 
 import contextlib
 import errno
@@ -15,22 +15,22 @@ from preflight.checks.node.storage import mounts
 Found = dict[str, Any]
 TRIES = 5
 BUSY_STAT_MS, BUSY_FSYNC_MS = 10.0, 50.0
-"""Half of what node.storage never calls slow. What takes longer may have waited for a CPU, and is tried again."""
+"""Half of what node.storage never calls slow. A slower try may have waited for a CPU, and is repeated."""
 BUSY_S, PAUSE_S = 1.0, 0.05
-"""For so long, and with pauses: on a busy machine a process waits for its turn for some tens of milliseconds (the
-scheduler's time slices), and gets one between them; a slow path stays slow."""
+"""How long to repeat, and the pause between tries: on a busy machine a process waits tens of milliseconds (scheduler
+time slices) for each turn, but gets some; a slow path stays slow."""
 SIZE = 4096
-"""Bytes of the file; each try writes them anew."""
+"""Bytes of the file; each try rewrites them."""
 AGAIN_S = 0.25
 ONCE = (errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
-"""What a client of an object store answers to a second write, or to one after an fsync: mountpoint-s3 writes in one
-sequence, which an fsync ends (its doc/SEMANTICS.md)."""
+"""Errors of object-store clients for a second write, or one after an fsync: mountpoint-s3 only writes sequentially,
+until an fsync (its doc/SEMANTICS.md)."""
 NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
-"""What file systems without one answer (fsync(2)); FUSE says ENOSYS."""
+"""Errors of file systems without fsync (fsync(2)); FUSE returns ENOSYS."""
 
 
 class Failed(TypedDict):
-    """A call that gave an error, by its name of errno(3)."""
+    """A call that failed, with its errno(3) name."""
 
     call: str
     error: str
@@ -38,10 +38,10 @@ class Failed(TypedDict):
 
 
 class Calls:
-    """All calls on one path. The generators yield what they find out, as keys of PathFacts."""
+    """All calls on one path. The generators yield what they find, as keys of PathFacts."""
 
     def __init__(self, path: str, name: str) -> None:
-        """`name`: of the file to be made in it."""
+        """`name`: the file to create in the path."""
         self._path, self._name, self._file = path, name, os.path.join(path, name)
         self._now = ""
         self._made = False
@@ -51,7 +51,7 @@ class Calls:
         Probe.doing(name)
 
     def look(self, keep: bool) -> Iterator[Found]:
-        """`keep`: the file stays, for the other nodes to see."""
+        """`keep`: leave the file for the other nodes to see."""
         failed: Failed | None = None
         try:
             yield from self._look()
@@ -76,14 +76,14 @@ class Calls:
             yield {**self._write(), "written": True}
 
     def _open(self) -> int:
-        """For reading where that is allowed: it has an automounter mount what is missing."""
+        """Opens for reading if allowed: that makes an automounter mount what is missing."""
         try:
             return os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         except PermissionError:
             return os.open(self._path, os.O_PATH | os.O_DIRECTORY)
 
     def _look_ups(self) -> list[float]:
-        """Milliseconds, of names that are not there."""
+        """Milliseconds of look-ups of names that do not exist."""
         times, end = list[float](), time.monotonic() + BUSY_S
         while len(times) < TRIES or _may_be_busy(times, BUSY_STAT_MS, end):
             times.append(_timed(partial(self._miss, len(times))))
@@ -112,7 +112,7 @@ class Calls:
         return {"write_ms": _best_and_worst(writes), "fsync_ms": _best_and_worst(syncs)}
 
     def _write_once(self, descriptor: int) -> tuple[float, float | None]:
-        """Milliseconds of the write, and of the fsync where there is one."""
+        """(milliseconds of the write, of the fsync or None without one)."""
         content = _content(self._name)
         self._call("write")
         write = _timed(lambda: os.pwrite(descriptor, content, 0))
@@ -125,8 +125,8 @@ class Calls:
             return write, None
 
     def see(self, names: dict[str, str], within_s: float) -> Iterator[Found]:
-        """Looks for others' files by their names, {rank: name}. A server is asked at the first look, and a client may
-        keep its answer for a while: there is no look before the file is there, and few after it."""
+        """Looks for others' files by their names, {rank: name}. A client may cache the server's first answer for a
+        while, so never look before the file exists, and only a few times after."""
         end = time.monotonic() + within_s
         self._call("read")
         seen = {rank: self._read(name) for rank, name in names.items()}
@@ -141,7 +141,7 @@ class Calls:
                 return "yes" if file.read(SIZE) == _content(name) else "no"
         except FileNotFoundError:
             return "no"
-        except PermissionError:  # another user's, but the name is ours
+        except PermissionError:  # another user owns it, but the name is ours
             return "yes"
         except OSError as error:
             return os.strerror(error.errno or 0)
@@ -155,7 +155,7 @@ class Calls:
             self._unlink()
 
     def _unlink(self) -> str:
-        """What could not be removed."""
+        """The path that could not be removed, or ""."""
         self._made = False
         try:
             os.unlink(self._file)
@@ -167,7 +167,7 @@ class Calls:
 
 
 def _content(name: str) -> bytes:
-    """Its own name, again and again: a reader that gets it has the writer's bytes."""
+    """The file's own name, repeated: a reader that gets it has the writer's bytes."""
     return (name.encode() * SIZE)[:SIZE]
 
 
@@ -183,7 +183,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _may_be_busy(times: list[float], slow_ms: float, end: float) -> bool:
-    """Whether to try again: not one was quick, which may be for want of a CPU."""
+    """Whether to try again: no try was quick, maybe for lack of a CPU."""
     if not times or min(times) < slow_ms or time.monotonic() > end:
         return False
     time.sleep(PAUSE_S)

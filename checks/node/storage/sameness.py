@@ -1,4 +1,4 @@
-"""Which nodes have the same behind a path: by the files that they saw of each other, and by what is mounted there."""
+"""Which nodes have the same storage behind a path: by which files they saw of each other, and by the mounts."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -9,14 +9,14 @@ from preflight.checks.node.storage.path_probe import PathFacts
 
 T = TypeVar("T", bound=Hashable)
 OTHER_SIZE = 4
-"""A file system with a quarter of the size is another one. Facts have sizes rounded down to powers of two, so that is
-more than half as much, which none shrinks or grows by between the looks of two nodes; a smaller difference may be a
-server with thin provisioning, or two replicas. Free inodes prove nothing: xfs and zfs guess them from the free room."""
+"""A file system with a quarter of the size is a different one. Facts have sizes rounded down to powers of two, so the
+true factor is over two, and none grows or shrinks that fast. A smaller difference may be thin provisioning, or two
+replicas. Free inodes prove nothing: xfs and zfs estimate them from the free space."""
 
 
 def groups(here: Mapping[int, PathFacts], writers: Sequence[int]) -> list[tuple[int, ...]]:
-    """Ranks that see one file, the largest group first; nothing where no file was written, or nobody looked. A rank
-    that saw nobody's is a group of its own; one that could look for nobody's is in none."""
+    """Groups of ranks that see the same file, the largest first; empty if no file was written, or no rank looked. A
+    rank that saw no other's file is its own group; one that could not look is in none."""
     wrote = {rank for rank in writers if rank in here and here[rank]["written"]}
     looked_for = {int(writer) for view in here.values() for writer in view["seen"]}
     seen = {rank: _seen(rank, view, wrote, looked_for) for rank, view in here.items()}
@@ -26,7 +26,7 @@ def groups(here: Mapping[int, PathFacts], writers: Sequence[int]) -> list[tuple[
 
 
 def _seen(rank: int, view: PathFacts, wrote: set[int], looked_for: set[int]) -> set[int] | None:
-    """The writers whose files it has; None where it does not know, and the others know nothing of its own."""
+    """The writers whose files a rank has; None if it does not know, and the others do not know about its file."""
     if view["hang"] is not None or set(view["seen"].values()) - {"yes", "no"}:
         return None
     saw = {int(writer) for writer, told in view["seen"].items() if told == "yes"} | ({rank} & wrote)
@@ -34,7 +34,7 @@ def _seen(rank: int, view: PathFacts, wrote: set[int], looked_for: set[int]) -> 
 
 
 def _joined(sets: Iterable[set[int]]) -> dict[int, int]:
-    """The lowest writer with whom each shares a file: whoever sees two writers' files joins them."""
+    """For each rank the lowest writer it shares a file with: a rank that sees two writers' files joins them."""
     lowest: dict[int, int] = {}
     for saw in sets:
         all_of = {lowest.get(writer, writer) for writer in saw}
@@ -54,7 +54,7 @@ def is_sealed(view: PathFacts) -> bool:
 
 
 def is_denied(view: PathFacts) -> bool:
-    """This user may not write there, or nobody can: FUSE without CREATE answers ENOSYS, and procfs ENOENT."""
+    """Whether this user may not write there, or no one can: FUSE without CREATE returns ENOSYS, and procfs ENOENT."""
     failed, mount = view["failed"], view["mount"]
     if failed is None or failed["error"] in ("EACCES", "EPERM"):
         return failed is not None
@@ -63,8 +63,8 @@ def is_denied(view: PathFacts) -> bool:
 
 
 def peers(here: Mapping[int, PathFacts]) -> list[dict[int, PathFacts]]:
-    """Nodes with a disk of their own, and those with one type of server: who of them can write says what the others
-    should. A data set on a server is not read-only by mistake because an empty folder below a missing mount is not."""
+    """Groups of nodes that should be equally writable: those with a local disk, and those with one type of server. (An
+    empty folder under a missing mount is writable; that does not make the data set on a server wrongly read-only.)"""
     found: dict[str, dict[int, PathFacts]] = {}
     for rank, view in here.items():
         found.setdefault(sort(view["mount"]), {})[rank] = view
@@ -76,13 +76,13 @@ def sort(mount: mounts.Mount | None) -> str:
 
 
 def should_be_shared(here: Mapping[int, PathFacts]) -> bool:
-    """All have mounted the same from a server."""
+    """Whether all have mounted the same from a server."""
     known = [view["mount"] for view in here.values()]
     return all(map(mounts.is_served, known)) and len({mounts.kind(mount) for mount in known if mount}) == 1
 
 
 def vote_of_sizes(here: Mapping[int, PathFacts]) -> Vote[int]:
-    """By MiB; sizes that may be those of one file system count as the smallest of them."""
+    """A vote by MiB; sizes that may belong to one file system count as the smallest of them."""
     sizes = {rank: size for rank, view in here.items() if (size := view["size_mib"])}
     counts_as: dict[int, int] = {}
     for size in sorted(set(sizes.values())):
@@ -92,21 +92,21 @@ def vote_of_sizes(here: Mapping[int, PathFacts]) -> Vote[int]:
 
 
 def vote_of_kinds(known: Mapping[int, mounts.Mount]) -> Vote[tuple[str, ...]]:
-    """By what is mounted there, without what differs between sound nodes."""
+    """A vote by what is mounted there, without what differs between sound nodes."""
     return vote({rank: mounts.kind(mount) for rank, mount in known.items()})
 
 
 def odd_mounts(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount]) -> Iterator[tuple[int, mounts.Mount]]:
-    """(rank, what most have) of each that has another mount. Nothing where most have a disk of their own and some a
-    server's: then it may be most that lack it."""
+    """(rank, what most have) for each rank with a different mount. Nothing if most have a local disk and some a server:
+    then it may be most that lack it."""
     if votes.decided and not _some_lack_it(votes, known):
         usual = known[votes.ranks_of[votes.usual][0]]
         yield from ((rank, usual) for rank, _ in votes.odd())
 
 
 def bare(here: Mapping[int, PathFacts]) -> dict[int, mounts.Mount]:
-    """Nodes that have nothing mounted where others have a server's data, which nobody may write to: such data cannot
-    be on a disk of these nodes. {rank: what the others have}. Where somebody writes, nobody can tell who is right."""
+    """{rank: what the others have} for nodes with nothing mounted where others have a server's data that no node may
+    write to: such data cannot be on a local disk. If some node writes, there is no telling which is right."""
     there = {rank: mount for rank, view in here.items() if (mount := view["mount"])}
     served = {rank: mount for rank, mount in there.items() if not mounts.is_local(mount)}
     local = {rank: mount for rank, mount in there.items() if rank not in served}
@@ -117,15 +117,15 @@ def bare(here: Mapping[int, PathFacts]) -> dict[int, mounts.Mount]:
 
 
 def undecided(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount], *, written: bool) -> bool:
-    """Whether both sides have to be told. `written`: each node has files of its own, for which a server may well have
-    a folder each."""
+    """Whether to report both sides. `written`: each node has its own files, for which a server may well have a folder
+    each."""
     if votes.decided:
         return _some_lack_it(votes, known)
     return len({kind[0] if written else kind for kind in votes.ranks_of}) > 1
 
 
 def _some_lack_it(votes: Vote[tuple[str, ...]], known: Mapping[int, mounts.Mount]) -> bool:
-    """The usual mount is on a disk of the node, and there is one of a server."""
+    """Whether the usual mount is a local disk, while some node has a server's."""
     local = {kind: mounts.is_local(known[ranks[0]]) for kind, ranks in votes.ranks_of.items()}
     return bool(local) and local[votes.usual] and not all(local.values())
 
@@ -136,7 +136,7 @@ def is_soft(view: PathFacts) -> bool:
 
 
 def told_apart(values: Mapping[int, T], run: Run) -> str:
-    """ "a on node-0 and 3 more, b on node-4"; "" where all are equal."""
+    """ "a on node-0 and 3 more, b on node-4"; "" if all are equal."""
     votes = vote(values)
     if votes.unanimous:
         return ""

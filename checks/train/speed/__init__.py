@@ -15,8 +15,19 @@ from typing import TYPE_CHECKING
 
 from preflight.check import Context, Finding, Level, Plan, Run, Scope, UserCode, count, option, plots, ranges
 from preflight.checks.train.shared import model_source
-from preflight.checks.train.speed import fewer_cores, given, measuring, memory_fit, plotted, stragglers, table
-from preflight.checks.train.speed.facts import Facts
+from preflight.checks.train.speed import (
+    causes,
+    fewer_cores,
+    given,
+    measuring,
+    memory_fit,
+    plotted,
+    slow_links,
+    stragglers,
+    table,
+    throttled,
+)
+from preflight.checks.train.speed.facts import AllFacts, Facts
 from preflight.sdk import effective_batch
 from preflight.sdk.effective_batch import learning_rate
 from preflight.train_smoke.names import TIMED
@@ -24,16 +35,18 @@ from preflight.train_smoke.names import TIMED
 if TYPE_CHECKING:
     from preflight.train_smoke.speed import TimedSteps
 
-PARTS = (stragglers, fewer_cores, memory_fit)
+PARTS = (stragglers, fewer_cores, slow_links, memory_fit)
 PLAN = Plan(
     Scope.WORLD,
     Level.FULL,
     deadline_s=lambda job: 180.0 + job.world_size / 64,
     estimate_s=8.0,
     needs=("comm.init", "train.alone"),
+    uses=causes.GPU,
     unless=("train.model",),
     fresh_with=("model",),
     sooner_on=("nccl",),
+    facts_version=2,
 )
 MODEL = option(model_source.parse, None, "your model, as for train.model; unset: a causal language model")
 LOADER = option(UserCode.parse, None, "returns an iterable of this rank's batches for its loss, as MODULE:FUNCTION")
@@ -83,8 +96,10 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
     behind = [*fewer_cores.behind(timed, facts, run)]
     few = _few(behind)
     yield from fewer_cores.judge(behind, [rank for rank in timed if rank not in few], name)
-    yield from stragglers.judge(timed, run, name, few)
-    yield from memory_fit.judge(_fits(facts), run)
+    yield from stragglers.judge(timed, facts, run, name, few)
+    yield from throttled.judge(_stopped(timed, facts, run, few), facts, run, name)
+    yield from slow_links.judge(facts, run, name)
+    yield from memory_fit.judge(_fits(facts, run), run)
 
 
 def _rounds(facts: Mapping[int, Facts], run: Run) -> "dict[int, list[TimedSteps]]":
@@ -97,8 +112,16 @@ def _few(behind: Sequence[fewer_cores.Behind]) -> set[int]:
     return {rank for late in behind for rank in late.ranks}
 
 
-def _fits(facts: Mapping[int, Facts]) -> dict[int, memory_fit.FitFacts]:
-    return {rank: fit for rank, own in facts.items() if (fit := own["fit"])}
+def _stopped(
+    timed: "Mapping[int, Sequence[TimedSteps]]", facts: AllFacts, run: Run, few: set[int]
+) -> Iterator[throttled.ThrottledRank]:
+    """Of whom nothing else is told."""
+    late = stragglers.late(timed, stragglers.least_share(run[stragglers.LATE], run.job))
+    return throttled.stopped(timed, facts, run, run[STRATEGIES][0], {*few, *(its.rank for its in late)})
+
+
+def _fits(facts: Mapping[int, Facts], run: Run) -> dict[int, memory_fit.RankFit]:
+    return memory_fit.of_ranks({rank: fit for rank, own in facts.items() if (fit := own["fit"])}, run.job)
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
@@ -112,7 +135,7 @@ def summarize(facts: Mapping[int, Facts], run: Run) -> str:
 
 
 def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
-    fits, rows = _fits(facts), run[memory_fit.BATCH]
+    fits, rows = _fits(facts, run), run[memory_fit.BATCH]
     yield from table.draw(facts, run, memory_fit.without_room(fits, rows) if rows else ())
     if fits and rows:
         yield ""
@@ -121,5 +144,7 @@ def draw(facts: Mapping[int, Facts], run: Run) -> Iterator[str]:
 
 def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
     timed = _rounds(facts, run)
+    few = _few([*fewer_cores.behind(timed, facts, run)])
     late = stragglers.late(timed, stragglers.least_share(run[stragglers.LATE], run.job))
-    yield from plotted.plot(facts, run, {*_few([*fewer_cores.behind(timed, facts, run)]), *(its.rank for its in late)})
+    stopped = _stopped(timed, facts, run, few)
+    yield from plotted.plot(facts, run, {*few, *(its.rank for its in late), *(its.rank for its in stopped)})

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 from preflight.checks.train.speed.memory_fit import FitFacts
+from preflight.checks.train.speed.node_links import NodeRates
 
 if TYPE_CHECKING:
     from preflight.train_smoke.memory import Memory
@@ -20,6 +21,8 @@ class StrategySpeed(TypedDict):
     """Bytes that this rank keeps: under DDP all."""
     memory: "Memory"
     exposed: "Exposed"
+    throttled: float
+    """The share of the periods of the rank's CPU quota that it was used up in: of the round with the least."""
 
 
 class Facts(TypedDict):
@@ -42,6 +45,12 @@ class Facts(TypedDict):
     node: "TimedSteps | None"
     """Under the first strategy, with the ranks of the node; where that is not all or one."""
     strategies: dict[str, StrategySpeed]
+    clock_mhz: float | None
+    """Of the core on which it ran at the end of the first strategy's steps."""
+    kernel: str
+    """Which one runs here, since when: the same for all containers of a machine."""
+    links: NodeRates
+    """Between nodes, where communication takes most of a step."""
     not_timed: dict[str, str]
     """Why, by strategy."""
     fit: FitFacts | None

@@ -8,10 +8,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.check import Job, Node, ranges
-from preflight.checks.train.speed.facts import AllFacts, Facts
+from preflight.checks.train.speed.facts import AllFacts, Facts, StrategySpeed
 
 if TYPE_CHECKING:
     from preflight.train_smoke.speed import TimedSteps
+    from preflight.train_smoke.speed_trace import Exposed
 
 
 class Percentiles(NamedTuple):
@@ -70,13 +71,28 @@ def loss_off(facts: AllFacts, name: str, other: str) -> float | None:
     return abs(means[0] - means[1]) / abs(means[1]) if means[1] else None
 
 
-def exchange_rate(facts: AllFacts, name: str) -> float:
-    """Bytes a second that each rank sends and receives in DDP's all-reduces (2 (n - 1) / n of the gradients, as in
-    NCCL's busbw), by the rank that waits least for others in them; 0.0 where nothing is exchanged."""
-    every = [own["strategies"][name] for own in facts.values() if name in own["strategies"]]
-    seconds = min((its["exposed"]["collectives"] for its in every), default=0.0)
+def travelling(facts: AllFacts, name: str) -> float:
+    """Bytes that each rank sends and receives in DDP's all-reduces of a step: 2 (n - 1) / n of the gradients, as in
+    NCCL's busbw."""
+    every = _of(facts, name)
     size = max((its["gradients"] for its in every), default=0)
-    return 2 * (len(every) - 1) / len(every) * size / seconds if seconds else 0.0
+    return 2 * (len(every) - 1) / len(every) * size if every else 0.0
+
+
+def exchange_rate(facts: AllFacts, name: str) -> float:
+    """Bytes a second in which these travel, by the rank that waits least for others in them; 0.0 where nothing is
+    exchanged."""
+    seconds = min((its["exposed"]["collectives"] for its in _of(facts, name)), default=0.0)
+    return travelling(facts, name) / seconds if seconds else 0.0
+
+
+def most_exposed(facts: AllFacts, name: str) -> "Exposed | None":
+    """Of the rank whose steps have the most; None where it was not timed."""
+    return max((its["exposed"] for its in _of(facts, name)), key=lambda its: its["exposed"], default=None)
+
+
+def _of(facts: AllFacts, name: str) -> list[StrategySpeed]:
+    return [own["strategies"][name] for own in facts.values() if name in own["strategies"]]
 
 
 def utilisation(own: Facts, step: float) -> float | None:

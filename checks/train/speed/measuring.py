@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.check import Context, Skip, ranges, words
+from preflight.check import Context, Skip, ranges, read, words
 from preflight.checks.train.shared import refusals
 from preflight.checks.train.shared.agreement import all_failed
-from preflight.checks.train.speed import fewer_cores, stragglers
+from preflight.checks.train.speed import causes, fewer_cores, node_links, stragglers
 from preflight.checks.train.speed.facts import Facts, StrategySpeed
+from preflight.checks.train.speed.gathering import gathered
 from preflight.sdk import cgroups
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ TIME = 0.6
 ROUNDS = 3
 """In which a straggler must be seen."""
 TRACE = "trace.json.gz"
+KERNEL = "/proc/sys/kernel/random/boot_id"
 
 
 @contextlib.contextmanager
@@ -78,12 +80,12 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
     node = [rank for rank in ctx.job.node_of(ctx.rank).ranks if rank in ctx.members]
     is_first = ctx.rank == node[0]
     solo = _alone(ctx, task, pace, "alone on its node") if is_first else None
-    _gathered(ctx, [0.0])  # the others wait for those
+    gathered(ctx, [0.0])  # the others wait for those
     facts = Facts(
         samples=task.samples, tokens=task.tokens, flops=speed.flops(task), device=_name(ctx), autocast=task.autocast,
         cores=ranges.to_text(os.sched_getaffinity(0)), quota=cgroups.cpu_quota(), solo=solo,
-        alone=_alone(ctx, task, pace, "alone, beside the others"), node=None, strategies={}, not_timed={}, fit=None,
-        attached={},
+        alone=_alone(ctx, task, pace, "alone, beside the others"), node=None, strategies={},
+        clock_mhz=None, kernel=read(KERNEL)[:8], links=(), not_timed={}, fit=None, attached={},
     )  # fmt: skip
     facts["node"] = _on_node(ctx, task, wanted.names[0], pace, node)
     for name in wanted.names:
@@ -99,6 +101,11 @@ def measure(ctx: Context, task: "TimedTask", wanted: TimingRequest) -> Facts:
             ctx.page.leave()
             facts["not_timed"][name] = f"it does not take the model ({type(error).__name__}: {error})"[:300]
             continue
+        if name == wanted.names[0]:
+            facts["clock_mhz"] = causes.core_mhz()
+        if name == wanted.names[0] and name.startswith("ddp"):
+            its = facts["strategies"][name]
+            facts["links"] = node_links.measure(ctx, its["exposed"], its["gradients"])
         if name == wanted.names[0] and ctx.rank in _chosen(ctx, wanted, facts["strategies"][name]["rounds"][-1]):
             facts["attached"][TRACE] = base64.b64encode(speed_trace.packed(events)).decode()
     return facts
@@ -108,14 +115,14 @@ def _chosen(ctx: Context, wanted: TimingRequest, last: "TimedSteps") -> set[int]
     """The slowest rank and the median one, by what they compute, where none was named."""
     if wanted.trace_ranks is not None:
         return set(wanted.trace_ranks)
-    rows = _gathered(ctx, [statistics.median(last["own"])])
+    rows = gathered(ctx, [statistics.median(last["own"])])
     ordered = [rank for _, rank in sorted(zip(rows, ctx.members, strict=True))]
     return {ordered[-1], ordered[(len(ordered) - 1) // 2]}
 
 
 def _has_time(ctx: Context, begin: float) -> bool:
     """Whether all ranks have."""
-    slowest = max(row[0] for row in _gathered(ctx, [time.monotonic() - begin]))
+    slowest = max(row[0] for row in gathered(ctx, [time.monotonic() - begin]))
     return slowest < TIME * ctx.deadline_s
 
 
@@ -158,7 +165,7 @@ def _tried(ctx: Context, task: "TimedTask") -> "tuple[TimedTask, StepCounts]":
     own = min(training.warm_up(2))
     names = [name for name, parameter in training.wrapped.named() if parameter.requires_grad]
     has = [float(parameter.grad is not None) for _, parameter in training.wrapped.named() if parameter.requires_grad]
-    rows = _gathered(ctx, [own, *has])
+    rows = gathered(ctx, [own, *has])
     on_all = [all(everywhere) for everywhere in zip(*(row[1:] for row in rows), strict=True)]
     unused = {name for name, used in zip(names, on_all, strict=True) if not used}
     return (task.without(unused) if unused else task), _pace(max(row[0] for row in rows), ctx.deadline_s)
@@ -188,39 +195,39 @@ def _under(
     with ctx.collective(name, f"the first {pace.warm_up} steps"):
         training.warm_up(pace.warm_up)
     loss = training.loss()
-    rounds = _rounds(ctx, training, name, pace.steps, late)
+    rounds, throttled = _rounds(ctx, training, name, pace.steps, late)
     with ctx.collective(name, "steps under the profiler"):
         exposed, events = training.profiled(ctx.run_folder)
     return StrategySpeed(
-        rounds=rounds, loss=loss, gradients=training.kept()[1], memory=training.memory(), exposed=exposed
+        rounds=rounds,
+        loss=loss,
+        gradients=training.kept()[1],
+        memory=training.memory(),
+        exposed=exposed,
+        throttled=throttled,
     ), events
 
 
-def _rounds(ctx: Context, training: "TimedTraining", name: str, steps: int, late: float) -> "list[TimedSteps]":
-    """Again where a rank looks late, on all ranks alike."""
+def _rounds(
+    ctx: Context, training: "TimedTraining", name: str, steps: int, late: float
+) -> "tuple[list[TimedSteps], float]":
+    """Again where a rank looks late, on all ranks alike. With how much this one was throttled, at least."""
     rounds: list[TimedSteps] = []
-    while not rounds or (len(rounds) < ROUNDS and _someone_is_late(ctx, rounds[-1], late)):
+    shares: list[float] = []
+    while not rounds or (len(rounds) < ROUNDS and _someone_is_late(ctx, rounds[-1], shares[-1], late)):
+        before = cgroups.cpu_periods()
         with ctx.collective(name, f"{steps} steps"):
             rounds.append(training.run(steps))
-    return rounds
+        shares.append(cgroups.throttled(before, cgroups.cpu_periods()))
+    return rounds, min(shares)
 
 
-def _someone_is_late(ctx: Context, last: "TimedSteps", late: float) -> bool:
+def _someone_is_late(ctx: Context, last: "TimedSteps", throttled: float, late: float) -> bool:
     pace = fewer_cores.pace([last])
-    rows = _gathered(ctx, [*pace, stragglers.core_share(last), *last["own"]])
+    rows = gathered(ctx, [*pace, stragglers.core_share(last), throttled, *last["own"]])
     paces = [fewer_cores.StepPace(*row[:4]) for row in rows]
     if len(ctx.job.nodes) > 1 and fewer_cores.is_suspicious(paces, late):
         return True
-    return stragglers.is_suspicious([row[4] for row in rows], [row[5:] for row in rows], late)
-
-
-def _gathered(ctx: Context, values: Sequence[float]) -> list[list[float]]:
-    """Every member's, in the order of the members: as many on each."""
-    import torch
-
-    told = torch.tensor(list(values), dtype=torch.float64, device=ctx.device)
-    rows = [torch.empty_like(told) for _ in ctx.members]
-    group = ctx.process_group()
-    with ctx.collective("all_gather", "times"):
-        torch.distributed.all_gather(rows, told, group=group)
-    return [row.tolist() for row in rows]
+    if any(row[5] >= causes.THROTTLED for row in rows):
+        return True
+    return stragglers.is_suspicious([row[4] for row in rows], [row[6:] for row in rows], late)

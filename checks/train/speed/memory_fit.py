@@ -1,16 +1,19 @@
 """Will a larger batch fit? The peak of memory at some batches, extended to another one by a straight line."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from preflight.check import Code, Context, Finding, Run, count, option, ranges, words
+from preflight.check import Code, Context, Finding, Job, Run, count, option, ranges, words
 from preflight.checks.train.shared import model_source
+from preflight.sdk import cgroups
 from preflight.train_smoke.names import FITTED
 
 if TYPE_CHECKING:
     from preflight.train_smoke.timed_task import TimedTask
 
 BATCH = option(count, None, "rows a rank for which to say whether your model fits; needs --model")
+MACHINE, CGROUP = "machine", "cgroup "
 FEWEST_ROWS = 4
 """Of the largest batch that is tried: a half and a quarter of it are the others."""
 LEAST_MARGIN = 0.1
@@ -41,11 +44,29 @@ class Fit(TypedDict):
 
 
 class FitFacts(TypedDict):
+    rooms: list[tuple[str, int]]
+    """(what leaves it, bytes beside what processes have): of the machine and of each cgroup around the rank, which all
+    ranks of the node that name the same one share; or of its GPU alone."""
+    strategies: dict[str, Fit]
+
+
+class RankFit(NamedTuple):
     free: int
-    """Bytes that are there for this rank, beside what other processes have."""
+    """Bytes that are there for this rank: its share of the tightest room."""
     by_cgroup: bool
     """Whether that is what a cgroup leaves: the machine has more."""
-    strategies: dict[str, Fit]
+    strategies: Mapping[str, Fit]
+
+
+def of_ranks(facts: Mapping[int, FitFacts], job: Job) -> dict[int, RankFit]:
+    """With what the ranks of a node share."""
+    sharing = Counter((job.node_of(rank).node, room) for rank, own in facts.items() for room, _ in own["rooms"])
+    found = {}
+    for rank, own in facts.items():
+        node = job.node_of(rank).node
+        free, room = min((left // sharing[node, room], room) for room, left in own["rooms"])
+        found[rank] = RankFit(free, room.startswith(CGROUP), own["strategies"])
+    return found
 
 
 class Estimate(NamedTuple):
@@ -65,13 +86,12 @@ class Estimate(NamedTuple):
 
 def measure(ctx: Context, task: "TimedTask") -> FitFacts:
     """All members together, with as many rows on each: the most that one has."""
-    from preflight.train_smoke import speed, user_task
+    from preflight.train_smoke import speed
     from preflight.train_smoke.wrapped import StrategySetting
 
     setting = StrategySetting(ctx.process_group(), ctx.device, len(ctx.members), ctx.part)
     most = max(FEWEST_ROWS, task.samples)
-    free = user_task.free_on(ctx.device, model_source.ranks_here(ctx))
-    facts = FitFacts(free=free, by_cgroup=user_task.is_in_a_small_cgroup(ctx.device), strategies={})
+    facts = FitFacts(rooms=_rooms(ctx), strategies={})
     for name in FITTED:
         fit = Fit(parameters=0, gradients=0, optimizer=0, peaks=[])
         for rows in (most // 4, most // 2, most):
@@ -85,6 +105,17 @@ def measure(ctx: Context, task: "TimedTask") -> FitFacts:
             del training
         facts["strategies"][name] = fit
     return facts
+
+
+def _rooms(ctx: Context) -> list[tuple[str, int]]:
+    from preflight.train_smoke import user_task
+
+    if ctx.device.type == "cuda":
+        return [(f"the GPU of rank {ctx.rank}", user_task.free_on(ctx.device, model_source.ranks_here(ctx)))]
+    return [
+        (MACHINE, user_task.available()),
+        *((CGROUP + place, room.left) for place, room in cgroups.memory_by_place()),
+    ]
 
 
 def _release(ctx: Context) -> None:
@@ -108,27 +139,27 @@ def estimate(fit: Fit, rows: int) -> Estimate:
     return Estimate(peak, max(0.0, peak - held), abs(guessed - between["peak"]) / max(between["peak"], 1))
 
 
-def needed(facts: Mapping[int, FitFacts], name: str, rows: int) -> Estimate:
+def needed(facts: Mapping[int, RankFit], name: str, rows: int) -> Estimate:
     """Of the middle rank: all train alike, and a process's own peak is a rough one."""
-    every = sorted(estimate(own["strategies"][name], rows) for own in facts.values())
+    every = sorted(estimate(own.strategies[name], rows) for own in facts.values())
     return every[len(every) // 2]
 
 
-def without_room(facts: Mapping[int, FitFacts], rows: int) -> dict[str, list[int]]:
+def without_room(facts: Mapping[int, RankFit], rows: int) -> dict[str, list[int]]:
     """By strategy, the ranks on which it does not fit even if the estimate is too high by its error."""
     found = {
-        name: [rank for rank, own in facts.items() if needed(facts, name, rows).least > own["free"]]
+        name: [rank for rank, own in facts.items() if needed(facts, name, rows).least > own.free]
         for name in _names(facts)
     }
     return {name: ranks for name, ranks in found.items() if ranks}
 
 
-def _names(facts: Mapping[int, FitFacts]) -> list[str]:
+def _names(facts: Mapping[int, RankFit]) -> list[str]:
     """In order; JSON has none."""
-    return [name for name in FITTED if name in facts[min(facts)]["strategies"]] if facts else []
+    return [name for name in FITTED if name in facts[min(facts)].strategies] if facts else []
 
 
-def judge(facts: Mapping[int, FitFacts], run: Run) -> Iterator[Finding]:
+def judge(facts: Mapping[int, RankFit], run: Run) -> Iterator[Finding]:
     """A warning where some strategy fits."""
     rows = run[BATCH]
     over = without_room(facts, rows) if rows else {}
@@ -137,12 +168,12 @@ def judge(facts: Mapping[int, FitFacts], run: Run) -> Iterator[Finding]:
     needs = {name: needed(facts, name, rows) for name in over}
     fits = [name for name in _names(facts) if name not in over]
     ranks = sorted({rank for its in over.values() for rank in its})
-    free = min(facts[rank]["free"] for rank in ranks)
+    free = min(facts[rank].free for rank in ranks)
     peaks = words.some(
         (f"{words.size(peak)} under {name} (to {error:.0%})" for name, (peak, _, error) in needs.items())
     )
     whom = "each rank" if len(ranks) == len(facts) else ranges.ranks(ranks)
-    limited = any(facts[rank]["by_cgroup"] for rank in ranks)
+    limited = any(facts[rank].by_cgroup for rank in ranks)
     whom += f", by the limit of {'its' if len(ranks) == 1 else 'a'} cgroup" if limited else ""
     hint = f"; {words.some(fits)} would fit" if fits else ""
     text = f"{ranges.count(rows, 'row')} a rank need about {peaks}, and {words.size(free)} are there for {whom}{hint}"
@@ -155,11 +186,11 @@ def judge(facts: Mapping[int, FitFacts], run: Run) -> Iterator[Finding]:
     yield (WONT_FIT.warn if fits else WONT_FIT.fail)(text, evidence=evidence, **where)
 
 
-def rows_of_table(facts: Mapping[int, FitFacts], rows: int) -> Iterator[Sequence[str]]:
+def rows_of_table(facts: Mapping[int, RankFit], rows: int) -> Iterator[Sequence[str]]:
     """By strategy, of the middle rank."""
     yield ("memory a rank", "parameters", "gradients", "optimizer", "activations", f"peak at {rows:,}", "free", "error")
     for name in _names(facts):
-        found, fit = needed(facts, name, rows), facts[min(facts)]["strategies"][name]
+        found, fit = needed(facts, name, rows), facts[min(facts)].strategies[name]
         sizes = (fit["parameters"], fit["gradients"], fit["optimizer"], found.activations, found.peak)
-        free = min(own["free"] for own in facts.values())
+        free = min(own.free for own in facts.values())
         yield (name, *map(words.size, (*sizes, free)), f"{found.error:.0%}")

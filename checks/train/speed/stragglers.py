@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.check import Action, Code, Finding, Job, Run, option, ranges, words
+from preflight.checks.train.speed import causes
+from preflight.checks.train.speed.facts import AllFacts
 
 if TYPE_CHECKING:
     from preflight.train_smoke.speed import TimedSteps
@@ -45,7 +47,7 @@ OF_PHASE = {
 class Late(NamedTuple):
     rank: int
     starved: bool
-    """It waits for a core that others use; else it computes longer itself."""
+    """It waits for a core; else it computes longer itself."""
     phase: str
     own: float
     """Seconds a step that it computes, also waiting for a core."""
@@ -135,10 +137,11 @@ def _seconds(own: "TimedSteps", phase: str, net: bool) -> float:
 
 
 def judge(
-    rounds: "Mapping[int, Sequence[TimedSteps]]", run: Run, name: str, few_cores: Collection[int] = ()
+    rounds: "Mapping[int, Sequence[TimedSteps]]", facts: AllFacts, run: Run, name: str, few_cores: Collection[int] = ()
 ) -> Iterator[Finding]:
     """`name`: of the strategy. `few_cores`: ranks of which is told that they have too few cores to themselves."""
-    found = [it for it in late(rounds, least_share(run[LATE], run.job)) if not (it.starved and it.rank in few_cores)]
+    every = late(rounds, least_share(run[LATE], run.job))
+    found = [its for its in every if not (its.starved and its.rank in few_cores)]
     names = {straggler.rank for straggler in found}
     others = tuple(rank for rank in rounds if rank not in names)
     for straggler in found:
@@ -149,8 +152,11 @@ def judge(
             "ms": {phase: round(seconds * 1e3, 2) for phase, seconds in rounds[straggler.rank][-1]["phases"].items()},
             "rounds": len(rounds[straggler.rank]),
         }
-        text = _message(straggler, name, others)
-        yield STRAGGLER.warn(text, noticed_by=others, evidence=evidence, **run.job.where(straggler.rank))
+        why = causes.cause(straggler.rank, facts, run, name)
+        evidence |= why.evidence if why else {}
+        text = _message(straggler, name, others, why)
+        fix = why.fix if why else ""
+        yield STRAGGLER.warn(text, noticed_by=others, evidence=evidence, fix=fix, **run.job.where(straggler.rank))
 
 
 def _lost(late: Late) -> float:
@@ -158,13 +164,14 @@ def _lost(late: Late) -> float:
     return min(1.0, (late.own - late.usual) / late.step)
 
 
-def _message(late: Late, name: str, others: Sequence[int]) -> str:
+def _message(late: Late, name: str, others: Sequence[int], why: causes.LateCause | None) -> str:
     own, usual, waited = map(words.duration, (late.own, late.usual, late.waited))
     here, there = map(words.duration, late.in_phase)
-    core = ", most of it waiting for a CPU core that other processes use" if late.starved else ""
+    quota = why is not None and why.evidence["cause"] == "quota"
+    core = ", most of it waiting for a CPU core that other processes use" if late.starved and not quota else ""
     wait = "waits" if len(others) == 1 else "wait"
     return (
         f"under {name} it computes {own} per step{core}, the others {usual}, expected about the same; it is late "
         f"{OF_PHASE[late.phase]}: {here}, the others {there}; {ranges.ranks(others)} {wait} {waited} for it, and "
-        f"{_lost(late):.0%} of each step is lost"
+        f"{_lost(late):.0%} of each step is lost{f'; {why.text}' if why else ''}"
     )

@@ -3,18 +3,13 @@
 import statistics
 import textwrap
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from preflight.check import Run, ranges, words
-from preflight.checks.train.speed import figures
+from preflight.checks.train.speed import figures, slow_links
 from preflight.checks.train.speed.facts import AllFacts
+from preflight.checks.train.speed.node_links import MOST_OF_STEP
 from preflight.train_smoke.names import PHASES, TIMED
 
-if TYPE_CHECKING:
-    from preflight.train_smoke.speed_trace import Exposed
-
-MOST_OF_STEP = 0.5
-"""Exposed communication of so much of a step is what its time is lost to."""
 WIDTH = 90
 """Of a sentence, in characters: the table above it is as wide."""
 OF_ALONE = "of alone: of what the ranks would reach, were each as fast as one alone on its node"
@@ -60,23 +55,19 @@ def _rate(facts: AllFacts, samples_per_s: float, *, unit: bool = True) -> str:
 
 def _between_nodes(facts: AllFacts, run: Run, name: str) -> Iterator[str]:
     """Where most of a step is spent on it."""
-    most, nodes = _most_exposed(facts, name), {run.job.node_of(rank).node for rank in facts}
+    most, nodes = figures.most_exposed(facts, name), {run.job.node_of(rank).node for rank in facts}
     rate = figures.exchange_rate(facts, name) if name.startswith("ddp") else 0.0
-    if len(nodes) > 1 and rate and most["exposed"] >= MOST_OF_STEP * most["step"]:
-        at = f"{words.rate(rate)} between {len(nodes):,} nodes"
-        yield f"gradients travel at {at} (comm.nodes and comm.rails: which link)"
-
-
-def _most_exposed(facts: AllFacts, name: str) -> "Exposed":
-    """Of the rank whose steps have the most."""
-    found = [own["strategies"][name]["exposed"] for own in facts.values() if name in own["strategies"]]
-    return max(found, key=lambda exposed: exposed["exposed"])
+    if most and len(nodes) > 1 and rate and most["exposed"] >= MOST_OF_STEP * most["step"]:
+        links = slow_links.compared(facts, run)
+        by_pairs = f"two of them exchange {slow_links.span(links.rates.values())}" if links else ""
+        why = by_pairs or "no other link to compare it with: comm.rails and --baseline tell more"
+        yield f"gradients travel at {words.rate(rate)} between {len(nodes):,} nodes ({why})"
 
 
 def _exposed(facts: AllFacts, name: str) -> str:
     """ "6.1 ms (12%)"."""
-    most = _most_exposed(facts, name)
-    return f"{words.duration(most['exposed'])} ({most['exposed'] / most['step']:.0%})"
+    most = figures.most_exposed(facts, name)
+    return f"{words.duration(most['exposed'])} ({most['exposed'] / most['step']:.0%})" if most else "-"
 
 
 def _utilised(facts: AllFacts, step: float) -> Iterator[str]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from preflight.core import rank_ranges, words
 from preflight.core.finding import Reported
-from preflight.errors import UsageError
 from preflight.explain.candidates import Candidate, from_artifact
 from preflight.failure_book.book import Cause
 from preflight.results import report
@@ -24,12 +23,9 @@ UNREADABLE = "explain.unreadable"
 def find_candidates(path: str, causes: Mapping[str, Cause]) -> list[Candidate]:
     """The cause of each finding; a code without a cause stays as it is. Waived findings and informational ones do not
     count. Raises UsageError for a file that is not a report of preflight."""
-    try:
+    with report.whole(path):
         loaded, file = report.load(path)
         return [candidate for finding in report.findings(loaded) for candidate in _from_finding(finding, file, causes)]
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        text = f"{path}: is not a well-formed preflight report ({type(error).__name__}: {str(error)[:80]})"
-        raise UsageError(text) from None
 
 
 def _from_finding(finding: Reported, file: str, causes: Mapping[str, Cause]) -> Iterator[Candidate]:

@@ -63,14 +63,14 @@ def test_the_figures_of_an_h100_node() -> None:
     figures = busbw(H100)
     assert figures is not None
     assert (figures.least, *figures.usual) == pytest.approx((162.0, 333.0, 486.0))
-    assert figures.source.startswith("450 GB/s of NVLinks a GPU; ")
+    assert figures.source.startswith("450 GB/s of NVLinks per GPU; ")
 
 
 def test_the_figures_of_two_nodes() -> None:
     figures = busbw(Machine())
     assert figures is not None
     assert (figures.least, *figures.usual) == pytest.approx((120.0, 248.0, 656.0))
-    assert figures.source.startswith("400 GB/s of HCAs a node; ")
+    assert figures.source.startswith("400 GB/s of HCAs per node; ")
 
 
 @pytest.mark.parametrize(

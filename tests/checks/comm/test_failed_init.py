@@ -174,7 +174,7 @@ def test_unlike_versions(stamp: str) -> None:
     texts[5] = warn("Mismatched NCCL version detected : rank 0 version 22703 rank 5 version 22602", stamp=stamp)
     (finding,) = judged(texts)
     assert (finding["code"], finding["where"]) == ("comm.init.versions", {"node": "node-2", "rank": 5})
-    assert finding["message"] == "has NCCL 2.26.2, expected 2.27.3 as on 7 of 8 ranks that are named"
+    assert finding["message"] == "has NCCL 2.26.2, expected 2.27.3 as on 7 of 8 ranks named"
     assert finding["noticed_by"] == "0-4,6-7"
 
 
@@ -191,7 +191,7 @@ def test_two_ranks_on_one_gpu() -> None:
         "comm.init.duplicate_gpu",
         {"node": "node-1", "rank": 2, "peer_rank": 3},
     )
-    assert finding["message"] == "rank 2 and rank 3 are on one GPU (PCI 3b000), expected one each"
+    assert finding["message"] == "rank 2 and rank 3 share one GPU (PCI 3b000), expected one each"
     assert finding["noticed_by"] == "0-1,4-7"
 
 
@@ -238,7 +238,7 @@ SILENT = [
 def test_an_hca_that_does_not_answer(text: str) -> None:
     (finding,) = judged({0: warn(text), 2: warn(text), 6: warn(text)})
     assert (finding["code"], finding["where"]) == ("comm.init.rdma", {"node": "node-2"})
-    assert finding["message"].startswith("ranks 0,2,6 had no answer from node-2 at 10.0.0.3 (RDMA status 12")
+    assert finding["message"].startswith("ranks 0,2,6 got no answer from node-2 at 10.0.0.3 (RDMA status 12")
     (two,) = judged({0: warn(text)})
     assert two["where"] == {}
 

@@ -36,7 +36,7 @@ def test_the_rank_that_waited_least_came_last() -> None:
     assert (found["severity"], found["code"]) == ("warn", "comm.init.late_rank")
     assert found["where"] == {"node": "node-1", "rank": 2}
     assert found["noticed_by"] == "0-1,3"
-    assert found["message"] == "came 35.0 s after the first rank, expected less than 30 s"
+    assert found["message"] == "joined 35.0 s after the first rank, expected less than 30 s"
 
 
 @pytest.mark.parametrize(("slow_s", "count"), [("10", 1), ("40", 0)])

@@ -50,6 +50,7 @@ def picture(finished: Finished, check: str) -> str:
     return "\n".join(finished.check(check)["picture"])
 
 
+@pytest.mark.more
 def test_a_host_that_sends_slowly(tmp_path: Path) -> None:
     with cluster(4) as hosts:
         hosts[2].slow_down(RATE)
@@ -121,6 +122,7 @@ def test_of_two_hosts_nobody_can_be_named(tmp_path: Path) -> None:
 SLOWED = f"tbf rate {RATE} burst {{}} latency 400ms"
 
 
+@pytest.mark.more
 def test_what_is_slow_in_the_first_look_only_is_not_blamed(tmp_path: Path) -> None:
     """host-b sends slowly until comm.rails has looked once, then is slow within itself until comm.nodes has, then sends
     slowly until comm.pairs has."""

@@ -120,7 +120,7 @@ def test_neighbours_in_a_ring_of_which_no_one_stands_out_are_one_finding() -> No
         return 0.1 if a in (1, 3) else 1.0
 
     (found,) = judged(rails, of_rails(9, 1, slow), 1)
-    assert found["where"] == {} and "no node is known to be the cause" in found["message"], found
+    assert found["where"] == {} and "no single node explains this" in found["message"], found
     assert "4 of 18 links are slow (node-1 to node-0, node-1 to node-2, node-3 to node-2" in found["message"], found
     assert named(judged(pairs, of_pairs(9, 1, slow), 1)) == [
         ("slow_node", {"node": "node-1"}),
@@ -172,7 +172,7 @@ def test_a_rail_that_is_slow_only_under_load_is_named() -> None:
         of_rank["reduce_s"] *= 2.5 if rank % 4 == 2 else 1.0
     (found,) = judged(rails, facts, 4)
     assert named([found]) == [("slow_together", {"local_rank": 2})]
-    assert "as on 3 other rails" in found["message"] and found["fix"].startswith("See the switch of rail 2")
+    assert "as on 3 other rails" in found["message"] and found["fix"].startswith("Check the switch of rail 2")
 
 
 def test_what_a_lost_rank_leaves_is_judged() -> None:
@@ -256,7 +256,7 @@ def test_links_that_are_all_slower_than_in_the_baseline_are_told() -> None:
     before, halved = of_rails(4, 2), of_rails(4, 2, lambda *_: 0.5)
     assert with_baseline(rails, before, before, 2) == []
     (told,) = with_baseline(rails, before, halved, 2)
-    assert told == "links pass 20 GB/s in the middle, 50% of the baseline's; expected about 40 GB/s"
+    assert told == "links have a median of 20 GB/s, 50% of the baseline's; expected about 40 GB/s"
 
 
 def test_facts_stay_small() -> None:

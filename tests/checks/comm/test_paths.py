@@ -21,14 +21,15 @@ from tests.running import Finished
 NVLS, P2P = list(paths.VARIANTS)[1:3]
 
 
-def run(folder: Path, path: str, *, of: int | None = None) -> Finished:
+def run(folder: Path, path: str, *, of: int | None = None, facts: bool = False) -> Finished:
     """`path`: as in tests/nccl_at_work; `of`: on this rank only."""
     environ = at_work.written(folder, {}, {})
     (folder / "report").mkdir()
     ranks = [{**rank, **environ} for rank in running.plain_ranks(2)]
     for rank in ranks if of is None else ranks[of : of + 1]:
         rank["PREFLIGHT_TEST_PATH"] = path
-    return running.run_ranks(folder / "report", ranks, "--only", "comm.paths", deadline_s=60)
+    more = ("--json", str(folder / "report" / "report.json"), "--facts") if facts else ()
+    return running.run_ranks(folder / "report", ranks, "--only", "comm.paths", *more, deadline_s=60)
 
 
 def test_a_way_that_is_slow_is_found_by_leaving_it_out(tmp_path: Path) -> None:
@@ -44,6 +45,20 @@ def test_a_way_that_hangs_is_found_by_leaving_it_out(tmp_path: Path) -> None:
     found = finished.findings(finds=ELSEWHERE["broken_path"].finds)
     assert ELSEWHERE["broken_path"].is_told_by(found) and len(found) == 1, finished.told()
     assert "no answer within" in found[0]["message"] and NVLS in found[0]["message"], finished.told()
+    assert finished.left_over == [], finished.told()
+
+
+@pytest.mark.more
+def test_where_every_way_hangs_all_share_one_deadline(tmp_path: Path) -> None:
+    """Of eight processes four have their time, and no way is said to be better than another."""
+    finished = run(tmp_path, "NCCL_NO_SUCH=1 1000", of=1, facts=True)
+    (found,) = finished.findings()
+    assert found["code"] == "comm.paths.broken", finished.told()
+    assert "and nothing that leaves ways out has worked twice" in found["message"], finished.told()
+    for reading in finished.check("comm.paths")["facts"]:
+        failed = [timing["failed"] for timing in reading["facts"]["timings"]]
+        assert "no answer within" in failed[0] and failed[4] == paths.NO_TIME, finished.told()
+        assert failed[5:] == [paths.NOT_AGAIN] * 3, finished.told()
     assert finished.left_over == [], finished.told()
 
 
@@ -103,7 +118,7 @@ def test_what_shows_no_way_to_be_at_fault(seconds: tuple[float | None, ...], aga
 
 def test_where_no_way_works_none_is_to_blame() -> None:
     ((code, text),) = judged(None, None, None, None)
-    assert code == "fail broken" and "and nothing that leaves ways out has worked twice" in text
+    assert code == "fail broken" and "and no variant with disabled transports worked twice" in text
 
 
 def test_what_is_quicker_once_is_not_told() -> None:
@@ -129,4 +144,4 @@ def test_only_nccl_has_ways_and_only_ranks_with_time_look_for_them() -> None:
     with pytest.raises(NotApplicable, match="one rank"):
         measure("nccl", (0,), 300)
     with pytest.raises(Skip, match="the run has left 4"):
-        measure("nccl", (0, 1), 36)
+        measure("nccl", (0, 1), 24)

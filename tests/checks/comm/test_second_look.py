@@ -52,7 +52,7 @@ def test_a_node_that_is_slow_once_is_not_blamed() -> None:
     for size, width in ((4, 1), (8, 4), (256, 1)):
         found, _ = in_pairs(lambda a, b, _: 0.2 if 1 in (a, b) else 1.0, sound, size, width)
         assert culprits(found) == [("info", "slow_once", {})], found
-        assert found[0]["evidence"]["confirmed"] == "1 of 2" and "nobody is blamed" in found[0]["message"]
+        assert found[0]["evidence"]["confirmed"] == "1 of 2" and "no rank is blamed" in found[0]["message"]
         assert "node-1" in found[0]["message"] and "node-1" in found[0]["fix"]
 
 
@@ -106,7 +106,7 @@ def test_where_time_is_short_the_finding_says_that_it_is_not_confirmed() -> None
     found, _ = twice(steps, 8, 1, slow, slow)
     (told,) = judged(pairs, {rank: {**of, "again": None} for rank, of in found.items()})
     assert told["severity"] == "warn" and told["evidence"]["confirmed"] == "1 of 1", told
-    assert told["message"].endswith("; not confirmed: there was no time to measure it once more"), told
+    assert told["message"].endswith("; not confirmed: there was no time to measure it again"), told
 
 
 def test_a_second_look_takes_at_most_log2_of_the_nodes_in_rounds() -> None:

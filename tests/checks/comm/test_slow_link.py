@@ -18,6 +18,7 @@ FLOORS = [word for name in SWEEPS for word in ("--set", f"comm.{name}.min_gb_per
 SHORT = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests" / "short_sweeps", ROOT, PLUGINS)))}
 
 
+@pytest.mark.more
 def test_a_slow_link_is_told_by_each_collective_and_beside_a_baseline_by_the_links(tmp_path: Path) -> None:
     """And no rank is said to be late. On sound hosts nothing is below what the user expects."""
     before, after = tmp_path / "before", tmp_path / "after"

@@ -20,5 +20,5 @@ def test_a_rail_that_is_slow_only_when_all_its_nodes_use_it(tmp_path: Path) -> N
     found = [finding for finding in finished.findings() if not finding["code"].startswith("gpu.")]  # there is no GPU
     row = ELSEWHERE["rails_slow_together"]
     assert row.is_told_by(found) and len(found) == 1 and finished.left_over == [], finished.told()
-    assert "though its links are sound one by one" in found[0]["message"], finished.told()
-    assert found[0]["fix"].startswith("See the switch of rail 1, "), finished.told()
+    assert "though each of its links is sound alone" in found[0]["message"], finished.told()
+    assert found[0]["fix"].startswith("Check the switch of rail 1, "), finished.told()

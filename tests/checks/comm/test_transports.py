@@ -62,9 +62,9 @@ def test_sockets_where_there_is_rdma(settings: dict[str, str], variable: str | N
     assert told(machine) == [("warn", "socket", None, variable)]
     (finding,) = found(machine)
     assert finding["message"].startswith(
-        "NCCL goes over sockets to other nodes, expected RDMA: mlx5_0, mlx5_1, mlx5_2 and 5"
+        "NCCL uses sockets to other nodes, expected RDMA: mlx5_0, mlx5_1, mlx5_2 and 5"
     )
-    assert finding["message"].endswith("so on all 2 nodes")
+    assert finding["message"].endswith("the same on all 2 nodes")
     assert variable is None or variable in finding["fix"]
 
 
@@ -273,7 +273,7 @@ def test_a_node_with_fewer_hcas() -> None:
     fewer = replace(Machine(), hcas=tuple(f"mlx5_{number}" for number in range(7)))
     (finding,) = found(replace(Machine(), nodes=4), {3: fewer})
     assert (finding["code"], finding["where"]) == ("comm.transports.unlike", {"node": "node-3"})
-    assert finding["message"] == "NCCL takes 7 HCAs, expected 8 as on 3 of 4 nodes"
+    assert finding["message"] == "NCCL uses 7 HCAs, expected 8 as on 3 of 4 nodes"
 
 
 @pytest.mark.parametrize("network", ["", "IB"])

@@ -88,7 +88,7 @@ def test_of_several_that_may_have_passed_it_on_none_is_named(
     """In a ring rank 2 may have altered what it sent on to ranks 3 to 5, and has it right itself."""
     (found,) = judged(module, wrong_on(sound(), ranks))
     assert found["where"] == ({"node": node} if node else {}) and found["noticed_by"] == ""
-    assert f"{8 - len(ranks)} other ranks right: one of them, or who sends to them" in found["message"]
+    assert f"{8 - len(ranks)} other ranks right: one of them, or a rank that sends to them" in found["message"]
 
 
 def test_half_of_1024_ranks_are_one_finding() -> None:
@@ -214,9 +214,9 @@ def test_the_common_end_of_bad_pairs_is_named() -> None:
         (times(3, 2.0), None, "rank 3's contribution is counted 2 times"),
         (
             {"what": "instead", "rank": 3, "other": 4, "times": None}, None,
-            "rank 4's values stand in the place of rank 3's",
+            "rank 4's values are in the place of rank 3's",
         ),
-        ({"what": "meant", "rank": 3, "other": None, "times": None}, None, "it is the part that was meant for rank 3"),
+        ({"what": "meant", "rank": 3, "other": None, "times": None}, None, "it is the part meant for rank 3"),
         (
             {"what": "sent", "rank": 3, "other": None, "times": None}, 4,
             "it is what rank 3 sent, and should be what rank 4 sent",
@@ -236,9 +236,7 @@ def test_whose_it_was_is_told(whose: Whose | None, sender: int | None, words: st
 def test_sizes_that_did_not_fit_the_time_are_a_warning() -> None:
     (found,) = judged(all_reduce, sound(4, seconds=2.0, planned=16 * MIB))
     assert (found["severity"], found["code"], found["where"]) == ("warn", "comm.all_reduce.too_slow", {})
-    assert found["message"] == (
-        "fp32: 1 MiB took 2 s, and nothing larger fitted the check's time, expected 16 MiB to fit"
-    )
+    assert found["message"] == ("fp32: 1 MiB took 2 s, and nothing larger fit the check's time, expected 16 MiB to fit")
 
 
 def test_a_type_that_was_not_measured_is_told() -> None:
@@ -415,8 +413,8 @@ def test_a_late_rank_is_named_and_the_others_noticed() -> None:
     assert found["where"] == {"node": "node-1", "rank": 5} and found["noticed_by"] == "0-4,6-7"
     assert found["message"] == (
         "computes 52 ms per step, the others 2 ms, expected about the same: "
-        "the others wait 50 ms for it, and not for the network; "
-        "not confirmed: there was no time to measure it once more"
+        "the others wait 50 ms for it, not for the network; "
+        "not confirmed: there was no time to measure it again"
     )
     assert found["evidence"]["confirmed"] == "1 of 1"
     assert found["evidence"]["starved"] is False
@@ -431,7 +429,7 @@ def test_a_rank_that_is_late_once_is_not_blamed() -> None:
     assert blamed["where"]["rank"] == 5 and blamed["evidence"]["confirmed"] == "2 of 2"
     assert (cleared["severity"], cleared["code"], cleared["where"]) == ("info", "comm.all_reduce.late_once", {})
     assert (
-        cleared["message"].endswith("once more it computes 2 ms: it is not blamed")
+        cleared["message"].endswith("in the repeat it computes 2 ms: it is not blamed")
         and "rank 2 computes 52 ms per" in (cleared["message"])
     )
 

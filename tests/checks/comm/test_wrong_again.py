@@ -31,7 +31,7 @@ def test_wrong_once_is_a_failure_and_intermittent(module: ModuleType) -> None:
     (found,) = judged(module, again(wrong_on(sound(), (5,)), ()))
     assert (found["severity"], found["where"]["rank"]) == ("fail", 5)
     assert found["evidence"]["confirmed"] == "1 of 2"
-    assert found["message"].endswith("it was wrong once: the fault is intermittent, a run that passes clears nobody")
+    assert found["message"].endswith("it was wrong once: the fault is intermittent, a run that passes proves nothing")
 
 
 @pytest.mark.parametrize("module", [all_reduce, broadcast])
@@ -57,7 +57,7 @@ def test_without_time_it_is_not_confirmed() -> None:
     for of in facts.values():
         of["second"] = []
     (found,) = judged(all_reduce, facts)
-    assert found["message"].endswith("; not confirmed: there was no time to compute it once more")
+    assert found["message"].endswith("; not confirmed: there was no time to recompute it")
     assert (found["where"]["rank"], found["evidence"]["confirmed"]) == (5, "1 of 1")
     for of in facts.values():
         del of["second"]  # a report from before

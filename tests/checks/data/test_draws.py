@@ -280,6 +280,7 @@ def test_what_repeats_since_ranks_are_seeded_alike_is_found(case: str) -> None:
     assert found(make, alike=True) == expected
 
 
+@pytest.mark.more
 def test_numpys_generators() -> None:
     """In a process that has it."""
     assert (NUMPY / "numpy").is_dir(), f"no NumPy in {NUMPY}: make .venv/.dev puts it there"

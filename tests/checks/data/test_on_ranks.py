@@ -180,6 +180,7 @@ SEEDED = (
 )  # fmt: skip
 
 
+@pytest.mark.more
 def test_seeds_that_repeat_are_found_and_nothing_else() -> None:
     names = {name: f"{seeding.__name__}:{name}" for name in (*SEEDED, *SEEDS)}
     made = on_ranks.measured(3, *names.values())

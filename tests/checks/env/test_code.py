@@ -206,8 +206,8 @@ def test_a_repository_without_a_commit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["update-index", "--index-version", "4"], "git's index is of version 4; 2 and 3 are known"),
-        (["update-index", "--split-index"], "git's index is split over two files"),
+        (["update-index", "--index-version", "4"], "git's index has version 4; only 2 and 3 are supported"),
+        (["update-index", "--split-index"], "git's index is split into two files"),
     ],
     ids=["version 4", "split"],
 )
@@ -225,7 +225,7 @@ def test_a_repository_of_sha256_has_a_commit_only(tmp_path: Path) -> None:
     git(tmp_path, "commit", "-qm", "first")
     read = code.of_repository(str(tmp_path))
     assert read["commit"] == git(tmp_path, "rev-parse", "HEAD")
-    assert (read["digest"], read["unknown"]) == (None, "git's index is of a kind that is not known")
+    assert (read["digest"], read["unknown"]) == (None, "git's index has an unknown format")
 
 
 @pytest.mark.parametrize("text", [b"", b"DIRC", b"DIRC\0\0\0\2\0\0\0\7", b"x" * 200])
@@ -245,7 +245,7 @@ def test_a_pipe_is_not_waited_for(name: str, repository: Path) -> None:
 def test_a_repository_with_too_many_files_has_a_commit_only(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "MOST_TRACKED", 3)
     read = code.of_repository(str(repository))
-    assert read["commit"] and read["unknown"] == "git tracks 4 files; up to 3 are looked at"
+    assert read["commit"] and read["unknown"] == "git tracks 4 files; at most 3 are compared"
 
 
 def test_no_time_is_no_digest(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,10 +118,10 @@ FAULTS = [
     Fault("fail invalid", SOUND, {"node": "node-9", "variable": "RANK"}, "RANK is 'x' for process 77 on node-9",
           strangers=stranger("invalid", None, problems=[["RANK", "is 'x'"]])),
     Fault("fail duplicate_rank", SOUND, {"node": "node-9", "rank": 3, "variable": "RANK", "peer_node": "node-1"},
-          "came with RANK 3, which a process on node-1 has already", strangers=stranger("duplicate", 3)),
+          "joined with RANK 3, which a process on node-1 already has", strangers=stranger("duplicate", 3)),
     Fault("fail rank_outside", SOUND, {"node": "node-9", "rank": 4, "variable": "RANK"},
           "has RANK 4, expected below WORLD_SIZE 4", strangers=stranger("outside", 4)),
-    Fault("fail late", SOUND, {"node": "node-9", "rank": 1}, "came as rank 1 when the run had begun without it",
+    Fault("fail late", SOUND, {"node": "node-9", "rank": 1}, "joined as rank 1 after the run had started without it",
           strangers=stranger("late")),
     Fault("info unlike", changed(SOUND, 2, MASTER_ADDR="localhost"), {"variable": "MASTER_ADDR"},
           "MASTER_ADDR is 'node-0' on ranks 0-1,3, 'localhost' on rank 2, expected one spelling"),
@@ -134,12 +135,12 @@ FAULTS = [
           "LOCAL_WORLD_SIZE is 4, expected 2, the ranks on this node"),
     Fault("warn uneven", by_torchrun(2, 1, 2), {"node": "node-1"}, "1 rank, expected 2 as on most nodes",
           sizes=(2, 1, 2)),
-    Fault("warn not_grouped", dealt_out(2, 3), {}, "ranks are dealt out over 2 nodes one by one: node-0 has 0,2,4, "
+    Fault("warn not_grouped", dealt_out(2, 3), {}, "ranks are distributed round-robin over 2 nodes: node-0 has 0,2,4, "
           "node-1 has 1,3,5; expected consecutive ranks on each node", nodes=dealt(2, 3), backend="gloo"),
-    Fault("warn not_grouped", dealt_out(128, 64), {}, "over 128 nodes one by one: node-0 has 0,128,256,384,512,640,"
+    Fault("warn not_grouped", dealt_out(128, 64), {}, "over 128 nodes: node-0 has 0,128,256,384,512,640,"
           "768,896,1024,1152,..., node-1 has 1,129,", nodes=dealt(128, 64), backend="gloo"),
     Fault("warn not_grouped", {rank: {"environ": {}, "local_rank": 0} for rank in range(9)}, {},
-          "3 of 3 nodes have ranks of others between their own: node-0 has 0-1,5, node-1 has 2,4,7, ...; expected",
+          "3 of 3 nodes have other nodes' ranks between their own: node-0 has 0-1,5, node-1 has 2,4,7, ...; expected",
           nodes={"node-0": (0, 1, 5), "node-1": (2, 4, 7), "node-2": (3, 6, 8)}, backend="gloo"),
     Fault("info no_local_rank", by_hand(4), {"variable": "LOCAL_RANK"},
           "LOCAL_RANK is not set on ranks 0-3, expected 0, 1, ... on each node"),
@@ -162,8 +163,8 @@ def test_the_culprit_is_named(fault: Fault) -> None:
 
 
 def test_every_code_has_a_fault() -> None:
-    """Here, or in test_node_groups.py."""
-    slugs = {fault.finds.split()[1] for fault in FAULTS} | {"bad_groups"}
+    """Here, below by real ranks, or in test_node_groups.py."""
+    slugs = {fault.finds.split()[1] for fault in FAULTS} | {"single_process", "bad_groups"}
     assert slugs == set(registry.load(registry.sources()["env.launch"]).codes)
 
 
@@ -175,7 +176,7 @@ def test_one_number_may_be_written_in_several_ways(variable: str, value: str) ->
 def test_a_jobs_id_is_no_world_size() -> None:
     found = testing.judge(launch, changed(SOUND, 3, WORLD_SIZE="12345678"), nodes=on_nodes(2, 2))
     assert ("env.launch.invalid", 3) in [(finding["code"], finding["where"]["rank"]) for finding in found]
-    assert "at most 1,000,000" in found[0]["message"]
+    assert "to 1,000,000" in found[0]["message"]
 
 
 def test_the_world_size_is_rank_0s_also_where_most_say_otherwise() -> None:
@@ -261,3 +262,21 @@ def test_real_ranks_that_share_gpus_without_local_rank(tmp_path: Path) -> None:
     row = ELSEWHERE["no_local_rank"]
     assert row.is_told_by(finished.findings(finds=row.finds)), finished.told()
     assert finished.exit_codes == [0, 0], finished.told()
+
+
+def test_one_process_of_accelerate_is_told_of_and_its_ranks_are_our_own(tmp_path: Path) -> None:
+    paths = (running.ROOT, *(Path(sys.prefix, folder) for folder in ("wrappers", "numpy")))
+    env = running.environment(PYTHONPATH=os.pathsep.join(map(str, paths)))
+    run = running.Run(tmp_path)
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    run.start([*command, "-m", "preflight", "--only", "env.launch", "--report", str(tmp_path)], env)
+    finished = run.finish()
+    job, row = finished.report["job"], ELSEWHERE["single_process"]
+    assert (job["launcher"], job["world_size"]) == ("own", 2) and "(its own ranks, gloo)" in finished.output
+    assert row.is_told_by(finished.findings()) and row.says in finished.output, finished.told()
+    assert finished.exit_codes == [0], finished.told()
+
+
+def test_a_rank_alone_is_what_one_process_is_for() -> None:
+    assert testing.judge(launch, {0: {**by_torchrun(1)[0], "accelerate": "ACCELERATE_USE_CPU"}}) == []

@@ -84,7 +84,7 @@ def test_nodes_of_one_host_and_full_names_are_found(tmp_path: Path) -> None:
 def test_a_line_that_cannot_be_understood_is_told(tmp_path: Path, line: str) -> None:
     (tmp_path / "groups").write_text(f"node-0 rack=7\n{line}\n")
     facts = measured(tmp_path / "groups")
-    assert f"line 2 has {line.split()[1]!r}, expected words as rack=7" in found(facts, "bad_groups")
+    assert f"line 2 has {line.split()[1]!r}, expected words like rack=7" in found(facts, "bad_groups")
     assert groups(facts, made.job(1, 1, 1)) == []
 
 

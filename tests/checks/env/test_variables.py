@@ -72,7 +72,7 @@ CASES = [
     ("NCCL_DEBUG_SUBSYS", "INIT,GRAF", "warn wrong_value", "GRAF is ignored"),
     ("NCCL_P2P_LEVEL", "4", "warn wrong_value", "has changed between versions"),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "one", "warn wrong_value", "expected a number from 1 to 32"),
-    ("OMP_NUM_THREADS", "0", "warn wrong_value", "every core for every rank"),
+    ("OMP_NUM_THREADS", "0", "warn wrong_value", "each rank takes every core"),
     ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10s", "warn wrong_value", "torch reads it as 10"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "4", "warn wrong_value", "expected a number from 0 to 3"),
     ("TORCH_DISTRIBUTED_DEBUG", "FULL", "fail wrong_value", "torch refuses it on import"),
@@ -82,7 +82,7 @@ CASES = [
     ("NCCL_HOUSE_STYLE", "1", "info unknown", "expected a known name, or a plugin's"),
     ("NCCL_TIMEOUT", "1800", "warn no_effect", "expected init_process_group(timeout=...)"),
     ("NCCL_HEARTBEAT_TIMEOUT_SEC", "600", "warn no_effect", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
-    ("NCCL_IB_CUDA_SUPPORT", "1", "warn no_effect", "no such variable any more, expected NCCL_NET_GDR_LEVEL"),
+    ("NCCL_IB_CUDA_SUPPORT", "1", "warn no_effect", "no longer has such a variable, expected NCCL_NET_GDR_LEVEL"),
     ("NCCL_BLOCKING_WAIT", "0", "info deprecated", "expected TORCH_NCCL_BLOCKING_WAIT"),
     ("NCCL_MAX_NCHANNELS", "4", "info deprecated", "NCCL_MAX_CTAS"),
     ("NCCL_P2P_DISABLE", "1", "warn leftover", "go through host memory"),
@@ -91,7 +91,7 @@ CASES = [
     ("NCCL_PROTO", "LL128", "info leftover", "corrupts data"),
     ("NCCL_SOCKET_IFNAME", "eth0, eth1", "warn wrong_grammar", "names with commas and no spaces"),
     ("NCCL_SOCKET_IFNAME", '"eth0"', "warn wrong_grammar", "exactly these characters"),
-    ("GLOO_SOCKET_IFNAME", "^lo", "fail wrong_grammar", "whole names, as in eth0"),
+    ("GLOO_SOCKET_IFNAME", "^lo", "fail wrong_grammar", "full names, like eth0"),
 ]  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def test_another_interface_on_one_node_is_a_warning() -> None:
 def test_a_line_of_a_file_is_named() -> None:
     (found,) = testing.judge(variables, {0: facts({}, conf_lines=[("/etc/nccl.conf", 3, "export NCCL_DEBUG")])})
     assert (found["severity"], found["where"]) == ("warn", {"file": "/etc/nccl.conf", "line": 3})
-    assert found["message"] == "the line sets a variable named 'export NCCL_DEBUG', expected NCCL_DEBUG"
+    assert found["message"] == "the line sets a variable 'export NCCL_DEBUG', expected NCCL_DEBUG"
 
 
 def test_what_all_ranks_have_is_said_once_and_of_no_rank() -> None:

@@ -147,13 +147,13 @@ FAULTS: list[tuple[Callable[[Facts], None], str, dict[str, Any], str]] = [
     (_memory, "warn memory", {"node": "node-0", "gpu": 2}, "78 GiB of memory, expected 80 GiB as on 3 of 4 GPUs"),
     (_used, "fail free_memory", {"node": "node-1", "gpu": 3}, "30.0 GiB of 80.0 are free, expected at least 60 GiB"),
     (_model, "warn model", {"node": "node-0", "gpu": 2}, f"NVIDIA A100-SXM4-80GB, expected {NAME} as on 3 of 4"),
-    (_torch, "fail torch_count", {"node": "node-0", "rank": 1}, "CUDA gives torch 3 GPUs, expected 4 by NVML"),
+    (_torch, "fail torch_count", {"node": "node-0", "rank": 1}, "CUDA shows torch 3 GPUs, expected NVML's 4"),
     (_excluded, "info excluded", {"node": "node-0", "device": "0000:1f:00.0"}, "is excluded"),
     (_mig, "fail mig", {"node": "node-0", "rank": 1, "gpu": 1, "uuid": "MIG-1"}, "MIG instance MIG-1"),
     (_prohibited, "fail exclusive", {"node": "node-0", "rank": 1, "gpu": 1}, "PROHIBITED (no process can use it)"),
     (_one_process, "info exclusive", {"node": "node-0", "rank": 1, "gpu": 1}, "EXCLUSIVE_PROCESS"),
     (_names_none, "warn not_visible", {"node": "node-0", "rank": 1, "variable": "CUDA_VISIBLE_DEVICES"},
-     "CUDA_VISIBLE_DEVICES is 0,1,2,9: 9 names none of the 4 GPUs here"),
+     "CUDA_VISIBLE_DEVICES is 0,1,2,9: 9 matches none of the 4 GPUs here"),
     (_gone, "fail missing", {"node": "node-0", "device": "0000:1f:00.0"}, "NVML does not list, expected all 5"),
     (_for_a_vm, "info missing", {"node": "node-0", "device": "0000:1f:00.0"}, "its driver is vfio-pci"),
     (_silent, "fail no_answer", {"node": "node-0", "gpu": 2}, "GPU 2 is lost (fallen off the bus): nvmlX: GPU is lost"),
@@ -240,7 +240,7 @@ def test_of_a_silent_and_a_missing_gpu_nobody_knows_which_is_where() -> None:
     facts[0]["look"]["troubles"] = [made_gpus.trouble(2, "gpu.inventory", "lost")]
     missing, lost = sorted(judged(facts, 1, backend="gloo"), key=lambda finding: str(finding["code"]))
     assert missing["where"] == {"node": "node-0"} and lost["where"]["gpu"] == 2
-    assert "NVML lists 1 GPU too few: of those at 0000:12:00.0, 0000:13:00.0, expected all 4" in missing["message"]
+    assert "NVML lists 1 GPU too few, among those at 0000:12:00.0, 0000:13:00.0, expected all 4" in missing["message"]
 
 
 def test_cuda_that_does_not_start_hides_no_missing_gpu() -> None:

@@ -52,6 +52,7 @@ def on_node(text: str, node: int) -> Any:
     "check", [pytest.param(check, marks=() if check == "gpu.nvlink" else pytest.mark.more) for check in CHANGES]
 )
 @needs_machines
+@pytest.mark.more
 def test_the_odd_one_of_512_nodes_is_found_and_it_is_quick(check: str, tmp_path: Path, sound: Recorded) -> None:
     changes, says, culprit = CHANGES[check]
     odd = recorded(tmp_path, changes)

@@ -66,8 +66,8 @@ def test_the_nics_that_fit_are_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("mesh", "said"),
     [
-        ([[1], [0], [3], [2]], "NVLink bridges (4 GPUs, 2 links a pair)"),
-        ([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]], "NVLink, all to all (4 GPUs, 2 links a pair)"),
+        ([[1], [0], [3], [2]], "NVLink bridges (4 GPUs, 2 links per pair)"),
+        ([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]], "NVLink, all to all (4 GPUs, 2 links per pair)"),
         ([[1, 2], [0, 3], [0, 3], [1, 2]], "cube mesh (4 GPUs, 4 links each)"),
         ([[], [], [], []], "PCIe (4 GPUs)"),
     ],

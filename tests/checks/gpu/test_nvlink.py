@@ -295,7 +295,7 @@ def test_nodes_of_a_domain_and_of_a_clique_belong_together() -> None:
         (NO_IMEX, "there is no channel", "nccl", "fail"),
         (NO_IMEX, "there is no channel", "gloo", "info"),
         ({**WORKING, "usable": 0}, "none of the channels in /dev/nvidia-caps-imex-channels (1) may", "nccl", "fail"),
-        ({**WORKING, "service": False}, "nvidia-imex does not run", "nccl", "fail"),
+        ({**WORKING, "service": False}, "nvidia-imex is not running", "nccl", "fail"),
         ({**WORKING, "service": None}, "", "nccl", ""),
         ({**NO_IMEX, "switched_off": "NCCL_MNNVL_ENABLE is 0"}, "but NCCL_MNNVL_ENABLE is 0", "nccl", "info"),
     ],

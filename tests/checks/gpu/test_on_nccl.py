@@ -3,6 +3,8 @@ and each rank is to have a GPU."""
 
 from pathlib import Path
 
+import pytest
+
 from preflight.check import Job, Run
 from preflight.checks.gpu import nvlink
 from preflight.results import report
@@ -34,6 +36,7 @@ def are_told(finished: Finished, *names: str) -> None:
     assert finished.report["job"]["backend"] == "nccl" and finished.left_over == [], finished.told()
 
 
+@pytest.mark.more
 def test_ranks_without_a_whole_gpu_of_their_own(tmp_path: Path) -> None:
     """Rank 0 is sound."""
     changes = {"gpu.3.compute_mode": 2, "gpu.4.mig.mode": 1, "gpu.4.mig.pending": 1}

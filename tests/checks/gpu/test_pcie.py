@@ -141,7 +141,7 @@ def _slow_in_unknown_state(facts: Facts) -> None:
 GPU_3 = {"node": "node-0", "gpu": 3}
 FOUND: dict[str, tuple[Callable[[Facts], None], list[str], dict[str, Any], str]] = {
     "degraded": (lambda facts: change(facts, 3, width=8), ["warn width"], GPU_3,
-                 "the PCIe link runs at 8 lanes, expected 16 lanes: both its ends can do that"),
+                 "the PCIe link runs at 8 lanes, expected 16 lanes: both ends support that"),
     "degraded, with sysfs only": (lambda facts: change(facts, 3, width=8, width_max=None), ["warn width"], GPU_3,
                                   "expected 16 lanes: both"),
     "narrow slot": (lambda facts: change(facts, 3, slot={"width_max": 8}, width=8), ["warn width"], GPU_3,
@@ -156,7 +156,7 @@ FOUND: dict[str, tuple[Callable[[Facts], None], list[str], dict[str, Any], str]]
     "a board that tells it": (lambda facts: _consumer(facts, width_max=8), ["info width"], {"node": "node-0"},
                               "have 8 lanes"),
     "slow in P0": (lambda facts: change(facts, 3, generation=3), ["warn generation"], GPU_3,
-                   "runs at generation 3, expected generation 5: both its ends can do that"),
+                   "runs at generation 3, expected generation 5: both ends support that"),
     "slow slot": (lambda facts: change(facts, 3, generation=3, generation_max=3), ["warn generation"], GPU_3,
                   "runs at generation 3, expected generation 5 as on 7 of 8 GPUs of the node"),
     "slow, in an unknown state": (_slow_in_unknown_state,
@@ -170,7 +170,7 @@ FOUND: dict[str, tuple[Callable[[Facts], None], list[str], dict[str, Any], str]]
     "replays unlike siblings": (lambda facts: change(facts, 3, replays=2000), ["warn replays"], GPU_3,
                                 "2,000 PCIe replays since the driver was loaded, expected about 0 as on its siblings"),
     "replays of all": (lambda facts: every(facts, replays=50_000), ["warn replays"] * 8, GPU_3,
-                       "expected at most 31 a minute, in 1,440 minutes since the node has booted"),
+                       "expected at most 31 per minute, in 1,440 minutes since the node booted"),
     "fatal": (lambda facts: change(facts, 3, errors={"fatal": 1}), ["warn errors"], GPU_3, "1 fatal PCIe error since"),
     "fatal, on all": (lambda facts: every(facts, errors={"fatal": 1}), ["info errors"] * 8, GPU_3, "1 fatal"),
     "non-fatal": (lambda facts: change(facts, 3, errors={"non_fatal": 2}), ["info errors"], GPU_3, "2 non-fatal PCIe"),

@@ -156,7 +156,7 @@ def test_what_may_be_healthy_is_a_skip(
     look = session.look(context(deadline_s), "health")
     assert [trouble["kind"] for trouble in look["troubles"]] == [kind]
     if kind == "unknown":
-        with pytest.raises(Skip, match="GPU 1: nvmlX gave no answer, which may be healthy: give a longer --deadline"):
+        with pytest.raises(Skip, match="GPU 1: nvmlX gave no answer, but may be healthy: set a longer --deadline"):
             nvml_survey.complete(context(deadline_s), {"look": look})
 
 
@@ -201,7 +201,7 @@ def test_in_another_check_what_is_silent_is_a_skip(session: Session, monkeypatch
     answering(monkeypatch, health=on(2, HANGS))
     session.look(context(), "health")
     look = session.look(context(check="gpu.pcie"), "pcie")
-    with pytest.raises(Skip, match=r"GPU 2 did not answer, see gpu\.health; the others were looked at"):
+    with pytest.raises(Skip, match=r"GPU 2 did not answer, see gpu\.health; the others were checked"):
         nvml_survey.complete(context(check="gpu.pcie"), {"look": look})
 
 
@@ -313,6 +313,7 @@ def test_cuda_is_held_against_nvml(tmp_path: Path, deed: str, fault: str) -> Non
 
 
 @needs_machines
+@pytest.mark.more
 def test_cuda_that_hangs_is_told(tmp_path: Path) -> None:
     machine = machines.load("consumer", tmp_path)
     more = {"CUDA_DEED": "hangs", "PYTHONPATH": CUDA_PATH}

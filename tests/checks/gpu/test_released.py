@@ -230,7 +230,7 @@ FOUND: dict[str, tuple[Callable[[Ends], None], str, str]] = {
                     "memory was taken out of use during the run: remapped rows 0 to 1, pending remappings 0 to 1"),
     "corrected": (_ecc(volatile_corrected=5), "info corrected", "were corrected during the run: volatile 0 to 5"),
     "recovery": (lambda ends: ends.gpu("health", recovery_action=1), "fail recovery", "asks for recovery action 1"),
-    "replays": (_replays(62, 60.0), "warn pcie_errors", "62 PCIe replays in 60 s, expected at most 31 a minute"),
+    "replays": (_replays(62, 60.0), "warn pcie_errors", "62 PCIe replays in 60 s, expected at most 31 per minute"),
     "fatal": (lambda ends: ends.gpu("pcie", errors={"fatal": 1}), "fail pcie_errors", "fatal PCIe errors rose"),
     "lanes": (lambda ends: ends.gpu("pcie", width=8), "warn pcie_errors", "8 lanes after the run, expected 16"),
     "NVLink": (_link({"replay": 1}), "warn nvlink_errors", "link 7: replay 0 to 1"),
@@ -240,14 +240,14 @@ FOUND: dict[str, tuple[Callable[[Ends], None], str, str]] = {
     "NVLink, down": (_down, "fail nvlink_errors", "link 4: state up to down"),
     "NVLink, many": (_many_links, "warn nvlink_errors", "links 4-6, 4 for one: replay 0 to 1"),
     "process": (_process(4711, new=True, memory=2 * GIB), "warn process",
-                "the GPU is held by python (pid 4711, user bob, for 9 s, 2 GiB), expected nobody new"),
+                "the GPU is held by python (pid 4711, user bob, for 9 s, 2 GiB), expected no new one"),
     "memory": (_memory(GIB), "warn memory",
-               "1,024 MiB of memory are in use 10 s after the run, expected 4 as before it; no process is listed"),
+               "1,024 MiB of memory are in use 10 s after the run, expected 4 as before it; no listed process"),
     "memory, perhaps of an old process": (
         _process(1, new=False, memory=None, processes=[{"pid": 1, "memory": None}], memory_used=GIB), "info memory",
         "3,072 MiB of memory are in use 10 s after the run, expected 1,024"),
     "shm": (_shm(True), "warn shm",
-            "2 files of 2.0 MiB, made during the run, are left in /dev/shm (nccl-a and nccl-b)"),
+            "2 files of 2.0 MiB, created during the run, are left in /dev/shm (nccl-a and nccl-b)"),
     "shm, in a container": (_shm(False), "info shm", "2 files of 2.0 MiB"),
 }  # fmt: skip
 

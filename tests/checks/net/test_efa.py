@@ -65,6 +65,7 @@ def test_what_libfabric_does_not_show_and_other_versions(tmp_path: Path) -> None
 
 
 @needs_mounts
+@pytest.mark.more
 def test_one_that_hangs_and_a_node_without_the_plugin(tmp_path: Path) -> None:
     hangs = installed(tmp_path / "one", "exec sleep 1000")
     finished = run(tmp_path, installed(tmp_path / "zero", plugin=""), hangs)

@@ -166,7 +166,7 @@ def test_a_name_that_is_no_interface(size: int, backend: str) -> None:
 @BACKENDS
 def test_where_it_is_so_on_all_nodes_none_is_named(backend: str) -> None:
     found = judged(nodes(4, LO, ETH0, names="ens3"), backend)[0]
-    assert found["where"] == {"variable": VARIABLES[backend]} and "so on all 4 nodes" in found["message"]
+    assert found["where"] == {"variable": VARIABLES[backend]} and "the same on all 4 nodes" in found["message"]
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_where_it_is_so_on_all_nodes_none_is_named(backend: str) -> None:
         ("eth1 down 10.1.0.1/24", {}, "only eth1 (down)"),
         ("eth1 no-carrier 10.1.0.1/24", {}, "only eth1 (no carrier)"),
         ("eth1 10.1.0.1/24", {"NCCL_SOCKET_FAMILY": "AF_INET6"}, "only eth1 (no IPv6 address)"),
-        ("eth2 10.1.0.1/24", {}, "takes no interface of this node"),
+        ("eth2 10.1.0.1/24", {}, "selects no interface of this node"),
         ("eth2 10.1.0.1/24", {"NCCL_SOCKET_IFNAME": "^eth,lo"}, "expected one of eth0 (10.0.0.1) and eth2 (10.1.0.1)"),
     ],
 )
 def test_why_nccl_takes_none(line: str, more: dict[str, str], why: str) -> None:
     (found,) = judged({0: node(0, LO, ETH0, line, environ={"NCCL_SOCKET_IFNAME": "eth1", **more})}, "nccl")
     assert found["severity"] == "fail" and why in found["message"], found
-    assert ("did you mean" in found["message"]) == ("takes no interface" in why), found
+    assert ("did you mean" in found["message"]) == ("selects no interface" in why), found
 
 
 def test_an_interface_without_an_address() -> None:
@@ -474,7 +474,7 @@ def test_another_route_to_master_is_an_info_unless_it_was_asked_for(backend: str
     facts = {rank: node(rank, LO, ETH0, ETH1, route="eth1" if rank else "") for rank in range(4)}
     (found,) = judged(facts, backend)
     assert (found["severity"], found["where"]) == ("info", {"interface": "eth0"})
-    assert "on node-1, node-2 and node-3, and MASTER_ADDR is reached over eth1" in found["message"]
+    assert "on node-1, node-2 and node-3, but the route to MASTER_ADDR uses eth1" in found["message"]
     assert found["fix"].endswith(f"{VARIABLES[backend]}=eth1 on all nodes.")
     asked = {rank: node(rank, LO, ETH0, ETH1, names="eth0", route="eth1" if rank else "") for rank in range(4)}
     assert judged(asked, backend) == []

@@ -160,7 +160,7 @@ def test_another_route_to_master_addr_is_an_info(two: list[Host], tmp_path: Path
     row = ELSEWHERE["other_route"]
     finished = ranks_on(tmp_path, two, *ONLY, master=two[0].address)
     found = finished.findings(finds=row.finds)
-    assert "gloo takes eth1 on host-b, and MASTER_ADDR is reached over eth0" in told_as("other_route", found)
+    assert "gloo takes eth1 on host-b, but the route to MASTER_ADDR uses eth0" in told_as("other_route", found)
 
 
 def test_two_cards_in_one_network(three: list[Host], tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_an_interface_that_is_down(two: list[Host], tmp_path: Path) -> None:
     two[1].run("ip", "link", "set", "eth1", "up")
     (tmp_path / "nccl.conf").write_text("NCCL_SOCKET_IFNAME==eth1\nGLOO_SOCKET_IFNAME=eth9\n")
     facts = measured(two, {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf")})
-    assert "takes only eth1 (no carrier)" in told_as("interface_unknown_nccl", judged(facts, "nccl"))
+    assert "selects only eth1 (no carrier)" in told_as("interface_unknown_nccl", judged(facts, "nccl"))
     assert set(facts[1]["settings"]) == {"NCCL_SOCKET_IFNAME"}, "gloo does not read NCCL's files"
     assert judged(facts, "nccl")[0]["where"]["file"] == str(tmp_path / "nccl.conf")
 

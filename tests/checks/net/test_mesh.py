@@ -214,7 +214,7 @@ def test_a_node_that_sends_slowly_is_named(size: int) -> None:
     (found,) = judged(facts)
     assert (found["severity"], found["code"]) == ("warn", "net.mesh.slow")
     assert found["where"] == {"node": "node-1", "interface": "eth0"}
-    assert "12 MB/s at best; expected about 1 GB/s as is usual, or 1 GB/s as the other way" in found["message"]
+    assert "12 MB/s at best; expected about 1 GB/s as usual, or 1 GB/s as in the other direction" in found["message"]
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])
@@ -274,7 +274,7 @@ def test_what_stalls_behind_a_far_link_may_be_the_mtu(arrived: int, told: str) -
         ("net.mesh.mtu", where),
         ("net.mesh.far", where),
     ]
-    both = "while small messages pass and round trips take 12 ms or more: a wrong MTU on the way, or a full link"
+    both = "while small messages pass and round trips take 12 ms or more: a wrong MTU on the way, or a saturated link"
     assert found[0]["severity"] == "fail" and told in found[0]["message"] and both in found[0]["message"], found
 
 
@@ -304,7 +304,7 @@ def test_one_leg_of_a_bond_names_its_node(seen: Seen, words: str) -> None:
     assert found["fix"].startswith("If node-3 has a bond (cat /proc/net/bonding/*)")
     more = with_pairs(facts, [(8, 7)], seen)
     (found,) = [finding for finding in judged(more) if finding["code"] != "net.mesh.untried"]
-    assert found["where"] == {} and "in 7 of " in found["message"] and "no node is known" in found["message"]
+    assert found["where"] == {} and "in 7 of " in found["message"] and "no single node explains" in found["message"]
 
 
 def test_racks_that_are_slow_to_each_other_are_worth_knowing_and_no_switch_is_named() -> None:
@@ -314,7 +314,7 @@ def test_racks_that_are_slow_to_each_other_are_worth_knowing_and_no_switch_is_na
         of_rank["switches"] = f"spine.leaf-{int(rank >= 6)}"
     (found,) = judged(facts)
     assert (found["severity"], found["code"], found["where"]) == ("info", "net.mesh.slow", {})
-    assert "2 more (behind leaf-0) and node-6" in found["message"] and found["fix"].startswith("See the uplinks")
+    assert "2 more (behind leaf-0) and node-6" in found["message"] and found["fix"].startswith("Check the uplinks")
 
 
 def hcas(state: str, **settings: str) -> dict[str, Any]:
@@ -339,7 +339,7 @@ def test_where_rdma_carries_the_data_slow_sockets_are_worth_knowing(
     rdma = {0: hcas("ACTIVE"), 1: hcas("ACTIVE"), 2: of_node_2}
     reads = {"net.rdma": {rank: of_rank for rank, of_rank in rdma.items() if of_rank}}
     (found,) = judged(facts, backend=backend, reads=reads)
-    assert found["severity"] == severity and ("by RDMA" in found["message"]) == (severity == "info")
+    assert found["severity"] == severity and ("uses RDMA" in found["message"]) == (severity == "info")
 
 
 def test_an_error_of_the_nodes_own_system_blames_no_partner() -> None:
@@ -369,7 +369,7 @@ def test_pairs_for_which_no_time_was_left_are_told_and_blame_nobody() -> None:
     facts[1]["cut"] = True
     (found,) = judged(facts)
     assert (found["severity"], found["code"], found["where"]) == ("warn", "net.mesh.untried", {})
-    assert "3 of 12 ordered pairs were not tried to the end" in found["message"]
+    assert "3 of 12 ordered pairs were not fully tested" in found["message"]
 
 
 def test_the_summary_says_how_many_pairs() -> None:
@@ -378,7 +378,7 @@ def test_the_summary_says_how_many_pairs() -> None:
         run: Any = Job("env", size, "gloo", nodes)
         return mesh.summarize(cluster(size), run)
 
-    assert told(4) == ("12 ordered pairs of 4 nodes: round trip 0.1 ms, 1 GB/s in the middle, 1 GB/s at least")
+    assert told(4) == ("12 ordered pairs of 4 nodes: round trip 0.1 ms, 1 GB/s median, 1 GB/s at least")
     assert told(1024).startswith("20,480 ordered pairs of 1,024 nodes, each with 20 others: ")
 
 

@@ -271,7 +271,7 @@ def test_a_device_that_cannot_be_opened(tmp_path: Path) -> None:
     facts = fleet(tmp_path, roce(2), roce(2, {1: {"verbs": "closed"}}), roce(2, verbs="closed"))
     assert told(judged(facts[:2])) == ["fail closed node-1 mlx5_1"]
     (all_,) = judged([facts[2]] * 3)
-    assert told([all_]) == ["warn closed"] and "without which NCCL goes over sockets" in all_["message"]
+    assert told([all_]) == ["warn closed"] and "else NCCL uses sockets" in all_["message"]
     assert all_["message"].startswith("mlx5_0 and mlx5_1 are closed to this process (/dev/infiniband) on all 3 nodes")
 
 
@@ -280,7 +280,7 @@ def test_nccl_takes_one_more_on_a_node(tmp_path: Path) -> None:
     (finding,) = judged([facts[0], facts[0], facts[1]])
     assert told([finding]) == ["fail unequal mlx5_8"]
     told_of = "8 on node-0 and node-1, 9 on node-2 (they differ in mlx5_8)"
-    assert finding["message"] == f"the number of ports that NCCL takes is {told_of}, expected the same on all nodes"
+    assert finding["message"] == f"the number of ports that NCCL uses is {told_of}, expected the same on all nodes"
     assert "NCCL 2.30 ignores the mismatch" in finding["fix"] and "2428" in finding["fix"]
 
 
@@ -466,9 +466,9 @@ def test_of_1024_nodes_one_is_odd(tmp_path: Path) -> None:
 def test_the_summary(tmp_path: Path) -> None:
     facts = dict(enumerate(fleet(tmp_path, [*cards(), STORAGE], cards(8, {3: POLLING}))))
     run: Any = None
-    words = "9 RDMA devices a node; NCCL's own transport takes 9 (Ethernet 100 Gb/s, InfiniBand 400 Gb/s)"
+    words = "9 RDMA devices per node; NCCL's own transport uses 9 (Ethernet 100 Gb/s, InfiniBand 400 Gb/s)"
     assert rdma.summarize({0: facts[0]}, run) == words
-    assert rdma.summarize(facts, run).startswith("8 to 9 RDMA devices a node; NCCL's own transport takes 7 to 9 (")
+    assert rdma.summarize(facts, run).startswith("8 to 9 RDMA devices per node; NCCL's own transport uses 7 to 9 (")
 
 
 def test_what_threads_read_is_what_one_reads(tmp_path: Path) -> None:
@@ -507,7 +507,7 @@ def test_sound_nodes_in_a_real_run(tmp_path: Path) -> None:
     finished = run_with(tmp_path, ONLY, cards(8, verbs="unknown"), cards(8, verbs="unknown"))
     check = finished.check("net.rdma")
     assert (check["status"], check["findings"]) == ("pass", []), finished.told()
-    assert check["summary"] == "8 RDMA devices a node; NCCL's own transport takes 8 (InfiniBand 400 Gb/s)"
+    assert check["summary"] == "8 RDMA devices per node; NCCL's own transport uses 8 (InfiniBand 400 Gb/s)"
 
 
 @needs_mounts

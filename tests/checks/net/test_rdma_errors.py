@@ -179,7 +179,7 @@ def test_who_sends_again_is_named_only_alone(tmp_path: Path) -> None:
         reads={"net.rdma": dict.fromkeys(facts, before)},
     )  # fmt: skip
     assert told([finding]) == ["info resent"] and "rdma statistic show link mlx5_1/1," in finding["fix"]
-    words = "5 of 15 ports sent packets again during the run (mlx5_1 of node-0: local_ack_timeout_err 3 to 80; mlx5"
+    words = "5 of 15 ports resent packets during the run (mlx5_1 of node-0: local_ack_timeout_err 3 to 80; mlx5"
     assert finding["message"].startswith(words)
 
 

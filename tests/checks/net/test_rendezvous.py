@@ -105,7 +105,7 @@ def test_a_second_address_that_is_silent_is_told_with_the_one_to_use() -> None:
     second = to("fd00::1", "", 4.0, "timed out")
     (found,) = judged(cluster(4, connections=[second, to("10.0.0.1", "10.0.0.2")]))
     assert found["where"] == {"node": "node-1"} and found["severity"] == "warn"
-    assert found["fix"] == "Set MASTER_ADDR to 10.0.0.1, or take fd00::1 away from node-0 (DNS, /etc/hosts)."
+    assert found["fix"] == "Set MASTER_ADDR to 10.0.0.1, or remove fd00::1 from node-0 (DNS, /etc/hosts)."
 
 
 def test_the_odd_address_is_named_by_majority() -> None:
@@ -193,7 +193,7 @@ def test_where_all_hosts_names_are_loopback_none_is_named(size: int, backend: st
     }
     (found,) = judged(facts, backend=backend)
     assert (found["severity"], found["where"]) == ("fail" if backend == "gloo" else "info", {})
-    assert found["message"].endswith(f"an address that other nodes reach; it is so on all {size:,} nodes")
+    assert found["message"].endswith(f"an address that other nodes reach; the same on all {size:,} nodes")
 
 
 def test_a_silent_ipv6_address_of_which_nobody_knows_whose_fault_it_is() -> None:

@@ -33,6 +33,7 @@ def test_two_hosts_with_ipv6_are_sound(launcher: str, two: list[Host], tmp_path:
     assert summary.startswith("2 nodes reached host-a:") and summary.endswith(" over eth0"), summary
 
 
+@pytest.mark.more
 def test_a_dns_server_that_never_answers_is_told_by_the_host_that_asks_it(two: list[Host], tmp_path: Path) -> None:
     """As torch's store asks, /etc/hosts does not know an IPv4 address."""
     two[0].etc("hosts", *known(two, mapped=False))
@@ -57,6 +58,7 @@ def test_a_name_that_one_host_does_not_know_is_told(three: list[Host], tmp_path:
     )
 
 
+@pytest.mark.more
 def test_a_silent_address_names_the_host_that_gets_no_answer(three: list[Host], tmp_path: Path) -> None:
     """To another one it says no at once: that harms nobody."""
     for number, host in enumerate(three, 1):
@@ -74,7 +76,7 @@ def test_the_line_of_debian_that_makes_hosts_loopback_is_told(two: list[Host], t
         others = [line for line in known(two) if not line.startswith(host.address)]
         host.etc("hosts", f"127.0.1.1 {host.name}", *others)
     finished = ranks_on(tmp_path, two, *ONLY, master=two[0].address, served=True)
-    assert "it is so on all 2 nodes" in found_as("own_name_is_loopback", finished)
+    assert "the same on all 2 nodes" in found_as("own_name_is_loopback", finished)
 
 
 def test_one_host_that_knows_another_address_is_named(tmp_path: Path) -> None:
@@ -97,6 +99,7 @@ def test_a_host_behind_a_full_link_is_named(three: list[Host], tmp_path: Path) -
     found_as("full_link", finished)
 
 
+@pytest.mark.more
 def test_a_rank_that_does_not_reach_the_store_says_why(two: list[Host], tmp_path: Path) -> None:
     """torch only says that it has not: here a firewall drops."""
     two[0].refuse(two[1], PORT, "DROP")

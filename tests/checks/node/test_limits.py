@@ -88,6 +88,7 @@ def test_what_may_be_too_little(cgroups: Callable[..., str], tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not shutil.which("taskset"), reason="taskset binds torchrun to a CPU")
+@pytest.mark.more
 def test_one_cpu_for_all_ranks(tmp_path: Path) -> None:
     run = running.Run(tmp_path)
     cpu = str(min(os.sched_getaffinity(0)))
@@ -261,7 +262,7 @@ LOW = [
         backend="gloo"),
     Low("warn disk", node(disk={"free_mib": 99}), "TMPDIR (/scratch) has 99 MiB free, expected at least 100 MiB"),
     Low("warn disk", node(disk={"inodes": 9}),
-        "TMPDIR (/scratch) takes 9 more files (inodes), expected at least 1,000"),
+        "TMPDIR (/scratch) has room for 9 more files (inodes), expected at least 1,000"),
     Low("warn disk", node(disk={"error": "Permission denied"}),
         "TMPDIR (/scratch) cannot be written to: Permission denied; expected at least 100 MiB free"),
     Low("warn ulimit", node(ulimits={"f": 1000}), "a file may have 1,000 bytes (ulimit -f), expected unlimited"),
@@ -315,7 +316,7 @@ def test_the_store_of_a_large_world_wants_more_files() -> None:
     (found,) = judged({n: node(nofile=2048 if n == 0 else 1024) for n in range(128)})
     assert (found["severity"], found["where"]) == ("warn", {"node": "node-0"})
     assert found["message"] == (
-        "a process may open 2,048 files, expected at least 4,096 where the store serves 1,024 ranks"
+        "a process may open 2,048 files, expected at least 4,096 since the store serves 1,024 ranks"
     )
     assert found["fix"].startswith("Run `ulimit -n 4096` before the launcher")
 

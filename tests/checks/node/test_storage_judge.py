@@ -117,16 +117,16 @@ SICK = [
     ("fail denied", failing("open", "EACCES", "Permission denied"), "/data cannot be opened: Permission denied"),
     ("fail broken", failing("open", "EIO", "Input/output error"),
      "/data cannot be opened: Input/output error (nfs4 from server:/data at /data); expected a folder"),
-    ("fail broken", failing("fsync", "EIO", "Input/output error"), "fsync in /data gave Input/output error ("),
+    ("fail broken", failing("fsync", "EIO", "Input/output error"), "fsync in /data failed with Input/output error ("),
     ("fail no_answer", hanging("open"),
-     "open in /data gave no answer within 15 s; expected milliseconds from nfs4 from server:/data at /data"),
+     "open in /data did not return within 15 s; expected milliseconds from nfs4 from server:/data at /data"),
     ("fail no_answer", hanging("fsync", stuck=True), "the process that asked cannot be killed (state D)"),
-    ("fail space", failing("write", "ENOSPC", "No space left on device"), "write in /data gave No space left"),
+    ("fail space", failing("write", "ENOSPC", "No space left on device"), "write in /data failed with No space left"),
     ("fail inodes_left", failing("create", "ENOSPC", "No space left on device", inodes=0), "expected to write 4 KiB"),
-    ("fail quota", failing("write", "EDQUOT", "Disk quota exceeded"), "write in /data gave Disk quota exceeded"),
+    ("fail quota", failing("write", "EDQUOT", "Disk quota exceeded"), "write in /data failed with Disk quota exceeded"),
     ("warn space", path(free_mib=1023, size_mib=2000),
      "/data has 1,023 MiB free of 2,000, expected 1,024 MiB"),
-    ("warn inodes_left", path(inodes=999), "/data takes 999 more files (inodes), expected 1,000"),
+    ("warn inodes_left", path(inodes=999), "/data has room for 999 more files (inodes), expected 1,000"),
     ("fail read_only", read_only(),
      "/data is read-only (nfs4 from server:/data at /data), expected to write to it, as on 7 of 8 nodes"),
     ("fail read_only", failing("create", "EROFS", "Read-only file system"), "expected to write to it, as on 7 of 8"),
@@ -166,7 +166,7 @@ def test_one_of_many_nodes_lacks_the_mount(place: int) -> None:
     assert (found["severity"], found["code"]) == ("fail", "node.storage.not_shared")
     assert found["where"] == {"node": f"node-{place}", "file": PATH}
     assert found["message"] == (
-        "/data is not what the other nodes have: no file of theirs was seen within 5 s (it is ext4 from /dev/sda2 "
+        "/data is not what the other nodes have: none of their files was seen within 5 s (it is ext4 from /dev/sda2 "
         "at /), expected nfs4 from server:/data at /data as on 1,023 of 1,024 nodes"
     )
 
@@ -233,7 +233,7 @@ def test_a_path_that_the_job_writes_to(nobody: PathFacts) -> None:
     assert found["severity"] == "fail" and found["where"] == {"file": PATH}
     (odd,) = judged(world(path(), nobody, path(), path()), written=PATH)
     assert odd["severity"] == "fail" and odd["where"] == {"node": "node-1", "file": PATH}
-    assert odd["message"].endswith(", expected that the job's user can write to it")
+    assert odd["message"].endswith(", expected the job's user to have write access")
 
 
 def test_read_only_on_half_of_the_nodes() -> None:
@@ -287,7 +287,7 @@ def test_a_hang_that_was_cut_short_is_no_finding() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "patience_s", "why"),
-    [(4.9, 15.0, "/data gave no answer to open within 4.9 s"), (5.0, 15.0, ""), (1.0, 1.0, ""), (0.9, 1.0, "/data")],
+    [(4.9, 15.0, "/data did not answer open within 4.9 s"), (5.0, 15.0, ""), (1.0, 1.0, ""), (0.9, 1.0, "/data")],
 )
 def test_a_hang_that_was_cut_short_is_a_skip(seconds: float, patience_s: float, why: str) -> None:
     probe = cast("PathProbe", SimpleNamespace(path=PATH, disturbed="", facts=hanging("open", seconds)))
@@ -339,7 +339,7 @@ def test_a_list_of_paths() -> None:
 
 @pytest.mark.parametrize("text", ["data", "/data,checkpoints", "/data,", "~/data"])
 def test_what_is_no_path_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no absolute path; expected paths such as /data,/checkpoints$"):
+    with pytest.raises(UsageError, match=r"is not an absolute path; expected paths such as /data,/checkpoints$"):
         registry.parse_option("node.storage.paths", storage.PATHS, text)
 
 

@@ -150,6 +150,7 @@ def test_what_cannot_be_removed_and_what_is_not_installed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("who", "world"), [("worker", 1), ("supervisors", 2)])
+@pytest.mark.more
 def test_what_was_written_goes_after_a_kill(who: str, world: int, tmp_path: Path) -> None:
     """While rank 0's disk is slow, so that there is something in the folder, and removing it takes a moment."""
     folder = made(tmp_path)

@@ -62,6 +62,7 @@ def test_real_ranks_are_sound_with_as_many_threads_as_they_like(world: int, leve
     assert finished.check("plugin.after")["summary"] == f"{world} members, sum {world}", told
 
 
+@pytest.mark.more
 def test_real_ranks_that_cut_the_model_are_sound_and_show_their_mesh(tmp_path: Path) -> None:
     ranks = running.plain_ranks(2, PYTHONPATH=str(Path(sys.prefix, "numpy")))
     finished = running.run_ranks(tmp_path, ranks, "--all", "--only", "train.tp,train.pp,train.hybrid", deadline_s=180)

@@ -169,6 +169,7 @@ def test_a_mistake_is_told_with_its_line_and_no_rank_is_blamed(name: str) -> Non
         )
 
 
+@pytest.mark.more
 def test_a_model_that_is_too_slow_is_a_skip_within_the_deadline() -> None:
     """Its forward takes 8 s, of 12 in which the ranks train alone; or it does not end at all on one rank."""
     names = _named("mistaken", ("slow", "for_ever_on_one"))

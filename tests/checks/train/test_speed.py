@@ -32,13 +32,13 @@ def facts(*ranks: Any, rounds: int = 1, **more: Any) -> dict[int, Facts]:
     """Of ranks that had these series under DDP."""
     memory = {"held": 2**20, "allocated": None, "reserved": None, "resident": 2**21}
     exposed = {"step": 0.05, "collectives": 0.02, "exposed": 0.01, "count": 3}
-    rest = {"loss": 2.0, "gradients": 2**20, "memory": memory, "exposed": exposed}
+    rest = {"loss": 2.0, "gradients": 2**20, "memory": memory, "exposed": exposed, "throttled": 0.0}
     made: Any = {
         rank: {
             "samples": 8, "tokens": 32, "flops": 10**9, "device": "CPU", "autocast": False, "cores": "0-1",
             "quota": None, "solo": series(0.02, 0.0) if rank == 0 else None, "alone": series(0.025, 0.0), "node": None,
             "strategies": {"ddp/plain": {"rounds": [own] * rounds, **rest}},
-            "not_timed": {}, "fit": None, "attached": {}, **more,
+            "clock_mhz": None, "kernel": "a", "links": [], "not_timed": {}, "fit": None, "attached": {}, **more,
         }
         for rank, own in enumerate(ranks)
     }  # fmt: skip
@@ -255,17 +255,19 @@ def test_an_unknown_strategy_is_refused(text: str) -> None:
 # Memory
 
 
-def fit(slope: float = 1.0, free: float = 100.0, bend: float = 0.0) -> dict[str, Any]:
+def fit(slope: float = 1.0, free: float = 100.0, bend: float = 0.0, rooms: Any = ()) -> dict[str, Any]:
     """Of a rank, in MiB: 10 for the model, and `slope` a row."""
     peaks = [{"rows": rows, "peak": int(2**20 * (10 + slope * rows + bend * (rows == 4)))} for rows in (2, 4, 8)]
     own = {"parameters": 2**20, "gradients": 2**20, "optimizer": 2**21, "peaks": peaks}
-    return {"free": int(free * 2**20), "by_cgroup": False, "strategies": {"ddp/plain": own, "fsdp2/plain": own}}
+    left = [(place, int(mib * 2**20)) for place, mib in rooms or [("the GPU", free)]]
+    return {"rooms": left, "strategies": {"ddp/plain": own, "fsdp2/plain": own}}
 
 
 def fitted(rows: int, *ranks: dict[str, Any]) -> list[dict[str, Any]]:
     made = facts(*[series()] * len(ranks))
     for rank, own in enumerate(ranks):
-        made[rank]["fit"] = own  # type: ignore[typeddict-item]
+        rooms = [(f"{place} of {rank}" if place == "the GPU" else place, left) for place, left in own["rooms"]]
+        made[rank]["fit"] = {**own, "rooms": rooms}  # type: ignore[typeddict-item]
     return judge(check, made, settings={"batch": str(rows)})
 
 
@@ -291,8 +293,20 @@ def test_a_rank_that_has_less_memory_is_named() -> None:
 
 
 def test_a_cgroup_that_limits_it_is_told() -> None:
-    (found,) = fitted(80, fit(), {**fit(free=50.0), "by_cgroup": True})
+    own = fit(rooms=[("machine", 900), ("cgroup 1", 50)])
+    (found,) = fitted(80, fit(rooms=[("machine", 900)]), own)
     assert "and 50 MiB are there for rank 1, by the limit of its cgroup" in found["message"]
+
+
+def test_what_ranks_share_is_divided_and_what_a_rank_has_alone_is_not() -> None:
+    """A cgroup of 100 MiB each, in one of 900 for both; then one of 100 for both."""
+    alone = [fit(rooms=[("machine", 900), ("cgroup 1", 900), (f"cgroup {rank}", 100)]) for rank in (2, 3)]
+    together = [fit(rooms=[("machine", 900), ("cgroup 1", 100)])] * 2
+    assert fitted(80, *alone) == []
+    (found,) = fitted(80, *together)
+    assert "and 50 MiB are there for each rank, by the limit of a cgroup" in found["message"]
+    (found,) = fitted(80, fit(rooms=[("machine", 100)]), fit(rooms=[("machine", 100)]))
+    assert "and 50 MiB are there for each rank" in found["message"] and "cgroup" not in found["message"]
 
 
 def test_an_estimate_that_may_be_too_high_by_its_error_is_not_held_against_anybody() -> None:

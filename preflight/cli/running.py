@@ -1,0 +1,147 @@
+"""`preflight run`: from the words of the command line to the run."""
+
+import argparse
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+from preflight.check import Level
+from preflight.cli import catalog
+from preflight.engine import baseline, identity, local_launch, supervisor
+from preflight.errors import UsageError
+from preflight.planning import node_kinds, plan, registry
+from preflight.planning.plan import DEADLINES_S, CheckSelection, Request
+from preflight.planning.policy import Policy
+from preflight.planning.registry import SHORT_FOR, Check, Source
+from preflight.results.destinations import Output
+from preflight.sinks import arguments as delivering
+from preflight.sinks.arguments import Sinks
+
+DRIVER_S = 60.0
+"""Alone, for the start of a GPU driver, which takes seconds per GPU without persistence mode."""
+
+
+def _words(lists: list[str]) -> tuple[str, ...]:
+    return tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
+
+
+def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
+    """`--set` texts by name. Raises UsageError; what belongs to a plugin is looked at when it is loaded."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        id_ = name.rpartition(".")[0]
+        if not equals:
+            raise UsageError(f"--set {text}: ID.OPTION=VALUE is expected")
+        if id_ not in sources:
+            raise UsageError(f"--set {name}: there is no check {id_ or name}{registry.hint(id_ or name, sources)}")
+        found[name] = value
+    for source in sources.values():
+        if source.kind == "builtin" and any(name.rpartition(".")[0] == source.id for name in found):
+            registry.unknown_settings(registry.load(source), found)
+    return found
+
+
+def configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, Source]]:
+    """(its policy, None without `--config`; all checks). What the file says becomes the default of the options."""
+    if not options.config:
+        return None, registry.sources(options.plugin)
+    from preflight.planning import config
+
+    said = config.read(options.config)
+    options.plugin = [*said.plugins, *options.plugin]
+    sources = registry.sources(options.plugin)
+    try:
+        policy = Policy(said.severity, said.waivers)
+        config.check_codes(policy.codes, sources)
+        settings([f"{name}={value}" for name, value in said.options.items()], sources)
+    except UsageError as error:
+        raise UsageError(f"{options.config}: {str(error).removeprefix('--set ')}") from None
+    options.set = [*(f"{name}={value}" for name, value in said.options.items()), *options.set]
+    for name in ("level", "deadline", "report", "backend", "baseline", "strict", "only", "skip"):
+        if not getattr(options, name, True):
+            setattr(options, name, getattr(said, name))
+    return policy, sources
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.all and options.level not in (None, "full"):
+        raise UsageError(f"--all is --level full: not together with --level {options.level}")
+    if options.facts and not options.json:
+        raise UsageError("--facts puts the facts into the report of --json FILE, which is not given")
+    policy, sources = configured(options)
+    short = {name: getattr(options, flag.removeprefix("--")) for name, (flag, _) in SHORT_FOR.items()}
+    options.set += [f"{name}={value}" for name, value in short.items() if value]
+    level = Level.FULL if options.all else Level(options.level or "standard")
+    only = _words(options.only)
+    selection = CheckSelection(level, only, _words(options.skip), ids=tuple(word for word in only if "." in word))
+    for words, option in ((selection.only, "--only"), (selection.skip, "--skip")):
+        plan.expand(words, sources, option)
+    texts = settings(options.set, sources)
+    if options.level:
+        selection = replace(selection, only=_of_level(selection.only, level, sources))
+    here = identity.from_environ(os.environ)
+    sinks = delivering.sinks(options)
+    earlier = baseline.read(options.baseline) if options.baseline and not sinks.baseline and not here.rank else None
+    kinds = node_kinds.read(options.profile) if options.profile and not here.rank else ()
+    request = Request(selection, texts, sources, options.backend or "auto", policy or Policy(), earlier, kinds)
+    alone = here.launcher == "local"
+    named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
+    plugins = [source for source in named if source.kind != "builtin"]
+    quick = level is Level.QUICK and all(_has_level(source, level) for source in named)
+    quick = quick and all(alone and _is_quick_plugin(plugin, sources) for plugin in plugins)  # else it may need torch
+    if alone and not quick:
+        refused = Output(options.json, options.report).refusal(time.time())
+        if refused:
+            raise UsageError(refused)
+        return local_launch.launch(options.words, options.deadline or DEADLINES_S[level])
+    return _supervise(options, request, sinks, needs_torch=not quick, alone=alone and not plugins)
+
+
+def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]) -> tuple[str, ...]:
+    """With `--level` a family is what it has of that level; a check that is named by its id stays."""
+    kept = {id_ for id_ in plan.expand(only, sources, "--only") if id_ in only or _has_level(sources[id_], level)}
+    if only and not kept:
+        raise UsageError(f"--only {','.join(only)}: has no check of --level {level}")
+    return tuple(sorted(kept))
+
+
+def _has_level(source: Source, level: Level) -> bool:
+    if source.kind != "builtin":
+        return True
+    its = registry.load(source).plan
+    return level.includes(plan.first_level(its.level, its.given))
+
+
+def _is_quick_plugin(source: Source, sources: Mapping[str, Source]) -> bool:
+    """Asked in a child. One that cannot be loaded needs no torch either."""
+
+    def tell(check: Check) -> str:
+        wanted = (*check.plan.needs, *check.plan.reads, *check.plan.uses)
+        others = [sources[id_] for id_ in wanted if id_ in sources]
+        quick = check.plan.level is Level.QUICK and all(_has_level(other, Level.QUICK) for other in others)
+        return "quick" if quick else "slow"
+
+    told, is_sound = catalog.told_of(source, tell)
+    return not is_sound or told == "quick"
+
+
+def _supervise(
+    options: argparse.Namespace, request: Request, sinks: Sinks, *, needs_torch: bool, alone: bool
+) -> NoReturn:
+    starts_driver = alone and os.path.exists("/proc/driver/nvidia")
+    default = DEADLINES_S[request.selection.level] + DRIVER_S * starts_driver
+    task = supervisor.RunOptions(
+        request=request,
+        command=[word.replace(options.post, delivering.shown(options.post)) for word in options.words]
+        if options.post
+        else options.words,
+        deadline_s=options.deadline or default,
+        strict=options.strict,
+        output=Output(options.json, options.report, options.facts),
+        needs_torch=needs_torch,
+        sinks=sinks,
+    )
+    supervisor.run(task)

@@ -1,0 +1,54 @@
+"""`preflight show`: a saved report again."""
+
+import argparse
+import sys
+
+from preflight.cli import running
+from preflight.core.facts import FactsStore
+from preflight.errors import UsageError
+from preflight.results import console, progress, rejudge, report
+from preflight.results.destinations import Output
+
+
+def show(options: argparse.Namespace) -> int:
+    shown, path = report.load(options.report)
+    with report.whole(path):
+        return _show_report(options, shown, path)
+
+
+def _show_report(options: argparse.Namespace, shown: report.Report, path: str) -> int:
+    policy, sources = running.configured(options)
+    texts = running.settings(options.set, sources)
+    if options.judge:
+        book = report.facts_beside(path)
+        for name in rejudge.withheld(shown, texts):
+            why = "is a secret, which no report holds: its default is used"
+            sys.stderr.write(f"preflight: {name} {why}; give it with --set {name}=VALUE\n")
+        shown = rejudge.judge_again(shown, book, sources, texts, policy)
+    elif texts or policy:
+        raise UsageError("--set and --config change nothing without --judge")
+    if options.json:
+        output = Output(options.json)
+        failed = output.print_json(shown, FactsStore())
+        failed = failed or output.write(shown, FactsStore(), "report.json")["failed"]
+        if failed:
+            raise UsageError(f"--json {options.json}: {failed}")
+    if options.html:
+        _write_page(options.html, shown)
+    lines = [*(console.check_line(check) for check in shown["checks"]), *console.ending(shown, [])]
+    if "explained" in shown:
+        from preflight.explain import console as explained
+
+        lines = explained.lines(shown)
+    elif "checkpoint" in shown:
+        from preflight.checkpoint import console as of_checkpoint
+
+        lines = of_checkpoint.lines(shown)
+    progress.show(lines, sys.stderr if options.json == "-" else sys.stdout)
+    return int(shown["exit_code"])
+
+
+def _write_page(path: str, shown: report.Report) -> None:
+    from preflight.results.page import whole
+
+    report.write_asked("--html", path, whole.html(shown))

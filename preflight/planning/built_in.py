@@ -1,0 +1,45 @@
+"""What the built-in checks are, with none imported: `built_in.tsv`, which `python -m tests.check_pages` writes."""
+
+from __future__ import annotations  # as in registry.py
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from preflight.planning.registry import Check
+
+PATH = os.path.join(os.path.dirname(__file__), "built_in.tsv")
+
+
+class CatalogEntry(NamedTuple):
+    """What `preflight list` tells of a check, and from which level on it may run at all."""
+
+    id: str
+    level: str
+    first_level: str
+    """Sooner than its level on some backend, or where it is given something."""
+    scope: str
+    given: tuple[str, ...]
+    title: str
+
+    def to_text(self) -> str:
+        return "\t".join((*self[:4], " ".join(self.given), self.title))
+
+
+def listed() -> dict[str, CatalogEntry]:
+    """By id. One that is missing in the file is not left out: it is imported to be asked."""
+    with open(PATH) as file:
+        rows = [line.rstrip("\n").split("\t") for line in file]
+    return {row[0]: CatalogEntry(row[0], row[1], row[2], row[3], tuple(row[4].split()), row[5]) for row in rows}
+
+
+def of(check: Check) -> CatalogEntry:
+    """What it says of itself."""
+    from preflight.check import Level
+    from preflight.planning.plan import first_level
+
+    plan = check.plan
+    first = first_level(plan.level, (*plan.given, *plan.sooner_with))
+    if plan.sooner_on and first is Level.FULL:
+        first = Level.STANDARD
+    return CatalogEntry(check.id, plan.level, first, plan.scope, plan.given, check.title)

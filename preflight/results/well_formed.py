@@ -1,0 +1,80 @@
+"""Whether a saved report is as report.schema.json says: somebody may have changed it, or a disk cut it off.
+
+Of JSON Schema (2020-12) this knows what that file uses; the tests hold it against the package jsonschema, which no run
+needs.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+SHOWN = 40
+"""Characters of a wrong value that a sentence quotes."""
+Schema = Mapping[str, Any]
+_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+}
+
+
+@functools.cache
+def schema() -> Schema:
+    read: Schema = json.loads(resources.files(__package__).joinpath("report.schema.json").read_text())
+    return read
+
+
+def flaw(report: object) -> str:
+    """The first one: "checks[3].findings[0].severity is 7, expected one of fail, error, warn, info"; "" where there is
+    none."""
+    return next(_flaws(report, schema(), ""), "")
+
+
+def _flaws(value: Any, of: Schema, place: str) -> Iterator[str]:
+    while "$ref" in of:
+        of = schema()["$defs"][of["$ref"].rpartition("/")[2]]
+    if expected := _expected(value, of):
+        text = json.dumps(value)
+        shown = f"{text[:SHOWN]}{'...' * (len(text) > SHOWN)}"
+        yield f"{place or 'it'} is {shown}, expected {expected}"
+    elif isinstance(value, dict):
+        yield from _of_members(value, of, place)
+    elif isinstance(value, list) and "items" in of:
+        for number, item in enumerate(value):
+            yield from _flaws(item, of["items"], f"{place}[{number}]")
+
+
+def _of_members(value: Mapping[str, Any], of: Schema, place: str) -> Iterator[str]:
+    within = f"{place}." if place else ""
+    for name in of.get("required", ()):
+        if name not in value:
+            yield f"{within}{name} is not there"
+    known = of.get("properties", {})
+    for name, member in value.items():
+        if "propertyNames" in of:
+            yield from _flaws(name, of["propertyNames"], f"a name in {place}")
+        if name in known or "additionalProperties" in of:
+            yield from _flaws(member, known.get(name, of.get("additionalProperties")), f"{within}{name}")
+
+
+def _expected(value: Any, of: Schema) -> str:
+    """What it is not; "" where it is as it should be."""
+    kinds = of.get("type", ())
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(_TYPES[kind](value) for kind in kinds):
+        return " or ".join(kinds)
+    allowed = [of["const"]] if "const" in of else of.get("enum")
+    if allowed and not any(value == each and type(value) is type(each) for each in allowed):
+        return f"one of {', '.join(map(str, allowed))}" if len(allowed) > 1 else json.dumps(allowed[0])
+    if isinstance(value, str):
+        if len(value) < of.get("minLength", 0):
+            return "some text"
+        return f"what {of['pattern']} matches" if "pattern" in of and not re.search(of["pattern"], value) else ""
+    return f"{of['minimum']} or more" if "minimum" in of and value < of["minimum"] else ""
