@@ -1,16 +1,16 @@
 # make preflight   install into .venv and check this machine
-# make test        install what the tests need, and run them: each fault once
-# make fast        those that start no process, in a minute
+# make test        install what the tests need, and run the tests: each fault once
+# make fast        the tests that start no process, in a minute
 # make coverage    whether tests run each line that reads from NVML, /sys, /proc, the kernel log and RDMA trees
-# make test-rest   what `make test` leaves out: further variants of the same
+# make test-rest   what `make test` leaves out: further variants of the same faults
 # make test-floor  a part of the tests with the oldest versions that pyproject.toml promises; test-newest: the newest
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# A GPU each, or 2 ranks on a CPU.
+# One rank per GPU, or 2 ranks on a CPU.
 GPUS := $(words $(wildcard /dev/nvidia[0-9] /dev/nvidia[0-9][0-9]))
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
-# Tests mostly wait for their own ranks: somewhat more at once than there are cores.
+# Tests mostly wait for their own ranks: a few more run at once than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 2)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WRAPPERS := python-etcd urllib3 dnspython accelerate torchdata webdataset pytorch-lightning lightning-utilities torchmetrics huggingface-hub \
@@ -20,11 +20,11 @@ WRAPPERS := python-etcd urllib3 dnspython accelerate torchdata webdataset pytorc
 .PHONY: clean
 
 preflight: $(VENV)/.installed
-	@# What torchrun would set, and torch would warn of, so that the screen shows our words only.
+	@# What torchrun would set, and what torch would warn about: so the screen shows only preflight's output.
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONWARNINGS='ignore:Failed to initialize NumPy' \
 		$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m preflight --all
 
-# Each worker of pytest would compile all tests anew where Python may not keep what it has compiled.
+# Each worker of pytest would compile all tests again where Python may not keep what it has compiled.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: $(VENV)/.dev
@@ -40,8 +40,8 @@ test-all: $(VENV)/.dev
 	$(PYTEST)
 	$(MAKE) test-floor test-newest
 
-# In environments of their own, for which several GB are fetched each (2 to 9 minutes): the engine and its reports, every level on real ranks, the trainer,
-# explain, and all that asks pynvml.
+# In their own environments, several GB each (2 to 9 minutes): the engine and its reports, every level on real ranks,
+# the trainer, explain, and everything that uses pynvml.
 EDGES := core engine explain failure_book hangs nccl planning results sdk standin train_smoke checks/gpu checks/train \
 	test_golden.py test_sound.py test_surroundings.py
 
@@ -50,8 +50,8 @@ test-floor test-newest: test-%:
 	PYTHONDONTWRITEBYTECODE= $(VENV)/$*/bin/python -m pytest -n $(WORKERS) --dist worksteal \
 		-m 'not more and not soak and not gpu' $(EDGES:%=tests/%)
 
-# pyproject.toml names the modules. What each process of the tests has run is put together: those that read in a process
-# of their own, and those that start none.
+# pyproject.toml names the modules. The coverage of all test processes is combined: of tests that read in a separate
+# process, and of tests that start none.
 COVER := $(BIN)/python -m coverage
 READING := tests/checks/gpu/test_reading.py tests/checks/node/test_readings.py \
 	$(addprefix tests/checks/gpu/test_released.py::test_,a_process_that_has_ended_is_not_ours \
@@ -94,15 +94,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.installed
 	$(INSTALL) -e '.[dev]'
-	@# By itself: preflight needs no NumPy, and most tests run without. Those that need it find it here.
+	@# Apart from the rest: preflight needs no NumPy, and most tests run without it. Tests that need it find it here.
 	$(INSTALL) --upgrade --target $(VENV)/numpy numpy
-	@# Others' loaders, and what they need of other packages, without torch: see tests/checks/data/test_wrappers.py.
+	@# Other projects' loaders and their dependencies, without torch: see tests/checks/data/test_wrappers.py.
 	$(INSTALL) --upgrade --no-deps --target $(VENV)/wrappers $(WRAPPERS)
-	@# The oldest that is allowed, for tests/checks/gpu/test_reading.py.
+	@# The oldest supported version, for tests/checks/gpu/test_reading.py.
 	$(INSTALL) --upgrade --no-deps --target $(VENV)/pynvml nvidia-ml-py==13.580.65
 	touch $@
 
-# mypy sees the three folders as the one package that they are when installed.
+# mypy sees the three folders as the single package that they are when installed.
 .PHONY: .typing
 .typing:
 	rm -rf .typing && mkdir -p .typing/preflight

@@ -32,7 +32,7 @@ for step in range(10):
     optimizer.step()
     if dist.get_rank() == 0:
         print(f"step {step} loss {loss.item():.4f}")
-# gloo's threads end with the group, and the group when nobody holds it: the model goes first. A thread that is left
+# gloo's threads end with the group, the group when nothing refers to it: the model goes first. A thread that is left
 # aborts the process if it wants Python's lock while Python ends (https://github.com/pytorch/pytorch/issues/190489).
 del model
 dist.destroy_process_group()

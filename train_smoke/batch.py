@@ -1,8 +1,8 @@
 """The global batch, and how it is cut.
 
 A batch is a tensor, or a tuple, list or dict of tensors, with its rows in dimension 0. The loss over some rows is
-their mean; a part's share is its weight in the mean over the global batch. So the shares of all ranks add up to 1,
-whatever the world size: where it does not divide the rows, ranks have unequal shares.
+their mean; a part's share is its weight in the mean over the global batch. So the shares of all ranks add up to 1
+for any world size: if it does not divide the rows, ranks have unequal shares.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 PARTS = 8
-"""Into how many parts training alone cuts the batch, at most: a part costs a forward and a backward a step."""
+"""The most parts into which training alone cuts the batch: each costs a forward and a backward per step."""
 
 
 @dataclass(frozen=True)
@@ -23,43 +23,43 @@ class Part:
 
     data: Any
     share: float
-    """Of the mean over the global batch."""
+    """The part's weight in the mean over the global batch."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The global batch as one rank has it."""
+    """The global batch as one rank sees it."""
 
     rank: int
-    """Its number in the group."""
+    """The rank's number in the group."""
     ranks: int
     whole: tuple[Part, ...]
-    """All rows at once; in two parts where some rows belong to more ranks than others."""
+    """All rows at once; in two parts if some rows belong to more ranks than others."""
     parts: tuple[Part, ...]
-    """All rows as the ranks have them (neighbours together, where there are many); this rank's own come last."""
+    """All rows split as on the ranks (neighbors are merged if there are many); this rank's own come last."""
     own: Part
-    """This rank's own rows, as it trains on them among the others."""
+    """The rows that this rank trains on when it trains with the others."""
     pieces: tuple[Part, ...]
-    """Its own in two, for accumulation; in one where it has a single row."""
+    """Its own rows in two pieces, for accumulation; in one piece if it has a single row."""
     early: tuple[Part, ...]
-    """As `parts`, of those ranks only that have one batch more than the others."""
+    """Like `parts`, but only for the ranks that have one more batch than the others."""
     is_early: bool
     """Whether this rank is one of these."""
 
 
 def leaves(data: Any) -> list[Tensor]:
-    """All tensors of a batch. Raises TypeError for what is no batch."""
+    """All tensors of a batch. Raises TypeError for something that is not a batch."""
     if isinstance(data, Tensor):
         return [data]
     if isinstance(data, tuple | list):
         return [leaf for item in data for leaf in leaves(item)]
     if isinstance(data, dict):
         return [leaf for item in data.values() for leaf in leaves(item)]
-    raise TypeError(f"a batch is a tensor, or a tuple, list or dict of tensors, and not a {type(data).__name__}")
+    raise TypeError(f"a batch is a tensor, or a tuple, list or dict of tensors, not a {type(data).__name__}")
 
 
 def each(change: Callable[[Tensor], Tensor], data: Any) -> Any:
-    """The same batch with every tensor changed. What is no tensor stays."""
+    """The same batch with every tensor changed by `change`; anything else stays."""
     if isinstance(data, Tensor):
         return change(data)
     if isinstance(data, dict):
@@ -71,15 +71,15 @@ def each(change: Callable[[Tensor], Tensor], data: Any) -> Any:
 
 
 def rows_of(rank: int, ranks: int, rows: int) -> range:
-    """A rank's rows: as many each, and one more for the first ranks where they do not divide. May be empty."""
+    """A rank's rows: equally many each, and one more for the first ranks if they do not divide. May be empty."""
     each_, more = divmod(rows, ranks)
     start = rank * each_ + min(rank, more)
     return range(start, start + each_ + (rank < more))
 
 
 def cut(data: Any, rows: Sequence[Sequence[int]], rank: int) -> Cut:
-    """`rows` are those of each rank, by its number in the group; ranks may have the same ones. Without any a rank
-    trains on row 0, which then counts for nothing."""
+    """Cuts the batch for `rank`. `rows`: each rank's rows, by its number in the group; ranks may share rows. A rank
+    without rows trains on row 0 with weight 0."""
     own, total = rows[rank], sum(map(len, rows))
 
     def part(chosen: Sequence[int], times: int) -> Part:
@@ -87,7 +87,7 @@ def cut(data: Any, rows: Sequence[Sequence[int]], rank: int) -> Cut:
         return Part(each(lambda tensor: tensor[index.to(tensor.device)], data), times * len(chosen) / total)
 
     def parts(of: Sequence[Sequence[int]], most: int, last: Sequence[int]) -> tuple[Part, ...]:
-        """At most so many of each weight, and the last."""
+        """At most `most` parts for each weight, and then `last`."""
         times = Counter(row for row_numbers in of for row in row_numbers)
         made = []
         for weight in sorted(set(times.values())):

@@ -1,4 +1,4 @@
-"""Whether trainings are equal to the last bit, and where they first are not. Names and numbers only; no torch."""
+"""Whether trainings are equal to the last bit, and where they first differ. Names and numbers only; no torch."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypedDict
@@ -14,17 +14,17 @@ class Bits(TypedDict):
 
 
 class TrainedTwice(TypedDict):
-    """The same training, done twice, where it did not give the same bits."""
+    """The same training, done twice, that did not give the same bits."""
 
     once: Bits
     again: Bits
     apart: Spread
-    """How far from each other."""
+    """How far apart the two are."""
 
 
 class FirstDifference(NamedTuple):
     place: int
-    """In the order in which a training makes its values."""
+    """Its index in the order in which a training makes its values."""
     step: int
     parameter: str | None
     what: str
@@ -40,11 +40,11 @@ WORDS: dict[Quantity, str] = {
     "norms": "the gradient norm",
     "prints": "the signed sum of the gradient",
 }
-"""Of trainings alone."""
+"""The quantities of trainings alone, in words."""
 
 
 def first_difference(measured: Bits, expected: Bits) -> FirstDifference | None:
-    """In the order in which a training makes its values; None where all are equal."""
+    """The first value that differs, in the order in which a training makes them; None if all are equal."""
     steps = len(expected["curve"]["losses"])
     tensors = dict(measured["tensors"]), dict(expected["tensors"])
     for number, place in enumerate(_places(steps, {**tensors[1], **tensors[0]})):
@@ -86,7 +86,7 @@ def _places(steps: int, tensors: Iterable[str]) -> Iterator[_Place]:
 
 
 def _told(measured: Number | None, expected: Number | None) -> tuple[str, str]:
-    """With as many digits as they need to differ."""
+    """Both numbers as text, with as many digits as they need to differ."""
     for digits in (4, 7, 9):
         texts = [_text(number, digits) for number in (measured, expected)]
         if texts[0] != texts[1]:

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 
 class Buffers:
-    """A model's, as they are now. They are put back before each part of a batch, or a training that sees the batch in
-    more parts than another one would train another function."""
+    """A copy of a model's buffers. They are restored before each part of a batch; else a training that sees the batch
+    in more parts than another would train a different function."""
 
     def __init__(self, plain: nn.Module) -> None:
         self._kept = [
@@ -22,5 +22,5 @@ class Buffers:
             now = module._buffers.get(name)
             if isinstance(now, Tensor) and (now.shape, now.dtype, now.device) == (kept.shape, kept.dtype, kept.device):
                 now.copy_(kept)
-            else:  # forward has put another tensor there
+            else:  # forward has put a different tensor there
                 module._buffers[name] = kept.clone()

@@ -1,5 +1,5 @@
-"""Trains, writes a checkpoint and trains on; then reads it into a new training, under the same or another strategy, and
-trains on there: all that was written must be back, and the same must come out."""
+"""Trains, writes a checkpoint and continues; then loads it into a new training, under the same or another strategy, and
+continues there: everything that was written must be back, and the results must be the same."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -26,17 +26,17 @@ from preflight.train_smoke.wrapped import Doing, Mark, StrategySetting
 
 
 class Resumed(TypedDict):
-    """One checkpoint in a new training, as one rank has it."""
+    """One checkpoint in a new training, as one rank sees it."""
 
     idle: bool
     """Whether this rank only waited."""
     error: str
     """What reading it raised here, or ""."""
     damaged: list[DamagedFile]
-    """Files that are not what was written."""
+    """Files that differ from what was written."""
     differences: list[Difference]
     curve: list[Step]
-    """Empty where it did not come so far."""
+    """Empty if it did not get that far."""
 
 
 class Saved(TypedDict):
@@ -45,7 +45,7 @@ class Saved(TypedDict):
     error: str
     """What writing it raised on this rank, or ""."""
     curve: list[Step]
-    """Of the steps after it, without having stopped."""
+    """The steps after it, in the training that did not stop."""
     into: dict[str, Resumed]
 
 
@@ -60,15 +60,15 @@ class SavePlace:
     """Where checkpoints are written, and among whom."""
 
     folder: Path
-    """Of this run alone; made anew for each checkpoint, and emptied after it."""
+    """A folder of this run only; each checkpoint gets a new one, which is removed after it."""
     makes: bool
-    """Whether this rank makes and removes what all ranks of its node see."""
+    """Whether this rank creates and removes the folder for all ranks that see it."""
     setting: StrategySetting
     mark: Mark
     doing: Doing
 
     def all_well(self, well: bool, what: str) -> bool:
-        """Whether it is so on all ranks, which come here together."""
+        """Whether all is well on all ranks, which call this together."""
         flag = torch.tensor([int(well)], device=self.setting.device)
         with self.mark(what, ""):
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN, group=self.setting.group)
@@ -76,7 +76,7 @@ class SavePlace:
 
 
 def run(chosen: Mapping[str, Sequence[str]], place: SavePlace) -> Facts:
-    """All ranks together, with the same choice: by the checkpoint, into what it is read."""
+    """Called on all ranks together. `chosen`: the targets of each checkpoint by its name, equal on all ranks."""
     setting = place.setting
     task = checkpoint_model.task(setting.group.rank(), setting.ranks, setting.device)
     facts = Facts(spread=None, saved={})
@@ -119,7 +119,7 @@ class _Checkpoint:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _write(self, saved: Saved) -> Moment | None:
-        """What was written; None where it failed."""
+        """The state that was written; None if it failed."""
         self._doing("training")
         run = _new(self._strategy, self._place.setting, self._batch, SEED)
         with self._place.mark(f"{self._name}: training", ""):
@@ -139,11 +139,11 @@ class _Checkpoint:
         return moment
 
     def _tried(self, do: Callable[[], None]) -> str:
-        """What it raised. A collective's exceptions are another rank's end, and no fault of a checkpoint's."""
+        """What `do` raised, in one line, or "". A collective's exceptions pass: they come from another rank's death."""
         try:
             with self._place.mark(f"{self._name}: saving and loading", ""):
                 do()
-        except (Exception, CheckpointException) as error:  # the latter is no Exception
+        except (Exception, CheckpointException) as error:  # the latter is not an Exception
             if out_of_a_collective(error):
                 raise
             return in_one_line(_cause(error))
@@ -169,7 +169,7 @@ class _Checkpoint:
         found["error"] = self._tried(lambda: kept.update(self._form.read(run, self._folder)))
         if not place.all_well(not found["error"], f"{self._name}: into {target}: read by all"):
             return
-        torn = [*untied(kept["model"], run.wrapped)]  # what loads them may change them
+        torn = [*untied(kept["model"], run.wrapped)]  # loading may change them
         found["error"] = self._tried(lambda: self._take(run, kept))
         if not place.all_well(not found["error"], f"{self._name}: into {target}: loaded by all"):
             return
@@ -196,11 +196,11 @@ def _new(strategy: str, setting: StrategySetting, batch: Batch, seed: int) -> Tr
 
 
 def _setting_of(target: str, setting: StrategySetting) -> StrategySetting | None:
-    """Of the ranks that take part; None on the others. All ranks together."""
+    """The setting of the ranks that take part; None on the others. Called on all ranks together."""
     count = ranks_of(target, setting.ranks)
     if count == setting.ranks:
         return setting
-    assert setting.part, "some ranks need a group of their own"
+    assert setting.part, "some ranks need their own group"
     rank = setting.group.rank()
     group = setting.part(tuple(range(count) if rank < count else range(count, setting.ranks)))
     return replace(setting, group=group, ranks=count) if rank < count else None

@@ -1,4 +1,4 @@
-"""What of a checkpoint is not back as it was, to the last bit."""
+"""Which parts of a checkpoint did not come back as they were, to the last bit."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
@@ -10,31 +10,31 @@ from preflight.train_smoke.checkpoint_training import Moment
 from preflight.train_smoke.wrapped import Piece, Wrapped, plain_name
 
 MOST = 64
-"""Differences of a kind that are kept: more than the model has, and a bound."""
+"""The most differences of a kind that are kept: more than the model can have."""
 
 
 class Difference(TypedDict):
-    """One thing that is not what was written."""
+    """One thing that differs from what was written."""
 
     kind: str
     """weights, buffers, moments, step, rate, schedule, random or tie."""
     name: str
     share: float
-    """Of its elements that differ: 1.0 where it is missing, or a number."""
+    """The share of its elements that differ: 1.0 if it is missing, or is a number."""
     own: float | None
-    """The same of the piece that this rank keeps; None where every rank keeps all."""
+    """The same for the piece that this rank keeps; None if every rank keeps all."""
     was: str
     now: str
 
 
 def differences(was: Moment, now: Moment, places: Mapping[str, Piece]) -> list[Difference]:
-    """Of one training and the one that was read: MOST of each kind."""
+    """The differences between a training and the loaded one, at most MOST of each kind."""
     found = list[Difference]()
     for kind, tensors in was.tensors.items():
         found += [*_of_tensors(kind, tensors, now.tensors[kind], places)][:MOST]
     found += [*_of_numbers(was.numbers, now.numbers)][:MOST]
     if not torch.equal(was.random, now.random):
-        found.append(_number("random", "torch's random state", "as it was", "another one"))
+        found.append(_number("random", "torch's random state", "as it was", "a different one"))
     return found
 
 
@@ -68,7 +68,7 @@ NUMBERS = {"step": "the step count", "rate": "the learning rate", "schedule": "t
 
 
 def _of_numbers(was: Mapping[str, float], now: Mapping[str, float]) -> Iterator[Difference]:
-    """A rank of another mesh may have pieces of other parameters: all are at the same step."""
+    """Differences in numbers. On another mesh a rank may have pieces of other parameters: all are at the same step."""
     for name, value in now.items():
         kind, of, parameter = name.partition(" of ")
         expected = was["step"] if of else was[name]
@@ -83,14 +83,14 @@ def _number(kind: str, name: str, was: str, now: str) -> Difference:
 
 
 def untied(model: Mapping[str, Any], wrapped: Wrapped) -> Iterator[Difference]:
-    """Names of one parameter that stand in a checkpoint with different values."""
+    """Names of one parameter that have different values in a checkpoint."""
     names: dict[int, list[str]] = {}
     for name, parameter in wrapped.plain.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(plain_name(name))
     for first, *others in names.values():
         for other in others:
             if first in model and other in model and not _equal(model[first], model[other]):
-                yield _number("tie", other, f"equal to {first}", "other values")
+                yield _number("tie", other, f"equal to {first}", "a tensor with different values")
 
 
 def _equal(value: Any, other: Any) -> bool:
@@ -99,7 +99,7 @@ def _equal(value: Any, other: Any) -> bool:
 
 
 def _pieces(value: Any) -> list[Tensor]:
-    """What this rank has of a tensor, a DTensor or a ShardedTensor."""
+    """The pieces of a tensor, a DTensor or a ShardedTensor that this rank has."""
     if hasattr(value, "local_shards"):
         return [shard.tensor for shard in value.local_shards()]
     return [value.to_local() if hasattr(value, "to_local") else value]

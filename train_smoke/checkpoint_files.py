@@ -1,4 +1,4 @@
-"""The files of a checkpoint, held against what was written."""
+"""Compares the files of a checkpoint with what was written."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ import torch
 from preflight.train_smoke.wrapped import StrategySetting
 
 METADATA = ".metadata"
-"""Of torch.distributed.checkpoint, which unpickles it: it is read only if it is what was written."""
+"""The file that torch.distributed.checkpoint unpickles: it is read only if it is what was written."""
 DIGEST = 32
 
 
 class DamagedFile(TypedDict):
-    """A file that is not what was written."""
+    """A file that differs from what was written."""
 
     file: str
     """Its name in the checkpoint's folder."""
@@ -24,7 +24,7 @@ class DamagedFile(TypedDict):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Of the files that this rank has written, and of the metadata, as all ranks must see it."""
+    """Digests of the files that this rank has written, and of the metadata as all ranks must see it."""
 
     folder: Path
     digests: dict[str, tuple[int, bytes]]
@@ -32,7 +32,7 @@ class Manifest:
 
     @classmethod
     def of(cls, folder: Path, setting: StrategySetting) -> "Manifest":
-        """Right after all have written. All ranks together."""
+        """Made right after all ranks have written. Called on all ranks together."""
         rank = setting.group.rank()
         names = [name for name in _names(folder) if _writer(name) == rank]
         digests = {name: _written(folder / name) for name in names if not name.endswith(".tmp")}
@@ -67,7 +67,7 @@ class Manifest:
 
 
 def _written(path: Path) -> tuple[int, bytes]:
-    """Less than no bytes where it cannot be read."""
+    """(size, digest) of a file; size -1 if it cannot be read."""
     try:
         return _digest(path)
     except OSError:
@@ -82,7 +82,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _writer(name: str) -> int:
-    """The rank, by the names that torch.distributed.checkpoint ("__3_0.distcp") and checkpoint_forms.py give."""
+    """The rank that wrote a file, by its name (in DCP "__3_0.distcp", or checkpoint_forms)."""
     word = name.removeprefix("__").removeprefix("rank-").partition("_" if name.startswith("__") else ".")[0]
     return int(word) if word.isdecimal() else 0
 

@@ -1,4 +1,4 @@
-"""In which forms a checkpoint is written, and how each is read again under any strategy: by torch's own functions.
+"""The forms in which a checkpoint is written, and how each is loaded under any strategy, by torch's own functions.
 
 Whatever the form, torch.load reads with weights_only=True, and so does torch.distributed.checkpoint here.
 """
@@ -35,33 +35,33 @@ from preflight.train_smoke.wrapped import plain_name
 
 FULL = "full.pt"
 PREFIXES = ("_orig_mod.", "module.")
-"""What torch.compile and DDP put before the names of all parameters, the outer first."""
+"""Prefixes that torch.compile and DDP add to the names of all parameters, the outer first."""
 Content = dict[str, Any]
-"""Of a checkpoint: "model", "optimizer", "schedule", "step" and "random", each as torch gives it."""
+"""The content of a checkpoint: "model", "optimizer", "schedule", "step" and "random", each in torch's own form."""
 
 
 @dataclass(frozen=True)
 class Form:
     save: Callable[[TrainingRun, Path], list[Step]]
-    """All ranks together, into an empty folder. The steps that were taken meanwhile."""
+    """Called on all ranks together, with an empty folder. Returns the steps that were taken meanwhile."""
     read: Callable[[TrainingRun, Path], Content]
-    """As far as this rank has it. The ranks of the run's group together."""
+    """Returns what this rank has of it. Called on the ranks of the run's group together."""
     apply: Callable[[TrainingRun, Content], None]
-    """Model and optimizer become what was read. The same ranks together."""
+    """Sets model and optimizer to what was read. Called on the same ranks together."""
 
 
 # Files of torch.save
 
 
 def loaded(file: Any) -> Content:
-    """Raises what torch.load raises: OSError, RuntimeError of a torn file, UnpicklingError of one that holds more than
-    tensors and plain values."""
+    """Loads a file. Raises what torch.load raises: OSError, RuntimeError for a torn file, UnpicklingError for one that
+    holds more than tensors and plain values."""
     content: Content = torch.load(file, map_location="cpu", weights_only=True)
     return content
 
 
 def write(content: Content, path: Path) -> None:
-    """Whole, or not at all: under another name, on the disk, then renamed."""
+    """Writes the whole file or nothing: under a temporary name, synced to disk, then renamed."""
     beside = path.with_suffix(".tmp")
     with open(beside, "wb") as file:
         torch.save(content, file)
@@ -99,7 +99,7 @@ def _full_state(run: TrainingRun) -> tuple[Content, Content]:
 
 
 def _read_full(run: TrainingRun, folder: Path) -> Content:
-    """Rank 0 reads the file, and sends it to the others: they need not see it."""
+    """Rank 0 reads the file and sends it to the others, which need not see it."""
     group, device = run.setting.group, run.setting.device
     held, failed = b"", None
     if not group.rank():
@@ -139,8 +139,8 @@ def _set_state(run: TrainingRun, content: Content, **options: Any) -> None:
 
 @contextmanager
 def _fsdp_state(run: TrainingRun, kind: StateDictType, *, one_rank: bool = True) -> Iterator[None]:
-    """What FSDP1's state_dict gives and takes meanwhile. `one_rank`: rank 0 alone gets it. It is moved to the CPU only
-    from a GPU: from a CPU torch 2.13 frees it before it is copied, and crashes."""
+    """Sets the kind of state that FSDP1's state_dict returns and loads. `one_rank`: only rank 0 gets it. It is moved to
+    the CPU only from a GPU: from a CPU torch 2.13 frees it before it is copied, and crashes."""
     settings: tuple[Any, ...] = ()
     if kind is StateDictType.FULL_STATE_DICT:
         moved = {"offload_to_cpu": run.setting.device.type != "cpu", "rank0_only": one_rank}
@@ -153,11 +153,11 @@ def _fsdp_state(run: TrainingRun, kind: StateDictType, *, one_rank: bool = True)
             yield
 
 
-# As the names are, with the prefixes of wrappers
+# With the prefixes of wrappers in the names
 
 
 def _save_prefixed(run: TrainingRun, folder: Path) -> list[Step]:
-    """Of torch.compile over DDP: "_orig_mod.module.tokens.weight"."""
+    """Saves torch.compile over DDP: "_orig_mod.module.tokens.weight"."""
     random = _gathered(run)
     if not run.setting.group.rank():
         model = _compiled(run).state_dict()
@@ -173,7 +173,7 @@ def _read_prefixed(run: TrainingRun, folder: Path) -> Content:
 
 
 def _apply_prefixed(run: TrainingRun, content: Content) -> None:
-    """With the names as they are where the module has them, too; else without prefixes."""
+    """Loads with the saved names if the module has them, too; else without prefixes."""
     if run.wrapped.module is run.wrapped.plain:
         run.wrapped.module.load_state_dict(content["model"])
     else:
@@ -182,7 +182,7 @@ def _apply_prefixed(run: TrainingRun, content: Content) -> None:
 
 
 def _compiled(run: TrainingRun) -> Any:
-    """Nothing is compiled before its first forward; "eager" has no compiler to import."""
+    """The module under torch.compile: nothing is compiled before its first forward; "eager" imports no compiler."""
     return torch.compile(run.wrapped.module, backend="eager")
 
 
@@ -192,11 +192,11 @@ def without_prefixes(name: str) -> str:
     return name
 
 
-# Local state: each rank's own pieces, in a file of its own
+# Local state: each rank's own pieces, in its own file
 
 
 def _save_local(run: TrainingRun, folder: Path) -> list[Step]:
-    """FSDP1's LOCAL_STATE_DICT, without what weights_only refuses: its flat parameters, of which these are pieces."""
+    """Saves FSDP1's LOCAL_STATE_DICT without flat parameters, which weights_only refuses: the rest are their pieces."""
     with _fsdp_state(run, StateDictType.LOCAL_STATE_DICT):
         pieces = {name: own for name, own in run.wrapped.module.state_dict().items() if "_flat_param" not in name}
     content = {"model": pieces, "optimizer": run.optimizer.state_dict(), **run.counters()}
@@ -223,7 +223,7 @@ def _own_file(run: TrainingRun, folder: Path) -> Path:
 
 
 class TensorsOnly(DefaultLoadPlanner):
-    """torch's own unpickles whatever stands in a checkpoint beside tensors."""
+    """torch's own planner would unpickle everything in a checkpoint that is not a tensor."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         plain = torch.load(value, weights_only=True)
@@ -234,9 +234,9 @@ class TensorsOnly(DefaultLoadPlanner):
 
 
 def _cut_state(run: TrainingRun, random: list[Tensor], *, flat: bool) -> Content:
-    """As DTensors and the like, of which each rank has its part. `flat`: a name for each number of the optimizer's,
-    which FSDP1 needs where a rank has an empty shard: torch 2.13 takes what is nested for a checkpoint of torch 2.3
-    where that rank lacks names that others have. The schedule is text for the same reason."""
+    """The state as DTensors and the like, of which each rank has its part. `flat`: one name per number of the
+    optimizer, which FSDP1 needs if a rank has an empty shard: torch 2.13 takes a nested state for a checkpoint of torch
+    2.3 if that rank lacks names that others have. The schedule is text for the same reason."""
     options = StateDictOptions(flatten_optimizer_state_dict=flat)
     model, optimizer = get_state_dict(run.wrapped.module, run.optimizer, options=options)
     counters = run.counters()
@@ -251,9 +251,9 @@ def _save_dcp(run: TrainingRun, folder: Path, *, flat: bool = False) -> list[Ste
 
 
 def _save_async(run: TrainingRun, folder: Path) -> list[Step]:
-    """Training goes on while it is written, and must not get in: neither by what it changes, nor by its collectives,
-    for which the checkpoint has a group of its own."""
-    assert run.setting.part, "it needs a group of its own"
+    """Training continues while the checkpoint is written and must not disturb it, neither by its changes nor by its
+    collectives, for which the checkpoint has its own group."""
+    assert run.setting.part, "it needs its own group"
     group = run.setting.part(tuple(range(run.setting.ranks)))
     state = _cut_state(run, _gathered(run), flat=False)
     done: Any = state_dict_saver.async_save(state, checkpoint_id=folder, process_group=group)
@@ -263,7 +263,7 @@ def _save_async(run: TrainingRun, folder: Path) -> list[Step]:
 
 
 def _read_dcp(run: TrainingRun, folder: Path, *, flat: bool = False) -> Content:
-    """Into what the new training has now: torch reads into tensors that are there."""
+    """Reads into the tensors of the new training: torch loads in place."""
     content = _cut_state(run, [torch.zeros_like(torch.get_rng_state())] * run.ranks, flat=flat)
     state_dict_loader.load(content, checkpoint_id=folder, process_group=run.setting.group, planner=TensorsOnly())
     return {**content, "schedule": json.loads(content["schedule"])}

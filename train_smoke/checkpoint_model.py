@@ -1,7 +1,7 @@
 """The model whose checkpoints are tested: the small transformer with what has broken checkpoints before.
 
-Two names of one parameter, one that is frozen, a buffer, sizes that no number of ranks divides, and parameters with
-fewer elements than there are ranks, of which most ranks have an empty shard.
+Two names of one parameter, a frozen one, a buffer, sizes that no number of ranks divides, and parameters with fewer
+elements than there are ranks, so that most ranks have an empty shard.
 """
 
 import functools
@@ -19,16 +19,16 @@ from preflight.train_smoke.task import TrainingTask
 
 ODD, FROZEN = 7, 3
 LEAST_ROWS, MOST_ROWS = 4, 32
-"""Rows of the global batch: one for each rank, so that it is the same on every mesh of the job's ranks. Every rank
-trains on all of it alone."""
+"""Rows of the global batch: one per rank, so that it is the same on every mesh of the job's ranks. Alone, every rank
+trains on all of it."""
 DROPPED = 0.1
-"""Of the logits, at random: a checkpoint that does not bring the random state back trains another way."""
+"""The share of logits that are dropped at random: a checkpoint that loses the random state trains differently."""
 STEPS = 2
-"""Before a checkpoint, and after it. One each would not tell a step count that is lost from one that begins."""
+"""Steps before a checkpoint, and after it. With one each, a lost step count would look like a new one."""
 
 
 class OddTransformer(Transformer):
-    """Token numbers (rows, length) and what is kept (rows, 1, vocabulary) to logits (rows, length, vocabulary)."""
+    """Maps tokens (rows, length) and a dropout mask (rows, 1, vocabulary) to logits (rows, length, vocabulary)."""
 
     def __init__(self) -> None:
         super().__init__(tied=True)
@@ -48,7 +48,7 @@ class OddTransformer(Transformer):
 
 
 def new(device: torch.device, seed: int = SEED) -> OddTransformer:
-    """The same weights on every rank, drawn as in model.new."""
+    """A model with the same weights on every rank, drawn as in model.new."""
     with torch.random.fork_rng(devices=[]):
         made = OddTransformer()
     random = torch.Generator().manual_seed(seed)
@@ -63,7 +63,7 @@ def new(device: torch.device, seed: int = SEED) -> OddTransformer:
 
 
 class Batch:
-    """The global batch, of which a share is a rank's rows; its size depends on the job's ranks, and on no mesh."""
+    """The global batch; a share of it is a rank's rows. Its size depends on the job's ranks, not on the mesh."""
 
     def __init__(self, ranks: int, device: torch.device) -> None:
         self.ranks, self.rows, self._device = ranks, min(max(LEAST_ROWS, ranks), MOST_ROWS), device
@@ -74,18 +74,18 @@ class Batch:
         self.tokens = torch.stack(columns, dim=1).to(device)
 
     def rows_of(self, share: int, shares: int) -> Sequence[int]:
-        """One at least: several shares may have the same row."""
+        """The rows of a share, at least one: several shares may have the same row."""
         return [*batch.rows_of(share, shares, self.rows)] if shares <= self.rows else [share % self.rows]
 
     def weight(self, share: int, shares: int) -> float:
-        """Of a share's mean loss in the mean over all rows."""
+        """The weight of a share's mean loss in the mean over all rows."""
         if shares <= self.rows:
             return len(self.rows_of(share, shares)) / self.rows
         return 1 / len(range(share % self.rows, shares, self.rows)) / self.rows
 
     def draw(self) -> Tensor:
-        """What is kept of each row, by torch's own random state: all rows on all ranks, so that it is the same on every
-        mesh."""
+        """A dropout mask for each row, by torch's own random state: for all rows on all ranks, so that it is the same
+        on every mesh."""
         kept = torch.rand(self.rows, 1, VOCABULARY) >= DROPPED
         return kept.to(self._device, torch.float32) / (1 - DROPPED)
 
@@ -97,7 +97,7 @@ def loss(trained: nn.Module, data: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def task(rank: int, ranks: int, device: torch.device) -> TrainingTask:
-    """For the training alone, which tells how far apart sound trainings are."""
+    """The task for training alone, which measures how far apart sound trainings are."""
     made = Batch(ranks, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

@@ -1,5 +1,5 @@
-"""Which checkpoints are written, and into what each is read again, by name and in words. Imports no torch: the check's
-page reads it."""
+"""Which checkpoints are written, and into what each is loaded, by name and in words. Imports no torch: the check's page
+reads it."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ INTO: Mapping[str, str] = {
     HALF: "FSDP2 on half of the ranks",
     ALONE: "one process",
 }
-"""Strategies, and on how many of the ranks. The other ranks wait."""
+"""Strategies, and how many of the ranks take part. The other ranks wait."""
 CHECKPOINTS: Mapping[str, tuple[str, ...]] = {
     "fsdp2/dcp": ("fsdp2", HALF, ALONE, "hsdp", "fsdp2_tp"),
     "ddp/full": ("ddp", ALONE, HALF),
@@ -29,14 +29,14 @@ CHECKPOINTS: Mapping[str, tuple[str, ...]] = {
     "fsdp2_tp/full": ("fsdp2_tp", ALONE),
     "ddp/dcp": ("ddp", "fsdp2", ALONE),
 }
-"""By strategy and form, in the order in which they run: into what each is read."""
+"""The targets into which each is loaded, by strategy and form, in the order in which they run."""
 FORMS: Mapping[str, str] = {
     "full": "whole tensors in one file, which rank 0 writes and reads",
     "prefixed": "the same with the names of torch.compile and DDP (_orig_mod.module.)",
-    "local": "each rank's own pieces in a file of its own",
+    "local": "each rank's own pieces in its own file",
     "sharded": "FSDP1's sharded state, by torch.distributed.checkpoint",
     "dcp": "torch.distributed.checkpoint",
-    "async": "torch.distributed.checkpoint.async_save, while training goes on",
+    "async": "torch.distributed.checkpoint.async_save, while training continues",
 }
 DEFAULT: Mapping[str, tuple[str, ...]] = {
     "fsdp2/dcp": ("fsdp2", HALF, ALONE),
@@ -44,4 +44,4 @@ DEFAULT: Mapping[str, tuple[str, ...]] = {
     "fsdp/full": ("fsdp",),
     "fsdp2/async": ("hsdp",),
 }
-"""What runs unasked: each code path of torch once."""
+"""What runs by default: each code path of torch once."""

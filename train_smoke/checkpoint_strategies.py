@@ -17,11 +17,11 @@ from preflight.train_smoke.wrapped import StrategySetting, Wrapped, blocks
 class Strategy:
     wrap: Callable[[nn.Module, StrategySetting], Wrapped]
     share: Callable[[StrategySetting], tuple[int, int]] | None = None
-    """Which share of the batch this rank has, of how many: None where each rank has its own."""
+    """(this rank's share of the batch, the number of shares); None if each rank has its own."""
 
 
 def _fsdp2_tp(plain: nn.Module, setting: StrategySetting) -> Wrapped:
-    """As the variant of hybrid.py, of a model with a tie."""
+    """Like the variant of hybrid.py, for a model with tied parameters."""
     ranks = mesh.grid(setting, _tensor_ranks(setting), ("dp", "tp"))
     tp.cut(plain, ranks["tp"], tp.plan(sequence=True, cut_loss=False))
     for unit in (*blocks(plain), plain):
@@ -30,7 +30,7 @@ def _fsdp2_tp(plain: nn.Module, setting: StrategySetting) -> Wrapped:
 
 
 def _tensor_ranks(setting: StrategySetting) -> int:
-    """Two, so that each matrix is cut both ways as soon as there are four ranks."""
+    """Two if possible, so that each matrix is cut both ways as soon as there are four ranks."""
     return 2 if setting.ranks % 2 == 0 else 1
 
 
@@ -40,7 +40,7 @@ def _share(setting: StrategySetting) -> tuple[int, int]:
 
 
 def ranks_of(target: str, ranks: int) -> int:
-    """How many of so many ranks take part: the first ones."""
+    """How many of `ranks` ranks take part (the first ones)."""
     return {HALF: max(1, ranks // 2), ALONE: 1}.get(target, ranks)
 
 

@@ -1,4 +1,4 @@
-"""A training that can be left and taken up again, and what it consists of at a moment."""
+"""A training that can be stopped and resumed, and its state at a moment."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,19 +17,19 @@ from preflight.train_smoke.train import on_cpu
 from preflight.train_smoke.wrapped import StrategySetting, Wrapped, plain_name
 
 FALLS = 0.7
-"""The learning rate, at each step: a schedule that begins anew trains another way at once."""
+"""The factor on the learning rate at each step: a schedule that starts over trains differently at once."""
 Step = dict[str, Number]
 """Loss over the global batch, and norm and signed sum ("print") of the gradient, of one step: the same on all ranks."""
 
 
 @dataclass
 class Moment:
-    """All that a checkpoint has to bring back, whole on every rank, as it was."""
+    """Everything that a checkpoint has to restore, whole on every rank."""
 
     tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    """By what they are ("weights", "buffers", "moments") and name ("narrow.weight exp_avg")."""
+    """By kind ("weights", "buffers", "moments") and name ("narrow.weight exp_avg")."""
     numbers: dict[str, float] = field(default_factory=dict)
-    """By "step", "rate", "schedule", and "optimizer step" of a parameter."""
+    """By name: "step", "rate", "schedule", and "optimizer step of ..." for each parameter."""
     random: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
@@ -40,14 +40,14 @@ class TrainingRun:
         self, wrapped: Wrapped, setting: StrategySetting, batch: Batch, share: tuple[int, int], signs: Signs
     ) -> None:
         self.ranks = batch.ranks
-        """Of the job, of which the run may have some."""
+        """The job's number of ranks; the run may have fewer."""
         self.wrapped, self.setting, self._batch, self._share, self._signs = wrapped, setting, batch, share, signs
         self.optimizer = torch.optim.AdamW(wrapped.parameters(), lr=ADAMW_RATE)
         self.schedule = StepLR(self.optimizer, 1, FALLS)
         self.step = 0
 
     def train(self, steps: int = STEPS) -> list[Step]:
-        """All ranks of its group together."""
+        """Called on all ranks of its group together."""
         return [self._train_once() for _ in range(steps)]
 
     def _train_once(self) -> Step:
@@ -69,7 +69,7 @@ class TrainingRun:
         return {"loss": as_json(float(mean)), "norm": as_json(norm), "print": as_json(print_)}
 
     def moment(self) -> Moment:
-        """All ranks of its group together."""
+        """The state now. Called on all ranks of its group together."""
         kept = Moment()
         kept.tensors["weights"] = {name: on_cpu(value) for name, value in self.wrapped.weights()}
         kept.tensors["buffers"] = {plain_name(name): on_cpu(value) for name, value in self._buffers()}
@@ -84,14 +84,14 @@ class TrainingRun:
         return iter(self.wrapped.plain.named_buffers())
 
     def _steps(self) -> Iterator[tuple[str, float]]:
-        """Of the parameters of which this rank has some elements."""
+        """Yields the optimizer's step of each parameter of which this rank has some elements."""
         for name, parameter in self.wrapped.named():
             local: Any = parameter.to_local() if hasattr(parameter, "to_local") else parameter
             step = self.optimizer.state.get(parameter, {}).get("step")
             if parameter.requires_grad and local.numel():
                 yield plain_name(name), -1.0 if step is None else float(step)
 
-    # What stands beside weights and optimizer in a checkpoint
+    # What a checkpoint holds besides weights and optimizer
 
     def counters(self) -> dict[str, Any]:
         return {"schedule": self.schedule.state_dict(), "step": self.step}

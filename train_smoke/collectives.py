@@ -1,4 +1,4 @@
-"""Which collectives a step makes, by kind and process group, beside what the strategy needs.
+"""Counts the collectives of a step by kind and process group, to compare them with what the strategy needs.
 
 torch's CommDebugMode counts them, too, but its package imports NumPy (torch 2.13), which is not a dependency.
 """
@@ -21,25 +21,25 @@ KINDS = {
     "send": ("send",),
     "receive": ("recv",),
 }
-"""By how torch's operators begin, but for an underscore before."""
+"""Kinds, with the prefixes of torch's operators (without a leading underscore)."""
 REDUCTION = ("all-reduce", "reduce-scatter")
 
 
 class Need(NamedTuple):
-    """What a strategy makes in each step, at least."""
+    """Collectives that a strategy makes at least in each step."""
 
     kinds: Sequence[str]
-    """Any of these."""
+    """Any of these kinds counts."""
     group: dist.ProcessGroup
     over: str
-    """Which ranks these are, in words."""
+    """The ranks of the group, in words."""
     least: int
     why: str
     """Where each of them comes from, in words."""
 
 
 class Made(TypedDict):
-    """A need, and what this rank has made of it in one step."""
+    """A need, and how many of its collectives this rank made in one step."""
 
     kind: str
     over: str
@@ -50,7 +50,7 @@ class Made(TypedDict):
 
 
 class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
-    """Counts while it is on, also what backward makes."""
+    """Counts collectives while it is on, including those of backward."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -60,7 +60,7 @@ class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # the operators that it is made of come here by themselves
+            return NotImplemented  # the operators that it consists of are dispatched here themselves
         if func.namespace in NAMESPACES and (kind := _kind(func.overloadpacket.__name__)):
             self._counts[kind, _ranks(args)] += 1
         return func(*args, **(kwargs or {}))
@@ -86,8 +86,8 @@ def _kind(name: str) -> str:
 
 
 def _ranks(args: Sequence[Any]) -> tuple[int, ...]:
-    """Of the group that a collective is over; empty where it is not known. torch gives a name or an object, among
-    others (what to reduce by)."""
+    """The ranks of the group of a collective; empty if not known. torch passes the group's name or an object, among
+    other arguments (such as the reduce operation)."""
     resolve: Any = dist.distributed_c10d._resolve_process_group  # type: ignore[attr-defined]  # not in __all__
     for argument in args:
         if isinstance(argument, torch.ScriptObject | str):

@@ -1,6 +1,6 @@
-"""`torchrun ... -m preflight.train_smoke --strategy NAME`: the checks of strategies, in all their variants or in some.
+"""`torchrun ... -m preflight.train_smoke --strategy NAME`: the checks of strategies, with all or some variants.
 
-It is `preflight run` with other words, so it ends as that does: never later than its deadline, with the culprit's name.
+It is `preflight run` with different options, so it ends like that: never later than its deadline, naming the culprit.
 """
 
 import argparse
@@ -19,7 +19,7 @@ NOT_HERE = ("--only", "--skip")
 
 
 def translated(arguments: list[str], variants: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The arguments of `preflight` for these of `preflight.train_smoke`. `variants`: of each strategy, in words.
+    """The arguments of `preflight` for these of `preflight.train_smoke`. `variants`: by strategy and name, in words.
 
     Raises UsageError; SystemExit after `--list` and `--help`.
     """
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--strategy", metavar="NAME", help="strategies or variants, by commas: tp,fsdp2/offload (else all)"
+        "--strategy", metavar="NAME", help="strategies or variants, comma-separated: tp,fsdp2/offload (all)"
     )
     parser.add_argument("--list", action="store_true", help="list the strategies and their variants")
     parser.add_argument(
@@ -65,14 +65,14 @@ def _print(variants: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _chosen(names: str | None, variants: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The checks of these strategies, and of each the variants if some are named. Raises UsageError."""
+    """The checks of these strategies, and their variants if some are named. Raises UsageError."""
     if names is None:
         return ["--only", ",".join(f"train.{strategy}" for strategy in variants), *_all_of(variants)]
     chosen: dict[str, list[str]] = {}
     for name in _words(names):
         strategy, slash, variant = name.partition("/")
         if strategy not in variants or (slash and variant not in variants[strategy]):
-            raise UsageError(f"--strategy {names}: {name!r} is no strategy{_meant(name, variants)}")
+            raise UsageError(f"--strategy {names}: {name!r} is not a strategy{_meant(name, variants)}")
         chosen.setdefault(strategy, []).extend([variant] if slash else variants[strategy])
     settings: list[str] = []
     for strategy, its in chosen.items():
@@ -84,7 +84,7 @@ def _chosen(names: str | None, variants: Mapping[str, Mapping[str, str]]) -> lis
 
 
 def _all_of(strategies: Iterable[str]) -> list[str]:
-    """Also those that a check leaves out by itself."""
+    """Options that add the variants which a check leaves out by default."""
     return [word for name in strategies if name in ON_REQUEST for word in ("--set", f"train.{name}.variants=all")]
 
 
@@ -93,7 +93,7 @@ def _words(names: str) -> list[str]:
 
 
 def _meant(name: str, variants: Mapping[str, Mapping[str, str]]) -> str:
-    """What is near; else the strategies, whose variants would be too many to read."""
+    """Near misses; else only the strategies, since their variants would be too many to read."""
     known = [f"{strategy}/{variant}" for strategy in variants for variant in variants[strategy]]
     near = near_misses(name.lower(), [*variants, *known])
     return near if name and near.startswith("; did you mean") else near_misses("", variants)

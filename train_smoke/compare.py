@@ -1,4 +1,4 @@
-"""Where trainings part, and by how much. Numbers in, numbers out; no torch."""
+"""Where trainings diverge, and by how much. Numbers in, numbers out; no torch."""
 
 import itertools
 import math
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 Number = float | str
-"""Text where it is no JSON number: nan, inf."""
+"""Text if JSON has no such number: nan, inf."""
 
 
 class Curve(TypedDict):
     """A value for each step."""
 
     losses: list[Number]
-    """Of a rank's own part of the batch (alone: of all of it), before the step."""
+    """The loss of a rank's own part of the batch (alone: of the whole batch), before the step."""
     own_norms: list[Number]
-    """Of the gradient of this part, before ranks exchange it."""
+    """The norm of the gradient of this part, before ranks exchange it."""
     own_prints: list[Number]
-    """Of the same gradient: its elements, each with a fixed random sign, added up. Of two gradients with one norm it
-    shows where a few elements differ."""
+    """The sum of the same gradient's elements, each with a fixed random sign. For two gradients with equal norms it
+    shows that a few elements differ."""
     norms: list[Number]
-    """Of the gradient that the step takes."""
+    """The norm of the gradient that the step uses."""
     prints: list[Number]
 
 
@@ -30,9 +30,9 @@ Quantity = Literal["losses", "own_norms", "own_prints", "norms", "prints"]
 QUANTITIES: tuple[Quantity, ...] = ("losses", "own_norms", "own_prints", "norms", "prints")
 """In the order in which a step makes them."""
 SCALES: Mapping[Quantity, Quantity] = {"own_prints": "own_norms", "prints": "norms"}
-"""What a difference is measured by, where that is not the value itself: a print may be near 0."""
+"""The quantity to which a difference is relative, if not the value itself: a print may be near 0."""
 WHOLE: tuple[Quantity, ...] = ("norms", "prints")
-"""What does not depend on which part is a rank's own."""
+"""Quantities that do not depend on which part is a rank's own."""
 
 
 Moment = Literal["start", "gradient", "end", "state"]
@@ -42,21 +42,21 @@ and what the optimizer then keeps."""
 
 
 class Furthest(TypedDict):
-    """The tensor that is furthest from what it should be: a parameter, its gradient, or the optimizer's of it."""
+    """The tensor that is furthest from its expected value: a parameter, its gradient, or its optimizer state."""
 
     parameter: str
-    """Of an optimizer's tensor: "name momentum_buffer"."""
+    """The parameter's name; for an optimizer's tensor "name momentum_buffer"."""
     off: Number
-    """Of its element that is furthest off: by the tensor's largest element; at the end by the longest way that an
-    element should have gone."""
+    """How far its worst element is off, relative to the tensor's largest element; at the end relative to the largest
+    change that an element should have made."""
     rest: Number
-    """The same of the tensor that is furthest of all other parameters'."""
+    """The same for the worst tensor of all other parameters."""
     elsewhere: Number
-    """The same of those outside the parameter's block (`block_of`)."""
+    """The same for those outside the parameter's block (`block_of`)."""
 
 
 def block_of(parameter: str) -> str:
-    """The block that a strategy wraps by itself: "blocks.1" of "blocks.1.up.weight"; "" of what is in none."""
+    """The block that a strategy wraps by itself: "blocks.1" for "blocks.1.up.weight"; "" if it is in none."""
     words = parameter.partition(" ")[0].split(".")
     number = next((place for place, word in enumerate(words) if word.isdigit()), None)
     return "" if number is None else ".".join(words[: number + 1])
@@ -66,29 +66,29 @@ class Along(TypedDict):
     """What is wrong with the first step's gradient, as a multiple of this rank's own part in it."""
 
     times: Number
-    """That comes nearest: 0.001 where this rank's part went into the mean 1.001 times."""
+    """The best-fitting multiple: 0.001 if this rank's part went into the mean 1.001 times."""
     share: Number
-    """Of the difference (squared) that it explains: 1 where the difference is that multiple and nothing else."""
+    """The share of the (squared) difference that it explains: 1 if the difference is that multiple and nothing else."""
 
 
 class GradientOff(TypedDict):
-    """One parameter's gradient at the first step, beside the one expected."""
+    """One parameter's gradient at the first step, compared with the expected one."""
 
     parameter: str
     error: Number
-    """Relative: the Frobenius norm of the difference, by that of the expected one."""
+    """The Frobenius norm of the difference, divided by that of the expected gradient."""
     ratio: Number
-    """Its Frobenius norm, by that of the expected one."""
+    """Its Frobenius norm, divided by that of the expected gradient."""
 
 
 class GradientsOff(TypedDict):
     worst: list[GradientOff]
-    """Those that are furthest off, at most WORST, in that order. One that is next to nothing beside the model's largest
-    is measured by a share of that one's."""
+    """Those that are furthest off, at most WORST, in that order. A gradient that is negligible compared with the
+    model's largest is measured relative to a share of that one."""
     alike: int
-    """How many have the same ratio as the first of these, to 1%."""
+    """How many have the same ratio as the first of these, within 1%."""
     count: int
-    """Of all."""
+    """The number of all."""
 
 
 WORST, SAME = 4, 0.01
@@ -98,16 +98,16 @@ class Apart(TypedDict):
     """How far two trainings' tensors are apart."""
 
     whole: dict[str, Furthest]
-    """By the moment."""
+    """By moment."""
     own: dict[str, Furthest]
-    """Of what this rank itself keeps of them; empty where every rank keeps all."""
+    """The same for what this rank itself keeps of them; empty if every rank keeps all."""
     along: Along | None
-    """None where nothing is wrong, or the rank has no part in the gradient."""
+    """None if nothing is wrong, or the rank has no part in the gradient."""
     like: Number | None
-    """Cosine between the first step's gradient, as far as this rank keeps it, and that of its own part alone: 1 where
-    it is nothing else. None where either is 0."""
+    """Cosine between the first step's gradient, as far as this rank keeps it, and that of its own part alone: 1 if they
+    are proportional. None if either is 0."""
     gradients: GradientsOff
-    """Of the first step's gradient, parameter by parameter."""
+    """The first step's gradient, parameter by parameter."""
 
 
 class Spread(TypedDict):
@@ -121,7 +121,7 @@ class Spread(TypedDict):
 
 @dataclass(frozen=True)
 class Limits:
-    """How far two sound trainings may be apart: as `Spread`. Weights at the start must be equal."""
+    """How far two sound trainings may be apart, with the fields of `Spread`. Weights at the start must be equal."""
 
     curves: float
     gradient: float
@@ -134,13 +134,13 @@ LEAST = Limits(curves=2e-5, gradient=2e-5, end=1e-3, state=1e-4)
 from training alone on the curves, 8e-7 in the first gradient, 2.8e-5 in the way of the weights, and 5e-7 in the
 momentum. A rank of 8 whose gradient weighs 0.1% too much puts the norm 8e-5 off."""
 TIMES = 8
-"""How many times its own spread is allowed to coarser arithmetic (bfloat16, TF32 forced on by NVIDIA_TF32_OVERRIDE).
+"""The limit of coarser arithmetic (bfloat16, TF32 forced on by NVIDIA_TF32_OVERRIDE), in multiples of its own spread.
 Measured on worlds of 1 to 8 ranks, DDP, FSDP1 and FSDP2 in all variants of a CPU, up to 3 seeds: a sound training was
 at most 2.7 times the spread off (a signed sum of its own gradient), and 1.7 times in its tensors."""
 
 
 def limits(spreads: Iterable[Spread]) -> Limits:
-    """From each rank's spread: of each number the middle rank's, which a sick rank cannot widen."""
+    """Limits from each rank's spread: for each number the median rank's, which a sick rank cannot widen."""
     listed = list(spreads)
     return Limits(
         curves=_limit(LEAST.curves, (spread["curves"] for spread in listed)),
@@ -155,12 +155,12 @@ def _limit(least: float, spreads: Iterable[Number]) -> float:
 
 
 def middle(values: Iterable[Number]) -> float:
-    """The lower median of those that are numbers; 0 where none is."""
+    """The lower median of those that are numbers; 0 if none is."""
     return statistics.median_low([value for value in values if not isinstance(value, str)] or [0.0])
 
 
 def difference(measured: Number, expected: Number, scale: Number | None = None) -> float:
-    """Relative to what was expected, or to the scale; infinite where only one of them is a number."""
+    """The difference relative to what was expected, or to the scale; infinite if only one of them is a number."""
     if measured == expected:
         return 0.0
     by = expected if scale is None else scale
@@ -170,7 +170,7 @@ def difference(measured: Number, expected: Number, scale: Number | None = None) 
 
 
 def way_off(furthest: Furthest) -> float:
-    """As a number, infinite where it is none."""
+    """How far it is off, as a number; infinite if it is not a number."""
     return math.inf if isinstance(furthest["off"], str) else furthest["off"]
 
 
@@ -202,7 +202,7 @@ def wider(spread: Spread, other: Spread) -> Spread:
 
 
 def as_json(value: float) -> Number:
-    """To 9 digits, which tell any two float32 apart; as text where it is no number."""
+    """The value to 9 digits, enough to distinguish any two float32; as text if it is not finite."""
     return float(f"{value:.9g}") if math.isfinite(value) else str(value)
 
 
@@ -216,19 +216,19 @@ NAMES: Mapping[str, str] = {
 
 
 def text(value: Number, digits: int = 7) -> str:
-    """To the 7 digits that float32 has."""
+    """The value as text, to the 7 digits of float32."""
     return value if isinstance(value, str) else f"{value:.{digits}g}"
 
 
 def places(curves: Iterable[Curve]) -> Iterator[tuple[int, Quantity]]:
-    """Steps and quantities of trainings on the whole batch, in their order."""
+    """Yields steps and quantities of trainings on the whole batch, in their order."""
     for step in range(max((len(curve["losses"]) for curve in curves), default=0)):
         yield step, "losses"
         yield step, "norms"
 
 
 def alike(values: Mapping[int, Number], limit: float) -> dict[int, Number]:
-    """By rank, one value (to 7 digits) for all that are within the limit of it: so that a vote counts them as one."""
+    """By rank, one value (to 7 digits) for all that are within the limit of it, so that a vote counts them as one."""
     chosen: dict[Number, Number] = {}
     least: Number = ""
     for value in sorted(set(values.values()), key=lambda value: (isinstance(value, str), value)):

@@ -1,4 +1,4 @@
-"""DDP and FSDP2 under `torch.compile`: the compiler, what it may not leave behind, and the variants."""
+"""DDP and FSDP2 under `torch.compile`: the compiler, cleaning up after it, and the variants."""
 
 import contextlib
 import os
@@ -18,14 +18,14 @@ from preflight.train_smoke.sharded import Sharded
 from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped, blocks, shapes_of
 
 BACKENDS = ("aot_eager", "inductor")
-"""Both trace forward and backward into graphs. aot_eager runs these by torch's own kernels; inductor generates code."""
+"""Both trace forward and backward into graphs. aot_eager runs them by torch's own kernels; inductor makes code."""
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-"""Variables that say where generated code goes. torch sets the first one itself; old Triton goes into $HOME else."""
+"""Variables that say where generated code goes. torch sets the first itself; old Triton otherwise uses $HOME."""
 FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
 
 
 def why_not() -> str:
-    """Why torch.compile cannot run in this process, in torch's words; "" where it can."""
+    """Why torch.compile cannot run in this process, in torch's words; "" if it can."""
     try:
         torch.compile(lambda x: x, backend="eager")
     except (ImportError, RuntimeError) as error:
@@ -34,7 +34,7 @@ def why_not() -> str:
 
 
 def usual_backend(device: torch.device) -> str:
-    """inductor where it can generate code for a GPU: it needs Triton, which needs a C compiler."""
+    """inductor if it can generate code for a GPU (it needs Triton, which needs a C compiler), else aot_eager."""
     if device.type == "cpu" or not shutil.which(os.environ.get("CC", "gcc")):
         return "aot_eager"
     from torch.utils._triton import has_triton
@@ -44,14 +44,14 @@ def usual_backend(device: torch.device) -> str:
 
 @dataclass
 class Compiler:
-    """A backend of torch.compile that counts: without an error torch.compile may compile nothing."""
+    """A backend of torch.compile that counts graphs: torch.compile may compile nothing without an error."""
 
     backend: str
     graphs: dict[str, int] = field(default_factory=dict)
     """How many graphs were compiled, by variant."""
 
     def of(self, variant: str) -> Callable[[torch.fx.GraphModule, Sequence[Tensor]], Callable[..., Any]]:
-        """For `torch.compile(..., backend=)`."""
+        """The value for `torch.compile(..., backend=)`."""
         from torch._dynamo import lookup_backend
 
         make: Callable[..., Any] = lookup_backend(self.backend)
@@ -66,19 +66,19 @@ class Compiler:
 
 
 _compiler = Compiler(BACKENDS[0])
-"""Of this worker's variants now: `at_work` changes it."""
+"""The compiler of this worker's variants now; `at_work` changes it."""
 
 
 @contextlib.contextmanager
 def at_work(backend: str, folder: str = "") -> Iterator[Compiler]:
-    """Variants are compiled by this backend. Generated code goes into a folder of its own below `folder` ("": below the
-    temporary folder), which is removed; environment and torch's compiler are left as they were."""
+    """Variants are compiled by this backend. Generated code goes to a new folder below `folder` ("": below the
+    temporary folder), which is removed; environment and torch's compiler are restored."""
     global _compiler
     before = _compiler
     with tempfile.TemporaryDirectory(prefix="preflight-", dir=folder or None, ignore_cleanup_errors=True) as caches:
         environ, folder_before = {name: os.environ.get(name) for name in CACHES}, tempfile.tempdir
         os.environ.update(dict.fromkeys(CACHES, caches))
-        tempfile.tempdir = caches  # inductor makes a folder there, whatever the variables say
+        tempfile.tempdir = caches  # inductor creates a folder there, whatever the variables say
         _compiler = Compiler(backend)
         try:
             with _in_this_process(backend):
@@ -98,7 +98,7 @@ def _put_back(environ: Mapping[str, str | None]) -> None:
 
 
 def _in_this_process(backend: str) -> contextlib.AbstractContextManager[object]:
-    """inductor would start a pool of processes that stays, and keep compiled headers of C++ where no variable says."""
+    """Keeps inductor in this process: it would start a lasting pool of processes, and cache C++ headers elsewhere."""
     if backend != "inductor":
         return contextlib.nullcontext()
     from torch._inductor import config
@@ -115,7 +115,7 @@ def _in_this_process(backend: str) -> contextlib.AbstractContextManager[object]:
 
 
 class CompiledDdp(UnderDdp):
-    """torch.compile splits the graph where a bucket of DDP ends, so that its all-reduce can begin."""
+    """torch.compile splits the graph where a bucket of DDP ends, so that its all-reduce can start."""
 
     def __init__(self, plain: nn.Module, setting: StrategySetting) -> None:
         super().__init__(plain, setting)
@@ -124,7 +124,7 @@ class CompiledDdp(UnderDdp):
 
     @contextlib.contextmanager
     def joining(self) -> Iterator[None]:
-        """With a first bucket that is no larger than the others: this small model would be in one."""
+        """Makes the first bucket no larger than the others: this small model would fit into one."""
         usual = getattr(distributed, FIRST_BUCKET, None)
         setattr(distributed, FIRST_BUCKET, int(BUCKET_MB * 2**20))
         try:
@@ -134,7 +134,7 @@ class CompiledDdp(UnderDdp):
 
 
 def _fsdp2(plain: nn.Module, setting: StrategySetting) -> Wrapped:
-    """Each block is compiled by itself: between them parameters are gathered."""
+    """Compiles each block by itself: parameters are gathered between them."""
     shapes, units = shapes_of(plain), blocks(plain)
     mesh, backend = DeviceMesh.from_group(setting.group, setting.device.type), _compiler.of("fsdp2")
     for unit in units:

@@ -14,11 +14,11 @@ from preflight.train_smoke.task import Recipe
 from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped
 
 BUCKET_MB = 0.1
-"""Some buckets of gradients, so that several all-reduces are under way as with a large model."""
+"""Small enough for several buckets of gradients, so that several all-reduces overlap as with a large model."""
 
 
 class UnderDdp(Wrapped):
-    """The model is whole on every rank."""
+    """Each rank has the whole model."""
 
     module: DistributedDataParallel
 
@@ -35,7 +35,7 @@ class UnderDdp(Wrapped):
 
 
 class Joined(UnderDdp):
-    """Ranks that are out of data stand by until the others are, too."""
+    """Ranks that are out of data wait until the others are, too."""
 
     def joining(self) -> AbstractContextManager[object]:
         return Join([self.module])

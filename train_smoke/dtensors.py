@@ -1,4 +1,4 @@
-"""A model whose parameters are DTensors, and how the whole of them is read."""
+"""A model whose parameters are DTensors, and how their full values are read."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ class OfDTensors(Wrapped):
 
 
 def whole(value: Tensor) -> Tensor:
-    """All ranks of its mesh together."""
+    """The full value of a DTensor. Called on all ranks of its mesh together."""
     made: Tensor = value.full_tensor() if isinstance(value, DTensor) else value
     return made
 
@@ -92,7 +92,7 @@ def _box(parameter: Tensor) -> ShardBox:
 
 
 class OfLocalised(OfDTensors):
-    """DDP keeps of each DTensor the box that is here, as a plain tensor. After each forward the module has objects that
+    """DDP keeps the local part of each DTensor as a plain tensor. After each forward the module has objects that
     neither DDP nor the optimizer knows."""
 
     def __init__(

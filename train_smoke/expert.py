@@ -1,7 +1,7 @@
-"""Expert parallel: each rank keeps some of the experts, and tokens go to theirs and back by all-to-all.
+"""Expert parallel: each rank keeps some of the experts, and tokens go to their experts and back by all-to-all.
 
-torch has no class for it: this is what frameworks write, of torch's all_to_all_single_autograd and, for what is no
-expert's, DDP. An expert's gradient comes from the tokens of all ranks, as a sum; DDP's is a mean.
+torch has no class for it: this is what frameworks write, with torch's all_to_all_single_autograd, and DDP for
+everything but the experts. An expert's gradient comes from the tokens of all ranks, as a sum; DDP's is a mean.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from preflight.train_smoke.wrapped import Piece, ShardRange, StrategySetting, Va
 
 
 def group_size(ranks: int) -> int:
-    """Among how many neighbours the experts are cut: the largest divisor of the world that is at most EXPERTS."""
+    """How many neighbors share the experts: the largest divisor of the world size that is at most EXPERTS."""
     return max(size for size in range(1, EXPERTS + 1) if ranks % size == 0)
 
 
@@ -28,7 +28,7 @@ class TokenExchange:
     def __init__(self, group: distributed.ProcessGroup) -> None:
         self._group = group
         self.kept = [own.tolist() for own in torch.arange(EXPERTS).tensor_split(group.size())]
-        """The experts of each rank, which are neighbours."""
+        """The experts of each rank, which are consecutive."""
 
     def __call__(self, rows: Tensor, counts: Tensor, apply: Callable[[Tensor, Sequence[int]], Tensor]) -> Tensor:
         of_all = [torch.empty_like(counts) for _ in self.kept]
@@ -63,14 +63,14 @@ class UnderExpertParallel(Wrapped):
         self._cut = _spread(plain, self._exchange, self._group.rank())
         ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(plain, list(self._cut))  # type: ignore[no-untyped-call]
-        # A router that gets no gradient is reported; else DDP would raise at its next step, and name no parameter.
+        # A router without a gradient is reported; else DDP would raise at its next step without naming a parameter.
         module = DistributedDataParallel(
             plain, process_group=setting.group, bucket_cap_mb=BUCKET_MB, find_unused_parameters=True
         )
         super().__init__(module, plain)
 
     def finish(self) -> None:
-        """An expert's gradient is the sum over the tokens of all ranks of its group. Of all, and as a mean."""
+        """Turns an expert's gradient, the sum over the tokens of its group's ranks, into the mean over all ranks."""
         for parameter in self._cut.values():
             if parameter.grad is not None:
                 if self._replicas is not None:
@@ -96,7 +96,7 @@ class UnderExpertParallel(Wrapped):
             yield name, self._gathered(value) if name.partition(" ")[0] in self._cut else value
 
     def _gathered(self, here: Tensor) -> Tensor:
-        """Of all experts, where each rank has its own."""
+        """The values of all experts, of which each rank has its own."""
         most = max(map(len, self._exchange.kept))
         padded = here.new_zeros(most, *here.shape[1:])
         padded[: len(here)] = here
@@ -106,7 +106,7 @@ class UnderExpertParallel(Wrapped):
 
 
 def _spread(plain: nn.Module, exchange: TokenExchange, rank: int) -> dict[str, nn.Parameter]:
-    """Leaves here the experts of this rank. Returns their parameters by name."""
+    """Keeps only this rank's experts in the model. Returns their parameters by name."""
     cut: dict[str, nn.Parameter] = {}
     for path, module in plain.named_modules():
         if isinstance(module, Experts):

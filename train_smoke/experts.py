@@ -1,7 +1,7 @@
-"""The small transformer with a mixture of experts in the place of each MLP: 8 experts, one per token.
+"""The small transformer with a mixture of experts in place of each MLP: 8 experts, one per token.
 
-Which one depends on the token and its place only: a choice by the router's largest number would jump where it moves by
-one rounding, and two sound trainings would part. The router still is trained: the expert's result is weighted by its
+Which one depends only on the token and its position: a choice by the router's largest output could flip by one
+rounding, and two sound trainings would diverge. The router is still trained: the expert's result is weighted by its
 probability of that expert.
 """
 
@@ -18,12 +18,12 @@ from preflight.train_smoke.model import BLOCKS, DRAWN, LENGTH, VOCABULARY, WIDTH
 EXPERTS, HIDDEN = 8, 32
 
 Dispatch = Callable[[Tensor, Tensor, Callable[[Tensor, Sequence[int]], Tensor]], Tensor]
-"""Given rows in the order of their experts, how many each expert has, and what applies experts to such rows; returns
-the results in the order of the rows."""
+"""Takes rows in the order of their experts, how many each expert has, and a function that applies experts to such rows;
+returns the results in the order of the rows."""
 
 
 class Experts(nn.Module):
-    """Rows (n, WIDTH), and the expert of each (n,), to results (n, WIDTH)."""
+    """Maps rows (n, WIDTH), and the expert of each (n,), to results (n, WIDTH)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Experts(nn.Module):
         return made[order.argsort()]
 
     def of_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """Of rows (n, WIDTH + 1), in the order of the experts that are here, with their weight in the last column."""
+        """Applies the local experts to rows (n, WIDTH + 1) in their order; the last column is each row's weight."""
         made = []
         for expert, own in enumerate(torch.split(rows, [*counts])):
             wide = functional.gelu(own[:, :-1] @ self.up[expert].t())
@@ -64,7 +64,7 @@ class SparseBlock(nn.Module):
 
 
 class SparseTransformer(nn.Module):
-    """Token numbers (rows, length) to logits (rows, length, vocabulary)."""
+    """Maps token numbers (rows, length) to logits (rows, length, vocabulary)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class SparseTransformer(nn.Module):
 
 
 def new(device: torch.device, seed: int = model.SEED) -> SparseTransformer:
-    """The same weights on every rank, of the variances of torch.nn, drawn as model.new does."""
+    """A model with the same weights on every rank, with torch.nn's variances, drawn as in model.new."""
     with torch.random.fork_rng(devices=[]):
         made = SparseTransformer()
     random = torch.Generator().manual_seed(seed)

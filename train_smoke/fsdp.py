@@ -22,12 +22,12 @@ from preflight.train_smoke.task import Recipe
 from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped, blocks, is_apart, shapes_of, shards
 
 Policy = Callable[..., Any] | CustomPolicy
-"""Which modules become units of their own, as torch takes it."""
+"""Which modules become separate units, in the form that torch takes."""
 
 
 class UnderFsdp(Sharded):
-    """FSDP1 keeps each unit's parameters in one flat tensor; each rank has an equal part of it; the parameters are
-    pieces of it, and may be empty."""
+    """FSDP1 keeps each unit's parameters in one flat tensor, of which each rank has an equal part; the parameters are
+    pieces of that, and may be empty."""
 
     module: FullyShardedDataParallel
 
@@ -43,12 +43,12 @@ def _wrapped(
     strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD,
     **options: Any,
 ) -> Wrapped:
-    """`policy` makes one for this model; without it each block is a unit, and the whole model."""
+    """`policy` makes a wrapping policy for this model; by default each block is a unit, and the whole model."""
     shapes = shapes_of(plain)
     groups = _hybrid_groups(setting) if strategy is ShardingStrategy.HYBRID_SHARD else None
     group = groups[0] if groups else setting.group
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that one rank has nothing to cut, and that no_shard is deprecated
+        warnings.simplefilter("ignore")  # about one rank having nothing to cut, and no_shard being deprecated
         module = FullyShardedDataParallel(
             plain,
             process_group=groups or setting.group,
@@ -73,7 +73,7 @@ def _wrapped(
 
 
 def _hybrid_groups(setting: StrategySetting) -> tuple[torch.distributed.ProcessGroup, torch.distributed.ProcessGroup]:
-    """Of this rank: neighbours, who cut the parameters among them; and those who keep the same pieces."""
+    """This rank's two groups: the neighbors that share the parameters, and the ranks that keep the same pieces."""
     rank, size = setting.group.rank(), shards(setting.ranks)
     first = rank // size * size
     neighbours, alike = range(first, first + size), range(rank % size, setting.ranks, size)
@@ -90,7 +90,7 @@ def _blocks(plain: nn.Module) -> Policy:
 
 
 def _by_size(plain: nn.Module) -> Policy:
-    """Whatever has a tenth of the model's elements."""
+    """Modules with at least a tenth of the model's elements."""
     least = sum(parameter.numel() for parameter in plain.parameters()) // 10
     return _where_apart(plain, functools.partial(size_based_auto_wrap_policy, min_num_params=max(1, least)))
 
@@ -101,8 +101,8 @@ def _by_class(plain: nn.Module) -> Policy:
 
 
 def _where_apart(plain: nn.Module, policy: Callable[..., bool]) -> Policy:
-    """torch's policies do not look whether a module shares a weight with another one: an output layer that is of the
-    blocks' class, and tied to the embedding."""
+    """Leaves out modules that share a weight with another one, which torch's policies do not check: an output layer of
+    the blocks' class that is tied to the embedding."""
     apart = {id(module) for module in plain.modules() if is_apart(module, plain)}
 
     def chosen(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
@@ -112,7 +112,7 @@ def _where_apart(plain: nn.Module, policy: Callable[..., bool]) -> Policy:
 
 
 def _by_function(plain: nn.Module) -> Policy:
-    """The parts of each block, but for small ones such as norms: units of different sizes."""
+    """The parts of each block except small ones such as norms: units of different sizes."""
     parts = [part for block in blocks(plain) for part in block.children()]
     chosen = {
         id(module) for module in parts if is_apart(module, plain) and any(p.dim() > 1 for p in module.parameters())
@@ -121,7 +121,7 @@ def _by_function(plain: nn.Module) -> Policy:
 
 
 def _needs_pinned_memory(setting: StrategySetting) -> str:
-    """FSDP1 pins the pages of what it offloads, which is an accelerator's driver's work (torch 2.13 raises without)."""
+    """FSDP1 pins the pages of what it offloads, which needs an accelerator's driver (torch 2.13 raises without one)."""
     return "" if setting.device.type != "cpu" else "FSDP1 offloads from a GPU only"
 
 

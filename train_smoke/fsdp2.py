@@ -20,7 +20,7 @@ from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped, blo
 
 
 def _sharded(plain: nn.Module, setting: StrategySetting, *, checkpoint: bool = False, **options: Any) -> Wrapped:
-    """Each block, then the whole: what is in no block belongs to the root."""
+    """Shards each block, then the whole model: what is in no block belongs to the root."""
     shapes = shapes_of(plain)
     units = blocks(plain)
     if checkpoint:
@@ -38,8 +38,8 @@ def _sharded(plain: nn.Module, setting: StrategySetting, *, checkpoint: bool = F
 
 
 def _checkpointed(plain: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
-    """The same units, each put where it stands into a wrapper that makes its activations anew in backward. A model
-    without blocks has nothing worth it, and stays."""
+    """Wraps each unit in place so that backward recomputes its activations; returns the wrapped units. A model without
+    blocks stays as it is."""
     wrappers: dict[int, nn.Module] = {}
     for parent in list(plain.modules()):
         for name, child in parent.named_children():

@@ -1,4 +1,4 @@
-"""Sees gradients as backward makes them, before ranks exchange them, and where a rank waits for others."""
+"""Watches gradients as backward makes them, before ranks exchange them, and where a rank waits for others."""
 
 import contextlib
 import functools
@@ -13,8 +13,8 @@ from preflight.train_smoke.wrapped import Mark, as_real
 
 
 class Signs:
-    """A fixed 1 or -1 for each element of each parameter; the sum of a gradient's elements with these is its print: of
-    two gradients with one norm it shows where a few elements differ, and prints of parts add up."""
+    """A fixed 1 or -1 for each element of each parameter. The sum of a gradient's elements with these signs is its
+    print: for two gradients with equal norms it shows that a few elements differ, and prints of parts add up."""
 
     def __init__(self, plain: nn.Module) -> None:
         random = torch.Generator().manual_seed(model.SEED)
@@ -27,14 +27,14 @@ class Signs:
         }
 
     def norm_and_print(self, name: str, gradient: Tensor) -> Tensor:
-        """(2,), float32 at least."""
+        """Norm and print as a tensor (2,), at least float32."""
         gradient = as_real(gradient)
         exact = gradient if gradient.dtype == torch.float64 else gradient.float()
         return torch.stack([exact.norm(), (exact * self._signs[name].to(exact.device)).sum()])
 
 
 def together(each: Iterable[Tensor]) -> tuple[float, float]:
-    """Norm and print of all, out of each one's."""
+    """Norm and print of all tensors, from those of each."""
     made = [tensor.cpu() for tensor in each]
     if not made:
         return 0.0, 0.0
@@ -46,7 +46,7 @@ NamedModule = tuple[str, nn.Module]
 
 
 def _inside(plain: nn.Module, at: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, list[NamedModule]]]:
-    """Each of these modules, with all modules inside it that are in none before it."""
+    """Yields each of these modules with all modules inside it that are in no earlier one."""
     left = dict(plain.named_modules())
     for module in at:
         ids = {id(inner) for inner in module.modules()}
@@ -56,7 +56,7 @@ def _inside(plain: nn.Module, at: Sequence[nn.Module]) -> Iterator[tuple[nn.Modu
 
 
 class Unwatched:
-    """Where ranks wait for each other all through forward and backward, and no rank has a gradient of its own."""
+    """For strategies whose ranks wait for each other throughout forward and backward and have no own gradient."""
 
     def __init__(self, signs: Signs, mark: Mark) -> None:
         self.waiting = contextlib.ExitStack()
@@ -66,7 +66,7 @@ class Unwatched:
         self._step = f"step {step}"
 
     def forward(self) -> None:
-        """Before a part of the batch."""
+        """Called before a part of the batch."""
         self.waiting.enter_context(self._mark("forward and backward", self._step))
 
     def own(self) -> tuple[float, float] | None:
@@ -74,19 +74,19 @@ class Unwatched:
 
 
 class GradientWatch:
-    """Of one model. It must see the model before a strategy wraps it, and so knows the parameters by their names.
+    """Watches one model. It must see the model before a strategy wraps it, so that it knows the parameters' names.
 
-    The tensors that a forward pass works with are looked up as each module begins: FSDP puts others there than those
+    The tensors of a forward pass are looked up as each module begins: FSDP uses tensors there that differ from those
     that the optimizer steps.
     """
 
     def __init__(self, plain: nn.Module, signs: Signs, mark: Mark, at: Sequence[nn.Module] | None = None) -> None:
-        """`at`: the modules whose beginnings are seen, outermost last, where what is inside them is compiled; else each
-        by itself."""
+        """`at`: the modules whose start is watched, outermost last, if what is inside them is compiled; by default each
+        module."""
         self.waiting = contextlib.ExitStack()
         self.signs, self._mark, self._step = signs, mark, ""
         self._hooks: dict[str, list[tuple[Tensor, Any]]] = {}
-        """The tensors too: where one were let go of, the next could be taken for it."""
+        """Holds the tensors, too: if one were freed, the next could have the same id."""
         self._own: dict[str, Tensor] = {}
         self._torn = False
         self.names = [name for name, parameter in plain.named_parameters() if parameter.requires_grad]
@@ -104,7 +104,7 @@ class GradientWatch:
         self._step = f"step {step}"
 
     def forward(self) -> None:
-        """Before a part of the batch: until the model's own forward begins, ranks may wait for each other."""
+        """Called before a part of the batch: until the model's own forward begins, ranks may wait for each other."""
         for hooked in self._hooks.values():
             for _, hook in hooked:
                 hook.remove()
@@ -114,7 +114,7 @@ class GradientWatch:
         self.waiting.enter_context(self._mark("forward", self._step))
 
     def waits_at(self, unit: nn.Module) -> None:
-        """As this module's forward begins, the strategy waits for other ranks; called after it has put its hooks on."""
+        """Marks that the strategy waits for other ranks when this module's forward begins. Call it after wrapping."""
         unit.register_forward_pre_hook(self._fetches, prepend=True)
 
     def _fetches(self, _unit: nn.Module, _inputs: Any) -> None:
@@ -146,6 +146,6 @@ class GradientWatch:
             self.waiting.enter_context(self._mark("gradients", self._step))
 
     def own(self) -> tuple[float, float] | None:
-        """Norm (of a single part) and print of this rank's gradient of the step's parts; None where some parameter's
-        was not seen, or came in several pieces: FSDP1 has another tensor for each use of a module."""
+        """Norm (of a single part) and print of this rank's gradient over the step's parts; None if a parameter's was
+        not seen, or came in several pieces: FSDP1 has a new tensor for each use of a module."""
         return together(self._own.values()) if len(self._own) == len(self.names) and not self._torn else None

@@ -22,8 +22,8 @@ DATA, RANKS = "data-parallel ranks", "ranks"
 
 
 def _hsdp(plain: nn.Module, setting: StrategySetting) -> Wrapped:
-    """Cut among neighbours, and repeated by each such group. Ranks that cannot be grouped each keep all: a mesh
-    dimension of 1 must exchange gradients, too."""
+    """Parameters are cut among neighbors, and each such group is a replica. Ranks that cannot be grouped each keep all:
+    a mesh dimension of 1 must exchange gradients, too."""
     size = shards(setting.ranks)
     size = size if size < setting.ranks else 1
     ranks = mesh.grid(setting, size, ("replicate", "shard"))
@@ -66,7 +66,7 @@ def _ddp_tp(plain: nn.Module, setting: StrategySetting) -> Wrapped:
 
 
 def _of_grid(wrapped: Wrapped, ranks: DeviceMesh, kinds: tuple[str, ...], least: int, why: str) -> Wrapped:
-    """`kinds` of collectives exchange gradients over dp, so many of them at least."""
+    """`kinds` of collectives exchange gradients over dp, at least `least` of them."""
     across, near = ranks["dp"], ranks["tp"]
     wrapped.mesh = (("dp", across.size()), ("tp", near.size()))
     wrapped.sizes = {tp.TENSOR: near.size(), DATA: across.size(), RANKS: across.size() * near.size()}
@@ -77,7 +77,7 @@ def _of_grid(wrapped: Wrapped, ranks: DeviceMesh, kinds: tuple[str, ...], least:
 
 
 def _share(setting: StrategySetting) -> tuple[int, int]:
-    """Ranks that cut a matrix see the same rows."""
+    """(share, number of shares) of the rows: ranks that share a matrix see the same rows."""
     size = mesh.grid_ranks(setting)
     return setting.group.rank() // size, setting.ranks // size
 

@@ -1,4 +1,4 @@
-"""What a training takes at its peak, over what was taken before it."""
+"""The peak memory of a training, above what was in use before it."""
 
 import contextlib
 import ctypes
@@ -11,22 +11,22 @@ MIB = 2**20
 
 
 class Memory(TypedDict):
-    """Bytes of one rank. The peaks are those of forward, backward and step, over what was taken before the model was
-    wrapped; None where they cannot be known."""
+    """Bytes of one rank. The peaks are those of forward, backward and step, above what was in use before the model was
+    wrapped; None if they are not known."""
 
     held: int
-    """Of parameters, gradients and optimizer state between steps."""
+    """Parameters, gradients and optimizer state between steps."""
     allocated: int | None
-    """Of the GPU's memory, by tensors (torch.cuda.max_memory_allocated)."""
+    """GPU memory used by tensors (torch.cuda.max_memory_allocated)."""
     reserved: int | None
-    """Of the GPU's memory, by torch's allocator."""
+    """GPU memory reserved by torch's allocator."""
     resident: int | None
-    """Of the process, without a GPU (VmHWM of /proc/self/status), to a MiB. It is a rough one: the heap keeps pages
-    that were freed, and one training takes what another one has left."""
+    """The process's memory if there is no GPU (VmHWM of /proc/self/status), to a MiB. A rough value: the heap keeps
+    freed pages, and one training reuses what another has left."""
 
 
 class PeakWatch:
-    """Watches the peak while it is on: what is gathered to be compared is not counted."""
+    """Watches the peak while it is on, so that what is gathered for comparison does not count."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._cuda = device, device.type == "cuda"
@@ -73,6 +73,6 @@ class PeakWatch:
 
 
 def _give_back_free_pages() -> None:
-    """Of the C library's heap to the kernel, or a training before would hide this one's. musl has no such call."""
+    """Returns free heap pages to the kernel: an earlier training would hide this one's peak. musl has no such call."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

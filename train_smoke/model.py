@@ -1,7 +1,7 @@
 """A small causal language model: two pre-norm blocks of attention and MLP, 109,000 parameters.
 
-It has what tells strategies apart (embeddings, norms, matrices of several shapes) and nothing that would blur a
-comparison: no dropout, no buffers, and no biases (those of attention's keys have a gradient of rounding errors only).
+It has what exposes differences between strategies (embeddings, norms, matrices of several shapes) and nothing that
+blurs a comparison: no dropout, no buffers, and no biases (the gradient of attention's key biases is pure rounding).
 """
 
 import math
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 VOCABULARY, LENGTH, WIDTH, HEADS, BLOCKS = 64, 32, 64, 4, 2
 HEAD = WIDTH // HEADS
-"""Numbers of a head: a tensor-parallel rank has some of the heads, whole."""
+"""The width of a head: a tensor-parallel rank has some of the heads, whole."""
 SEED = 1
 
 
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token numbers (rows, length) to logits (rows, length, vocabulary)."""
+    """Maps token numbers (rows, length) to logits (rows, length, vocabulary)."""
 
     def __init__(self, *, tied: bool = False) -> None:
         super().__init__()
@@ -71,15 +71,15 @@ class Transformer(nn.Module):
 
 
 DRAWN = 2**20
-"""Weights are whole numbers up to this, times one factor: exact in float32."""
+"""Weights are whole numbers up to this, times a factor: exact in float32."""
 
 
 def new(device: torch.device, seed: int = SEED, *, tied: bool = False) -> Transformer:
-    """The same weights on every rank: drawn on the CPU from one seed. torch's own random state stays as it was. `tied`:
-    embedding and output layer are one parameter, as in GPT-2; it has the variance of the output layer's.
+    """A model with the same weights on every rank, drawn on the CPU from one seed. torch's own random state is not
+    changed. `tied`: embedding and output layer are one parameter, as in GPT-2, with the output layer's variance.
 
-    torch.nn's own are other ones on another kind of CPU: the vector code of normal_ rounds otherwise with AVX2, with
-    AVX512 and without. So whole numbers are drawn, which are the same everywhere, with the variances of torch.nn.
+    torch.nn's own weights depend on the kind of CPU: the vector code of normal_ rounds differently with AVX2, with
+    AVX512 and without. So whole numbers are drawn, which are the same everywhere, with torch.nn's variances.
     """
     with torch.random.fork_rng(devices=[]):
         model = Transformer(tied=tied)

@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 
 STEPS = 8
-"""Of each training."""
+"""The number of steps of each training."""
 FEW_STEPS = 2
-"""Where ranks cut the model among them, and all see the same rows: the first gradient shows what is wrong with it, the
-second step what clipping and the optimizer made of it, and a DTensor takes ten times as long as a tensor."""
+"""The number if ranks share the model and see the same rows: the first gradient shows what is wrong with it, the second
+step what clipping and the optimizer made of it, and a DTensor takes ten times as long as a tensor."""
 PLAIN = "plain"
 """The variant that runs at level standard; the others run at full."""
 
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     "ddp": {
-        PLAIN: "DistributedDataParallel as it comes",
-        "no_sync": "two micro-batches a step, the first under no_sync()",
+        PLAIN: "DistributedDataParallel with its defaults",
+        "no_sync": "two micro-batches per step, the first under no_sync()",
         "join": "half of the ranks have one batch less: Join",
         "bucket_view": "gradient_as_bucket_view",
         "clip": "the gradient clipped to half of its norm",
@@ -23,7 +23,7 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         "full_shard": "parameters, gradients and optimizer state cut by rank",
         "shard_grad_op": "gradients and optimizer state cut by rank",
         "no_shard": "nothing cut",
-        "hybrid_shard": "cut among some ranks, and repeated",
+        "hybrid_shard": "cut among some ranks, and replicated",
         "backward_pre": "the next parameters fetched before a gradient is made",
         "backward_post": "the next parameters fetched after a gradient is made",
         "forward_prefetch": "the next parameters fetched in forward",
@@ -32,7 +32,7 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         "mixed": "bfloat16 parameters, float32 reduction",
         "wrap_size": "wrapped by size",
         "wrap_transformer": "wrapped by the transformer's blocks",
-        "wrap_custom": "wrapped by a function of one's own",
+        "wrap_custom": "wrapped by a custom function",
     },
     "fsdp2": {
         PLAIN: "fully_shard on each block and on the whole",
@@ -71,22 +71,22 @@ MODEL_PARALLEL: Mapping[str, Mapping[str, str]] = {
         "dualpipe_v": "DualPipeV",
     },
     "hybrid": {
-        "hsdp": "fully_shard on a mesh of two dimensions: cut among neighbours, repeated by each group",
-        "fsdp2_tp": "tensor parallel among neighbours, fully_shard across them; clipped to half of the norm",
-        "ddp_tp": "tensor parallel among neighbours, DDP across them",
+        "hsdp": "fully_shard on a mesh of two dimensions: cut among neighbors, replicated by each group",
+        "fsdp2_tp": "tensor parallel among neighbors, fully_shard across them; clipped to half of the norm",
+        "ddp_tp": "tensor parallel among neighbors, DDP across them",
     },
 }
-"""Strategies in which ranks cut a model among them: they know the small transformer's layers by name, and so train no
-other model."""
+"""Strategies in which ranks share a model: they know the small transformer's layers by name, so they cannot train other
+models."""
 ON_REQUEST: Mapping[str, tuple[str, ...]] = {"pp": ("looped_bfs", "zero_bubble", "dualpipe_v")}
-"""Variants that run only where they are named: other schedules with the same stages, losses or late gradients run."""
+"""Variants that run only if they are named: others with the same stages, losses or late gradients run anyway."""
 STRATEGIES: Mapping[str, Mapping[str, str]] = {**VARIANTS, **MODEL_PARALLEL}
 TIMED: tuple[str, ...] = ("ddp/plain", "fsdp2/plain", "fsdp2/keep", "fsdp2/checkpoint")
-"""What train.speed times side by side; the first one's phases are told, and its stragglers."""
+"""What train.speed times side by side; it reports phases and stragglers of the first one."""
 FITTED: tuple[str, ...] = ("ddp/plain", "fsdp2/plain", "fsdp2/checkpoint", "fsdp2/offload")
-"""What train.speed sees the memory of."""
+"""Variants whose memory train.speed measures."""
 
 WAIT = "wait"
 PHASES = ("data", "forward", "backward", WAIT, "optimizer")
-"""Of a step, in order. `data` is what the loader takes, `backward` goes on until the rank's last gradient is made, and
-`wait` from there until all gradients are exchanged."""
+"""The phases of a step, in order. `data` is the loader's time; `backward` lasts until the rank's last gradient is made,
+and `wait` from there until all gradients are exchanged."""

@@ -1,6 +1,6 @@
 """Pipeline parallel: the schedules of torch.distributed.pipelining on the small transformer.
 
-Its four layers (embeddings, two blocks, output) are dealt out to neighbours, who all see the whole batch, in
+Its four layers (embeddings, two blocks, output) are distributed over neighbors, which all see the whole batch, in
 micro-batches.
 """
 
@@ -25,10 +25,10 @@ from preflight.train_smoke.task import Recipe, TrainingTask
 from preflight.train_smoke.wrapped import Doing, StrategySetting, Variant, Wrapped, all_rows, shapes_of
 
 RANKS = 2
-"""Of a pipeline: with two stages each, the schedules have stages in the middle, too."""
+"""Ranks of a pipeline: with two stages each, the schedules have stages in the middle, too."""
 LAYERS = 4
 MICRO_BATCHES = 4
-"""At most, and as many as divide the rows: no schedule takes fewer than it has stages."""
+"""The most micro-batches; their number must divide the rows. No schedule takes fewer than it has stages."""
 
 
 def micro_batches_of(rows: int) -> int:
@@ -36,7 +36,7 @@ def micro_batches_of(rows: int) -> int:
 
 
 class FirstLayer(nn.Module):
-    """Token numbers to the blocks' input."""
+    """Maps token numbers to the blocks' input."""
 
     def __init__(self, plain: Transformer) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class FirstLayer(nn.Module):
 
 
 class LastLayer(nn.Module):
-    """The blocks' output to logits."""
+    """Maps the blocks' output to logits."""
 
     def __init__(self, plain: Transformer) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ class Staged(Sharded):
         super().__init__(plain, plain, setting, shapes_of(plain), group if group.size() > 1 else None, pieces)
         self._schedule, self._here, self._passes = schedule, nn.ModuleList(here), 0
         self.links = 0
-        """From stages that are here to stages that are on another rank."""
+        """The number of links from local stages to stages on another rank."""
 
     def parameters(self) -> list[nn.Parameter]:
         return [*self._here.parameters()]
 
     def clip(self, norm: float) -> Tensor:
-        """By the norm over all stages: torch knows those that are here."""
+        """Clips by the norm over all stages: torch knows only the local ones."""
         parameters = self.parameters()
         squares = [parameter.grad.square().sum() for parameter in parameters if parameter.grad is not None]
         total = torch.stack(squares).sum()
@@ -112,19 +112,19 @@ class Staged(Sharded):
 
 
 class Pipeline:
-    """One of torch's, over the stages that are here."""
+    """One of torch's schedules, over the local stages."""
 
     def __init__(self, kind: type[Any], stages: Sequence[Any], *, sums: bool) -> None:
         """`sums`: the losses of micro-batches are added up as they are, and torch divides nothing."""
         self._kind, self._stages, self._sums = kind, stages, sums
         self._weight, self._made = 1.0, dict[int, Any]()
         self.micro_batches = 0
-        """Of the pass that was made last."""
+        """The number in the last pass."""
 
     def step(self, tokens: Tensor, weight: float) -> float:
-        """Forward and backward of all rows. Returns their mean loss where the last stage is here, else 0."""
+        """Forward and backward of all rows. Returns their mean loss if the last stage is here, else 0."""
         self._weight = weight if self._sums else 1.0
-        assert self._sums or weight == 1.0, "torch divides by the micro-batches: of a part of a batch that is not all"
+        assert self._sums or weight == 1.0, "torch divides by the micro-batches: wrong for a part of a batch"
         self.micro_batches = micro_batches = micro_batches_of(len(tokens))
         losses: list[Tensor] = []
         first, last = (any(getattr(stage, name) for stage in self._stages) for name in ("is_first", "is_last"))

@@ -1,8 +1,8 @@
-"""The training alone, that strategies are held against, and how far apart sound trainings may be.
+"""The training alone, with which strategies are compared, and how far apart sound trainings may be.
 
-It is done three times: with the batch cut as the ranks have it, and its parts added up in their order; with the whole
-batch at once, where that is another cut; and cut again, with the weights and the batch moved by one unit in the last
-place. These differ by the roundings of this hardware only.
+It is done three times: with the batch cut as on the ranks, and its parts added up in their order; with the whole batch
+at once, if that is a different cut; and cut again, with the weights and the batch moved by one unit in the last place.
+These differ only by the roundings of this hardware.
 """
 
 import functools
@@ -24,17 +24,17 @@ from preflight.train_smoke.wrapped import Wrapped, as_real, unmarked
 @dataclass(frozen=True)
 class Reference:
     curve: Curve
-    """Of the batch in parts: losses and own gradients are those of this rank's own part."""
+    """The curve with the batch in parts: losses and own gradients are those of this rank's own part."""
     kept: KeptTensors
     spread: Spread
 
 
 _made: dict[tuple[str, Recipe, int, int], Reference] = {}
-"""In this worker: by the task's name, the recipe, and which rank of how many."""
+"""Those made in this worker, by task name, recipe, rank and number of ranks."""
 
 
 def of(task: TrainingTask, recipe: Recipe) -> Reference:
-    """Trains it, or has it from a check before."""
+    """Trains alone, or returns what an earlier check has trained."""
     key = task.name, recipe, task.cut.rank, task.cut.ranks
     if key not in _made:
         _made[key] = _trained(task, recipe)
@@ -42,7 +42,7 @@ def of(task: TrainingTask, recipe: Recipe) -> Reference:
 
 
 def forget() -> None:
-    """Lets go of the tensors of all trainings: those of a user's model are large."""
+    """Frees the tensors of all trainings: those of a user's model are large."""
     _made.clear()
 
 
@@ -50,14 +50,14 @@ def _trained(task: TrainingTask, recipe: Recipe) -> Reference:
     in_parts = alone(task, recipe)
     in_parts.kept.own = _own_gradient(task, recipe)
     again = [_alone_nudged(task, recipe, in_parts.kept)]
-    if task.cut.whole is not task.cut.parts and task.cut.ranks > 1:  # else they are one part
+    if task.cut.whole is not task.cut.parts and task.cut.ranks > 1:  # else they are the same part
         again.append(alone(task, recipe, whole=True, against=in_parts.kept))
     spreads = (compare.spread(training.curve, in_parts.curve, training.apart) for training in again if training.apart)
     return Reference(in_parts.curve, in_parts.kept, functools.reduce(compare.wider, spreads))
 
 
 def _alone_nudged(task: TrainingTask, recipe: Recipe, against: KeptTensors) -> Trained:
-    """With weights and batch moved by one rounding; with the weights alone, where the code refuses that batch."""
+    """Trains with weights and batch moved by one rounding; with only the weights, if the code refuses that batch."""
     try:
         return alone(_nudged(task, _nudged_cut(task.cut)), recipe, against=against)
     except Exception as error:
@@ -67,8 +67,8 @@ def _alone_nudged(task: TrainingTask, recipe: Recipe, against: KeptTensors) -> T
 
 
 class Alone(Wrapped):
-    """A training whose losses count as often as there are ranks, as under a strategy: a bfloat16 gradient is rounded
-    after it was multiplied."""
+    """A training whose losses are multiplied by the number of ranks, as under a strategy: a bfloat16 gradient is
+    rounded after that."""
 
     def __init__(self, module: nn.Module, plain: nn.Module, times: int) -> None:
         super().__init__(module, plain)
@@ -81,7 +81,7 @@ class Alone(Wrapped):
 
 
 def alone(task: TrainingTask, recipe: Recipe, *, whole: bool = False, against: KeptTensors | None = None) -> Trained:
-    """One training in this process, with the batch in parts, that count as they do on the ranks, or whole."""
+    """One training in this process, with the batch in parts, weighted as on the ranks, or whole."""
     plain = task.new()
     watch = GradientWatch(plain, Signs(plain), unmarked)
     times = 1 if whole else task.cut.ranks
@@ -93,7 +93,7 @@ def alone(task: TrainingTask, recipe: Recipe, *, whole: bool = False, against: K
 
 
 def _own_gradient(task: TrainingTask, recipe: Recipe) -> dict[str, Tensor]:
-    """Of this rank's own part, as it goes into the mean over the ranks."""
+    """The gradient of this rank's own part, as it goes into the mean over the ranks."""
     plain = task.new()
     with recipe.forward(task.device):
         loss = task.loss(InBfloat16(plain) if recipe.mixed else plain, task.cut.own.data)
@@ -110,7 +110,7 @@ def _nudged(task: TrainingTask, cut: Cut) -> TrainingTask:
         plain = task.new()
         with torch.no_grad():
             for parameter in plain.parameters():
-                if parameter.requires_grad:  # one that stays may not be elsewhere at the end
+                if parameter.requires_grad:  # a frozen one must not have moved at the end
                     parameter.copy_(_moved(parameter, random))
         return plain
 
@@ -118,8 +118,8 @@ def _nudged(task: TrainingTask, cut: Cut) -> TrainingTask:
 
 
 def _nudged_cut(cut: Cut) -> Cut:
-    """The batch moved by one unit in the last place, but no further than its own least and largest numbers: code may
-    check a range, such as that of probabilities. Whole numbers stay: masks, classes and counts are not rounded."""
+    """The batch moved by one unit in the last place, but within its own smallest and largest numbers: code may check a
+    range, such as that of probabilities. Whole numbers stay: masks, classes and counts are not rounded."""
     random = torch.Generator().manual_seed(2)
 
     def nudge(tensor: Tensor) -> Tensor:

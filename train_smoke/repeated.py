@@ -1,7 +1,7 @@
-"""The training alone, done again: does a device give the same bits twice?
+"""Trains alone twice: does a device give the same bits again?
 
 Two trainings are repeated: on the whole batch at once, which every rank has and cuts in the same way, so that ranks
-can be held against each other; and with the batch in parts, against which the strategies are held later.
+can be compared with each other; and with the batch in parts, with which the strategies are compared later.
 """
 
 import ctypes
@@ -22,19 +22,19 @@ from preflight.train_smoke.task import Recipe, TrainingTask, deterministic_arith
 from preflight.train_smoke.train import KeptTensors, TensorComparison
 
 MOST_NOTES = 8
-"""Operations without a fixed order that are named."""
+"""The most operations without a fixed order that are named."""
 
 
 class Facts(TypedDict):
     kind: DeviceKind
     whole: Bits
-    """On the whole batch at once."""
+    """The training on the whole batch at once."""
     unlike: dict[str, TrainedTwice]
-    """Trainings that gave other bits when done again: "whole" and "parts". Empty where all is well."""
+    """Trainings that gave different bits when repeated: "whole" and "parts". Empty if all is well."""
     spread: Spread
-    """How far sound trainings on this hardware are apart, as its own roundings show (reference.py)."""
+    """How far apart sound trainings on this hardware are, by its own roundings (reference.py)."""
     unordered: list[str]
-    """Operations that have no deterministic form here, as torch says: other bits are then no proof of anything."""
+    """Operations that have no deterministic form here, as torch says: different bits then prove nothing."""
 
 
 def run(task: TrainingTask, doing: Callable[[str], None], recipe: Recipe = Recipe()) -> Facts:  # noqa: B008 -- it is frozen
@@ -74,7 +74,7 @@ def _differing(once: tuple[Curve, KeptTensors], again: tuple[Curve, KeptTensors]
 
 
 def bits(curve: Curve, kept: KeptTensors) -> Bits:
-    """Of a training whose tensors were kept."""
+    """The bits of a training whose tensors were kept."""
     every = ((moment, name, tensor) for moment in MOMENTS for name, tensor in kept.at(moment).items())
     return Bits(curve=curve, tensors=[(f"{moment} {name}", _hash(tensor)) for moment, name, tensor in every])
 
@@ -86,7 +86,7 @@ def _hash(tensor: Tensor) -> str:
 
 
 def _unordered(warned: Iterable[str]) -> list[str]:
-    """The operations out of torch's warnings (ATen/Context.cpp, alertNotDeterministic and its like for cuBLAS)."""
+    """The operations named in torch's warnings (ATen/Context.cpp, alertNotDeterministic and the like for cuBLAS)."""
     names = []
     for text in warned:
         if found := re.match(r"(.+?) does not have a deterministic implementation", text):

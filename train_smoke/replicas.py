@@ -15,27 +15,27 @@ from preflight.sdk.arithmetic import kind_of
 from preflight.train_smoke.wrapped import Piece, StrategySetting, Wrapped
 
 MOST = 4
-"""Parameters that are named."""
+"""The most parameters that are named."""
 
 
 class Differing(TypedDict):
     parameter: str
     odd: list[int]
-    """Ranks whose bits are not those of most ranks that keep the same piece; by their number in the group."""
+    """Ranks whose bits differ from those of most ranks with the same piece, by their number in the group."""
     alike: list[int]
-    """The ranks that agree; of two sides of one size the one that holds the lowest rank."""
+    """The ranks that agree; of two equally large sides the one with the lowest rank."""
 
 
 class Replicas(TypedDict):
     differing: list[Differing]
-    """At most MOST."""
+    """At most MOST of them."""
     count: int
-    """Of all parameters that differ."""
+    """The number of parameters that differ."""
 
 
 def compared(wrapped: Wrapped, setting: StrategySetting) -> Replicas:
-    """The same on all ranks, which call it together. Ranks of another kind of device are not compared, nor those that
-    are left over and stand in a mesh of their own: their arithmetic may round otherwise."""
+    """The same on all ranks, which call it together. Ranks with different kinds of devices are not compared, nor those
+    that are left over in their own mesh: their arithmetic may round differently."""
     places = wrapped.places()
     kind = json.dumps([kind_of(setting.device, os.environ), [*wrapped.mesh]], sort_keys=True)
     pieces = [*wrapped.pieces()]
@@ -49,7 +49,7 @@ def compared(wrapped: Wrapped, setting: StrategySetting) -> Replicas:
 
 
 def _differing(names: Iterable[str], table: Tensor) -> Iterator[Differing]:
-    """`table`: (ranks, parameters, 2), which piece and which bits."""
+    """`table` (ranks, parameters, 2): piece and bits."""
     for column, name in enumerate(names):
         own: list[tuple[int, int]] = [tuple(row) for row in table[:, column].tolist()]
         if len(set(own)) == len({piece for piece, _ in own}):
@@ -68,7 +68,7 @@ def _place(name: str, places: Mapping[str, Piece], piece: Tensor) -> str:
 
 
 def _bits(piece: Tensor) -> int:
-    """Their sum as whole numbers, which any single bit changes."""
+    """The sum of a piece's bits as whole numbers, which changes with any single bit."""
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[piece.element_size()]
     return int(piece.detach().contiguous().view(whole).sum(dtype=torch.int64))
 

@@ -1,7 +1,7 @@
-"""A model whose parameters are cut, a piece of each for every rank, and how the whole of it is read.
+"""A model whose parameters are cut, with a piece of each on every rank, and how the full values are read.
 
-Both FSDPs keep pieces that are neighbours in the parameter laid out flat, in the order of the ranks; they differ in
-where they cut. So one reading serves both: pieces are padded to the longest, gathered, and put one behind the other.
+Both FSDPs keep consecutive pieces of the flattened parameter, in the order of the ranks; they differ in where they cut.
+So one method serves both: pieces are padded to the longest, gathered, and concatenated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from preflight.train_smoke.wrapped import ShardRange, StrategySetting, Values, Wrapped, as_real, plain_name
 
 TOGETHER = 2**20
-"""Elements of a rank that are gathered at once, at most, where one parameter has no more: 4 MiB, after which a gather's
-own start is no longer felt."""
+"""The most elements of a rank that are gathered at once, unless one parameter has more: 4 MiB, where the start of a
+gather no longer matters."""
 
 
 class Sharded(Wrapped):
@@ -29,8 +29,8 @@ class Sharded(Wrapped):
         group: torch.distributed.ProcessGroup | None,
         pieces: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """`shapes` of the parameters before they were cut. `group`: None where nothing is cut. `pieces`: what this rank
-        has of each, by the names of all; else what `plain` has now. All ranks together."""
+        """`shapes`: of the parameters before they were cut. `group`: None if nothing is cut. `pieces`: what this rank
+        has of each, by the names of all; by default what `plain` has now. Called on all ranks together."""
         super().__init__(module, plain)
         self._shapes, self._group, self._device = shapes, group, setting.device
         self._cut = dict(pieces or ((plain_name(name), parameter) for name, parameter in plain.named_parameters()))
@@ -45,7 +45,7 @@ class Sharded(Wrapped):
 
     def states(self, optimizer: torch.optim.Optimizer) -> Values:
         kinds = ("exp_avg", "exp_avg_sq") if isinstance(optimizer, torch.optim.AdamW) else ("momentum_buffer",)
-        for kind in kinds:  # not read from the state: a rank without any piece has none
+        for kind in kinds:  # not read from the state: a rank without a piece has none
             kept = {name: optimizer.state.get(parameter, {}).get(kind) for name, parameter in self._cut.items()}
             for name, whole in self._whole(kept, self._anywhere(kept)):
                 yield f"{name} {kind}", whole
@@ -63,7 +63,7 @@ class Sharded(Wrapped):
         return {name: (sum(counts), self._shapes[name].numel()) for name, counts in self._counts.items()}
 
     def _anywhere(self, pieces: Mapping[str, Tensor | None]) -> list[str]:
-        """The names of which some rank has a piece with elements in it."""
+        """The names of which at least one rank has a piece with elements."""
         here = [0 if piece is None else _flat(piece).numel() for piece in pieces.values()]
         return [name for name, counts in self._gathered_numbers(here).items() if any(counts)]
 
@@ -90,7 +90,7 @@ class Sharded(Wrapped):
             yield chosen
 
     def _padded(self, name: str, piece: Tensor | None) -> Tensor:
-        """As long as the longest rank's. What only this rank lacks is 0: it then shows as a difference."""
+        """The piece padded to the longest rank's. What only this rank lacks is 0, which shows as a difference."""
         padded = torch.zeros(max(self._counts[name]), device=self._device)
         if piece is not None:
             flat = _flat(piece)
@@ -98,13 +98,13 @@ class Sharded(Wrapped):
         return padded
 
     def _gathered_numbers(self, here: Sequence[int]) -> dict[str, list[int]]:
-        """Of each parameter a number, from each rank of the group."""
+        """One number per parameter from each rank of the group."""
         rows = self._gathered(torch.tensor(here, dtype=torch.int64, device=self._device))
         columns: Any = rows.t().tolist()
         return dict(zip(self._cut, columns, strict=True))
 
     def _gathered(self, here: Tensor) -> Tensor:
-        """(elements,) of each rank to (ranks, elements)."""
+        """Gathers (elements,) of each rank into (ranks, elements)."""
         if self._group is None:
             return here[None]
         rows = here.new_empty(self._group.size(), here.numel())

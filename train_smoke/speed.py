@@ -1,4 +1,4 @@
-"""Times the steps of a training, alone or under a strategy, and sees what a strategy takes of memory."""
+"""Times the steps of a training, alone or under a strategy, and measures the memory that a strategy takes."""
 
 import contextlib
 import math
@@ -23,11 +23,11 @@ from preflight.train_smoke.wrapped import StrategySetting, Wrapped
 
 RATE = 1e-4
 Wrap = Callable[[nn.Module, StrategySetting], Wrapped]
-"""How a strategy takes a plain model."""
+"""How a strategy wraps a plain model."""
 
 
 def wrap_of(name: str) -> Wrap:
-    """Of "ddp/plain" or "fsdp2/keep"."""
+    """The wrapping function of "ddp/plain" or "fsdp2/keep"."""
     strategy, _, variant = name.partition("/")
     if strategy == "ddp":
         return lambda plain, setting: UnderDdp(plain, setting, bucket_cap_mb=None)  # torch's own size
@@ -35,8 +35,8 @@ def wrap_of(name: str) -> Wrap:
 
 
 def flops(task: TimedTask) -> int:
-    """Of matrix products and attention in forward and backward of a step, by torch's own counter: without what
-    activation checkpointing computes again."""
+    """The FLOPs of matrix products and attention in forward and backward of a step, by torch's own counter, without
+    what activation checkpointing recomputes."""
     model, batch = task.new(), next(task.batches())
     with FlopCounterMode(display=False) as counter, _precision(task):
         task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
@@ -48,20 +48,20 @@ class TimedSteps(TypedDict):
 
     steps: list[float]
     own: list[float]
-    """Of each step what the rank itself took: not waiting for other ranks, nor for a core."""
+    """The rank's own time per step, without waiting for other ranks or for a core."""
     phases: dict[str, float]
-    """The median of each."""
+    """The median of each phase."""
     core_wait: dict[str, float]
-    """Of these: until the kernel gave the rank a core."""
+    """The part of these in which the rank waited for a core."""
     first_collective: float | None
-    """From the beginning of backward until DDP's first bucket of gradients went out, by DDP's own logger."""
+    """From the start of backward until DDP's first bucket of gradients was sent, by DDP's own logger."""
 
 
 class TimedTraining:
-    """A model under a strategy, and the steps that it is trained for."""
+    """A model under a strategy whose steps are timed."""
 
     def __init__(self, task: TimedTask, wrap: Wrap | None, setting: StrategySetting | None) -> None:
-        """Alone where there is no `wrap`."""
+        """Trains alone if `wrap` is None."""
         self.task, self.clock = task, StepClock(task.device)
         self._probe = PeakWatch(task.device)
         plain = task.new()
@@ -75,8 +75,8 @@ class TimedTraining:
         self._loss: Tensor | None = None
 
     def warm_up(self, steps: int) -> list[float]:
-        """Seconds of each. The peak of memory is that of these: gradients and optimizer state are there from the
-        second one on."""
+        """Returns the seconds of each step. The peak of memory is measured here: gradients and optimizer state exist
+        from the second step on."""
         with self._probe.on():
             self._run(steps)
         return [times.whole for times in self.clock.read()]
@@ -106,13 +106,13 @@ class TimedTraining:
         clock.end()
 
     def profiled(self, folder: str) -> tuple[Exposed, list[Event]]:
-        """`folder`: of `speed_trace.traced`."""
+        """`folder`: as in `speed_trace.traced`."""
         found, events = speed_trace.traced(self.step, folder)
         found["step"] = statistics.fmean(times.whole for times in self.clock.read())
         return found, events
 
     def loss(self) -> float | None:
-        """Of the last step, of this rank; None before it and where it is not finite."""
+        """This rank's loss in the last step; None if there was no step, or it is not finite."""
         value = math.nan if self._loss is None else float(self._loss)
         return value if math.isfinite(value) else None
 
@@ -127,14 +127,14 @@ class TimedTraining:
         return local_size(parameters), local_size(gradients), local_size(states)
 
     def _first_collective(self) -> float | None:
-        """Of the last step. torch's logger counts nanoseconds; -1 or nothing is what it does not know."""
+        """The value for the last step. torch's logger counts nanoseconds; -1 or nothing if it does not know."""
         told = self._ddp._get_ddp_logging_data() if self._ddp is not None else {}
         whole, overlap = (told.get(f"backward_compute_{name}time", 0) for name in ("", "comm_overlap_"))
         return (whole - overlap) / 1e9 if whole > 0 and overlap >= 0 else None
 
 
 def local_size(values: Iterable[Any]) -> int:
-    """Bytes of the tensors among these, of DTensors what this rank keeps."""
+    """Bytes of the tensors among these; of a DTensor only what this rank keeps."""
     local = (value.to_local() if hasattr(value, "to_local") else value for value in values)
     return sum(tensor.numel() * tensor.element_size() for tensor in local if isinstance(tensor, Tensor))
 

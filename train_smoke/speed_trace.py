@@ -1,4 +1,4 @@
-"""Some steps under torch.profiler: how long collectives took, and how much of that no computation covers."""
+"""Some steps under torch.profiler: how long collectives took, and how much of that is not covered by computation."""
 
 import gzip
 import json
@@ -11,29 +11,29 @@ from torch.profiler import ProfilerActivity, profile
 
 STEPS = 2
 LARGEST = 128 * 1024
-"""Bytes of a packed trace that is kept: it travels with the facts. Of a larger one the shortest events are left out."""
+"""The most bytes of a packed trace, which is sent with the facts. From a larger one the shortest events are dropped."""
 LEAST_US = (0, 10, 100, 1000)
 NO_WORK = ("c10d", "_c10d_functional", "c10d_functional", "autograd", "torch")
-"""First words of a CPU's operations that only start collectives, wait for them, or stand around others."""
+"""Prefixes of CPU operations that only start collectives, wait for them, or enclose other operations."""
 Event = Mapping[str, Any]
-"""Of Chrome's trace format: `ts` and `dur` in microseconds."""
+"""An event in Chrome's trace format: `ts` and `dur` in microseconds."""
 Interval = tuple[float, float]
 
 
 class Exposed(TypedDict):
-    """Seconds a step, under the profiler."""
+    """Seconds per step, under the profiler."""
 
     step: float
     collectives: float
-    """In which at least one was under way on this rank."""
+    """Time in which at least one collective was running on this rank."""
     exposed: float
-    """Of these, in which nothing was computed."""
+    """The part of it in which nothing was computed."""
     count: int
-    """Of collectives."""
+    """The number of collectives."""
 
 
 def traced(step: Callable[[], None], folder: str) -> tuple[Exposed, list[Event]]:
-    """`folder`: for a file that is removed at once; "": the temporary one."""
+    """`folder`: for a file that is removed at once; "": the temporary folder."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         for _ in range(STEPS):
             step()
@@ -46,8 +46,8 @@ def traced(step: Callable[[], None], folder: str) -> tuple[Exposed, list[Event]]
 
 
 def exposed(events: Iterable[Event]) -> Exposed:
-    """Of STEPS steps, whose time is left 0. On a GPU NCCL's kernels are held against all others, on a CPU gloo's spans
-    against operations that are no collectives."""
+    """The values for STEPS steps; their time is left at 0. On a GPU NCCL's kernels are compared with all others, on a
+    CPU gloo's spans with operations that are not collectives."""
     spans = [event for event in events if event.get("ph") == "X"]
     on_gpu = [event for event in spans if event.get("cat") == "kernel"]
     if on_gpu:
@@ -71,7 +71,7 @@ def _interval(event: Event) -> Interval:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Apart from each other and in order."""
+    """The union as disjoint intervals, in order."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:
@@ -82,7 +82,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def common(these: Sequence[Interval], those: Sequence[Interval]) -> list[Interval]:
-    """What two unions both cover."""
+    """The intersection of two unions."""
     found, mine, theirs = [], 0, 0
     while mine < len(these) and theirs < len(those):
         start, end = max(these[mine][0], those[theirs][0]), min(these[mine][1], those[theirs][1])

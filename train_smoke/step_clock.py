@@ -1,7 +1,7 @@
 """Where the time of a training step goes: its phases, by the monotonic clock, on a GPU by events in its stream.
 
 A rank that computes late is told from one that waits: under DDP the gradients are exchanged while backward makes them,
-and nobody waits for anybody before the last one of a rank is made.
+and no rank waits for another before its last one is made.
 """
 
 import itertools
@@ -17,22 +17,22 @@ from preflight.train_smoke.names import PHASES, WAIT
 
 class Mark(NamedTuple):
     phase: str
-    """Which begins here; "" at the end of a step."""
+    """The phase that begins here; "" at the end of a step."""
     at: Any
     """Seconds, or an event of the GPU."""
     core_wait_s: float
-    """Until here, of the thread that drives the step."""
+    """How long the thread that drives the step has waited for a core until here."""
 
 
 class StepClock:
-    """Of one rank. A step is `phase`, `phase`, ..., `end`."""
+    """The clock of one rank. Call `phase` at the start of each phase and `end` at the end of a step."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._steps: list[list[Mark]] = []
         self._marks: list[Mark] = []
         self._gradients, self._usual = 0, 0
-        """Seen in this step's backward, and in the one before."""
+        """Gradients seen in this step's backward, and in the previous one."""
         self._last_gradient: Mark | None = None
 
     def _now(self) -> Any:
@@ -43,15 +43,15 @@ class StepClock:
         return event
 
     def phase(self, name: str) -> None:
-        """It begins, and the one before ends."""
+        """Starts a phase and ends the previous one."""
         self._marks.append(Mark(name, self._now(), self._core_wait()))
 
     def _core_wait(self) -> float:
         return 0.0 if self._cuda else core_wait_s()
 
     def watch(self, module: nn.Module, plain: nn.Module) -> None:
-        """Of a model under DDP: what DDP does before the model's own forward, such as sending buffers around, is
-        waiting, and so is all after the last gradient."""
+        """Watches a model under DDP: what DDP does before the model's own forward, such as broadcasting buffers, counts
+        as waiting, and so does everything after the last gradient."""
         module.register_forward_pre_hook(lambda *_: self.phase(WAIT))
         plain.register_forward_pre_hook(lambda *_: self.phase("forward"))
         for parameter in plain.parameters():
@@ -59,7 +59,7 @@ class StepClock:
                 parameter.register_hook(self._gradient)  # type: ignore[no-untyped-call]
 
     def _gradient(self, _gradient: object) -> None:
-        """The wait for a core is looked up at the last one only: it takes as long as some small operations."""
+        """Reads the wait for a core only at the last gradient: reading takes as long as some small operations."""
         self._gradients += 1
         core_wait = self._core_wait() if self._gradients == self._usual else 0.0
         self._last_gradient = Mark(WAIT, self._now(), core_wait)
@@ -76,7 +76,7 @@ class StepClock:
         self._marks = []
 
     def read(self) -> "list[StepTimes]":
-        """Of all steps since the last call."""
+        """The times of all steps since the last call."""
         if self._cuda:
             torch.cuda.synchronize()
         steps, self._steps = self._steps, []
@@ -99,10 +99,10 @@ class StepTimes(NamedTuple):
     wall: dict[str, float]
     """By phase."""
     core_wait: dict[str, float]
-    """By phase, of that: until the kernel gave the rank a core. 0 on a GPU."""
+    """By phase, the part of it in which the rank waited for a core. 0 on a GPU."""
     whole: float
 
     @property
     def own(self) -> float:
-        """What the rank itself took: not waiting for other ranks, nor for a core."""
+        """The rank's own time, without waiting for other ranks or for a core."""
         return sum(self.wall[phase] - self.core_wait[phase] for phase in PHASES if phase != WAIT)

@@ -1,4 +1,4 @@
-"""Trains a task under the variants of a strategy, each held against the training alone of its recipe."""
+"""Trains a task under the variants of a strategy, and compares each with the training alone of its recipe."""
 
 import importlib
 from collections.abc import Iterable, Mapping
@@ -38,17 +38,17 @@ class Compared(TypedDict):
     apart: Apart | None
     memory: Memory | None
     changed: Changed | None
-    """What wrapping has changed that it may not."""
+    """What wrapping has changed but must not."""
     clipped: list[Number]
-    """The gradient's norm as clipping has found it, by step; empty where nothing is clipped."""
+    """The gradient's norm before clipping, by step; empty if nothing is clipped."""
     mesh: str
-    """In words: "2 x 2 (dp x tp), tp inside a node"; "" where all ranks stand in a line."""
+    """In words: "2 x 2 (dp x tp), tp inside a node"; "" if the mesh has one dimension."""
     sizes: dict[str, int]
-    """What a gradient may be a multiple of by mistake, in words: {"microbatches": 4}."""
+    """Factors by which a gradient may be wrong by mistake, by name: {"microbatches": 4}."""
     made: list[Made]
-    """The collectives that the strategy needs in a step, and how many of them this rank has made."""
+    """The collectives that the strategy needs in a step, and how many of them this rank made."""
     replicas: Replicas | None
-    """Whose bits differ after the last step, where they should not."""
+    """Replicas whose bits differ after the last step."""
 
 
 class Facts(TypedDict):
@@ -59,7 +59,7 @@ class Facts(TypedDict):
 
 
 def variants_of(strategy: str) -> Mapping[str, Variant]:
-    """Of "ddp", "fsdp", "fsdp2" or "tp"."""
+    """The variants of "ddp", "fsdp", "fsdp2" or "tp"."""
     found: Mapping[str, Variant] = importlib.import_module(f"preflight.train_smoke.{strategy}").VARIANTS
     return found
 
@@ -68,7 +68,7 @@ def run(
     task: TrainingTask, strategy: str, names: Iterable[str], setting: StrategySetting, mark: Mark,
     doing: Doing = silent, known: Mapping[str, Variant] | None = None,
 ) -> Facts:  # fmt: skip
-    """All ranks together, with the same names. `known`: variants that are not the strategy's own, but a model's."""
+    """Called on all ranks together, with the same names. `known`: a model's variants instead of the strategy's own."""
     facts = Facts(alone={}, variants={})
     with deterministic_arithmetic(task.threads):
         for name in names:
@@ -90,14 +90,14 @@ def run(
 
 
 def _named(variant: Variant, task: TrainingTask) -> str:
-    """Which training alone it is held against."""
+    """The name of the training alone with which the variant is compared."""
     some = f"{variant.steps} steps" if variant.steps < task.steps else ""
     words = (variant.recipe.name, "tied" if variant.tied else "", "experts" if variant.sparse else "", some)
     return ", ".join(word for word in words if word and not (word == PLAIN and some))
 
 
 def _task_of(variant: Variant, task: TrainingTask, setting: StrategySetting) -> TrainingTask:
-    """On the model and with the share of the batch that this variant wants."""
+    """The task with the model and the share of the batch that this variant needs."""
     if variant.tied:
         assert task.tied, f"{task.name} has no tied parameters"
         task = task.tied
@@ -133,7 +133,7 @@ def _run(
         changed["kept"] = [(name, *counts) for name, counts in wrapped.kept().items() if counts[0] != counts[1]]
         is_changed = _on_any_rank(any(changed.values()), setting)
     made["changed"], made["mesh"] = changed, mesh.words(wrapped.mesh, setting)
-    if is_changed:  # of another model no number says anything
+    if is_changed:  # numbers of a different model say nothing
         return
     if isinstance(watch, GradientWatch):
         for unit in wrapped.units:
@@ -154,7 +154,7 @@ def _run(
 
 
 def _on_any_rank(found: bool, setting: StrategySetting) -> bool:
-    """A rank that goes on by itself would wait for the others."""
+    """Whether it was found on any rank: a rank that continues by itself would wait for the others."""
     flag = torch.tensor(int(found), device=setting.device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=setting.group)
     return bool(flag.item())

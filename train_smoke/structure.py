@@ -1,6 +1,6 @@
-"""What a strategy may not change about a model: which names are one parameter, how many elements there are, their kind.
+"""What a strategy must not change in a model: which names are one parameter, how many elements there are, their kind.
 
-Exact, and before any number is computed: a loss hides an embedding that is no longer tied to the output layer.
+Exact, and checked before any number: a loss hides an embedding that is no longer tied to the output layer.
 """
 
 from collections.abc import Sequence
@@ -13,25 +13,25 @@ from preflight.train_smoke.wrapped import plain_name
 
 
 class Changed(TypedDict):
-    """What differs once a strategy has wrapped a model. Empty where all is well."""
+    """What differs once a strategy has wrapped a model. Empty if all is well."""
 
     untied: list[list[str]]
-    """Names that were one parameter, and are several."""
+    """Names that were one parameter and are now several."""
     lost: list[str]
-    """Names that are parameters no longer."""
+    """Names that are no longer parameters."""
     added: list[str]
-    """Names that were none."""
+    """Names that were not parameters before."""
     other: list[tuple[str, str, str]]
     """(name, what it was, what it is): its type, and whether it is trained."""
     kept: list[tuple[str, int, int]]
-    """(name, elements that the ranks that cut it among them keep together, elements that it has)."""
+    """(name, elements that the ranks which share it keep together, elements that it has)."""
 
 
 @dataclass(frozen=True)
 class Structure:
     ties: tuple[tuple[str, ...], ...]
     kinds: dict[str, str]
-    """By the parameter's name, in words."""
+    """The kind of each parameter in words, by name."""
 
     @classmethod
     def of(cls, plain: nn.Module) -> "Structure":
@@ -51,7 +51,7 @@ class Structure:
 
 
 def tied(module: nn.Module) -> list[tuple[str, ...]]:
-    """The names of each parameter that has several."""
+    """The names of each parameter that has several names."""
     names: dict[int, list[str]] = {}
     for name, parameter in _named(module).items():
         names.setdefault(id(parameter), []).append(name)
@@ -59,7 +59,7 @@ def tied(module: nn.Module) -> list[tuple[str, ...]]:
 
 
 def tie(module: nn.Module, names: Sequence[str]) -> None:
-    """Makes them one parameter, the first."""
+    """Makes all names refer to the first one's parameter."""
     first, *others = names
     parameter = module.get_parameter(first)
     for path, _, name in (other.rpartition(".") for other in others):

@@ -21,13 +21,13 @@ from preflight.train_smoke.names import PLAIN, STEPS
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
 ADAMW_RATE = 0.003
 ROWS, DISTINCT = 2, 31
-"""Sequences a rank, and how many ranks have their own: 31 is a prime, so that nodes of 8 ranks do not soon repeat each
-other. So every rank can train on all of it alone, in a world of any size."""
+"""Sequences per rank, and how many ranks have different ones: 31 is prime, so that nodes of 8 ranks do not soon repeat
+each other. So every rank can train on all of them alone, in a world of any size."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the strategy does not change."""
+    """The arithmetic that the strategy does not change."""
 
     name: str = PLAIN
     autocast: bool = False
@@ -35,7 +35,7 @@ class Recipe:
     mixed: bool = False
     """Parameters rounded to bfloat16 for forward and backward; gradients are summed, and steps taken, in float32."""
     adamw: bool = False
-    """SGD with momentum otherwise: AdamW hides a wrong scale of the gradient."""
+    """False: SGD with momentum, since AdamW hides a wrong scale of the gradient."""
     clip: float | None = None
     """The gradient's largest norm, as a share of the first step's."""
     uneven: bool = False
@@ -51,7 +51,7 @@ class Recipe:
         return torch.optim.SGD(parameters, lr=rates.sgd, momentum=MOMENTUM)
 
     def forward(self, device: torch.device) -> AbstractContextManager[object]:
-        """In which forward and loss run."""
+        """The context in which forward and loss run."""
         return torch.autocast(device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
 
 
@@ -62,7 +62,7 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """A model, its batch and its loss, as one rank has them."""
+    """A model, its batch and its loss on one rank."""
 
     name: str
     new: Callable[[], nn.Module]
@@ -72,18 +72,18 @@ class TrainingTask:
     cut: Cut
     device: torch.device
     threads: int | None = 1
-    """For its arithmetic; None leaves them as they are."""
+    """The number of threads for its arithmetic; None leaves it as it is."""
     rates: Rates = field(default_factory=Rates)
     steps: int = STEPS
     recut: Callable[[int, int], Cut] | None = None
-    """The global batch as share number I of N has it: for strategies in which several ranks see the same rows. None
-    where that is not known."""
+    """Returns the global batch cut for share number I of N: for strategies in which several ranks see the same rows.
+    None if that is not known."""
     counts: bool = False
-    """Whether collectives are counted: a user's model may have what does not go together with a dispatch mode."""
+    """Whether collectives are counted: parts of a user's model may not work with a dispatch mode."""
     tied: "TrainingTask | None" = None
-    """The same on a model of which two parameters are one."""
+    """The same with a model that has tied parameters."""
     sparse: "TrainingTask | None" = None
-    """The same on a model with experts."""
+    """The same with a model that has experts."""
 
     def of_share(self, share: int, shares: int) -> "TrainingTask":
         """The same task with the batch of this share."""
@@ -94,7 +94,7 @@ class TrainingTask:
 
 
 def built_in(rank: int, ranks: int, device: torch.device, seed: int = model.SEED) -> TrainingTask:
-    """The small transformer, on tokens of which each tells the next one. `rank` is the number in the group; `seed`
+    """The small transformer, on tokens that each determine the next one. `rank` is the number in the group; `seed`
     changes weights and tokens."""
     row = torch.arange(min(ranks, DISTINCT) * ROWS)
     columns = [(row * 11 + row // 7 + seed - model.SEED) % model.VOCABULARY]
@@ -128,7 +128,7 @@ def _loss(trained: nn.Module, tokens: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def deterministic_arithmetic(threads: int | None = 1) -> Iterator[None]:
-    """Plain, and with algorithms that repeat themselves where there are such."""
+    """Plain arithmetic, with deterministic algorithms where they exist."""
     cudnn = torch.backends.cudnn
     flags = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     tf32, benchmark = cudnn.allow_tf32, cudnn.benchmark
@@ -143,14 +143,14 @@ def deterministic_arithmetic(threads: int | None = 1) -> Iterator[None]:
 
 
 def _attention_that_repeats_itself() -> AbstractContextManager[None]:
-    """The fused kernels of GPUs add up the gradients of keys in any order."""
+    """Avoids the fused kernels of GPUs, which add up the gradients of keys in any order."""
     attention: Any = torch.nn.attention
     return attention.sdpa_kernel(attention.SDPBackend.MATH) if torch.cuda.is_available() else contextlib.nullcontext()
 
 
 def import_dynamo() -> None:
     """torch's optimizers and DDP import torch._dynamo at their first use: 0.9 s and 300,000 objects that stay. Without
-    the garbage collector looking through them again and again it is 0.5 s."""
+    the garbage collector scanning them again and again it is 0.5 s."""
     if "torch._dynamo" in sys.modules:
         return
     gc.collect()

@@ -1,4 +1,4 @@
-"""What is trained to be timed: a causal language model of a size that a device feels, or a user's model."""
+"""What is trained for timing: a causal language model large enough to load a device, or a user's model."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -14,7 +14,7 @@ from preflight.train_smoke.batch import each
 
 VOCABULARY = 256
 EPOCH = 64
-"""Batches in the data set that is trained on."""
+"""Batches in the dataset that is trained on."""
 
 
 class ModelSize(NamedTuple):
@@ -26,28 +26,28 @@ class ModelSize(NamedTuple):
 
 
 SIZES = {"cpu": ModelSize(128, 4, 4, 8, 32), "cuda": ModelSize(1024, 16, 8, 8, 512)}
-"""By the device: 0.9 million parameters and about 30 ms a step on one core, 101 million on a GPU."""
+"""By device: 0.9 million parameters and about 30 ms per step on one core, 101 million on a GPU."""
 
 
 @dataclass(frozen=True)
 class TimedTask:
-    """As one rank has it."""
+    """The task on one rank."""
 
     new: Callable[[], nn.Module]
     """The model in float32 on the device."""
     loss: Callable[[nn.Module, Any], Tensor]
     batches: Callable[[], Iterator[Any]]
-    """Endless; a batch is brought to the device by the time it is given."""
+    """Yields batches without end, already on the device."""
     samples: int
-    """In a batch of this rank."""
+    """Samples in a batch of this rank."""
     tokens: int
-    """In a sample; 0 where it is no text."""
+    """Tokens in a sample; 0 if it is not text."""
     device: torch.device
     autocast: bool = False
     """Forward under bfloat16 autocast."""
 
     def of_rows(self, rows: int) -> "TimedTask":
-        """The same with so many rows a batch: the first ones, or all of them as often as it takes."""
+        """The same with `rows` rows per batch: the first ones, or all of them repeated."""
 
         def resized(tensor: Tensor) -> Tensor:
             return torch.cat([tensor] * -(-rows // len(tensor)))[:rows]
@@ -58,7 +58,7 @@ class TimedTask:
         return replace(self, batches=batches, samples=rows)
 
     def without(self, names: Collection[str]) -> "TimedTask":
-        """The same, with these parameters left as they are."""
+        """The same, with these parameters frozen."""
 
         def new() -> nn.Module:
             model = self.new()
@@ -71,7 +71,7 @@ class TimedTask:
 
 
 class CausalModel(nn.Module):
-    """Token numbers (rows, length) to logits (rows, length, vocabulary)."""
+    """Maps token numbers (rows, length) to logits (rows, length, vocabulary)."""
 
     def __init__(self, size: ModelSize) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class CausalModel(nn.Module):
 
 
 def built_in(rank: int, device: torch.device) -> TimedTask:
-    """Every rank reads samples of its own through torch's DataLoader."""
+    """The built-in task: every rank reads its own samples through torch's DataLoader."""
     size = SIZES.get(device.type, SIZES["cpu"])
     random = torch.Generator().manual_seed(rank)
     samples = torch.randint(0, VOCABULARY, (EPOCH * size.rows, size.length + 1), generator=random)

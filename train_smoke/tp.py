@@ -1,7 +1,7 @@
 """Tensor parallel: `parallelize_module` on the small transformer, and its variants.
 
-Neighbours cut each matrix among them (mesh.py) and all see the whole batch: the gradient is that of one process, and
-nothing is averaged.
+Neighbors share each matrix (mesh.py) and all see the whole batch: the gradient is that of one process, and nothing is
+averaged.
 """
 
 import functools
@@ -43,8 +43,8 @@ class UnderTp(OfDTensors):
 
 
 def plan(*, sequence: bool, cut_loss: bool) -> Plan:
-    """For the small transformer. `sequence`: activations between the matrices are cut along the sequence, and the norms
-    see a part of it. `cut_loss`: logits stay cut along the vocabulary."""
+    """The plan for the small transformer. `sequence`: activations between the matrices are cut along the sequence, and
+    the norms see a part of it. `cut_loss`: logits stay cut along the vocabulary."""
     between = Shard(1) if sequence else Replicate()
     found: Plan = {
         "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
@@ -78,7 +78,7 @@ def _wrapped(plain: nn.Module, setting: StrategySetting, *, sequence: bool = Tru
 
 
 def cut(plain: nn.Module, near: DeviceMesh, plan: Plan) -> None:
-    """`parallelize_module`, which unties what is tied, and the ties again."""
+    """Calls `parallelize_module`, which unties tied parameters, and ties them again."""
     ties = tied(plain)
     parallelize_module(plain, near, plan)
     for names in ties:
@@ -86,12 +86,12 @@ def cut(plain: nn.Module, near: DeviceMesh, plan: Plan) -> None:
 
 
 def needs(near: DeviceMesh) -> list[Need]:
-    """In forward each row-parallel layer adds up what the ranks have (two embeddings, and two layers of each block); in
-    backward so does what a column-parallel layer reads (attention and MLP of each block, and the output layer)."""
+    """The all-reduces of a step: in forward one per row-parallel layer (two embeddings, and two layers of each block);
+    in backward one per input of column-parallel layers (attention and MLP of each block, and the output layer)."""
     if near.size() == 1:
         return []
     forward, backward = 2 + 2 * model.BLOCKS, 1 + 2 * model.BLOCKS
-    why = f"{forward} behind row-parallel layers in forward, {backward} before column-parallel ones in backward"
+    why = f"{forward} after row-parallel layers in forward, {backward} before column-parallel ones in backward"
     return [Need(REDUCTION, near.get_group(), TENSOR, forward + backward, why)]
 
 

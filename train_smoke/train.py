@@ -1,7 +1,7 @@
 """Trains a task for some steps, alone or under a strategy.
 
-A training that is held against another one keeps no tensors: each is compared and let go, since those of a large
-model do not fit twice.
+A training that is compared with another one keeps no tensors: each is compared and freed, since those of a large model
+do not fit twice.
 """
 
 import collections
@@ -41,14 +41,14 @@ from preflight.train_smoke.task import Recipe, TrainingTask
 from preflight.train_smoke.wrapped import Doing, Mark, Piece, Values, Wrapped, silent, unmarked
 
 NEGLIGIBLE = {"gradient": 0.05, "end": 1e-2, "state": 0.05}
-"""A share of the largest element of all tensors. Some parameters have a gradient of nothing but roundings (biases of
-attention's keys, biases before a BatchNorm: 1e-7 of the largest): by their own size no two trainings are alike, and
-their spread would hide what is wrong with the others. By this share 1e-7 is 2e-6, a tenth of the least limit."""
+"""A share of the largest element of all tensors. Some parameters have only roundings as gradient (biases of attention's
+keys, biases before a BatchNorm: 1e-7 of the largest): relative to their own size no two trainings agree, and their
+spread would hide what is wrong with the others. Relative to this share 1e-7 is 2e-6, a tenth of the least limit."""
 
 
 @dataclass
 class KeptTensors:
-    """A training's tensors on the CPU, by name: of the MOMENTS, and this rank's own gradient at the first step, as it
+    """A training's tensors on the CPU, by name: at the MOMENTS, and this rank's own gradient at the first step, as it
     goes into the mean over the ranks."""
 
     start: dict[str, Tensor] = field(default_factory=dict)
@@ -57,15 +57,15 @@ class KeptTensors:
     state: dict[str, Tensor] = field(default_factory=dict)
     own: dict[str, Tensor] = field(default_factory=dict)
     _scales: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By moment, once all of it is there."""
+    """By moment, once all its tensors are there."""
 
     def at(self, moment: str) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = getattr(self, moment)
         return tensors
 
     def scale(self, moment: str, name: str) -> float:
-        """What a difference is measured by: of weights at the end, the furthest way that one of them has gone. For
-        tensors that are next to nothing beside the model's largest of that kind a share of that one's."""
+        """The scale of a difference: for weights at the end, the largest change of an element. For tensors that are
+        negligible compared with the model's largest of that kind, a share of that one's scale."""
         if moment not in self._scales:
             self._scales[moment] = {named: self._size(moment, named) for named in self.at(moment)}
         kind = name.partition(" ")[2]
@@ -78,7 +78,7 @@ class KeptTensors:
         return float((tensor - self.start[name] if moment == "end" else tensor).abs().max()) if tensor.numel() else 0.0
 
     def digest(self) -> str:
-        """Equal for trainings that are equal to the last bit."""
+        """A hash that is equal for trainings that are equal to the last bit."""
         found = hashlib.sha256()
         for moment in MOMENTS:
             for name, tensor in self.at(moment).items():
@@ -89,7 +89,7 @@ class KeptTensors:
 
 
 class TensorComparison:
-    """Holds a training's tensors, as they come, against those of another one."""
+    """Compares a training's tensors, as they come, with those of another one."""
 
     def __init__(self, expected: KeptTensors, places: Mapping[str, Piece]) -> None:
         self._expected, self._places = expected, places
@@ -100,8 +100,8 @@ class TensorComparison:
         self._gradients: list[tuple[float, GradientOff]] = []
 
     def see(self, moment: str, values: Values) -> None:
-        """All tensors of a moment. One that is missing is infinitely far off, and so is one that should not be there,
-        unless it is all 0: FSDP1 makes such a gradient for a parameter that was not used."""
+        """Compares all tensors of a moment. A missing one is infinitely far off, and so is one that should not be
+        there, unless it is all 0: FSDP1 makes such a gradient for an unused parameter."""
         expected = self._expected.at(moment)
         off, own_off = dict.fromkeys(expected, math.inf), {}
         for name, value in values:
@@ -138,7 +138,7 @@ class TensorComparison:
 
 
 def _gradient_off(name: str, apart: Tensor, value: Tensor, expected: Tensor, by: float) -> tuple[float, GradientOff]:
-    """With how far it counts as off: `by` is the scale of its elements, so many of which have this norm at most."""
+    """(how far it counts as off, the entry). `by`: the scale of its elements: a lower bound for the expected norm."""
     error, norm, wanted = (float(tensor.double().norm()) for tensor in (apart, value, expected))
     told = GradientOff(parameter=name, error=as_json(_by(error, wanted)), ratio=as_json(_by(norm, wanted)))
     floor = NEGLIGIBLE["gradient"] * by * math.sqrt(max(1, expected.numel()))
@@ -151,7 +151,7 @@ def _by(value: float, expected: float) -> float:
 
 
 def _worst(every: list[tuple[float, GradientOff]]) -> GradientsOff:
-    """Those that are off alike, to 3 digits, stay in the model's order."""
+    """The worst first; those that are equally off, to 3 digits, stay in the model's order."""
     found = [told for _, told in sorted(every, key=lambda entry: -float(f"{entry[0]:.3g}"))]
     worst = found[0]["ratio"] if found else 1.0
     alike = sum(difference(told["ratio"], worst) <= SAME for told in found)
@@ -169,7 +169,7 @@ def _relative(apart: Tensor, by: float) -> float:
 
 
 def _furthest(off: dict[str, float]) -> Furthest:
-    """By the tensors' names."""
+    """The furthest tensor; `off`: by tensor name."""
     ways = {name: math.inf if math.isnan(off_by) else off_by for name, off_by in off.items()}
     worst = max(ways, key=lambda name: ways[name], default="")
     parameter = worst.partition(" ")[0]
@@ -184,7 +184,7 @@ def _furthest(off: dict[str, float]) -> Furthest:
 
 
 class InBfloat16(nn.Module):
-    """A model that computes with its weights rounded, as under mixed precision; they themselves stay as they are."""
+    """A model that computes with rounded weights, as under mixed precision; the weights themselves are not changed."""
 
     def __init__(self, plain: nn.Module) -> None:
         super().__init__()
@@ -204,17 +204,17 @@ def _rounded(tensor: Tensor) -> Tensor:
 class Trained:
     curve: Curve
     kept: KeptTensors
-    """Its tensors; empty where it was held against another one."""
+    """Its tensors; empty if it was compared with another one."""
     apart: Apart | None
-    """From that."""
+    """How far it is from that one."""
     clipped: Sequence[Number] = ()
-    """The norm that clipping has found, at each step."""
+    """The norm before clipping, at each step."""
     made: Sequence[Made] = ()
     """The collectives of one step that the strategy needs."""
 
 
 class Training:
-    """One training, from the weights as they are to the last step."""
+    """One training, from the current weights to the last step."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class Training:
         mark: Mark = unmarked,
         doing: Doing = silent,
     ) -> None:
-        """A part's loss counts `times` its share: as often as there are ranks, of whose gradients the mean is made."""
+        """A part's loss is weighted by `times` its share: the number of ranks over whose gradients a mean is taken."""
         self._task, self._recipe, self._wrapped, self._watch = task, recipe, wrapped, watch
         self._times, self._probe, self._mark, self._doing = times, probe, mark, doing
         self._kept, self._clip_to = KeptTensors(), 0.0
@@ -240,7 +240,7 @@ class Training:
         self._curve = Curve(losses=[], own_norms=[], own_prints=[], norms=[], prints=[])
 
     def run(self, steps: Sequence[Sequence[Part]], own: int = 1) -> Trained:
-        """Given the parts of each step; the last `own` of them are this rank's, whose loss and gradient are noted."""
+        """`steps`: the parts of each step. The last `own` are this rank's; their loss and gradient are recorded."""
         self._see("start", self._wrapped.weights())
         self.optimizer = self._recipe.optimizer(self._wrapped.parameters(), self._task.rates)
         with self._wrapped.joining():
@@ -257,7 +257,7 @@ class Training:
             self.optimizer.zero_grad()
             losses = []
             for place, part in enumerate(parts, own - len(parts)):
-                if place <= 0:  # of the parts before this rank's own nothing is kept
+                if place <= 0:  # nothing is kept of the parts before this rank's own
                     self._watch.begin(step)
                 losses.append(self._backward(step, part, last=part is parts[-1]))
             self._wrapped.finish()
@@ -282,7 +282,7 @@ class Training:
 
     @contextlib.contextmanager
     def _counted(self, step: int) -> Iterator[None]:
-        """The second step is like those that follow: before, shapes are sent around, and DDP has one bucket."""
+        """Counts in the second step, which is like later ones: in the first shapes are sent, and DDP has one bucket."""
         if not self._task.counts or self._probe is None or step != min(1, self._task.steps - 1):
             yield
             return
@@ -301,7 +301,7 @@ class Training:
             )
 
     def _taken(self, step: int) -> tuple[float, float]:
-        """Norm and print of the gradient that the step takes."""
+        """Norm and print of the gradient that the step uses."""
         prints: list[Tensor] = []
 
         def seen() -> Values:

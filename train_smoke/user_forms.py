@@ -1,7 +1,7 @@
-"""What a user's code may give in place of (model, batch, loss_fn): a model alone, whose batch and loss are made up.
+"""What a user's code may give instead of (model, batch, loss_fn): only a model, whose batch and loss are made up.
 
-Equal gradients are what is proven, so any loss does that moves all parameters. The made-up loss is how far the outputs
-are from fixed random numbers, squared: the outputs of a LayerNorm alone, squared, have a constant mean and no gradient.
+Equal gradients are to be proven, so any loss that moves all parameters will do. The made-up one is the outputs' squared
+distance from fixed random numbers: the mean of a LayerNorm's squared outputs alone is constant and has no gradient.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from preflight.train_smoke.user_given import ModelMistake, tensors, words
 from preflight.train_smoke.user_traits import batch_norms
 
 ROWS_A_RANK, ROWS_TO_NORMALISE = 2, 16
-"""Made up; more where BatchNorm normalises by them, which of two values is a jump."""
+"""Rows that are made up; more if BatchNorm normalizes by them, which is not smooth for two values."""
 MOST_ROWS = 64
-"""Unless there are more ranks: every rank trains on all of them alone."""
+"""The most rows, unless there are more ranks: alone, every rank trains on all of them."""
 LENGTH = 16
-"""Tokens in a row that is made up."""
+"""Tokens in a made-up row."""
 LABELS = ("labels", "targets")
-"""Arguments of a forward that then returns its loss, too: transformers' and nanoGPT's."""
+"""Arguments with which a forward also returns its loss: those of transformers and nanoGPT."""
 SIZES = ("image_size", "img_size")
 EXAMPLE = "example_input_array"
 """An attribute of the model: Lightning's name for the inputs of one forward."""
@@ -37,16 +37,16 @@ HOW = (
 
 @dataclass(frozen=True)
 class ModelForm:
-    """What the user has given, with what was missing."""
+    """What the user gave, completed with what was missing."""
 
     made: Any
-    """(model, batch, loss_fn), or whatever the function has returned in place of it."""
+    """(model, batch, loss_fn), or whatever the function returned instead."""
     made_up: tuple[str, ...] = ()
-    """What preflight has added, in words."""
+    """What preflight added, in words."""
 
 
 Call = Callable[[nn.Module, Any], Any]
-"""The model's outputs of a batch."""
+"""Returns the model's outputs for a batch."""
 
 
 def rows_for(model: nn.Module, ranks: int) -> int:
@@ -55,8 +55,8 @@ def rows_for(model: nn.Module, ranks: int) -> int:
 
 
 def completed(made: Any, ranks: int) -> ModelForm:
-    """`made`: what was named, or what the function named has returned. Raises ModelMistake where no batch can be made
-    up, and what the model's forward raises."""
+    """`made`: the object that was named, or what the named function returned. Raises ModelMistake if no batch can be
+    made up, and what the model's forward raises."""
     model, batch = made if _is_pair(made) else (made, None)
     if not isinstance(model, nn.Module):
         return ModelForm(made)
@@ -68,7 +68,7 @@ def completed(made: Any, ranks: int) -> ModelForm:
 
 
 def model_of(made: Any) -> Any:
-    """The model of what was named or returned; ready to be trained, where it is Lightning's."""
+    """The model in what was named or returned; made ready for training if it is Lightning's."""
     model = made[0] if isinstance(made, tuple | list) else made
     return user_lightning.ready(model) if user_lightning.is_one(model) else model
 
@@ -77,11 +77,11 @@ def _is_pair(made: Any) -> bool:
     return isinstance(made, tuple | list) and len(made) == 2
 
 
-# Of which kind it is
+# By kind of model
 
 
 def _of_lightning(model: nn.Module, batch: Any, ranks: int) -> ModelForm:
-    """Its training_step is the loss, where a batch for it is known."""
+    """Its training_step is the loss, if a batch for it is known."""
     user_lightning.ready(model)
     loss = user_lightning.loss
     if batch is not None:
@@ -95,8 +95,8 @@ def _of_lightning(model: nn.Module, batch: Any, ranks: int) -> ModelForm:
     if getattr(model, EXAMPLE, None) is None:
         raise ModelMistake(
             "wrong_batch",
-            f"{type(model).__name__} has neither a train_dataloader nor an {EXAMPLE}, of which a batch for its "
-            "training_step could be had: name a function that returns (module, batch)",
+            f"{type(model).__name__} has neither a train_dataloader nor an {EXAMPLE} that could give a batch for its "
+            "training_step: name a function that returns (module, batch)",
         )
     batch = _as_example(getattr(model, EXAMPLE), rows_for(model, ranks))
     made_up = f"the batch is made up after its {EXAMPLE} ({words(batch)})"
@@ -108,7 +108,7 @@ def _of_lightning(model: nn.Module, batch: Any, ranks: int) -> ModelForm:
 
 
 def _of_transformers(model: nn.Module, batch: Any, ranks: int) -> ModelForm:
-    """The loss is the model's own, where the batch has labels."""
+    """The loss is the model's own if the batch has labels."""
     made_up = []
     if batch is None:
         batch = user_transformers.batch(model, rows_for(model, ranks), LENGTH)
@@ -142,7 +142,7 @@ def _of_module(model: nn.Module, ranks: int) -> ModelForm:
 
 
 def _refusal(of: Callable[[], Any], model: nn.Module) -> str:
-    """What it raises, in words; "" where it does not. The model's buffers are as before."""
+    """What it raises, in words; "" if it raises nothing. Restores the model's buffers."""
     buffers = Buffers(model)
     try:
         of()
@@ -162,7 +162,7 @@ DISTANCE = "the loss is made up: the mean square distance of its outputs from fi
 
 
 def call(model: nn.Module, batch: Any) -> Any:
-    """A dict is what forward takes by name, a tuple or list what it takes in order."""
+    """Calls the model: a dict is passed by name, a tuple or list in order."""
     if isinstance(batch, dict):
         return model(**batch)
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
@@ -215,7 +215,7 @@ def _called(outputs: Any) -> str:
 
 
 def _as_example(example: Any, rows: int) -> Any:
-    """The example's rows, as often as it takes, each moved by a tenth; drawn where all its numbers are the same."""
+    """The example's rows, repeated as needed, each changed by a tenth; drawn at random if all its numbers are equal."""
     if isinstance(example, dict):
         return {name: _as_example(item, rows) for name, item in example.items()}
     if isinstance(example, tuple | list):
@@ -234,10 +234,10 @@ def _as_example(example: Any, rows: int) -> Any:
 
 
 def _by_signature(model: nn.Module, rows: int) -> Any:
-    """Of one required argument and a first layer that says what it takes; None where that is not plain."""
+    """A batch from one required argument and a first layer that shows its shape; None if that is not clear."""
     wants = _required(model)
     layers = (module for module in model.modules() if module._parameters and not module._modules)
-    layer = next(layers, None)  # beside what stands in the model itself, such as a ViT's class token
+    layer = next(layers, None)  # besides parameters of the model itself, such as a ViT's class token
     if len(wants) != 1 or layer is None:
         return None
     if isinstance(layer, nn.Embedding):
@@ -260,13 +260,13 @@ def _required(model: nn.Module) -> list[str]:
 
 
 def _ids(model: nn.Module, layer: nn.Embedding, rows: int) -> Tensor:
-    """No longer than any embedding has places, of which one may be that of positions."""
+    """Token ids, no longer than the smallest embedding, which may be that of positions."""
     fewest = min(module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding))
     return torch.randint(0, layer.num_embeddings, (rows, min(LENGTH, fewest)))
 
 
 def _size(model: nn.Module) -> tuple[int, int] | None:
-    """Of its images: as torchvision's and many other ViTs tell it, or timm's models."""
+    """The size of its images, as given by torchvision's and many other ViTs, or by timm's models."""
     owners = [own for own in (model, getattr(model, "patch_embed", None)) if own is not None]
     size = next((getattr(own, name) for own in owners for name in SIZES if hasattr(own, name)), None)
     known = getattr(model, "default_cfg", None)

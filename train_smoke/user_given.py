@@ -1,4 +1,4 @@
-"""What a user's function has returned: is it a model, a global batch and a loss that can be trained?"""
+"""Checks what a user's function returned: is it a model, a global batch and a loss that can be trained?"""
 
 import copy
 import ctypes
@@ -43,7 +43,7 @@ class ModelMistake(Exception):  # noqa: N818 -- the user's, told as a finding
 
 
 class TooBig(MemoryError):  # noqa: N818 -- a reason to skip, not an error
-    """There is less memory than the trainings take."""
+    """There is less memory than the trainings need."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Given:
     """A model, its global batch and its loss, on the CPU."""
 
     model: nn.Module
-    """Never trained itself: each training has a copy."""
+    """Never trained itself: each training gets a copy."""
     batch: Any
     loss: Callable[[nn.Module, Any], Tensor]
     rows: int
@@ -59,7 +59,7 @@ class Given:
     """Calls the function again, for a model that cannot be copied."""
 
     def copy(self, device: torch.device) -> nn.Module:
-        """The same weights and buffers on a device; they require a gradient where they did. Raises ModelMistake."""
+        """A copy on a device, with the same weights, buffers and requires_grad. Raises ModelMistake."""
         try:
             return copy.deepcopy(self.model).to(device)
         except (TypeError, RuntimeError) as error:  # weight_norm keeps a tensor that deepcopy refuses
@@ -73,7 +73,7 @@ class Given:
         made = self.again()
         for new, own in itertools.zip_longest(values(made), values(self.model)):
             if new is None or own is None or new is own or new.shape != own.shape:
-                what = "the same model" if new is own else "a model of another shape"
+                what = "the same model" if new is own else "a model of a different shape"
                 text = f"the model cannot be copied ({type(error).__name__}: {error}), and called again the function "
                 raise ModelMistake("wrong_model", f"{text}returns {what}, but each strategy trains a copy") from error
             new.copy_(own)
@@ -83,7 +83,7 @@ class Given:
 
 
 def given(made: Any, again: Callable[[], nn.Module]) -> Given:
-    """`again`: makes the model once more. Raises ModelMistake."""
+    """`again` makes the model once more. Raises ModelMistake."""
     if not isinstance(made, tuple | list) or len(made) != 3:
         raise ModelMistake("wrong_return", f"it returns {_called(made)}, {EXPECTED}")
     model, data, loss = made
@@ -100,16 +100,16 @@ SEED = 1
 
 
 def seed() -> None:
-    """The same on all ranks: what is drawn next is then the same, too."""
+    """Seeds the random generators equally on all ranks, so that they draw the same numbers next."""
     torch.manual_seed(SEED)
     random.seed(SEED)
-    if "numpy" in sys.modules:  # torch imports it, where it is installed
+    if "numpy" in sys.modules:  # torch imports it if it is installed
         sys.modules["numpy"].random.seed(SEED)
 
 
 def _seeded(loss: Callable[[nn.Module, Any], Tensor]) -> Callable[[nn.Module, Any], Tensor]:
     """A loss that draws the same numbers for the same rows, alone and under a strategy. Its batch is a copy: what it
-    changes in place, such as the range of images, is as before at the next step."""
+    changes in place, such as the range of images, is restored at the next step."""
 
     def seeded(model: nn.Module, batch: Any) -> Tensor:
         seed()
@@ -129,7 +129,7 @@ def _can_be_trained(model: nn.Module) -> None:
         if isinstance(module, WRAPPERS):
             raise ModelMistake(
                 "wrong_model",
-                f"{name or 'the model'} is wrapped already ({type(module).__name__}), expected a plain model",
+                f"{name or 'the model'} is already wrapped ({type(module).__name__}), expected a plain model",
             )
     parameters = dict(model.named_parameters())
     unready = [name for name, parameter in parameters.items() if is_lazy(parameter) or parameter.is_meta]
@@ -153,7 +153,7 @@ def some(names: list[str]) -> str:
 
 
 def tensors(data: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
-    """All leaves of a batch, each with where it stands in it: "batch['ids']"."""
+    """Yields the leaves of a batch with their paths: "batch['ids']"."""
     if isinstance(data, dict):
         for key, item in data.items():
             yield from tensors(item, f"{path}[{key!r}]")
@@ -165,7 +165,7 @@ def tensors(data: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
 
 
 def _rows(data: Any) -> int:
-    """How many the global batch has. Raises ModelMistake."""
+    """The number of rows of the global batch. Raises ModelMistake."""
     rows: dict[str, int] = {}
     for path, tensor in tensors(data):
         if not isinstance(tensor, Tensor):
@@ -180,7 +180,7 @@ def _rows(data: Any) -> int:
     first, *_ = rows
     for path, count in rows.items():
         if count != rows[first]:
-            text = f"{first} has {rows[first]} rows in dimension 0 and {path} has {count}, expected as many"
+            text = f"{first} has {rows[first]} rows in dimension 0 and {path} has {count}, expected equally many"
             raise ModelMistake("wrong_batch", text)
     if not rows[first]:
         raise ModelMistake("wrong_batch", "the batch has no rows, expected some for each rank")
@@ -207,7 +207,7 @@ def words(data: Any) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception, or one that it came of, says that memory has run out."""
+    """Whether an exception, or one of its causes, says that memory has run out."""
     raised: BaseException | None = error
     for _ in range(10):  # exceptions may name each other in a ring
         if isinstance(raised, MemoryError | torch.OutOfMemoryError):
@@ -222,7 +222,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def layout(model: nn.Module) -> list[str]:
-    """A line for every parameter and buffer: its name, shape and type, and what does not require a gradient."""
+    """One line per parameter and buffer: name, shape, type, and whether it is frozen."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     return [
         f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}{' frozen' if name in frozen else ''}"
@@ -231,13 +231,13 @@ def layout(model: nn.Module) -> list[str]:
 
 
 def values(model: nn.Module) -> Iterator[Tensor]:
-    """All parameters and buffers, each once."""
+    """Yields all parameters and buffers, each once."""
     yield from model.parameters()
     yield from model.buffers()
 
 
 def digest(parts: Iterator[Tensor] | Iterator[str]) -> str:
-    """Equal for what is equal to the last bit."""
+    """A hash that is equal for parts that are equal to the last bit."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):

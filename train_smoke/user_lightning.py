@@ -1,7 +1,7 @@
 """A LightningModule without a Trainer: its training_step as the loss, and its optimizer.
 
-Where a strategy wraps the module, training_step runs within the wrapper's forward, as under Lightning's own strategies:
-only so the wrapper sees that a step begins.
+If a strategy wraps the module, training_step runs within the wrapper's forward, as under Lightning's own strategies:
+only then the wrapper sees that a step begins.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from preflight.train_smoke.user_given import ModelMistake, tensors
 
 PACKAGES = ("lightning", "pytorch_lightning")
 NO_TRAINER = "not attached to a `Trainer`"
-"""What Lightning 2 says where `self.trainer` is asked for."""
+"""What Lightning 2 says if code uses `self.trainer`."""
 
 
 def is_one(model: Any) -> bool:
@@ -41,7 +41,7 @@ def has_own_step(model: nn.Module) -> bool:
 
 
 def ready(model: Any) -> Any:
-    """As it is before its first step: its layers are made, and what it logs goes nowhere. Raises ModelMistake."""
+    """Prepares the model for its first step: makes its layers, and drops what it logs. Raises ModelMistake."""
     if has_own_step(model) and not model.automatic_optimization:
         text = "its training_step steps the optimizers itself (automatic_optimization = False), which needs a Trainer: "
         raise ModelMistake("wrong_model", f"{text}name a function that returns (model, batch, loss_fn)")
@@ -52,11 +52,11 @@ def ready(model: Any) -> Any:
 
 
 def _nowhere(*_: Any, **__: Any) -> None:
-    """In place of `self.log`, which needs a Trainer."""
+    """Replaces `self.log`, which needs a Trainer."""
 
 
 def first_batch(model: Any, rows: int) -> Any:
-    """Of its own train_dataloader, so many rows at most; None where it has none."""
+    """A batch of its own train_dataloader, at most `rows` rows; None if it has none."""
     if not _overrides(model, "train_dataloader"):
         return None
     made = model.train_dataloader()
@@ -69,7 +69,7 @@ def first_batch(model: Any, rows: int) -> Any:
 
 
 def loss(model: nn.Module, batch: Any) -> Any:
-    """What its training_step returns of the batch, called through whatever wraps it."""
+    """What its training_step returns for the batch, called through whatever wraps the model."""
     module = next(inner for inner in model.modules() if is_one(inner))
     if module is model:
         if isinstance(model, FSDPModule):  # so that its step, too, finds the parameters that are in no unit
@@ -96,12 +96,12 @@ def _step(module: Any, batch: Any) -> Any:
         if not asks_trainer:
             raise
     if asks_trainer:  # beside the exception, whose lines would be blamed
-        text = "its training_step asks for its Trainer, and none runs here"
+        text = "its training_step uses its Trainer, but none runs here"
         raise ModelMistake("wrong_loss", f"{text}: name a function that returns (model, batch, loss_fn)")
     return made.get("loss") if isinstance(made, Mapping) else made
 
 
 def _more(module: Any) -> tuple[int, ...]:
-    """What training_step takes beside the batch: its number."""
+    """The batch's number, if training_step takes it besides the batch."""
     _, *takes = inspect.signature(type(module).training_step).parameters.values()
     return (0,) if len(takes) > 1 and takes[1].kind is takes[1].POSITIONAL_OR_KEYWORD else ()

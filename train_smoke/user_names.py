@@ -7,7 +7,7 @@ from preflight.train_smoke.names import VARIANTS as OF_ALL
 PLAN, PIPELINE = "plan", "gpipe"
 OWN: Mapping[str, Mapping[str, str]] = {
     "tp": {PLAN: "tensor parallel, by the model's own plan or the one that was given"},
-    "pp": {PIPELINE: "GPipe over what torch.distributed.pipelining.pipeline() makes of it"},
+    "pp": {PIPELINE: "GPipe over the stages that torch.distributed.pipelining.pipeline() makes"},
 }
-"""What is the model's own: other models have another plan, and other stages."""
+"""Strategies whose variants depend on the model: other models have a different plan and different stages."""
 VARIANTS: Mapping[str, Mapping[str, str]] = {**{name: OF_ALL[name] for name in ("ddp", "fsdp", "fsdp2")}, **OWN}

@@ -1,7 +1,7 @@
 """Pipeline parallel of a user's model: the stages that `torch.distributed.pipelining.pipeline()` cuts out of it, under
 GPipe.
 
-The loss runs on the last stage's rank: there the model that it is given returns what the pipeline has made.
+The loss runs on the last stage's rank: there the model that it is given returns the pipeline's outputs.
 """
 
 import functools
@@ -25,25 +25,25 @@ from preflight.train_smoke.user_tp import NotRun
 from preflight.train_smoke.wrapped import Doing, StrategySetting, Variant, Wrapped, all_rows, blocks, shapes_of
 
 RANKS = 2
-"""Of a pipeline."""
+"""Ranks of a pipeline."""
 
 
 class Call(NamedTuple):
-    """Of the model, by the loss."""
+    """A call of the model by the loss."""
 
     inputs: dict[str, Any]
-    """By the names in its forward."""
+    """By the parameter names of its forward."""
     outputs: Any
 
 
-class _Called(BaseException):  # no Exception: the user's loss is not to swallow it
+class _Called(BaseException):  # not an Exception: the user's loss must not swallow it
     def __init__(self, inputs: dict[str, Any]) -> None:
         super().__init__()
         self.inputs = inputs
 
 
 class StandIn:
-    """Stands for the model in a call of the loss."""
+    """Takes the model's place in a call of the loss."""
 
     def __init__(self, plain: nn.Module, called: Callable[..., Any]) -> None:
         self._plain, self._called = plain, called
@@ -56,13 +56,13 @@ class StandIn:
 
 
 def variant(given: Given | None) -> Variant:
-    """`given`: None where only what is so with every model is asked for."""
+    """`given`: None if only what holds for every model is needed."""
     return Variant(functools.partial(_wrapped, given=given), share=all_rows, waits_within=True)
 
 
 def _wrapped(plain: nn.Module, setting: StrategySetting, *, given: Given | None) -> Wrapped:
-    """Raises NotRun, before any rank waits for another."""
-    assert given is not None, "a variant without a model is asked, not run"
+    """Raises NotRun before any rank waits for another."""
+    assert given is not None, "a variant without a model is never run"
     if importlib.util.find_spec("numpy") is None:
         raise NotRun("torch's pipelines need NumPy, which is not installed")
     if setting.ranks < RANKS:
@@ -72,7 +72,7 @@ def _wrapped(plain: nn.Module, setting: StrategySetting, *, given: Given | None)
     data = each(lambda tensor: tensor[:rows].to(setting.device), given.batch)
     call = _call(plain, given, data, rows)
     ranks = mesh.across(setting, RANKS)
-    pipe = _pipe(plain, call, RANKS)  # by all ranks: what it raises, all raise
+    pipe = _pipe(plain, call, RANKS)  # on all ranks: what it raises, all raise
     _put_back(plain, pipe)
     group = mesh.part(setting, ranks)
     if group.size() == 1:  # left over: it trains on all rows, as a pipeline does
@@ -85,7 +85,7 @@ def _wrapped(plain: nn.Module, setting: StrategySetting, *, given: Given | None)
 
 
 def _call(plain: nn.Module, given: Given, data: Any, rows: int) -> Call:
-    """What the loss gives the model, and gets of it. Raises NotRun where rows are not cut with it."""
+    """What the loss passes to the model and gets back. Raises NotRun if inputs cannot be cut by rows."""
     made: list[Any] = []
     hook = plain.register_forward_hook(lambda _, __, outputs: made.append(outputs))
     given.loss(plain, data)  # with gradients: a loss may ask for them
@@ -93,15 +93,15 @@ def _call(plain: nn.Module, given: Given, data: Any, rows: int) -> Call:
     inputs = _inputs(plain, given.loss, data)
     for name, value in inputs.items():
         if isinstance(value, Tensor) and (not value.dim() or value.shape[0] != rows):
-            text = f"its forward is given {name} {tuple(value.shape)}, which has not the {rows} rows in dimension 0"
+            text = f"its forward is given {name} {tuple(value.shape)}, which lacks the {rows} rows in dimension 0"
             raise NotRun(text)
     if any(isinstance(leaf, Tensor) and not leaf.dim() for leaf in pytree.tree_leaves(made[0])):
-        raise NotRun("its forward makes the loss itself, and stages hand on rows: let the loss make it of its outputs")
+        raise NotRun("its forward computes the loss itself, but stages pass on rows: compute it from its outputs")
     return Call(inputs, made[0])
 
 
 def _inputs(plain: nn.Module, loss: Callable[[Any, Any], Tensor], data: Any) -> dict[str, Any]:
-    """By name, as its forward's signature has them."""
+    """The inputs by name, as in its forward's signature."""
 
     def called(*inputs: Any, **named: Any) -> Any:
         bound = inspect.signature(plain.forward).bind(*inputs, **named)
@@ -134,7 +134,7 @@ def _pipe(plain: nn.Module, call: Call, stages: int) -> Any:
 
 
 def _put_back(plain: nn.Module, pipe: Any) -> None:
-    """The stages' parameters into the model, by name: what was one parameter, and is in several stages, then shows."""
+    """Puts the stages' parameters into the model, by name: this shows a parameter that is now in several stages."""
     known = dict(plain.named_parameters(remove_duplicate=False))
     for number in range(pipe.num_stages):
         for name, parameter in pipe.get_stage_module(number).named_parameters(remove_duplicate=False):
@@ -144,7 +144,7 @@ def _put_back(plain: nn.Module, pipe: Any) -> None:
 
 
 class UserStage(Sharded):
-    """Each rank has one stage, whole."""
+    """Each rank has one whole stage."""
 
     def __init__(
         self, plain: nn.Module, setting: StrategySetting, group: torch.distributed.ProcessGroup, stage: Any,
@@ -161,7 +161,7 @@ class UserStage(Sharded):
         return [parameter for parameter in self._stage.submod.parameters() if parameter.requires_grad]
 
     def pass_(self, task: TrainingTask, _recipe: Recipe, data: Any, weight: float, doing: Doing) -> float:
-        assert weight == 1.0, "torch divides by the micro-batches: of a part of a batch that is not all"
+        assert weight == 1.0, "torch divides by the number of micro-batches, which is wrong for a part of a batch"
         doing("pipeline")
         losses: list[Tensor] = []
 
@@ -185,7 +185,7 @@ class UserStage(Sharded):
         return mean.item()
 
     def _outputs(self, made: Any) -> Any:
-        """As forward returns them: stages hand on tensors only."""
+        """The outputs as forward returns them: stages pass on tensors only."""
         new: Sequence[Any] = made if isinstance(made, tuple | list) else (made,)
         tensors_made = iter(new)
         leaves = [next(tensors_made) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]

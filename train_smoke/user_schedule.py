@@ -1,4 +1,4 @@
-"""How many steps, and which variants, fit into the time that a check has: by a measured first step."""
+"""How many steps, and which variants, fit into a check's time, estimated from a measured first step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from preflight.train_smoke.names import STEPS
 from preflight.train_smoke.user_task import by_recipe
 
 FEWER_STEPS = (STEPS, STEPS // 2, 2)
-"""Two at least: the second is the first that sees what ranks have made of the weights, and momentum."""
+"""At least two: the second is the first that uses the updated weights, and momentum."""
 SAFETY = 2.5
-"""How many times its forward and backward a step may take: the optimizer, comparing tensors, waiting for other ranks.
+"""How much longer than forward and backward a step may take: the optimizer, comparing tensors, waiting for other ranks.
 Measured with 2 ranks on 2 cores: 1.2 (ResNet-50) to 1.9 (a small transformer)."""
 
 
@@ -17,9 +17,9 @@ Measured with 2 ranks on 2 cores: 1.2 (ResNet-50) to 1.9 (a small transformer)."
 class Schedule:
     steps: int
     left_out: dict[str, str]
-    """Variants for which there is no time, and why."""
+    """Variants that there is no time for, and why."""
     skipped: str
-    """Why there is no time for any; "" where there is."""
+    """Why there is no time for any variant; "" if there is."""
 
 
 def schedule(

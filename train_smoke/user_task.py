@@ -1,4 +1,4 @@
-"""A user's model as a task of the smoke trainer: how it is cut, how fast it learns, and what it takes of memory."""
+"""A user's model as a task of the smoke trainer: how its batch is cut, how fast it learns, how much memory it takes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,15 +16,15 @@ from preflight.train_smoke.user_names import OWN
 from preflight.train_smoke.wrapped import Variant
 
 ON_DEVICE = 5
-"""How many times the parameters' bytes a training holds where it computes: weights, gradient, momentum, a copy of the
-gradient in buckets, and one to spare (FSDP's pieces while the whole is still there; AdamW's second state)."""
+"""How many times the parameters' bytes a training needs on its device: weights, gradient, momentum, a copy of the
+gradient in buckets, and one more (FSDP's pieces while the whole is still there; AdamW's second state)."""
 KEPT = 6
-"""How many float32 copies of the parameters are kept on the CPU to be compared with: at the start, first gradient, own
-gradient, at the end, and up to two of the optimizer's. They are let go of between recipes."""
+"""How many float32 copies of the parameters are kept on the CPU for comparison: at the start, first gradient, own
+gradient, at the end, and up to two of the optimizer's. They are freed between recipes."""
 
 
 def rows_of(rows: int, rank: int, ranks: int) -> list[int]:
-    """Those of a rank, by its number in the group; row 0 where there are fewer rows than ranks."""
+    """The rows of a rank, given by its number in the group; row 0 if there are fewer rows than ranks."""
     return list(batch.rows_of(rank, ranks, rows)) or [0]
 
 
@@ -32,7 +32,7 @@ def task(
     given: Given, rank: int, ranks: int, device: torch.device, rates: Rates, threads: int | None, steps: int, *,
     exactly: bool,
 ) -> TrainingTask:  # fmt: skip
-    """`exactly`: alone the batch is always cut as the ranks have it, since another cut is another function."""
+    """`exactly`: alone, the batch is always cut as on the ranks, since a different cut is a different function."""
     data = each(lambda tensor: tensor.to(device), given.batch)
 
     def recut(share: int, shares: int) -> Cut:
@@ -45,7 +45,7 @@ def task(
 
 
 def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
-    """Every part is the rows of one rank, this rank's own last."""
+    """The cut in which every part has the rows of one rank, this rank's own last."""
 
     total = sum(map(len, rows))
 
@@ -65,14 +65,14 @@ def _by_rank(cut: Cut, data: object, rows: Sequence[range]) -> Cut:
 
 
 def known(strategy: str) -> Mapping[str, Variant]:
-    """The variants of a strategy; of those that are a model's own, what is so with every model."""
+    """The variants of a strategy; for those that depend on the model, what holds for every model."""
     if strategy not in OWN:
         return variants_of(strategy)
     return {name: user_tp.variant(None, None) if strategy == "tp" else user_pp.variant(None) for name in OWN[strategy]}
 
 
 def left_out(names: Mapping[str, list[str]], *, exactly: bool, calls: int) -> dict[str, str]:
-    """Variants in which a model cannot be compared that is cut `exactly`, or is called so often a step, and why."""
+    """Why variants cannot be compared, for a model that is cut `exactly` or is called `calls` times per step."""
     reasons = {
         f"{strategy}/{name}": _unfit(known(strategy)[name], exactly, calls) or _uncut(strategy, exactly, calls)
         for strategy, variants in names.items()
@@ -86,22 +86,22 @@ def _uncut(strategy: str, exactly: bool, calls: int) -> str:
     if strategy != "pp":
         return ""
     if exactly:
-        return "its micro-batches are another cut of the batch, of which the loss is another one"
+        return "its micro-batches cut the batch differently, which changes the loss"
     return "" if calls == 1 else f"the loss calls the model {calls} times, and a pipeline runs once"
 
 
 def _unfit(variant: Variant, exactly: bool, calls: int) -> str:
     if exactly and variant.in_pieces:
-        return "half of a rank's rows have another loss than they have among all"
+        return "half of a rank's rows have a different loss by themselves"
     if exactly and variant.recipe.bfloat16:
-        return "bfloat16's roundings are measured by another cut of the batch"
+        return "bfloat16's roundings are measured with a different cut of the batch"
     if variant.recipe.uneven and calls > 1:  # the others' collectives then do not match, and gloo aborts
-        return f"Join stands in for one call of the model a step, and the loss makes {calls}"
+        return f"Join replaces one call of the model per step, but the loss makes {calls}"
     return ""
 
 
 def by_recipe(names: Mapping[str, list[str]], without: Iterable[str]) -> list[tuple[str, str, str]]:
-    """(recipe, strategy, variant), those of one recipe together: they share what is kept of the training alone."""
+    """(recipe, strategy, variant), grouped by recipe: variants of one share what is kept of the training alone."""
     found = [
         (known(strategy)[name].recipe.name, strategy, name)
         for strategy, variants in names.items()
@@ -125,8 +125,8 @@ def fits(given: Given, device: torch.device, ranks_here: int) -> None:
 
 
 def too_big(device: torch.device, ranks_here: int, count: int, size: int) -> str:
-    """Why there is no memory for a model of so many parameters and bytes, by an estimate from these alone; "" where
-    there is. `ranks_here`: how many share the node."""
+    """Why there is no memory for a model with `count` parameters of `size` bytes, estimated from these alone; "" if
+    there is. `ranks_here`: how many ranks share the node."""
     kept = KEPT * 4 * count
     needed = {"memory": kept} if device.type == "cuda" else {"memory": kept + ON_DEVICE * size}
     free = {"memory": _free_on_host() // ranks_here}
@@ -137,7 +137,7 @@ def too_big(device: torch.device, ranks_here: int, count: int, size: int) -> str
         if bytes_ > free[kind]:
             return (
                 f"the model is too big to be trained alone on each rank: its {count:,} parameters need about "
-                f"{_gib(bytes_)} of {kind}, and {_gib(free[kind])} a rank are free"
+                f"{_gib(bytes_)} of {kind}, but {_gib(free[kind])} per rank are free"
             )
     return ""
 
@@ -147,7 +147,7 @@ def _gib(bytes_: int) -> str:
 
 
 def free_on(device: torch.device, ranks_here: int) -> int:
-    """Bytes for each of so many ranks of the node."""
+    """Free bytes for each of `ranks_here` ranks of the node."""
     if device.type != "cuda":
         return _free_on_host() // ranks_here
     sharing = max(1, ranks_here // max(1, torch.cuda.device_count()))
@@ -156,11 +156,11 @@ def free_on(device: torch.device, ranks_here: int) -> int:
 
 
 def _free_on_host() -> int:
-    """Bytes, also by the limits of the cgroups around this process."""
+    """Free bytes, considering the limits of the cgroups around this process."""
     limited = cgroups.memory()
     return min(available(), limited.left) if limited else available()
 
 
 def available() -> int:
-    """Bytes of the machine."""
+    """Free bytes of the machine."""
     return int(psutil.virtual_memory().available)

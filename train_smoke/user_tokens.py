@@ -1,6 +1,6 @@
-"""Is a loss a mean over tokens, of which rows have unequally many? Then ranks that average weigh tokens unequally.
+"""Is a loss a mean over tokens, with unequal numbers of tokens per row? Then ranks that average weigh them unequally.
 
-Of a model that has learned nothing yet all tokens' losses are nearly the same, so that only the gradient shows it.
+In a model that has learned nothing yet all tokens' losses are nearly the same, so only the gradient shows it.
 """
 
 from collections.abc import Iterator
@@ -15,35 +15,35 @@ from preflight.train_smoke.user_given import Given, tensors
 from preflight.train_smoke.wrapped import as_real
 
 AS_WEIGHED = 0.05
-"""Of what a mean over rows is off, or may be off, that one over tokens may be off: it is said to be that one."""
+"""The share of a row mean's error (or tolerance) up to which a token mean may be off to be recognized as one."""
 IGNORED = (-100, -1)
-"""Labels that stand for no token: torch's and transformers', nanoGPT's."""
+"""Labels that mean "no token": that of torch and transformers, and nanoGPT's."""
 VIEWS = 4
-"""Random directions along which gradients are compared: a difference is across all of them with no likelihood."""
+"""Random directions along which gradients are compared: a difference is very unlikely to be orthogonal to all."""
 
 
 class Weighing(NamedTuple):
-    """Of rows, by how many of a tensor's elements count."""
+    """Weights of rows: how many of a tensor's elements count in each."""
 
     name: str
     counts: Tensor
     """(rows,)."""
 
     def mean(self, first: Any, second: Any) -> Any:
-        """Of what two halves of the rows have."""
+        """The weighted mean of the values of two halves of the rows."""
         middle = len(self.counts) // 2
         weights = [int(half.sum()) for half in (self.counts[:middle], self.counts[middle:])]
         return (first * weights[0] + second * weights[1]) / (sum(weights) or 1)
 
 
 def by_loss(data: Any, total: float, halves: tuple[float, float], allowed: float) -> Weighing | None:
-    """The first by which the mean of two halves' losses is that of all rows."""
+    """The first weighing by which the mean of two halves' losses equals the loss of all rows; None if there is none."""
     fits = (own for own in _weighings(data) if abs(own.mean(*halves) - total) <= allowed * AS_WEIGHED)
     return next(fits, None)
 
 
 def by_gradient(given: Given, plain: nn.Module, data: Any, rounded: float) -> tuple[float, Weighing | None]:
-    """How far the gradient of all rows is from the mean of those of its halves, where it is their mean by tokens."""
+    """(how far the gradient of all rows is from the mean of its halves', the weighing by which it is their mean)."""
     weighings = list(_weighings(data))
     if not weighings:
         return 0.0, None
@@ -86,7 +86,7 @@ def _weighings(data: Any) -> Iterator[Weighing]:
 
 
 def _valid(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """What may count of it, also where a model shifts its labels by one token."""
+    """Yields which elements may count, also for models that shift their labels by one token."""
     if tensor.dim() < 2:
         return
     found = [(f"!= {ignored}", tensor != ignored) for ignored in IGNORED if bool((tensor == ignored).any())]

@@ -1,7 +1,6 @@
 """Tensor parallel of a user's model: by the plan that it brings (transformers), or that the user names.
 
-What the plan's author would do is done, and no more: `parallelize_module` unties what is tied, without a word, and that
-is to be seen.
+Does only what the plan's author would do: `parallelize_module` silently unties tied parameters, and that must be seen.
 """
 
 import functools
@@ -28,9 +27,9 @@ from preflight.train_smoke.user_given import ModelMistake
 from preflight.train_smoke.wrapped import StrategySetting, Variant, Wrapped, all_rows
 
 OWN = ("tp_plan", "_tp_plan")
-"""Attributes by which a model brings its plan: as transformers' do."""
+"""Attributes that hold a model's plan, as in transformers."""
 HEADS = ("num_attention_heads", "num_key_value_heads")
-"""Of a configuration: how many ranks cut them must divide both."""
+"""Numbers in a configuration: the number of ranks that share heads must divide both."""
 EXPECTED = "expected a dict of module names to ParallelStyle or to words such as colwise, or a function of the model"
 
 
@@ -39,7 +38,7 @@ class NotRun(Exception):  # noqa: N818 -- a reason, not an error
 
 
 class ReplicatedSummed(ParallelStyle):
-    """A module that every rank has whole, and that sees each rank's own heads: its gradient is the sum of theirs."""
+    """A module that every rank has whole and that sees only the rank's heads: its gradient is the sum over ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def summed(gradient: Tensor) -> Tensor:
@@ -64,19 +63,19 @@ STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
     "sequence_parallel": SequenceParallel,
     "replicated_with_grad_allreduce": ReplicatedSummed,
 }
-"""By transformers' words, torch's styles that compute the same."""
+"""torch's styles that compute the same, by transformers' names."""
 
 Plan = Mapping[str, Any] | Callable[..., Any]
 
 
 def variant(plan: Plan | None, asked_ranks: int | None) -> Variant:
-    """`plan`: what the user has named; None where the model is to bring one. `asked_ranks`: that cut each matrix."""
+    """`plan`: the user's; None if the model brings one. `asked_ranks`: how many ranks share each matrix."""
     wrap = functools.partial(_wrapped, plan=plan, asked_ranks=asked_ranks)
     return Variant(wrap, share=all_rows, waits_within=True)
 
 
 def _wrapped(plain: nn.Module, setting: StrategySetting, *, plan: Plan | None, asked_ranks: int | None) -> Wrapped:
-    """Raises NotRun, ModelMistake, before any rank waits for another."""
+    """Raises NotRun or ModelMistake before any rank waits for another."""
     named, ranks = _plan(plain, plan), _ranks(plain, setting, asked_ranks)
     near = mesh.neighbours(setting, ranks)
     if callable(named):
@@ -84,7 +83,7 @@ def _wrapped(plain: nn.Module, setting: StrategySetting, *, plan: Plan | None, a
         return OfDTensors(made if isinstance(made, nn.Module) else plain, plain, setting)
     parallelize_module(plain, near, dict(named))
     if plan is None and user_transformers.is_one(plain):
-        plain.tie_weights()  # type: ignore[operator]  # as from_pretrained does behind its own plan
+        plain.tie_weights()  # type: ignore[operator]  # as from_pretrained does after its own plan
     return OfDTensors(plain, plain, setting)
 
 
@@ -93,7 +92,7 @@ def _ranks(plain: nn.Module, setting: StrategySetting, asked: int | None) -> int
     heads = [count for name in HEADS if isinstance(count := getattr(config, name, None), int)]
     if asked is not None:
         if setting.ranks % asked:
-            raise NotRun(f"{setting.ranks} ranks are no multiple of the {asked} that cut each matrix (tp_ranks)")
+            raise NotRun(f"{setting.ranks} ranks are not a multiple of the {asked} that share each matrix (tp_ranks)")
         return asked
     ranks = mesh.tensor_ranks(setting)
     if all(count % ranks == 0 for count in heads):
@@ -122,7 +121,7 @@ def _plan(plain: nn.Module, given: Plan | None) -> Mapping[str, ParallelStyle] |
 
 
 def _styles(plan: Mapping[str, Any], *, is_own: bool) -> dict[str, ParallelStyle]:
-    """Raises NotRun for a model's own plan that has words which torch has no style for."""
+    """Raises NotRun if a model's own plan has names for which torch has no style."""
     made: dict[str, ParallelStyle] = {}
     for path, style in plan.items():
         if isinstance(style, ParallelStyle):
@@ -130,23 +129,23 @@ def _styles(plan: Mapping[str, Any], *, is_own: bool) -> dict[str, ParallelStyle
         elif style in STYLES:
             made[path] = STYLES[style]()
         elif is_own:
-            raise NotRun(f"the model's plan has {style!r} for {path}, of which torch has no counterpart")
+            raise NotRun(f"the model's plan has {style!r} for {path}, for which torch has no counterpart")
         else:
             raise ModelMistake("wrong_plan", f"the tp_plan has {style!r} for {path!r}, {EXPECTED}")
     return made
 
 
 def _all_match(plain: nn.Module, plan: Mapping[str, Any]) -> None:
-    """torch only warns of what it does not find, and the module stays whole."""
+    """Raises ModelMistake for a name that matches nothing: torch only warns, and leaves the module whole."""
     for path in plan:
         if not _matches(plain, path):
             names = [name for name, module in plain.named_modules() if module._parameters][:3]
-            text = f"the tp_plan names {path!r}, and no module of the model has that name"
+            text = f"the tp_plan names {path!r}, but no module of the model has that name"
             raise ModelMistake("wrong_plan", f"{text} (it has {', '.join(names)}, ...)")
 
 
 def _matches(plain: nn.Module, path: str) -> bool:
-    """As parallelize_module reads it: part for part."""
+    """Whether a module matches the path, part by part, as in parallelize_module."""
     wanted = path.split(".")
     for name, _ in plain.named_modules():
         parts = name.split(".")

@@ -1,4 +1,4 @@
-"""Trains a user's model once alone, forward and backward, and sees what would make it train otherwise on many ranks."""
+"""Runs a user's model once alone, forward and backward, to find what would make it train differently on many ranks."""
 
 import math
 import random
@@ -19,18 +19,18 @@ from preflight.train_smoke.user_given import Given, ModelMistake, raw, seed, som
 from preflight.train_smoke.wrapped import as_real
 
 SHARE_A_STEP = 0.002
-"""Of the weights' norm that the first step of SGD is long. With momentum eight steps come to 6% of it at most: far
-above the roundings of float32, and near enough for the loss to stay what it was like."""
+"""The length of SGD's first step as a share of the weights' norm. With momentum, eight steps come to at most 6% of it:
+far above the roundings of float32, and small enough to keep the loss similar."""
 ROUNDED = {torch.float64: 1e-4, torch.float32: 1e-3}
-"""How far (relatively) the loss of all rows may be from the mean of two halves: thousands of roundings."""
+"""How far (relatively) the loss of all rows may be from the mean of two halves; this is thousands of roundings."""
 ROUNDED_ELSE = 0.05
-"""In bfloat16 and float16."""
+"""The same in bfloat16 and float16."""
 DRAWN = 0.2
-"""Where the loss depends on what is drawn: a sum is twice the mean of its halves, whatever was drawn."""
+"""The same if the loss depends on random numbers: a sum is twice the mean of its halves, whatever was drawn."""
 
 
 class Incomparable(Exception):  # noqa: N818 -- a reason to skip, not an error
-    """No two trainings of this model can be held against each other, though it may be sound."""
+    """Two trainings of this model cannot be compared, though it may be sound."""
 
 
 @dataclass(frozen=True)
@@ -38,32 +38,32 @@ class Traits:
     unused: list[str]
     """Parameters that get no gradient from the loss of the whole batch."""
     unused_here: list[str]
-    """Others that get none from this rank's own rows."""
+    """Other parameters that get none from this rank's own rows."""
     batch_norms: list[str]
-    """Modules that normalise by the batch that they see."""
+    """Modules that normalize by the batch that they see."""
     dropouts: list[str]
     """Modules whose dropout was set to 0."""
     draws: bool
     """Whether forward or loss draw random numbers even so."""
     apart: float
-    """How far the loss over all rows, or else its gradient, is from the mean of those of its halves, by the largest of
-    these; 0 where they agree but for rounding."""
+    """How far the loss over all rows, or else its gradient, is from the mean of its halves', relative to the largest of
+    these; 0 if they agree except for rounding."""
     tokens: str
-    """By which tensor of the batch the loss weighs rows, as a mean over valid tokens does; "" where by none."""
+    """The tensor of the batch by which the loss weighs rows, as a mean over valid tokens does; "" if there is none."""
     own_tokens: int
     """How many of them this rank has."""
     calls: int
-    """How often the loss calls the model."""
+    """How many times the loss calls the model."""
     rate: float
     """A learning rate of SGD that changes the weights by SHARE_A_STEP."""
     adamw_rate: float
-    """The same of AdamW."""
+    """The same for AdamW."""
     step_s: float
     """Seconds that forward and backward take over all rows."""
 
 
 def without_dropout(model: nn.Module) -> list[str]:
-    """Sets the dropout of all modules of torch to 0, and says which had one."""
+    """Sets the dropout of all torch modules to 0, and returns those that had one."""
     found = []
     for name, module in model.named_modules():
         attribute = "p" if isinstance(module, _DropoutNd) else "dropout"
@@ -109,7 +109,7 @@ def traits(
         parameter.grad = None
     start = time.monotonic()
     _checked(given.loss(plain, _rows(data, own)), plain, f"its own {len(own)} of {given.rows} rows")
-    step_s = min(step_s, (time.monotonic() - start) * given.rows / len(own))  # the first one warmed up
+    step_s = min(step_s, (time.monotonic() - start) * given.rows / len(own))  # the first call included warm-up
     here = [name for name in _without_gradient(plain) if name not in unused]
     apart, weighing = _apart(given, data, device, draws=draws)
     own_tokens = int(weighing.counts[own].sum()) if weighing else 0
@@ -124,7 +124,7 @@ def _rows(data: Any, rows: list[int]) -> Any:
 
 
 def _checked(loss: Any, plain: nn.Module, of: str) -> None:
-    """Makes its backward pass. Raises ModelMistake."""
+    """Checks a loss and runs its backward pass. Raises ModelMistake."""
     if not isinstance(loss, Tensor):
         raise ModelMistake("wrong_loss", f"loss_fn returns a value of type {type(loss).__name__}, expected a tensor")
     if loss.numel() != 1:
@@ -146,7 +146,7 @@ def _checked(loss: Any, plain: nn.Module, of: str) -> None:
     for name, parameter in plain.named_parameters():
         if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             raise Incomparable(
-                f"{name} has a sparse gradient, of which FSDP knows nothing (sparse=False makes it dense)"
+                f"{name} has a sparse gradient, which FSDP does not support (sparse=False makes it dense)"
             )
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             raise ModelMistake("wrong_loss", f"the gradient of {name} over {of} is not finite before the first step")
@@ -157,7 +157,7 @@ def _without_gradient(plain: nn.Module) -> list[str]:
 
 
 def _rates(used: list[tuple[str, nn.Parameter]]) -> tuple[float, float]:
-    """Learning rates of SGD and AdamW, by which a step is SHARE_A_STEP of the weights."""
+    """Learning rates of SGD and AdamW with which a step changes the weights by SHARE_A_STEP."""
     count = sum(parameter.numel() for _, parameter in used)
     size = math.sqrt(sum(_norm(parameter) ** 2 for _, parameter in used)) or math.sqrt(count) * 0.01
     slope = math.sqrt(sum(_norm(parameter.grad) ** 2 for _, parameter in used if parameter.grad is not None))
@@ -174,8 +174,8 @@ def _norm(tensor: Tensor) -> float:
 
 
 def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> tuple[float, user_tokens.Weighing | None]:
-    """As `Traits.apart`, and by what it weighs rows. Raises ModelMistake for a sum. Where each half draws other
-    numbers, nothing finer than that can be told."""
+    """(`Traits.apart`, the weighing of rows). Raises ModelMistake for a sum. If each half draws different numbers,
+    nothing finer than that is known."""
     if given.rows < 2:
         return 0.0, None
     plain, middle = given.copy(device), given.rows // 2
@@ -201,7 +201,7 @@ def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> tup
     again = loss(range(middle))
     if abs(again - first) > allowed:
         text = f"{middle} rows have a loss of {first:.6g}, and of {again:.6g} at the next call: the model or loss_fn "
-        raise Incomparable(f"{text}keeps something from one call to the next that is no buffer of the model's")
+        raise Incomparable(f"{text}keeps something between calls that is not a buffer of the model")
     if mean and abs(total - first - second) <= allowed:
         text = f"the loss over {sizes[0]} rows is {total / mean:.3g} x the mean of its halves' losses ({total:.6g} and "
         raise ModelMistake(
@@ -216,7 +216,7 @@ def _apart(given: Given, data: Any, device: torch.device, *, draws: bool) -> tup
 
 
 def _draws(of: Callable[[], Any]) -> tuple[Any, bool]:
-    """What it makes, and whether random numbers were drawn for it."""
+    """(the result of `of`, whether it drew random numbers)."""
     seed()
     before = _random_states()
     return of(), _random_states() != before

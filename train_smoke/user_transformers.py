@@ -1,6 +1,6 @@
-"""Models of Hugging Face's transformers: made of a configuration file with random weights, and a batch for them.
+"""Models of Hugging Face's transformers: built from a configuration file with random weights, and a batch for them.
 
-Nothing is fetched, and no code that the configuration names is run.
+Nothing is downloaded, and no code that the configuration names is run.
 """
 
 import functools
@@ -17,21 +17,21 @@ from torch import Tensor, nn
 from preflight.train_smoke.user_given import ModelMistake, TooBig
 
 AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "ImageClassification")
-"""Where a configuration names no architecture: the first of AutoModelFor... that knows its type; else AutoModel."""
+"""If a configuration names no architecture: the first of AutoModelFor... that knows its type, else AutoModel."""
 CAUSAL = ("ForCausalLM", "LMHeadModel")
-"""Ends of the names of models that tell the next token."""
+"""Suffixes of the names of models that predict the next token."""
 OF_A_TOKEN = (*CAUSAL, "ForMaskedLM", "ForConditionalGeneration", "ForPreTraining")
-"""Ends of the names of models whose labels are token ids, one for each token."""
+"""Suffixes of the names of models whose labels are token ids, one per token."""
 OF_A_ROW = ("ForSequenceClassification", "ForImageClassification")
-"""Those that have a class for each row."""
+"""Suffixes for models with one class per row."""
 FEW = 2
-"""Layers of a model that is too big as it is; more, where it has more kinds of layers than that."""
+"""Layers of a model that is too big as it is; more if it has more kinds of layers."""
 VOCABULARY = 1024
-"""Tokens that such a model knows."""
+"""Size of the vocabulary of such a model."""
 
 
 class ConfigMistake(Exception):  # noqa: N818 -- the user's, told as a finding
-    """Why no model can be made of a configuration."""
+    """Why no model can be built from a configuration."""
 
 
 def is_one(model: Any) -> bool:
@@ -46,15 +46,15 @@ def _package(kind: type) -> str:
 
 
 def build(path: str, too_big: Callable[[int, int], str], agreed: Callable[[bool], bool]) -> tuple[nn.Module, str]:
-    """A model with random weights, and how it was made smaller ("" where it was not). `too_big`: why there is no memory
-    for so many parameters and bytes; "" where there is. `agreed`: of what is so here, what is so on the first rank: all
-    make the same model. Raises ConfigMistake; TooBig where even the small one is that."""
+    """(a model with random weights, how it was made smaller or ""). `too_big` returns why there is no memory for a
+    number of parameters and bytes, or "". `agreed` returns the first rank's value of a local one, so that all build the
+    same model. Raises ConfigMistake; TooBig if even the small one is too big."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     given = _read(path)
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        why = f"transformers, which makes the model, cannot be imported here ({error}): install it"
+        why = f"transformers, which builds the model, cannot be imported here ({error}): install it"
         raise ConfigMistake(why) from error
     config, smaller = _config(transformers, given), ""
     why = too_big(*_size(transformers, config))
@@ -76,7 +76,7 @@ def _read(path: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigMistake(f"it cannot be read ({error.strerror}; the current folder is {os.getcwd()})") from error
     except ValueError as error:
-        raise ConfigMistake(f"it is no JSON ({error})") from error
+        raise ConfigMistake(f"it is not JSON ({error})") from error
     if not isinstance(given, dict) or not isinstance(given.get("model_type"), str):
         raise ConfigMistake('it has no "model_type", expected a config.json of transformers')
     return given
@@ -88,29 +88,29 @@ def _config(transformers: Any, given: dict[str, Any]) -> Any:
         remote = given.get("auto_map")
         why = f"has the model_type {kind!r}, which transformers {transformers.__version__} does not know"
         if remote:
-            why = f"names code of its own ({', '.join(map(str, remote.values()))}), which is not run here"
+            why = f"names its own code ({', '.join(map(str, remote.values()))}), which is not run here"
         raise ConfigMistake(f"it {why}: name a function that builds the model")
     try:
         return known[kind].from_dict({key: value for key, value in given.items() if key != "auto_map"})
     except Exception as error:
-        raise ConfigMistake(f"transformers does not take it ({type(error).__name__}: {_line(error)})") from error
+        raise ConfigMistake(f"transformers does not accept it ({type(error).__name__}: {_line(error)})") from error
 
 
 def _model(transformers: Any, config: Any) -> nn.Module:
-    """In float32, unless the configuration says another type."""
+    """The model, in float32 unless the configuration names a different type."""
     named = [getattr(transformers, name, None) for name in config.architectures or ()]
     mappings = (getattr(transformers, f"AutoModelFor{kind}") for kind in AUTO)
     auto = next((its for its in mappings if type(config) in its._model_mapping), transformers.AutoModel)
-    config.use_cache = False  # what training does not need, and torch.export cannot trace
+    config.use_cache = False  # training does not need it, and torch.export cannot trace it
     try:
         model: nn.Module = named[0](config) if named and named[0] else auto.from_config(config)
     except Exception as error:
-        raise ConfigMistake(f"transformers makes no model of it ({type(error).__name__}: {_line(error)})") from error
+        raise ConfigMistake(f"transformers builds no model from it ({type(error).__name__}: {_line(error)})") from error
     return model
 
 
 def _size(transformers: Any, config: Any) -> tuple[int, int]:
-    """Its parameters and their bytes, without memory for them."""
+    """(number of parameters, their bytes), without allocating them."""
     with torch.device("meta"):
         parameters = list(_model(transformers, config).parameters())
     count = sum(parameter.numel() for parameter in parameters)
@@ -118,7 +118,7 @@ def _size(transformers: Any, config: Any) -> tuple[int, int]:
 
 
 def _made_smaller(config: Any) -> str:
-    """Changes the number of layers and of tokens, by which no layer computes otherwise. Returns it in words."""
+    """Reduces the number of layers and tokens, which changes no layer's computation. Returns the change in words."""
     told = []
     layers, kinds = getattr(config, "num_hidden_layers", None), getattr(config, "layer_types", None)
     if isinstance(layers, int) and layers > FEW:
@@ -145,8 +145,8 @@ def _line(error: Exception) -> str:
 
 
 def loss_of_logits(model: Any, batch: Mapping[str, Any]) -> Callable[[nn.Module, Any], Tensor] | None:
-    """The loss that forward would make, made of its logits, so that a pipeline can run it behind its last stage; None
-    where forward makes more of it than that."""
+    """The loss that forward would compute, from its logits, so that a pipeline can run it after its last stage; None if
+    forward adds more to it."""
     kind, config = type(model).__name__, model.config
     if not kind.endswith(CAUSAL) or "labels" not in batch or getattr(config, "output_router_logits", False):
         return None
@@ -159,7 +159,7 @@ def _of_logits(loss: Callable[..., Tensor], tokens: int, model: nn.Module, batch
 
 
 def batch(model: Any, rows: int, length: int) -> dict[str, Tensor]:
-    """What its forward takes by name, with labels where its kind has some. Raises ModelMistake."""
+    """The arguments of its forward by name, with labels if its kind has some. Raises ModelMistake."""
     config, takes = model.config, inspect.signature(model.forward).parameters
     name = model.main_input_name
     if name == "input_ids":
@@ -179,7 +179,7 @@ def batch(model: Any, rows: int, length: int) -> dict[str, Tensor]:
 
 
 def _ids(model: Any, config: Any, rows: int, length: int) -> Tensor:
-    """None of them is padding."""
+    """Token ids, none of which is padding."""
     tokens = model.get_input_embeddings().num_embeddings
     length = min(length, getattr(config, "max_position_embeddings", None) or length)
     ids = torch.randint(0, tokens, (rows, length))

@@ -1,4 +1,4 @@
-"""A model under a strategy, and how a training reads it: the whole values of what may be cut among the ranks."""
+"""A model under a strategy, and how a training reads the full values of what may be cut among the ranks."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,23 +16,23 @@ from preflight.train_smoke.task import Recipe, TrainingTask
 Mark = Callable[[str, str], AbstractContextManager[None]]
 """Marks the time in which a rank may wait for others: (operation, step)."""
 Doing = Callable[[str], None]
-"""Says what a rank does now, so that a hang or a death shows where it was."""
+"""Notes what a rank is doing, so that a hang or a death shows where it was."""
 Values = Iterator[tuple[str, Tensor]]
-"""Whole tensors by the parameters' names in the plain model, in its order, one at a time: a large model's do not fit
-together. All ranks ask for them together."""
+"""Full tensors by the parameters' names in the plain model, in its order, one at a time, since a large model's do not
+fit together. All ranks iterate together."""
 
 
 def silent(_what: str) -> None:
-    """Where nobody asks."""
+    """A `Doing` that does nothing."""
 
 
 def unmarked(_operation: str, _step: str) -> AbstractContextManager[None]:
-    """Where nobody waits for anybody."""
+    """A `Mark` for code in which no rank waits for another."""
     return contextlib.nullcontext()
 
 
 class ShardRange(NamedTuple):
-    """Which elements of a parameter, laid out flat, this rank keeps."""
+    """The elements of a flattened parameter that this rank keeps."""
 
     start: int
     length: int
@@ -43,7 +43,7 @@ class ShardRange(NamedTuple):
 
 
 class ShardBox(NamedTuple):
-    """Which elements this rank keeps, by ranges of each dimension: (start, end)."""
+    """The elements that this rank keeps, as a range (start, end) of each dimension."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -56,7 +56,7 @@ Piece = ShardRange | ShardBox
 
 
 PUT_BETWEEN = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
-"""What torch's wrappers put into a parameter's name."""
+"""What torch's wrappers insert into a parameter's name."""
 
 
 def plain_name(name: str) -> str:
@@ -67,19 +67,19 @@ def plain_name(name: str) -> str:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """A complex tensor's real and imaginary parts, in one more dimension; another tensor as it is."""
+    """A complex tensor's real and imaginary parts, in one more dimension; any other tensor as it is."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def shapes_of(plain: nn.Module) -> dict[str, torch.Size]:
-    """Of the parameters, by name; before a strategy cuts them."""
+    """The parameters' shapes by name, before a strategy cuts them."""
     return {name: as_real(parameter).shape for name, parameter in plain.named_parameters()}
 
 
 def blocks(plain: nn.Module) -> list[nn.Module]:
-    """What is wrapped beside the whole model, as one would: the items of every list of modules, and of every sequence
-    of at least two of one class. Outermost only; no container, which has no forward of its own; and none that shares
-    a parameter with the rest of the model, which then could not be cut twice."""
+    """The modules to wrap besides the whole model: the items of every list of modules, and of every sequence of at
+    least two of one class. Only the outermost; no container, which has no forward; and none that shares a parameter
+    with the rest of the model, since that cannot be cut twice."""
     found: list[nn.Module] = []
     inside: set[int] = set()
     for module in plain.modules():
@@ -108,46 +108,46 @@ def is_apart(module: nn.Module, plain: nn.Module) -> bool:
 
 
 def shards(ranks: int) -> int:
-    """Into how many a parameter is cut where it need not be cut among all: the largest divisor up to the root, such as
-    4 of 16; all, where there is none."""
+    """Into how many pieces a parameter is cut if it need not be cut among all ranks: the largest divisor up to the
+    square root, such as 4 for 16; all ranks if there is none."""
     divisors = [divisor for divisor in range(2, ranks) if divisor * divisor <= ranks and ranks % divisor == 0]
     return max(divisors, default=ranks)
 
 
 class Wrapped:
-    """A model that is whole on its rank: alone, or under DDP. What a strategy has otherwise it overrides."""
+    """A model that is whole on its rank: alone, or under DDP. A strategy overrides what is different."""
 
     def __init__(self, module: nn.Module, plain: nn.Module) -> None:
         self.module, self.plain = module, plain
         self.units: list[nn.Module] = []
-        """Inside the module: those that wait for other ranks as their forward begins."""
+        """Modules inside it that wait for other ranks when their forward begins."""
         self.mesh: Sequence[tuple[str, int]] = ()
-        """Names and sizes of the dimensions in which the ranks stand; empty where all stand in a line."""
+        """Names and sizes of the mesh's dimensions; empty if there is only one."""
         self.sizes: Mapping[str, int] = {}
-        """What a gradient may be a multiple of by mistake, in words: {"microbatches": 4}."""
+        """Factors by which a gradient may be wrong by mistake, by name: {"microbatches": 4}."""
         self.needs: Sequence[Need] = ()
 
     def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer steps."""
+        """The parameters that the optimizer steps."""
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The same, and what is frozen, by the names in the plain model."""
+        """The same and frozen ones, by the names in the plain model."""
         return self.plain.named_parameters()
 
     def piece(self, *, last: bool) -> AbstractContextManager[object]:  # noqa: ARG002 -- for strategies that need it
-        """In which a micro-batch is trained on; the last one of a step exchanges gradients."""
+        """The context for training on a micro-batch; the last one of a step exchanges gradients."""
         return contextlib.nullcontext()
 
     def joining(self) -> AbstractContextManager[object]:
-        """In which all steps are taken."""
+        """The context in which all steps are taken."""
         return contextlib.nullcontext()
 
     def finish(self) -> None:
-        """After the last part of a step, before anybody reads its gradient."""
+        """Called after the last part of a step, before its gradient is read."""
 
     def clip(self, norm: float) -> Tensor:
-        """The gradient of all parameters, to this norm. Returns the one that it had, as the strategy knows it."""
+        """Clips the gradient of all parameters to this norm. Returns the norm that it had, as the strategy knows it."""
         return torch.nn.utils.clip_grad_norm_(self.parameters(), norm)
 
     def pass_(self, task: TrainingTask, recipe: Recipe, data: Any, weight: float, doing: "Doing") -> float:
@@ -163,7 +163,7 @@ class Wrapped:
         return task.loss(self.module, data)
 
     def gradients(self) -> Values:
-        """Those that the step takes. A parameter without a gradient is left out."""
+        """The gradients that the step uses. A parameter without a gradient is left out."""
         for name, parameter in self.named():
             if parameter.grad is not None:
                 yield name, as_real(parameter.grad)
@@ -185,12 +185,12 @@ class Wrapped:
             yield name, as_real(parameter.detach())
 
     def places(self) -> Mapping[str, Piece]:
-        """By the parameter's name; empty where each rank keeps all. Ranks together."""
+        """What this rank keeps, by the parameter's name; empty if each rank keeps all. Called on all ranks together."""
         return {}
 
     def kept(self) -> Mapping[str, tuple[int, int]]:
-        """By the parameter's name, in elements: what the ranks that cut it among them keep together, and what it has.
-        Empty where each rank keeps all. Ranks together."""
+        """By the parameter's name: (elements that the ranks which share it keep together, elements that it has). Empty
+        if each rank keeps all. Called on all ranks together."""
         return {}
 
     def held(self, optimizer: torch.optim.Optimizer) -> int:
@@ -208,9 +208,9 @@ class StrategySetting:
     device: torch.device
     ranks: int
     part: Callable[[tuple[int, ...]], torch.distributed.ProcessGroup] | None = None
-    """A process group of some of the group's ranks (`ctx.part`), all ranks calling it together."""
+    """Makes a process group of some of the group's ranks (`ctx.part`); all ranks call it together."""
     per_node: int = 1
-    """Neighbours in the group that are on one node: the same number on every node; 1 where that is not so."""
+    """How many neighbors in the group are on one node, if that number is the same on every node; else 1."""
 
 
 def all_rows(_setting: StrategySetting) -> tuple[int, int]:
@@ -223,19 +223,19 @@ class Variant:
     wrap: Callable[[nn.Module, StrategySetting], Wrapped]
     recipe: Recipe = field(default_factory=Recipe)
     in_pieces: bool = False
-    """Two micro-batches a step."""
+    """Two micro-batches per step."""
     unfit: Callable[[StrategySetting], str] | None = None
-    """Why it cannot run here ("" where it can): the same on all ranks."""
+    """Returns why it cannot run here ("" if it can), the same on all ranks."""
     share: Callable[[StrategySetting], tuple[int, int]] | None = None
-    """Which share of the batch this rank has, of how many: None where each rank has its own."""
+    """(this rank's share of the batch, the number of shares); None if each rank has its own."""
     tied: bool = False
     """Whether the model's embedding and output layer are one parameter."""
     steps: int = STEPS
-    """At most."""
+    """The most steps."""
     sparse: bool = False
     """Whether the model has experts."""
     waits_within: bool = False
-    """Whether ranks wait for each other all through forward and backward; else only where `GradientWatch` knows."""
+    """Whether ranks wait for each other throughout forward and backward; else only where `GradientWatch` knows."""
     compiled: Callable[[nn.Module], list[nn.Module]] | None = None
-    """The modules at whose beginning `GradientWatch` may look, outermost last: what is inside them is compiled, and a
-    hook there would break the graph. None where nothing is compiled."""
+    """The modules at whose start `GradientWatch` may hook, outermost last: what is inside them is compiled, and a hook
+    there would break the graph. None if nothing is compiled."""

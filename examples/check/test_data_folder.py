@@ -4,7 +4,7 @@ from preflight import testing
 
 
 def found(*entries):
-    """What is said of nodes with so many entries each, a rank on each."""
+    """The findings about nodes with these numbers of entries, one rank each."""
     facts = {rank: {"entries": count} for rank, count in enumerate(entries)}
     nodes = {f"node-{rank}": [rank] for rank in facts}
     findings = testing.judge(data_folder, facts, nodes=nodes, settings={"folder": "/data"})

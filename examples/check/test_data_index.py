@@ -8,7 +8,7 @@ from preflight import testing
 
 
 def found(*digests):
-    """What is said of nodes that have read these indexes, a rank on each; "" is one that could not."""
+    """The findings about nodes that have read these indexes, one rank each; "" is a node that could not."""
     facts = {
         rank: {"shards": 2, "samples": 30, "digest": digest, "error": "" if digest else "opening /data: no answer"}
         for rank, digest in enumerate(digests)

@@ -66,7 +66,7 @@ SHAPES: tuple[Fault, ...] = (
     _told("mistaken:no_triple", "A user's function returns a dict.", f"{_FAIL}wrong_return",
           says="it returns an object of type dict, expected (model, batch, loss_fn) or a model"),
     _told("mistaken:wrapped", "A user's model is wrapped already.", f"{_FAIL}wrong_model",
-          says="0 is wrapped already (DataParallel)"),
+          says="0 is already wrapped (DataParallel)"),
     _told("mistaken:loader", "A user's function returns a loader for the batch.", f"{_FAIL}wrong_batch",
           says="type DataLoader, expected a tensor"),
     _told("mistaken:loss_detached", "A user's loss is detached.", f"{_FAIL}wrong_loss",

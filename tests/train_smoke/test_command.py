@@ -50,9 +50,9 @@ def test_its_words_are_those_of_a_run(words: str, run: str) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--strategy dpd", "--strategy dpd: 'dpd' is no strategy; did you mean ddp"),
-        ("--strategy DDP", "--strategy DDP: 'DDP' is no strategy; did you mean ddp"),
-        ("--strategy ddp,", "--strategy ddp,: '' is no strategy; known are ddp, fsdp2, pp"),
+        ("--strategy dpd", "--strategy dpd: 'dpd' is not a strategy; did you mean ddp"),
+        ("--strategy DDP", "--strategy DDP: 'DDP' is not a strategy; did you mean ddp"),
+        ("--strategy ddp,", "--strategy ddp,: '' is not a strategy; known are ddp, fsdp2, pp"),
         ("--strategy ddp,zero", "--strategy ddp,zero: 'zero' is no strategy; known are ddp, fsdp2, pp"),
         ("--strategy ddp/no_snyc", "did you mean ddp/no_sync?"),
         ("--strategy ddp/offlaod --model m:f", "did you mean fsdp/offload"),

@@ -46,7 +46,7 @@ MISTAKEN = {
     "bare:OddExample": ("wrong_batch", "example_input_array is of type str, expected a tensor"),
     "lightning_modules:Manual": ("wrong_model", "its training_step steps the optimizers itself"),
     "lightning_modules:NoBatch": ("wrong_batch", "NoBatch has neither a train_dataloader nor an example_input_array"),
-    "lightning_modules:AsksTrainer": ("wrong_loss", "its training_step asks for its Trainer, and none runs here"),
+    "lightning_modules:AsksTrainer": ("wrong_loss", "its training_step uses its Trainer, but none runs here"),
     "lightning_modules:NoLoader": (
         "wrong_batch",
         "its train_dataloader returns an object of type int, expected",
@@ -62,11 +62,11 @@ CONFIGURED = {
 """Files in tests/models/hub, by a stand-in for transformers."""
 MISCONFIGURED = {
     "none": "it cannot be read (No such file or directory; the current folder is ",
-    "torn": "it is no JSON (Expecting value: line 2",
+    "torn": "it is not JSON (Expecting value: line 2",
     "no_type": 'it has no "model_type", expected a config.json of transformers',
     "unknown": "it has the model_type 'tinny', which transformers 5.24.0 does not know: name a function",
-    "remote": "it names code of its own (modeling_mine.MineForCausalLM), which is not run here: name a function",
-    "odd": "transformers does not take it (ValueError: hidden_size 15 is no multiple of 2)",
+    "remote": "it names its own code (modeling_mine.MineForCausalLM), which is not run here: name a function",
+    "odd": "transformers does not accept it (ValueError: hidden_size 15 is no multiple of 2)",
 }
 ROWS = train_model.FORMS
 

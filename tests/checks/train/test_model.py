@@ -32,7 +32,7 @@ MISTAKES = {
     "leaves_in_loss": ("user_error", "it calls sys.exit(3)"),
     "no_triple": ("wrong_return", "it returns an object of type dict, expected (model, batch, loss_fn) or a model"),
     "only_two": ("wrong_return", "it returns a tuple of 2, expected (model, batch, loss_fn) or a model"),
-    "wrapped": ("wrong_model", "0 is wrapped already (DataParallel), expected a plain model"),
+    "wrapped": ("wrong_model", "0 is already wrapped (DataParallel), expected a plain model"),
     "on_meta": ("wrong_model", "2 (weight, bias) of 2 parameters are on the meta device"),
     "lazy": ("wrong_model", "2 (weight, bias) of 2 parameters are lazy"),
     "no_parameters": ("wrong_model", "it has no parameters"),
@@ -41,7 +41,7 @@ MISTAKES = {
     "loader": ("wrong_batch", "type DataLoader, expected a tensor: the global batch of one step, such as next(iter("),
     "generator": ("wrong_batch", "batch[1] is an object of type count, expected a tensor: the global batch"),
     "numbers": ("wrong_batch", "batch['scale'] is an object of type float, expected a tensor"),
-    "unequal_rows": ("wrong_batch", "batch[0] has 8 rows in dimension 0 and batch[1] has 7, expected as many"),
+    "unequal_rows": ("wrong_batch", "batch[0] has 8 rows in dimension 0 and batch[1] has 7, expected equally many"),
     "no_dimension": ("wrong_batch", "batch[1] is a single number, expected a tensor with its rows in dimension 0"),
     "no_rows": ("wrong_batch", "the batch has no rows"),
     "loss_of_each_row": ("wrong_loss", "a tensor of shape (8,), expected one number: the mean over the rows"),
@@ -61,8 +61,8 @@ MISTAKES = {
 SKIPPED = {
     "huge": "its 1,000,000,000,010 parameters need about",
     "more_than_there_is": "memory has run out: ",
-    "carries": "at the next call: the model or loss_fn keeps something from one call to the next",
-    "sparse": "0.weight has a sparse gradient, of which FSDP knows nothing",
+    "carries": "at the next call: the model or loss_fn keeps something between calls",
+    "sparse": "0.weight has a sparse gradient, which FSDP does not support",
 }
 ON_ONE = {
     "raises_on_one": ("user_error", "in raises(): ValueError"),

@@ -27,8 +27,8 @@ OWN = {
 }
 """Sound, and what of it trains."""
 NOT_RUN = {
-    "plans:odd_words strategies=ddp/plain,tp": "the model's plan has 'moe_tp_experts' for head, of which torch has no",
-    "stages:loss_within strategies=ddp/plain,pp": "its forward makes the loss itself, and stages hand on rows",
+    "plans:odd_words strategies=ddp/plain,tp": "the model's plan has 'moe_tp_experts' for head, for which torch has no",
+    "stages:loss_within strategies=ddp/plain,pp": "its forward computes the loss itself, but stages pass on rows",
     "stages:branches strategies=ddp/plain,pp": "pipeline() cannot cut it into stages (",
     "stages:no_blocks strategies=ddp/plain,pp": "it has 0 repeated blocks between which it could be cut",
 }
@@ -37,7 +37,7 @@ UNTIED = {
     "stages:tied strategies=ddp/plain,pp": "under pp/gpipe wte.weight and lm_head.weight are one parameter no longer",
 }
 WRONG_PLANS = {
-    "MISSPELT": "the tp_plan names 'block.*.up', and no module of the model has that name (it has embedding,",
+    "MISSPELT": "the tp_plan names 'block.*.up', but no module of the model has that name (it has embedding,",
     "ODD": "the tp_plan has 'columnwise' for 'head', expected a dict of module names to ParallelStyle",
     "NO_DICT": "the tp_plan is an object of type list, expected a dict of module names to ParallelStyle",
 }
