@@ -73,8 +73,8 @@ MISTAKES = [
     ([*_MEET, "--endpoint", "node-0:1", *_OF_4, "--nodes", "4"], "did you mean --nnodes"),
     (["--local_rank=1", "--level", "fast"], "invalid choice: 'fast'"),  # as DeepSpeed starts it
     (["--level", "quick", "--local-rank=1"], "--local-rank=1: run has no such option"),
-    (["gate"], "gate: a command is expected after --"),
-    (["gate", "srun", "python", "-m", "preflight", "--report", "x"], "--report stands behind the --"),
+    (["gate"], "gate: expected a command after --"),
+    (["gate", "srun", "python", "-m", "preflight", "--report", "x"], "--report comes after the --"),
     (["gate", "--close", "--", "true"], "--close: gate has no such option; did you mean --closed?"),
     (["gate", "--open", "--closed", "--", "true"], "not allowed with argument"),
     (["hook", "slurm"], "invalid choice: 'slurm'"),

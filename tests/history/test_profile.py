@@ -230,7 +230,7 @@ def preflight(folder: Path, *words: str, wrap: Sequence[str] = ()) -> subprocess
 def test_a_bad_profile_ends_a_run_with_2(tmp_path: Path) -> None:
     for text, why in (
         (None, "cannot be read (No such file"),
-        ("[[kind", "not valid TOML"),
+        ("[[kind", "is not valid TOML"),
         ("kind = 3", "it has no kind"),
     ):
         if text:
