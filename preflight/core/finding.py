@@ -71,6 +71,7 @@ RUN_SLUGS = {
     "cannot be read: nothing was compared with it.",
     "slower_than_history": "A check's speeds are below those of the last sound runs of its kind (--baseline auto).",
     "beside_history": "The runs that --baseline auto has held this one beside.",
+    "beside_profile": "The profile that --profile has held the nodes against, and how much of it.",
     "profile_gpus": "A node has another number of GPUs than its kind in the profile (--profile).",
     "profile_missing": "A node lacks a network card or an HCA that its kind in the profile has.",
     "profile_differs": "A node has another value than its kind in the profile: a version, a link, a limit.",

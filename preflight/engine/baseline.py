@@ -85,7 +85,9 @@ def beside_profile(loop: EventLoop, request: Request, made: report.Report, book:
 
     def look() -> dict[str, Any]:
         kept = entry(made, book, request.sources)
-        return {"findings": [finding.to_json() for finding in profile.findings(request.profile, kept, asked)]}
+        beside = request.profile, kept, asked
+        found = [*profile.findings(*beside), profile.which(request.profile_path, *beside)]
+        return {"findings": [finding.to_json() for finding in found]}
 
     answer = loop.ask(look, READ_S)
     if isinstance(answer, Failure):

@@ -56,6 +56,7 @@ class Request:
     baseline: Baseline | None = None
     profile: tuple[ProfileKind, ...] = ()
     """What each kind of node has: `--profile FILE`."""
+    profile_path: str = ""
 
 
 def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:

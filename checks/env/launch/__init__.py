@@ -60,7 +60,7 @@ NO_LOCAL_RANK = Code(
     fix="Set LOCAL_RANK, from 0 on each node, or start with torchrun; else see that the script does not need it.",
 )
 SINGLE_PROCESS = Code(
-    "The launcher has started a single process, and preflight the ranks.",
+    "The launcher has started a single process; the ranks are of this run alone.",
     fix="accelerate launch --multi_gpu --num_processes N (without GPUs with ACCELERATE_USE_CPU=true), or torchrun.",
 )
 NUMBERS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 1}
