@@ -30,7 +30,7 @@ class ProfileKind:
     gpu: str = ""
     """The model of its GPUs; "" if it has none."""
     nodes: tuple[str, ...] = ()
-    """Names of its nodes, with wildcards * and ?; they take precedence over the instance type, and that over the model."""
+    """Names of its nodes, with wildcards * and ?. They take precedence over the instance type, and that over GPUs."""
     gpus: int | None = None
     """None: the file does not say."""
     node: Mapping[str, Value] = field(default_factory=dict)

@@ -160,7 +160,10 @@ def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
     archive.write(history, made_history.entry(1), 1e6)
     here: Any = SimpleNamespace(ask=lambda look, _: SimpleNamespace(value=look()))
     request: Any = SimpleNamespace(
-        selection=SimpleNamespace(names=lambda _: True), sources={}, profile=profile.kinds(entry("n9"))
+        selection=SimpleNamespace(names=lambda _: True),
+        sources={},
+        profile_path="site.toml",
+        profile=profile.kinds(entry("n9")),
     )
     found, early = baseline.beside_profile(here, request, {}, FactsStore())
     assert found == [] and json.loads(early) == made[0]
