@@ -21,8 +21,27 @@ LAUNCHERS = {
     "hydra": ("mpiexec.hydra", "-n", "2", sys.executable),
     "accelerate": (sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
                    "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+    "deepspeed": (sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"),
 }  # fmt: skip
-SEEN_AS = {"openmpi": "mpi", "hydra": "mpi", "accelerate": "torchrun"}
+SEEN_AS = {"openmpi": "mpi", "hydra": "mpi", "accelerate": "torchrun", "deepspeed": "env"}
+LIGHTNING = """
+import pytorch_lightning as pl, sys, torch, preflight
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index):
+        return self.layer(batch).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+class Preflight(pl.Callback):
+    def setup(self, trainer, module, stage):
+        verdict = preflight.run(only=["env.launch", "comm.init"], report=sys.argv[1], deadline_s=200)
+        print(trainer.global_rank, verdict.sentence, flush=True)
+quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+trainer = pl.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_steps=2, callbacks=[Preflight()], **quiet)
+trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2))
+"""
 
 
 def job(folder: Path, words: list[str], **environ: str) -> dict[str, Any]:
@@ -40,10 +59,25 @@ def job(folder: Path, words: list[str], **environ: str) -> dict[str, Any]:
 def test_two_ranks_on_one_host(name: str, tmp_path: Path) -> None:
     if not shutil.which(LAUNCHERS[name][0]):
         pytest.skip(f"needs {LAUNCHERS[name][0]}")
+    if name == "deepspeed":
+        pytest.importorskip("deepspeed", reason="no dependency: pip install deepspeed")
     paths = (str(running.ROOT), *(str(running.ROOT / ".venv" / each) for each in ("wrappers", "numpy")))
     path = os.pathsep.join(paths if name == "accelerate" else paths[:1])
-    found = job(tmp_path, [*LAUNCHERS[name], "-m", "preflight", *OURS], PYTHONPATH=path)
+    module = "--module" if name == "deepspeed" else "-m"
+    found = job(tmp_path, [*LAUNCHERS[name], module, "preflight", *OURS], PYTHONPATH=path)
     assert (found["launcher"], found["world_size"], len(found["nodes"])) == (SEEN_AS[name], 2, 1)
+
+
+def test_lightnings_own_launcher(tmp_path: Path) -> None:
+    """It starts the second rank itself, and sets no RANK."""
+    (tmp_path / "fit.py").write_text(LIGHTNING)
+    paths = (running.ROOT, *(running.ROOT / ".venv" / each for each in ("wrappers", "numpy")))
+    env = running.environment(PYTHONPATH=os.pathsep.join(map(str, paths)))
+    done = running.run_to_end([sys.executable, "fit.py", "report"], env=env, cwd=tmp_path)
+    lines = [line for line in done.stdout.splitlines() if line.endswith("preflight: PASS")]
+    assert sorted(lines) == ["0 preflight: PASS", "1 preflight: PASS"], done.stdout + done.stderr
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (done.returncode, report["job"]["world_size"]) == (0, 2), done.stderr
 
 
 def agent(folder: Path, hosts: list[Host]) -> str:

@@ -167,7 +167,7 @@ def which(path: str, made: Sequence[ProfileKind], entry: Mapping[str, Any], aske
     for _, holding, kind, is_sure in _placed(made, entry, asked):
         if kind and is_sure and (values := _compared(holding, kind)):
             of_kind.setdefault(kind.name, []).append(values)
-    held = [f"{count(len(each), 'node')} of the kind {name} ({count(sum(each), 'value')})"
+    held = [f'{count(len(each), "node")} of the kind "{name}" ({count(sum(each), "value")})'
             for name, each in of_kind.items()]  # fmt: skip
     told = f"compared with the profile {path}: {some(held, LISTED, '; ', '; ')}"
     if not held:

@@ -228,7 +228,7 @@ def test_a_profile_has_the_instance_type() -> None:
 def test_it_says_what_was_held_against_what() -> None:
     kinds = profile.kinds(entry())
     told = profile.which("site.toml", kinds, entry("n9"), profile.READ)
-    expected = "compared with the profile site.toml: 1 node of the kind 2 x NVIDIA H100 (9 values)"
+    expected = 'compared with the profile site.toml: 1 node of the kind "2 x NVIDIA H100" (9 values)'
     assert (told.severity, told.code, told.message) == ("info", "preflight.run.beside_profile", expected)
     nothing = entry("n9", 0, ())
     nothing["traits"] = []
@@ -332,7 +332,7 @@ def test_a_lowered_limit_and_a_missing_card_are_found_on_one_host(tmp_path: Path
     (tmp_path / "site.toml").write_text(printed.stdout)
     again = preflight(tmp_path, *QUICK, "again", "--profile", "site.toml", wrap=NIC)
     assert "preflight.run.profile" not in again.stdout and again.returncode == 0, again.stdout
-    assert "compared with the profile site.toml: 1 node of the kind GPUs not looked at (" in again.stdout
+    assert 'compared with the profile site.toml: 1 node of the kind "GPUs not looked at" (' in again.stdout
     less = (*HOST, f"ulimit -n 500; {OWN}", "-")
     sick = preflight(tmp_path, *QUICK, "sick", "--profile", "site.toml", wrap=less)
     missing, lower = of_profile(tmp_path / "sick")
