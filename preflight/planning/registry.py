@@ -44,6 +44,8 @@ RENAMED = {
     "train.ddp.wrong_alone": "train.alone.wrong_alone",
 }
 """Codes by their old names: configurations and `describe` still understand these."""
+SETTINGS_BY_OTHER_NAMES = {"train.model.batch": "train.speed.batch"}
+"""The model's batch is asked for where the model is named, and what it takes is measured with its speed."""
 SHORT_FOR = {
     "env.software.code": ("--code", "DIR"),
     "data.sampler.data": ("--data", "MODULE:FUNCTION"),
