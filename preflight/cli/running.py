@@ -32,6 +32,7 @@ def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
+        name = registry.SETTINGS_BY_OTHER_NAMES.get(name, name)
         id_ = name.rpartition(".")[0]
         if not equals:
             raise UsageError(f"--set {text}: ID.OPTION=VALUE is expected")

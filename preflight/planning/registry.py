@@ -44,6 +44,8 @@ RENAMED = {
     "train.ddp.wrong_alone": "train.alone.wrong_alone",
 }
 """Current codes by their old names, which configurations and `describe` still accept."""
+SETTINGS_BY_OTHER_NAMES = {"train.model.batch": "train.speed.batch"}
+"""Users set the batch beside the model; the memory that it takes is measured together with the speed."""
 SHORT_FOR = {
     "env.software.code": ("--code", "DIR"),
     "data.sampler.data": ("--data", "MODULE:FUNCTION"),

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -101,6 +102,28 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_left_out(tmp_path: Path, monk
     (folder / "2026-01-01T00:00:00Z-torn.json.gz").write_bytes(b"\x1f\x8b torn")
     (folder / "notes.txt").write_text("mine")
     assert _runs(folder) == ["run-00000"]
+
+
+def test_a_reader_that_is_ended_keeps_what_it_has_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(archive, "AT_ONCE", 2)
+    folder, taken = tmp_path / "runs", []
+    folder.mkdir()
+    for number in range(5):
+        archive.write(str(folder), entry(number), 1e6)
+
+    def ended(*about: Any) -> None:
+        taken.append(about)
+        if len(taken) == 4:
+            raise KeyboardInterrupt
+        take_in(*about)
+
+    take_in = archive._take_in
+    monkeypatch.setattr(archive, "_take_in", ended)
+    with pytest.raises(KeyboardInterrupt), archive.reading(str(folder)):
+        pass
+    with archive.reading(str(folder)) as database:
+        assert len(taken) == 4 + 3 and database.execute("SELECT count(*) FROM run").fetchone() == (5,)
 
 
 def test_on_a_network_file_system_it_becomes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,10 @@ def test_what_two_containers_of_one_machine_reach_is_not_expected_of_a_network()
     assert said(3, slow) and said(3, slow, kernels="aab") == []
 
 
+def test_two_nodes_that_are_quick_with_each_other_make_no_other_slow() -> None:
+    assert said(4, {(0, 1): 80e6, (1, 0): 80e6}, usual=SLOW) == []
+
+
 def test_a_slow_link_that_costs_no_step_is_sound() -> None:
     assert said(3, {(2, 0): SLOW, (2, 1): SLOW}, share=0.4) == []
 
