@@ -1,7 +1,8 @@
 """What the checks of collectives measure, and words for it.
 
 Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md): algbw = bytes / seconds and busbw = algbw * the
-operation's factor, in GB/s of 10^9 bytes; the slowest rank's seconds count. """
+operation's factor, in GB/s of 10^9 bytes; the slowest rank's seconds count.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import NotRequired, TypedDict

@@ -58,9 +58,7 @@ CORRECTED = Code(
     action=Action.NONE,
 )
 RECOVERY = Code("The driver asks for a GPU to be recovered.", fix=RESET, action=Action.RESET_GPU)
-INFOROM = Code(
-    "A GPU's InfoROM is corrupt: its counters and settings are not kept.", fix=RETURN, action=Action.REPLACE
-)
+INFOROM = Code("A GPU's InfoROM is corrupt: its counters and settings are not kept.", fix=RETURN, action=Action.REPLACE)
 HOT = Code(
     "A GPU is too hot.",
     fix="Check fans, airflow and coolant of {node}; watch nvidia-smi -q -d TEMPERATURE.",

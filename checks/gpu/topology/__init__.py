@@ -187,9 +187,7 @@ def _affinity(wired: list[Layout]) -> Iterator[Finding]:
     for layout in wired:
         for odd in outliers.odd_cpus(layout):
             card, numa = layout.cards[odd.gpu], layout.numa[odd.gpu]
-            text = (
-                f"the driver reports CPUs {odd.own} as near GPU {card.gpu}, expected some of {odd.of_node}, "
-            )
+            text = f"the driver reports CPUs {odd.own} as near GPU {card.gpu}, expected some of {odd.of_node}, "
             text += f"those of its NUMA node {numa}, as on {odd.share}"
             yield AFFINITY.warn(text, evidence={"bus": card.bus, "numa": numa}, **card.where)
 

@@ -1,7 +1,8 @@
 """What the nodes of net.mesh saw of each other, by ordered pair. Pure functions from facts to tables.
 
 A pair (a, b) is a connection that a opened to b, or data that a sent to b; nodes are identified by the rank that
-measured. """
+measured.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypedDict

@@ -17,9 +17,7 @@ UNEQUAL = Code(
     fix="Set NCCL_IB_HCA to ports that all nodes have, such as '=mlx5_0,mlx5_1'. NCCL 2.30 ignores the mismatch by "
     "default and may hang (nccl issue 2428); with NCCL_IGNORE_NET_MISMATCH=0 it fails at the start.",
 )
-FIX_SETTING = (
-    "Set {variable} to the same value on all nodes, also in nccl.conf: where RDMA is off, NCCL uses sockets."
-)
+FIX_SETTING = "Set {variable} to the same value on all nodes, also in nccl.conf: where RDMA is off, NCCL uses sockets."
 SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET", hca_names.EXTERNAL_OFF)
 """Variables that turn off the whole transport."""
 HCAS = "NCCL_IB_HCA"
@@ -31,8 +29,8 @@ def takes(node: NodePorts) -> int:
 
 
 def missing(of: Mapping[int, NodePorts], run: Run) -> tuple[list[Finding], set[int]]:
-    """(findings, the nodes they name). More cards than usual may be no fault: reported only if NCCL uses them; so are
-    unused cards, except EFA's, which a plugin uses. If most nodes have none, those may not be the healthy ones."""
+    """(findings, the nodes they name). More cards than usual are no fault here: see `unequal`. Missing cards that NCCL
+    does not use are info, except EFA's, which a plugin uses. If most have none, those may not be the healthy ones."""
     votes = vote((rank, len(node.devices)) for rank, node in of.items())
     most = max(of.values(), key=lambda node: len(node.devices))
     differing = len({len(node.taken) for node in of.values()}) > 1

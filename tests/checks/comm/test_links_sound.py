@@ -43,7 +43,7 @@ def test_two_nodes_of_which_a_rank_is_late_are_sound(tmp_path: Path) -> None:
 def test_one_node_with_one_rank_has_no_links(tmp_path: Path) -> None:
     finished = running.run_ranks(tmp_path, running.plain_ranks(1), "--only", ",".join(CHECKS))
     skipped = [finished.check(check)["skipped"] for check in CHECKS]
-    whys = ["one node: no link leads to another", "one rank a node: nothing passes within a node"]
+    whys = ["one node: no link leads to another", "one rank per node: nothing passes within a node"]
     assert skipped == [*whys, "one node: there is no pair"], finished.told()
 
 

@@ -236,9 +236,7 @@ def test_whose_it_was_is_told(whose: Whose | None, sender: int | None, words: st
 def test_sizes_that_did_not_fit_the_time_are_a_warning() -> None:
     (found,) = judged(all_reduce, sound(4, seconds=2.0, planned=16 * MIB))
     assert (found["severity"], found["code"], found["where"]) == ("warn", "comm.all_reduce.too_slow", {})
-    assert found["message"] == (
-        "fp32: 1 MiB took 2 s, and nothing larger fit the check's time, expected 16 MiB to fit"
-    )
+    assert found["message"] == ("fp32: 1 MiB took 2 s, and nothing larger fit the check's time, expected 16 MiB to fit")
 
 
 def test_a_type_that_was_not_measured_is_told() -> None:
