@@ -1,1 +1,1 @@
-"""Data: what each rank sees of it."""
+"""Checks of which data each rank sees."""

@@ -1,14 +1,14 @@
-"""Alone: every rank trains a small model by itself, and gets what it got before and what the others get.
+"""Alone: every rank trains a small model by itself, twice, and gets the same result both times and on all ranks.
 
-Each rank trains the same transformer (float32, SGD with momentum, made-up tokens, 8 steps) in its own process, twice on
-the whole global batch and twice with the batch in parts, in which the strategies will be held against it. All is
-compared bit by bit: every loss and gradient norm, the first gradient, the weights and the optimizer's state.
+Each rank trains the same transformer (float32, SGD with momentum, synthetic tokens, 8 steps) in its own process, twice
+on the whole global batch and twice with the batch in parts, as the strategies will be compared with it. Compares bit by
+bit: every loss and gradient norm, the first gradient, the weights and the optimizer's state.
 
-A rank that differs from itself computes wrongly now and then. Ranks of one kind (device, libraries, threads, variables
-that change the arithmetic; on CPUs those of one node) must agree on the whole batch to the last bit. Ranks of different
-kinds need only agree within some times what this hardware's own roundings make of a training (the limits of
-train.ddp); so it is where torch says that an operation has no deterministic form. What all ranks compute wrongly in
-the same way is not seen.
+A rank that differs from itself computes wrongly at times. Ranks of the same kind (device, libraries, threads, variables
+that change the arithmetic; on CPUs also the node) must agree on the whole batch to the last bit. Ranks of different
+kinds only need to agree within a multiple of this hardware's own rounding effects (the limits of train.ddp); so do all
+if torch says that an operation has no deterministic form. What all ranks compute wrongly in the same way goes
+unnoticed.
 """
 
 import json
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def _deadline(job: Job) -> float:
-    """120 s for many ranks on few cores (33 on 2: about 70 s of work), and a second for every 64 ranks."""
+    """120 s for many ranks on few cores (33 on 2: about 70 s of work), plus a second per 64 ranks."""
     return 120.0 + job.world_size / 64
 
 
@@ -51,7 +51,7 @@ PLAN = Plan(Scope.RANK, Level.STANDARD, deadline_s=_deadline, estimate_s=2.0)
 
 _TEST_IT = "Run --only train.alone again: if it is the same rank, drain its node and test device and memory."
 DIFFERS_FROM_ITSELF = Code(
-    "A rank trains twice alone, from the same weights on the same batch, and gets different bits.",
+    "A rank trains twice alone, from the same weights on the same batch, but gets different bits.",
     fix=f"Do not train here. {_TEST_IT}",
     action=Action.REPLACE,
 )
@@ -61,17 +61,17 @@ WRONG_ALONE = Code(
     action=Action.REPLACE,
 )
 NOT_FINITE = Code(
-    "Alone a loss or a gradient is NaN or infinite.",
+    "In training alone, a loss or gradient is NaN or infinite.",
     fix=f"On one rank: {_TEST_IT} On all: look at torch, its libraries, and what patches them.",
     action=Action.NONE,
 )
 OTHER_BITS = Code(
-    "Within the limits, several ranks of a kind get different bits than the rest, or most do each time.",
+    "Within the limits, several ranks of a kind get different bits than the rest, or most differ each time.",
     fix="Compare libraries and settings of the nodes: env.software, env.variables, LD_LIBRARY_PATH, LD_PRELOAD.",
 )
 
 MOST_CURVES = 5
-"""Of single ranks, in the plot."""
+"""The most single ranks in the plot."""
 IN_WORDS = {"parts": "with the batch in parts", "whole": "on the whole batch"}
 
 
@@ -84,7 +84,7 @@ def measure(ctx: Context) -> "Facts":
 
 
 def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
-    """Each rank is reported once, by the strongest sign against it."""
+    """Each rank is reported once, with the strongest evidence."""
     limits = compare.limits(own["spread"] for own in facts.values())
     rest = dict(facts)
     for signs in (_not_repeated, _not_finite, _other_bits, _far_from_others, _far_in_parts):
@@ -107,7 +107,7 @@ def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
 
 
 def plot(facts: Mapping[int, "Facts"], run: Run) -> Iterator[plots.Plot]:
-    """The band of all ranks, and the curve of each that a failure names."""
+    """The band of all ranks, and the curves of those that failures name."""
     named = [finding.where["rank"] for finding in judge(facts, run)
              if finding.severity is Severity.FAIL and "rank" in finding.where]  # fmt: skip
     losses = {rank: own["whole"]["curve"]["losses"] for rank, own in facts.items()}
@@ -123,7 +123,7 @@ def plot(facts: Mapping[int, "Facts"], run: Run) -> Iterator[plots.Plot]:
 
 
 Found = Iterator[tuple[Collection[int], Finding]]
-"""Findings, and whom they are about."""
+"""(the ranks it is about, finding)."""
 
 
 def _bits(own: "Facts") -> str:
@@ -136,11 +136,11 @@ def _bits(own: "Facts") -> str:
 def _not_repeated(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
     differing = {rank: own for rank, own in facts.items() if own["unlike"]}
     near = [rank for rank, own in differing.items() if _is_near(own["unlike"].values(), limits)]
-    quiet = {rank for rank in near if facts[rank]["unordered"]}  # torch says that it is to be expected
+    quiet = {rank for rank in near if facts[rank]["unordered"]}  # torch says that this is to be expected
     if len(facts) > 1 and 2 * len(near) > len(facts) and set(near) - quiet:
         share = f"{len(near):,} of {ranges.count(len(facts), 'rank')}"
-        text = f"trained twice alone, {share} got other bits (within the limits), expected the same"
-        text += ": the libraries add in no fixed order, or most are sick"
+        text = f"trained twice alone, {share} got different bits (within the limits), expected the same"
+        text += ": the libraries add in varying order, or most are faulty"
         yield near, OTHER_BITS.warn(text, noticed_by=tuple(near))
         quiet = {*near}
     for rank in [rank for rank in differing if rank not in quiet]:
@@ -159,7 +159,7 @@ def _is_near(twice: Iterable[bit_equality.TrainedTwice], limits: Limits) -> bool
 
 
 def _over(spread: Spread, limits: Limits) -> list[tuple[str, float]]:
-    """How many times each limit."""
+    """(name, spread divided by its limit) for each kind."""
     measured = {
         "curves": spread["curves"],
         "gradient": spread["gradient"],
@@ -185,7 +185,7 @@ def _not_finite(facts: Mapping[int, "Facts"], run: Run, _: Limits) -> Found:
 
 
 def _first_text(own: "Facts") -> tuple[int, str, str] | None:
-    """Step, what it is, and the value that is no number."""
+    """(step, what it is, the value that is not a number)."""
     curve = own["whole"]["curve"]
     for step in range(len(curve["losses"])):
         for quantity, words in bit_equality.WORDS.items():
@@ -212,7 +212,7 @@ def _other_bits(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found
 
 
 def _kind(rank: int, own: "Facts", run: Run) -> str:
-    """A CPU's libraries also look at caches and cores, which a virtual machine or container may show otherwise."""
+    """What ranks must share to get equal bits. For CPUs also caches and cores, which libraries consider."""
     return json.dumps(own["kind"]) + (run.job.node_of(rank).node if own["kind"]["type"] == "cpu" else "")
 
 
@@ -221,31 +221,31 @@ def _odd(alike: Mapping[int, "Facts"], votes: Vote[str], run: Run, limits: Limit
     for rank, own in votes.odd():
         bits = alike[rank]
         first = bit_equality.first_difference(bits["whole"], usual["whole"])
-        assert first is not None, "who has the usual bits is not odd"
+        assert first is not None, "a rank with the usual bits is not odd"
         text = f"alone {first.what} {first.measured}, expected {first.expected} as on {votes.share()} of its kind"
         where = {"step": first.step, "parameter": first.parameter, **run.job.where(rank)}
         apart = _apart(bits["whole"], usual["whole"])
-        # two sick devices hardly make the same small mistake
+        # two faulty devices hardly make the same small mistake
         say = OTHER_BITS.warn if len(votes.ranks_of[own]) > 1 and apart <= limits.curves else WRONG_ALONE.fail
         yield [rank], say(text, evidence={"apart": compare.as_json(apart), "kind": bits["kind"]}, **where)
 
 
 def _tie(alike: Mapping[int, "Facts"], votes: Vote[str], limits: Limits) -> Finding:
-    """No bits have a majority: nobody is named, unless one rank of many is alone with its own."""
+    """No bits have a majority: names no rank, unless a single one of many differs."""
     sides = [(ranks, alike[ranks[0]]["whole"]) for ranks in votes.ranks_of.values()]
     usual = sides[0][1]
     found = [(ranks, bit_equality.first_difference(other, usual), _apart(other, usual)) for ranks, other in sides[1:]]
     ranks, first, _ = min(found, key=lambda side: side[1].place if side[1] else math.inf)
     assert first is not None, "the sides of a vote differ"
     text = f"alone {first.what} {first.expected} on {ranges.ranks(sides[0][0])}, {first.measured} on "
-    text += f"{ranges.ranks(ranks)}{f', and otherwise on {len(found) - 1:,} more' if len(found) > 1 else ''}"
+    text += f"{ranges.ranks(ranks)}{f', and different again on {len(found) - 1:,} more' if len(found) > 1 else ''}"
     is_small = all(apart <= limits.curves for *_, apart in found) and all(len(ranks) > 1 for ranks, _ in sides)
     say = OTHER_BITS.warn if is_small else WRONG_ALONE.fail
     return say(f"{text}, expected the same on all", step=first.step, parameter=first.parameter)
 
 
 def _apart(bits: Bits, other: Bits) -> float:
-    """The largest difference of their curves, relative."""
+    """The largest relative difference of their curves."""
     curves, largest = (bits["curve"], other["curve"]), 0.0
     for quantity in bit_equality.WORDS:
         scales = curves[1][compare.SCALES.get(quantity, quantity)]
@@ -258,7 +258,7 @@ def _apart(bits: Bits, other: Bits) -> float:
 
 
 def _far_from_others(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
-    """At the first value that is not the same on all ranks, of whatever kind."""
+    """Compares the first value that is not the same on all ranks, of any kind."""
     curves = {rank: own["whole"]["curve"] for rank, own in facts.items()}
     for step, quantity in compare.places(curves.values()):
         values = {rank: curve[quantity][step] for rank, curve in curves.items()}
@@ -276,7 +276,7 @@ def _far_from_others(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> 
 
 
 def _far_in_parts(facts: Mapping[int, "Facts"], run: Run, limits: Limits) -> Found:
-    """On the whole batch it is right."""
+    """Ranks that are right on the whole batch, but not with the batch in parts."""
     words = {
         "curves": "the gradient norm is", "gradient": "the first gradient is", "end": "the weights are",
         "state": "the momentum is",

@@ -1,13 +1,13 @@
-"""torch.compile: under DDP and FSDP2 a compiled model gives what one process gives without a compiler.
+"""torch.compile: a compiled model under DDP and FSDP2 trains like one process without a compiler.
 
-Every rank trains the small transformer of train.ddp alone, not compiled, and among the others under DDP and FSDP2,
+Every rank trains the small transformer of train.ddp alone, not compiled, and with the others under DDP and FSDP2,
 compiled. Under DDP the whole model is compiled, and torch splits its graph where a bucket of gradients ends; under
-FSDP2 each block is compiled by itself. Losses, gradients, weights and optimizer state are held against each other as in
-train.ddp: the first value that differs tells what went wrong.
+FSDP2 each block is compiled separately. Losses, gradients, weights and optimizer state are compared as in train.ddp:
+the first value that differs tells what went wrong.
 
-The graphs are made by inductor on GPUs where Triton and a C compiler are there, else by aot_eager, which traces forward
-and backward and generates no code. What inductor generates goes into a private folder and is removed. What this proves
-and what it cannot: docs/parity.md.
+Uses inductor on GPUs if Triton and a C compiler are available, else aot_eager, which traces forward and backward
+without generating code. Inductor's output goes into a private folder and is removed. docs/parity.md says what this can
+and cannot prove.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     class Facts(strategies.Facts):
         backend: str
         graphs: dict[str, int]
-        """How many were compiled on this rank, by variant."""
+        """How many graphs were compiled on this rank, by variant."""
         off: list[str]
         """Variables, with their values, that turn torch.compile off."""
 
@@ -35,20 +35,20 @@ BACKENDS = ("aot_eager", "inductor")
 TURN_OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 
 NOT_COMPILED = Code(
-    "torch.compile runs without an error and compiles nothing.",
+    "torch.compile runs without an error, but compiles nothing.",
     fix="Unset TORCH_COMPILE_DISABLE and TORCHDYNAMO_DISABLE; see TORCH_LOGS=graph_breaks,recompiles.",
 )
 
 OR_THE_COMPILER = (
-    "Where train.ddp and train.fsdp2 pass, look at the compiler first: run the check again with "
+    "If train.ddp and train.fsdp2 pass, suspect the compiler first: run the check again with "
     "--set train.compile.backend=aot_eager, and with TORCH_LOGS=recompiles."
 )
-"""Before the fix of a code that the strategies have, too."""
+"""Precedes the fix of codes shared with the strategies."""
 
 
 def _backend(text: str) -> str:
     if text not in BACKENDS:
-        raise ValueError(f"{text!r} is no backend that this check knows; known are {', '.join(BACKENDS)}")
+        raise ValueError(f"{text!r} is not a known backend; known are {', '.join(BACKENDS)}")
     return text
 
 
@@ -70,7 +70,7 @@ def measure(ctx: Context) -> "Facts":
 
 
 def _agree(ctx: Context, why_not: str) -> None:
-    """All ranks skip where one must: it would be waited for. Raises Skip."""
+    """All ranks skip if one must, since they would wait for it. Raises Skip."""
     import platform
 
     import torch
@@ -94,19 +94,19 @@ def judge(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
 
 
 def _without_graph(own: "Facts") -> list[str]:
-    """Variants that were trained."""
+    """Variants that were trained, but without a compiled graph."""
     trained = (name for name, compared in own["variants"].items() if compared["curve"] is not None)
     return [name for name in trained if not own["graphs"].get(name)]
 
 
 def _not_compiled(facts: Mapping[int, "Facts"], run: Run) -> Iterator[Finding]:
-    """Once where it is so on all ranks; else of each."""
+    """One finding if it is so on all ranks, else one per rank."""
     lacks = {rank: names for rank, own in facts.items() if (names := _without_graph(own))}
     on_all = len(lacks) == len(facts)
     for rank, names in list(lacks.items())[: 1 if on_all else None]:
         own = facts[rank]
         why = f": {' and '.join(own['off'])} is set" if own["off"] else ""
-        what = f"torch.compile has compiled no graph of {' and '.join(names)}, expected one at least{why}"
+        what = f"torch.compile compiled no graph of {' and '.join(names)}, expected at least one{why}"
         others = [own["graphs"] for rank, own in facts.items() if rank not in lacks]
         evidence = {"backend": own["backend"], "graphs": own["graphs"], "elsewhere": others[0] if others else None}
         where = {} if on_all else run.job.where(rank)

@@ -1,13 +1,13 @@
-"""DDP: some steps of training give what they give in one process.
+"""DDP: a few training steps give the same result as in one process.
 
-Every rank trains a small transformer (float32, SGD with momentum, made-up tokens) from the same weights: alone on the
-whole global batch, and under DistributedDataParallel on its own part of it. Losses, gradients, weights and
-optimizer state are compared.
-The first value that differs tells what went wrong: the weights at the start, a rank's data, its own loss or gradient,
-the exchange of gradients, or the weights of a rank. What all ranks compute wrongly in the same way is not seen.
+Every rank trains a small transformer (float32, SGD with momentum, synthetic tokens) from the same weights: alone on the
+whole global batch, and under DistributedDataParallel on its own part of it. Losses, gradients, weights and optimizer
+state are compared.
+The first value that differs tells what went wrong: the initial weights, a rank's data, its own loss or gradient, the
+exchange of gradients, or a rank's weights. What all ranks compute wrongly in the same way goes unnoticed.
 
 At level standard it runs plain; at full also with accumulation under no_sync(), an uneven last batch (Join),
-gradient_as_bucket_view, clipping and bfloat16 autocast. How far the trainings may be apart: docs/parity.md.
+gradient_as_bucket_view, clipping and bfloat16 autocast. docs/parity.md has the tolerances.
 """
 
 from functools import partial

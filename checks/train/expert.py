@@ -1,13 +1,12 @@
-"""Expert parallel: a small mixture of experts gives, cut among the ranks, what it gives in one process.
+"""Expert parallel: a small mixture of experts, distributed over the ranks, trains like in one process.
 
-Each rank keeps some of 8 experts (ranks that are many: each group of neighbours keeps all). Tokens go to the rank of
-their expert by all-to-all, with as many rows for each rank as it comes, and back; in backward their gradients do. What
-is no expert's is under DDP. Losses, gradients, weights and optimizer state are held against a training in one process
-as in train.ddp: an expert's gradient times the number of ranks, or a router without one, shows although the first loss
-is right.
+Each rank holds some of 8 experts (with many ranks, each group of neighbors holds all). Tokens go to their expert's rank
+and back by all-to-all, with uneven numbers of rows, as do their gradients in backward. Everything else is under DDP.
+Losses, gradients, weights and optimizer state are compared with training in one process as in train.ddp: an expert's
+gradient multiplied by the number of ranks, or a router without a gradient, shows even if the first loss is right.
 
-torch has no class for expert parallel, so what is tested is torch's all-to-all with its backward, on this hardware, in
-the shape in which frameworks use it; not your framework's own code. Which expert a token has is fixed (docs/parity.md).
+torch has no class for expert parallelism, so this tests torch's all-to-all with its backward, on this hardware, as
+frameworks use it; not your framework's own code. The assignment of tokens to experts is fixed (docs/parity.md).
 """
 
 from functools import partial

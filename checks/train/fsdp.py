@@ -1,13 +1,13 @@
-"""FSDP1: some steps of training give what they give in one process.
+"""FSDP1: a few training steps give the same result as in one process.
 
-Every rank trains a small transformer (float32, SGD with momentum, made-up tokens) from the same weights: alone on the
-whole global batch, and under FullyShardedDataParallel on its own part of it. Losses, gradients, weights and
-optimizer state are compared, each whole, and this rank's own piece of them.
-The first value that differs tells what went wrong: the weights at the start, a rank's data, its own loss or gradient,
-the exchange of gradients, or the weights of a rank. What all ranks compute wrongly in the same way is not seen.
+Every rank trains a small transformer (float32, SGD with momentum, synthetic tokens) from the same weights: alone on the
+whole global batch, and under FullyShardedDataParallel on its own part of it. Losses, gradients, weights and optimizer
+state are compared, both whole and by each rank's own piece.
+The first value that differs tells what went wrong: the initial weights, a rank's data, its own loss or gradient, the
+exchange of gradients, or a rank's weights. What all ranks compute wrongly in the same way goes unnoticed.
 
-It runs with all four ways of cutting, prefetch, offload, clipping, mixed precision, and wraps by size, by the
-transformer's blocks and by a function of one's own. How far the trainings may be apart: docs/parity.md.
+It runs with all four sharding strategies, prefetch, offload, clipping and mixed precision, and wraps by size, by
+transformer block and by a custom function. docs/parity.md has the tolerances.
 """
 
 from functools import partial

@@ -1,13 +1,13 @@
-"""FSDP2: some steps of training give what they give in one process.
+"""FSDP2: a few training steps give the same result as in one process.
 
-Every rank trains a small transformer (float32, SGD with momentum, made-up tokens) from the same weights: alone on the
-whole global batch, and under fully_shard on its own part of it. Losses, gradients, weights and optimizer
-state are compared, each whole, and this rank's own piece of them.
-The first value that differs tells what went wrong: the weights at the start, a rank's data, its own loss or gradient,
-the exchange of gradients, or the weights of a rank. What all ranks compute wrongly in the same way is not seen.
+Every rank trains a small transformer (float32, SGD with momentum, synthetic tokens) from the same weights: alone on the
+whole global batch, and under fully_shard on its own part of it. Losses, gradients, weights and optimizer state are
+compared, both whole and by each rank's own piece.
+The first value that differs tells what went wrong: the initial weights, a rank's data, its own loss or gradient, the
+exchange of gradients, or a rank's weights. What all ranks compute wrongly in the same way goes unnoticed.
 
 At level standard it runs plain; at full also with reshard_after_forward off and an integer, mixed precision, offload,
-clipping over DTensors, activation checkpointing and AdamW. How far the trainings may be apart: docs/parity.md.
+clipping over DTensors, activation checkpointing and AdamW. docs/parity.md has the tolerances.
 """
 
 from functools import partial

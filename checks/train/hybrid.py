@@ -1,13 +1,12 @@
-"""Two ways of parallelism at once: some steps of training give what they give in one process.
+"""Two kinds of parallelism at once: a few training steps give the same result as in one process.
 
-The ranks stand in a mesh of two dimensions, with neighbours in the last one: FSDP2 that cuts among neighbours and
-repeats by groups (HSDP), and tensor parallel among neighbours under FSDP2 or DDP. A small transformer is trained on it.
-First the structure is held against the plain model, exactly; then the first step's gradients, parameter by parameter: a
-ratio that is the size of a dimension is said in words. Then losses, norms, weights and optimizer state are compared,
-and the bits of what several ranks keep. A step that makes fewer collectives than the mesh needs is told with their
-number.
+The ranks form a two-dimensional mesh, with neighbors in the last dimension: FSDP2 that shards among neighbors and
+replicates over groups (HSDP), and tensor parallelism among neighbors under FSDP2 or DDP. A small transformer is trained
+on it. First the structure is compared with the plain model, exactly; then the first step's gradients, parameter by
+parameter: a ratio that equals the size of a dimension is named. Then losses, norms, weights and optimizer state are
+compared, and the bits of replicas. A step with fewer collectives than the mesh needs is reported with their number.
 
-How far the trainings may be apart, and what this cannot show: docs/parity.md.
+docs/parity.md has the tolerances, and what this cannot show.
 """
 
 from functools import partial

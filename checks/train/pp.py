@@ -1,13 +1,12 @@
-"""Pipeline parallel: some steps of training give what they give in one process.
+"""Pipeline parallel: a few training steps give the same result as in one process.
 
-Two ranks as far apart as the world allows share the four layers of a small transformer, under each schedule of
-torch.distributed.pipelining, and see the whole batch in microbatches. First the structure is held against the plain
-model, exactly: each parameter is kept by one stage. Then the first step's gradients are, parameter by parameter: a
-ratio that is the number of microbatches or accumulation steps is said in words. Then losses, norms, weights and
-optimizer state are.
+Two ranks, as far apart as the world allows, share the four layers of a small transformer, under each schedule of
+torch.distributed.pipelining, and see the whole batch in microbatches. First the structure is compared with the plain
+model, exactly: each parameter is on one stage. Then the first step's gradients, parameter by parameter: a ratio that
+equals the number of microbatches or accumulation steps is named. Then losses, norms, weights and optimizer state.
 
-Losses are averaged by torch (scale_grads) and added up; there are one and two accumulation steps; clipping is by the
-norm over all stages. torch's pipelines need NumPy: without it this is a skip. What this cannot show: docs/parity.md.
+Losses are averaged by torch (scale_grads) and added up; there are one and two accumulation steps; clipping uses the
+norm over all stages. torch's pipelines need NumPy: without it the check skips. docs/parity.md says what it cannot show.
 """
 
 from functools import partial

@@ -1,13 +1,12 @@
-"""Tensor parallel: some steps of training give what they give in one process.
+"""Tensor parallel: a few training steps give the same result as in one process.
 
-Neighbours, in a node where it has several ranks, cut each matrix of a small transformer among them (torch's
-`parallelize_module`), and all see the whole batch. First the structure is held against the plain model, exactly: tied
-parameters are still one, none is lost, frozen, cast or kept twice. Then the first step's gradients are, parameter by
-parameter: a ratio that is the number of ranks is said in words. Then losses, norms, weights and optimizer state are,
-and the bits of what several ranks keep.
+Neighbors, on one node if it has several ranks, split each matrix of a small transformer (torch's `parallelize_module`),
+and all see the whole batch. First the structure is compared with the plain model, exactly: tied parameters are still
+one, none is lost, frozen, cast or duplicated. Then the first step's gradients, parameter by parameter: a ratio that
+equals the number of ranks is named. Then losses, norms, weights and optimizer state, and the bits of replicas.
 
-The model is cut by column and row, with SequenceParallel and loss_parallel, and with an embedding that is tied to the
-output layer, with clipping. How far the trainings may be apart, and what this cannot show: docs/parity.md.
+The model is split by column and row, with SequenceParallel and loss_parallel, and with an embedding that is tied to the
+output layer, with clipping. docs/parity.md has the tolerances, and what this cannot show.
 """
 
 from functools import partial

@@ -15,9 +15,9 @@ def _row(name: str, story: str, made: str, code: str, noticed_by: str = "", **cu
 
 ELSEWHERE: tuple[Fault, ...] = (
     # tests/checks/comm/test_paths.py
-    _row("slow_path", "One of NCCL's ways is slow.", "a stand-in for NCCL, whose all-reduces sleep unless P2P is off",
+    _row("slow_path", "One NCCL transport is slow.", "a stand-in for NCCL, whose all-reduces sleep unless P2P is off",
          "comm.paths.slow"),
-    elsewhere("broken_path", "One of NCCL's ways hangs on one rank.",
+    elsewhere("broken_path", "One NCCL transport hangs on one rank.",
               "a stand-in for NCCL, whose all-reduces sleep for ever on rank 1 unless NVLS is off",
               "fail comm.paths.broken", culprit={}, says="an all-reduce fails as the job runs it (rank"),
     # tests/checks/comm/test_slow_link.py

@@ -59,14 +59,14 @@ def _scattered(strategy: str, title: str) -> Fault:
         "`sick.scattered_off@1`", f"fail train.{strategy}.wrong_exchange", only="train.fsdp,train.fsdp2", world=3,
         noticed_by="0,2", culprit={"rank": 1, "step": 0}, environ=sick("scattered_off@1"), shares="scattered_off",
         more=True,
-        settings={"train.fsdp.variants": "full_shard"}, says="only the piece that rank 1 keeps is wrong",
+        settings={"train.fsdp.variants": "full_shard"}, says="only rank 1's piece is wrong",
     )  # fmt: skip
 
 
 ALL: tuple[Fault, ...] = (
     *_each("not_exchanged", "no gradients are exchanged.", "not_exchanged", "not_scattered", "not_exchanged",
            culprit={"step": 0}, says="norm of its own gradient"),
-    *_each("summed", "gradients are summed and not averaged.", "summed", "scattered_sum,experts_summed", "not_averaged",
+    *_each("summed", "gradients are summed, not averaged.", "summed", "scattered_sum,experts_summed", "not_averaged",
            culprit={"step": 0}, says="2 times as much", of_compile={}, of_expert={}),
     *_each("scaled", "one rank's gradient is 0.1% too large in the mean.", "scaled@1", "scatters_scaled@1",
            "wrong_exchange", world=4, culprit={"rank": 1, "step": 0}, noticed_by="0,2-3",
@@ -75,9 +75,9 @@ ALL: tuple[Fault, ...] = (
            "wrong_exchange", culprit={"parameter": "head.weight"}, says="only head.weight's", of_fsdp=None),
     *_each("other_start", "a rank starts from other weights.", "starts_off@1", "starts_off@1", "wrong_start",
            culprit={"rank": 1, "step": 0, "parameter": "head.weight"}, world=3, of_ddp={"noticed_by": "0,2"},
-           of_fsdp2={"noticed_by": "0,2", "says": "in the piece that rank 1 keeps"},
-           of_fsdp={"noticed_by": "0,2", "says": "in the piece that rank 1 keeps"},
-           of_compile={"noticed_by": "0,2", "says": "in the piece that rank 1 keeps"}, of_expert={"noticed_by": "0,2"}),
+           of_fsdp2={"noticed_by": "0,2", "says": "in rank 1's piece"},
+           of_fsdp={"noticed_by": "0,2", "says": "in rank 1's piece"},
+           of_compile={"noticed_by": "0,2", "says": "in rank 1's piece"}, of_expert={"noticed_by": "0,2"}),
     *_each("same_data", "all ranks train on the same data.", "data_of_rank@0", "data_of_rank@0", "other_data",
            culprit={"step": 0}, world=3, noticed_by="0-2",
            says="rank 0's part, and all ranks have trained on the same data", of_compile={}, of_expert={}),
@@ -92,7 +92,7 @@ ALL: tuple[Fault, ...] = (
     *_each("products_in_8_bits", "products in bfloat16 are rounded to 8 bits.", "bfloat16_in_8_bits",
            "bfloat16_in_8_bits", "unsteady", severity="warn", noticed_by="",
            settings={"train.ddp.variants": "autocast", "train.fsdp.variants": "mixed", "train.fsdp2.variants": "mixed"},
-           says="the cut of the batch move"),
+           says="batch splits move"),
     *_of_rank_1("forward_off", "a rank's forward pass is wrong at one step.", "forward_off@4", "wrong_step",
                 culprit={"rank": 1, "step": 4}, says="the loss on its own part",
                 of_expert={"says": "the loss at step 4 is"}),

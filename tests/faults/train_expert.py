@@ -12,14 +12,14 @@ def _of(name: str, story: str, deed: str, *finds: str, **more: Any) -> Fault:
 
 
 ALL: tuple[Fault, ...] = (
-    _of("times_ranks", "experts' gradients are summed over the ranks, and not averaged.", "experts_summed",
+    _of("times_ranks", "experts' gradients are summed over the ranks, not averaged.", "experts_summed",
         "fail train.expert.wrong_exchange", says=".experts."),
     _of("router_detached", "the router's weights are sent without their gradient.", "router_detached",
         "fail train.expert.wrong_exchange", says="router.weight"),
     _of("tokens_swapped", "what one rank sends to the all-to-all arrives in another order.", "tokens_swapped@1",
         "fail train.expert.wrong_step"),
     _of("unsteady", "all products are rounded to 8 bits, alone as well.", "in_8_bits",
-        "warn train.expert.unsteady", culprit={}, noticed_by="", says="the cut of the batch move", more=True),
+        "warn train.expert.unsteady", culprit={}, noticed_by="", says="batch splits move", more=True),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""
 ELSEWHERE: tuple[Fault, ...] = ()

@@ -21,9 +21,9 @@ class Wrong:
 
 WRONG = {
     "returns_none": Wrong("wrong_return", "returns_none() returns None, expected a loader", file=True),
-    "returns_generator": Wrong("wrong_return", "returns a generator, which can be read once only", file=True),
+    "returns_generator": Wrong("wrong_return", "returns a generator, which can be read only once", file=True),
     "returns_dataset": Wrong("wrong_return", "returns a dataset (Numbers), expected the DataLoader", file=True),
-    "returns_iterator": Wrong("wrong_return", "_SingleProcessDataLoaderIter, which can be read once only", file=True),
+    "returns_iterator": Wrong("wrong_return", "_SingleProcessDataLoaderIter, which can be read only once", file=True),
     "returns_no_loaders": Wrong("wrong_return", "an empty list, expected loaders in it", file=True),
     "raises_everywhere": Wrong(
         "user_error", "in raises_everywhere(): ValueError: sampler option is mutually", file=True
@@ -43,8 +43,8 @@ WRONG = {
     ),
     "one_loader_less": Wrong("other_loaders", "2 loaders", ODD),
     "shorter_on_one": Wrong("length", "23", ODD),
-    "other_order_on_one": Wrong("content", "dataset[0] is another sample", ODD),
-    "other_order_everywhere": Wrong("content", "dataset[0] is another sample"),
+    "other_order_on_one": Wrong("content", "dataset[0] is a different sample", ODD),
+    "other_order_everywhere": Wrong("content", "dataset[0] is a different sample"),
     "all_are_rank_0": Wrong("wrong_replicas", "have rank=0 on"),
     "one_is_rank_0": Wrong("wrong_replicas", "rank=0", ODD),
     "too_many_replicas": Wrong("wrong_replicas", "parts of the samples are read by no rank"),
@@ -76,11 +76,11 @@ WRONG = {
 
 INFOS = {
     "prints_everywhere": ("printed", "ranks 1-3 printed 6 lines in the function, such as 'loading the data'"),
-    "writes_everywhere": ("written", "ranks 1-3 wrote, made or removed 1 file in the function, such as "),
+    "writes_everywhere": ("written", "ranks 1-3 wrote, created or removed 1 file in the function, such as "),
     "padded": ("padded", "3 of 25 samples are seen again, to even out 4 ranks"),
     "tails_dropped": ("dropped", "15 of 35 samples are left out of an epoch"),
     "own_part_of_a_split": ("dropped", "6 of 30 samples are left out of an epoch: 6 are in no rank's Subset"),
-    "own_files": ("not_proven", "whether they overlap, and are all that there is, was not seen"),
+    "own_files": ("not_proven", "whether they overlap, or are complete, is unknown"),
 }
 """On 4 ranks. By the function: its one finding, and what that says."""
 
@@ -103,8 +103,8 @@ ODD_SEED = "one_seeded_otherwise"
 
 
 WRAPPED = {
-    "accelerate_on_top": Wrong("wrong_replicas", "BatchSamplerShard and DistributedSampler each part the samples"),
-    "accelerate_dispatched_on_top": Wrong("wrong_replicas", "DataLoaderDispatcher and DistributedSampler each part"),
+    "accelerate_on_top": Wrong("wrong_replicas", "BatchSamplerShard and DistributedSampler each split the samples"),
+    "accelerate_dispatched_on_top": Wrong("wrong_replicas", "DataLoaderDispatcher and DistributedSampler each split"),
     "accelerate_not_even": Wrong("unequal_batches", "has 32 batches, rank 1 has 31 batches"),
     "accelerate_unseeded": Wrong("overlap", "ranks 0 and 1 share "),
     "accelerate_not_prepared": Wrong("all_see_all", "both ranks see the same 1,003 samples"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 LATE_S = option(
-    float, 0.03, "warn of a rank that computes this many seconds per step longer than the others, and twice"
+    float, 0.03, "warn if a rank computes this many seconds per step longer than the others, and twice as long"
 )
 """With five ranks and three busy loops on two cores, the ranks' medians differ by 10 ms."""
 TIMES = 2.0

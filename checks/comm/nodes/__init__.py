@@ -31,7 +31,7 @@ _LOOK = (
     "(throttled), top (other processes)"
 )
 SLOW_NODE = Code(
-    "A node is slower by itself than the others.", fix=f"{_LOOK}; exclude it until then.", action=Action.RESTART_JOB
+    "A node is slower by itself than the others.", fix=f"{_LOOK}; exclude it until fixed.", action=Action.RESTART_JOB
 )
 SLOW_GPU = Code(
     "A rank's GPU is slow with all others on its node.",
@@ -46,7 +46,7 @@ UNLIKE = Code(
     fix="Compare them: nvidia-smi topo -m, nvidia-smi nvlink -s, lscpu, and top for other processes.",
     action=Action.NONE,
 )
-_LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dmesg; exclude it until then."
+_LOOK_AT_CPU = "On {node}: top (other processes, steal time), nproc, free -m, dmesg; exclude it until fixed."
 BUDGET_S = 1.5
 MOST_PAIRS = 5
 """Up to this many get a finding each; more share one."""

@@ -26,7 +26,7 @@ TIME_IT = (
 SLOW_NODE = Code(
     "Most of a node's ranks are slow with all other nodes.",
     fix="On {node}: ethtool INTERFACE (speed, duplex), ethtool -S INTERFACE (errors, drops), ibstat (rate), tc -s "
-    "qdisc, top (what else runs); exclude it until then. " + TIME_IT,
+    "qdisc, top (what else runs); exclude it until fixed. " + TIME_IT,
     action=Action.RESTART_JOB,
 )
 SLOW_RANK = Code(

@@ -1,10 +1,10 @@
-"""A loader that is stopped in an epoch and resumed in a new process goes on with the samples that come next.
+"""A loader that is stopped within an epoch and resumed in a new process continues with the next samples.
 
-With `--data` only. Each rank reads your first training loader by itself, in processes of their own: one is stopped
-after some batches, its state is taken (`state_dict` of the loader or of its sampler; a loader without one is resumed as
-most scripts do it, by skipping as many batches), and a new process goes on. What it yields, to the end of the epoch and
-in the next one, is held against what the first process yields if it is not stopped; so is a second stop, and another
-number of DataLoader workers. Where a sampler chooses the samples, nothing is loaded. See docs/data.md.
+Only with `--data`. Each rank reads your first training loader by itself, in separate processes: one is stopped after
+some batches, its state is saved (`state_dict` of the loader or its sampler; a loader without one is resumed as most
+scripts do it, by skipping as many batches), and a new process continues. What that yields, to the end of the epoch and
+in the next, is compared with what the first process yields without a stop; so are a second stop, and a different
+number of DataLoader workers. If a sampler chooses the samples, nothing is loaded. See docs/data.md.
 """
 
 import os
@@ -48,48 +48,48 @@ PLAN = Plan(
 
 DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
 BATCHES = option(count, 3, "batches after which the loader is stopped, for the first and for the second time")
-SECONDS = option(seconds, 20.0, "for each of the up to four processes; what is not read in them is not compared")
-SAMPLES = option(count, 50_000, "to read of each epoch, on each rank")
+SECONDS = option(seconds, 20.0, "seconds for each of up to four processes; what they do not reach is not compared")
+SAMPLES = option(count, 50_000, "samples to read per epoch and rank")
 
 KEEP = "Save the loader's state_dict with the checkpoint and load it before the epoch is iterated"
 EPOCH_RESET = Code(
-    "A resumed loader begins its epoch anew: all samples before the stop come again.",
-    fix="Return from state_dict how far the epoch is, and begin there in __iter__ after load_state_dict.",
+    "A resumed loader restarts its epoch: all samples before the stop come again.",
+    fix="Return the position in the epoch from state_dict, and start there in __iter__ after load_state_dict.",
 )
 ORDER_CHANGED = Code(
-    "A resumed loader yields another order: some samples come again, others never.",
-    fix="Save what the permutation is made of (seed, epoch, generator state) in state_dict, and restore it.",
+    "A resumed loader yields a different order: some samples come again, others never.",
+    fix="Save what determines the permutation (seed, epoch, generator state) in state_dict, and restore it.",
 )
 LEFT_OUT = Code(
-    "A resumed loader leaves out batches that come next.",
+    "A resumed loader skips the next batches.",
     fix="Count what the loop has received, not what the sampler was asked for: DataLoader workers are ahead by "
-    "prefetch_factor x num_workers batches (torchdata's StatefulDataLoader counts so).",
+    "prefetch_factor x num_workers batches (torchdata's StatefulDataLoader does that).",
 )
 REPEATED = Code(
     "A resumed loader yields the last batches before the stop again.",
-    fix="Count a batch as soon as it is yielded: state_dict must tell of the one that the loop has now.",
+    fix="Count a batch as soon as it is yielded: state_dict must include the one that the loop has now.",
 )
 NEXT_EPOCH = Code(
-    "After a resumed epoch the next one is another than without the stop.",
-    fix="Let __iter__ begin at 0 again once the resumed epoch has ended, and restore seed and epoch in "
+    "After a resumed epoch the next one differs from that of a run without the stop.",
+    fix="Let __iter__ start at 0 again once the resumed epoch has ended, and restore seed and epoch in "
     "load_state_dict.",
 )
 SECOND_RESUME = Code(
-    "The first resume is right, and a second one is not.",
-    fix="Let state_dict count from the epoch's beginning, also after load_state_dict, not from the resume.",
+    "The first resume is right, but a second one is not.",
+    fix="Let state_dict count from the start of the epoch, even after load_state_dict, not from the resume.",
 )
 REFUSED = Code(
     "The loader cannot be resumed from its own state: your code raises.",
-    fix="See the line that is named; what state_dict returns must be enough for load_state_dict in a new process.",
+    fix="See the line shown; what state_dict returns must be enough for load_state_dict in a new process.",
 )
 UNSEEDED = Code(
-    "The loader has no state, and shuffles another order in each process: it cannot be resumed within an epoch.",
-    fix="Seed what shuffles (DataLoader(generator=...), the same seed and epoch in each process), or use a loader with "
+    "The loader has no state, and shuffles differently in each process: it cannot be resumed within an epoch.",
+    fix="Seed the shuffling (DataLoader(generator=...), the same seed and epoch in each process), or use a loader with "
     "state_dict (torchdata's StatefulDataLoader).",
 )
 WORKERS_CHANGE_ORDER = Code(
-    "A resumed loader yields other samples if it has another number of DataLoader workers.",
-    fix="Resume with the number of workers that the state was saved with; save that number with the state.",
+    "A resumed loader yields different samples with a different number of DataLoader workers.",
+    fix="Resume with the same number of workers; save that number with the state.",
 )
 CODES: dict[str, Code] = {
     "restarted": EPOCH_RESET, "empty": LEFT_OUT, "lost": LEFT_OUT, "repeated": REPEATED, "order": ORDER_CHANGED,
@@ -100,30 +100,30 @@ class Facts(TypedDict):
     name: str
     loader: str
     holder: str
-    """Of the state: loader, sampler, or "" (batches were skipped)."""
+    """What has the state: loader, sampler, or "" (batches were skipped)."""
     by_index: bool
     workers: int
     other_workers: int | None
     stopped: int
     """Batches before the first stop."""
     rest: int
-    """Batches that were compared after it."""
+    """Batches compared after the stop."""
     whole: bool
-    """Whether the epoch was read to its end."""
+    """Whether the epoch was read to the end."""
     skipped: ResumeDifference | None
-    """Of the batches that were skipped: they should be those of the first process."""
+    """The difference in the skipped batches, which should be those of the first process."""
     first: ResumeDifference | None
     next: ResumeDifference | None
-    """The epoch after it."""
+    """The difference in the next epoch."""
     second: ResumeDifference | None
     second_next: ResumeDifference | None
     by_workers: ResumeDifference | None
     mistake: dict[str, Any] | None
-    """Of the first resume, or of the second: text, file, line."""
+    """An exception in the first or second resume: text, file, line."""
     workers_mistake: str
-    """Why the state could not be loaded with another number of DataLoader workers: some say so, and it is sound."""
+    """Why the state could not be loaded with a different number of DataLoader workers; refusing it is sound."""
     known: bool
-    """Whether anything that was seen came again in the new process: else its content is random."""
+    """Whether anything came again in the new process; else the content is random."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -158,12 +158,12 @@ def _measured(ctx: Context, code: str, folder: str) -> Facts:
 
 
 def _run(ctx: Context, order: Order) -> LoaderRun:
-    """Raises Skip where the process gives no answer."""
+    """Raises Skip if the process gives no answer."""
     ctx.doing("reading the loader in a new process" if order["loads"] else "reading the loader, to be stopped")
     with Probe({"run": runs.run}) as probe:
         reply = probe.ask("run", order, deadline_s=min(DEADLINE_S / 5, 2 * order["seconds"] + 10.0))
     if isinstance(reply, NoReply):
-        raise Skip(f"a process that read the loader by itself gave no answer ({reply.call}: {reply.text})")
+        raise Skip(f"a separate process that read the loader gave no answer ({reply.call}: {reply.text})")
     seen: LoaderRun = reply.value
     return seen
 
@@ -187,7 +187,7 @@ def _flat(batches: Sequence[Sequence[Id]]) -> list[Id]:
 
 
 def _difference(begun: LoaderRun, seen: LoaderRun, got: list[list[Id]], stops: int) -> ResumeDifference | None:
-    """`stops`: batches after the first stop until the next one. What both have read is compared."""
+    """`stops`: batches from the first stop to the next. Compares what both have read."""
     before, expected = _flat(begun["before"] + begun["rest"][:stops]), _flat(begun["rest"][stops:])
     given = _flat(got)
     if not (begun["whole"] and seen["whole"]):
@@ -196,7 +196,7 @@ def _difference(begun: LoaderRun, seen: LoaderRun, got: list[list[Id]], stops: i
 
 
 def _next(begun: LoaderRun, seen: LoaderRun) -> ResumeDifference | None:
-    """Of the next epoch, as far as both have read it."""
+    """The difference in the next epoch, as far as both have read it."""
     if not (begun["whole"] and seen["whole"]) or seen["mistake"]:
         return None
     expected, got = _flat(begun["next"]), _flat(seen["next"])
@@ -206,8 +206,8 @@ def _next(begun: LoaderRun, seen: LoaderRun) -> ResumeDifference | None:
 
 
 def _again(ctx: Context, facts: Facts, begun: LoaderRun, order: Order) -> None:
-    """Resumes the resumed one."""
-    if not os.path.exists(order["loads"]):  # the rest was too short
+    """Resumes the resumed loader a second time."""
+    if not os.path.exists(order["loads"]):  # the rest of the epoch was too short
         return
     seen = _run(ctx, order)
     facts["mistake"] = seen["mistake"]
@@ -223,11 +223,11 @@ def _with_other_workers(ctx: Context, facts: Facts, begun: LoaderRun, order: Ord
 
 
 Told = tuple[Code, str, str, dict[str, Any]]
-"""Code, severity, sentence, where."""
+"""(code, severity, sentence, where)."""
 
 
 def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """One finding for each code, of all ranks that have it."""
+    """One finding per code, for all ranks that have it."""
     found: dict[str, dict[int, Told]] = {}
     for rank in sorted(facts):
         for told in _told(facts[rank]):
@@ -253,7 +253,7 @@ def _resumed(own: Facts) -> Iterator[Told]:
     first, stopped = own["first"], own["stopped"]
     if not own["holder"]:
         if own["skipped"] or first:
-            text = f"{_loader(own)} has no state_dict, and yields another order in a second process"
+            text = f"{_loader(own)} has no state_dict, and yields a different order in a second process"
             differs = own["skipped"] or first
             at = f": {_unit(own)} {differs['first']:,} differs" if differs else ""
             yield UNSEEDED, "warn", f"{text}{at}, expected the same, so that batches can be skipped", {}
@@ -269,7 +269,7 @@ def _resumed(own: Facts) -> Iterator[Told]:
     elif own["second_next"]:
         yield SECOND_RESUME, "fail", f"{_of_next(own, own['second_next'])} (after a second stop)", {}
     elif own["by_workers"]:
-        now = f"with {own['other_workers']} DataLoader workers in place of {own['workers']}, stopped after"
+        now = f"with {own['other_workers']} DataLoader workers instead of {own['workers']}, stopped after"
         yield WORKERS_CHANGE_ORDER, "warn", _sentence(own, own["by_workers"], stopped, now), {}
 
 
@@ -288,11 +288,11 @@ def _batches(number: int) -> str:
 def _sentence(own: Facts, difference: ResumeDifference, stopped: int, when: str) -> str:
     shift = _units(own, difference["shift"])
     what = {
-        "restarted": "begins its epoch anew",
-        "lost": f"leaves out the next {shift}",
+        "restarted": "restarts its epoch",
+        "lost": f"skips the next {shift}",
         "repeated": f"yields the last {shift} again",
         "empty": f"ends at once, expected {shift} more",
-        "order": f"goes on in another order, from {_unit(own)} {difference['first']:,} of the epoch on",
+        "order": f"continues in a different order, from {_unit(own)} {difference['first']:,} of the epoch on",
     }[difference["kind"]]
     text = f"{_loader(own)}, {when} {_batches(stopped)} and {_how(own)}, {what}"
     return (
@@ -320,18 +320,18 @@ def _counts(own: Facts, difference: ResumeDifference) -> str:
 
 
 def _of_next(own: Facts, difference: ResumeDifference) -> str:
-    text = f"{_loader(own)}, {_how(own)} after {_batches(own['stopped'])}, ends its epoch as it should"
+    text = f"{_loader(own)}, {_how(own)} after {_batches(own['stopped'])}, ends its epoch correctly"
     what = "has no batch" if difference["kind"] == "empty" else f"differs from {_unit(own)} {difference['first']:,} on"
-    return f"{text}, but the next epoch {what}, expected that of a run without a stop"
+    return f"{text}, but the next epoch {what}, expected the same as in a run without a stop"
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001 -- the engine's signature
     """ "stopped after 3 batches and resumed by skipping: the same 9 batches, and the next epoch"."""
     own = facts[min(facts)]
     if any(next(_told(other), None) and next(_told(other))[1] != "info" for other in facts.values()):
-        return "not as it should be, see its findings"
+        return "wrong, see its findings"
     if not all(other["known"] for other in facts.values()):
-        return "not known: its content is random, and nothing comes twice"
+        return "unknown: its content is random, and nothing comes twice"
     epoch = " and the next epoch" if own["whole"] else ", the epoch is longer than was read"
     twice = ", twice" if own["holder"] else ""
     fixed = "; its state is refused with another number of workers" if own["workers_mistake"] else ""

@@ -1,32 +1,32 @@
-"""What a resumed loader yields, beside what it would have yielded: pure."""
+"""Compares what a resumed loader yields with what it should have yielded. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypedDict
 
 Id = int | str
-"""An index, or a digest."""
+"""An index or a digest."""
 Kind = Literal["restarted", "lost", "repeated", "empty", "order"]
-"""Begins anew; leaves out what comes next; yields the last again; ends at once; anything else."""
+"""Restarts; skips what comes next; yields the last again; ends at once; anything else."""
 
 
 class ResumeDifference(TypedDict):
     kind: Kind
     shift: int
-    """How many are left out, or come again, in a row."""
+    """How many consecutive ones are skipped, or come again."""
     first: int
-    """The first place that differs, counted from the epoch's beginning."""
+    """The first position that differs, from the start of the epoch."""
     lost: int
-    """How many should have come and did not, and one of them."""
+    """How many should have come but did not, and an example."""
     lost_example: Id | None
     again: int
-    """How many came though they had come before, and one of them."""
+    """How many came although they had come before, and an example."""
     again_example: Id | None
 
 
 def compare(before: Sequence[Id], expected: Sequence[Id], got: Sequence[Id]) -> ResumeDifference | None:
-    """`before`: what the epoch had yielded when it was stopped; `expected`: what came next, `got`: what the resumed one
-    yields, each as far as it was read. None where they are the same."""
+    """`before`: what the epoch had yielded when it was stopped; `expected`: what came next; `got`: what the resumed one
+    yields, each as far as it was read. None if they are the same."""
     before, expected, got = list(before), list(expected), list(got)
     if expected == got:
         return None
@@ -42,7 +42,7 @@ def compare(before: Sequence[Id], expected: Sequence[Id], got: Sequence[Id]) -> 
 
 
 def _kind(before: list[Id], expected: list[Id], got: list[Id]) -> tuple[Kind, int]:
-    """And by how many it is shifted."""
+    """The kind of difference, and by how many it is shifted."""
     whole = before + expected
     if not got:
         return "empty", len(expected)
@@ -62,6 +62,6 @@ def _places(id_: Id, among: list[Id]) -> Iterator[int]:
 
 
 def _begins(got: list[Id], wanted: list[Id]) -> bool:
-    """Whether both are the same as far as both go: one by chance is none."""
+    """Whether both are the same as far as both go; a single match may be chance."""
     both = min(len(got), len(wanted))
     return both > 1 and got[:both] == wanted[:both]

@@ -1,8 +1,7 @@
-"""One reading of the user's loader, as a training process does it that has just been started: in a process of its own,
-which ends with it.
+"""Reads the user's loader once, as a newly started training process does, in a separate process that ends afterwards.
 
-The process group there has the right rank and size and no other rank behind it (torch's "fake" backend): a barrier in
-the user's function passes, and nobody is waited for.
+The process group there has the right rank and size, but no other ranks (torch's "fake" backend): a barrier in the
+user's function passes without waiting.
 """
 
 import os
@@ -20,60 +19,60 @@ from preflight.checks.data.shared import digests, sampler_chain
 SEED = 67280421310721
 """torch's seed in each new process (default_rng_seed_val, c10/core/GeneratorImpl.h)."""
 VALIDATION = ("val", "eval", "test", "dev")
-"""Beginnings of names of loaders that nobody resumes."""
+"""Prefixes of names of loaders that are not resumed."""
 END = object()
 
 
 class Order(TypedDict):
-    """What one process is to do."""
+    """What one process should do."""
 
     code: str
     rank: int
     world: int
     local_rank: int
     loads: str
-    """The file of a state to begin with; "" where there is none."""
+    """The file of the state to start with, or ""."""
     skips: int
-    """Batches to skip, where there is no state."""
+    """Batches to skip if there is no state."""
     stops: int
-    """After so many batches more the state is saved; the epoch then goes on."""
+    """After this many further batches the state is saved; then the epoch continues."""
     saves: str
-    """To this file."""
+    """The file to save it to."""
     workers: int | None
-    """In place of the loader's own number."""
+    """Replaces the loader's own number."""
     samples: int
-    """Of each epoch."""
+    """The most samples per epoch."""
     seconds: float
 
 
 class LoaderRun(TypedDict):
-    """What came of it."""
+    """What the process read."""
 
     name: str
-    """Of the loader."""
+    """The loader's name."""
     loader: str
-    """Its type, and that of what holds the state: loader, sampler, or "" (batches are skipped)."""
+    """The loader's type, and what has the state: loader, sampler, or "" (batches are skipped)."""
     holder: str
     by_index: bool
     workers: int
     streams: bool
     before: list[list[Id]]
-    """Batches that were skipped, or come before the stop."""
+    """Batches that were skipped, or came before the stop."""
     rest: list[list[Id]]
-    """And those of the epoch after it."""
+    """Batches of the epoch after the stop."""
     next: list[list[Id]]
-    """Of the next epoch."""
+    """Batches of the next epoch."""
     whole: bool
-    """Whether the first epoch was read to its end, and so the next one begun; and the next one."""
+    """Whether the first epoch was read to the end, so that the next was started; and whether that was."""
     next_whole: bool
     left_out: str
-    """Why the loader is not looked at."""
+    """Why the loader was not read."""
     mistake: dict[str, Any] | None
     """text, file, line."""
 
 
 class Indices:
-    """In place of a map-style dataset: a sample is its index, and nothing is loaded."""
+    """Replaces a map-style dataset: a sample is its index, and nothing is loaded."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -90,7 +89,7 @@ def as_they_are(batch: Any) -> Any:
 
 
 def run(order: Order) -> LoaderRun:
-    """In the process."""
+    """Runs in the separate process."""
     seen = LoaderRun(
         name="", loader="", holder="", by_index=False, workers=0, streams=False, before=[], rest=[], next=[],
         whole=False, next_whole=False, left_out="", mistake=None,
@@ -124,7 +123,7 @@ def _as_a_new_process(order: Order) -> None:
 
 
 def _loader(made: Any, seen: LoaderRun) -> Any:
-    """The first one that trains; None where there is none."""
+    """The first training loader, or None."""
     loaders = (
         made if isinstance(made, dict) else dict(enumerate(made)) if isinstance(made, list | tuple) else {"": made}
     )
@@ -134,14 +133,14 @@ def _loader(made: Any, seen: LoaderRun) -> Any:
             if sampler_chain.iterator_of(loader)[0].startswith("accelerate."):
                 seen["left_out"] = "Accelerate's loaders talk to the other ranks in each epoch"
             elif loader is None or not hasattr(type(loader), "__iter__"):
-                seen["left_out"] = f"a {type(loader).__name__} is no loader that an epoch reads"
+                seen["left_out"] = f"a {type(loader).__name__} is not a loader that an epoch reads"
             return None if seen["left_out"] else loader
     seen["left_out"] = "there is no loader to train with"
     return None
 
 
 def _prepared(loader: Any, order: Order, seen: LoaderRun) -> Any:
-    """With indices in place of samples where a sampler chooses them, and with the workers that are asked for."""
+    """The loader with indices instead of samples if a sampler chooses them, and with the requested workers."""
     import torch
 
     seen["holder"] = "loader" if _has_state(loader) else "sampler" if _sampler(loader) is not None else ""
@@ -154,7 +153,7 @@ def _prepared(loader: Any, order: Order, seen: LoaderRun) -> Any:
         loader.collate_fn = as_they_are
     workers = order["workers"]
     if workers is None and seen["by_index"] and not seen["holder"]:
-        workers = 0  # they change nothing of what its sampler says
+        workers = 0  # they do not affect what its sampler says
     if workers is not None and isinstance(loader, torch.utils.data.DataLoader):
         loader.num_workers = workers
         object.__setattr__(loader, "persistent_workers", bool(workers) and loader.persistent_workers)
@@ -179,7 +178,7 @@ def _read(loader: Any, order: Order, seen: LoaderRun) -> None:
     if order["loads"] and holder is not None:
         Probe.doing(f"load_state_dict of the {seen['holder']}")
         with open(order["loads"], "rb") as file:
-            holder.load_state_dict(pickle.load(file))  # noqa: S301 -- the process before has written it, in our folder
+            holder.load_state_dict(pickle.load(file))  # noqa: S301 -- the previous process wrote it, in our folder
     batches = _batches(loader, order, seen, "whole", end)
     skips = order["skips"] if holder is None else 0
     for batch in batches:
@@ -203,7 +202,7 @@ def _set_epoch(loader: Any, epoch: int) -> None:
 def _batches(
     loader: Any, order: Order, seen: LoaderRun, whole: Literal["whole", "next_whole"], end: float
 ) -> Iterator[list[Id]]:
-    """Of one epoch, until the budget is spent. `whole`: where it is said that its end came before."""
+    """The batches of one epoch, until the budget is spent. `whole`: the field to set if the epoch ended before."""
     samples = 0
     Probe.doing("reading the loader")
     iterator = iter(loader)

@@ -1,10 +1,10 @@
-"""Every rank sees its own samples, all together see each once, and in another order in each epoch.
+"""Every rank sees its own samples, all ranks together see each once, and the order changes every epoch.
 
 `--data MODULE:FUNCTION` names a function without arguments, which every rank calls. It returns what the training loop
-iterates: a DataLoader, a list or a dict of them, or loaders of your own. Each is read for two epochs, within a budget
-of time and samples. Where a sampler chooses the samples they are known by index, without loading them, and all ranks
-together are held against the dataset's length; else by their content. See docs/data.md. Without it torch's
-DistributedSampler is read on this world, and nothing is said of your own loader.
+iterates: a DataLoader, a list or dict of them, or your own loaders. Each is read for two epochs, within a budget of
+time and samples. If a sampler chooses the samples, they are identified by index, without loading them, and all ranks
+together are compared with the dataset's length; otherwise by content. See docs/data.md. Without `--data`, torch's
+DistributedSampler is tested on this world, which says nothing about your own loader.
 """
 
 import time
@@ -42,12 +42,12 @@ from preflight.checks.data.shared.readings import Facts
 from preflight.sdk.effective_batch import learning_rate
 
 PART, MEET = 0.4, 0.7
-"""Of the check's time: the most that reading, or a single wait, may take of it; and when no rank waits for others that
-still read."""
+"""Shares of the check's time: the most that reading, or a single wait, may take; and when ranks stop waiting for others
+that still read."""
 
 
 def _deadline(job: Job) -> float:
-    """A user's function may build an index for minutes, if he gives it so long; every wait has its `patience_s`."""
+    """A user's function may build an index for minutes if allowed to; every wait has its `patience_s`."""
     return 600.0 + job.world_size / 32
 
 
@@ -65,22 +65,22 @@ PLAN = Plan(
 
 
 DATA = option(UserCode.parse, None, "the function that returns your loader, or loaders, as MODULE:FUNCTION")
-SECONDS = option(seconds, 30.0, "for reading all loaders, both epochs")
-SAMPLES = option(count, 10_000_000, "to read of each epoch, on each rank")
+SECONDS = option(seconds, 30.0, "seconds for reading all loaders, both epochs")
+SAMPLES = option(count, 10_000_000, "samples to read per epoch and rank")
 PATIENCE_S = option(seconds, 30.0, "seconds that the function, or one batch, may take")
-GLOBAL_BATCH = option(count, None, "samples of all ranks that an optimizer step is meant to train on")
-ACCUMULATE = option(count, 1, "batches of a rank that make an optimizer step, for global_batch")
-LR = option(learning_rate, None, "your learning rate, to say what scaling makes of it")
-BASE_BATCH = option(count, None, "the global batch for which it was found; unset: one rank's")
-DATA_PARALLEL = option(count, None, "ranks that read different samples, where others share a model; unset: all")
-KEY = option(str, "", "the field of a sample that tells it from others, where samples are known by content")
+GLOBAL_BATCH = option(count, None, "samples of all ranks that an optimizer step should train on")
+ACCUMULATE = option(count, 1, "batches per rank and optimizer step, for global_batch")
+LR = option(learning_rate, None, "your learning rate, to report its scaled value")
+BASE_BATCH = option(count, None, "the global batch it was tuned for; unset: one rank's")
+DATA_PARALLEL = option(count, None, "ranks that read different samples, if others share a model; unset: all")
+KEY = option(str, "", "the field that identifies a sample, if samples are compared by content")
 
 PRINTED = Code(
     "Ranks other than the first print in the function.",
     fix="Print on rank 0 only: if torch.distributed.get_rank() == 0.",
 )
 WRITTEN = Code(
-    "Ranks other than the first write, make or remove files in the function.",
+    "Ranks other than the first write, create or remove files in the function.",
     fix="Write on one rank (of a node), and let the others wait: torch.distributed.barrier().",
 )
 
@@ -115,7 +115,7 @@ def _loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _read(facts: Mapping[int, Facts], run: Run) -> Iterator[Loader]:
-    """Those that were read without a mistake on every rank."""
+    """The loaders that every rank read without a mistake."""
     for loader in one_loader.loaders(facts, run, run[DATA_PARALLEL]):
         if not any(reading["mistake"] for reading in loader.readings.values()):
             yield loader
@@ -134,7 +134,7 @@ def _loader(loader: Loader, run: Run) -> Iterator[Finding]:
 
 
 def _cause(loader: Loader, parts: list[Loader], run: Run) -> list[Finding]:
-    """What is found first explains what would be found after it."""
+    """The first findings, which explain what would be found after them."""
     return next((found for step in _causes(loader, parts, run) if (found := list(step))), [])
 
 
@@ -166,7 +166,7 @@ def _aside(facts: Mapping[int, Facts]) -> Iterator[Finding]:
         often = max(names, key=names.count)
         twice = f", on {names.count(often)} of them" if names.count(often) > 1 else ""
         files = ranges.count(len(set(names)), "file")
-        text = f"{ranges.ranks(written)} wrote, made or removed {files} in the function, such as {often}{twice}"
+        text = f"{ranges.ranks(written)} wrote, created or removed {files} in the function, such as {often}{twice}"
         yield WRITTEN.info(text, evidence={"files": sorted(set(names))[:20]})
 
 
@@ -184,7 +184,7 @@ def _proven(loader: Loader, run: Run) -> str:
     parts = datasets.parts(loader)
     wrong = any(finding.severity is not Severity.INFO for finding in _cause(loader, parts, run))
     if wrong:
-        return "not as it should be, see its findings"
+        return "wrong, see its findings"
     told = batches.effective(loader, run[ACCUMULATE], run[BASE_BATCH], run[LR])
     return "; ".join(filter(None, (summary.summary(loader, parts), told)))
 

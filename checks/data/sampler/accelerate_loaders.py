@@ -1,8 +1,7 @@
-"""Accelerate's loaders by index: their own `__iter__` runs, over what the sampler says instead of what the dataset has.
+"""Reads Accelerate's loaders by index: their own `__iter__` runs, over the sampler's output instead of the dataset's.
 
-Before its sampler draws, `DataLoaderShard.__iter__` makes the random states of all ranks equal: read without that, each
-rank shuffles an order of its own. `DataLoaderDispatcher` asks the first rank's sampler only, and sends each rank its
-part.
+Before its sampler draws, `DataLoaderShard.__iter__` makes the random states of all ranks equal: without that, each rank
+would shuffle differently. `DataLoaderDispatcher` uses only the first rank's sampler, and sends each rank its part.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,29 +14,29 @@ from preflight.checks.data.shared import sampler_chain
 
 SHARD, DISPATCHER = "DataLoaderShard", "DataLoaderDispatcher"
 AT_ONCE = 64
-"""Batches that go through a shard's `__iter__` as one: it costs as much for each as hundreds of indices."""
+"""Batches to pass through a shard's `__iter__` as one: each pass costs as much as hundreds of indices."""
 
 
 def kind(loader: Any) -> str:
-    """`SHARD`, `DISPATCHER`, or "" for a loader that is neither, or one of Accelerate before 1.0, which holds none."""
+    """`SHARD`, `DISPATCHER`, or "" for other loaders, and those of Accelerate before 1.0."""
     module, name = sampler_chain.iterator_of(loader)
     known = module == "accelerate.data_loader" and name in (SHARD, DISPATCHER)
     return name if known and sampler_chain.linked(loader, "base_dataloader") is not None else ""
 
 
 def by_index(loader: Any) -> bool:
-    """As `sampler_chain.by_index`, which `reads_indices` makes true of a shard and a dispatcher."""
+    """Like `sampler_chain.by_index`, but also true for shards and dispatchers, thanks to `reads_indices`."""
     return sampler_chain.by_index(sampler_chain.linked(loader, "base_dataloader") if kind(loader) else loader)
 
 
 def begins_with_a_collective(loader: Any) -> bool:
-    """Its `__iter__` sends the first rank's random state to all."""
+    """Whether its `__iter__` first sends the first rank's random state to all."""
     return sampler_chain.iterator_of(loader)[0] == "accelerate.data_loader"
 
 
 @contextmanager
 def reads_indices(loader: Any) -> Iterator[Iterator[Any]]:
-    """What comes out of an epoch of a shard or a dispatcher: indices, in batches as the loader yields them."""
+    """An epoch of a shard or dispatcher that yields indices, in the loader's batches."""
     base = loader.base_dataloader
     dispatches = kind(loader) == DISPATCHER
     at_once = 1 if dispatches or loader.skip_batches else AT_ONCE
@@ -55,13 +54,13 @@ def _one_by_one(loader: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class _Batches:
-    """Several, which go through as one: neither a tensor nor a container, so that nobody looks into them."""
+    """Several batches passed as one: neither a tensor nor a container, so that no code looks into it."""
 
     batches: tuple[Any, ...]
 
 
 class _Indices:
-    """A DataLoader in all but what it yields."""
+    """Like a DataLoader, but yields indices."""
 
     def __init__(self, loader: Any, at_once: int, *, tensors: bool) -> None:
         self._loader, self._at_once, self._tensors = loader, at_once, tensors
@@ -77,14 +76,14 @@ class _Indices:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "state_dict":  # to be asked after each batch: a StatefulDataLoader would start its workers for it
+        if name == "state_dict":  # called after each batch: a StatefulDataLoader would start its workers for it
             raise AttributeError(name)
         return getattr(self._loader, name)
 
 
 def agreement(loader: Any) -> Callable[[bool], bool] | None:
-    """Where each batch is a collective, all ranks must end after the same one: asks whether any wants to. None where a
-    rank can end by itself."""
+    """If each batch is a collective, all ranks must stop after the same one: a function that asks whether any wants to.
+    None if a rank can stop by itself."""
     import torch
     from torch import distributed
 

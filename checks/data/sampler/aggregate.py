@@ -1,8 +1,8 @@
-"""All ranks' samples of an epoch against the dataset: how many times each index is read, counted over all ranks.
+"""Compares all ranks' samples of an epoch with the dataset: counts how many times each index is read.
 
-First the ranks meet at the store, where each tells which epochs it has read whole. Only if all come does the first
-member name epochs to count; a rank that does not come costs the count and hangs nobody. They are counted together, by
-a `reduce` to the first member for each chunk of the indices.
+First the ranks meet at the store, where each says which epochs it has read whole. The first member names epochs to
+count only if all come; a missing rank costs the count, but hangs no other. They are counted together, by a `reduce` to
+the first member for each chunk of indices.
 """
 
 import json
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     import torch
 
 Key = tuple[str, int]
-"""A loader's name, and which epoch."""
+"""(a loader's name, number of the epoch)."""
 COUNTED = 2 * 10**8
-"""Indices, of all epochs together: two epochs of 10^8 samples, for which each rank sends 800 MB. Epochs beyond that are
-left out."""
+"""The most indices in all epochs: two epochs of 10^8 samples, for which each rank sends 800 MB. Further epochs are left
+out."""
 CHUNK = 1 << 22
-"""Indices that are counted at once: 16 MiB of int32 in each collective."""
+"""Indices to count at once: 16 MiB of int32 per collective."""
 CHUNK_S = 60.0
-"""For one such collective, to which the ranks come together: enough for a network that moves 0.3 MB/s."""
+"""For one such collective, once all ranks are there: enough for a network of 0.3 MB/s."""
 SPARE = 0.2
-"""Of the check's time, after the last moment at which ranks meet: so long a collective may last at least. It is to fail
-before the check's deadline, so that the ranks that wait in it can say so."""
+"""Share of the check's time after the latest meeting, which is the least that a collective may take. It should fail
+before the check's deadline, so that ranks that wait in it can report that."""
 LISTED_IN_ALL, LISTED = 4000, 1000
-"""Ids that the first member tells, of all epochs and of one: of each too often, and missing."""
+"""The most ids that the first member lists as repeated, and as missing: for all epochs, and for one."""
 
 
 class Whole(NamedTuple):
-    """An epoch that this rank has read whole by index."""
+    """An epoch that this rank read whole, by index."""
 
     ids: "torch.Tensor"
-    """int64[samples + dropped], in their order."""
+    """int64[samples + dropped], in order."""
     length: int
     """Of the dataset."""
     dropped: int = 0
@@ -49,37 +49,37 @@ class Whole(NamedTuple):
 
 
 class Asked(TypedDict):
-    """An epoch to be counted: as a rank has read it, or as all ranks together have."""
+    """An epoch to count, as a rank or as all ranks together read it."""
 
     name: str
     epoch: int
     length: int
-    """Of the dataset."""
+    """Length of the dataset."""
     first: int
-    """The lowest index that is counted: below 0 where a rank has such ids. And the one after the highest."""
+    """The lowest index to count, below 0 if a rank has such ids; and the one after the highest."""
     last: int
     drops: bool
-    """Whether a rank's batch sampler drops samples, which are counted, too."""
+    """Whether any rank's batch sampler drops samples, which are also counted."""
     order: str
     silent: list[int]
-    """Ranks whose samples do not count, since another one has the same in the same order."""
+    """Ranks whose samples are not counted, since another rank has the same in the same order."""
 
 
 def together(
     ctx: Context, mine: Mapping[Key, Whole], data_parallel: int | None, patience_s: float, end_s: float
 ) -> list[Together]:
-    """All members call it. `mine`: the epochs that this rank has read whole. Where only `data_parallel` ranks see
-    different data, of those with equal orders one counts. The first member waits `patience_s` for the others, nobody
+    """All members call it. `mine`: the epochs that this rank read whole. If only `data_parallel` ranks see different
+    data, one of those with equal orders counts. The first member waits `patience_s` for the others, but no rank
     beyond `end_s` (by time.monotonic()).
 
-    On the first member, of the epochs that all have read whole, with one length; on others, and where a rank has not
-    come, nothing.
+    Returns, on the first member, the counts of the epochs that all read whole, with one length; on others, and if a
+    rank is missing, nothing.
     """
     group, asked = None, [_read(key, whole) for key, whole in mine.items()]
     if len(ctx.members) > 1:
         asked = _agreed(ctx, asked if _has_group() else [], data_parallel, patience_s, end_s)
         left_s = end_s - time.monotonic() + SPARE * ctx.deadline_s
-        # of its own: where the user's code has left out a collective, those of the world's no longer fit together
+        # its own group: if the user's code skipped a collective, those of the world group no longer match
         group = bounded(ctx, ctx.part(ctx.members), min(CHUNK_S, left_s)) if asked else None
     ranks = _Ranks(ctx, group)
     listed = min(LISTED, LISTED_IN_ALL // max(1, len(asked)))
@@ -88,7 +88,7 @@ def together(
 
 
 def _has_group() -> bool:
-    """The user's code may have destroyed it."""
+    """Whether there is a process group: the user's code may have destroyed it."""
     from torch import distributed
 
     return distributed.is_initialized()
@@ -103,8 +103,8 @@ def _read(key: Key, whole: Whole) -> Asked:
 
 
 def _agreed(ctx: Context, read: list[Asked], data_parallel: int | None, patience_s: float, end_s: float) -> list[Asked]:
-    """The first answer in the store holds for all: the first member's, or "nothing" of a rank whose patience has
-    ended. (The first member may come as late as any other, and then waits as long.)"""
+    """The first answer in the store is valid for all: the first member's, or "nothing" from a rank that has waited long
+    enough. (The first member may come as late as any other, and then waits as long.)"""
     from torch.distributed import DistStoreError
 
     first, *others = ctx.members
@@ -123,7 +123,7 @@ def _agreed(ctx: Context, read: list[Asked], data_parallel: int | None, patience
 
 
 def _common(read: Mapping[int, list[Asked]], data_parallel: int | None) -> list[Asked]:
-    """Epochs that all ranks have read, of datasets of one length, in the first rank's order. `read`: by rank."""
+    """Epochs that all ranks read, with datasets of equal length, in the first rank's order. `read`: by rank."""
     asked: list[Asked] = []
     for mine in next(iter(read.values())):
         of = {rank: epoch for rank, its in read.items() for epoch in its if _key(epoch) == _key(mine)}
@@ -154,10 +154,10 @@ def _that_fit(asked: list[Asked]) -> Iterator[Asked]:
 class _Ranks:
     ctx: Context
     group: "torch.distributed.ProcessGroup | None"
-    """None of a single one."""
+    """None if there is only one rank."""
 
     def count(self, epoch: Asked, whole: Whole, listed: int) -> Together:
-        """On the first member all ranks' differences to the dataset; on others it says nothing."""
+        """All ranks' differences from the dataset; only valid on the first member."""
         told = Together(
             name=epoch["name"], epoch=epoch["epoch"], again={}, missing=[], agains=0, misses=0, again_dropped=0
         )
@@ -173,7 +173,7 @@ class _Ranks:
         return told
 
     def _summed(self, counts: "torch.Tensor", where: str) -> "torch.Tensor":
-        """Over all ranks, on the first member."""
+        """The sum over all ranks, on the first member."""
         import torch
 
         if self.group is None:
@@ -185,7 +185,7 @@ class _Ranks:
 
 
 def _counts(ids: "torch.Tensor", start: int, end: int) -> "torch.Tensor":
-    """int32[end - start]: how many times each index from `start` on is there."""
+    """int32[end - start]: how many times each index from `start` on occurs."""
     import torch
 
     chosen = ids[(ids >= start) & (ids < end)]
@@ -195,7 +195,7 @@ def _counts(ids: "torch.Tensor", start: int, end: int) -> "torch.Tensor":
 def _tell(
     told: Together, counts: "torch.Tensor", drops: "torch.Tensor | None", start: int, length: int, listed: int
 ) -> None:
-    """Adds what a chunk of counts from index `start` on shows. `listed`: how many ids are told of each kind."""
+    """Adds what a chunk of counts from index `start` on shows. `listed`: the most ids to list of each kind."""
     import torch
 
     wanted = torch.zeros_like(counts)

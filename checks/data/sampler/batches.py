@@ -1,4 +1,4 @@
-"""As many batches on all ranks, and as large."""
+"""All ranks have as many batches, of the same size."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,26 +8,26 @@ from preflight.checks.data.shared.readings import EPOCHS
 from preflight.sdk import effective_batch
 
 UNEQUAL_BATCHES = Code(
-    "Ranks have unequal numbers of batches: the epoch's end hangs, since those with more wait for those with fewer.",
+    "Ranks have unequal numbers of batches: the epoch's end hangs, since ranks with more wait for ranks with fewer.",
     fix="Let the sampler pad or cut (DistributedSampler's drop_last), end the epoch after the same number of steps on "
     "all ranks, or train under torch.distributed.algorithms.Join.",
 )
 NO_BATCHES = Code(
     "A rank gets no batch.",
-    fix="Look at how samples or files are dealt out: there are fewer than ranks (times workers), or drop_last leaves "
-    "no whole batch. A loader must begin anew at each __iter__.",
+    fix="Check how samples or files are distributed: there are fewer than ranks (times workers), or drop_last leaves "
+    "no whole batch. A loader must start over at each __iter__.",
 )
 BATCH_SIZES = Code(
-    "Ranks have batches of different sizes: gradients are averaged by rank, so their samples do not weigh the same.",
-    fix="Give all ranks the same batch_size, or weigh each rank's loss by its samples.",
+    "Ranks have batches of different sizes: gradients are averaged by rank, so their samples have different weights.",
+    fix="Give all ranks the same batch_size, or weight each rank's loss by its samples.",
 )
 WRONG_GLOBAL_BATCH = Code(
-    "Ranks x batch size x accumulation is not the global batch that was given.",
+    "Ranks x batch size x accumulation is not the given global batch.",
     fix="Change batch_size, the number of ranks, data.sampler.accumulate or data.sampler.global_batch: the learning "
-    "rate was chosen for one global batch.",
+    "rate was tuned for one global batch.",
 )
 FEWEST = 4
-"""Batches of a rank from which on a size that they all have is taken for the batch size."""
+"""The fewest batches of a rank whose common size is taken as the batch size."""
 
 
 def numbers(loader: Loader) -> Iterator[Finding]:
@@ -40,8 +40,8 @@ def numbers(loader: Loader) -> Iterator[Finding]:
 
 
 def _of_epoch(loader: Loader, number: int) -> dict[int, int]:
-    """Batches by rank. Where not all have read their epoch whole, by len(loader); or those read, if one that came to
-    the end has fewer than others already."""
+    """Batches by rank. If not all read their epoch whole, by len(loader); or those read, if a rank that reached the end
+    has fewer than others already."""
     epochs = loader.epoch(number)
     read = {rank: epoch["batches"] for rank, epoch in epochs.items()}
     ended = [epoch["batches"] for epoch in epochs.values() if epoch["whole"]]
@@ -65,7 +65,7 @@ def _none(loader: Loader, number: int, batches: Mapping[int, int]) -> Iterator[F
 
 
 def _unequal(loader: Loader, number: int, batches: Mapping[int, int]) -> Iterator[Finding]:
-    """No rank is blamed: it is how the samples are dealt out."""
+    """Blames no rank: the fault is in how samples are distributed."""
     sides = sorted(vote(batches).ranks_of.items(), reverse=True)
     told = [f"{listed(ranks, loader.world)} {_have(ranks)} {_batches(its)}" for its, ranks in sides]
     if len(told) > 3:
@@ -75,7 +75,7 @@ def _unequal(loader: Loader, number: int, batches: Mapping[int, int]) -> Iterato
     why = f" (the batch size is {sizes.sides()})" if sizes and not sizes.unanimous else ""
     when = "in the second epoch " if number else ""
     text = (
-        f"{when}{', '.join(told)}{why}, expected as many on all: after step {fewest:,} {listed(first, loader.world)} "
+        f"{when}{', '.join(told)}{why}, expected the same on all: after step {fewest:,} {listed(first, loader.world)} "
         f"wait{'s' if len(first) == 1 else ''} in the first collective for ranks that have left the epoch"
     )
     proof = {"most": most, "fewest": fewest, "epoch": number}
@@ -92,7 +92,7 @@ def _batches(number: int) -> str:
 
 
 def constants(loader: Loader) -> dict[int, int]:
-    """By rank the batch size, where there are enough batches to tell, and all but an epoch's last have it."""
+    """The batch size by rank, if there are enough batches, and all but an epoch's last have it."""
     return {rank: size for rank in loader.readings if (size := _constant(loader, rank))}
 
 
@@ -110,7 +110,7 @@ def sizes(loader: Loader) -> Iterator[Finding]:
 
 
 def wrong_global_batch(loaders: Sequence[Loader], wanted: int | None, accumulate: int) -> Iterator[Finding]:
-    """Of the loaders that are trained on one must make it."""
+    """One of the training loaders must have the global batch."""
     trained = [candidate for candidate in loaders if not candidate.is_for_evaluation and _known_sizes(candidate)]
     made = [sum(_known_sizes(candidate).values()) // candidate.sharers * accumulate for candidate in trained]
     if wanted is None or not made or wanted in made:
@@ -127,13 +127,13 @@ def wrong_global_batch(loaders: Sequence[Loader], wanted: int | None, accumulate
 
 
 def effective(loader: Loader, accumulate: int, base: int | None, rate: float | None) -> str:
-    """The effective batch in words, of ranks that see different samples; "" of a loader that no step trains on."""
+    """The effective batch in words, over ranks that see different samples; "" for loaders that are not trained on."""
     sizes = [] if loader.is_for_evaluation else [*_known_sizes(loader).values()][:: loader.sharers]
     return effective_batch.in_words(sizes, len(sizes), accumulate, base, rate) if sizes else ""
 
 
 def _known_sizes(loader: Loader) -> dict[int, int]:
-    """By rank; nothing where not all are known. Of a rank with a single batch, that one's."""
+    """Batch sizes by rank; empty if not all are known. For a rank with a single batch, that one's size."""
     known = {rank: _size(loader, rank) for rank in loader.readings}
     return known if all(known.values()) and len(known) == loader.world else {}
 

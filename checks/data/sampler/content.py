@@ -1,8 +1,8 @@
-"""Samples by content: a batch is cut into its samples, and each has the digest of what it holds as its id.
+"""Samples by content: splits a batch into samples; the id of each is the digest of its content.
 
-How a batch is cut: torch's default collation makes columns (tensors, lists of numbers or texts) of one common length.
-Others keep a list of samples, or turn it round: (images, targets). Where the loader's batch size is known, the cut that
-fits it is taken. Where nothing fits the batch is one sample, and what its size is stays unknown.
+torch's default collation makes columns (tensors, lists of numbers or texts) of one common length. Others keep a list of
+samples, or transpose it: (images, targets). If the loader's batch size is known, the split that fits it is taken. If
+none fits, the batch counts as one sample, and its size stays unknown.
 """
 
 import dataclasses
@@ -14,20 +14,20 @@ from preflight.checks.data.shared import digests
 
 
 class NoKey(Exception):  # noqa: N818 -- an answer, not an error
-    """The batch has no such field. Its text is what it has instead."""
+    """The batch has no such field. The text is what it has instead."""
 
 
 class Cutter:
-    """Cuts the batches of one loader, all in the way that fits the first whole one."""
+    """Splits the batches of one loader, all in the way that fits the first whole one."""
 
     def __init__(self, size: int | None, key: str | None = None) -> None:
-        """`size`: how many samples a batch has at most, where that is known. `key`: the field (a dict's key, a
-        position, an attribute) that tells samples apart."""
+        """`size`: the most samples in a batch, if known. `key`: the field (a dict's key, a position, an attribute) that
+        identifies a sample."""
         self._size, self._key = size, key
         self._way: int | None = None
 
     def samples(self, batch: Any) -> tuple[list[int], bool]:
-        """Ids of the samples, and whether it is known how many they are. Raises NoKey."""
+        """(ids of the samples, whether their number is known). Raises NoKey."""
         if self._key is not None:
             field = _field(batch, self._key)
             return ([digests.id_of(field)] if _length(field) is None else digests.rows(field)), True
@@ -39,12 +39,12 @@ class Cutter:
         return [_joined(row) for row in zip(*map(digests.rows, columns), strict=True)], True
 
     def size(self, batch: Any) -> int:
-        """How many samples are in it; 0 where that is unknown."""
+        """How many samples are in the batch; 0 if unknown."""
         columns = self._columns(batch)
         return 0 if columns is None else len(columns[0])
 
     def _columns(self, batch: Any) -> list[Any] | None:
-        """Of one common length; None where the batch cannot be cut."""
+        """Columns of one common length; None if the batch cannot be split."""
         cuts = {way: columns for way, columns in enumerate(_cuts(batch)) if self._fits(columns)}
         if self._way is None:
             whole = [way for way, columns in cuts.items() if self._size in (None, _common(columns))]
@@ -58,7 +58,7 @@ class Cutter:
             return False
         if self._size is not None:
             return length <= self._size
-        # A row of numbers by itself may be one sample, such as a text's tokens: they would be seen again and again.
+        # A row of numbers may be one sample, such as a text's tokens, which would seem to come again and again.
         return not all(_rowed(column) and column.ndim == 1 for column in columns)
 
 
@@ -68,14 +68,14 @@ def _joined(row: tuple[int, ...]) -> int:
 
 
 def _cuts(batch: Any) -> Iterator[list[Any]]:
-    """As columns of torch's default collation; turned round; as a list of samples."""
+    """Possible splits: columns of torch's default collation; transposed; a list of samples."""
     yield list(_leaves(batch))
     yield [] if isinstance(batch, list) else _fields(batch) or []
     yield [batch] if isinstance(batch, list) else []
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Tensors, arrays and lists of plain values; what else stands there has no length, and is no column."""
+    """Tensors, arrays and lists of plain values; anything else is not a column."""
     fields = _fields(value)
     if fields is None or (isinstance(value, list | tuple) and fields and not any(map(_holds, fields))):
         yield value
@@ -85,7 +85,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _fields(value: Any) -> list[Any] | None:
-    """What a container holds; None of all else."""
+    """A container's elements; None if it is not a container."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, list | tuple):
@@ -100,7 +100,7 @@ def _holds(value: Any) -> bool:
 
 
 def _rowed(value: Any) -> bool:
-    """A tensor or an array, of any shape."""
+    """Whether it is a tensor or array, of any shape."""
     return digests.is_tensor(value) or digests.is_array(value)
 
 

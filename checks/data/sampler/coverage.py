@@ -1,8 +1,8 @@
-"""How all ranks' samples of an epoch cover the dataset: what is seen again, what by nobody, and what of it is meant so.
+"""How all ranks' samples of an epoch cover the dataset: which are repeated or missing, and which of it is intended.
 
-Meant so are few samples more, that even the ranks out, and a tail that is dropped to the same end. torch's
-DistributedSampler rounds the dataset's length to a multiple of the ranks; batch samplers such as Accelerate's round it
-to a multiple of ranks times batch size.
+Intended are a few extra samples that even out the ranks, or a tail that is dropped for that. torch's DistributedSampler
+rounds the dataset's length to a multiple of the ranks; batch samplers such as Accelerate's round it to a multiple of
+ranks times batch size.
 """
 
 import functools
@@ -15,37 +15,37 @@ from preflight.checks.data.sampler.overlaps import Overlaps
 from preflight.checks.data.shared.readings import EPOCHS, Epoch
 
 LARGE_PART = 0.05
-"""Of a dataset. A sampler that leaves out more does so on purpose, or is told for that."""
+"""Share of a dataset. A sampler that leaves out more does so on purpose, or is reported for it."""
 SAME = 0.99
-"""Of what an epoch shows; the rest may be its padding."""
+"""Share of what an epoch shows; the rest may be padding."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of one epoch that all ranks have read whole, by index. Ranks that share samples on purpose count once."""
+    """The coverage of one epoch that all ranks read whole, by index. Ranks that share samples on purpose count once."""
 
     length: int
-    """Of the dataset."""
+    """Length of the dataset."""
     samples: int
-    """Of all ranks."""
+    """Samples of all ranks."""
     again: int
-    """How many times too often samples are seen."""
+    """How many reads are repeats."""
     missing: int
-    """Samples that nobody sees; at least, if not `exact`."""
+    """Samples that no rank reads; a lower bound, if not `exact`."""
     exact: bool
-    """Else `again` is estimated from what ranks show."""
+    """If false, `again` is estimated from what ranks show."""
     own: int
-    """How many times too often ranks see a sample that is their own."""
+    """How many repeats are on the same rank."""
     most: int
-    """Samples of the rank that has most; and of the one that has fewest."""
+    """Samples of the rank with the most; and of the one with the fewest."""
     least: int
     ranks: int
     unequal: bool
     """Whether some ranks have more batches than others."""
     is_padding: bool
-    """Whether `again` is what evens the ranks out."""
+    """Whether `again` is only what evens out the ranks."""
     is_tail: bool
-    """Whether `missing` is what is dropped to even them out."""
+    """Whether `missing` is only what is dropped to even them out."""
 
     @property
     def is_sound(self) -> bool:
@@ -53,14 +53,14 @@ class Coverage:
 
     @property
     def is_uneven_only(self) -> bool:
-        """Whether all that is wrong is what some ranks have more, or less, than others: then their batches are told."""
+        """Whether the only fault is that some ranks have more than others: then their batches are reported."""
         more, less = self.samples - self.ranks * self.least, self.ranks * self.most - self.samples
         return self.unequal and self.most > self.least and self.exact and self.again <= more and self.missing <= less
 
 
 @functools.lru_cache(maxsize=8)
 def coverage(loader: Loader, number: int) -> Coverage | None:
-    """None where the epoch is not known whole and by index on all ranks."""
+    """None unless all ranks read the epoch whole and by index."""
     length, epochs = loader.length, loader.heads(number)
     if not (loader.by_index and loader.whole_world and loader.is_whole(number) and length is not None and epochs):
         return None
@@ -90,8 +90,8 @@ def coverage(loader: Loader, number: int) -> Coverage | None:
 def _is_padding(
     distinct: int, again: int, missing: int, length: int, epochs: Mapping[int, Epoch], seen: Overlaps
 ) -> bool:
-    """`again`, `missing`: before a batch sampler drops anything. Where a large part is left out only few samples can be
-    taken for padding, and none where a rank has all of another's; where a small part is, none: the ranks need none."""
+    """`again`, `missing`: before a batch sampler drops anything. If a large part is left out, only few samples can be
+    padding, and none if a rank has all of another's; if a small part is, none: then the ranks need no padding."""
     ranks, size, each = len(epochs), whole_batches(epochs), [epoch["samples"] for epoch in epochs.values()]
     if missing:
         is_even = min(each) == max(each)
@@ -112,7 +112,7 @@ def _is_tail(dropped: int, length: int, loader: Loader, epochs: Mapping[int, Epo
 
 
 def whole_batches(epochs: Mapping[int, Epoch]) -> int:
-    """The batch size, where each batch of all ranks, also the last, has it; else 0."""
+    """The batch size if every batch of all ranks has it, even the last; else 0."""
     sizes = {size for epoch in epochs.values() for size in (epoch["last"], *map(int, epoch["sizes"]))}
     return sizes.pop() if len(sizes) == 1 else 0
 
@@ -122,19 +122,19 @@ def _up(number: int, unit: int) -> int:
 
 
 def both(loader: Loader) -> list[Coverage]:
-    """Of both epochs, or nothing."""
+    """The coverage of both epochs, or nothing."""
     known = [cover for number in EPOCHS if (cover := coverage(loader, number))]
     return known if len(known) == len(EPOCHS) else []
 
 
 def is_sound(loader: Loader) -> bool:
-    """Whether both epochs are proven to be disjoint and complete, but for what evens the ranks out."""
+    """Whether both epochs are proven disjoint and complete, except for what evens out the ranks."""
     known = both(loader)
     return bool(known) and all(cover.is_sound for cover in known)
 
 
 def misses_the_same(loader: Loader) -> bool:
-    """Whether what nobody sees in one epoch nobody sees in the other: else an epoch is only a part of the dataset."""
+    """Whether the same samples are missing in both epochs; else an epoch is only a part of the dataset."""
     first, second = (loader.together.get(number) for number in EPOCHS)
     if first and second and max(first["misses"], second["misses"]) == len(first["missing"]):
         return first["missing"] == second["missing"]

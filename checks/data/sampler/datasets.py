@@ -1,6 +1,6 @@
-"""Whether all ranks have the same dataset, or each has one of its own on purpose.
+"""Whether all ranks have the same dataset, or each has its own on purpose.
 
-Content is compared at a few indices, between ranks of one kind of CPU: what is computed may differ between kinds.
+Content is compared at a few indices, between ranks with the same kind of CPU: computed values may differ between kinds.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,14 +11,14 @@ from preflight.checks.data.shared.readings import Reading
 
 LENGTH = Code(
     "The dataset's length differs between ranks.",
-    fix="Build the dataset from the same files on all ranks: look for a file that is missing on a node, a filter that "
-    "depends on the rank, a download that is not finished. If each rank has a part of its own, give it no "
+    fix="Build the dataset from the same files on all ranks: look for a missing file on a node, a filter that "
+    "depends on the rank, an unfinished download. If each rank has its own part, use no "
     "DistributedSampler: that takes a part of the part.",
 )
 CONTENT = Code(
     "The dataset's samples differ between ranks, at the same index.",
-    fix="Sort what os.listdir, glob or a set gives; seed what shuffles or draws while the dataset is built. If each "
-    "rank has a part of its own, give it no DistributedSampler: that takes a part of the part.",
+    fix="Sort the output of os.listdir, glob or a set; seed what shuffles or draws while the dataset is built. If each "
+    "rank has its own part, use no DistributedSampler: that takes a part of the part.",
 )
 
 
@@ -47,15 +47,15 @@ def _contents(loader: Loader, readings: Mapping[int, Reading]) -> Iterator[Findi
         for rank, its in counted.odd():
             differing = [at for at, here, there in zip(indices, its, counted.usual, strict=True) if here != there]
             text = (
-                f"dataset[{differing[0]}] is another sample than on {counted.share()}; {len(differing)} of "
-                f"{len(indices)} that were compared differ, expected none"
+                f"dataset[{differing[0]}] is a different sample than on {counted.share()}; {len(differing)} of "
+                f"{len(indices)} compared differ, expected none"
             )
             yield CONTENT.fail(loader.says(text), evidence={"indices": differing}, **loader.run.job.where(rank))
         return
     sides = ", ".join(listed(ranks, loader.world) for ranks in list(counted.ranks_of.values())[:4])
     more = f" and {len(counted.ranks_of) - 4} more groups" if len(counted.ranks_of) > 4 else ""
     differing = [at for at, *its in zip(indices, *counted.ranks_of, strict=True) if len(set(its)) > 1]
-    text = f"dataset[{differing[0]}] is another sample on each of {sides}{more}, expected the same on all ranks"
+    text = f"dataset[{differing[0]}] is a different sample on each of {sides}{more}, expected the same on all ranks"
     yield CONTENT.fail(loader.says(text), evidence={"indices": differing})
 
 
@@ -64,7 +64,7 @@ def _by_machine(readings: Mapping[int, Reading]) -> dict[str, tuple[int, ...]]:
 
 
 def _comparable(readings: Mapping[int, Reading]) -> list[str]:
-    """Indices at which every one of them knows the content, and does not draw it anew each time."""
+    """Indices whose content every rank knows, and does not draw again each time."""
     first, *others = readings.values()
     known = (at for at, digest in first["content"].items() if digest)
     return sorted((at for at in known if all(other["content"].get(at) for other in others)), key=int)
@@ -76,8 +76,8 @@ def is_known(loader: Loader) -> bool:
 
 
 def parts(loader: Loader) -> list[Loader]:
-    """The loader of the ranks of each dataset. More than one only where the samplers are made for as many ranks as
-    have this dataset, or where no sampler parts it at all."""
+    """A loader for the ranks of each dataset. Several only if samplers are made for as many ranks as have this dataset,
+    or if no sampler splits it."""
     if not loader.by_index or not is_known(loader):
         return [loader]
     groups = _alike(loader)
@@ -91,7 +91,7 @@ def parts(loader: Loader) -> list[Loader]:
 
 
 def _alike(loader: Loader) -> list[tuple[int, ...]]:
-    """Ranks whose datasets are the same, as far as was looked at."""
+    """Groups of ranks with the same dataset, as far as compared."""
     indices = _comparable(loader.readings)
     seen = {
         rank: (reading["length"], *(reading["content"][at] for at in indices))

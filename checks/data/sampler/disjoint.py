@@ -10,52 +10,50 @@ from preflight.checks.data.sampler.overlaps import LEAST_DISTINCT, Overlaps, Ran
 from preflight.checks.data.shared.readings import EPOCHS, Epoch, Reading
 
 WORKERS_REPEAT = Code(
-    "Each DataLoader worker yields every sample, so that a rank sees each as often as it has workers.",
+    "Each DataLoader worker yields every sample, so a rank sees each once per worker.",
     fix="In the dataset's __iter__ take each num_workers-th sample, from worker id on: see "
     "torch.utils.data.get_worker_info().",
 )
 ALL_SEE_ALL = Code(
-    "All ranks read the same samples: the job trains as one rank would, at a higher cost.",
-    fix="Give the loader sampler=DistributedSampler(dataset, shuffle=...) and no shuffle of its own. Where ranks share "
-    "a model, say --set data.sampler.data_parallel=N. Return an evaluation on all samples in a dict, as 'val'.",
+    "All ranks read the same samples: the job trains like a single rank, at a higher cost.",
+    fix="Give the loader sampler=DistributedSampler(dataset, shuffle=...) and no shuffle argument. If ranks share "
+    "a model, --set data.sampler.data_parallel=N. Return an evaluation on all samples in a dict, as 'val'.",
 )
 FIX_STREAM = (
     "In __iter__ take each WORLD_SIZE-th sample (or file), from the rank on: islice(samples, rank, None, world_size). "
-    "Where ranks share a model, say --set data.sampler.data_parallel=N."
+    "If ranks share a model: --set data.sampler.data_parallel=N."
 )
 FIX_ACCELERATE = (
-    "Accelerate has found a single process. Start it by torchrun or accelerate launch; without GPUs it needs "
+    "Accelerate found a single process. Start it with torchrun or accelerate launch; without GPUs it needs "
     "ACCELERATE_USE_CPU=true in the environment, or Accelerator(cpu=True)."
 )
-FIX_EVALUATION = (
-    "Nothing to do where each rank is to evaluate on all samples; else sampler=DistributedSampler(dataset)."
-)
+FIX_EVALUATION = "Nothing, if each rank should evaluate on all samples; else use sampler=DistributedSampler(dataset)."
 FIX_DRAWN = "Seed the sampler's generator by rank: generator=torch.Generator().manual_seed(seed + rank)."
 FIX_ENDLESS = (
-    "Let each rank take its part of the one endless order, islice(order, rank, None, world_size), or shuffle by a seed "
-    "of its own."
+    "Let each rank take its part of one endless order, islice(order, rank, None, world_size), or shuffle with its own "
+    "seed."
 )
 FIX_SUBSETS = (
-    "Let the ranks' Subsets have no index in common: indices[rank::world_size] of one list, which is shuffled with one "
+    "Give the ranks disjoint Subsets: indices[rank::world_size] of one list, shuffled with the same "
     "seed on all ranks; random_split with generator=torch.Generator().manual_seed(seed)."
 )
 OVERLAP = Code(
     "More than one rank reads the same samples in an epoch.",
-    fix="Let the sampler part one order, shuffled with one seed on all ranks, by the rank: order[rank::world_size]. "
-    "hash() of a text and the order of a set differ between processes. Where ranks share a model, say "
+    fix="Let the sampler split one order, shuffled with the same seed on all ranks, by rank: order[rank::world_size]. "
+    "hash() of a text and the order of a set differ between processes. If ranks share a model: "
     "--set data.sampler.data_parallel=N.",
 )
 NEVER_SEEN = Code(
     "No rank reads some samples, in any epoch.",
-    fix="Look at where the sampler cuts: its ranks' parts must add up to range(len(dataset)). A part that is left out "
-    "on purpose is better cut off the dataset: torch.utils.data.Subset.",
+    fix="Check how the sampler splits: the ranks' parts must add up to range(len(dataset)). To leave out a part "
+    "on purpose, better remove it from the dataset: torch.utils.data.Subset.",
 )
 NAMED = 3
-UNSURE = " (by index; whether it is the same dataset on all ranks was not seen)"
+UNSURE = " (by index; whether all ranks have the same dataset is unknown)"
 
 
 def workers(loader: Loader) -> Iterator[Finding]:
-    """A stream in which every sample comes exactly as often as there are workers."""
+    """Streams in which every sample comes exactly once per worker."""
     epochs = loader.epoch(0)
     repeat = [rank for rank, epoch in epochs.items() if _workers_repeat(loader.readings[rank], epoch)]
     if not repeat:
@@ -73,7 +71,7 @@ def workers(loader: Loader) -> Iterator[Finding]:
 
 
 def _workers_repeat(reading: Reading, epoch: Epoch) -> bool:
-    """An epoch that was not read whole ends where not all workers have got."""
+    """Whether all workers yield the same; an epoch not read whole may end before some workers have got there."""
     often = epoch["times"].get(str(reading["workers"]), 0)
     least = epoch["distinct"] if epoch["whole"] else MOST * epoch["distinct"]
     return reading["known_by"] == "content" and reading["workers"] > 1 < epoch["distinct"] and often >= least
@@ -92,7 +90,7 @@ def all_see_all(loader: Loader) -> Iterator[Finding]:
         one_order = len({epoch["order"] for epoch in epochs.values()}) == 1
         text = (
             f"{listed(list(loader.readings), loader.run.job.world_size)} see the same {samples:,} samples"
-            f"{_of_all(loader, samples)}, {'in one order' if one_order else 'each in an order of its own'}"
+            f"{_of_all(loader, samples)}, {'in one order' if one_order else 'each in its own order'}"
         )
         text += "" if loader.is_for_evaluation else f", expected {len(epochs):,} different parts"
         proof = {"samples": samples, "one_order": one_order}
@@ -101,7 +99,7 @@ def all_see_all(loader: Loader) -> Iterator[Finding]:
 
 
 def _is_everyone(loader: Loader, number: int, seen: Overlaps) -> bool:
-    """Whether all ranks see the same samples, and that is no chance."""
+    """Whether all ranks see the same samples, and not by chance."""
     epochs = loader.heads(number)
     if len(epochs) < 2 or loader.augments or seen.alike() != [tuple(epochs)]:
         return False
@@ -115,7 +113,7 @@ def _is_everyone(loader: Loader, number: int, seen: Overlaps) -> bool:
 
 
 def _is_padded(loader: Loader, number: int) -> bool:
-    """A dataset of fewer samples than ranks."""
+    """Whether the dataset has fewer samples than there are ranks."""
     known = coverage.coverage(loader, number)
     return known is not None and known.is_padding
 
@@ -139,9 +137,8 @@ def _fix_of_order(loader: Loader) -> str | None:
 
 
 def _severe(loader: Loader, code: Code, text: str, proof: Mapping[str, object], fix: str | None) -> Finding:
-    """An evaluation may be done by each rank for itself. In a list it has no name, but stands behind the training and
-    is not shuffled. Where nothing is known of the content, each rank may have a dataset of its own, which no sampler
-    has to part."""
+    """Milder for an evaluation, which each rank may do by itself: in a list it has no name, but follows the training
+    and is not shuffled. And if the content is unknown: each rank may have its own dataset, which needs no sampler."""
     unsure = loader.by_index and not datasets.is_known(loader) and loader.first["num_replicas"] is None
     unnamed = loader.name.isdecimal() and int(loader.name) > 0 and orders.is_sequential(loader)
     lower = Severity.WARN if unsure or unnamed else Severity.FAIL
@@ -151,7 +148,7 @@ def _severe(loader: Loader, code: Code, text: str, proof: Mapping[str, object], 
 
 
 def overlap(loader: Loader) -> Iterator[Finding]:
-    """Where the samples are drawn with replacement, only ranks that draw alike are wrong."""
+    """Ranks that share samples; if samples are drawn with replacement, only ranks that draw the same are wrong."""
     for number in EPOCHS:
         known, seen = coverage.coverage(loader, number), overlaps.of(loader, number)
         if loader.repeats_by_design:
@@ -180,7 +177,7 @@ def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list
     such = "".join(f", such as {text}" for text in overlaps.example(loader, pairs[0], seen))
     total = ""
     if known and known.exact:
-        total = f"; in all {known.again:,} times a sample comes again"
+        total = f"; in total {known.again:,} times a sample comes again"
         total += f", and {known.missing:,} of {known.length:,} are read by no rank" if known.missing else ""
     text = f"{', '.join(told[:NAMED])}{more}{such}{total}; expected each sample on one rank"
     proof = {
@@ -202,7 +199,7 @@ def _overlap(loader: Loader, known: Coverage | None, seen: Overlaps, pairs: list
 
 
 def _share(seen: Overlaps, pair: RankPair) -> str:
-    """ "ranks 0 and 1 share 4 of 14 samples"; "about" where not all are shown."""
+    """ "ranks 0 and 1 share 4 of 14 samples"; "about" if not all are shown."""
     fewer = min(seen.epochs[rank]["distinct"] for rank in (pair.first, pair.second))
     shared = len(pair.shared) if seen.is_all else max(1, round(pair.share * fewer))
     about = "" if seen.is_all else "about "
@@ -210,7 +207,7 @@ def _share(seen: Overlaps, pair: RankPair) -> str:
 
 
 def _culprit(pairs: list[RankPair], seen: Overlaps) -> int | None:
-    """The one rank that has samples of three others or more, which have none of each other's."""
+    """The only rank that shares samples with three or more others, which share none with each other."""
     in_all = set.intersection(*({pair.first, pair.second} for pair in pairs))
     by_two = all(len(its) == 2 for its in seen.common.values())
     return in_all.pop() if len(pairs) > 2 and by_two and len(in_all) == 1 else None
@@ -233,6 +230,6 @@ def never_seen(loader: Loader) -> Iterator[Finding]:
     told = loader.together.get(0)
     such = f", such as index {told['missing'][0]:,}" if told and told["missing"] else ""
     about = "" if least.exact else "at least "
-    text = f"{about}{least.missing:,} of {least.length:,} samples are seen by no rank{such}, expected all to be seen"
+    text = f"{about}{least.missing:,} of {least.length:,} samples are read by no rank{such}, expected all to be read"
     proof = {"missing": least.missing, "examples": told["missing"][:10] if told else []}
     yield NEVER_SEEN.finding(loader.severity, loader.says(text), evidence=proof, **loader.place)

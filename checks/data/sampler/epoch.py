@@ -1,7 +1,7 @@
-"""One epoch's ids as they come, and what is told of them: of millions the few with the lowest hashes.
+"""Collects one epoch's ids, and selects which of millions to report: those with the lowest hashes.
 
-These are the same samples on all ranks that have them, so two ranks' overlap shows among them (bottom-k sampling: Cohen
-and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007).
+These are the same samples on all ranks that have them, so they reveal the overlap of two ranks (bottom-k sampling:
+Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007).
 """
 
 import hashlib
@@ -20,25 +20,25 @@ WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LAST_SHIFT = 31
-"""splitmix64's (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
+"""splitmix64's last shift (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
 SHOWN_IN_ALL = 1 << 18
-"""By all ranks together, of one epoch."""
+"""The most samples of one epoch that all ranks together show."""
 SHOWN_OF_RANK = 7000
-"""By one rank, of one epoch of all its loaders. One is at most 60 bytes of its facts, which end at 1 MiB."""
+"""The most that one rank shows per epoch of all its loaders: each is up to 60 bytes of its facts (limit 1 MiB)."""
 CHUNK = 1 << 15
-"""Samples at once: their hashes stay in the processor's cache, and torch does not spread so few over threads, which on
-a node full of ranks wait for each other."""
+"""Samples to process at once: their hashes stay in the processor's cache, and torch does not use threads for so few,
+which would wait for each other on a node full of ranks."""
 
 
 class Ids:
     def __init__(self) -> None:
         self.values = array("q")
         self.dropped = array("q")
-        """Of an incomplete last batch, which the loader does not yield."""
+        """Ids of an incomplete last batch, which the loader does not yield."""
         self.batches = 0
         self.whole = False
         self.indices = True
-        """Whether all of them are indices, and none a digest."""
+        """Whether all ids are indices, and none is a digest."""
         self._sizes: Counter[int] = Counter()
         self._last = 0
         self._sized = True
@@ -47,8 +47,8 @@ class Ids:
         return len(self.values)
 
     def add_batch(self, ids: Sequence[int], *, sized: bool = True) -> None:
-        """`sized`: whether as many ids are as many samples. Raises TypeError or OverflowError where they are no whole
-        numbers of 64 bits; then nothing is added."""
+        """`sized`: whether each id is one sample. Raises TypeError or OverflowError if they are not 64-bit integers;
+        then nothing is added."""
         batch = array("q", ids)
         self.values.extend(batch)
         if self.batches:
@@ -58,20 +58,20 @@ class Ids:
         self._sized = self._sized and sized
 
     def drop_below(self, size: int) -> None:
-        """Leaves out the last batch of an epoch that was read whole, where it has fewer samples."""
+        """Drops the last batch of an epoch that was read whole, if it has fewer samples than `size`."""
         if self.whole and 0 < self._last < size:
             self.values, self.dropped = self.values[: -self._last], self.values[-self._last :]
             self.batches, self._last = self.batches - 1, size if self.batches > 1 else 0
             self._sizes -= Counter({size: 1})
 
     def from_the_end(self, length: int) -> None:
-        """Indices below 0 become those that they stand for in a dataset of this length."""
+        """Converts negative indices to those that they mean in a dataset of this length."""
         for ids in (_tensor(self.values), _tensor(self.dropped)):
             if self.indices:
                 ids[(ids < 0) & (ids >= -length)] += length
 
     def map(self, change: "Callable[[torch.Tensor], torch.Tensor | None]") -> bool:
-        """Puts others in place of all ids; False where `change` gives none."""
+        """Replaces all ids; False if `change` returns None."""
         changed = [change(_tensor(ids)) for ids in (self.values, self.dropped)]
         if changed[0] is None or changed[1] is None:
             return False
@@ -79,11 +79,11 @@ class Ids:
         return True
 
     def chosen(self) -> "torch.Tensor":
-        """int64[samples], in their order; at the end those that are dropped."""
+        """int64[samples], in order; dropped ones at the end."""
         return _tensor(self.values + self.dropped)
 
     def epoch(self, world: int, loaders: int = 1, ordered: int | None = None) -> Epoch:
-        """`ordered`: as many ids make its order; None: all of them."""
+        """`ordered`: how many ids determine the order; None means all."""
         import torch
 
         ids = _tensor(self.values)
@@ -105,7 +105,7 @@ class Ids:
 
 
 def _tensor(values: "array[int]") -> "torch.Tensor":
-    """int64, of the same memory."""
+    """The same memory as int64."""
     import torch
 
     return torch.frombuffer(values, dtype=torch.int64) if values else torch.empty(0, dtype=torch.int64)
@@ -119,7 +119,7 @@ def _commonest(counted: "Counter[int]") -> dict[str, int]:
 
 
 def mixed(id: int) -> int:  # noqa: A002 -- the field's word
-    """The hash of a sample, from 0 to 2^64 - 1. No two ids of 64 bits have the same."""
+    """The hash of a sample, from 0 to 2^64 - 1; different for any two 64-bit ids."""
     word = (id + GOLDEN) & WORD
     for shift, factor in STEPS:
         word = ((word ^ (word >> shift)) * factor) & WORD
@@ -127,7 +127,7 @@ def mixed(id: int) -> int:  # noqa: A002 -- the field's word
 
 
 def _mixed(ids: "torch.Tensor") -> "torch.Tensor":
-    """The same for int64 of any shape; its bits, since torch has no unsigned arithmetic."""
+    """The same for int64 of any shape, as signed bits, since torch has no unsigned arithmetic."""
     words = ids + _signed(GOLDEN)
     for shift, factor in STEPS:
         words = words.bitwise_xor_(_shifted(words, shift)).mul_(_signed(factor))
@@ -135,7 +135,7 @@ def _mixed(ids: "torch.Tensor") -> "torch.Tensor":
 
 
 def _shifted(words: "torch.Tensor", by: int) -> "torch.Tensor":
-    """To the right, with zeros from the left."""
+    """A logical right shift."""
     return (words >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
@@ -144,13 +144,12 @@ def _signed(word: int) -> int:
 
 
 def share(world: int, loaders: int = 1) -> int:
-    """How many samples of an epoch a rank shows, if it has so many loaders."""
+    """How many samples of an epoch a rank shows, given its number of loaders."""
     return min(max(64, min(4096, SHOWN_IN_ALL // world)), max(16, SHOWN_OF_RANK // loaders))
 
 
 def shown(ids: "torch.Tensor", world: int, loaders: int = 1) -> list[Shown]:
-    """Of `ids` (int64, in their order) the distinct ones with the lowest `mixed`, ascending by it: all there are, or
-    `share(world, loaders)`."""
+    """The distinct `ids` (int64, in order) with the lowest `mixed`, ascending: all, or `share(world, loaders)`."""
     import torch
 
     wanted = share(world, loaders)
@@ -161,14 +160,14 @@ def shown(ids: "torch.Tensor", world: int, loaders: int = 1) -> list[Shown]:
         distinct, which, times = torch.unique(order, return_inverse=True, return_counts=True)
         if len(distinct) >= wanted or part >= 1.0:
             break
-        part *= 8  # ids that come again and again
+        part *= 8  # many ids are repeats
     first = torch.full_like(distinct, len(ids)).scatter_reduce_(0, which, places, "amin")[:wanted]
     columns = ids[first].tolist(), first.tolist(), times[:wanted].tolist()
     return [Shown(id=id_, place=place, times=often) for id_, place, often in zip(*columns, strict=True)]
 
 
 def _places_below(ids: "torch.Tensor", part: float) -> "torch.Tensor":
-    """Where the ids stand whose hash is in this lowest part of all hashes."""
+    """Positions of the ids whose hash is in this lowest part of all hashes."""
     import torch
 
     if part >= 1.0 or not len(ids):

@@ -1,4 +1,4 @@
-"""Samples by index: what a sampler or a batch sampler says of an epoch, read without loading any data."""
+"""Samples by index: reads an epoch from a sampler or batch sampler, without loading any data."""
 
 import math
 import time
@@ -11,14 +11,14 @@ from preflight.checks.data.shared import digests
 from preflight.checks.data.shared.waiting import Limit, Waiting
 
 AT_ONCE = 256
-"""What is drawn from a sampler under one alarm clock: to set one costs as much as some tens of indices."""
+"""How many indices to draw under one timer: setting one costs as much as some tens of indices."""
 AT_ONCE_S = 0.1
-"""And no longer than this, so that a slow sampler is not taken for a stuck one."""
+"""But no longer than this, so that a slow sampler is not taken for a stuck one."""
 
 
 def read(chooser: Any, batches: bool, what: str, limit: Limit, waiting: Waiting) -> Ids:
-    """`chooser` yields indices (or lists of them, where a dataset loads a batch at once), or with `batches` anything
-    that holds indices. What is no index is known by its digest (`Ids.indices` is then False). Raises UserError and
+    """`chooser` yields indices (or lists of them, if a dataset loads whole batches), or with `batches` anything that
+    contains indices. Other values are identified by digest (then `Ids.indices` is False). Raises UserError and
     Stuck."""
     ids = Ids()
     with waiting.on(what):
@@ -34,7 +34,7 @@ def read(chooser: Any, batches: bool, what: str, limit: Limit, waiting: Waiting)
 
 
 def _drawn(iterator: Iterator[Any], samples: int, seconds: float) -> tuple[list[Any], bool]:
-    """Some batches, and whether these were the last."""
+    """(some batches, whether these were the last)."""
     drawn: list[Any] = []
     until = time.monotonic() + seconds
     for item in islice(iterator, AT_ONCE):
@@ -55,7 +55,7 @@ def _add(ids: Ids, batch: list[Any], sized: bool) -> None:
 
 
 def _listed(item: Any, is_batch: bool) -> tuple[list[Any], bool]:
-    """The indices, and whether they are a batch's: what a dataset has at an index by itself may be a whole batch."""
+    """(indices, whether they are a batch): what a dataset has at a single index may itself be a batch."""
     if type(item) is list:
         return item, True
     values = item.tolist() if hasattr(item, "tolist") else item  # a tensor, an array, or a number of NumPy's

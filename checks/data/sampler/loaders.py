@@ -1,5 +1,5 @@
-"""Reads every loader on this rank for two epochs: which samples, in which order, in which batches. The user's, or
-torch's DistributedSampler over datasets of a few sizes."""
+"""Reads every loader on this rank for two epochs: which samples, in which order and batches. Either the user's loaders,
+or torch's DistributedSampler over datasets of a few sizes."""
 
 import platform
 import time
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 BATCH = 4
 ROUNDS = 16
-"""Samples that each rank has of torch's own loaders."""
+"""Samples per rank of torch's own loaders."""
 PASSES = 2
-"""What goes on when a rank has read the dataset so often has no end. Where it has no length more is not read of it."""
+"""An epoch that continues after this many passes over the dataset is endless. Without a length, reading stops there."""
 LOADED = 3
-"""Batches that a loader yields itself where its samples are known by index."""
+"""Batches to load from the loader itself, if its samples are known by index."""
 END = object()
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent on one loader."""
+    """Limits for reading one loader."""
 
     seconds: float
     samples: int
-    """Of each epoch."""
+    """The most samples per epoch."""
     patience_s: float
-    """How long a single batch may take."""
+    """Seconds that a single batch may take."""
     world: int
     end_s: float
-    """By time.monotonic(): until when ranks may wait for each other's readings."""
+    """The time.monotonic() until which ranks may wait for each other's readings."""
     key: str | None = None
-    """The field that tells samples apart where they are known by content."""
+    """The field that identifies a sample, if compared by content."""
     loaders: int = 1
-    """So many share what a rank may tell."""
+    """How many loaders share what a rank may report."""
 
 
 def given(ctx: Context, called: Called, budget: Budget, data_parallel: int | None) -> Facts:
-    """Of the loaders that the user's function has returned. What was printed and written there is told, too."""
+    """The facts about the loaders that the user's function returned, including what it printed and wrote."""
     readings, compared = _read(ctx, called.loaders, called.function, budget, data_parallel)
     return Facts(
         given=True, function=str(called.function), mistake=called.mistake, readings=readings, together=compared,
@@ -60,7 +60,7 @@ def given(ctx: Context, called: Called, budget: Budget, data_parallel: int | Non
 
 
 def torchs_own(ctx: Context, budget: Budget) -> Facts:
-    """Without the user's: DistributedSampler itself, on this world."""
+    """The facts without a user's function: DistributedSampler itself, on this world."""
     if len(ctx.members) > 1:
         ctx.process_group()
     readings, compared = _read(ctx, _distributed(ctx.group_rank, len(ctx.members)), None, budget, None)
@@ -72,7 +72,7 @@ def torchs_own(ctx: Context, budget: Budget) -> Facts:
 def _read(
     ctx: Context, loaders: dict[str, Any], code: UserCode | None, budget: Budget, data_parallel: int | None
 ) -> tuple[list[Reading], list[Together]]:
-    """`budget.seconds` are shared by the loaders."""
+    """The loaders share `budget.seconds`."""
     readings: list[Reading] = []
     mine: dict[Key, Whole] = {}
     each = replace(budget, seconds=budget.seconds / max(1, len(loaders)), loaders=max(1, len(loaders)))
@@ -84,12 +84,12 @@ def _read(
         for number, its in zip(whole, ids, strict=False):
             epoch = reading["epochs"][number]
             mine[name, number] = Whole(its, length or 0, epoch["dropped"], epoch["order"])
-    slower_s = budget.seconds + budget.patience_s  # than this rank another one may be
+    slower_s = budget.seconds + budget.patience_s  # how much slower another rank may be
     return readings, together(ctx, mine, data_parallel, slower_s, budget.end_s)
 
 
 def _distributed(rank: int, world: int) -> dict[str, Any]:
-    """By name. The samplers are told rank and world: so no process group is needed."""
+    """torch's loaders by name. Their samplers get rank and world, so no process group is needed."""
     from torch.utils.data import DataLoader, DistributedSampler
 
     odd = ROUNDS * world + world // 2 + 1
@@ -101,7 +101,7 @@ def _distributed(rank: int, world: int) -> dict[str, Any]:
     }
     found: dict[str, Any] = {}
     for name, (length, shuffle, drop_last) in asked.items():
-        numbers: Any = range(length)  # a dataset in all but its class
+        numbers: Any = range(length)  # works as a dataset
         sampler: Any = DistributedSampler(numbers, world, rank, shuffle=shuffle, drop_last=drop_last)
         found[name] = DataLoader(numbers, batch_size=BATCH, sampler=sampler)
     return found
@@ -111,8 +111,8 @@ def _distributed(rank: int, world: int) -> dict[str, Any]:
 
 
 def read(loader: Any, name: str, code: UserCode | None, budget: Budget) -> "tuple[Reading, list[torch.Tensor]]":
-    """The reading, and the ids (int64[samples + dropped], in order) of each epoch that was read whole by index. What is
-    wrong in the user's code is `Reading.mistake`. `code`: the user's; None where torch's own sampler is read."""
+    """(the reading, the ids (int64[samples + dropped], in order) of each epoch read whole by index). Faults of the
+    user's code are in `Reading.mistake`. `code`: the user's; None for torch's own sampler."""
     began = time.monotonic()
     reader = _One(loader, name, Waiting(code, budget.patience_s), budget)
     try:
@@ -132,7 +132,7 @@ class _One:
         self.called = f"loader {name!r}" if name else "the loader"
         self.by_index, self.agree = accelerate_loaders.by_index(loader), accelerate_loaders.agreement(loader)
         self.subset: Any = None
-        """The part that this rank has, where that is known in the whole dataset."""
+        """This rank's part, if its place in the whole dataset is known."""
         self.whole: list[torch.Tensor] = []
         self.began = time.monotonic()
         self.reading = _unread(loader, name, "index" if self.by_index else "content")
@@ -185,8 +185,8 @@ class _One:
         self.reading["set_epoch"] = places
 
     def _limit(self, share: float) -> Limit:
-        """Up to this share of the time since the beginning. What an unfinished first epoch has read is enough of the
-        second: so much can be compared."""
+        """Limits up to this share of the time from the start. The second epoch reads no more than an unfinished first
+        one did, since no more can be compared."""
         read = self.reading["epochs"]
         samples = read[0]["samples"] if read and not read[0]["whole"] else self.budget.samples
         begins = accelerate_loaders.begins_with_a_collective(self.loader)
@@ -235,7 +235,7 @@ class _One:
         ids.add_batch(found, sized=sized)
 
     def _load(self) -> None:
-        """A few batches by the loader itself: it may raise, or be stuck."""
+        """Loads a few batches from the loader itself, which may raise or hang."""
         epochs = self.reading["epochs"]
         cutter = content.Cutter(max(size for epoch in epochs for size in (epoch["last"], *map(int, epoch["sizes"]))))
         until = self.began + 0.9 * self.budget.seconds
@@ -256,7 +256,7 @@ class _One:
         in_lists = not batches and any(epoch["last"] for epoch in self.reading["epochs"])
         reads = (
             set[int]() if in_lists else self._reads(spot_check.places(length))
-        )  # it may take lists of one length only
+        )  # it may only accept lists of one length
         until = self.began + self.budget.seconds
         self.reading["content"] = spot_check.content(self.loader, length, reads, until, self.waiting, in_lists=in_lists)
 
@@ -277,7 +277,7 @@ def _unread(loader: Any, name: str, known_by: Literal["index", "content"]) -> Re
 
 
 def _length(thing: Any) -> int | None:
-    """None where it has none, or says that it has none: a stream's may raise."""
+    """Its length; None if it has none: a stream's len() may raise."""
     with suppress(Exception):
         return len(thing)
     return None

@@ -1,4 +1,4 @@
-"""What is wrong with the user's code itself, on one rank or on all."""
+"""Faults in the user's code itself, on one rank or on all."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ WRONG_RETURN = Code(
 )
 STUCK = Code(
     "The function or the loader hangs.",
-    fix="Look at the line that is named: what does it wait for? If it only needs longer: "
+    fix="Look at the line shown: what does it wait for? If it only needs longer: "
     "--set data.sampler.patience_s=SECONDS.",
 )
 OTHER_LOADERS = Code(
@@ -30,8 +30,8 @@ CODES = {"user_error": USER_ERROR, "wrong_return": WRONG_RETURN, "stuck": STUCK,
 
 
 def mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """A mistake that all ranks make is nobody's. Told once for all loaders in which it is made. Ranks that wait for
-    others are to blame only where nothing explains it, and fewer wait than do not."""
+    """Findings about mistakes, one for all loaders that have it; one that all ranks make blames no rank. Ranks that
+    wait for others are to blame only if nothing explains it, and fewer wait than do not."""
     made = _made(facts)
     waiting = {rank for (kind, *_), ranks in made.items() if kind == "waits" for rank in ranks}
     explained = waiting and (any(kind != "waits" for kind, *_ in made) or not all(map(_sound, run.outcomes.values())))
@@ -52,8 +52,8 @@ def mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _absent(absent: list[int], made: Mapping[tuple[Any, ...], Mapping[int, LoaderMistake]], run: Run) -> Finding:
-    """No more ranks than wait in a collective have not come to it; where they are as many nobody is named. `made`: by
-    those that wait."""
+    """Blames the ranks that have not reached a collective, if they are fewer than those that wait there; if as many, no
+    rank is named. `made`: mistakes of those that wait."""
     waiting = sorted({rank for ranks in made.values() for rank in ranks})
     mistake = next(iter(next(iter(made.values())).values()))
     where = run.job.where(absent[0]) if len(absent) == 1 < len(waiting) else {}
@@ -64,7 +64,7 @@ def _absent(absent: list[int], made: Mapping[tuple[Any, ...], Mapping[int, Loade
 
 
 def _made(facts: Mapping[int, Facts]) -> dict[tuple[Any, ...], dict[int, LoaderMistake]]:
-    """By kind and place, and by rank. Where no place is known one mistake may have other numbers on each rank."""
+    """Mistakes by kind and place, then by rank. Without a place, texts may have different numbers per rank."""
     made: dict[tuple[Any, ...], dict[int, LoaderMistake]] = {}
     for rank, facts_of in facts.items():
         for mistake in _of(facts_of):
@@ -88,7 +88,7 @@ def _of(facts: Facts) -> list[LoaderMistake]:
 
 
 def other_loaders(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """Of ranks on which the function itself went well."""
+    """Compares ranks on which the function itself succeeded."""
     counted = vote({rank: one_loader.names(own) for rank, own in facts.items() if not own["mistake"]})
     if counted.unanimous:
         return

@@ -1,4 +1,4 @@
-"""One loader as all ranks have read it."""
+"""One loader as all ranks read it."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -10,37 +10,37 @@ from preflight.check import Finding, Run, Severity, Vote, ranges
 from preflight.checks.data.shared.readings import Epoch, Facts, Reading, Together
 
 EVALUATION = re.compile(r"(?<![a-z])(val|valid|validation|eval|evaluation|test|dev)(?![a-z])", re.IGNORECASE)
-"""Names of loaders that are not trained on. Each rank may see all of their samples, and no step waits for another."""
+"""Names of loaders that are not trained on. Each rank may read all their samples, and no step waits for others."""
 
 LONGEST = 40
-"""Of a list of ranks in a sentence."""
+"""The longest list of ranks in a sentence, in characters."""
 
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """On the ranks that read one dataset together: all, but for a `part`."""
+    """A loader on the ranks that read one dataset together: all, or a `part` of them."""
 
     name: str
     readings: Mapping[int, Reading]
     """By rank, ascending."""
     together: Mapping[int, Together]
-    """By epoch, where all ranks' samples were counted."""
+    """Counts of all ranks' samples by epoch, if they were counted."""
     world: int
-    """Ranks that were asked."""
+    """Number of ranks that were asked."""
     sharers: int
-    """Ranks that see the same samples on purpose, since they share a model."""
+    """How many ranks see the same samples on purpose, since they share a model."""
     given: bool
     """Whether it is the user's own."""
     run: Run
 
     @property
     def replicas(self) -> int:
-        """Ranks that should read different samples."""
+        """How many ranks should read different samples."""
         return max(1, self.world // self.sharers)
 
     @property
     def whole_world(self) -> bool:
-        """Whether nobody is missing: else of samples that nobody sees nothing is known."""
+        """Whether no rank is missing; else nothing is known about samples that no rank reads."""
         sizes = [reading["num_replicas"] or 1 for reading in self.readings.values()]
         return len(sizes) == self.world and max(sizes) <= self.replicas
 
@@ -58,7 +58,7 @@ class Loader:
 
     @cached_property
     def repeats_by_design(self) -> bool:
-        """Whether samples are drawn with replacement, or by each rank for itself: they come again on other ranks."""
+        """Whether samples are drawn with replacement, or by each rank separately, so that they come again on others."""
         return any(
             reading["by_design"] in ("repeats", "augments", "endless")
             or (reading["by_design"] == "subset" and reading["sampler"] != "SubsetRandomSampler")
@@ -67,12 +67,12 @@ class Loader:
 
     @property
     def augments(self) -> bool:
-        """Whether ranks are meant to see the same samples, each augmented in its own way."""
+        """Whether ranks should see the same samples, each augmented differently."""
         return all(reading["by_design"] == "augments" for reading in self.readings.values())
 
     @property
     def of_subsets(self) -> bool:
-        """Whether ranks have parts of one dataset by hand. What is in no part is left out on purpose."""
+        """Whether ranks take parts of one dataset by hand. What is in no part is left out on purpose."""
         return any("subset" in reading for reading in self.readings.values())
 
     @property
@@ -85,17 +85,17 @@ class Loader:
 
     @property
     def severity(self) -> Severity:
-        """Of what makes one rank wait for the others, or leaves samples out."""
+        """The severity of what makes ranks wait for others, or leaves samples out."""
         return Severity.WARN if self.is_for_evaluation else Severity.FAIL
 
     @cached_property
     def length(self) -> int | None:
-        """len(dataset), where all ranks have the same."""
+        """len(dataset), if all ranks have the same."""
         lengths = {reading["length"] for reading in self.readings.values()}
         return lengths.pop() if len(lengths) == 1 else None
 
     def epoch(self, number: int) -> dict[int, Epoch]:
-        """By rank, of those that have read it."""
+        """The epoch by rank, for ranks that read it."""
         return {
             rank: reading["epochs"][number]
             for rank, reading in self.readings.items()
@@ -103,12 +103,12 @@ class Loader:
         }
 
     def is_whole(self, number: int) -> bool:
-        """Whether every rank has read this epoch to its end."""
+        """Whether every rank read this epoch to the end."""
         epochs = self.epoch(number)
         return len(epochs) == len(self.readings) and all(epoch["whole"] for epoch in epochs.values())
 
     def heads(self, number: int) -> dict[int, Epoch]:
-        """The epoch, of one rank of each group of `sharers`."""
+        """The epoch by rank, for one rank of each group of `sharers`."""
         epochs = self.epoch(number)
         if self.sharers == 1:
             return epochs
@@ -120,7 +120,7 @@ class Loader:
         return {rank: epochs[rank] for rank in first_of.values()}
 
     def part(self, ranks: tuple[int, ...]) -> "Loader":
-        """The same on some of its ranks, which have a dataset of their own."""
+        """The same loader on some of its ranks, which have their own dataset."""
         readings = {rank: self.readings[rank] for rank in ranks}
         return replace(self, readings=readings, together={}, world=len(ranks))
 
@@ -129,12 +129,12 @@ class Loader:
 
     @property
     def title(self) -> str:
-        """ "train", "loader 1"; "" of the only one."""
+        """ "train", "loader 1"; "" for the only one."""
         return f"loader {self.name}" if self.name.isdecimal() else self.name
 
     @cached_property
     def place(self) -> dict[str, Any]:
-        """File and line of the user's sampler, or of what yields his samples."""
+        """File and line of the user's sampler, or of the code that yields the samples."""
         places = {(reading["file"], reading["line"]) for reading in self.readings.values()}
         file, line = places.pop() if len(places) == 1 else (None, None)
         return {"file": file, "line": line}
@@ -144,8 +144,8 @@ def differing(
     loader: Loader, counted: Vote[int], say: Callable[..., Finding], fact: str, odd: str, every: str, why: str = "",
     shown: Callable[[int], str] = "{:,}".format, **place: Any,
 ) -> Iterator[Finding]:  # fmt: skip
-    """A finding for each rank that has not the usual number; one of both sides where no number is usual. `fact`: its
-    name in the evidence. `odd`, `every`: what a rank, or all, have: "batches have {} samples"."""
+    """A finding per rank with an unusual number, or one for both sides if no number is usual. `fact`: its name in the
+    evidence. `odd`, `every`: texts for one rank and for all: "batches have {} samples"."""
     if counted.unanimous:
         return
     for rank, number in counted.odd():
@@ -161,7 +161,7 @@ def names(facts: Facts) -> tuple[str, ...]:
 
 
 def loaders(facts: Mapping[int, Facts], run: Run, data_parallel: int | None) -> Iterator[Loader]:
-    """In the first rank's order. All ranks have loaders of these names."""
+    """The loaders in the first rank's order. All ranks have loaders with these names."""
     by_rank = {rank: {reading["name"]: reading for reading in facts[rank]["readings"]} for rank in sorted(facts)}
     world = len(run.members)
     sharers = world // data_parallel if data_parallel and world % data_parallel == 0 else 1

@@ -1,4 +1,4 @@
-"""Whether the order of the samples changes from one epoch to the next, where it is meant to."""
+"""Whether the order of the samples changes between epochs, if it should."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ SAME_ORDER = Code(
 SET_EPOCH_IGNORED = Code(
     "set_epoch() changes nothing: the samples come in the same order in each epoch.",
     fix="Let the order depend on the epoch: seed the generator that shuffles with seed + epoch. Persistent workers "
-    "have a dataset of their own, which hears no set_epoch(): persistent_workers=False.",
+    "have their own copy of the dataset, which set_epoch() does not reach: persistent_workers=False.",
 )
 FEWEST = 8
-"""Samples that do not come in the same order twice by chance."""
+"""The fewest samples that do not come in the same order twice by chance."""
 
 
 def orders(loader: Loader) -> Iterator[Finding]:
@@ -42,18 +42,18 @@ def orders(loader: Loader) -> Iterator[Finding]:
     text = f"{listed(same, loader.world)} {see} the samples in the same order in both epochs"
     where = loader.run.job.where(same[0]) if len(same) == 1 < loader.world else {}
     code = SET_EPOCH_IGNORED if called else SAME_ORDER
-    yield code.warn(loader.says(f"{text}{how}, expected another"), **loader.place, **where)
+    yield code.warn(loader.says(f"{text}{how}, expected a different order"), **loader.place, **where)
 
 
 def _is_meant(loader: Loader, rank: int) -> bool:
-    """Whether this rank's samples are meant to be shuffled, as the sampler says. If it says nothing indices may be,
-    and a stream comes in the order of its files."""
+    """Whether this rank's samples should be shuffled, according to the sampler. If it does not say, indices may be, but
+    a stream comes in the order of its files."""
     reading = loader.readings[rank]
     return reading["known_by"] == "index" if reading["shuffle"] is None else reading["shuffle"]
 
 
 def has_end(loader: Loader, rank: int) -> bool:
-    """Whether an epoch ends. What goes on for ever is begun once in a job, and in one order."""
+    """Whether an epoch ends. An endless one is started once per job, in one order."""
     reading = loader.readings[rank]
     length = reading["batches"]
     return all(epoch["whole"] or (length is not None and epoch["batches"] <= length) for epoch in reading["epochs"])
@@ -65,7 +65,7 @@ def is_sequential(loader: Loader) -> bool:
 
 
 def is_ascending(epoch: Epoch) -> bool:
-    """Also where it begins again once from the first indices, to even the ranks out."""
+    """Whether ids ascend; they may start over once from the first indices, to even out the ranks."""
     if epoch["ascending"]:
         return True
     ids = [sample["id"] for sample in sorted(epoch["shown"], key=lambda sample: sample["place"])]
@@ -73,7 +73,7 @@ def is_ascending(epoch: Epoch) -> bool:
 
 
 def is_same(first: Epoch, second: Epoch) -> bool:
-    """Of epochs that were not read to the same sample, by the places of those that both show."""
+    """Whether two epochs have the same order; if not read equally far, by the positions of samples that both show."""
     if first["samples"] == second["samples"]:
         return first["order"] == second["order"]
     places = {sample["id"]: sample["place"] for sample in first["shown"]}

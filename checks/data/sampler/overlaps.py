@@ -1,7 +1,7 @@
-"""Which ranks see the same samples, as far as they show them.
+"""Which ranks read the same samples, as far as they show them.
 
-Each rank shows the samples with the lowest hashes, so what two ranks show alike they both have, and the share of it
-among what they show is the share among all (bottom-k sampling: see epoch.py).
+Each rank shows the samples with the lowest hashes, so both ranks have what both show, and its share of what they show
+is its share of all (bottom-k sampling: see epoch.py).
 """
 
 import bisect
@@ -17,12 +17,12 @@ from preflight.checks.data.shared.readings import EPOCHS, Epoch, Shown
 
 EVERYTHING = 1 << 64
 LEAST_SHARE = 0.1
-"""Of a rank's samples. Where equal ones may be chance, fewer are taken for it."""
+"""Share of a rank's samples. If equal ones may be chance, fewer are taken as chance."""
 TIMES_CHANCE, SIGMAS, LEAST_PAIRS = 2.0, 6.0, 5.0
-"""Equal data, and draws with replacement, fall on ranks by chance: as often on both of two ranks as twice on one. An
-overlap is what is more than twice as often on two, and more than such counts vary among thousands of ranks."""
+"""Equal data, and draws with replacement, fall on ranks by chance: as often on both of two ranks as twice on one. It is
+an overlap if more than twice as many are on both, and more than such counts vary among thousands of ranks."""
 LEAST_DISTINCT = 5
-"""Samples that must differ from each other on a rank before equal content of all of them is taken for an overlap."""
+"""The fewest distinct samples on a rank before equal content of all of them counts as an overlap."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class RankPair:
     second: int
     shared: list[int]
     of: int
-    """Samples that the one with fewer of them shows, of those that both would."""
+    """Samples that the rank with fewer shows, of those that both would show."""
     twice: float
-    """Pairs of equal samples: one on the first rank, one on the second."""
+    """Pairs of equal samples with one on each rank."""
     own: float
-    """And both on the first, or both on the second."""
+    """Pairs of equal samples on the same rank."""
 
     @property
     def share(self) -> float:
@@ -50,7 +50,7 @@ class Overlaps:
 
     @cached_property
     def common(self) -> dict[int, list[tuple[int, Shown]]]:
-        """By id, what is shown by more than one rank: (rank, sample)."""
+        """Samples that more than one rank shows, by id: (rank, sample)."""
         seen: set[int] = set()
         again: set[int] = set()
         for epoch in self.epochs.values():
@@ -74,14 +74,14 @@ class Overlaps:
 
     @cached_property
     def again(self) -> int:
-        """How many times samples come again on another rank: estimated, where not all are shown."""
+        """How many times samples come again on another rank; estimated if not all are shown."""
         distinct = sum(epoch["distinct"] for epoch in self.epochs.values())
         return round(sum(len(its) - 1 for its in self.common.values()) * distinct / max(1, self.looked))
 
     @cached_property
     def pairs(self) -> list[RankPair]:
-        """Most in common first. Of more than two ranks with one sample each is paired with the lowest only: so there
-        are no more pairs than samples that are shown."""
+        """Pairs of ranks, most in common first. If more than two share a sample, each is only paired with the lowest,
+        so there are no more pairs than shown samples."""
         shared: dict[tuple[int, int], list[int]] = {}
         crossing: dict[tuple[int, int], float] = {}
         for id_, ((first, sample), *others) in self.common.items():
@@ -102,7 +102,7 @@ class Overlaps:
 
     @cached_property
     def _limits(self) -> dict[int, int]:
-        """Up to which hash a rank shows all that it has."""
+        """By rank, the hash up to which it shows all its samples."""
         return {
             rank: EVERYTHING if shows_all(epoch) else mixed(epoch["shown"][-1]["id"])
             for rank, epoch in self.epochs.items()
@@ -117,7 +117,7 @@ class Overlaps:
         }
 
     def alike(self) -> list[tuple[int, ...]]:
-        """Groups of ranks that see the very same samples."""
+        """Groups of ranks that read exactly the same samples."""
         groups: dict[object, list[int]] = {}
         for rank, epoch in self.epochs.items():
             ids = tuple(sample["id"] for sample in epoch["shown"])
@@ -125,7 +125,7 @@ class Overlaps:
         return [tuple(ranks) for ranks in groups.values() if len(ranks) > 1]
 
     def beyond_chance(self, *, by_index: bool) -> list[RankPair]:
-        """Pairs of ranks that have more in common than chance gives; all pairs, where only all together have more."""
+        """Pairs of ranks with more in common than by chance; all pairs, if only all together have more."""
         own = sum(self._own.values())
         each = 2 * own / max(1, len(self.epochs))
         surely = by_index and not own
@@ -135,7 +135,7 @@ class Overlaps:
         return told or (self.pairs if self._all_exceed(own, surely=surely) else [])
 
     def _all_exceed(self, own: float, *, surely: bool) -> bool:
-        """As where each of many ranks shuffles for itself: each pair has little in common, each rank much."""
+        """Whether all together exceed chance, as if many ranks each shuffle: pairs share little, a rank shares much."""
         twice = 0.0
         held = dict.fromkeys(self.epochs, 0)
         for its in self.common.values():
@@ -148,8 +148,8 @@ class Overlaps:
 
 
 def _exceeds(twice: float, own: float, chances: float, share: float, *, surely: bool) -> bool:
-    """`chances`: how many times likelier an equal one is elsewhere than on the same rank. `surely`: ids are indices,
-    and no rank repeats its own: then one of them in common is enough."""
+    """`chances`: how much likelier an equal sample is elsewhere than on the same rank. `surely`: ids are indices and no
+    rank repeats its own, so one in common is enough."""
     if surely:
         return twice > 0
     noise = SIGMAS * math.sqrt(own) + LEAST_PAIRS
@@ -161,7 +161,7 @@ def shows_all(epoch: Epoch) -> bool:
 
 
 def _below(epoch: Epoch, limit: int) -> int:
-    """How many of those that it shows have a hash up to this."""
+    """How many shown samples have a hash up to `limit`."""
     if limit == EVERYTHING:
         return len(epoch["shown"])
     return bisect.bisect_right(epoch["shown"], limit, key=lambda sample: mixed(sample["id"]))
@@ -169,18 +169,18 @@ def _below(epoch: Epoch, limit: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def of(loader: Loader, number: int) -> Overlaps:
-    """Those of an epoch, of one rank of each group that shares its samples on purpose."""
+    """The overlaps of an epoch, with one rank of each group that shares samples on purpose."""
     return Overlaps(loader.heads(number))
 
 
 def found(loader: Loader) -> bool:
-    """Whether ranks have more in common than chance gives. Also what evens them out counts."""
+    """Whether ranks have more in common than by chance, including what evens them out."""
     return any(of(loader, number).beyond_chance(by_index=loader.by_index) for number in EPOCHS)
 
 
 def again_next_epoch(loader: Loader) -> float | None:
-    """The share of one epoch's samples that come again in the other, on any rank: 1.0 where content is stable. None
-    where nothing can be compared."""
+    """The share of one epoch's samples that come again in the other, on any rank: 1.0 if content is stable. None if
+    nothing can be compared."""
     first, second = (_union(loader, number) for number in EPOCHS)
     if not first or not second:
         return None
@@ -196,7 +196,7 @@ def _union(loader: Loader, number: int) -> set[int]:
 
 
 def _highest(loader: Loader, number: int) -> int:
-    """Up to which hash all ranks show all that they have."""
+    """The hash up to which all ranks show all their samples."""
     limits = of(loader, number)._limits
     return min(limits.values(), default=EVERYTHING)
 

@@ -1,4 +1,4 @@
-"""Whether the samplers know how many ranks there are, which one theirs is, and shuffle alike."""
+"""Whether the samplers know the number of ranks and their own rank, and shuffle the same way."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,11 @@ from preflight.checks.data.sampler.one_loader import Loader, differing, listed
 WRONG_REPLICAS = Code(
     "A sampler is made for the wrong number of ranks, or for the wrong rank.",
     fix="Leave num_replicas and rank out of DistributedSampler(...) once the process group is up, or pass "
-    "get_world_size() and get_rank() of torch.distributed (LOCAL_RANK is the place on the node only).",
+    "get_world_size() and get_rank() of torch.distributed (LOCAL_RANK is only the position on the node).",
 )
 FIX_SHARED = (
     "Pass num_replicas=get_world_size() and rank=get_rank() of torch.distributed. If ranks share a model by tensor or "
-    "pipeline parallelism, say so: --set data.sampler.data_parallel={replicas}"
+    "pipeline parallelism: --set data.sampler.data_parallel={replicas}"
 )
 WRONG_DATA_PARALLEL = Code(
     "The number of data-parallel ranks differs from data.sampler.data_parallel.",
@@ -21,12 +21,12 @@ WRONG_DATA_PARALLEL = Code(
     "share a model; or correct --set data.sampler.data_parallel=N.",
 )
 OTHER_SEED = Code(
-    "Samplers shuffle with different seeds, so that ranks take their parts of different orders.",
-    fix="Give DistributedSampler(seed=...) the same number on all ranks; what shall differ by rank (augmentation) has "
-    "other seeds.",
+    "Samplers shuffle with different seeds, so ranks take parts of different orders.",
+    fix="Give DistributedSampler(seed=...) the same number on all ranks; use other seeds for what should "
+    "differ by rank (augmentation).",
 )
 FIX_TWICE = (
-    "Let one of them do it: a loader that accelerator.prepare() gets, or that a Trainer makes, needs no sampler for "
+    "Let only one of them do it: a loader for accelerator.prepare(), or that a Trainer makes, needs no sampler for "
     "ranks."
 )
 STOCK = "DistributedSampler"
@@ -52,14 +52,14 @@ def replicas(loader: Loader) -> Iterator[Finding]:
 
 
 def parted_twice(loader: Loader) -> Iterator[Finding]:
-    """The epoch is shorter by the number of ranks, and nothing else shows it: other samples are left out in each."""
+    """Epochs are shorter by a factor of the ranks; nothing else shows it, since each leaves out different samples."""
     parted, known = loader.first.get("parted", []), coverage.both(loader)
     least = min(known, key=lambda cover: cover.missing, default=None)
     if len(parted) < 2 or least is None or least.missing <= coverage.LARGE_PART * least.length:
         return
     text = (
-        f"{' and '.join(parted)} each part the samples between the ranks: {least.missing:,} of {least.length:,} are "
-        "left out of each epoch, expected one of them to part the samples"
+        f"{' and '.join(parted)} each split the samples between the ranks: {least.missing:,} of {least.length:,} are "
+        "left out of each epoch, expected only one of them to split the samples"
     )
     yield WRONG_REPLICAS.fail(loader.says(text), evidence={"parted": parted}, fix=FIX_TWICE, **loader.place)
 
@@ -77,7 +77,7 @@ def _wrong_number(loader: Loader, number: int, ranks: list[int], *, unanimous: b
 
 
 def _places(loader: Loader) -> Iterator[Finding]:
-    """Each replica has its ranks. Which rank is which is free: a sampler may number them otherwise."""
+    """Whether each replica has its ranks, in any order: a sampler may number them differently."""
     its = {rank: reading["replica"] for rank, reading in loader.readings.items() if reading["replica"] is not None}
     of_replica = {replica: ranks for replica, ranks in vote(its).ranks_of.items() if len(ranks) > loader.sharers}
     members = loader.run.members
@@ -98,7 +98,7 @@ def _places(loader: Loader) -> Iterator[Finding]:
 
 
 def seeds(loader: Loader) -> Iterator[Finding]:
-    """A sampler of the user's own that shuffles the part of a rank may do so by a seed of the rank's."""
+    """Compares seeds. A user's sampler that shuffles only a rank's part may use a seed per rank."""
     shuffled = {
         rank: reading["seed"]
         for rank, reading in loader.readings.items()
@@ -112,7 +112,7 @@ def seeds(loader: Loader) -> Iterator[Finding]:
 
 
 def data_parallel(loader: Loader, wanted: int | None) -> Iterator[Finding]:
-    """Where the user has said how many ranks read different samples, their orders are counted."""
+    """Counts the different orders, if the user has said how many ranks read different samples."""
     if wanted is None:
         return
     if not 0 < wanted <= loader.world or loader.world % wanted:

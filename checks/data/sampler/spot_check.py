@@ -1,7 +1,7 @@
-"""The content of a dataset at a few indices, to be held against what other ranks' datasets have there.
+"""The content of a dataset at a few indices, for comparison with other ranks' datasets.
 
-Where the loader has workers it is drawn in one of its own: a file that the dataset opens at its first sample must not
-be open when later workers are forked.
+If the loader has workers, it is read in one: a file that the dataset opens at its first sample must not be open when
+later workers are forked.
 """
 
 import random
@@ -22,16 +22,16 @@ SEED = 1
 
 
 def places(length: int) -> list[int]:
-    """The first, the last, and some between: the same for all datasets of this length."""
+    """The first, the last, and some between; the same for all datasets of this length."""
     return sorted({place * (length - 1) // (MOST - 1) for place in range(MOST)}) if length > 0 else []
 
 
 def content(
     loader: Any, length: int, reads: set[int], until: float, waiting: Waiting, *, in_lists: bool = False
 ) -> dict[str, str]:
-    """Digests by index; all are "" where one is drawn anew each time, since others may then agree by chance, or where
-    one cannot be told. `reads`: those of `places` that the loader reads: what goes wrong at others is nobody's mistake.
-    `in_lists`: the dataset is asked for lists of indices. Raises UserError and Stuck."""
+    """Digests by index; all are "" if one is random, since others may then agree by chance, or cannot be computed.
+    `reads`: those of `places` that the loader reads: errors at others are not a mistake. `in_lists`: the dataset takes
+    lists of indices. Raises UserError and Stuck."""
     found: dict[str, str] = {}
     indices = places(length)
     twice = DrawnTwice(loader.dataset, subsets.of(loader), in_lists=in_lists)
@@ -52,10 +52,10 @@ def content(
 
 
 class DrawnTwice:
-    """A dataset, of whose samples it tells digests."""
+    """Yields digests of a dataset's samples."""
 
     def __init__(self, dataset: Any, subset: Any = None, *, in_lists: bool = False) -> None:
-        """`subset`: the dataset itself, where indices are those of what it is a part of."""
+        """`subset`: the dataset itself, if indices are those of the whole it is a part of."""
         self.dataset, self.in_lists = dataset, in_lists
         self.whole = dataset if subset is None else subsets.whole(subset)
 
@@ -70,7 +70,7 @@ class DrawnTwice:
     __getitem__ = __call__
 
     def _generators(self) -> dict[str, str]:
-        """Of its own, which `seeded` does not reach."""
+        """States of the dataset's own generators, which `seeded` does not reach."""
         return {path: state for path, state in generators.digests({"": self.dataset}).items() if "." in path}
 
     def _digest(self, index: int) -> str:
@@ -79,7 +79,7 @@ class DrawnTwice:
         return f"{digests.digest(sample):016x}"
 
     def _sample(self, index: int) -> Any:
-        """As torch's DataLoader asks for it (torch/utils/data/_utils/fetch.py): a dataset may have one way only."""
+        """A sample, read as torch's DataLoader does (torch/utils/data/_utils/fetch.py): datasets may allow one way."""
         if self.in_lists:
             return self.whole[[index]]
         many = getattr(self.whole, "__getitems__", None)
@@ -88,7 +88,7 @@ class DrawnTwice:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """The random generators of Python, NumPy and torch begin at one seed; afterwards they are as they were."""
+    """Seeds Python's, NumPy's and torch's random generators; restores their states afterwards."""
     import torch
 
     numpy = sys.modules.get("numpy")
@@ -118,7 +118,7 @@ class _InWorker:
             collate_fn=_as_it_is,
             worker_init_fn=_Begin(begin) if begin else None,
             multiprocessing_context=getattr(loader, "multiprocessing_context", None),
-            generator=torch.Generator(),  # else it draws from the user's
+            generator=torch.Generator(),  # else it would draw from the user's
         )
 
     def __iter__(self) -> Any:
@@ -130,7 +130,7 @@ def _as_it_is(text: Any) -> Any:
 
 
 class _Begin:
-    """The user's worker_init_fn, which finds his own dataset in get_worker_info()."""
+    """Calls the user's worker_init_fn so that it finds the user's dataset in get_worker_info()."""
 
     def __init__(self, function: Any) -> None:
         self.function = function

@@ -1,5 +1,5 @@
-"""Parts that ranks take by hand: Subset(dataset, range(rank, len(dataset), world)). A Subset knows the index in the
-dataset of each of its samples; so what ranks read is compared there, as if a sampler had parted the dataset."""
+"""Parts that ranks take by hand: Subset(dataset, range(rank, len(dataset), world)). A Subset knows each sample's index
+in the dataset, so what ranks read is compared there, as if a sampler had split the dataset."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     import torch
 
 OVERRIDES = ("__getitem__", "__getitems__", "__len__")
-"""Of a class of the user's that is a Subset: with one of its own it may give other samples."""
+"""Methods that must not be overridden: a user's subclass of Subset that does may yield different samples."""
 
 
 def of(loader: Any) -> Any:
-    """The loader's Subset, where no sampler parts it between ranks; else None."""
+    """The loader's Subset, if no sampler splits it between ranks; else None."""
     dataset, chain = sampler_chain.linked(loader, "dataset"), sampler_chain.samplers(loader)
     own = any(not type(sampler).__module__.startswith(("torch.", "torchdata.")) for sampler in chain)
     parted = own or sampler_chain.said(chain)["num_replicas"] is not None or sampler_chain.parted(loader, chain)
@@ -28,14 +28,14 @@ def _is_one(dataset: Any) -> bool:
 
 
 def whole(dataset: Any) -> Any:
-    """What it is a part of, however often it was parted."""
+    """The dataset it is a part of, over any number of levels."""
     while _is_one(dataset):
         dataset = dataset.dataset
     return dataset
 
 
 def mapped(subset: Any, ids: "torch.Tensor") -> "torch.Tensor | None":
-    """The indices in `whole`; None where they cannot be had."""
+    """The indices in `whole`; None if they cannot be determined."""
     import torch
 
     while _is_one(subset):

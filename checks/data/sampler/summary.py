@@ -1,4 +1,4 @@
-"""What was proven of a loader, in a few words, and what was not, with the reason. Only what is known is said."""
+"""What was proven about a loader, in a few words, and what was not, with the reason. Only says what is known."""
 
 from collections.abc import Iterator
 
@@ -10,27 +10,27 @@ from preflight.checks.data.sampler.orders import has_end, is_same, is_sequential
 from preflight.checks.data.shared.readings import EPOCHS
 
 PADDED = Code(
-    "Some samples are read twice, so that all ranks have equally many.",
+    "Some samples are read twice, so that all ranks have the same number.",
     fix="Nothing to do for training; an evaluation that sums over ranks counts them twice.",
 )
 DROPPED = Code(
     "Samples are left out of an epoch.",
-    fix="Nothing to do where other samples are left out in each epoch; else drop_last=False keeps them.",
+    fix="Nothing, if each epoch leaves out different samples; otherwise drop_last=False keeps them.",
 )
 NOT_PROVEN = Code(
-    "It is only partly proven that ranks read different samples, and all of them.",
-    fix="Nothing is known to be wrong. docs/data.md says what can be proven of which loader.",
+    "It is only partly proven that ranks read all samples, and different ones.",
+    fix="Nothing is known to be wrong. docs/data.md says what can be proven for which loader.",
 )
 FIX_BUDGET = (
     "Give it more: --set data.sampler.seconds=SECONDS, --set data.sampler.samples=NUMBER, and --deadline to match."
 )
-FIX_KEY = "Name a field that tells samples apart, such as an id or a path: --set data.sampler.key=NAME."
+FIX_KEY = "Name a field that identifies a sample, such as an id or a path: --set data.sampler.key=NAME."
 FIX_OWN = (
-    "Nothing is known to be wrong. To have it proven make one dataset of everything on all ranks, and part it by "
+    "Nothing is known to be wrong. To prove it, make one dataset of everything on all ranks, and split it with "
     "DistributedSampler(dataset), or by Subset(dataset, range(rank, len(dataset), world_size)): indices are compared."
 )
 STABLE = 0.9
-"""Of one epoch's samples, known by content, that must come again in the other: else their content is no stable id."""
+"""Share of one epoch's samples, known by content, that must come again in the other; else content is no stable id."""
 
 
 def padded_and_dropped(loader: Loader) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def padded_and_dropped(loader: Loader) -> Iterator[Finding]:
 
 
 def _in_no_subset(loader: Loader) -> int:
-    """At least."""
+    """A lower bound of the samples in no rank's Subset."""
     sizes = [reading.get("subset", 0) for reading in loader.readings.values()]
     return max(0, (loader.length or 0) - sum(sizes)) if loader.of_subsets else 0
 
@@ -71,7 +71,7 @@ def not_proven(loader: Loader, parts: list[Loader]) -> Iterator[Finding]:
 
 
 def _reasons(loader: Loader, parts: list[Loader]) -> Iterator[tuple[str, str | None]]:
-    """With the fix, where there is a better one than the code's."""
+    """(reason, fix if there is a better one than the code's)."""
     if len(loader.readings) < loader.world:
         yield f"read on {len(loader.readings)} of {ranges.count(loader.world, 'rank')} only", None
     elif not loader.comparable:
@@ -79,10 +79,10 @@ def _reasons(loader: Loader, parts: list[Loader]) -> Iterator[tuple[str, str | N
         return
     if len(parts) > 1:
         text = f"ranks have {len(parts)} different datasets, each read whole by its own ranks"
-        yield f"{text}: whether they overlap, and are all that there is, was not seen", FIX_OWN
+        yield f"{text}: whether they overlap, or are complete, is unknown", FIX_OWN
         return
     if loader.is_endless:
-        yield "the sampler has no end: ranks have orders of their own, and more is not known", None
+        yield "the sampler is endless: ranks have their own orders, and more is unknown", None
     elif any(not loader.is_whole(number) for number in EPOCHS):
         read = [epoch["samples"] for number in EPOCHS for epoch in loader.epoch(number).values()]
         some = "" if loader.length is None else f" of {loader.length:,}"
@@ -92,13 +92,13 @@ def _reasons(loader: Loader, parts: list[Loader]) -> Iterator[tuple[str, str | N
         most = max(repeating, key=lambda cover: cover.again)
         yield f"{most.again:,} times a sample comes again in an epoch, {most.own:,} times on the same rank", None
     if not loader.by_index and not _is_stable(loader):
-        yield "samples have other content in each epoch, so that those of ranks cannot be compared", FIX_KEY
+        yield "samples have different content in each epoch, so ranks cannot be compared", FIX_KEY
     elif not loader.by_index and any(overlaps.of(loader, number).common for number in EPOCHS):
-        yield "samples of equal content come on several ranks, no more often than equal data would", FIX_KEY
+        yield "samples with equal content are on several ranks, but no more often than equal data would be", FIX_KEY
 
 
 def _is_stable(loader: Loader) -> bool:
-    """Whether content tells samples apart in both epochs."""
+    """Whether content identifies samples in both epochs."""
     share = overlaps.again_next_epoch(loader)
     return share is not None and share >= STABLE
 

@@ -1,9 +1,9 @@
-"""Random generators are the same where they must be (initial weights), and different where they must be (augmentation).
+"""Random generators are the same where needed (initial weights), and different where needed (augmentation).
 
-With `--data` only. Which of Python's, NumPy's and torch's generators has your function seeded, and on all ranks alike?
-And what does a sample draw from? Workers are started as those of your DataLoader, in two epochs; each takes one sample
-through your collate_fn. Workers, ranks or epochs whose generators begin alike have the same crops, flips and noise.
-Nothing is said of generators that no sample draws from.
+Only with `--data`. Finds which of Python's, NumPy's and torch's generators your function seeds, and whether all ranks
+seed them the same; and which ones a sample draws from. Starts workers like those of your DataLoader, in two epochs;
+each passes one sample through your collate_fn. Workers, ranks or epochs whose generators start in the same state have
+the same crops, flips and noise. Generators that no sample draws from are ignored.
 """
 
 import time
@@ -47,43 +47,43 @@ PLAN = Plan(
 
 
 DATA = option(UserCode.parse, None, "the function that returns your DataLoader, as MODULE:FUNCTION")
-SECONDS = option(seconds, 30.0, "for all loaders together; after it the rest is left out")
+SECONDS = option(seconds, 30.0, "seconds for all loaders together; the rest is skipped")
 PATIENCE_S = option(seconds, 30.0, "seconds that the workers of one loader may take")
 
 SOME_DIFFER = Code(
-    "A random generator is seeded alike on most ranks, and differently on some.",
-    fix="Seed all ranks alike, or each by its rank; look for a seed under `if rank == 0`, or from the environment.",
+    "A random generator has the same seed on most ranks, but not on some.",
+    fix="Seed all ranks the same, or each by its rank; look for a seed under `if rank == 0`, or from the environment.",
 )
 WEIGHTS_DIFFER = Code(
-    "Weights that are made after the function differ between ranks.",
+    "Weights initialized after the function differ between ranks.",
     fix="DDP sends rank 0's weights to all. FSDP does not, unless told to: call torch.manual_seed(seed), the same on "
     "all ranks, before the model is built.",
 )
 DROPOUT_REPEATS = Code(
-    "Dropout that is drawn after the function is the same on all ranks.",
-    fix="Call torch.manual_seed(seed + rank) once the model is built, if each rank shall drop its own.",
+    "Dropout drawn after the function is the same on all ranks.",
+    fix="Call torch.manual_seed(seed + rank) once the model is built, if each rank should have its own masks.",
 )
 
 
 class Facts(TypedDict):
     function: str
-    """As the user gave it."""
+    """The function's name as the user gave it."""
     libraries: dict[str, Seeded]
-    """torch, Python, and where they are in use NumPy and CUDA."""
+    """torch, Python, and NumPy and CUDA if in use."""
     loaders: list[Draws]
 
 
 def measure(ctx: Context) -> Facts:
-    """Raises Skip where the function itself has failed."""
+    """Raises Skip if the function itself failed."""
     from preflight.checks.data.shared.user_function import called_before
 
     given = ctx[DATA]
     assert given is not None, "the engine asks for it"
     made = called_before(given)
     if made is None:
-        raise Skip("the function is called by data.sampler, which was left out, or whose process has ended")
+        raise Skip("data.sampler calls the function, but was left out, or its process has ended")
     if made.mistake is not None:
-        raise Skip("the function returned no loader, which data.sampler tells")
+        raise Skip("the function returned no loader, see data.sampler")
     end = time.monotonic() + ctx[SECONDS]
     loaders = []
     for name, loader in made.loaders.items():
@@ -95,7 +95,7 @@ def measure(ctx: Context) -> Facts:
 
 
 def _seeded(before: "State | None", after: "State") -> Seeded:
-    """`before` is None where the function itself has imported the library."""
+    """`before` is None if the function itself imported the library."""
     changed = after.undrawn if before is None else (after.seed, after.digest) != (before.seed, before.digest)
     if before is not None and after.seed is not None:
         changed = after.seed != before.seed
@@ -128,7 +128,7 @@ def _libraries(facts: Mapping[int, Facts]) -> dict[str, dict[int, Seeded]]:
 
 
 def _some_differ(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """One finding for all libraries that are seeded otherwise on the same ranks."""
+    """One finding for all libraries that are seeded differently on the same ranks."""
     odd: dict[tuple[bool, tuple[int, ...]], dict[str, str]] = {}
     for library, its in _libraries(facts).items():
         for group in seed_vote.odd(library, its):
@@ -141,24 +141,24 @@ def _some_differ(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _weights_and_dropout(facts: Mapping[int, Facts]) -> Iterator[Finding]:
-    """Sound scripts choose either, and should know which they have chosen. Of one that has not seeded here nothing is
-    said: it may do so later."""
+    """Info only: sound scripts choose either, and should know which. Says nothing about a script that has not seeded
+    here, since it may do so later."""
     torch = _libraries(facts)[TORCH]
     cuda = {rank: own["libraries"].get(CUDA, torch[rank])["state"] for rank, own in facts.items()}
     after, ranks = f"after {next(iter(facts.values()))['function']}", ranges.count(len(facts), "rank")
     if len(set(cuda.values())) == 1:
         seed = torch[min(torch)]["seed"]
         yield DROPOUT_REPEATS.info(
-            f"torch stands alike on {ranks} {after} (seed {seed}): their dropout masks are equal"
+            f"torch has the same state on {ranks} {after} (seed {seed}): their dropout masks are equal"
         )
     elif (
         any(seeded["changed"] for seeded in torch.values()) and len({seeded["state"] for seeded in torch.values()}) > 1
     ):
         counted = seed_vote.seeds(torch)
-        what = f"torch is seeded {counted.usual} on {ranks}, but has drawn otherwise since"
+        what = f"torch is seeded {counted.usual} on {ranks}, but has drawn differently since"
         if not counted.unanimous:
             what = f"torch is seeded differently {after} ({counted.sides(2)})"
-        yield WEIGHTS_DIFFER.info(f"{what}, weights that are made then differ between {ranks}")
+        yield WEIGHTS_DIFFER.info(f"{what}, so weights initialized then differ between {ranks}")
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:

@@ -1,4 +1,4 @@
-"""Which DataLoader workers draw the same random numbers, of one rank, of two ranks or in two epochs; and why."""
+"""Which DataLoader workers draw the same random numbers, on one rank, on two ranks or in two epochs; and why."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from preflight.checks.data.seeds.rng_draws import MAIN, Draws, Named
 
 
 class Start(NamedTuple):
-    """Of a worker, in an epoch."""
+    """The state in which a worker starts an epoch."""
 
     rank: int
     epoch: int
@@ -24,46 +24,46 @@ WITHIN: dict[Kind, Callable[[Start], object]] = {
     "ranks": lambda start: start.epoch,
     "epochs": lambda start: start.rank,
 }
-"""Among which starts no two should be alike,"""
+"""Groups of starts in which no two should be equal,"""
 BETWEEN: dict[Kind, Callable[[Start], object]] = {
     "workers": lambda start: start.worker,
     "ranks": lambda start: start.data,
     "epochs": lambda start: start.epoch,
 }
-"""where this is not the same: ranks that read the same samples share a model, and should draw the same for them."""
+"""unless this is the same: ranks that read the same samples share a model, and should draw the same for them."""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Starts that are alike and should not be."""
+    """Starts that are equal but should not be."""
 
     kind: Kind
     generators: tuple[str, ...]
     ranks: tuple[int, ...]
     starts: int
-    """Of workers, in the first rank, in one epoch of all ranks, or in all epochs; and from how many states."""
+    """Starts on the first rank, in one epoch of all ranks, or in all epochs; and from how many states."""
     states: int
     start: Start
-    """An example: it is as the other."""
+    """An example: it equals `other`."""
     other: Start
 
     @property
     def example(self) -> str:
-        """ "worker 1 of rank 0 begins as its worker 0"."""
+        """ "worker 1 of rank 0 starts like its worker 0"."""
         start, other = self.start, self.other
         if start.worker == MAIN:
-            return f"rank {start.rank} begins as rank {other.rank}"
-        begins = f"worker {start.worker} of rank {start.rank} begins"
+            return f"rank {start.rank} starts like rank {other.rank}"
+        begins = f"worker {start.worker} of rank {start.rank} starts"
         if self.kind == "workers":
-            return f"{begins} as its worker {other.worker}"
+            return f"{begins} like its worker {other.worker}"
         if self.kind == "ranks":
-            return f"{begins} as worker {other.worker} of rank {other.rank}"
-        as_who = "it began" if start.worker == other.worker else f"worker {other.worker} began"
+            return f"{begins} like worker {other.worker} of rank {other.rank}"
+        as_who = "it started" if start.worker == other.worker else f"worker {other.worker} started"
         return f"{begins} epoch {start.epoch} as {as_who} epoch {other.epoch}"
 
 
 def repeats(draws: Mapping[int, Draws], data: Mapping[int, str]) -> Iterator[Repeat]:
-    """Of one loader by rank. `data`: by rank a digest of the samples that it reads, where they are known."""
+    """Repeats of one loader. `draws`: by rank. `data`: by rank a digest of the samples that it reads, if known."""
     known: dict[str, dict[Start, str]] = {}
     for rank, its in sorted(draws.items()):
         for look in its["looks"]:
@@ -94,13 +94,13 @@ def _repeat(kind: Kind, name: str, states: Mapping[Start, str]) -> Repeat | None
 
 
 def _own(kind: Kind, start: Start) -> object:
-    """What should have a state of its own."""
+    """What should have its own state."""
     return (start.data, start.worker) if kind == "ranks" else start
 
 
 def _joined(found: Mapping[str, Repeat]) -> Iterator[Repeat]:
-    """One for the generators that repeat alike: Python, NumPy and torch are seeded at one place. A generator that the
-    dataset holds has a cause of its own."""
+    """Merges generators that repeat in the same way: Python, NumPy and torch are seeded at one place. A generator that
+    the dataset holds has its own cause."""
     like: dict[object, list[Repeat]] = {}
     for name, repeat in found.items():
         like.setdefault((name if is_own(name) else "", repeat.ranks, repeat.starts, repeat.states), []).append(repeat)
@@ -109,35 +109,35 @@ def _joined(found: Mapping[str, Repeat]) -> Iterator[Repeat]:
 
 
 def is_own(generator: str) -> bool:
-    """Whether it is an object that the dataset or the collate function holds, not one of a library."""
+    """Whether the dataset or collate function holds the generator, rather than a library."""
     return "." in generator
 
 
-# What is said of them
+# Findings about them
 
 
 WORKERS_REPEAT = Code(
     "DataLoader workers of one rank draw the same random numbers.",
-    fix="In worker_init_fn seed from torch.initial_seed(), which is another in each worker and epoch: "
+    fix="In worker_init_fn seed from torch.initial_seed(), which differs in each worker and epoch: "
     "np.random.seed(torch.initial_seed() % 2**32).",
 )
 RANKS_REPEAT = Code(
     "Ranks that read different samples draw the same random numbers for them.",
-    fix="Give the DataLoader generator=torch.Generator().manual_seed(seed + rank); a worker_init_fn is to seed from "
+    fix="Give the DataLoader generator=torch.Generator().manual_seed(seed + rank); a worker_init_fn should seed from "
     "torch.initial_seed().",
 )
 EPOCHS_REPEAT = Code(
     "DataLoader workers draw the same random numbers in every epoch.",
-    fix="In worker_init_fn seed from torch.initial_seed(), which is another in each worker and epoch: "
+    fix="In worker_init_fn seed from torch.initial_seed(), which differs in each worker and epoch: "
     "np.random.seed(torch.initial_seed() % 2**32).",
 )
 NOT_SEEN = Code(
-    "It is not known what a loader draws from.",
-    fix="See the message; data.sampler tells what is wrong with the loader itself.",
+    "What a loader draws from is unknown.",
+    fix="See the message; data.sampler reports what is wrong with the loader itself.",
 )
 OWN = "Make {generator} in worker_init_fn, seeded from torch.initial_seed(): each worker gets a copy of the dataset's."
-BY_RANK = "Once the model is built seed by the rank, too: torch.manual_seed(seed + rank), and so random and np.random."
-OWN_BY_RANK = "Seed {generator} by the rank, too."
+BY_RANK = "Once the model is built, also seed by rank: torch.manual_seed(seed + rank), and so random and np.random."
+OWN_BY_RANK = "Also seed {generator} by rank."
 
 
 def judge(name: str, loader: Mapping[int, Draws], run: Run) -> Iterator[Finding]:
@@ -164,14 +164,14 @@ def summarize(name: str, loader: Mapping[int, Draws], run: Run) -> str:
     elif not any(look["drawn"] for draws in loader.values() for look in draws["looks"]):
         said = "no sample draws random numbers"
     elif found := {repeat.kind for repeat in repeats(loader, _data(name, run))}:
-        said = f"{who} draw alike ({', '.join(sorted(found))})"
+        said = f"{who} draw the same ({', '.join(sorted(found))})"
     else:
         said = f"{who} draw differently{' in 2 epochs' if first['epochs'] > 1 else ''}"
     return f"{_title(name)}{said}"
 
 
 def _data(name: str, run: Run) -> dict[int, str]:
-    """By rank a digest of what this loader reads, as data.sampler has read it."""
+    """By rank, a digest of what this loader reads, according to data.sampler."""
     return {
         rank: reading["epochs"][0]["order"]
         for rank, own in run.facts("data.sampler").items()
@@ -213,7 +213,7 @@ def _said(repeat: Repeat, also: set[str]) -> str:
         else f"at {repeat.starts:,} starts of workers"
     )
     return (
-        f"{repeat.kind} draw alike from {words.some(repeat.generators)} on {ranges.ranks(repeat.ranks)}{more}: "
+        f"{repeat.kind} draw the same from {words.some(repeat.generators)} on {ranges.ranks(repeat.ranks)}{more}: "
         f"{repeat.example} ({ranges.count(repeat.states, 'state')} {begin}, expected {repeat.starts:,})"
     )
 

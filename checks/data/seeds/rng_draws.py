@@ -1,9 +1,9 @@
-"""What the workers of a DataLoader draw from, and where each generator stands when they begin.
+"""What a DataLoader's workers draw from, and each generator's state when they start.
 
-Workers of the loader's own kind are started, an epoch each twice. Each looks at the generators once its worker_init_fn
-is done, takes one sample of the user's dataset through his collate_fn, and looks again: a generator that has moved was
-drawn from. Workers whose generators stand alike before and after draw the same numbers. Where a sample seeds a
-generator itself its state before it is another, and nothing is said of that.
+Starts workers like the loader's own, for two epochs. Each reads the generators' states after its worker_init_fn, passes
+one sample of the user's dataset through the user's collate_fn, and reads them again: a generator whose state changed
+was drawn from. Workers with equal states before and after draw the same numbers. If a sample seeds a generator itself,
+the states before it differ, which is not reported.
 """
 
 from collections.abc import Iterator
@@ -18,52 +18,52 @@ from preflight.checks.data.shared.waiting import Waiting
 
 EPOCHS = 2
 MAIN = -1
-"""In the place of a worker's number: the rank's own process, of a loader without workers."""
+"""Stands for a worker's number if the loader has no workers: the rank's own process."""
 
 
 class FirstDraws(TypedDict):
-    """What one worker has drawn from for its first sample of an epoch."""
+    """What one worker drew from for its first sample of an epoch."""
 
     epoch: int
     worker: int
     drawn: dict[str, str]
-    """By the generator (torch, Python, NumPy, or a path such as "Crops.generator"): a digest of its states before and
+    """By generator (torch, Python, NumPy, or a path such as "Crops.generator"): a digest of its states before and
     after."""
 
 
 class Named(TypedDict):
     name: str
     file: str | None
-    """Where it begins, if it is the user's own code; and the line."""
+    """Its file, and the line, if it is the user's own code."""
     line: int | None
 
 
 class Draws(TypedDict):
-    """Of one loader on one rank."""
+    """The draws of one loader on one rank."""
 
     name: str
-    """As in data.sampler's Reading."""
+    """The name in data.sampler's Reading."""
     workers: int
-    """0: samples are made in the rank's own process."""
+    """0 if samples are made in the rank's own process."""
     epochs: int
-    """How many can be compared: persistent workers go on where they were, and so does the rank's own process."""
+    """How many epochs can be compared: persistent workers, and the rank's own process, continue where they were."""
     init: Named | None
-    """Its worker_init_fn."""
+    """The loader's worker_init_fn."""
     dataset: Named
-    """Its class."""
+    """The dataset's class."""
     seed: int | None
-    """Of the loader's own generator, from which its workers are seeded; None: from torch's."""
+    """Seed of the loader's own generator, which seeds its workers; None if torch's does."""
     unseen: str
-    """Why nothing could be looked at; else ""."""
+    """Why nothing could be read, or ""."""
     looks: list[FirstDraws]
 
 
 def read(loader: Any, name: str, code: UserCode, after: dict[str, generators.State], patience_s: float) -> Draws:
-    """`after`: the global generators as the user's function has left them; the loader begins there. They are put back
-    as they were. `patience_s`: for all of it. Never raises for what is wrong in the user's code."""
+    """`after`: the global generators as the user's function left them, where the loader starts. Restores them. All must
+    end within `patience_s`. Never raises because of faults in the user's code."""
     inner = _torch_loader(loader)
     if inner is None:
-        return _unread(loader, name, code, f"a {type(loader).__name__} is no DataLoader, and holds none")
+        return _unread(loader, name, code, f"a {type(loader).__name__} is not a DataLoader, and contains none")
     draws = _unread(inner, name, code, "")
     if patience_s <= 0:
         return {**draws, "unseen": "the time for it was spent on other loaders"}
@@ -106,7 +106,7 @@ def _named(thing: Any, code: UserCode) -> Named:
 
 
 def _torch_loader(loader: Any) -> Any:
-    """A DataLoader, or an object that looks like one; or the one that it holds."""
+    """A DataLoader, an object that looks like one, or the one that it holds."""
     import torch
 
     if all(sampler_chain.linked(loader, name) is not None for name in ("dataset", "num_workers", "collate_fn")):
@@ -125,7 +125,7 @@ def _looks(start: "_Start", epoch: int, waiting: Waiting) -> list[FirstDraws]:
     expected = max(start.workers, 1)
     found: dict[int, dict[str, str]] = {}
     with waiting.iterating(start, "the start of DataLoader workers") as iterator:
-        for _ in range(2 * expected):  # a worker may have no part of a stream: then the others come again
+        for _ in range(2 * expected):  # a worker may have no part of a stream: then others come again
             with waiting.on("a first sample of each DataLoader worker"):
                 worker, drawn = next(iterator, (None, {}))
             if worker is None:
@@ -137,8 +137,8 @@ def _looks(start: "_Start", epoch: int, waiting: Waiting) -> list[FirstDraws]:
 
 
 class _Start:
-    """Iterated, it yields for each worker its number and what it has drawn from. Workers are seeded as the loader's
-    own: from a generator with its generator's seed, which runs on from epoch to epoch, or from torch's."""
+    """Yields each worker's number and what it drew from. Workers are seeded like the loader's own: from a generator
+    with the seed of the loader's, which continues from epoch to epoch, or from torch's."""
 
     def __init__(self, loader: Any) -> None:
         import torch
@@ -159,7 +159,7 @@ class _Start:
         started: Any = torch.utils.data.DataLoader(
             loader.dataset,
             batch_size=None,
-            sampler=None if stream else [0] * self.workers,  # a worker in turn gets one
+            sampler=None if stream else [0] * self.workers,  # workers get one each, in turn
             num_workers=self.workers,
             prefetch_factor=1,
             collate_fn=watch.collate,
@@ -181,7 +181,7 @@ class _Start:
 
 
 class DrawWatch:
-    """Stands in for a loader's worker_init_fn and collate_fn. Where workers are spawned it is pickled, as these are."""
+    """Replaces a loader's worker_init_fn and collate_fn. Pickled like these if workers are spawned."""
 
     def __init__(self, loader: Any) -> None:
         self._init = sampler_chain.linked(loader, "worker_init_fn")
@@ -210,7 +210,7 @@ class DrawWatch:
         """The worker's number, and what was drawn from since `look`."""
         import torch
 
-        with suppress(Exception):  # it may not take a batch of one; what it has drawn until then counts
+        with suppress(Exception):  # it may not accept a batch of one; what it drew until then counts
             self._collate([sample] if self._batched else sample)
         moved = {name: (self._before.get(name, ""), now) for name, now in self._states().items()}
         drawn = {name: generators.digest(f"{old} {now}") for name, (old, now) in moved.items() if old != now}

@@ -1,4 +1,4 @@
-"""Is a library's random generator seeded the same on all ranks, differently on each, or differently on some?"""
+"""Whether a library's random generator is seeded the same on all ranks, differently on each, or differently on some."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,33 +11,33 @@ class Seeded(TypedDict):
     """A library's generator on one rank, after the user's function."""
 
     seed: int | None
-    """Where it can be asked: torch's."""
+    """The seed, if the library tells it, as torch does."""
     state: str
-    """A digest."""
+    """A digest of the state."""
     changed: bool
-    """Whether the function has seeded it (torch), or at least drawn from it (Python, NumPy)."""
+    """Whether the function seeded it (torch), or at least drew from it (Python, NumPy)."""
     undrawn: bool
     """Whether it is known that nothing was drawn since it was seeded."""
 
 
 @dataclass(frozen=True)
 class Odd:
-    """Ranks on which a generator is seeded otherwise than on most."""
+    """Ranks on which a generator is seeded differently than on most."""
 
     ranks: tuple[int, ...]
     certain: bool
-    """Whether the seed is known to be another; else it may be the same, and more was drawn since."""
+    """Whether the seed is known to differ; else it may be the same, with more drawn since."""
     said: str
     """What was found and what was expected, for a sentence."""
 
 
 def seeds(its: Mapping[int, Seeded]) -> Vote[int | str]:
-    """The seeds, or where they are not known the states."""
+    """The seeds, or the states if seeds are unknown."""
     return vote({rank: state["state"] if state["seed"] is None else state["seed"] for rank, state in its.items()})
 
 
 def odd(library: str, its: Mapping[int, Seeded]) -> Iterator[Odd]:
-    """Nothing where all are alike, or no two: both are sound. `its`: by rank."""
+    """Odd ranks. None if all are the same, or all different: both are sound. `its`: by rank."""
     counted = seeds(its)
     if counted.decided and not counted.unanimous:
         yield from _but_on_some(library, its, counted)
@@ -64,10 +64,10 @@ def _but_on_some(library: str, its: Mapping[int, Seeded], counted: "Vote[int | s
                 f"{library} is seeded {state['seed']} on {{ranks}}, expected {most['seed']} as on {among}",
             )
         elif state["undrawn"] and most["undrawn"]:
-            certain, said = True, f"{library} is seeded otherwise on {{ranks}} than on {among}, expected alike"
+            certain, said = True, f"{library} is seeded differently on {{ranks}} than on {among}, expected the same"
         else:
             certain = False
-            said = f"{library} is seeded otherwise on {{ranks}} than on {among}, or has drawn otherwise since"
+            said = f"{library} is seeded differently on {{ranks}} than on {among}, or has drawn differently since"
         ranks.setdefault((certain, said), []).append(rank)
     for (certain, said), of in ranks.items():
         yield Odd(tuple(of), certain, said.format(ranks=ranges.ranks(of)))
@@ -81,7 +81,7 @@ def said(its: Mapping[int, Seeded]) -> str:
     if not all(state["changed"] for state in its.values()):
         return "not seeded on all"
     if counted.unanimous:
-        return f"seeded {counted.usual}" if isinstance(counted.usual, int) else "seeded alike"
+        return f"seeded {counted.usual}" if isinstance(counted.usual, int) else "seeded the same"
     if isinstance(counted.usual, int):
         return f"seeded with {len(counted.ranks_of)} seeds"
-    return "not alike"
+    return "seeded differently"

@@ -1,1 +1,1 @@
-"""What both data checks use: the call of the user's function, the sampler chain of a loader, random generators."""
+"""Shared by the data checks: calling the user's function, a loader's sampler chain, random generators."""

@@ -1,4 +1,4 @@
-"""Digests of what loaders yield: equal content has equal digests in every process, whatever it is made of."""
+"""Digests of what loaders yield: equal content of any type has equal digests in every process."""
 
 import ctypes
 import hashlib
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 BYTES = 8
 ID_BITS = 63
 DEEPEST = 30
-"""How deep containers may stand in each other; an object that refers to itself goes deeper."""
+"""The deepest nesting of containers; an object that refers to itself would go deeper."""
 MOST = 1_000_000
-"""Values in one sample."""
+"""The most values in one sample."""
 PLAIN = (type(None), bool, int, float, complex)
-"""Of these types, and of no subclass, `repr` is the content."""
+"""For exactly these types (no subclasses) `repr` is the content."""
 
 
 class Unknown(Exception):  # noqa: N818 -- an answer, not an error
-    """The content cannot be told: an open file, say."""
+    """The content cannot be determined, as of an open file."""
 
 
 def digest(value: Any) -> int:
-    """A whole number of 63 bits; types and shapes count, too. Tensors on any device, sparse and nested ones, NumPy's
-    arrays, containers, and all objects that can be pickled (`__reduce_ex__`, what they are made of). Raises Unknown."""
+    """A 63-bit integer; types and shapes count, too. Supports tensors on any device, sparse and nested ones, NumPy
+    arrays, containers, and all objects that can be pickled (by `__reduce_ex__`). Raises Unknown."""
     feeding = _Feeding()
     try:
         feeding.feed(value, 0)
-    except Exception as error:  # his objects' own methods are asked
+    except Exception as error:  # the user's objects' own methods are called
         raise Unknown from error
     return number(feeding.hasher)
 
 
 def id_of(value: Any) -> int:
-    """`digest`; content that cannot be told counts as drawn anew each time: it has an id that never comes again."""
+    """`digest`; content that cannot be determined counts as random: its id never comes again."""
     try:
         return digest(value)
     except Unknown:
@@ -46,7 +46,7 @@ def id_of(value: Any) -> int:
 
 
 def rows(column: Any) -> list[int]:
-    """An id for each row of a tensor or an array of at least one dimension, or for each element of a sequence."""
+    """An id per row of a tensor or array of at least one dimension, or per element of a sequence."""
     if is_tensor(column) and column.layout is _strided() and not column.is_quantized:
         dense = _dense(column)
         return _cut(f"rows {dense.dtype} {tuple(dense.shape[1:])}", _buffer(dense), len(dense))
@@ -65,12 +65,12 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """NumPy's arrays and numbers, without importing it."""
+    """Whether it is a NumPy array or number, without importing NumPy."""
     return all(hasattr(value, name) for name in ("dtype", "shape", "tobytes", "ndim"))
 
 
 class _Feeding:
-    """Each value goes in with its type and its size, so that ["ab"] and ["a", "b"] are not the same."""
+    """Feeds values to a hash, each with its type and size, so that ["ab"] and ["a", "b"] differ."""
 
     def __init__(self) -> None:
         self.hasher = hashlib.blake2b(digest_size=BYTES)
@@ -105,7 +105,7 @@ class _Feeding:
             self.object(value, depth)
 
     def unordered(self, value: Any, depth: int) -> None:
-        """A set's order is another in each process."""
+        """Feeds a set in a fixed order: its own differs between processes."""
         parts = []
         for item in value.items() if isinstance(value, dict) else value:
             part = _Feeding()
@@ -139,7 +139,7 @@ class _Feeding:
             self.hasher.update(array.tobytes())
 
     def object(self, value: Any, depth: int) -> None:
-        """As pickle takes it apart. A function or a class is its name."""
+        """Feeds an object as pickle would decompose it. A function or class is its name."""
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
             self.say("name", value.__module__, value.__qualname__)
             return
@@ -165,7 +165,7 @@ def _dense(tensor: "torch.Tensor") -> "torch.Tensor":
 
 
 def _buffer(tensor: "torch.Tensor") -> memoryview:
-    """The bytes of a contiguous tensor in memory, not copied: valid while the tensor lives. NumPy is not needed."""
+    """The bytes of a contiguous tensor, not copied: valid while the tensor lives. Does not need NumPy."""
     size = tensor.numel() * tensor.element_size()
     return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr()) if size else b"").cast("B")
 

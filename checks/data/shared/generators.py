@@ -1,6 +1,6 @@
-"""Random generators: the states of Python's, NumPy's and torch's own, and of those that an object holds.
+"""States of random generators: Python's, NumPy's and torch's global ones, and those that an object holds.
 
-Nothing here draws a number. NumPy's and CUDA's are read where they are in use only.
+Nothing here draws a number. NumPy's and CUDA's are only read if in use.
 """
 
 import hashlib
@@ -13,31 +13,30 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 OBJECTS = 1_000
-"""How many an object's own generators are searched for in."""
+"""The most objects to search for generators."""
 HOPS = 6
-"""From an object over attributes and elements: Subset.dataset, .transform, .transforms, [3], .generator is five."""
+"""The longest path over attributes and elements: Subset.dataset, .transform, .transforms, [3], .generator is five."""
 ELEMENTS = 32
-"""Of a list, a tuple or a dict: those of a dataset may be millions."""
+"""The most elements of a list, tuple or dict to search: a dataset may have millions."""
 MT19937_WORDS = 624
-"""The place that the Mersenne Twister stands at after it was seeded (Python's _randommodule.c, init_by_array; NumPy's
-mt19937_seed)."""
+"""The Mersenne Twister's position after seeding (Python's _randommodule.c, init_by_array; NumPy's mt19937_seed)."""
 TORCH, PYTHON, NUMPY, CUDA = "torch", "Python", "NumPy", "CUDA"
 
 
 @dataclass(frozen=True)
 class State:
     digest: str
-    """Of all that decides what it will draw."""
+    """A digest of all that determines what it will draw."""
     seed: int | None
-    """Where it tells: torch's and CUDA's do."""
+    """The seed, if it is known: torch's and CUDA's are."""
     undrawn: bool
-    """Whether it is known that nothing was drawn since it was seeded (but for once in 624 draws)."""
+    """Whether nothing was drawn since it was seeded (wrong once in 624 draws)."""
     raw: Any
-    """What the library takes back."""
+    """The state in the library's own form, for restoring."""
 
 
 def snapshot() -> dict[str, State]:
-    """Of the global generators of this process, by the library's name."""
+    """States of this process's global generators, by library."""
     import torch
 
     python = random.getstate()
@@ -54,7 +53,7 @@ def snapshot() -> dict[str, State]:
 
 
 def restore(states: Mapping[str, State]) -> None:
-    """Sets the global generators back to what `snapshot` has found."""
+    """Restores the global generators to what `snapshot` returned."""
     import torch
 
     random.setstate(states[PYTHON].raw)
@@ -66,17 +65,17 @@ def restore(states: Mapping[str, State]) -> None:
 
 
 def digests(holders: Mapping[str, object]) -> dict[str, str]:
-    """Of the states of the CPU's global generators by library, and of all generators that these objects hold, by
-    path: "Crops.transform.generator"."""
+    """State digests of the CPU's global generators by library, and of all generators that these objects hold, by path:
+    "Crops.transform.generator"."""
     states = {name: state.digest for name, state in snapshot().items() if name != CUDA}
     return {**states, **{path: _digest(_state(generator)) for path, generator in _held(holders)}}
 
 
 def _held(holders: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
-    """Breadth first, each once. The globals of the module of a holder's own class or function count as held."""
+    """(path, generator), breadth first, each once. Globals in the module of a holder's class or function count."""
     waiting = [(name, holder, 0) for name, holder in holders.items()]
     seen = {id(holder) for holder in holders.values()}
-    for path, thing, hops in waiting:  # it grows meanwhile
+    for path, thing, hops in waiting:  # the list grows meanwhile
         if _is_generator(thing):
             yield path, thing
             continue
@@ -106,8 +105,8 @@ def _inner(path: str, thing: object, is_holder: bool) -> Iterator[tuple[str, Any
 
 
 def _may_hold(thing: object) -> bool:
-    """No tensor, array, text or number; and no module or class, which lead everywhere. (Asked of its type: an object
-    may answer for attributes that it does not have.)"""
+    """False for tensors, arrays, texts and numbers, and for modules and classes, which lead everywhere. (Checks the
+    type: an object may pretend to have attributes.)"""
     if isinstance(thing, type | ModuleType | FunctionType | str | bytes | int | float | None):
         return False
     return not hasattr(type(thing), "dtype")
@@ -141,15 +140,15 @@ def _of_torch(generator: Any) -> State:
 
 
 def _numpy() -> Any:
-    """Where it is imported: torch does that, where it is installed."""
+    """NumPy, if it is imported: torch does that if it is installed."""
     return sys.modules.get("numpy")
 
 
 def _digest(state: object) -> str:
-    """The same for equal states in all processes."""
+    """Equal for equal states, in all processes."""
     return digest(json.dumps(state, default=lambda array: array.tolist()))
 
 
 def digest(text: str) -> str:
-    """16 hexadecimal digits."""
+    """A digest of 16 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

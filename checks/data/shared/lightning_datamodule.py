@@ -1,5 +1,5 @@
-"""The loaders of a LightningDataModule as Lightning's Trainer hands them out: prepared, set up, and with the sampler
-that it injects. Lightning's own code does that, by private names of 2.6."""
+"""The loaders of a LightningDataModule as Lightning's Trainer provides them: prepared, set up, and with the sampler it
+injects. Uses Lightning's own code, by private names of 2.6."""
 
 import importlib
 import os
@@ -10,9 +10,9 @@ from preflight.check import UserError
 
 PACKAGES = ("lightning", "pytorch_lightning")
 STAGES = {"train": "fit", "val": "fit", "test": "test"}
-"""By the name of its loader: what `setup` is called with before."""
+"""The stage to call `setup` with, by name of the loader."""
 USED = ("_request_dataloader", "_DataLoaderSource", "_process_dataloader")
-"""Of Lightning's data_connector.py."""
+"""Names used from Lightning's data_connector.py."""
 
 
 def is_one(made: Any) -> bool:
@@ -20,9 +20,9 @@ def is_one(made: Any) -> bool:
 
 
 def loaders(module: Any, nodes: int) -> dict[str, Any]:
-    """By name: train, val and test, as far as the user's class has them; val/0 where a hook returns several. A Trainer
-    that the user has set as `module.trainer` stays; else it is one of all ranks, on so many nodes. Raises UserError
-    where this version of Lightning does it in another way."""
+    """Loaders by name: train, val and test, as far as the user's class has them; val/0 if a hook returns several. Keeps
+    a Trainer that the user set as `module.trainer`; else makes one for all ranks on `nodes` nodes. Raises UserError if
+    this version of Lightning works differently."""
     package = _package(module)
     module.trainer = module.trainer or _trainer(package, nodes)
     module.trainer.datamodule = module
@@ -40,7 +40,7 @@ def loaders(module: Any, nodes: int) -> dict[str, Any]:
 
 
 def _package(made: Any) -> str:
-    """ "lightning.pytorch" or "pytorch_lightning"; "" where it is no data module."""
+    """ "lightning.pytorch" or "pytorch_lightning"; "" if it is not a data module."""
     for kind in type(made).__mro__:
         if kind.__name__ == "LightningDataModule" and kind.__module__.partition(".")[0] in PACKAGES:
             return kind.__module__.removesuffix(".core.datamodule")
@@ -48,7 +48,7 @@ def _package(made: Any) -> str:
 
 
 def _trainer(package: str, nodes: int) -> Any:
-    """On CPUs: nothing is trained."""
+    """A Trainer on CPUs: nothing is trained."""
     world = int(os.environ["WORLD_SIZE"])
     nodes = nodes if world % nodes == 0 else 1
     environments = importlib.import_module(f"{package}.plugins.environments")
@@ -66,7 +66,7 @@ def _trainer(package: str, nodes: int) -> Any:
 
 
 def _prepare(module: Any) -> None:
-    """On the first rank of each node, or of all; the others wait for it."""
+    """Runs prepare_data on the first rank of each node, or of all; the others wait."""
     from torch import distributed
 
     first = os.environ["LOCAL_RANK" if getattr(module, "prepare_data_per_node", True) else "RANK"] == "0"
@@ -85,7 +85,7 @@ def _of_hook(module: Any, package: str, name: str) -> dict[str, Any]:
     connector = importlib.import_module(f"{package}.trainer.connectors.data_connector")
     if not all(hasattr(connector, needed) for needed in USED):
         version = importlib.import_module(package.partition(".")[0]).__version__
-        raise UserError(f"Lightning {version} hands out loaders in a way that is not known here: return them instead")
+        raise UserError(f"Lightning {version} provides loaders in an unknown way: return them instead")
     states = importlib.import_module(f"{package}.trainer.states")
     does = states.TrainerFn.TESTING if name == "test" else states.TrainerFn.FITTING
     stage = {"train": "TRAINING", "val": "VALIDATING", "test": "TESTING"}[name]
@@ -97,7 +97,7 @@ def _of_hook(module: Any, package: str, name: str) -> dict[str, Any]:
 
 
 def _flat(made: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """A hook may return a list or a dict of loaders, nested, or a CombinedLoader of them."""
+    """(path, loader) for a hook's nested lists or dicts of loaders, or a CombinedLoader."""
     if type(made).__name__ == "CombinedLoader":
         made = made.iterables
     if isinstance(made, Mapping):

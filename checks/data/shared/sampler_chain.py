@@ -1,4 +1,4 @@
-"""What chooses a loader's samples: samplers that stand in each other, and what they say of themselves."""
+"""What chooses a loader's samples: nested samplers, and their attributes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -8,12 +8,12 @@ from preflight.check import UserCode
 DEEPEST = 4
 LINKS = ("sampler", "batch_sampler", "dataset")
 INDEX_READERS = ("torch.utils.data", "torchdata.stateful_dataloader")
-"""Modules in which an `__iter__` yields what the sampler says, and does nothing before that."""
+"""Modules whose `__iter__` yields the sampler's choice, and does nothing before that."""
 
 
 def by_index(loader: Any) -> bool:
-    """Whether its samples are what its sampler says: the dataset is map-style, and the loader's `__iter__` is torch's
-    DataLoader's, or one known to do the same. One of the user's own may do anything."""
+    """Whether its sampler determines its samples: the dataset is map-style, and the loader's `__iter__` is that of
+    torch's DataLoader, or known to do the same. A user's own may do anything."""
     import torch
 
     module, _ = iterator_of(loader)
@@ -24,20 +24,20 @@ def by_index(loader: Any) -> bool:
 
 
 def iterator_of(loader: Any) -> tuple[str, str]:
-    """The module and the class in which its `__iter__` is written; "" where they are not known."""
+    """The module and class that define its `__iter__`; "" if unknown."""
     iterates = getattr(type(loader), "__iter__", None)
     return str(getattr(iterates, "__module__", "")), str(getattr(iterates, "__qualname__", "")).partition(".")[0]
 
 
 def chooser(loader: Any) -> tuple[Any, bool]:
-    """The batch sampler, or where there is none the sampler; and whether it is the former."""
+    """(the batch sampler, or else the sampler; whether it is the former)."""
     batch_sampler = linked(loader, "batch_sampler")
     return (linked(loader, "sampler"), False) if batch_sampler is None else (batch_sampler, True)
 
 
 def without_drop_last(loader: Any) -> tuple[Any, bool, int]:
-    """As `chooser`; but where torch's BatchSampler drops an incomplete last batch one that does not, and the size of a
-    complete one: so what is dropped is known, too. The size is 0 where nothing is dropped so."""
+    """Like `chooser`, but if torch's BatchSampler drops an incomplete last batch, one that does not, and the size of a
+    complete one, so that what is dropped is known. The size is 0 if nothing is dropped."""
     from torch.utils.data import BatchSampler
 
     outermost, is_batches = chooser(loader)
@@ -49,13 +49,13 @@ def without_drop_last(loader: Any) -> tuple[Any, bool, int]:
 def linked(thing: Any, name: str) -> Any:
     try:
         return getattr(thing, name, None)
-    except Exception:  # a property of his
+    except Exception:  # a property of the user's
         return None
 
 
 def within(loader: Any) -> Any:
-    """The DataLoader that a loader of the user's own holds, or the loader itself: what it says of its samplers is
-    known, though a training script cannot reach them."""
+    """The DataLoader that a user's own loader holds, or the loader itself: its samplers are known, although a training
+    script cannot reach them."""
     if chooser(loader)[0] is None:
         for held in vars(loader).values() if hasattr(loader, "__dict__") else ():
             if linked(held, "dataset") is not None and chooser(held)[0] is not None:
@@ -64,7 +64,7 @@ def within(loader: Any) -> Any:
 
 
 def samplers(loader: Any) -> list[Any]:
-    """From the outermost to the innermost."""
+    """The loader's samplers, from the outermost to the innermost."""
     import torch
 
     found: list[Any] = []
@@ -73,7 +73,7 @@ def samplers(loader: Any) -> list[Any]:
         found.append(sampler)
         sampler, _ = chooser(sampler)
     streams = isinstance(linked(loader, "dataset"), torch.utils.data.IterableDataset)
-    return [] if streams else found  # torch gives each stream a sampler that says nothing
+    return [] if streams else found  # torch gives each stream a meaningless sampler
 
 
 def epoch_setters(loader: Any) -> Iterator[tuple[str, Callable[[int], Any]]]:
@@ -105,8 +105,8 @@ def said(chain: list[Any]) -> dict[str, int | bool | None]:
 
 
 def parted(loader: Any, chain: list[Any]) -> list[str]:
-    """Types of those that each give a rank a part: DistributedSampler and its kin, Accelerate's, by their numbers of
-    ranks; a dispatcher parts each batch."""
+    """Types that each split samples between ranks: DistributedSampler and the like, Accelerate's, by their numbers of
+    ranks; a dispatcher splits each batch."""
     module, kind = iterator_of(loader)
     dispatches = [kind] if (module, kind) == ("accelerate.data_loader", "DataLoaderDispatcher") else []
     numbers = [
@@ -116,19 +116,19 @@ def parted(loader: Any, chain: list[Any]) -> list[str]:
 
 
 def shuffles(thing: Any) -> bool | None:
-    """As a sampler, or a stream, says itself by its `shuffle`."""
+    """The `shuffle` attribute of a sampler or stream, or None."""
     return _flag(thing, "shuffle")
 
 
 def drops_last(loader: Any, chain: list[Any]) -> bool | None:
-    """Whether the loader or any of its samplers leaves a tail out; None where none says."""
+    """Whether the loader or any of its samplers drops a tail; None if none says."""
     flags = [flag for chooser in [loader, *chain] if (flag := _flag(chooser, "drop_last")) is not None]
     return any(flags) if flags else None
 
 
 def by_design(chain: list[Any]) -> Literal["", "subset", "repeats", "augments"]:
-    """What torch's own samplers are for, and those of repeated augmentation (`repetitions` in DeiT and torchvision,
-    `num_repeats` in timm). torchdata has a RandomSampler by itself."""
+    """The purpose of torch's own samplers, and of those for repeated augmentation (`repetitions` in DeiT and
+    torchvision, `num_repeats` in timm). torchdata has its own RandomSampler."""
     for sampler in chain:
         if any((_number(sampler, name) or 0) > 1 for name in ("repetitions", "num_repeats")):
             return "augments"
@@ -145,7 +145,7 @@ def by_design(chain: list[Any]) -> Literal["", "subset", "repeats", "augments"]:
 
 
 def place(loader: Any, chain: list[Any], code: UserCode | None) -> tuple[str, int] | None:
-    """Where the user's own code chooses the samples: a sampler's class, a stream's `__iter__`, a loader's."""
+    """(file, line) of the user's code that chooses samples: a sampler's class, a stream's or loader's `__iter__`."""
     if code is None:
         return None
     dataset = linked(loader, "dataset")

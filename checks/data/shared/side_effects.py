@@ -1,6 +1,6 @@
-"""What a call of the user's code leaves: lines that it prints, files that it writes, makes, renames or removes.
+"""Side effects of a call of the user's code: lines it prints, files it writes, creates, renames or removes.
 
-Ranks that share a folder do it to the same files at the same time, unless only one of them does.
+Unless only one rank does it, ranks that share a folder change the same files at the same time.
 """
 
 import functools
@@ -15,29 +15,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FIRST, LONGEST = 3, 200
-"""Lines that are kept, and characters of each."""
+"""How many lines to keep, and characters of each."""
 FILES = 20
-"""That are kept."""
+"""How many files to keep."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KERNELS = ("/dev/", "/proc/", "/sys/")
 _OWN_NAME = re.compile(r"(tmp\w{8}|pymp-|torch)")
-"""In the folder for temporary files: names by tempfile, multiprocessing and torch, which differ between processes."""
+"""Names in the temporary folder by tempfile, multiprocessing and torch, which differ between processes."""
 
 
 @dataclass
 class Traces:
     printed: list[str] = field(default_factory=list)
-    """The first `FIRST` lines that are not blank, on stdout or stderr; without warnings, which Python prints."""
+    """The first `FIRST` lines that are not blank, on stdout or stderr, without Python's warnings."""
     lines: int = 0
-    """All of them."""
+    """The total number of lines."""
     written: list[str] = field(default_factory=list)
-    """The first `FILES` files and folders, relative to the current folder where they lie in it. Files that C code opens
-    are not known, but for torch.save's."""
+    """The first `FILES` files and folders, relative to the current folder if they are in it. Files opened by C code are
+    unknown, except torch.save's."""
 
 
 @contextmanager
 def traced() -> Iterator[Traces]:
-    """What is printed still goes where it went; sys.stdout and sys.stderr are afterwards as before."""
+    """Traces the body. Output still goes where it went before; restores sys.stdout and sys.stderr."""
     import torch
 
     traces, before = Traces(), (sys.stdout, sys.stderr)
@@ -56,14 +56,14 @@ def traced() -> Iterator[Traces]:
 
 
 class _Stream:
-    """Passes on what is printed, and counts it. It may live on: a logger of the user's holds it."""
+    """Passes on what is printed, and counts it. It may outlive the call: the user's logger may hold it."""
 
     def __init__(self, stream: Any, traces: Traces) -> None:
         self._stream, self._traces, self._begun = stream, traces, ""
         self._counts = True
 
     def write(self, text: str) -> Any:
-        done = self._stream.write(text)  # a TypeError for what is no text
+        done = self._stream.write(text)  # a TypeError if it is not text
         if self._counts and sys._getframe(1).f_globals.get("__name__") != "warnings":
             *whole, rest = text.split("\n")
             for line in whole:
@@ -77,7 +77,7 @@ class _Stream:
             self.write(line)
 
     def close(self) -> None:
-        """It is the worker's."""
+        """Does nothing: the stream belongs to the worker."""
 
     def end(self) -> None:
         self._take(self._begun)
@@ -94,18 +94,18 @@ class _Stream:
 
 
 def _clean(text: str) -> str:
-    """Without what a terminal or JSON would not take: escapes, half characters."""
+    """The text without what terminals or JSON cannot handle: escapes, half characters."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 class _Files:
-    """Of one call: what Python's audit events tell of files."""
+    """The files of one call, from Python's audit events."""
 
     now: "_Files | None" = None
 
     def __init__(self, folder: str, written: list[str]) -> None:
         self._folder, self._written = os.path.join(folder, ""), written
-        self._temporary = os.path.join(os.path.abspath(tempfile.gettempdir()), "")  # here: it may write to find it out
+        self._temporary = os.path.join(os.path.abspath(tempfile.gettempdir()), "")  # here: finding it out may write
 
     def hear(self, event: str, given: tuple[Any, ...]) -> None:
         about = _EVENTS.get(event)
@@ -122,7 +122,7 @@ class _Files:
             self._written.append(name)
 
     def _is_shared(self, path: str) -> bool:
-        """Whether other ranks may mean the same. (A file that is there to be locked is there for that.)"""
+        """Whether other ranks may use the same file. (Lock files are meant to be shared.)"""
         if path.startswith(_KERNELS) or path.endswith(".lock") or f"{os.sep}__pycache__" in path:
             return False
         if path.startswith(self._folder):
@@ -139,7 +139,7 @@ def _opened(path: Any, _mode: Any, flags: int, *_: Any) -> Iterator[Any]:
 
 
 def _made(path: Any, _mode: int, folder: int) -> Iterator[Any]:
-    if folder < 0 and not os.path.lexists(path):  # os.makedirs asks for those that are there, too
+    if folder < 0 and not os.path.lexists(path):  # os.makedirs also tries existing ones
         yield path
 
 
@@ -156,23 +156,23 @@ _EVENTS: dict[str, Callable[..., Iterator[Any]]] = {
     "open": _opened, "os.mkdir": _made, "os.remove": _removed, "os.rmdir": _removed, "os.rename": _renamed,
     "os.truncate": lambda path, _length: iter([path]), "shutil.rmtree": lambda path, _folder: iter([path]),
 }  # fmt: skip
-"""Python's (docs.python.org/3/library/audit_events.html). Names within an open folder are left out: rmtree's."""
+"""Python's (docs.python.org/3/library/audit_events.html). Names relative to an open folder are left out: rmtree's."""
 
 
 @functools.cache
 def _listen() -> None:
-    """For good: an audit hook cannot be taken back. It does nothing while no call is traced."""
+    """Permanent, since an audit hook cannot be removed. It does nothing while no call is traced."""
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
         if (files := _Files.now) is not None:
-            with suppress(Exception):  # it would end what the user does
+            with suppress(Exception):  # an exception would end the user's operation
                 files.hear(event, given)
 
     sys.addaudithook(hook)
 
 
 def _saving(save: Any) -> Any:
-    """torch.save writes a path that it is given from C++, unheard."""
+    """Wraps torch.save, which writes paths from C++, without an audit event."""
 
     @functools.wraps(save)
     def saved(obj: Any, f: Any, *more: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How long the user's code is waited for, and the line of his at which it stands when that is over."""
+"""Limits how long to wait for the user's code, and finds the user's line where it is stuck."""
 
 import faulthandler
 import functools
@@ -18,20 +18,20 @@ from preflight.check import UserCode, ranges
 from preflight.checks.data.shared.readings import LoaderMistake
 
 AGAIN_S = 1.0
-"""A `try` of the user's may swallow what is raised in it: it comes again, so many seconds later."""
+"""The user's `try` may swallow what is raised in it: it is raised again after this many seconds."""
 ANSWER_S, ANSWERS_S = 0.3, 2.0
-"""For a DataLoader worker to write its stack (C does it, also while Python's lock is held), and for all of them."""
+"""For a DataLoader worker to write its stack (in C, even while Python's lock is held), and for all of them."""
 TELL = signal.SIGRTMAX - 5
-"""Asks a worker for its stack. A user's own handlers are for SIGUSR1, SIGUSR2 or the first real-time ones."""
+"""Asks a worker for its stack. Users' handlers are for SIGUSR1, SIGUSR2 or the first real-time signals."""
 _BOTTOM = re.compile(r" in (_worker_loop|_bootstrap)$|^  \.\.\.$", re.MULTILINE)
-"""Where a worker's own stack ends: what follows is its parent's at the fork. (faulthandler ends at 100 frames.)"""
+"""Where a worker's own stack ends; below is its parent's at the fork. (faulthandler stops at 100 frames.)"""
 
 
-class Stuck(BaseException):  # no Exception: an `except Exception` of the user's is not to swallow it
+class Stuck(BaseException):  # not an Exception: the user's `except Exception` should not swallow it
     """The user's code takes too long."""
 
     def __init__(self, text: str, file: str | None = None, line: int | None = None, *, waits: bool = False) -> None:
-        """`text`: one sentence; it begins with file and line, where they are known. `waits`: in a collective, for other
+        """`text`: one sentence, which starts with file and line if known. `waits`: whether in a collective, for other
         ranks."""
         super().__init__(text)
         self.text, self.file, self.line, self.waits = text, file, line, waits
@@ -40,13 +40,12 @@ class Stuck(BaseException):  # no Exception: an `except Exception` of the user's
         return LoaderMistake(kind="waits" if self.waits else "stuck", text=self.text, file=self.file, line=self.line)
 
 
-class patience:  # noqa: N801 -- it is read as a statement: `with patience(30, "batch 3", code):`
-    """A `with` that raises Stuck where its body takes longer. Others may stand around it and in it; the signal and the
-    timer are then as before. It ends no single call of C that keeps Python from running; outside of the main thread it
-    ends nothing."""
+class patience:  # noqa: N801 -- it reads like a statement: `with patience(30, "batch 3", code):`
+    """A `with` that raises Stuck if its body takes longer. They may be nested; signal and timer are restored. It cannot
+    interrupt a C call that keeps Python from running, and does nothing outside the main thread."""
 
     def __init__(self, seconds: float, what: str, code: UserCode | None) -> None:
-        """`what` is waited for: "batch 3 of epoch 0". `code`: whose lines are looked for."""
+        """`what`: what is waited for, "batch 3 of epoch 0". `code`: whose lines to look for."""
         self._seconds, self._what, self._code = max(seconds, 0.001), what, code
         self._stuck: Stuck | None = None
         self._owner: FrameType | None = None
@@ -60,7 +59,7 @@ class patience:  # noqa: N801 -- it is read as a statement: `with patience(30, "
         self._before = signal.getsignal(signal.SIGALRM)
         signal.signal(signal.SIGALRM, self._on_alarm)
         self._timer = signal.setitimer(signal.ITIMER_REAL, self._seconds, AGAIN_S)
-        if 0 < self._timer[0] < self._seconds:  # one around it ends first
+        if 0 < self._timer[0] < self._seconds:  # an outer one ends first
             signal.setitimer(signal.ITIMER_REAL, self._timer[0], AGAIN_S)
 
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
@@ -72,11 +71,11 @@ class patience:  # noqa: N801 -- it is read as a statement: `with patience(30, "
         if left:
             signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - self._begin), 0.001), again)
         if self._stuck is not None and error is not self._stuck and not isinstance(error, Stuck):
-            raise self._stuck from error  # the user's code has swallowed it
+            raise self._stuck from error  # the user's code swallowed it
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         if frame is None or frame.f_code in _NOT_THE_BODY or frame.f_globals.get("__name__") == "contextlib":
-            return  # what is raised there would leave the timer running
+            return  # an exception there would leave the timer running
         if time.monotonic() - self._begin < self._seconds and callable(self._before):
             self._before(number, frame)
             return
@@ -112,7 +111,7 @@ _NOT_THE_BODY = (patience.__enter__.__code__, patience.__exit__.__code__)
 
 
 def _frames(frame: FrameType | None, end: FrameType | None) -> Iterator[FrameType]:
-    """The innermost first, up to the one that holds the `with`."""
+    """Frames from the innermost up to the one with the `with`."""
     while frame is not None and frame is not end:
         yield frame
         frame = frame.f_back
@@ -128,24 +127,24 @@ def _is_collective(frame: FrameType) -> bool:
 
 
 def _waits_for_workers(frame: FrameType) -> bool:
-    """Whether it is torch's (torch/utils/data/dataloader.py) or torchdata's wait for the next batch."""
+    """Whether the frame is torch's (torch/utils/data/dataloader.py) or torchdata's wait for the next batch."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return frame.f_code.co_name == "_get_data" and package in ("torch", "torchdata")
 
 
-# What the workers of a DataLoader tell
+# Stacks of a DataLoader's workers
 
 
 @functools.cache
 def _stacks(_process: int) -> int:
-    """A file to which processes that this one forks from now on write their stacks when they are sent TELL."""
+    """A file to which processes forked from now on write their stacks on signal TELL."""
     file = os.memfd_create("workers")
     faulthandler.register(TELL, file=file, all_threads=False)
     return file
 
 
 def _stacks_of_workers() -> tuple[list[str], list[str]]:
-    """Stacks of those that answer, without their parent's; and states in proc(5) of those that do not: "D"."""
+    """(stacks of workers that answer, without their parent's; proc(5) states of those that do not: "D")."""
     stacks, silent, end = [], [], time.monotonic() + ANSWERS_S
     for child in multiprocessing.active_children():
         state, may_be_asked = _state(child.pid or 0)
@@ -158,7 +157,7 @@ def _stacks_of_workers() -> tuple[list[str], list[str]]:
 
 
 def _state(pid: int) -> tuple[str, bool]:
-    """The state letter in proc(5), and whether TELL would be caught: it would end a worker that was spawned."""
+    """(state letter of proc(5), whether TELL would be caught: it would kill a spawned worker)."""
     with suppress(OSError), open(f"/proc/{pid}/status") as file:
         said = dict(line.split(":", 1) for line in file if ":" in line)
         return said["State"].strip()[:1], bool(int(said["SigCgt"], 16) >> (TELL - 1) & 1)
@@ -166,7 +165,7 @@ def _state(pid: int) -> tuple[str, bool]:
 
 
 def _ask(pid: int, end: float) -> str:
-    """ "" where no whole stack comes until `end`."""
+    """The process's stack, or "" if it is not complete by `end`."""
     file = _stacks(os.getpid())
     os.ftruncate(file, 0)
     os.lseek(file, 0, os.SEEK_SET)
@@ -183,4 +182,4 @@ def _ask(pid: int, end: float) -> str:
 def _of_silent(states: list[str]) -> str:
     if "D" in states:
         return f" ({states.count('D')} in a call to the kernel that cannot be interrupted: does the storage answer?)"
-    return " that do not tell where they are" if states else ""
+    return " that do not say where they are" if states else ""

@@ -1,4 +1,4 @@
-"""Calls the function of `--data`, once in a worker, and takes what it returns for loaders by their names."""
+"""Calls the function of `--data`, once per worker, and collects the loaders that it returns, by name."""
 
 import os
 import types
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Called:
-    """What came of it on this rank."""
+    """The result of the call on this rank."""
 
     function: UserCode
-    """Its `start` is the current folder before the call: use this one for what is said of his code."""
+    """Its `start` is the current folder before the call: use this for messages about the user's code."""
     loaders: dict[str, Any]
-    """By name: "" of the only one, "0", "1" of a list or a tuple, the keys of a dict. Empty where there is a
-    `mistake`."""
+    """By name: "" for the only one, "0", "1" for a list or tuple, a dict's keys. Empty if there is a `mistake`."""
     mistake: LoaderMistake | None
     printed: list[str]
-    """As `traces.Traces`, and the next two."""
+    """See `side_effects.Traces`, also for the next two."""
     lines: int
     written: list[str]
     before: dict[str, Any] = field(repr=False)
-    """`generators.snapshot()` before the call, and after it."""
+    """`generators.snapshot()` before and after the call."""
     after: dict[str, Any] = field(repr=False)
 
 
@@ -38,8 +37,8 @@ _calls: dict[str, Called] = {}
 
 
 def called(ctx: Context, code: UserCode, patience_s: float) -> Called:
-    """The first call in this worker is the only one. What is wrong with the user's code is its `mistake`; raises what a
-    collective has raised, and what making the process group raises."""
+    """Calls it only once per worker. Faults of the user's code are in `mistake`; raises what a collective raised, or
+    what creating the process group raises."""
     name = str(code)
     if name not in _calls:
         bounded(ctx, ctx.process_group(), patience_s + 1.0)
@@ -50,14 +49,14 @@ def called(ctx: Context, code: UserCode, patience_s: float) -> Called:
 
 
 def called_before(code: UserCode) -> Called | None:
-    """What came of the call in this worker, if there was one."""
+    """The result of the call in this worker, if there was one."""
     return _calls.get(str(code))
 
 
 def bounded(ctx: Context, group: "torch.distributed.ProcessGroup", seconds: float) -> "torch.distributed.ProcessGroup":
-    """The group, whose collectives last at most so long on gloo: a barrier of the user's, at which another rank never
-    comes, is one call of C, and is to end soon after our patience does. (With NCCL a timeout would end the worker.)
-    The next check sets its own again."""
+    """The group, whose collectives now time out on gloo: a user's barrier that another rank never reaches is one C
+    call, and should end soon after our patience does. (With NCCL a timeout would kill the worker.) The next check sets
+    its own timeout."""
     from torch.distributed import distributed_c10d
 
     if ctx.job.backend == "gloo":
@@ -66,8 +65,8 @@ def bounded(ctx: Context, group: "torch.distributed.ProcessGroup", seconds: floa
 
 
 def _set_rank(ctx: Context) -> None:
-    """As the process group has it: where a rank was lost, the others' numbers are new ones, and a sampler that reads
-    RANK would leave out a part. srun and mpirun set none of them; his script does, before it makes the loader."""
+    """Sets RANK etc. as in the process group: if a rank was lost, the others have new numbers, and a sampler that reads
+    RANK would leave out a part. srun and mpirun do not set them; the user's script does before it makes the loader."""
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(ctx.group_rank), str(len(ctx.members))
     os.environ.setdefault("LOCAL_RANK", str(ctx.local_rank))
 
@@ -104,7 +103,7 @@ def raised(error: UserError) -> LoaderMistake:
 
 def _hint(error: UserError) -> str:
     if "default process group twice" in error.text:  # torch/distributed/distributed_c10d.py
-        return " (preflight has made it before the call: make one only if not torch.distributed.is_initialized())"
+        return " (preflight has created it before the call: create one only if not torch.distributed.is_initialized())"
     return ""
 
 
@@ -112,7 +111,7 @@ def _hint(error: UserError) -> str:
 
 
 def _named(made: Any) -> tuple[dict[str, Any], str]:
-    """Loaders by their names; and what is wrong with them, or ""."""
+    """(loaders by name, what is wrong with them or "")."""
     if isinstance(made, Mapping):
         loaders, which = {str(key): loader for key, loader in made.items()}, "whose {name!r} is "
     elif isinstance(made, list | tuple):
@@ -127,8 +126,8 @@ def _named(made: Any) -> tuple[dict[str, Any], str]:
 
 
 def _no_loader(made: Any) -> str:
-    """What it is, and what was expected; "" for an object that a `for` can go over again and again. (A class of the
-    user's that is its own iterator may begin anew in `__iter__`: reading it tells.)"""
+    """What it is, and what was expected; "" for an object that a `for` can iterate repeatedly. (A user's class that is
+    its own iterator may start over in `__iter__`: reading it tells.)"""
     import torch
     from torch.utils.data import Dataset, IterableDataset, Sampler
     from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -141,16 +140,16 @@ def _no_loader(made: Any) -> str:
     if isinstance(made, types.FunctionType | types.MethodType):
         return f"the function {made.__name__}, expected what it returns"
     if isinstance(made, _BaseDataLoaderIter) or (hasattr(kind, "__next__") and kind.__module__ in _ONCE):
-        return f"a {name}, which can be read once only: expected the loader, which every epoch reads from its beginning"
+        return f"a {name}, which can be read only once: expected the loader, which every epoch reads from the start"
     has_rows = hasattr(kind, "__getitem__")
     if isinstance(made, Dataset) and not isinstance(made, IterableDataset) and not hasattr(kind, "__iter__"):
         return f"a dataset ({name}), expected the DataLoader that reads it"
-    if has_rows and kind.__module__.startswith("datasets."):  # Hugging Face's, which can be iterated over its rows
+    if has_rows and kind.__module__.startswith("datasets."):  # Hugging Face's, which iterates over its rows
         return f"a dataset (datasets.{name}), expected the DataLoader that reads it"
     if isinstance(made, Sampler):
-        return f"a sampler ({name}), expected the DataLoader that asks it"
+        return f"a sampler ({name}), expected the DataLoader that uses it"
     if isinstance(made, str | bytes | torch.Tensor) or not hasattr(kind, "__iter__") or hasattr(kind, "__array__"):
-        return f"of type {name}, expected a DataLoader, or another object that a for loop reads once an epoch"
+        return f"of type {name}, expected a DataLoader, or another object that a for loop reads once per epoch"
     return ""
 
 
@@ -158,7 +157,7 @@ _ONCE = ("builtins", "itertools", "_io")
 
 
 def _nested(made: Any) -> str:
-    """A list in a list is taken for a loader of few batches."""
+    """What is wrong with a nested list; it would count as a loader with few batches."""
     inner = list(made.values()) if isinstance(made, Mapping) else made
     if isinstance(inner, list | tuple) and any(hasattr(loader, "batch_sampler") for loader in inner[:100]):
         return f"a {type(made).__name__} of loaders, expected a loader: name all of them in one list or dict"

@@ -1,4 +1,4 @@
-"""Waiting for the user's code: how long, and whose an exception is."""
+"""Waits for the user's code: how long, and who is to blame for an exception."""
 
 import multiprocessing
 import signal
@@ -13,9 +13,9 @@ from preflight.check import UserCode, UserError, ranges
 from preflight.checks.data.shared.timeouts import Stuck, patience
 
 REAPED_S = 1.0
-"""From the end of a worker's pipe until its exit status is known."""
+"""Seconds from the end of a worker's pipe until its exit status is known."""
 ENDED_S = 0.5
-"""For workers to end by SIGTERM, before they get SIGKILL."""
+"""For workers to end after SIGTERM, before they get SIGKILL."""
 LIVE = "it to live until the epoch's end"
 WHY = {
     "SIGKILL": ": did memory run out? (dmesg; fewer workers, a smaller prefetch_factor)",
@@ -26,13 +26,13 @@ WHY = {
 @dataclass(frozen=True)
 class Waiting:
     code: UserCode | None
-    """None: it is torch's own code that is called, which is not to blame."""
+    """None if only torch's own code is called, which is not to blame."""
     patience_s: float
 
     @contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Whatever is raised within becomes a UserError; only what a collective has raised stays what it is. Raises
-        Stuck where it takes longer than `patience_s`."""
+        """Turns exceptions into UserError, except those that a collective raised. Raises Stuck if it takes longer than
+        `patience_s`."""
         if self.code is None:
             yield
             return
@@ -41,8 +41,8 @@ class Waiting:
 
     @contextmanager
     def iterating(self, loader: Any, what: str, *, again: bool = False) -> Iterator[Iterator[Any]]:
-        """An iterator of the loader, whose workers are ended afterwards. `again`: it is iterated once more, and
-        persistent workers live on for that: they keep what they know of the epoch."""
+        """An iterator of the loader; ends its workers afterwards. `again`: it will be iterated again, for which
+        persistent workers live on: they keep what they know about the epoch."""
         before = set(multiprocessing.active_children()) - set(_workers(getattr(loader, "_iterator", None)))
         iterator: Any = None
         lives_on, failed = False, True
@@ -62,12 +62,11 @@ class Waiting:
             raise
         finally:
             if not lives_on:
-                with suppress(Stuck, UserError) if failed else nullcontext():  # what failed first is what is told
+                with suppress(Stuck, UserError) if failed else nullcontext():  # report what failed first
                     self._end(loader, iterator)
 
     def _end(self, loader: Any, iterator: Any) -> None:
-        """torch's iterators end their workers when they are freed; those of persistent workers are held by the
-        loader."""
+        """Frees the iterator, which ends torch's workers; the loader holds those of persistent workers."""
         with self.on("ending the iteration"):
             if isinstance(iterator, types.GeneratorType):
                 iterator.close()
@@ -89,21 +88,21 @@ def _end_now(workers: set[Any]) -> None:
 
 
 def _without_torchs_handler() -> None:
-    """torch's answer to a worker's death is an exception out of a signal handler (torch/utils/data/_utils/
-    signal_handling.py), which comes at any line, also at ours. Without it the loader itself finds out, in 5 s."""
+    """Without torch's signal handler, which raises an exception at any line, even ours, when a worker dies
+    (torch/utils/data/_utils/signal_handling.py). Without it the loader itself notices within 5 s."""
     from torch.utils.data._utils import signal_handling
 
     signal_handling._SIGCHLD_handler_set = True
 
 
 def _workers(iterator: Any) -> list[Any]:
-    """Of a DataLoader's iterator."""
+    """The workers of a DataLoader's iterator."""
     return getattr(iterator, "_workers", None) or []
 
 
 def _killed(iterator: Any, error: BaseException | None) -> str:
-    """What has ended workers of a DataLoader, where that explains an exception: torch's own, or one of a pipe that has
-    no other end any more."""
+    """What ended a DataLoader's workers, if that explains an exception: torch's own, or that of a pipe without another
+    end."""
     workers = _workers(iterator)
     if not workers or not isinstance(error, RuntimeError | ConnectionError | EOFError):
         return ""
@@ -119,17 +118,17 @@ def _killed(iterator: Any, error: BaseException | None) -> str:
 
 @dataclass(frozen=True)
 class Limit:
-    """What may be spent on one epoch."""
+    """Limits for reading one epoch."""
 
     until: float
-    """By time.monotonic()."""
+    """A value of time.monotonic()."""
     samples: int
     agree: Callable[[bool], bool] | None = None
-    """Whether any rank has spent its own, where all must end after the same batch: see `wrapped.agreement`."""
+    """Whether any rank has reached its limit, if all must stop at the same batch: `accelerate_loaders.agreement`."""
 
     begins: bool = False
-    """Whether an epoch begins with a collective: then each rank begins it, however late it is, or ranks would be out of
-    step in the next collective."""
+    """Whether an epoch starts with a collective: then each rank starts it, however late, or ranks would be out of step
+    in the next collective."""
 
     def spent(self, samples: int) -> bool:
         spent = samples >= self.samples or time.monotonic() > self.until

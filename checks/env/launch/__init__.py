@@ -157,7 +157,7 @@ def _duplicate(rank: int, node: str, who: str, run: Run) -> Finding:
 
 
 def _no_numbers(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """A rank can join despite bad variables: the engine derived the right values from its neighbours."""
+    """A rank can join despite bad variables: the engine derived the right values from its neighbors."""
     for rank, reading in facts.items():
         for variable, least in NUMBERS.items():
             value = reading["environ"].get(variable)
@@ -213,7 +213,7 @@ def _order(run: Run) -> Iterator[Finding]:
     else:
         text = f"{len(split):,} of {len(nodes):,} nodes have other nodes' ranks between their own: {named}"
     more = ", ..." if len(split) > NODES_NAMED else ""
-    why = "frameworks build tensor-parallel groups of neighbours, and many scripts use rank % GPUs as the local rank"
+    why = "frameworks build tensor-parallel groups of neighbors, and many scripts use rank % GPUs as the local rank"
     yield NOT_GROUPED.warn(f"{text}{more}; expected consecutive ranks on each node: {why}")
 
 

@@ -17,7 +17,7 @@ def is_split(node: Node) -> bool:
 
 
 def are_dealt_out(nodes: Sequence[Node]) -> bool:
-    """Whether no rank shares a node with its neighbours: a cyclic distribution."""
+    """Whether no rank shares a node with its neighbors: a cyclic distribution."""
     world = sum(len(node.ranks) for node in nodes)
     return all(set(node.ranks) == set(range(min(node.ranks), world, len(nodes))) for node in nodes)
 

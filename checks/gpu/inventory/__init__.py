@@ -57,7 +57,7 @@ MEMORY = Code(
     fix="Compare nvidia-smi -q -d MEMORY with another GPU; drain the node and have the card checked.",
     action=Action.REPLACE,
 )
-FREE_MEMORY = Code("A GPU has too little free memory.", fix="On {node}: nvidia-smi -i {gpu} shows what uses it.")
+FREE_MEMORY = Code("A GPU has too little free memory.", fix="On {node}: nvidia-smi -i {gpu} shows what to end.")
 SHARED_GPU = Code(
     "Two ranks use the same GPU.",
     fix="Give each rank its own: cuda:LOCAL_RANK; see CUDA_VISIBLE_DEVICES and how many ranks the node has.",

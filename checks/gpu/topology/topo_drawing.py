@@ -90,7 +90,7 @@ def _cell(layout: Layout, row: int, column: int, wrong: Wrong) -> str:
 
 
 def _lacks_links(layout: Layout, row: int, column: int) -> bool:
-    """Whether links are missing; not with NVSwitches, where gpu.nvlink reports it."""
+    """Whether links are missing: with NVSwitches all GPUs have the same number (gpu.nvlink reports it)."""
     gpus = len(layout.cards)
     if not layout.switched or row == column or row >= gpus or column >= gpus:
         return False

@@ -29,8 +29,8 @@ def takes(node: NodePorts) -> int:
 
 
 def missing(of: Mapping[int, NodePorts], run: Run) -> tuple[list[Finding], set[int]]:
-    """(findings, the nodes they name). More cards than usual may be no fault: reported only if NCCL uses them; so are
-    unused cards, except EFA's, which a plugin uses. If most nodes have none, those may not be the healthy ones."""
+    """(findings, the nodes they name). More cards than usual are no fault here: see `unequal`. Missing cards that NCCL
+    does not use are info, except EFA's, which a plugin uses. If most have none, those may not be the healthy ones."""
     votes = vote((rank, len(node.devices)) for rank, node in of.items())
     most = max(of.values(), key=lambda node: len(node.devices))
     differing = len({len(node.taken) for node in of.values()}) > 1

@@ -24,8 +24,8 @@ def memlock() -> int | None:
 
 
 def tasks() -> Room | None:
-    """Processes and threads of the user; None for root, which is exempt. The kernel also counts those that are not
-    visible from here (in other containers)."""
+    """Processes and threads of the user; None without a limit, and for root, which is exempt. The kernel also counts
+    those that are not visible from here (in other containers)."""
     most = limit(resource.RLIMIT_NPROC)
     if most is None or _has(SYS_ADMIN, SYS_RESOURCE, root=True):
         return None

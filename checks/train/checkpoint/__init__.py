@@ -1,15 +1,14 @@
-"""Checkpoints: what was saved comes back to the last bit, and training goes on as if it had never stopped.
+"""Checkpoints: what was saved is restored to the last bit, and training continues as if it had never stopped.
 
-A small transformer trains with AdamW and a falling learning rate. It has a tie, a frozen parameter, a buffer, odd
-sizes, and parameters with fewer elements than there are ranks. It is saved, and trains on; then it is loaded into a new
-training, under the same or another strategy, over all ranks, half of them or one process. Weights, buffers, the
-optimizer's moments and step counts, the schedule, the step count and the random state must be equal to the last bit.
-Then the new training takes the same steps, and its losses and gradients must be those of the one that went on, as far
-as this hardware's own roundings allow (docs/checkpoint.md).
+A small transformer trains with AdamW and a falling learning rate. It has tied, frozen and
+oddly sized parameters, a buffer, and parameters with fewer elements than ranks. It is saved, and trains on; then it is
+loaded into a new training, under the same or a different strategy, on all ranks, half of them or one process. Weights,
+buffers, the optimizer's moments and step counts, the schedule, the step count and the random state must be equal to the
+last bit. Then the new training takes the same steps, and its losses and gradients must match those of the continued
+one, as far as this hardware's own roundings allow (docs/checkpoint.md).
 
-With --checkpoint DIR all is written into a folder of its own there, which is removed in the end. Before anything is
-trained all nodes look at DIR, and every rank writes and reads its part. Without it each node uses a private temporary
-folder.
+With --checkpoint DIR all is written into a new folder there, which is removed at the end. Before training, all nodes
+look at DIR, and every rank writes and reads its part. Without it each node uses a private temporary folder.
 """
 
 import contextlib
@@ -38,7 +37,7 @@ PLAN = Plan(
 )
 ALL = "all"
 DCP = ("dcp", "sharded", "async")
-"""Forms by torch.distributed.checkpoint: each rank reads what others have written."""
+"""Forms of torch.distributed.checkpoint: each rank reads what others wrote."""
 
 
 def _forms(text: str) -> dict[str, tuple[str, ...]]:
@@ -47,11 +46,11 @@ def _forms(text: str) -> dict[str, tuple[str, ...]]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in CHECKPOINTS:
-            raise ValueError(f"{name!r} is no form of a checkpoint; known are {', '.join(CHECKPOINTS)}, or {ALL}")
+            raise ValueError(f"{name!r} is not a form of checkpoint; known are {', '.join(CHECKPOINTS)}, or {ALL}")
     return {name: CHECKPOINTS[name] for name in names}
 
 
-FORMS = option(_forms, None, "which, with commas between them, or all; unset: some")
+FORMS = option(_forms, None, "which, separated by commas, or all; unset: some")
 
 
 class Facts(TypedDict):
@@ -59,7 +58,7 @@ class Facts(TypedDict):
     alone: speed.AloneRates | None
     has_numpy: bool
     left_out: dict[str, str]
-    """Why a checkpoint was not made, by its name."""
+    """{checkpoint: why it was not made}."""
     spread: "Spread | None"
     saved: "dict[str, Saved]"
 
@@ -89,7 +88,7 @@ def measure(ctx: Context) -> Facts:
             facts["alone"] = speed.measure(ctx, place, all_well)
             if all_well(place.well, "the folder is well"):
                 _train(ctx, place, facts, all_well)
-        all_well(True, "all are done")  # nobody removes what another one still reads
+        all_well(True, "all are done")  # no rank removes what another still reads
     return facts
 
 
@@ -115,7 +114,7 @@ def _train(ctx: Context, place: Folder, facts: Facts, all_well: folder.AllWell) 
 def _left_out(
     chosen: Mapping[str, object], ctx: Context, place: Folder, has_numpy: bool, all_well: folder.AllWell
 ) -> dict[str, str]:
-    """The same on all ranks."""
+    """{checkpoint: why it is not made}, the same on all ranks."""
     one_folder = all_well(place.facts["seen"] is not False, "all nodes see one folder")
     has_numpy = all_well(has_numpy, "all ranks have NumPy")
     has_cpu_group = all_well(ctx.device.type == "cpu", "collectives on the CPU")
@@ -127,7 +126,7 @@ def _left_out(
         elif form in DCP and not one_folder:
             reasons[name] = "nodes have no folder in common: --checkpoint DIR"
         elif form == "async" and not has_cpu_group:
-            reasons[name] = "async_save needs a gloo group beside NCCL's"
+            reasons[name] = "async_save needs a gloo group besides NCCL's"
     return reasons
 
 
@@ -162,7 +161,7 @@ def _spreads(facts: Mapping[int, Facts]) -> "list[Spread]":
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:
-    """ "4 checkpoints of fsdp2/dcp, ddp/full on 4 ranks back to the last bit, then as without a stop to 3e-07"."""
+    """ "4 checkpoints of fsdp2/dcp, ddp/full on 4 ranks restored to the last bit, then as without a stop to 3e-07"."""
     some = facts[min(facts)]
     if not some["saved"]:
         left = resumed.left_out_in_words(some["left_out"])

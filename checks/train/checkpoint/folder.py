@@ -1,4 +1,4 @@
-"""The folder for checkpoints before anything is trained: whether it takes what a checkpoint needs, and how fast."""
+"""Tests the folder for checkpoints before training: whether it supports what a checkpoint needs, and how fast."""
 
 import os
 import tempfile
@@ -23,29 +23,29 @@ from preflight.check import (
 from preflight.checks.train.checkpoint.folder_calls import FailedCall, FolderCalls
 
 PATIENCE_S = 15.0
-"""As node.storage: an automounter, a disk that spins up and a busy server take some."""
+"""As in node.storage: an automounter, a disk that spins up and a busy server take a few."""
 SEE_S = 5.0
-"""For file systems whose clients keep what they know for a while; none has looked for this name before."""
+"""For file systems whose clients cache look-ups for a while; none has looked for this name before."""
 LEAST_ROOM = 64 * 2**20
-"""Bytes. The checkpoints of the small model take 2 MB each, with what is written beside them 10 MB."""
+"""Bytes. The small model's checkpoints take 2 MB each, and 10 MB with all else that is written."""
 PREFIX = ".preflight-checkpoint-"
 
 
 def _folder(text: str) -> str:
     if not text.startswith("/") or "\0" in text:
-        raise ValueError(f"{text!r} is no absolute path; expected one such as /checkpoints/run-7")
+        raise ValueError(f"{text!r} is not an absolute path; expected one such as /checkpoints/run-7")
     return os.path.normpath(text)
 
 
 def _gib(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1024.0:
-        raise ValueError(f"{text!r} is no number of GiB from 0 to 1024")
+        raise ValueError(f"{text!r} is not a number of GiB from 0 to 1024")
     return value
 
 
-DIR: Option[str | None] = option(_folder, None, "the folder for checkpoints; unset: a private one of each node's own")
-GIB = option(_gib, 0.25, "GiB that the ranks of a node write into the folder together, and read; 0: none")
+DIR: Option[str | None] = option(_folder, None, "the folder for checkpoints; unset: a private one on each node")
+GIB = option(_gib, 0.25, "GiB that a node's ranks together write into the folder and read back; 0: none")
 
 UNUSABLE = Code(
     "The folder for checkpoints cannot be written to.",
@@ -53,42 +53,42 @@ UNUSABLE = Code(
 )
 NO_ROOM = Code(
     "The folder for checkpoints has no room.",
-    fix="df -h {file}; df -i {file}; quota -s; remove old checkpoints, ask for more, or name another folder.",
+    fix="df -h {file}; df -i {file}; quota -s; remove old checkpoints, ask for more, or use another folder.",
 )
 NOT_SHARED = Code(
     "Nodes do not see the same folder for checkpoints.",
-    fix="On the node: findmnt -T {file}; mount what the other nodes have there, or name a folder on a shared file "
-    "system: sharded checkpoints are read by ranks that did not write them.",
+    fix="On the node: findmnt -T {file}; mount what the other nodes have there, or use a folder on a shared file "
+    "system: with sharded checkpoints, ranks read what others wrote.",
 )
 UNSAFE = Code(
-    "The folder's file system lacks what makes a checkpoint whole.",
-    fix="Write checkpoints to another file system and copy them, or keep the last two: one torn file loses this one.",
+    "The folder's file system lacks a call that keeps checkpoints intact.",
+    fix="Write checkpoints to another file system and copy them, or keep the last two: a torn file loses one.",
 )
 NO_ANSWER = Code(
     "The folder for checkpoints does not answer.",
-    fix="On the node: findmnt -T {file}; dmesg | tail; see its server and the network to it.",
+    fix="On the node: findmnt -T {file}; dmesg | tail; check its server and the network to it.",
     action=Action.NONE,
 )
 LEFT = Code("A folder of this check could not be removed.", fix="rm -rf {file}")
 
 
 class FolderFacts(TypedDict):
-    """What a rank knows of it. All but the lowest rank of a node know only what they have written."""
+    """What a rank knows about the folder. All but a node's lowest rank only know what they wrote."""
 
     path: str
     made: bool
-    """Whether this rank made what all of its node use."""
+    """Whether this rank created what all ranks of its node use."""
     owner: str
     free: int | None
-    """Bytes for this user."""
+    """Bytes available to this user."""
     fsync: str
-    """The error of a file system that has none, or ""."""
+    """The error of a file system without fsync, or ""."""
     rename: str
     failed: FailedCall | None
     hang: str
-    """The call that was not answered, and for how long; or ""."""
+    """The call that did not return, and for how long; or ""."""
     seen: bool | None
-    """Whether the first node's file is here; None where that was not asked."""
+    """Whether the first node's file is visible here; None if not checked."""
     written: int
     write_s: float
     read: int
@@ -97,7 +97,7 @@ class FolderFacts(TypedDict):
 
 
 class Folder:
-    """One rank's, with the process that touches it. What it makes goes when the process ends, whoever has ended it."""
+    """A rank's folder and the process that touches it. When the process ends, for any reason, its files are removed."""
 
     def __init__(self, path: str, tree: str, patience_s: float) -> None:
         self.facts = FolderFacts(
@@ -113,7 +113,7 @@ class Folder:
         return not self.facts["failed"] and not self.facts["hang"]
 
     def ask(self, name: str, *arguments: Any, more_s: float = 0.0) -> None:
-        """Its facts hold the answer. Raises Skip where somebody else has ended the process."""
+        """Makes a call and puts the answer into the facts. Raises Skip if something else ended the process."""
         reply = self._probe.ask(name, *arguments, deadline_s=self._patience_s + more_s)
         found: dict[str, Any] = {}
         for part in reply.parts:
@@ -127,7 +127,7 @@ class Folder:
         self.facts.update(found)  # type: ignore[typeddict-item]
 
     def start(self) -> None:
-        """The process, on a rank that asks nothing before it writes."""
+        """Starts the process on a rank that makes no call before it writes."""
         self._probe.ask("see", "", 0.0, deadline_s=self._patience_s)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class Folder:
 
 
 def make(ctx: Context, token: str) -> Folder:
-    """`token`: the same on all ranks, and of no other run."""
+    """`token`: the same on all ranks, and unique to this run."""
     top = ctx[DIR] or tempfile.gettempdir()
     return Folder(top, os.path.join(top, f"{PREFIX}{token}"), min(PATIENCE_S, ctx.deadline_s / 8))
 
@@ -146,7 +146,7 @@ AllWell = Callable[[bool, str], bool]
 
 
 def look(ctx: Context, folder: Folder, all_well: AllWell) -> bool:
-    """Whether all nodes can write there. All ranks together."""
+    """Whether all nodes can write there. All ranks must call it."""
     nodes = ctx.job.one_per_node(ctx.members)
     ctx.doing(f"looking at {folder.facts['path']}")
     first, mine = ctx.rank == nodes[0], ctx.rank in nodes
@@ -176,7 +176,7 @@ def _needed(gib: float) -> float:
 
 
 def judge(facts: Mapping[int, FolderFacts], run: Run) -> Iterator[Finding]:
-    """One finding for each node, or one for all that have the same."""
+    """A finding per node, or one for all if all have the same."""
     alike: dict[tuple[Code, str, str], list[int]] = {}
     for rank, own in facts.items():
         if told := _told(own, run):
@@ -193,7 +193,7 @@ def judge(facts: Mapping[int, FolderFacts], run: Run) -> Iterator[Finding]:
     yield from _shared(facts, run, nodes)
     for own in facts.values():
         if own["left"]:
-            yield LEFT.info(f"{own['left']} could not be removed, expected nothing of ours to stay", file=own["left"])
+            yield LEFT.info(f"{own['left']} could not be removed, expected nothing of ours to remain", file=own["left"])
             return
 
 
@@ -206,7 +206,7 @@ def _told(own: FolderFacts, run: Run) -> tuple[Code, str, str] | None:
     gib = run[GIB] if run[DIR] else 0.0
     if own["free"] is not None and own["free"] < _needed(gib):
         need = (
-            f"{words.size(_needed(gib))}, what a node writes there (train.checkpoint.gib) and {words.size(LEAST_ROOM)}"
+            f"{words.size(_needed(gib))}, what a node writes there (train.checkpoint.gib) plus {words.size(LEAST_ROOM)}"
         )
         return NO_ROOM, f"{path} has {words.size(own['free'])} free, expected {need}", ""
     if own["rename"] or own["fsync"]:
@@ -219,14 +219,14 @@ def _told(own: FolderFacts, run: Run) -> tuple[Code, str, str] | None:
 
 _FIXES = {
     "ENOENT": "On the node: mkdir -p {file}, or mount what belongs there (findmnt -T {file}).",
-    "EROFS": "On the node: findmnt -T {file}; dmesg | grep -i 'read-only'; an error makes ext4 and xfs so.",
-    "EACCES": "As the folder's owner: chown or chmod {file} for the job's user (id), or name a folder of your own.",
+    "EROFS": "On the node: findmnt -T {file}; dmesg | grep -i 'read-only'; ext4 and xfs turn so after an error.",
+    "EACCES": "As the folder's owner: chown or chmod {file} for the job's user (id), or use your own folder.",
 }
 _FIXES["EPERM"] = _FIXES["EACCES"]
 
 
 def _of_error(path: str, failed: FailedCall, owner: str) -> tuple[Code, str, str]:
-    text = f"{failed['call']} in {path} gave {failed['text']}"
+    text = f"{failed['call']} in {path} failed with {failed['text']}"
     if failed["error"] in ("ENOSPC", "EDQUOT"):
         return NO_ROOM, f"{text}, expected room for a checkpoint", ""
     more = f" ({owner})" if owner and failed["error"] in ("EACCES", "EPERM") else ""
@@ -234,8 +234,8 @@ def _of_error(path: str, failed: FailedCall, owner: str) -> tuple[Code, str, str
 
 
 def _shared(facts: Mapping[int, FolderFacts], run: Run, nodes: list[int]) -> Iterator[Finding]:
-    """Of a folder that the user has named. Where one node alone has written first, who is wrong cannot be told of two
-    nodes; of more, those who see nothing are odd if most others see."""
+    """Checks a folder that the user named. Only the first node writes, so with two nodes either may be wrong; with
+    more, those that see nothing are odd if most others see the file."""
     if not run[DIR]:
         return
     asked = [rank for rank in nodes if rank in facts and facts[rank]["seen"] is not None]

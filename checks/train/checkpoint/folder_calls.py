@@ -1,4 +1,4 @@
-"""The calls that touch the folder for checkpoints, in a Probe of each rank, since they may hang: folder.py asks."""
+"""The calls that touch the folder for checkpoints. They run in a Probe per rank, since they may hang (folder.py)."""
 
 import contextlib
 import errno
@@ -12,15 +12,15 @@ from preflight.check import Probe
 
 Found = dict[str, Any]
 NOT_THERE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What a file system answers that has no such call (fsync(2), rename(2)); FUSE says ENOSYS."""
+"""Errors of file systems without a call (fsync(2), rename(2)); FUSE returns ENOSYS."""
 PIECE = 16 * 2**20
-"""Bytes that are written and synced at once: what is lost to the sync is little, and a slow disk is seen after one."""
+"""Bytes to write and sync at once: large enough to make syncs cheap, and one is enough to notice a slow disk."""
 AGAIN_S = 0.25
 SEEN = b"written by the first node"
 
 
 class FailedCall(TypedDict):
-    """A call that gave an error, by its name of errno(3)."""
+    """A call that failed, with its errno(3) name."""
 
     call: str
     error: str
@@ -28,7 +28,7 @@ class FailedCall(TypedDict):
 
 
 class FolderCalls:
-    """All calls in one folder. What is made is in one folder of its own there, `tree`."""
+    """All calls in one folder. Everything is created in a new folder there, `tree`."""
 
     def __init__(self, folder: str, tree: str) -> None:
         self._folder, self.tree = folder, tree
@@ -39,7 +39,7 @@ class FolderCalls:
         Probe.doing(name)
 
     def look(self) -> Iterator[Found]:
-        """Makes the tree, and does there once what every checkpoint needs. Yields parts of FolderFacts."""
+        """Creates the tree, and tries once what every checkpoint needs. Yields parts of FolderFacts."""
         try:
             yield from self._look()
         except OSError as error:
@@ -69,7 +69,7 @@ class FolderCalls:
                 os.unlink(name)
 
     def _refused(self, name: str, call: Any) -> str:
-        """The error of a call that the file system does not have; "" where it works."""
+        """The error of a call that the file system lacks, or ""."""
         self._call(name)
         try:
             call()
@@ -80,7 +80,7 @@ class FolderCalls:
         return ""
 
     def leave(self, name: str) -> Found:
-        """A file, for the other nodes to see."""
+        """Leaves a file for the other nodes to see."""
         self._call("write")
         try:
             with open(os.path.join(self.tree, name), "xb") as file:
@@ -92,7 +92,7 @@ class FolderCalls:
         return {}
 
     def see(self, name: str, within_s: float) -> Found:
-        """Whether another node's file is here."""
+        """Whether another node's file is visible here."""
         self._call("read")
         end = time.monotonic() + within_s
         while not (seen := self._sees(name)) and time.monotonic() + AGAIN_S < end:
@@ -107,7 +107,7 @@ class FolderCalls:
             return False
 
     def write(self, name: str, size: int, within_s: float) -> Found:
-        """Bytes and seconds: so many bytes, or as many as fit into the time."""
+        """Writes `size` bytes, or as many as fit into the time; yields bytes and seconds."""
         piece = os.urandom(PIECE // 16) * 16
         self._call("write")
         done, start = 0, time.monotonic()
@@ -123,7 +123,7 @@ class FolderCalls:
         return {"written": done, "write_s": time.monotonic() - start}
 
     def read(self, name: str, within_s: float) -> Found:
-        """The same; from the disk or the server where the kernel lets go of what it has of the file."""
+        """The same for reading; from the disk or server if the kernel drops its cache of the file."""
         self._call("open")
         done, start = 0, time.monotonic()
         try:
@@ -141,13 +141,13 @@ class FolderCalls:
         return {"read": done, "read_s": seconds}
 
     def remove(self) -> Found:
-        """What could not be removed."""
+        """Removes the tree; yields what could not be removed."""
         self._call("unlink")
         self.remove_tree()
         return {"left": self.tree if os.path.lexists(self.tree) else ""}
 
     def remove_tree(self) -> None:
-        """Also where the rank was killed."""
+        """Removes the tree even if the rank was killed."""
         shutil.rmtree(self.tree, ignore_errors=True)
 
 

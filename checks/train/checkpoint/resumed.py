@@ -1,4 +1,4 @@
-"""What did not come back out of a checkpoint, on whom, and what it means."""
+"""What a checkpoint did not restore, on which ranks, and what it means."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DAMAGED = Code(
     "A file of a checkpoint is not what was written.",
-    fix="Do not trust this storage with checkpoints: write twice and compare; look at its server, its client's cache "
+    fix="Do not trust this storage with checkpoints: write twice and compare; check its server, its client's cache "
     "options (findmnt) and dmesg. Load with weights_only=True, and keep an older checkpoint.",
 )
 REFUSED = Code(
@@ -31,30 +31,30 @@ WRONG_WEIGHTS = Code(
 )
 WRONG_OPTIMIZER = Code(
     "The optimizer's moments or step counts are not what was saved.",
-    fix="Save and load the optimizer beside the model, by torch.distributed.checkpoint.state_dict's get_state_dict and "
-    "set_state_dict where ranks or strategy change; look for what patches them.",
+    fix="Save and load the optimizer with the model, by torch.distributed.checkpoint.state_dict's get_state_dict and "
+    "set_state_dict if ranks or strategy change; look for what patches them.",
 )
 LOST_PROGRESS = Code(
-    "The step count or the learning-rate schedule begins anew.",
-    fix="Save the scheduler's state_dict() and the step, and load them after the optimizer; do not build the scheduler "
-    "anew after loading.",
+    "The step count or the learning-rate schedule starts over.",
+    fix="Save the scheduler's state_dict() and the step, and load them after the optimizer; do not rebuild the "
+    "scheduler after loading.",
 )
 LOST_RANDOM = Code(
     "The random state is not what was saved.",
     fix="Save torch.get_rng_state() (and the GPU's) of each rank, and set it after everything that draws or seeds.",
 )
 UNTIED = Code(
-    "Two names of one parameter stand in the checkpoint with different values.",
+    "The checkpoint has different values for two names of one parameter.",
     fix="Save a tied parameter under one name, or both names from the same tensor: which value wins is chance.",
 )
 DRIFT = Code(
-    "All that was saved came back, and training goes on differently.",
+    "All that was saved was restored, but training continues differently.",
     fix="Look for state outside the checkpoint: a hook, a buffer with persistent=False, a cache, a patched torch.",
 )
 NO_DCP = Code(
-    "Checkpoints by torch.distributed.checkpoint and of FSDP were not tried: NumPy is missing.",
-    fix="pip install numpy on all nodes, if your job saves so: without it rank 0 raises while saving, and the other "
-    "ranks wait in a collective.",
+    "Checkpoints with torch.distributed.checkpoint and of FSDP were not tried: NumPy is missing.",
+    fix="pip install numpy on all nodes, if your job saves this way: without it rank 0 raises while saving, and the "
+    "other ranks wait in a collective.",
 )
 NEEDS_NUMPY = "torch needs NumPy for it, which some rank does not have"
 BY_KIND: Mapping[str, Code] = {
@@ -62,37 +62,37 @@ BY_KIND: Mapping[str, Code] = {
     "optimizer step": WRONG_OPTIMIZER, "step": LOST_PROGRESS, "schedule": LOST_PROGRESS, "rate": LOST_PROGRESS,
     "random": LOST_RANDOM,
 }  # fmt: skip
-"""In the order in which causes are told."""
+"""In the order in which causes are reported."""
 FULL = ("No space left", "Disk quota exceeded", "File too large")
 
 
 @dataclass(frozen=True)
 class Told:
-    """One thing that went wrong, with one checkpoint."""
+    """One fault with one checkpoint."""
 
     code: Code
     rank: int | None
     text: str
-    """What goes before it: "fsdp2/dcp: "."""
+    """The message."""
     case: str
-    """Which checkpoint, and where it was loaded."""
+    """Which checkpoint, and into what it was loaded."""
     where: Mapping[str, Any] = field(default_factory=dict)
     noticed_by: tuple[int, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 
     def is_of(self, other: "Told") -> bool:
-        """Whether both are one fault."""
+        """Whether both are the same fault."""
         alike = (self.code, self.rank, self.where.get("file")) == (other.code, other.rank, other.where.get("file"))
         return alike and (self.code is not REFUSED or self.text == other.text)
 
 
 AllSaved = Mapping[int, "Mapping[str, Saved]"]
-"""By rank, then by the checkpoint's name."""
+"""By rank, then by name of the checkpoint."""
 
 
 def judge(saved: AllSaved, spreads: Sequence[Spread], path: str, run: Run) -> Iterator[Finding]:
-    """A fault that several checkpoints show is told once, of the first. `path`: of the folder."""
+    """Reports a fault that several checkpoints show once, for the first. `path`: the folder."""
     listed: list[Told] = []
     for told in _all(saved, spreads):
         same = next((place for place, known in enumerate(listed) if known.is_of(told)), None)
@@ -103,14 +103,14 @@ def judge(saved: AllSaved, spreads: Sequence[Spread], path: str, run: Run) -> It
     for told in listed:
         where = run.job.where(told.rank) if told.rank is not None else {}
         where |= {"file": path} if told.code is NO_ROOM else {}
-        also = f"; so it is with {words.some(told.also)}" if told.also else ""
+        also = f"; the same with {words.some(told.also)}" if told.also else ""
         yield told.code.fail(
             f"{told.case}: {told.text}{also}", noticed_by=told.noticed_by, evidence=told.evidence, **told.where, **where
         )
 
 
 def judge_left_out(left_out: Mapping[str, str], without: Sequence[int], of: int) -> Iterator[Finding]:
-    """Where the user has asked for it. `without`: the ranks, of so many, that have no NumPy."""
+    """Reports missing forms if the user asked for them. `without`: the ranks that lack NumPy; `of`: number of ranks."""
     names = [name for name, why in left_out.items() if why == NEEDS_NUMPY]
     if names:
         all_lack = len(without) == of
@@ -144,12 +144,12 @@ def _all(saved: AllSaved, spreads: Sequence[Spread]) -> Iterator[Told]:
 
 
 def _names(saved: "Mapping[str, Saved]") -> Iterable[str]:
-    """In the order in which they ran; JSON has none."""
+    """Names in the order in which they ran; JSON keeps none."""
     return [name for name in CHECKPOINTS if name in saved]
 
 
 def _refused(failed: Mapping[int, str], case: str, what: str, ranks: int) -> Iterator[Told]:
-    """By its words: what all ranks raise is nobody's, and so is what rank 0 raises that alone reads or writes."""
+    """Groups errors by their text. Blames no rank for what all raise, nor rank 0 for what it does alone."""
     alike: dict[str, list[int]] = {}
     for rank, text in failed.items():
         if "rank 0 could not" not in text or len(failed) == 1:
@@ -162,7 +162,7 @@ def _refused(failed: Mapping[int, str], case: str, what: str, ranks: int) -> Ite
 
 
 def _of_resumed(resumed: "Mapping[int, Resumed]", case: str) -> Iterator[Told]:
-    """Causes before consequences: files, then what torch says of them, then what came back."""
+    """Causes before consequences: files, then torch's errors about them, then what was restored."""
     errors = {rank: own["error"] for rank, own in resumed.items() if own["error"]}
     damaged = {damage["file"]: (rank, damage["told"]) for rank, own in resumed.items() for damage in own["damaged"]}
     if damaged:
@@ -179,7 +179,7 @@ def _of_resumed(resumed: "Mapping[int, Resumed]", case: str) -> Iterator[Told]:
 
 
 def _by_code(kinds: Iterable[str]) -> list[list[str]]:
-    """Kinds that one code covers, in the order of causes. Where a tie is torn, the weight is a consequence."""
+    """Groups of kinds that one code covers, in order of causes. If a tie is broken, the weight is a consequence."""
     found: dict[int, list[str]] = {}
     for kind, code in BY_KIND.items():
         if kind in kinds:
@@ -212,11 +212,11 @@ def _is_of_parameter(difference: "Difference") -> bool:
 
 def _in_words(first: "Difference", some: Sequence["Difference"], rank: int | None) -> str:
     share = first["share"] if rank is None or first["own"] is None else first["own"]
-    piece = "" if rank is None or first["own"] is None else " of the piece that this rank keeps"
+    piece = "" if rank is None or first["own"] is None else " of this rank's piece"
     part = f"in {share:.3g} of its elements{piece}" if 0 < share < 1 or piece else ""
     names = dict.fromkeys(difference["name"] for difference in some)
     more = f" (and {ranges.count(len(names) - 1, 'other')})" if len(names) > 1 else ""
-    was = "as it was saved" if first["was"] == "as it was" else first["was"]
+    was = "the saved value" if first["was"] == "as it was" else first["was"]
     return f"{first['name']}{more} is {first['now']}{f' {part}' if part else ''} after loading, expected {was}"
 
 

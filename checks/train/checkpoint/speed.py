@@ -1,7 +1,7 @@
-"""How fast the nodes write into the folder and read from it, all at once; and a node that is far slower than others.
+"""How fast all nodes at once write into and read from the folder; and which node is far slower than the others.
 
-All nodes share the folder's server, which may serve them unequally: so a node that looks slow writes again alone, and
-after it a usual one alone. Only who is slow then as well is named.
+All nodes share the folder's server, which may serve them unequally. So a node that looks slow writes again alone, then
+a typical one alone. Only a node that is slow again is named.
 """
 
 import itertools
@@ -13,31 +13,31 @@ from preflight.check import Action, Code, Context, Finding, Run, plots, ranges, 
 from preflight.checks.train.checkpoint.folder import DIR, GIB, AllWell, Folder, FolderFacts
 
 WITHIN_S = 2.0
-"""For writing, and half of it for reading: a slow file system does not get the whole amount."""
+"""For writing, and half of it for reading: on a slow file system less than the whole amount is written."""
 TIMES, CLEAR = 4.0, 2.0
-"""A node is odd that is so many times slower than the middle one, where the next slowest is less than CLEAR times
-slower. With all at once, fair queues of NFS servers differ by 2 (measured with tmpfs and ext4 on one machine: 1.4)."""
+"""A node is odd if it is this many times slower than the median, and the next slowest is less than CLEAR times slower.
+With all at once, fair queues of NFS servers differ by 2 (measured with tmpfs and ext4 on one machine: 1.4)."""
 LEAST_NODES = 3
 
 SLOW_NODE = Code(
     "A node writes or reads checkpoints far slower than the others.",
     fix="On the node: nfsiostat or iostat -x 1; compare its mount (findmnt -T {file}) and link with another node's; "
-    "node.storage and net.mesh look at both.",
+    "node.storage and net.mesh check both.",
     action=Action.NONE,
 )
 
 
 class AloneRates(TypedDict):
-    """Bytes per second of two nodes, each alone."""
+    """Bytes per second of two nodes, each writing alone."""
 
     rank: int
-    """The lowest of the node that looked slow."""
+    """The lowest rank of the node that looked slow."""
     slow: float
     usual: float
 
 
 def measure(ctx: Context, folder: Folder, all_well: AllWell) -> AloneRates | None:
-    """All ranks together; the facts of the folder hold each rank's. What is returned is the same on all ranks."""
+    """All ranks must call it; the folder's facts get each rank's speeds. Returns the same on all ranks."""
     size = int(ctx[GIB] * 2**30) // max(1, _neighbours(ctx))
     if not ctx[DIR] or not size:
         return None
@@ -45,7 +45,7 @@ def measure(ctx: Context, folder: Folder, all_well: AllWell) -> AloneRates | Non
     _write(ctx, folder, size)
     if not all_well(folder.well, "all have written"):
         return None
-    ctx.doing("reading it again")
+    ctx.doing("reading it back")
     folder.ask("read", f"part-{ctx.rank}", WITHIN_S / 2, more_s=WITHIN_S)
     if not all_well(folder.well, "all have read"):
         return None
@@ -66,7 +66,7 @@ def _neighbours(ctx: Context) -> int:
 
 
 def _again(ctx: Context, folder: Folder, size: int, rank: int, all_well: AllWell) -> float | None:
-    """Its node's bytes per second, with nobody beside it. All ranks together."""
+    """Bytes per second of the rank's node, writing alone. All ranks must call it."""
     kept = dict(folder.facts)
     is_its = rank in ctx.job.node_of(ctx.rank).ranks
     if is_its:
@@ -82,7 +82,7 @@ Rates = Mapping[int, float]
 
 
 def _gathered(ctx: Context, own: FolderFacts | None) -> dict[int, list[tuple[int, float]]]:
-    """By the lowest rank of each node, what its ranks have written, and in how many seconds."""
+    """By lowest rank of each node: (bytes, seconds) of its ranks."""
     import torch
 
     mine = [own["written"], own["write_s"]] if own else [0.0, 0.0]
@@ -98,13 +98,13 @@ def _gathered(ctx: Context, own: FolderFacts | None) -> dict[int, list[tuple[int
 
 
 def _of_nodes(parts: Mapping[int, Sequence[tuple[int, float]]]) -> dict[int, float]:
-    """A node has written when its last rank has."""
+    """Bytes per second by node; a node is done when its last rank is."""
     seconds = {node: max(second for _, second in own) for node, own in parts.items()}
     return {node: sum(size for size, _ in own) / seconds[node] for node, own in parts.items() if seconds[node] > 0}
 
 
 def slowest(rates: Rates) -> int | None:
-    """The one that is far from all others."""
+    """The node that is far slower than all others, or None."""
     if len(rates) < LEAST_NODES:
         return None
     ordered = sorted(rates, key=lambda rank: rates[rank])
@@ -119,16 +119,16 @@ def judge(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) 
         return
     node, path = run.job.node_of(alone["rank"]), facts[alone["rank"]]["path"]
     text = (
-        f"{node.node} writes {words.rate(rates[alone['rank']])} into {path} beside the others, and "
+        f"{node.node} writes {words.rate(rates[alone['rank']])} into {path} together with the others, and "
         f"{words.rate(alone['slow'])} alone; expected about {words.rate(statistics.median(rates.values()))} as the "
-        f"middle of {ranges.count(len(rates), 'node')}, and {words.rate(alone['usual'])} alone"
+        f"median of {ranges.count(len(rates), 'node')}, and {words.rate(alone['usual'])} alone"
     )
     own = {str(rank): _rate(facts[rank]["written"], facts[rank]["write_s"]) for rank in node.ranks if rank in facts}
     yield SLOW_NODE.warn(text, node=node.node, file=path, evidence={"ranks": own})
 
 
 def plot(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) -> Iterator[plots.Plot]:
-    """MB/s of each rank, all at once; the ranks of a node in a finding are named."""
+    """MB/s of each rank, all at once; names the ranks of nodes with findings."""
     named = {finding.where["node"] for finding in judge(facts, alone, run)}
     subjects = [(run.job.node_of(rank).node, f"rank {rank}") for rank in facts]
     odd = [place for place, (node, _) in enumerate(subjects) if node in named]
@@ -141,7 +141,7 @@ def plot(facts: Mapping[int, FolderFacts], alone: AloneRates | None, run: Run) -
 
 
 def by_node(facts: Mapping[int, FolderFacts], run: Run, what: str) -> dict[int, list[tuple[int, float]]]:
-    """`what`: "write" or "read"."""
+    """(bytes, seconds) by node. `what`: "write" or "read"."""
     size, seconds = ("written", "write_s") if what == "write" else ("read", "read_s")
     found: dict[int, list[tuple[int, float]]] = {}
     for rank, own in facts.items():
@@ -156,7 +156,7 @@ def _rate(size: int, seconds: float) -> str:
 
 
 def summarize(facts: Mapping[int, FolderFacts], run: Run) -> str:
-    """ "writes 310 MB/s and reads 2.1 GB/s per node (78 MB/s and 530 MB/s per rank)", of the middle one; ""."""
+    """ "writes 310 MB/s and reads 2.1 GB/s per node (78 MB/s and 530 MB/s per rank)", of the median node; or ""."""
     told = []
     for what, column in (("writes", "write"), ("reads", "read")):
         rates = _of_nodes(by_node(facts, run, column))

@@ -1,12 +1,12 @@
-"""Your own model trains under DDP and FSDP as it does in one process, and under tensor parallel and a pipeline.
+"""Your own model trains under DDP and FSDP as in one process, and under tensor and pipeline parallelism.
 
-`--model MODULE:NAME` names a function without arguments that returns (model, batch, loss_fn): the model as it is before
-any wrapper; the *global* batch, a tensor or a tuple, list or dict of tensors with the rows in dimension 0; and
-`loss_fn(model, batch)`, the mean loss over the rows that it is given. Or it names a model, a class or a function that
-makes one (also a LightningModule), or a config.json of transformers: what is missing is made up, and that is said.
-Every rank makes it with the same random seed, and trains alone on all rows and together on its own ones, a few steps
-each. The learning rate is chosen so that a step changes the weights by 0.2%; dropout is off. What would make many ranks
-train otherwise than one is told first: see docs/model.md.
+`--model MODULE:NAME` names a function without arguments that returns (model, batch, loss_fn): the unwrapped model; the
+*global* batch, a tensor or a tuple, list or dict of tensors with the rows in dimension 0; and `loss_fn(model, batch)`,
+the mean loss over the given rows. Or it names a model, a class or function that makes one (also a LightningModule), or
+a config.json of transformers: what is missing is made up and reported. Every rank makes it with the same random seed,
+and trains alone on all rows and together on its own rows, a few steps each. The learning rate is chosen so that a step
+changes the weights by 0.2%; dropout is off. What would make many ranks train differently than one is reported first:
+see docs/model.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def _deadline(job: Job) -> float:
-    """A model of a few million parameters takes seconds a variant on a CPU; there are 27 of them."""
+    """A model with a few million parameters takes seconds per variant on a CPU; there are 27 variants."""
     return 300.0 + job.world_size / 64
 
 
@@ -60,7 +60,7 @@ PLAN = Plan(
 
 
 def _strategies(text: str) -> dict[str, list[str]]:
-    """Variants by their strategies: of "ddp,fsdp2/offload" or "all". Raises ValueError."""
+    """Variants by strategy, from "ddp,fsdp2/offload" or "all". Raises ValueError."""
     if text.strip() == "all":
         return {strategy: list(variants) for strategy, variants in VARIANTS.items()}
     found: dict[str, list[str]] = {}
@@ -68,7 +68,7 @@ def _strategies(text: str) -> dict[str, list[str]]:
         strategy, slash, variant = word.partition("/")
         if strategy not in VARIANTS or (slash and variant not in VARIANTS[strategy]):
             known = ", ".join(VARIANTS.get(strategy, VARIANTS))
-            raise ValueError(f"{word} is no strategy; known are {known}")
+            raise ValueError(f"{word} is not a strategy; known are {known}")
         chosen = found.setdefault(strategy, [])
         chosen += [name for name in ([variant] if slash else VARIANTS[strategy]) if name not in chosen]
     if not found:
@@ -77,13 +77,13 @@ def _strategies(text: str) -> dict[str, list[str]]:
 
 
 MODEL = option(model_source.parse, None, "what makes or is the model, as MODULE:NAME, FILE.py:NAME or config.json")
-STRATEGIES = option(_strategies, None, "such as ddp or fsdp2/offload, by commas, or all; unset: by the level")
-BASE_BATCH = option(count, None, "the global batch that your learning rate was chosen for, to say how to scale it")
+STRATEGIES = option(_strategies, None, "such as ddp or fsdp2/offload, separated by commas, or all; unset: by level")
+BASE_BATCH = option(count, None, "the global batch that your learning rate was tuned for, to say how to scale it")
 TP_PLAN = option(
     UserCode.parse, None, "a dict of module names to ParallelStyle, or a function of the model, as MODULE:NAME"
 )
-TP_RANKS = option(count, None, "how many ranks cut each matrix; unset: 4 or 2 of a node")
-THREADS = option(count, None, "threads for a CPU's arithmetic; unset: as the ranks have them")
+TP_RANKS = option(count, None, "how many ranks share each matrix; unset: 4 or 2 of a node")
+THREADS = option(count, None, "threads for arithmetic on CPUs; unset: as set for the ranks")
 
 USER_ERROR = Code(
     "The function, the model's forward or the loss raises.",
@@ -106,7 +106,7 @@ WRONG_LOSS = Code(
     fix="Return from loss_fn(model, batch) one finite number that depends on the model's parameters: the mean loss.",
 )
 SUM_FOR_MEAN = Code(
-    "The loss is a sum over the rows and not their mean.",
+    "The loss is a sum over the rows instead of their mean.",
     fix="Use reduction='mean': DDP and FSDP average over ranks, so a sum makes the step depend on the number of ranks.",
 )
 WRONG_PLAN = Code(
@@ -115,17 +115,17 @@ WRONG_PLAN = Code(
     "of the model that returns one, or a function of the model and the mesh that applies it: see docs/model.md.",
 )
 NOT_RUN = Code(
-    "A strategy that was asked for cannot be run with this model.",
-    fix="See the message; --set train.model.strategies=... leaves it out.",
+    "A requested strategy cannot run with this model.",
+    fix="See the message; --set train.model.strategies=... excludes it.",
 )
 UNTIED = Code(
-    "What was one parameter of the model is several under the strategy: each is trained by a part of the gradient.",
+    "One parameter of the model becomes several under the strategy: each gets only a part of the gradient.",
     fix="Tensor parallel: tie them again right after parallelize_module, with the same style for both. A pipeline: add "
     "up the gradients of all copies before each step, or do not tie them.",
 )
 REFUSED = Code(
-    "A strategy does not take the model.",
-    fix="See the message and the stack (--report DIR, in DIR/logs); --set train.model.strategies=... leaves it out.",
+    "A strategy does not accept the model.",
+    fix="See the message and the stack (--report DIR, in DIR/logs); --set train.model.strategies=... excludes it.",
 )
 OTHER_MODEL = Code(
     "Ranks have models of different shapes.",
@@ -136,8 +136,8 @@ OTHER_BATCH = Code(
     fix="Return the same global batch on all ranks (preflight cuts it): seed what draws it, do not shard it by rank.",
 )
 OTHER_WEIGHTS = Code(
-    "Ranks have different weights; the first rank's were loaded into all, as DDP does.",
-    fix="Seed the function if all ranks shall begin alike; FSDP does not load rank 0's weights unless told to.",
+    "Ranks have different weights; the first rank's were loaded on all, as DDP does.",
+    fix="Seed the function if all ranks should start the same; FSDP does not load rank 0's weights unless told to.",
 )
 MISTAKES = {
     "user_error": USER_ERROR,
@@ -178,13 +178,13 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
         if not next(iter(its.values()))["variants"]:
             continue
         for found in parity.judge(its, run, strategy, parity.Judging(is_known=False)):
-            if found.code is not parity.UNSTEADY or not said:  # it is of the training alone, which strategies share
+            if found.code is not parity.UNSTEADY or not said:  # it concerns training alone, which strategies share
                 yield found
             said |= found.code is parity.UNSTEADY
 
 
 def _mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """One that all ranks make is nobody's."""
+    """Findings about mistakes; one that all ranks make blames no rank."""
     made: dict[str, list[int]] = {}
     for rank, own in facts.items():
         if own["mistake"]:
@@ -199,7 +199,7 @@ def _mistakes(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
 
 
 def _refused(own: Facts, run: Run) -> Iterator[Finding]:
-    """What all ranks' training raised under a strategy: a failure where the user wants that one, or none takes it."""
+    """What training raised under a strategy on all ranks: a failure if the user wants that one, or none works."""
     asked, ran = run[STRATEGIES], any(its["variants"] for its in own["strategies"].values())
     alike: dict[tuple[str, str], list[str]] = {}
     for strategy, name in (
@@ -210,49 +210,49 @@ def _refused(own: Facts, run: Run) -> Iterator[Finding]:
     for (strategy, _), (name, *others) in alike.items():
         told = own["refused"][name]
         code = MISTAKES[told["kind"]]
-        also = f"; so it is under {', '.join(others)}" if others else ""
+        also = f"; the same under {', '.join(others)}" if others else ""
         find = code.fail if strategy in (asked or ()) or code is WRONG_PLAN or not ran else code.warn
         yield find(f"{told['text']}{also}", evidence=told["evidence"], file=told["file"], line=told["line"])
 
 
 def _untied(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """It is the same on all ranks: the plan is, or the cut into stages. A failure where it was asked for."""
+    """Untied parameters, the same on all ranks like plan and stages. A failure if the strategy was asked for."""
     for strategy, its in next(iter(facts.values()))["strategies"].items() if facts else ():
         for variant, compared in its["variants"].items():
             for names in (compared["changed"] or {"untied": []})["untied"]:
-                text = f"under {strategy}/{variant} {words.some(names)} are one parameter no longer"
+                text = f"under {strategy}/{variant} {words.some(names)} are no longer one parameter"
                 again = f"tie them again (model.{names[-1]} = model.{names[0]})"
                 how = "each stage trains its own" if strategy == "pp" else again
-                more = f"expected one: {how}; it is another model now, so no number was compared"
+                more = f"expected one: {how}; it is a different model now, so no numbers were compared"
                 find = UNTIED.fail if run[STRATEGIES] or run[TP_PLAN] else UNTIED.warn
                 yield find(f"{text}, {more}", parameter=names[0], evidence={"names": names[:20]})
 
 
 def _compared(its: "strategies.Facts") -> "strategies.Facts":
-    """Without the variants that trained another model, which `_untied` reports."""
+    """Without the variants that trained a different model, which `_untied` reports."""
     variants = {name: own for name, own in its["variants"].items() if not (own["changed"] or {"untied": []})["untied"]}
     return {"alone": its["alone"], "variants": variants}
 
 
 def _differing(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
-    """What ranks should have alike."""
+    """What should be the same on all ranks."""
     whole = {rank: own for rank, own in facts.items() if own["layout"]}
     texts = [own["unlike"] for own in whole.values() if own["unlike"]]
     models = vote({rank: own["layout"] for rank, own in whole.items()})
     if whole and not models.unanimous:
-        yield from _parted(OTHER_MODEL, "the model has other parameters or buffers", models, f": {texts[0]}", run)
+        yield from _parted(OTHER_MODEL, "the model has different parameters or buffers", models, f": {texts[0]}", run)
         return
     batches = vote({rank: own["batch"] for rank, own in whole.items()})
     if whole and not batches.unanimous:
-        yield from _parted(OTHER_BATCH, "the batch has other numbers or shapes", batches, "", run)
+        yield from _parted(OTHER_BATCH, "the batch has different numbers or shapes", batches, "", run)
     elif any(own["loaded"] for own in whole.values()):
         others = [rank for rank, own in whole.items() if own["weights"] != whole[min(whole)]["weights"]]
-        text = f"{ranges.ranks(others)} began with other weights than rank {min(whole)}, whose were loaded into all"
+        text = f"{ranges.ranks(others)} started with different weights than rank {min(whole)}, whose were loaded on all"
         yield OTHER_WEIGHTS.info(text)
 
 
 def _parted(code: Code, what: str, counted: Vote[str], more: str, run: Run) -> Iterator[Finding]:
-    """Where more than half agree, the others are named."""
+    """If more than half agree, names the others."""
     for rank, _ in counted.odd():
         yield code.fail(f"{what} than on {counted.share()}{more}", **run.job.where(rank))
     if not counted.decided:
@@ -281,8 +281,8 @@ def plot(facts: Mapping[int, Facts], run: Run) -> Iterator[plots.Plot]:
 
 
 def _all_strategies(facts: Mapping[int, Facts]) -> "dict[int, strategies.Facts]":
-    """The variants of all strategies as those of one, by names such as fsdp2/offload; in the order of names.py, since
-    JSON has none."""
+    """The variants of all strategies as if of one, by names such as fsdp2/offload; in the order of names.py, since JSON
+    keeps none."""
     return {rank: _joined(own["strategies"]) for rank, own in facts.items() if own["strategies"] and not own["mistake"]}
 
 
@@ -290,7 +290,7 @@ def _joined(strategies: "Mapping[str, strategies.Facts]") -> "strategies.Facts":
     joined = _nothing()
     for strategy, known in VARIANTS.items():
         its = _compared(strategies.get(strategy, _nothing()))
-        rows = f", all rows of {strategy}" if strategy in user_names.OWN else ""  # they train alone otherwise
+        rows = f", all rows of {strategy}" if strategy in user_names.OWN else ""  # others train alone on a part
         joined["alone"] |= {f"{name}{rows}": alone for name, alone in its["alone"].items()}
         joined["variants"] |= {
             f"{strategy}/{name}": {**its["variants"][name], "recipe": f"{its['variants'][name]['recipe']}{rows}"}

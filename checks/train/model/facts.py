@@ -1,4 +1,4 @@
-"""What is measured of a user's model, what is asked for, and what ranks agree on."""
+"""What is measured for a user's model, what the user asked for, and what ranks agree on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,65 +15,65 @@ class Facts(TypedDict):
     mistake: "MistakeFacts | None"
     """Why this rank did not train."""
     skipped: str
-    """Why it could not, though nothing is wrong."""
+    """Why it could not train, though nothing is wrong."""
     layout: str
-    """A digest of names, shapes and types of parameters and buffers; the next two of their values, and of the batch."""
+    """Digest of names, shapes and types of parameters and buffers; the next two: of their values, and of the batch."""
     weights: str
     batch: str
     batch_words: str
     traits: dict[str, Any] | None
-    """As `user_traits.Traits`."""
+    """See `user_traits.Traits`."""
     made_up: list[str]
-    """What preflight has added to what was given, in words."""
+    """What preflight added to what was given, in words."""
     smaller: str
-    """How the model of a configuration was made smaller, and why."""
+    """How a configuration's model was made smaller, and why."""
     rows: int
-    """Of the global batch."""
+    """Rows of the global batch."""
     own: int
-    """Of these, this rank's."""
+    """This rank's rows."""
     unlike: str
-    """The first parameter that is not as in the first rank's model."""
+    """The first parameter that differs from the first rank's model."""
     loaded: bool
-    """Whether the first rank's weights were loaded into all, since they were not the same."""
+    """Whether the first rank's weights were loaded on all, since ranks differed."""
     unused: list[str]
-    """Parameters that were left as they are: on some rank they get no gradient."""
+    """Parameters left unchanged, since they get no gradient on some rank."""
     left_out: dict[str, str]
-    """Variants that were not run, and why."""
+    """{variant that was not run: why}."""
     not_run: dict[str, str]
-    """Variants that this model gives no cause to run, and why: it has no plan, or cannot be cut into stages."""
+    """{variant that does not apply to this model: why}: it has no plan, or cannot be split into stages."""
     refused: "dict[str, MistakeFacts]"
-    """Variants under which every rank's training raised."""
+    """Variants under which training raised on every rank."""
     steps: int
-    """Of each training."""
+    """Steps of each training."""
     strategies: "dict[str, strategies.Facts]"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user wants to be run."""
+    """What the user wants to run."""
 
     names: Mapping[str, list[str]]
-    """Variants by their strategies."""
+    """Variants by strategy."""
     asked: bool
-    """Whether the user has named these strategies."""
+    """Whether the user named these strategies."""
     threads: int | None = None
     tp_plan: UserCode | None = None
     tp_ranks: int | None = None
 
 
 class Agreement(TypedDict):
-    """The first rank's, to all."""
+    """The first rank's decision for all."""
 
     go: bool
     skipped: str
     loaded: bool
     layout: list[str]
-    """Of the first rank's model, where others differ."""
+    """The first rank's model, if others differ."""
     traits: dict[str, Any] | None
-    """The first rank's: rates must be the same on all."""
+    """The first rank's traits: rates must be the same on all."""
     unused: list[str]
-    """On any rank."""
+    """Parameters that are unused on any rank."""
     step_s: float
     """Forward and backward over all rows, on the slowest rank."""
     left_s: float
-    """Of the deadline."""
+    """What is left of the deadline."""

@@ -1,4 +1,4 @@
-"""What the user's code has raised, as facts."""
+"""Exceptions of the user's code, as facts."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def of_backward(error: Exception) -> Exception:
-    """What torch raises in the backward pass through no line of the user's is the loss's mistake, too."""
+    """Attributes what torch raises in the backward pass, without a line of the user's, to the loss."""
     from preflight.train_smoke import user_given
 
     if type(error) is not RuntimeError or user_given.is_out_of_memory(error) or not refusals.is_refusal(error):
@@ -22,7 +22,7 @@ def of_backward(error: Exception) -> Exception:
 
 
 def explained(error: Exception, code: UserCode, facts: Facts) -> bool:
-    """Whether it is an exception that facts can tell; they then do."""
+    """Whether facts can describe this exception; if so, records it there."""
     from preflight.train_smoke import user_given
     from preflight.train_smoke.user_given import ModelMistake
     from preflight.train_smoke.user_traits import Incomparable
@@ -40,7 +40,7 @@ def explained(error: Exception, code: UserCode, facts: Facts) -> bool:
 
 
 def as_told(error: "UserError | ModelMistake", code: UserCode) -> "MistakeFacts":
-    """A mistake stands at the function's first line, where no other is known."""
+    """The mistake as facts, at the function's first line if no other is known."""
     from preflight.train_smoke.user_given import MistakeFacts
 
     if isinstance(error, UserError):

@@ -1,5 +1,5 @@
-"""Ends what a rank does alone with the user's model before the check's time is over: else the engine would kill the
-rank, and no one could say why."""
+"""Stops what a rank does alone with the user's model before the check's time is over: otherwise the engine would kill
+the rank, and no one could say why."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -9,16 +9,16 @@ from types import FrameType
 from preflight.check import UserCode
 
 SHARE = 0.6
-"""Of the check's time: the other ranks wait for this one at the store for 0.7 of it."""
+"""Share of the check's time; the other ranks wait for this one at the store for 0.7 of it."""
 
 
-class TooSlow(BaseException):  # no Exception: an `except Exception` of the user's is not to swallow it
-    """The time is over. Its text says where the user's code was, and what was being done."""
+class TooSlow(BaseException):  # not an Exception: the user's `except Exception` should not swallow it
+    """The time is over. The text says where the user's code was, and what it was doing."""
 
 
 @contextmanager
 def time_guard(deadline_s: float, code: UserCode, doing: Callable[[], str]) -> Iterator[None]:
-    """Raises TooSlow after `SHARE` of `deadline_s`, by SIGALRM: in the main thread, and between two calls of C."""
+    """Raises TooSlow after `SHARE` of `deadline_s`, by SIGALRM: in the main thread, between C calls."""
 
     def raise_too_slow(_: int, frame: FrameType | None) -> None:
         frames = []
@@ -28,7 +28,7 @@ def time_guard(deadline_s: float, code: UserCode, doing: Callable[[], str]) -> I
             frame = frame.f_back
         raise TooSlow(
             f"{code.innermost(frames) or code}: {doing()}, and after {SHARE * deadline_s:.0f} of the check's "
-            f"{deadline_s:.0f} s training alone had not ended: return fewer rows or smaller ones, or give --deadline"
+            f"{deadline_s:.0f} s training alone had not ended: return fewer or smaller rows, or set --deadline"
         )
 
     before = signal.signal(signal.SIGALRM, raise_too_slow)

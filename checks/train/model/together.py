@@ -57,7 +57,7 @@ def _trained(
     for recipe, strategy, variant in user_task.by_recipe(names, facts["left_out"]):
         name, start = f"{strategy}/{variant}", time.monotonic()
         if not _has_time(ctx, store, name, longest_s < end - start):
-            facts["left_out"][name] = "the variants before it took so long that there was no time for it"
+            facts["left_out"][name] = "earlier variants left no time for it"
             continue
         if (recipe, strategy in OWN) != last:
             reference.forget()
@@ -80,7 +80,7 @@ def _trained(
 
 
 def _has_time(ctx: Context, store: "Store", name: str, here: bool) -> bool:
-    """Whether the first rank has time for this variant, by which all go."""
+    """Whether the first rank has time for this variant; its answer holds for all."""
     if ctx.rank == ctx.members[0]:
         store.set(f"time for {name}", "yes" if here else "no")
     with ctx.collective("agreeing on the time", name):
@@ -88,7 +88,7 @@ def _has_time(ctx: Context, store: "Store", name: str, here: bool) -> bool:
 
 
 def _own_variants(strategy: str, given: "Given", wanted: Wanted) -> "Mapping[str, Variant] | None":
-    """Those that are the model's own; None of another strategy."""
+    """The strategy's variants for this model; None if the strategy has fixed ones."""
     from preflight.train_smoke import user_names, user_pp, user_tp
 
     if strategy == "tp":
@@ -113,7 +113,7 @@ def _run_one(
         with code.blamed():
             made = strategies.run(task, strategy, [variant], setting, ctx.collective, ctx.doing, known)
     except UserError as error:
-        ctx.page.leave()  # what a strategy does before the model's forward is marked: the user's line may stand there
+        ctx.page.leave()  # what a strategy does before the model's forward is marked: the user's line may be there
         if isinstance(error.__cause__, Exception) and refusals.is_strategys(error.__cause__):
             raise _refused(name, error.__cause__) from error.__cause__
         raise UserError(f"{error.text} (under {name})", error.file, error.line) from error
@@ -127,7 +127,7 @@ def _run_one(
 
 
 def _leave_untied_out(facts: Facts, strategy: str, variant: str) -> None:
-    """Nobody has said that this model is to be a pipeline, which it cannot be as it is."""
+    """Excludes pipelines for a tied model, unless the user asked for one: it cannot be a pipeline as it is."""
     variants = facts["strategies"][strategy]["variants"]
     changed = variants[variant]["changed"] if variant in variants else None
     if changed and changed["untied"]:
@@ -137,7 +137,7 @@ def _leave_untied_out(facts: Facts, strategy: str, variant: str) -> None:
 
 
 def _per_node(ctx: Context) -> int:
-    """As of `StrategySetting`."""
+    """See `StrategySetting`."""
     counts = {len(set(node.ranks) & set(ctx.members)) for node in ctx.job.nodes}
     return counts.pop() if len(counts) == 1 else 1
 
@@ -149,7 +149,7 @@ def _refused(name: str, error: Exception) -> "ModelMistake":
 
 
 def _load_first(ctx: Context, given: "Given") -> None:
-    """The first rank's parameters and buffers into all ranks' models."""
+    """Loads the first rank's parameters and buffers on all ranks."""
     import torch
 
     from preflight.train_smoke import user_given

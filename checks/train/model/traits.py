@@ -1,4 +1,4 @@
-"""What many ranks train otherwise than one, and what was done about it: findings of a user's model."""
+"""What makes many ranks train a user's model differently than one, and what was done about it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,51 +12,51 @@ UNUSED = Code(
 )
 BATCH_NORM = Code(
     "BatchNorm normalizes by the rows of one rank.",
-    fix="torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalises by all ranks' rows; or use another norm.",
+    fix="torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) normalizes by all ranks' rows; or use another norm.",
 )
 NOT_A_MEAN = Code(
     "The loss of all rows is not the mean of the losses of their parts.",
-    fix="Where tokens are masked, divide their sum by the valid tokens of all ranks (all_reduce the count), times the "
-    "number of ranks; where rows are compared, gather them first.",
+    fix="If tokens are masked, divide their sum by the valid tokens of all ranks (all_reduce the count), times the "
+    "number of ranks; if rows are compared, gather them first.",
 )
 DROPOUT = Code(
     "Dropout was set to 0 for the comparison.",
-    fix="Nothing to do: each rank draws its own, so that with it no two trainings are alike.",
+    fix="Nothing: each rank draws its own, so with dropout no two trainings are the same.",
 )
 DRAWS = Code(
     "Forward or the loss draws random numbers; they were drawn from one seed for the comparison.",
-    fix="Nothing to do, if each rank has its own seed in training: else all drop and add the same.",
+    fix="Nothing, if each rank has its own seed in training; otherwise all use the same masks and noise.",
 )
 FEW_ROWS = Code(
     "There are fewer rows than ranks.",
-    fix="Give a global batch of at least a row for each rank.",
+    fix="Return a global batch with at least one row per rank.",
 )
 LEFT_OUT = Code(
     "Variants or steps were left out with this model.",
-    fix="Nothing to do where they cannot be compared; where time is short, return fewer rows, or give --deadline.",
+    fix="Nothing, if they cannot be compared; if time is short, return fewer rows, or set --deadline.",
 )
 MADE_UP = Code(
-    "The batch or the loss was made up, since a model was given without.",
-    fix="Nothing to do: equal gradients are what is compared. Return (model, batch, loss_fn) to train on your own.",
+    "The batch or the loss was made up, since the model was given without one.",
+    fix="Nothing: only the equality of gradients matters. Return (model, batch, loss_fn) to train on your own.",
 )
 SMALLER = Code(
-    "The model of a configuration is too big to be trained alone on each rank, and was made smaller.",
-    fix="Nothing to do: its layers are as they were. Give a smaller configuration to choose what is left out.",
+    "A configuration's model is too big to train alone on each rank, and was made smaller.",
+    fix="Nothing: its layers are unchanged. Give a smaller configuration to choose what is left out.",
 )
 
 
 def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     first = facts[min(facts)]
     seen = first["traits"]
-    assert seen is not None, "only ranks that have some are asked"
+    assert seen is not None, "only called for ranks that have some"
     yield from _unused(facts)
     if seen["apart"]:
         yield NOT_A_MEAN.warn(_by_tokens(facts) or _apart(seen["apart"]), evidence={"apart": seen["apart"]})
     if seen["batch_norms"]:
         rows = " or ".join(sorted({str(own["own"]) for own in facts.values()})[:2])
         text = (
-            f"BatchNorm normalises by the {rows} rows of one rank, and in one process by all {first['rows']}, in "
-            f"{_listed(seen['batch_norms'])}: so training alone is cut as the ranks are, to be compared with"
+            f"BatchNorm normalizes by the {rows} rows of one rank, and in one process by all {first['rows']}, in "
+            f"{_listed(seen['batch_norms'])}: so training alone is split like the ranks, for comparison"
         )
         yield BATCH_NORM.info(text, evidence={"modules": seen["batch_norms"][:20]})
     if seen["dropouts"]:
@@ -65,21 +65,21 @@ def told(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     if seen["draws"]:
         text = (
             "forward or loss_fn draws random numbers: here from one seed before each forward, so that a rank draws "
-            "under a strategy what it draws alone, and training alone is cut as the ranks are"
+            "the same under a strategy and alone, and training alone is split like the ranks"
         )
         yield DRAWS.info(text)
     yield from _what_was_done(facts, first)
 
 
 def _what_was_done(facts: Mapping[int, Facts], first: Facts) -> Iterator[Finding]:
-    """To what was given, or was not."""
+    """What was changed in, or added to, what was given."""
     if first["smaller"]:
         yield SMALLER.info(first["smaller"])
     if first["made_up"]:
         yield MADE_UP.info("; ".join(first["made_up"]))
     idle = [rank for rank, own in facts.items() if not own["own"]]
     if idle:
-        yield FEW_ROWS.info(f"{ranges.ranks(idle)} have none of the {first['rows']} rows, and count for nothing")
+        yield FEW_ROWS.info(f"{ranges.ranks(idle)} have none of the {first['rows']} rows, and contribute nothing")
     if first["left_out"]:
         why: dict[str, list[str]] = {}
         for name, reason in first["left_out"].items():
@@ -95,12 +95,12 @@ def _what_was_done(facts: Mapping[int, Facts], first: Facts) -> Iterator[Finding
 def _apart(apart: float) -> str:
     return (
         f"the loss of all rows is {_percent(apart)} off the mean of its halves' losses, expected the same: "
-        "ranks that average theirs train another function than one process (here it is cut as theirs)"
+        "ranks that average theirs train a different function than one process (here it is split like theirs)"
     )
 
 
 def _by_tokens(facts: Mapping[int, Facts]) -> str:
-    """Of a loss that is a mean over a rank's own valid tokens; "" of another one."""
+    """A message if the loss is a mean over a rank's own valid tokens, or ""."""
     counts = {rank: own["traits"]["own_tokens"] for rank, own in facts.items() if own["own"] and own["traits"]}
     where = {own["traits"]["tokens"] for own in facts.values() if own["traits"]}
     if len(where) != 1 or "" in where or not all(counts.values()):
@@ -116,22 +116,22 @@ def _by_tokens(facts: Mapping[int, Facts]) -> str:
     return (
         f"the loss is averaged per rank, over its own valid tokens ({where.pop()}), expected an average over those of "
         f"all ranks{weighs}; of all rows it, or its gradient, is {_percent(off)} off the mean of its halves' "
-        "(here training alone is cut as the ranks are)"
+        "(here training alone is split like the ranks)"
     )
 
 
 def _unused(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     everywhere = {name for own in facts.values() for name in (own["traits"] or {})["unused"]}
     here = {rank: names for rank, own in facts.items() if (names := (own["traits"] or {})["unused_here"])}
-    left = "; here they are left as they are"
+    left = "; here they are left unchanged"
     if everywhere:
         names = _listed(sorted(everywhere), "parameter")
-        text = f"no gradient comes to {names}, expected one to all that require it{left}"
+        text = f"{names} get no gradient, expected one for all that require it{left}"
         yield UNUSED.warn(text, parameter=min(everywhere), evidence={"parameters": sorted(everywhere)[:20]})
     if here:
         some = sorted({name for unused in here.values() for name in unused})
         names = _listed(some, "parameter")
-        text = f"no gradient comes to {names} from the rows of {ranges.ranks(here)}, but from others' rows{left}"
+        text = f"{names} get no gradient from the rows of {ranges.ranks(here)}, but from others' rows{left}"
         yield UNUSED.warn(text, parameter=some[0], evidence={"parameters": some[:20]})
 
 

@@ -1,6 +1,6 @@
 """Measures a user's model: alone on each rank first, and together only if all ranks got that far.
 
-So what is wrong with the model is seen where no rank waits for another, and all can tell it.
+So faults of the model show while no rank waits for another, and all can report them.
 """
 
 import itertools
@@ -54,7 +54,7 @@ def measure(ctx: Context, code: UserCode, wanted: Wanted) -> Facts:
 
 
 def _given_and_tried(ctx: Context, code: UserCode, facts: Facts, threads: int | None) -> "Given | None":
-    """None where something is wrong, which the facts then tell."""
+    """None if something is wrong, which the facts then describe."""
     from preflight.train_smoke.task import deterministic_arithmetic
 
     done = [""]
@@ -125,7 +125,7 @@ def _answered(store: "Store", ctx: Context, facts: Facts, layout: list[str], lef
 
 
 def _answer(said: list[dict[str, Any]], layout: list[str], left_s: float) -> Agreement:
-    """`layout`: of the first rank's model. Differences beside weights are no reason to go on: `judge` tells them."""
+    """`layout`: of the first rank's model. Training stops at differences other than weights, which `judge` reports."""
     alike = {key: len({answer[key] for answer in said}) == 1 for key in ("layout", "weights", "batch")}
     whole = [answer for answer in said if not answer["mistake"] and not answer["skipped"]]
     unused = [name for answer in whole for kind in ("unused", "unused_here") for name in answer["traits"][kind]]
@@ -142,6 +142,6 @@ def _answer(said: list[dict[str, Any]], layout: list[str], left_s: float) -> Agr
 
 
 def _differing(layout: list[str], theirs: list[str], rank: int, first: int) -> str:
-    """The first line that differs; "" where none does."""
+    """The first line that differs, or ""."""
     pairs = itertools.zip_longest(layout, theirs, fillvalue="nothing more")
     return next((f"{here} on rank {rank}, {there} on rank {first}" for here, there in pairs if here != there), "")

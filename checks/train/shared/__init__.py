@@ -1,5 +1,5 @@
-"""How a training under a strategy is held against a training alone.
+"""How training under a strategy is compared with training alone.
 
-parity is the judge of each strategy: divergence finds the first value that differs, diagnosis and gradient_exchange say
-what that means, curves draws the losses.
+parity judges each strategy: divergence finds the first value that differs, diagnosis and gradient_exchange say what it
+means, curves draws the losses.
 """

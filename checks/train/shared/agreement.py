@@ -1,4 +1,4 @@
-"""What ranks agree on at the store, before any of them waits for another in a collective."""
+"""What ranks agree on through the store, before any waits for another in a collective."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 ALL_FAIL_S = 5.0
-"""How long a rank whose training has failed waits for the others to fail in the same way, before it fails alone."""
+"""How long a rank whose training failed waits for the others to fail the same way, before it fails alone."""
 
 
 def all_failed(ctx: Context, store: "Store", name: str) -> bool:
-    """Whether every rank's training under this variant has failed: then none waits for another, and each tells it by
-    its facts."""
+    """Whether every rank's training under this variant failed: then none waits for another, and each reports it in its
+    facts."""
     if store.add(f"failed {name}", 1) == len(ctx.members):
         store.set(f"all failed {name}", "")
         return True

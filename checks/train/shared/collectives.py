@@ -1,4 +1,4 @@
-"""Which collective that a strategy needs was not made, in words."""
+"""Finds a collective that a strategy needs but did not make, in words."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,8 @@ from preflight.checks.train.shared.divergence import TrainingPair
 
 
 def missing(pairs: Mapping[int, TrainingPair]) -> str:
-    """The first that some rank lacks; "" where none does. It says something only where numbers are wrong, too: another
-    torch may do the same with fewer."""
+    """The first collective that some rank lacks, or "". Only meaningful if numbers are wrong, too: another torch
+    version may need fewer."""
     for rank, pair in pairs.items():
         for made in pair.made:
             if made["made"] < made["least"]:
@@ -16,7 +16,7 @@ def missing(pairs: Mapping[int, TrainingPair]) -> str:
                 kind = " or ".join(f"{word}s" for word in made["kind"].split(" or "))
                 told = f"in a step rank {rank} makes {made['made']} {kind} over its {len(made['ranks'])} {made['over']}"
                 on = "all ranks" if len(who) == len(pairs) else ranges.ranks(who)
-                return f"{told}, expected at least {made['least']} ({made['why']}), and so it is on {on}"
+                return f"{told}, expected at least {made['least']} ({made['why']}); the same on {on}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Draws trainings side by side, for people: how the loss went, how far from alone, and what memory a rank needs."""
+"""Draws trainings side by side: the loss, the distance from training alone, and the memory per rank."""
 
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from preflight.train_smoke.strategies import Compared, Facts
 
 WIDTH = 74
-"""Of a line, in characters: a screen of 80, less the frame around pictures. Ranges of memory may make it wider."""
+"""Characters per line: a screen of 80, less the frame around pictures. Ranges of memory may make it wider."""
 MOST_STEPS, FEWEST_STEPS, STEP = 8, 3, 5
-"""Columns of losses, and the width of each."""
+"""Most and fewest columns of losses, and their width."""
 MIB = 2**20
 OFF: tuple[Quantity, ...] = ("losses", "norms")
-"""Of which the largest difference from alone is shown."""
+"""The quantities whose largest difference from alone is shown."""
 PEAKS = {"allocated": "alloc", "reserved": "reserved", "resident": "peak"}
-"""Peaks of memory, and the heads of their columns."""
+"""Peaks of memory, and their column heads."""
 
 
 class _Row(NamedTuple):
@@ -30,12 +30,12 @@ class _Row(NamedTuple):
     losses: list[str]
     """By step."""
     figures: list[str]
-    """As many as the table has heads for them."""
+    """One per column head."""
 
 
 def draw(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[str]:
-    """A line for each variant, in which what differs between ranks is a range, and below them the trainings alone:
-    there what roundings make is in the place of the difference."""
+    """A line per variant, with ranges for what differs between ranks; below them the trainings alone, with the effect
+    of roundings in place of the difference."""
     every = [*facts.values()]
     names = variants_in(facts)
     made = {name: [own["variants"][name] for own in every if name in own["variants"]] for name in names}
@@ -47,8 +47,8 @@ def draw(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[str]:
     rows += [_alone(name, every, len(peaks)) for name in recipes]
     if rows:
         yield from _table(rows, ["off", "held", *(PEAKS[kind] for kind in peaks)])
-        yield "loss: the ranks' mean; off: at most, from alone (of alone: by roundings)"
-        yield f"MiB a rank: held between steps{'; at most, over what was taken before' if peaks else ''}"
+        yield "loss: the ranks' mean; off: the most, from alone (for alone: by roundings)"
+        yield f"MiB per rank: held between steps{'; peak, beyond what was used before' if peaks else ''}"
     for name, its in made.items():
         if unfit := next((compared["unfit"] for compared in its if compared["unfit"]), ""):
             yield f"{name} not run: {unfit}"
@@ -67,7 +67,7 @@ def _table(rows: Sequence[_Row], heads: Sequence[str]) -> Iterator[str]:
 
 
 def _some(steps: int, most: int) -> list[int]:
-    """The first, the last, and others between them."""
+    """The first, the last, and some between."""
     if steps <= most:
         return [*range(steps)]
     return [round(place * (steps - 1) / (most - 1)) for place in range(most)]
@@ -96,13 +96,13 @@ def _alone(recipe: str, every: Sequence["Facts"], peaks: int) -> _Row:
 
 
 def _steps(recipe: str, own: "Facts") -> int | None:
-    """How many this rank has taken under the strategy: a mean over other ranks' losses would be another one."""
+    """How many steps this rank took under the strategy: a mean over other ranks' losses would not be comparable."""
     curves = (its["curve"] for its in own["variants"].values() if its["recipe"] == recipe)
     return min((len(curve["losses"]) for curve in curves if curve), default=None)
 
 
 def _means(every: Collection[Sequence[Number]]) -> list[str]:
-    """Over the ranks, at each step."""
+    """The mean over the ranks at each step."""
     steps = max(map(len, every), default=0)
     return [_loss([losses[step] for losses in every if step < len(losses)]) for step in range(steps)]
 
@@ -121,7 +121,7 @@ def _off(measured: Curve, expected: Curve) -> float:
 
 
 def _furthest(measured: Sequence[Number], expected: Sequence[Number]) -> float:
-    """`compare.difference` of many: of thousands of ranks."""
+    """The largest `compare.difference`, fast enough for thousands of ranks."""
     if measured == expected:
         return 0.0
     return max(
@@ -140,7 +140,7 @@ def _of(kind: str, its: Iterable["Compared"]) -> list[int]:
 
 
 def _span(sizes: Collection[int], digits: int) -> str:
-    """Of bytes, in MiB with at most so many decimals: smallest to largest over the ranks."""
+    """Smallest to largest over the ranks, from bytes to MiB with at most `digits` decimals."""
     if not sizes:
         return "-"
     least, most = _mib(min(sizes), digits), _mib(max(sizes), digits)

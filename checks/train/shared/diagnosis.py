@@ -1,4 +1,4 @@
-"""What it means that a training under a strategy parts from the one expected, and who is to blame."""
+"""What it means if training under a strategy diverges from the expected one, and which rank is to blame."""
 
 import bisect
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from preflight.train_smoke.compare import Curve
 
 
 def of(case: Case) -> Iterator[Meaning]:
-    """At least one; several where several ranks are to blame."""
+    """At least one meaning; several if several ranks are to blame."""
     quantity = case.divergence.place.quantity
     if isinstance(case.point.measured, str) and quantity not in ("start", "gradient", "end", "state"):
         yield from blamed(case, "not_finite", _own_norm(case) if divergence.is_whole(quantity) else "")
@@ -27,18 +27,18 @@ def of(case: Case) -> Iterator[Meaning]:
         yield from _of_own(case)
 
 
-# The weights at the start
+# The initial weights
 
 
 def _of_start(case: Case) -> Iterator[Meaning]:
     if ranks := divergence.odd_pieces(case.pairs, "start", case.limits):
         for rank in ranks:
             name = parameter_of(case.pairs[rank], "start")
-            yield named(case, "wrong_start", rank, f", in the piece that rank {rank} keeps", name)
+            yield named(case, "wrong_start", rank, f", in rank {rank}'s piece", name)
     elif case.divergence.blamed:
         yield from blamed(case, "wrong_start", "", lambda pair: parameter_of(pair, "start"))
     else:
-        why = ": see what alters weights as the model is wrapped; DDP hands out those of the lowest rank"
+        why = ": see what alters weights while the model is wrapped; DDP distributes those of the lowest rank"
         yield unblamed(case, "wrong_start", why, parameter_of(case.pairs[min(case.divergence.first)], "start"))
 
 
@@ -55,7 +55,7 @@ def _of_own(case: Case) -> Iterator[Meaning]:
         yield unblamed(case, "other_data", why)
     elif case.divergence.blamed and len(trained_on) == len(first):
         for rank, part in trained_on.items():
-            why = f": it is the loss of rank {part}'s part, so it has trained on that one's data"
+            why = f": it is the loss of rank {part}'s part, so it has trained on that rank's data"
             yield named(case, "other_data", rank, why, None)
     elif 2 * len(trained_on) > len(first):
         rank, part = next(iter(trained_on.items()))
@@ -72,7 +72,7 @@ def _of_own(case: Case) -> Iterator[Meaning]:
 
 
 def _differing(case: Case, parts: set[int]) -> int:
-    """How many ranks have another part of the batch than the one that is meant; -1 where several are."""
+    """How many ranks have a wrong part of the batch, of the one part in question; -1 if there are several."""
     if len(parts) != 1:
         return -1
     its = case.pairs[min(parts)].expected["losses"][0]
@@ -80,8 +80,8 @@ def _differing(case: Case, parts: set[int]) -> int:
 
 
 def _parts_of_others(case: Case) -> dict[int, int]:
-    """By rank, of those that differ first: the rank whose part of the batch has the loss, and the gradient, that this
-    one has measured."""
+    """For ranks that differ first: {rank: the rank whose part of the batch gives the loss and gradient that it
+    measured}."""
     step, quantity = case.divergence.place
     if quantity != "losses":
         return {}
@@ -102,22 +102,22 @@ def _parts_of_others(case: Case) -> dict[int, int]:
 
 
 def _is_like(mine: Curve, its: Curve, step: int, limit: float) -> bool:
-    """Whether the gradient is that part's too, where it is known."""
+    """Whether the gradient also matches that part's, if it is known."""
     left, right = mine["own_norms"], its["own_norms"]
     return step >= min(len(left), len(right)) or compare.difference(left[step], right[step]) <= limit
 
 
 def _of_wrong_weights(case: Case) -> Meaning:
-    """All ranks train on with the same wrong weights, though no gradient was wrong before."""
+    """All ranks continue with the same wrong weights, though no gradient was wrong before."""
     step = case.divergence.place.step
     now, before = (divergence.worst(case.pairs.values(), at, case.limits) for at in (step, step - 1))
     if now < CLEARLY and before * CLEARLY > now:
-        why = f": no step stands out (at step {step - 1} it was {before:.1g} of the limit), so roundings have added up"
+        why = f": no step stands out (step {step - 1} was at {before:.1g} of the limit), so roundings have accumulated"
         return unblamed(case, "drift", why)
-    if case.clips and step == 1:  # the first step is always clipped: a wrong clip shows at once, in different pieces
+    if case.clips and step == 1:  # the first step is always clipped, so a wrong clip shows at once, in different pieces
         return _of_wrong_clip(case)
     if (rank := divergence.furthest_piece(case.pairs, "end", case.limits)) is not None:
-        why = f": the ranks have taken a wrong step, and the piece that rank {rank} keeps ends furthest off"
+        why = f": the ranks have taken a wrong step, and rank {rank}'s piece ends furthest off"
         return named(case, "out_of_sync", rank, why, parameter_of(case.pairs[rank], "end"))
     if case.clips:
         return _of_wrong_clip(case)
@@ -130,7 +130,7 @@ def _of_wrong_clip(case: Case) -> Meaning:
 
 
 def _of_found_norm(case: Case) -> Iterator[Meaning]:
-    """The gradient is right, and clipping takes another norm for its own."""
+    """The gradient is right, but clipping computes a wrong norm."""
     pair = case.pairs[min(case.divergence.first)]
     points = ((rank, divergence.at(its, case.point.place, case.limits)) for rank, its in case.pairs.items())
     every = {rank: point for rank, point in points if point}
@@ -138,7 +138,7 @@ def _of_found_norm(case: Case) -> Iterator[Meaning]:
     told = [f"{value} on rank {rank}" for value, rank in reversed(values.items())]
     differ = f"; {', '.join(told[:3])}{', ...' if len(told) > 3 else ''}" if len(told) > 1 else ""
     times = multiples.norm(case.point.measured, case.point.expected, pair.sizes)
-    why = f"{times}: the gradient is right, and is not clipped by its norm over all ranks{differ}"
+    why = f"{times}: the gradient is right, but is not clipped by its norm over all ranks{differ}"
     yield from blamed(case, "wrong_clip", why)
 
 
@@ -149,12 +149,12 @@ def _of_end(case: Case) -> Iterator[Meaning]:
     moment: compare.Moment = "end" if case.divergence.place.quantity == "end" else "state"
     if ranks := divergence.odd_pieces(case.pairs, moment, case.limits):
         for rank in ranks:
-            why = f", in the piece that rank {rank} keeps; the other ranks' are right"
+            why = f", in rank {rank}'s piece; the other ranks' are right"
             yield named(case, "out_of_sync", rank, why, parameter_of(case.pairs[rank], moment))
     elif case.divergence.blamed or not divergence.in_sync(case.pairs.values(), case.limits):
         yield from blamed(case, "out_of_sync", "", lambda pair: parameter_of(pair, moment))
     elif case.point.over < CLEARLY:
-        yield unblamed(case, "drift", ": no step stands out, so roundings have added up")
+        yield unblamed(case, "drift", ": no step stands out, so roundings have accumulated")
     else:
         yield unblamed(case, "wrong_exchange", ": all ranks have taken the same wrong step")
 

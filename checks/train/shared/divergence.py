@@ -1,5 +1,5 @@
-"""The first place at which a rank's training is not what it should be, and whether the fault lies with the ranks that
-differ there. Numbers only."""
+"""The first point at which a rank's training is wrong, and whether the ranks that differ there are at fault. Only
+numbers."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 Quantity = compare.Quantity | Literal["start", "gradient", "clipped", "end", "state"]
-"""clipped: the norm of the gradient as clipping has found it."""
+"""clipped: the gradient's norm as computed by clipping."""
 
 CLEARLY = 10
-"""The first are blamed if they are few and the others so many times within the limit there: of ranks that drift off
-together one is beyond the limit before the others."""
+"""The first are blamed if they are few, and the others are within the limit by this factor: if ranks drift off
+together, one exceeds the limit before the others."""
 
 
 class TrainingPair(NamedTuple):
-    """A rank's training under a strategy, and the one that was expected of it."""
+    """A rank's training under a strategy, and the expected one."""
 
     measured: Curve
     expected: Curve
     apart: Apart
     least: Mapping[compare.Quantity, float] = MappingProxyType({})
-    """By which a difference is measured at least: see `with_least`."""
+    """The smallest unit for a difference: see `with_least`."""
     clipped: Sequence[Number] = ()
-    """The gradient's norm as clipping has found it, by step."""
+    """The gradient's norm as computed by clipping, by step."""
     sizes: Mapping[str, int] = MappingProxyType({})
-    """What a gradient may be a multiple of by mistake, in words."""
+    """Numbers that a gradient may be multiplied by by mistake, by name."""
     made: Sequence["Made"] = ()
-    """The collectives that the strategy needs, as this rank has made them."""
+    """The collectives that the strategy needs, as this rank made them."""
     replicas: "Replicas | None" = None
 
 
 OWN: tuple[compare.Quantity, ...] = ("losses", "own_norms")
 SMALL = 0.05
-"""A rank's own loss or gradient that is smaller than this share of the other ranks' is measured by that share: the loss
-of rows that the model fits already, or that changes its sign, is roundings. These are 1e-7 of what they are made of; so
-measured they are 2e-6, a tenth of the least limit."""
+"""If a rank's own loss or gradient is smaller than this share of the other ranks', differences are relative to that
+share: the loss of rows that the model already fits, or that changes sign, is only roundings. These are 1e-7 of their
+terms; relative to the share they are 2e-6, a tenth of the lowest limit."""
 
 
 def with_least(pairs: Mapping[int, TrainingPair]) -> dict[int, TrainingPair]:
-    """The same, each with what its own loss and gradient are measured by at least: of the middle rank's largest."""
+    """The same, each with the smallest unit for its own loss and gradient: a share of the median rank's largest."""
     least = {quantity: SMALL * compare.middle(each(pairs, _largest(quantity)).values()) for quantity in OWN}
     return each(pairs, lambda pair: pair._replace(least=least))
 
@@ -66,18 +66,18 @@ class CurvePlace(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One value of a training, beside the one that was expected."""
+    """A value of a training, and the expected one."""
 
     place: CurvePlace
     measured: Number
     expected: Number
     over: float
-    """Its difference, by the limit: above 1 it is beyond."""
+    """The difference divided by the limit: above 1 is too far."""
 
 
 @functools.cache
 def order(steps: int) -> tuple[CurvePlace, ...]:
-    """All places of a training, in the order in which it makes their values."""
+    """All places of a training, in the order of computation."""
     found = [CurvePlace(0, "start")]
     for step in range(steps):
         found += [CurvePlace(step, quantity) for quantity in QUANTITIES]
@@ -88,15 +88,15 @@ def order(steps: int) -> tuple[CurvePlace, ...]:
 
 
 def points(pair: TrainingPair, limits: Limits) -> Iterator[Point]:
-    """All that this training has, in order."""
+    """All points of this training, in order."""
     for place in order(len(pair.expected["losses"])):
         if point := at(pair, place, limits):
             yield point
 
 
 def at(pair: TrainingPair, place: CurvePlace, limits: Limits) -> Point | None:
-    """None where this training has no such value: of two micro-batches' gradients the norm is not known, and a rank
-    that joins early takes fewer steps."""
+    """None if this training has no such value: the norm of two micro-batches' gradients is unknown, and a rank that
+    joins early takes fewer steps."""
     step, quantity = place
     if quantity == "start" or quantity == "gradient" or quantity == "end" or quantity == "state":
         return _moment(pair.apart, place, limits)
@@ -130,7 +130,7 @@ def _moment(apart: Apart, place: CurvePlace, limits: Limits) -> Point | None:
 
 
 def over(off: float, moment: Quantity, limits: Limits) -> float:
-    """How far a tensor is off, by the limit of its moment. At the start none is allowed."""
+    """How far a tensor is off, divided by its moment's limit. No difference is allowed at the start."""
     limit: float = getattr(limits, moment, 0.0)
     return off / limit if limit else (float("inf") if off else 0.0)
 
@@ -141,20 +141,20 @@ class Divergence:
 
     place: CurvePlace
     first: Mapping[int, Point]
-    """Of the ranks that differ there."""
+    """The points of the ranks that differ there."""
     later: tuple[int, ...]
     """Ranks that differ at a later place."""
     blamed: bool
-    """Whether the fault lies with the first."""
+    """Whether the first are at fault."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All that differ anywhere."""
+        """All ranks that differ anywhere."""
         return tuple(sorted({*self.first, *self.later}))
 
 
 def of(pairs: Mapping[int, TrainingPair], limits: Limits) -> Divergence | None:
-    """Given by rank. None where nothing is beyond its limit."""
+    """`pairs`: by rank. None if nothing exceeds its limit."""
     beyond = {rank: point for rank, point in each(pairs, lambda pair: _first_beyond(pair, limits)).items() if point}
     if not beyond:
         return None
@@ -169,7 +169,7 @@ def of(pairs: Mapping[int, TrainingPair], limits: Limits) -> Divergence | None:
 
 
 def few_are_off(off: int, others: list[float]) -> bool:
-    """Whether the ranks that are off are to blame: at least as many others, and those clearly right."""
+    """Whether the ranks that are off are to blame: there are at least as many others, which are clearly right."""
     return off <= len(others) and all(other * CLEARLY < 1 for other in others)
 
 
@@ -178,26 +178,26 @@ def _first_beyond(pair: TrainingPair, limits: Limits) -> Point | None:
 
 
 def each(values: Mapping[int, T], make: Callable[[T], U]) -> dict[int, U]:
-    """By rank. Ranks with equal facts share one object, and what is made of it."""
+    """Applies `make` by rank, once per distinct object: ranks with equal facts share one."""
     made = {id(value): make(value) for value in {id(value): value for value in values.values()}.values()}
     return {rank: made[id(value)] for rank, value in values.items()}
 
 
 def worst(pairs: Iterable[TrainingPair], step: int, limits: Limits) -> float:
-    """The furthest that any value of any rank's curve is beyond at this step, by the limit."""
+    """The largest difference of any rank's curves at this step, divided by the limit."""
     found = (at(pair, CurvePlace(step, quantity), limits) for pair in pairs for quantity in QUANTITIES)
     return max((point.over for point in found if point), default=0.0)
 
 
 def odd_pieces(pairs: Mapping[int, TrainingPair], moment: Moment, limits: Limits) -> list[int]:
-    """Ranks to blame where each keeps a piece of the tensors: only theirs are off."""
+    """Ranks to blame if each keeps a piece of the tensors: those whose pieces alone are off."""
     offs = {rank: over(compare.way_off(own), moment, limits) for rank, own in _own(pairs, moment).items()}
     off = [rank for rank, off_by in offs.items() if off_by > 1]
     return off if off and few_are_off(len(off), [off_by for rank, off_by in offs.items() if rank not in off]) else []
 
 
 def furthest_piece(pairs: Mapping[int, TrainingPair], moment: Moment, limits: Limits) -> int | None:
-    """The rank whose piece is clearly further off than any other's, where a fault has spread to all pieces."""
+    """The rank whose piece is clearly further off than any other's, if a fault has spread to all pieces; or None."""
     offs = {rank: over(compare.way_off(own), moment, limits) for rank, own in _own(pairs, moment).items()}
     if len(offs) < 2:
         return None
@@ -206,13 +206,13 @@ def furthest_piece(pairs: Mapping[int, TrainingPair], moment: Moment, limits: Li
 
 
 def _own(pairs: Mapping[int, TrainingPair], moment: Moment) -> dict[int, compare.Furthest]:
-    """Empty where some rank keeps all of it."""
+    """Each rank's own piece; empty if some rank keeps everything."""
     found = {rank: own for rank, pair in pairs.items() if (own := pair.apart["own"].get(moment))}
     return found if len(found) == len(pairs) else {}
 
 
 def in_sync(pairs: Iterable[TrainingPair], limits: Limits) -> bool:
-    """Whether all ranks ended alike, rightly or wrongly."""
+    """Whether all ranks ended with the same weights, right or wrong."""
     off = [compare.way_off(end) for pair in pairs if (end := pair.apart["whole"].get("end"))]
     return not off or min(off) == max(off) or max(off) - min(off) <= limits.end
 

@@ -1,5 +1,5 @@
-"""Whether the trainings alone of a variant's recipe can be held against: they are numbers, are steady, and are the same
-on all ranks. `train.alone` has looked at the plain recipe only; bfloat16 and AdamW are other code of the libraries."""
+"""Whether the trainings alone of a variant's recipe are a valid reference: finite, steady, and the same on all ranks.
+`train.alone` only checks the plain recipe; bfloat16 and AdamW use different library code."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,21 +12,21 @@ from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Limits, Number, Spread
 
 STEADY = 0.1
-"""How far roundings alone may move a curve or the first gradient: 8 times that, the limit, is as much as the value
-itself. Sound hardware is below 0.03 in bfloat16, 1e-6 in float32."""
+"""How far roundings alone may move a curve or the first gradient: 8 times that, the limit, is about the value itself.
+Sound hardware is below 0.03 in bfloat16, 1e-6 in float32."""
 SAID = "nothing can be compared: in training alone, in the same arithmetic,"
 
 
 def of(
     pairs: Mapping[int, TrainingPair], limits: Limits, spreads: Sequence[Spread], *, is_known: bool
 ) -> Iterator[Meaning]:
-    """What forbids to hold anything against them; nothing where all is well. `is_known`: on sound hardware the model
-    trains without NaN."""
+    """Reasons not to compare with them; none if all is well. `is_known`: whether the model trains without NaN on sound
+    hardware."""
     norms = {rank: pair.expected["norms"] for rank, pair in pairs.items()}
     losses = {rank: pair.expected["losses"] for rank, pair in pairs.items()}
     first, wide = _first_text(norms, losses), _not_a_number(spreads)
-    if wide and (first is None or not is_known):  # where a model may diverge, it does so at another step on each rank
-        told = f"{SAID} {wide} by no finite number if the batch is cut otherwise or rounded, expected hardly at all"
+    if wide and (first is None or not is_known):  # a model that may diverge does so at a different step on each rank
+        told = f"{SAID} {wide} without bound if the batch is split differently or rounded, expected hardly at all"
         yield Meaning("unsteady", told, Point(CurvePlace(0, "norms"), "inf", 0.0, math.inf))
     elif first is not None:
         yield from _of_text(*first, pairs, "not_finite" if is_known else "unsteady")
@@ -35,11 +35,11 @@ def of(
 
 
 def unsteady(limits: Limits) -> Meaning | None:
-    """Where all is within the limits, but these say nothing."""
+    """A meaning if all is within the limits, but these are too wide to prove anything."""
     for kind, limit in (("curves", limits.curves), ("first gradient", limits.gradient)):
         spread = limit / compare.TIMES
         if spread > STEADY:
-            told = "all is within the limits, but these say little: alone, roundings and the cut of the batch move the "
+            told = "all is within the limits, but these prove little: alone, roundings and batch splits move the "
             told += f"{kind} by {spread:.0%}, "
             point = Point(CurvePlace(0, "norms"), spread, STEADY, spread / STEADY)
             return Meaning("unsteady", f"{told}expected at most {STEADY:.0%}", point)
@@ -74,7 +74,7 @@ def _of_text(
 
 
 def _not_a_number(spreads: Sequence[Spread]) -> str:
-    """What most ranks' roundings move beyond all bounds, in words; else ""."""
+    """What roundings move without bound on most ranks, in words; or ""."""
     words = {"curves": "the curves move", "gradient": "the first gradient moves", "end": "the weights move",
              "state": "the optimizer's state moves"}  # fmt: skip
     for kind, told in words.items():
@@ -85,7 +85,7 @@ def _not_a_number(spreads: Sequence[Spread]) -> str:
 
 
 def _differing(norms: Listed, limits: Limits, undecided: Kind) -> Iterator[Meaning]:
-    """The gradient is that of all ranks' rows: the same on all, but for roundings."""
+    """Compares the gradient of all ranks' rows, which should be the same on all, except for roundings."""
     for step in range(min(map(len, norms.values()), default=0)):
         counted = vote(compare.alike({rank: own_norms[step] for rank, own_norms in norms.items()}, limits.curves))
         if not counted.unanimous:

@@ -1,4 +1,4 @@
-"""What it means that the gradient is wrong once ranks have exchanged it, though each one's own was right."""
+"""What it means if the gradient is wrong after the exchange, though each rank's own was right."""
 
 import math
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from preflight.train_smoke import compare
 from preflight.train_smoke.compare import Curve, Quantity
 
 ONE_RANKS = 0.99
-"""A difference of which a rank's own gradient explains so much (of its square) is that rank's: one of 0.1% is a
-thousand times what float32 rounds off."""
+"""If a rank's own gradient explains this share of a difference (of its square), the rank is the cause: a difference of
+0.1% is a thousand times float32's rounding."""
 ROUNDED = 1e-6
-"""What roundings leave unexplained of such a difference, squared."""
+"""The share of such a squared difference that roundings leave unexplained."""
 COARSE = 0.005
-"""Of a tensor's largest element: bfloat16 rounds off up to 0.4% of a number."""
+"""Share of a tensor's largest element: bfloat16 rounds off up to 0.4% of a number."""
 CLIPPED = 0.01
-"""Of the norm: how far a mean of clipped gradients may be from what was measured, at every step. In bfloat16 the limits
-are so wide that anything would fit."""
+"""How far a mean of clipped gradients may be from the measured one at every step, relative to the norm. bfloat16's
+limits are so wide that anything would fit."""
 AGREE = 1e-5
-"""Two gradients are one where 1 less their cosine is below it: float32 rounds off 1e-7."""
+"""Two gradients are the same if 1 minus their cosine is below this: float32 rounds off 1e-7."""
 
 
 def of(case: Case) -> Iterator[Meaning]:
@@ -29,7 +29,7 @@ def of(case: Case) -> Iterator[Meaning]:
     if at_first and (ranks := divergence.odd_pieces(case.pairs, "gradient", case.limits)):
         for rank in ranks:
             piece = how_far(case.pairs[rank].apart["own"]["gradient"])
-            why = f": only the piece that rank {rank} keeps is wrong ({piece}), the other ranks' are right"
+            why = f": only rank {rank}'s piece is wrong ({piece}), the other ranks' are right"
             yield named(case, "wrong_exchange", rank, why, parameter_of(case.pairs[rank], "gradient"))
     elif _is_own(case):
         yield from blamed(case, "not_exchanged", f", which is the norm of its own gradient{_missing(case)}")
@@ -50,7 +50,7 @@ def of(case: Case) -> Iterator[Meaning]:
 
 
 def _of_first_gradient(case: Case) -> Meaning:
-    """Wrong on all ranks alike: its tensors are known."""
+    """The first gradient is equally wrong on all ranks; its tensors are known."""
     name = parameter_of(case.pairs[min(case.divergence.first)], "gradient")
     candidates = _out_of_proportion(case)
     if len(candidates) == 1:
@@ -58,7 +58,7 @@ def _of_first_gradient(case: Case) -> Meaning:
         why = f": rank {rank}'s own gradient went into the mean {_times(case, rank)} times, expected 1"
         return named(case, "wrong_exchange", rank, why, None)
     if candidates:
-        why = f": the own gradient of one of {ranges.ranks(candidates)}, whose data are alike, went into the mean"
+        why = f": the own gradient of one of {ranges.ranks(candidates)}, which have equal data, went into the mean"
         return unblamed(case, "wrong_exchange", f"{why} {_times(case, candidates[0])} times, expected 1")
     if _is_coarse(case):
         why = f": all of it is a little off ({_of_tensors(case)}), as after rounding to bfloat16"
@@ -73,7 +73,7 @@ def _missing(case: Case) -> str:
 
 
 def _multiple(case: Case) -> str:
-    """What the parameter that is furthest off is a multiple of, where that is a number of ranks."""
+    """What the parameter furthest off is a multiple of, if that is a number of ranks."""
     pair = case.pairs[min(case.divergence.first)]
     worst = pair.apart["gradients"]["worst"][:1]
     ratio = worst[0]["ratio"] if worst else 1.0
@@ -82,7 +82,7 @@ def _multiple(case: Case) -> str:
 
 
 def _is_own(case: Case) -> bool:
-    """Whether what each rank steps with is its own gradient."""
+    """Whether each rank steps with its own gradient."""
     if len(case.pairs) == 1:
         return False
     step, quantity = case.divergence.place
@@ -100,7 +100,7 @@ def _is_own(case: Case) -> bool:
 
 
 def _times_ranks(case: Case) -> str:
-    """In words, where the whole gradient is the mean times or by the number of ranks; else ""."""
+    """In words, if the whole gradient is the mean times or divided by the number of ranks; else ""."""
     ranks, point = len(case.pairs), case.point
     if (
         ranks == 1
@@ -111,15 +111,15 @@ def _times_ranks(case: Case) -> str:
         return ""
     ratio = point.measured / point.expected if point.expected else math.inf
     if abs(ratio / ranks - 1) < 0.01:
-        return f": {ranks} times as much, so it is the sum over the ranks and not their mean"
+        return f": {ranks} times as much, so it is the sum over the ranks instead of their mean"
     if abs(ratio * ranks - 1) < 0.01:
         return f": 1/{ranks} of it, so it was divided by the number of ranks twice"
     return ""
 
 
 def _clipped_to(case: Case) -> float | None:
-    """The norm to which each rank has clipped its own gradient before the exchange. The signed sum of the mean is then
-    that of the ranks' own signed sums, each by how much it was clipped: found at one step, and held against all."""
+    """The norm to which each rank clipped its own gradient before the exchange, or None. Then the signed sum of the
+    mean is that of the ranks' own signed sums, each scaled by its clipping: fitted at one step, verified at all."""
     curves = [pair.measured for pair in case.pairs.values()]
     own = [_numbers(curve, "own_norms", "own_prints") for curve in curves]
     taken = _numbers(curves[0], "norms", "prints")
@@ -142,8 +142,8 @@ def _numbers(curve: Curve, norms: Quantity, prints: Quantity) -> list[tuple[floa
 
 
 def _out_of_proportion(case: Case) -> list[int]:
-    """Ranks whose own gradient, times something, is what is wrong with the mean: one, or several with the same data.
-    Nobody where it fits all."""
+    """Ranks whose own gradient, times a factor, explains the error of the mean: one, or several with the same data.
+    None if it fits all."""
     left = {rank: 1 - _share(pair) for rank, pair in case.pairs.items()}
     best = max(min(left.values()), ROUNDED)
     near = [rank for rank, left_over in left.items() if left_over <= CLEARLY * best]
@@ -161,7 +161,7 @@ def _times(case: Case, rank: int) -> str:
 
 
 def _is_coarse(case: Case) -> bool:
-    """Whether all tensors are off, by a little, and no rank's own gradient explains it."""
+    """Whether all tensors are slightly off, and no rank's own gradient explains it."""
     pair = case.pairs[min(case.divergence.first)]
     furthest = pair.apart["whole"]["gradient"]
     if isinstance(furthest["rest"], str):
@@ -169,21 +169,21 @@ def _is_coarse(case: Case) -> bool:
     off, norm_off = compare.way_off(furthest), compare.difference(pair.measured["norms"][0], pair.expected["norms"][0])
     return (
         off < COARSE * _times_mean(case)
-        and 2 * norm_off < off  # roundings go both ways; a factor moves the norm as far as the elements
+        and 2 * norm_off < off  # roundings go both ways, while a factor moves the norm as far as the elements
         and CLEARLY * furthest["rest"] * CLEARLY > COARSE
         and all(_share(pair) < 0.5 for pair in case.pairs.values())
     )
 
 
 def _times_mean(case: Case) -> float:
-    """How many times as large as the mean a rank's own first gradient is: it is what was rounded."""
+    """How much larger than the mean a rank's own first gradient is: that is what was rounded."""
     norms = [(pair.expected["norms"][0], pair.expected["own_norms"][:1]) for pair in case.pairs.values()]
     numbers = [(float(mean), float(own)) for mean, owns in norms for own in owns]
     return max((own / mean for mean, own in numbers if mean), default=1.0)
 
 
 def _of_tensors(case: Case) -> str:
-    """Which tensors of the first step's gradient are wrong."""
+    """Which tensors of the first step's gradient are wrong, in words."""
     furthest = case.pairs[min(case.divergence.first)].apart["whole"]["gradient"]
     limit = case.limits.gradient
     off = how_far(furthest)
@@ -194,7 +194,7 @@ def _of_tensors(case: Case) -> str:
     if compare.way_off(furthest) <= limit:
         return "no tensor of it is further off than roundings make it"
     if rest <= limit:
-        return f"only {off}{f' (of the block {block})' if block else ''}, and all others' are right"
+        return f"only {off}{f' (of the block {block})' if block else ''}, all others' are right"
     if elsewhere <= limit:
         return f"only in {f'the block {block}' if block else 'what is in no block'}, most of all {off}"
     return f"most of all {off}"

@@ -1,7 +1,7 @@
-"""What strategies that cut a model among ranks have beside parity: their codes, and what a difference means there.
+"""What strategies that split a model among ranks add to parity: their codes, and what a difference means there.
 
-No rank has a gradient of its own: ranks that cut a matrix, and stages of a pipeline, see the same rows and wait for
-each other all through a step.
+No rank has its own gradient: ranks that share a matrix, and stages of a pipeline, see the same rows and wait for each
+other throughout a step.
 """
 
 from collections.abc import Iterator
@@ -20,23 +20,23 @@ from preflight.checks.train.shared.variant import Case, Meaning, blamed, unblame
 
 MISSING_COLLECTIVE = Code(
     "A step makes fewer collectives than the strategy needs, and the training is wrong.",
-    fix="Look at the layer plan and the mesh: a RowwiseParallel layer reduces its output, FSDP with replicas reduces "
+    fix="Check the layer plan and the mesh: a RowwiseParallel layer reduces its output, FSDP with replicas reduces "
     "over both dimensions; look for what patches torch.distributed.",
 )
 WRONG_GRADIENT = Code(
-    "Under the strategy a gradient is not that of one process.",
-    fix="Read the ratio in the message: look for what divides or adds up by that number (scale_grads, the loss's "
+    "Under the strategy a gradient differs from that of one process.",
+    fix="Read the ratio in the message: look for what divides or multiplies by that number (scale_grads, the loss's "
     "mean, zero_grad between accumulation steps, the placement of a replicated parameter).",
 )
 SHARED = (NOT_FINITE, WRONG_START, WRONG_STEP, WRONG_CLIP, OUT_OF_SYNC, MODEL_CHANGED)
 CODES = {name.lower(): code for name, code in tuple(globals().items()) if isinstance(code, Code)}
 OTHERWISE = {"drift": WRONG_GRADIENT, "wrong_exchange": OUT_OF_SYNC, "unsteady": WRONG_STEP}
-"""What parity knows by codes of its own. The small transformer is steady in float32: where it is not, arithmetic is
+"""Replacements for parity's own codes. The small transformer is steady in float32: if it is not, the arithmetic is
 wrong."""
 
 
 def of(case: Case) -> Iterator[Meaning]:
-    """At least one."""
+    """At least one meaning."""
     step, quantity = case.divergence.place
     if quantity == "start":
         yield from diagnosis.of(case)
@@ -63,7 +63,7 @@ def _of_gradient(case: Case) -> Meaning:
     worst = pair.apart["gradients"]["worst"]
     told = multiples.first_gradient(pair, bound=case.limits.gradient)
     count = pair.replicas["count"] if pair.replicas else 0
-    differ = f"; {ranges.count(count, 'parameter')} then differ between ranks that keep replicas" if count else ""
+    differ = f"; {ranges.count(count, 'parameter')} then differ between replicas" if count else ""
     name = worst[0]["parameter"] if worst else None
     return unblamed(case, "wrong_gradient", f"{told and f': {told}'}{differ}", name)
 

@@ -11,7 +11,7 @@ from typing import Any
 from preflight.check import Context, UserCode, UserError
 
 FIRST_SHARE = 0.1
-"""Of the deadline that ranks wait for the first one, which makes the same model of a configuration as they do."""
+"""Share of the deadline that ranks wait for the first one, which builds the same model from a configuration."""
 
 
 @dataclass(frozen=True)
@@ -29,22 +29,21 @@ class ConfigFile(UserCode):
         return None
 
     def homes(self) -> Iterator[str]:
-        """With transformers, whose lines are all that there is to be named."""
+        """Includes transformers, whose lines are the only ones that can be named."""
         yield from super().homes()
         yield from getattr(sys.modules.get("transformers"), "__path__", ())
 
 
 def parse(text: str) -> UserCode:
-    """Raises ValueError where it looks like nothing of these."""
+    """Raises ValueError if the text looks like none of these."""
     if text.strip().endswith(".json"):
         return ConfigFile(text.strip(), "")
     return UserCode.parse(text)
 
 
 def made(ctx: Context, code: UserCode) -> tuple[Any, str]:
-    """What the user's function returns, or what is named where it is a model, with the same random seed on all ranks;
-    and how a model was made smaller. Raises UserError; TooBig for a configuration of a model for which there is no
-    memory."""
+    """(what the user's function returns, or the named model itself; how a model was made smaller). Uses the same random
+    seed on all ranks. Raises UserError, and TooBig if there is no memory for a configuration's model."""
     from preflight.train_smoke import user_given, user_task
 
     user_given.seed()
@@ -53,12 +52,12 @@ def made(ctx: Context, code: UserCode) -> tuple[Any, str]:
 
 
 def ranks_here(ctx: Context) -> int:
-    """Members on this node."""
+    """How many members are on this node."""
     return len(set(ctx.job.node_of(ctx.rank).ranks) & set(ctx.members))
 
 
 def _called(code: UserCode, too_big: Callable[[int, int], str], agreed: Callable[[bool], bool]) -> tuple[Any, str]:
-    """`too_big` and `agreed`: as of `user_transformers.build`."""
+    """`too_big` and `agreed`: see `user_transformers.build`."""
     from torch import nn
 
     from preflight.train_smoke import user_transformers
@@ -72,7 +71,7 @@ def _called(code: UserCode, too_big: Callable[[int, int], str], agreed: Callable
 
 
 def _as_first(ctx: Context, is_so: bool) -> bool:
-    """What is so on the first rank; on this one, where that does not come to it in time."""
+    """The first rank's value; this rank's own if the first does not get there in time."""
     store = ctx.store()
     if ctx.rank == ctx.members[0]:
         store.set("the first says", "yes" if is_so else "no")

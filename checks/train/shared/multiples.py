@@ -1,4 +1,4 @@
-"""What it means that a gradient is a multiple of the one expected: by which number, in words."""
+"""What it means if a gradient is a multiple of the expected one: by which number, in words."""
 
 import math
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from preflight.train_smoke import compare
 from preflight.train_smoke.compare import SAME, Number
 
 TIMES = {
-    "microbatches": "their losses were added up and not averaged",
-    "accumulation steps": "their losses were added up and not averaged",
-    "microbatches of all accumulation steps": "their losses were added up and not averaged",
+    "microbatches": "their losses were added up instead of averaged",
+    "accumulation steps": "their losses were added up instead of averaged",
+    "microbatches of all accumulation steps": "their losses were added up instead of averaged",
     "tensor-parallel ranks": "what is the same on each of them was added up",
-    "ranks": "it is the sum over them and not their mean",
-    "data-parallel ranks": "it is the sum over them and not their mean",
-    "shards": "it is the sum over them and not their mean",
-    "replicas": "it is the sum over them and not their mean",
+    "ranks": "it is the sum over them, not their mean",
+    "data-parallel ranks": "it is the sum over them, not their mean",
+    "shards": "it is the sum over them, not their mean",
+    "replicas": "it is the sum over them, not their mean",
 }
 DIVIDED = {
     "microbatches": "it was divided by their number twice, or all but one were lost",
@@ -27,8 +27,8 @@ TWICE = "it was divided by their number twice"
 
 
 def first_gradient(pair: TrainingPair, *, bound: float) -> str:
-    """The parameter that is furthest off, by how much, how many are so, and what that multiple is; "" where none is
-    known to be off. `bound`: the relative error that roundings may make."""
+    """The parameter furthest off, by how much, how many are off the same way, and what that multiple is; or "".
+    `bound`: the relative error that roundings may cause."""
     told = pair.apart["gradients"]
     if not told["worst"]:
         return ""
@@ -49,8 +49,8 @@ def first_gradient(pair: TrainingPair, *, bound: float) -> str:
 
 
 def of(ratio: float, sizes: Mapping[str, int]) -> str:
-    """ "the number of microbatches (4), so their losses were added up and not averaged"; "" where it is none of them.
-    Those with the same meaning are told together."""
+    """ "the number of microbatches (4), so their losses were added up instead of averaged", or "".
+    Merges those with the same meaning."""
     beginning = "the number of " if ratio > 1 else "1 / the number of "
     by_meaning: dict[str, list[str]] = {}
     for what, size in sizes.items():
@@ -64,7 +64,7 @@ def of(ratio: float, sizes: Mapping[str, int]) -> str:
 
 
 def norm(measured: Number, expected: Number, sizes: Mapping[str, int]) -> str:
-    """Of the gradient's norm as clipping has found it: beside the numbers their roots, since squares add up."""
+    """The same for the gradient's norm as computed by clipping, including roots, since squares add up."""
     if isinstance(measured, str) or isinstance(expected, str) or not expected:
         return ""
     ratio = measured / expected

@@ -1,8 +1,8 @@
-"""What the strategies' checks share: which variants run, whether they train as the training alone does, and a line.
+"""Shared by the strategies' checks: which variants run, whether they train like training alone, and a summary.
 
-A variant is held against the training alone of its recipe, on the same rank and so the same hardware. How far they may
-be apart is measured: 8 times as far as this hardware's own roundings take the training alone (see compare.py), of the
-middle rank; in float32 at least 2e-5.
+A variant is compared with training alone by the same recipe, on the same rank and so the same hardware. The tolerance
+is measured: 8 times the distance that this hardware's own roundings cause in training alone (see compare.py), of the
+median rank; in float32 at least 2e-5.
 """
 
 import itertools
@@ -39,54 +39,54 @@ if TYPE_CHECKING:
 
 NOT_FINITE = Code(
     "A loss or a gradient is NaN or infinite.",
-    fix="Run the check again: if it is the same rank, test its device; if it is none, run --only comm.",
+    fix="Run the check again: if it is the same rank, test its device; if not, run --only comm.",
     action=Action.NONE,
 )
 WRONG_START = Code(
-    "Under the strategy training starts from different weights than alone.",
+    "Under the strategy, training starts from different weights than alone.",
     fix="Look for what loads or draws weights while the model is wrapped; run the check again: if it is the same rank, "
     "test its device's memory.",
     action=Action.NONE,
 )
 OTHER_DATA = Code(
     "Ranks train on another rank's part of the batch.",
-    fix="Look for what hands out the data: a DistributedSampler with the wrong rank, a patched DataLoader, one seed.",
+    fix="Look for what distributes the data: a DistributedSampler with the wrong rank, a patched DataLoader, one seed.",
 )
 WRONG_STEP = Code(
-    "Under the strategy a rank's own loss or gradient is not what it is alone.",
+    "Under the strategy, a rank's own loss or gradient differs from training alone.",
     fix="Run the check again: if it is the same rank, test its device's arithmetic and memory; if it is on all ranks, "
     "look for what changes forward under the strategy: a layer plan, a cast, the order of the microbatches.",
     action=Action.NONE,
 )
 NOT_AVERAGED = Code(
-    "Under the strategy the gradient is the mean over the ranks times their number, or divided by it.",
+    "Under the strategy, the gradient is the mean over the ranks times their number, or divided by it.",
     fix="Look for what changes the strategy or its collectives: a communication hook, a patched torch, a plugin.",
 )
 NOT_EXCHANGED = Code(
-    "Under the strategy a rank steps with its own gradient only.",
+    "Under the strategy, a rank steps only with its own gradient.",
     fix="Look for what changes the strategy or its collectives: a communication hook, no_sync(), a patched torch.",
 )
 WRONG_EXCHANGE = Code(
-    "Under the strategy the gradient is not the mean of what the ranks have sent.",
-    fix="Do not train here: run --only comm; look at links, NICs, NCCL_ALGO, NCCL_PROTO and communication hooks.",
+    "Under the strategy, the gradient is not the mean of what the ranks sent.",
+    fix="Do not train here: run --only comm; check links, NICs, NCCL_ALGO, NCCL_PROTO and communication hooks.",
     action=Action.NONE,
 )
 WRONG_CLIP = Code(
-    "The gradient is clipped before the ranks have exchanged it, or not by its norm over all ranks.",
+    "The gradient is clipped before the ranks exchange it, or not by its norm over all ranks.",
     fix="Clip once a step, after backward: clip_grad_norm_ of torch.nn.utils for DDP and FSDP2, of the model for FSDP.",
 )
 OUT_OF_SYNC = Code(
-    "Under the strategy a rank's parameters are not those of the other ranks.",
+    "Under the strategy, a rank's parameters differ from the other ranks'.",
     fix="Run the check again: if it is the same rank, test its device's memory and arithmetic.",
     action=Action.NONE,
 )
 DRIFT = Code(
-    "Under the strategy all ranks drift off from the training alone by more than roundings do.",
+    "Under the strategy, all ranks drift away from training alone by more than roundings explain.",
     fix="Look for what rounds more coarsely under the strategy only: a compressing hook, bfloat16 in reductions, TF32.",
 )
 UNSTEADY = Code(
-    "Alone the training is too unsteady for a strategy to be held against it.",
-    fix="Nothing was shown to be wrong, and little to be right. Look for what jumps when a number "
+    "Training alone is too unsteady to compare a strategy with it.",
+    fix="Nothing was proven wrong, and little proven right. Look for what jumps when a number "
     "moves by one rounding (top-k, a threshold, BatchNorm over few values); float64 or more rows help.",
 )
 SHARED = (MODEL_CHANGED,)
@@ -98,7 +98,7 @@ TITLES = {
 }  # fmt: skip
 ALL = "all"
 NAMED = 52
-"""Characters of a summary in which variants are named, each; more are counted."""
+"""Characters for names of variants in a summary; more are counted."""
 
 
 LIKE_ALONE: tuple[compare.Quantity, ...] = ("losses", "norms")
@@ -109,8 +109,8 @@ LIKE_ALONE: tuple[compare.Quantity, ...] = ("losses", "norms")
 
 
 def plan(level: Level, *, deadline_s: float, estimate_s: float) -> Plan:
-    """Of a strategy's check. `deadline_s`: for all variants of many ranks on few cores; it grows by a second for every
-    64 ranks."""
+    """The plan of a strategy's check. `deadline_s`: for all variants with many ranks on few cores; it grows by a second
+    per 64 ranks."""
     return Plan(
         Scope.WORLD,
         level,
@@ -122,7 +122,7 @@ def plan(level: Level, *, deadline_s: float, estimate_s: float) -> Plan:
 
 
 def variants_of(strategy: str) -> Option[tuple[str, ...]]:
-    """The option that names variants, with commas between them, or all."""
+    """The option that names variants, separated by commas, or all."""
     known, unset = STRATEGIES[strategy], tuple[str, ...]()
     without = ", or all; unset: plain, at level full all" if PLAIN in known else "; unset or all: all"
     if left_out := ON_REQUEST.get(strategy):
@@ -134,14 +134,14 @@ def variants_of(strategy: str) -> Option[tuple[str, ...]]:
         names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
         for name in names:
             if name not in known:
-                raise ValueError(f"{name!r} is no variant of {strategy}; known are {', '.join(known)}, or {ALL}")
+                raise ValueError(f"{name!r} is not a variant of {strategy}; known are {', '.join(known)}, or {ALL}")
         return names
 
-    return option(parse, unset, f"which, with commas between them{without}")
+    return option(parse, unset, f"which, separated by commas{without}")
 
 
 def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "Facts":
-    """The variants that the option names; where none is named, the plain one, at level full all."""
+    """Runs the variants that the option names; by default the plain one, at level full all."""
     from preflight.train_smoke import strategies, task
     from preflight.train_smoke.wrapped import StrategySetting
 
@@ -161,7 +161,7 @@ def measure(ctx: Context, strategy: str, variants: Option[tuple[str, ...]]) -> "
 
 
 def _not_run(reasons: Mapping[str, str]) -> str:
-    """Variants by why they were not run."""
+    """Variants that were not run, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, why in reasons.items():
         by_reason.setdefault(why, []).append(name)
@@ -173,7 +173,7 @@ def _unasked(strategy: str) -> tuple[str, ...]:
 
 
 def per_node(job: Job, members: Sequence[int]) -> int:
-    """How many neighbours are on one node: the same number on every node; 1 where that is not so."""
+    """How many neighbors are on one node, if it is the same number on every node; else 1."""
     runs = [len([*its]) for _, its in itertools.groupby(members, lambda rank: job.node_of(rank).node)]
     return runs[0] if len(set(runs)) == 1 else 1
 
@@ -187,11 +187,11 @@ class VariantFault:
     meaning: Meaning
     evidence: Mapping[str, Any]
     also: tuple[str, ...] = ()
-    """Other variants that show it."""
+    """Other variants that show the same."""
 
     def is_of(self, other: "VariantFault") -> bool:
-        """Whether both are consequences of one fault: the same of the same rank; or at the same place, where it does
-        not lie with two ranks."""
+        """Whether both come from one fault: the same kind and rank; or the same place, unless two different ranks are
+        blamed."""
         mine, theirs = self.meaning, other.meaning
         if mine.kind != theirs.kind and "unsteady" in (mine.kind, theirs.kind):
             return False
@@ -206,13 +206,13 @@ class Judging:
 
     meanings: Callable[[Case], Iterator[Meaning]] = diagnosis.of
     codes: Mapping[str, Code] = field(default_factory=lambda: CODES)
-    """By the meaning's kind."""
+    """Codes by kind of meaning."""
     is_known: bool = True
     """Whether the model trains alone without NaN on sound hardware, as the built-in one does."""
 
 
 def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", how: Judging = Judging()) -> Iterator[Finding]:
-    """What the trainings under a strategy show. A fault that several variants show is told once, of the first."""
+    """Judges the trainings under a strategy. A fault that several variants show is reported once, for the first."""
     listed: list[VariantFault] = []
     of_rank: dict[int | None, list[int]] = {}
     for variant in variants_in(facts):
@@ -230,7 +230,7 @@ def judge(facts: Mapping[int, "Facts"], run: Run, strategy: str = "ddp", how: Ju
 
 
 def variants_in(facts: Mapping[int, "Facts"]) -> tuple[str, ...]:
-    """In the order of names.py, since JSON has none: the plain one comes first."""
+    """The variants in the order of names.py, since JSON keeps none; the plain one comes first."""
     names = next(iter(facts.values()))["variants"] if facts else {}
     known = next((own for own in STRATEGIES.values() if names.keys() <= own.keys()), names)
     return tuple(name for name in known if name in names)
@@ -271,7 +271,7 @@ def _meanings(
 
 
 def _pairs(facts: Mapping[int, "Facts"], variant: str) -> dict[int, TrainingPair]:
-    """By rank; ranks with equal facts share one."""
+    """Pairs by rank; ranks with equal facts share one."""
 
     def make(own: "Facts") -> TrainingPair | None:
         compared: Compared = own["variants"][variant]
@@ -293,7 +293,7 @@ def _spreads(facts: Mapping[int, "Facts"], variant: str) -> list[Spread]:
 
 
 def _evidence(found: Meaning, pair: TrainingPair, limits: Limits, middle: Mapping[str, float]) -> dict[str, Any]:
-    """`middle`: the middle rank's spread, by kind."""
+    """`middle`: the median rank's spread, by kind."""
     point = found.point
     quantity = point.place.quantity
     kind = quantity if quantity in ("gradient", "end", "state") else "curves"
@@ -311,25 +311,25 @@ def _evidence(found: Meaning, pair: TrainingPair, limits: Limits, middle: Mappin
 
 def _bound(limit: float, spread: float) -> str:
     is_it = "is" if limit <= compare.TIMES * spread * 1.001 else "is more than"
-    spread_of = f"{compare.TIMES} x the spread of {spread:.1e} that this hardware's own roundings make"
+    spread_of = f"{compare.TIMES} x the spread of {spread:.1e} that this hardware's own roundings cause"
     return f"{limit:.1e}, which {is_it} {spread_of}"
 
 
 def _finding(told: VariantFault, run: Run, strategy: str, codes: Mapping[str, Code]) -> Finding:
     found = told.meaning
     under = TITLES.get(strategy, strategy) + ("" if told.variant == PLAIN else f" ({told.variant})")
-    also = f"; so it is under {', '.join(told.also)}" if told.also else ""
+    also = f"; the same under {', '.join(told.also)}" if told.also else ""
     where = run.job.where(found.rank) if found.rank is not None else {}
     if found.parameter:
         where["parameter"] = found.parameter
-    is_alone = found.kind == "unsteady" and told.variant == PLAIN  # whichever strategy asks
+    is_alone = found.kind == "unsteady" and told.variant == PLAIN  # whichever strategy is judged
     text = f"{'' if is_alone else f'under {under} '}{found.told}{also}"
     details = {"noticed_by": found.noticed_by, "evidence": told.evidence, "step": found.point.place.step}
     code = codes[found.kind]
     return (code.warn if code is UNSTEADY else code.fail)(text, **details, **where)
 
 
-# In a line
+# The summary
 
 
 def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
@@ -352,7 +352,7 @@ def summarize(facts: Mapping[int, "Facts"], _run: Run) -> str:
 
 
 def _went(facts: Mapping[int, "Facts"], variant: str) -> str:
-    """The mean loss over the ranks, at the first step and the last that all have taken."""
+    """The ranks' mean loss at the first step, and at the last that all took."""
     losses = [pair.measured["losses"] for pair in _pairs(facts, variant).values()]
     first, last = ([curve[place] for curve in losses] for place in (0, min(map(len, losses)) - 1))
     return f"loss {_mean(first)} to {_mean(last)}"
@@ -363,7 +363,7 @@ def _mean(values: Sequence[compare.Number]) -> str:
 
 
 def _near(facts: Mapping[int, "Facts"], ran: Sequence[str]) -> str:
-    """How far losses and gradients are from those alone, at most: in float32, and in each coarser variant."""
+    """The largest distance of losses and gradients from those alone: in float32, and in each coarser variant."""
     limits = {name: compare.limits(_spreads(facts, name)) for name in ran}
     fine = [name for name in ran if limits[name].curves == compare.LEAST.curves]
     coarse = [name for name in ran if name not in fine]

@@ -1,4 +1,4 @@
-"""What report.html draws of trainings: how the loss went, how far from alone in units of the spread, and memory."""
+"""Plots of trainings in report.html: the loss, the distance from training alone in units of the spread, and memory."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from preflight.train_smoke.strategies import Compared, Facts
 
 Pair = tuple[Curve, Curve]
-"""Measured, and alone."""
+"""(measured, alone)."""
 
 
 def plot(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[plots.Plot]:
@@ -31,7 +31,7 @@ def plot(facts: Mapping[int, "Facts"], _run: Run) -> Iterator[plots.Plot]:
     off = [plots.Series(name, [*_distances(facts, name)]) for name in names]
     steps = max(len(series.points) for series in off)
     off.append(plots.Series("as far as is allowed", [(0, compare.TIMES), (steps - 1, compare.TIMES)], "expected"))
-    note = "1 is what this hardware's own roundings make of the training alone; where they make nothing, 2e-5 / 8 is 1."
+    note = "1 is the effect of this hardware's own roundings on training alone; if they have none, 2e-5 / 8 is 1."
     yield plots.Chart("distance from the training alone", "step", "spreads", off, note=note)
     yield from _memory(facts, names)
 
@@ -44,7 +44,7 @@ def _pairs(facts: Mapping[int, "Facts"], name: str) -> Iterator[Pair]:
 
 
 def _losses(curves: Sequence[Curve]) -> list[tuple[float, float]]:
-    """The ranks' mean at each step. NaN has no place on an axis."""
+    """The ranks' mean at each step, without NaN, which has no place on an axis."""
     steps = max((len(curve["losses"]) for curve in curves), default=0)
     found: list[tuple[float, float]] = []
     for step in range(steps):
@@ -55,7 +55,7 @@ def _losses(curves: Sequence[Curve]) -> list[tuple[float, float]]:
 
 
 def _distances(facts: Mapping[int, "Facts"], name: str) -> Iterator[tuple[float, float]]:
-    """The largest over the ranks at each step, of losses and norms."""
+    """The largest distance over the ranks at each step, of losses and norms."""
     recipe = next(iter(facts.values()))["variants"][name]["recipe"]
     spread = compare.middle(
         own["alone"][recipe]["spread"]["curves"] for own in facts.values() if recipe in own["alone"]

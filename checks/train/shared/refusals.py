@@ -1,15 +1,15 @@
-"""Which of torch's exceptions tell of the model, and not of the machine or of other ranks."""
+"""Which of torch's exceptions are about the model rather than the machine or other ranks."""
 
 REFUSALS = (ValueError, TypeError, NotImplementedError, AttributeError, AssertionError, LookupError)
-"""What torch raises of a model that a strategy cannot take."""
+"""What torch raises for a model that a strategy cannot handle."""
 STRATEGIES = ("torch.distributed.fsdp", "torch.distributed._composable", "torch.nn.parallel")
-"""Modules of torch that raise so, also below the user's line that called the model."""
+"""Modules of torch that raise these, even below the user's line that called the model."""
 OF_OTHERS = ("gloo", "nccl", "cuda", "hip error", "connect", "socket", "timed out", "timeout", "process group")
-"""Words of a RuntimeError that a collective or a device has raised."""
+"""Words in RuntimeErrors from a collective or a device."""
 
 
 def is_refusal(error: BaseException) -> bool:
-    """A plain RuntimeError too, where it is neither a collective's nor a device's."""
+    """Whether it is one of these, or a plain RuntimeError that is neither a collective's nor a device's."""
     if isinstance(error, REFUSALS):
         return True
     return type(error) is RuntimeError and not any(word in str(error).lower() for word in OF_OTHERS)

@@ -1,4 +1,4 @@
-"""Ranks that keep the same piece of a parameter, and not the same bits of it, though all numbers are near enough."""
+"""Ranks that keep the same piece of a parameter but with different bits, though all numbers are close enough."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ EQUAL_BITS = "equal bits"
 
 
 def of(pairs: Mapping[int, TrainingPair]) -> Iterator[Meaning]:
-    """The ranks that most others differ from are to blame; nobody, where there are two sides of one size."""
+    """Blames the ranks that differ from most others; none if there are two sides of equal size."""
     members = sorted(pairs)
     seen = next((pair.replicas for pair in pairs.values() if pair.replicas), None)
     if seen is None or not seen["differing"]:
@@ -20,13 +20,13 @@ def of(pairs: Mapping[int, TrainingPair]) -> Iterator[Meaning]:
     first = seen["differing"][0]
     name = first["parameter"]
     odd, alike = ([members[place] for place in places] for places in (first["odd"], first["alike"]))
-    more = f"; so it is with {ranges.count(seen['count'] - 1, 'other parameter')}" if seen["count"] > 1 else ""
-    point = Point(CurvePlace(step, "end"), "other bits", EQUAL_BITS, math.inf)
+    more = f"; the same with {ranges.count(seen['count'] - 1, 'other parameter')}" if seen["count"] > 1 else ""
+    point = Point(CurvePlace(step, "end"), "different bits", EQUAL_BITS, math.inf)
     told = f"after step {step} the bits of {name} on"
     if len(odd) < len(alike):
         for rank in odd:
-            text = f"{told} rank {rank} are not those of {ranges.ranks(alike)}, which keep a replica of it, expected"
+            text = f"{told} rank {rank} differ from those of {ranges.ranks(alike)}, which keep a replica, expected"
             yield Meaning("out_of_sync", f"{text} equal bits{more}", point, rank, name, tuple(alike))
         return
-    text = f"{told} {ranges.ranks(odd)} are not those on {ranges.ranks(alike)}, expected equal bits in replicas of it"
+    text = f"{told} {ranges.ranks(odd)} differ from those on {ranges.ranks(alike)}, expected equal bits in replicas"
     yield Meaning("out_of_sync", f"{text}{more}", point, None, name, tuple(sorted((*odd, *alike))))

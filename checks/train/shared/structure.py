@@ -1,4 +1,4 @@
-"""What a strategy has changed about a model as it wrapped it: exact, and judged before any number."""
+"""What a strategy changed about a model while wrapping it: exact, and judged before any number."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from preflight.train_smoke.structure import Changed
 
 MODEL_CHANGED = Code(
-    "Wrapped by the strategy, the model has other parameters than before: untied, lost, frozen, kept twice or nowhere.",
-    fix="Look at what wraps the model: tie weights again after parallelize_module, freeze and cast before wrapping, "
-    "and give each layer to one stage.",
+    "Wrapping by the strategy changes the model's parameters: untied, lost, frozen, duplicated or missing.",
+    fix="Check the code that wraps the model: tie weights again after parallelize_module, freeze and cast before "
+    "wrapping, and give each layer to one stage.",
 )
 
 
 def of(facts: Mapping[int, "Facts"], variant: str) -> Iterator[Meaning]:
-    """Nothing where all is well. One rank is to blame where most others are sound."""
+    """Changes; none if all is well. A rank is to blame if most others are sound."""
     told: dict[str, list[int]] = {}
     names: dict[str, str] = {}
     for rank, own in facts.items():
@@ -43,17 +43,17 @@ def of(facts: Mapping[int, "Facts"], variant: str) -> Iterator[Meaning]:
 
 
 def _words(changed: "Changed") -> Iterator[tuple[str, str]]:
-    """(a parameter, what has become of it)."""
+    """(a parameter, what became of it)."""
     for names in changed["untied"]:
-        told = f"{' and '.join(names)} were one parameter, and are {len(names)} once it is wrapped"
-        yield names[0], f"{told}, expected one: each gets a part of the gradient only"
+        told = f"{' and '.join(names)} were one parameter, but are {len(names)} once wrapped"
+        yield names[0], f"{told}, expected one: each gets only a part of the gradient"
     for name in changed["lost"]:
-        yield name, f"{name} is no parameter any more once it is wrapped, expected one that is trained as before"
+        yield name, f"{name} is no longer a parameter once wrapped, expected one that is trained as before"
     for name in changed["added"]:
-        yield name, f"{name} is a parameter once it is wrapped, and was none before"
+        yield name, f"{name} is a parameter once wrapped, but was not one before"
     for name, was, now in changed["other"]:
-        yield name, f"{name} is {now} once it is wrapped, expected {was} as before"
+        yield name, f"{name} is {now} once wrapped, expected {was} as before"
     for name, kept, size in changed["kept"]:
         times = f"{kept / size:.3g} times" if kept else "not at all"
-        told = f"of {name} the ranks that cut the model keep {kept:,} elements together, expected {size:,}"
+        told = f"the ranks that share the model keep {kept:,} elements of {name} in total, expected {size:,}"
         yield name, f"{told}: it is kept {times}, expected once"

@@ -1,4 +1,4 @@
-"""A variant whose training parts from the one expected, and how that is told: whom it names, and in which words."""
+"""A variant whose training diverges from the expected one, and how to report it: which ranks to name, and how."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ Kind = Literal[
     "not_finite", "wrong_start", "other_data", "wrong_step", "not_averaged", "not_exchanged", "wrong_exchange",
     "wrong_clip", "out_of_sync", "drift", "unsteady", "model_changed", "missing_collective", "wrong_gradient",
 ]  # fmt: skip
-"""The slugs of parity.py's and model_parallel.py's codes."""
+"""Slugs of the codes in parity.py and model_parallel.py."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One variant on all ranks, and where it parts."""
+    """One variant on all ranks, and where it diverges."""
 
     pairs: Mapping[int, TrainingPair]
     limits: Limits
@@ -28,7 +28,7 @@ class Case:
 
     @property
     def point(self) -> Point:
-        """Of the first rank that differs."""
+        """The point of the first rank that differs."""
         return self.divergence.first[min(self.divergence.first)]
 
 
@@ -39,18 +39,18 @@ class Meaning:
     """With the measured and the expected value."""
     point: Point
     rank: int | None = None
-    """Who is to blame."""
+    """The rank to blame."""
     parameter: str | None = None
     noticed_by: tuple[int, ...] = field(default=())
 
 
-# Whom it names
+# Which ranks it names
 
 
 def blamed(
     case: Case, kind: Kind, why: str, of: Callable[[TrainingPair], str | None] = lambda _: None
 ) -> Iterator[Meaning]:
-    """Each of those that differ first, where they are to blame; else nobody."""
+    """A meaning per rank that differs first, if these are to blame; else one that blames no rank."""
     if not case.divergence.blamed:
         yield unblamed(case, kind, why, of(case.pairs[min(case.divergence.first)]))
         return
@@ -98,9 +98,9 @@ def _of_moment(quantity: str, furthest: Furthest, limits: Limits) -> str:
     name, _, kind = furthest["parameter"].partition(" ")
     off = _percent(furthest["off"])
     if quantity == "start":
-        return f"{name} starts {off} of its largest element from where it does alone, expected no difference"
+        return f"{name} starts {off} of its largest element away from where it starts alone, expected no difference"
     if quantity == "end":
-        return f"{name} ends {off} of its way from where it should, expected at most {limits.end:.2g}"
+        return f"{name} ends {off} of its path away from where it should, expected at most {limits.end:.2g}"
     what = f"gradient of {name} at step 0" if quantity == "gradient" else f"optimizer's {kind} of {name} at the end"
     if isinstance(furthest["off"], str):
         return f"the {what} is {'missing' if off == 'inf' else off}"

@@ -19,7 +19,7 @@ def test_batch_samplers_that_drop_the_last_hide_no_overlap() -> None:
     assert only(made)["slug"] == "overlap"
     for told in made[0]["together"]:  # as where the other one of the two were dropped
         told.update({"agains": 2, "again_dropped": 1})
-    assert "in all 1 times a sample comes again" in only(made)["message"]
+    assert "in total 1 times a sample comes again" in only(made)["message"]
 
 
 def test_padding_that_is_shuffled_before_batches_are_dropped_is_padding() -> None:

@@ -330,7 +330,7 @@ def _here() -> str:
     ("make", "says"),
     [
         (lambda: loader(ByTorch(), raises), "in raises()"),
-        (lambda: [1, 2], "a list is no DataLoader, and holds none"),
+        (lambda: [1, 2], "a list is not a DataLoader, and contains none"),
         (lambda: loader([]), "list index out of range"),
     ],
 )

@@ -223,8 +223,8 @@ def test_outside_of_the_main_thread_nothing_is_ended(his: tuple[UserCode, Any]) 
         ("collated", False, r"stream\.py:36 in stay\(\), in 1 of 2 DataLoader workers"),
         ("stream", False, r"stream\.py:47 in __iter__\(\), in [12] of 2 DataLoader workers"),
         ("library", True, r"stream\.py:52 in Wrapper\.__iter__\(\), waiting for DataLoader workers"),
-        ("told_nothing", False, "stream.py:build, waiting for DataLoader workers that do not tell where they are"),
-        ("told_nothing", True, r"stream\.py:52 in Wrapper\.__iter__\(\), waiting .* that do not tell where they are"),
+        ("told_nothing", False, "stream.py:build, waiting for DataLoader workers that do not say where they are"),
+        ("told_nothing", True, r"stream\.py:52 in Wrapper\.__iter__\(\), waiting .* that do not say where they are"),
     ],
 )
 def test_the_line_at_which_a_worker_stands(his: tuple[UserCode, Any], loader: str, wrapped: bool, where: str) -> None:

@@ -46,7 +46,7 @@ def test_a_mistake_is_found(row: Any) -> None:
     found, summary = told(f"tests.loaders.resumed:{row.name.removeprefix('resume_')}")
     assert row.is_told_by(found), found
     assert row.says in found[0]["message"]
-    assert summary == "not as it should be, see its findings"
+    assert summary == "wrong, see its findings"
 
 
 @pytest.mark.parametrize("name", ["by_sampler", "by_loader", "by_skipping", "torchs_default", "stream"])
@@ -100,7 +100,7 @@ def test_torchdatas_own(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("tests.loaders.mistaken:returns_none", "a NoneType is no loader"),
+        ("tests.loaders.mistaken:returns_none", "a NoneType is not a loader"),
         ("tests.loaders.sound:fewer_samples_than_ranks", "the first epoch has no more than 3 batches"),
         ("tests.loaders.mistaken:raises_everywhere", "sampler option is mutually exclusive with shuffle"),
     ],

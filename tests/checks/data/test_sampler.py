@@ -134,7 +134,7 @@ def test_another_length() -> None:
 def test_another_content() -> None:
     finding = only(stock(of={1: {"content": {"0": "a", "5": "c"}}}))
     assert (finding["slug"], finding["where"]["rank"]) == ("content", 1)
-    assert finding["message"].startswith("dataset[5] is another sample than on 3 of 4 ranks; 1 of 2 that")
+    assert finding["message"].startswith("dataset[5] is a different sample than on 3 of 4 ranks; 1 of 2 compared")
 
 
 def test_content_that_is_drawn_anew_or_computed_on_another_cpu_is_not_compared() -> None:
@@ -145,7 +145,7 @@ def test_content_that_is_drawn_anew_or_computed_on_another_cpu_is_not_compared()
 def test_content_that_differs_everywhere_under_a_sampler_for_all_ranks_is_nobodys() -> None:
     finding = only(stock(of={rank: {"content": {"0": f"{rank}", "5": "b"}} for rank in range(4)}))
     assert (finding["slug"], finding["where"]) == ("content", {})
-    assert "dataset[0] is another sample on each of rank 0, rank 1, rank 2, rank 3" in finding["message"]
+    assert "dataset[0] is a different sample on each of rank 0, rank 1, rank 2, rank 3" in finding["message"]
 
 
 def test_a_dataset_of_each_rank_is_not_compared_and_that_is_said() -> None:
@@ -238,7 +238,7 @@ def test_all_see_all(order: str, exact: bool) -> None:
 
 def test_all_see_all_is_a_warning_where_each_may_have_its_own_dataset() -> None:
     finding = only(read(*[[range(24)] * 4] * 2, content={}))
-    assert (finding["severity"], finding["slug"]) == ("warn", "all_see_all") and "was not seen" in finding["message"]
+    assert (finding["severity"], finding["slug"]) == ("warn", "all_see_all") and "is unknown" in finding["message"]
 
 
 def test_a_stream_that_is_not_parted() -> None:
@@ -323,7 +323,7 @@ def test_one_sample_on_two_ranks_and_one_on_none() -> None:
 def test_a_half_that_nobody_sees() -> None:
     finding = only(own(lambda order: dealt([index for index in order if index < 24], 4), length=48))
     assert (finding["slug"], finding["where"]) == ("never_seen", {})
-    assert finding["message"] == ("24 of 48 samples are seen by no rank, such as index 24, expected all to be seen")
+    assert finding["message"] == ("24 of 48 samples are read by no rank, such as index 24, expected all to be read")
     assert finding["evidence"]["missing"] == 24
 
 
@@ -334,7 +334,7 @@ def test_one_batch_more() -> None:
     finding = only(read(*[dealt_unevenly(shuffled(25, number)) for number in (0, 1)], length=25, size=1))
     assert (finding["slug"], finding["where"], finding["noticed_by"]) == ("unequal_batches", {}, "0")
     assert finding["message"].startswith(
-        "rank 0 has 7 batches, ranks 1-3 have 6 batches, expected as many on all: after "
+        "rank 0 has 7 batches, ranks 1-3 have 6 batches, expected the same on all: after "
     )
 
 
@@ -441,7 +441,7 @@ def test_what_ranks_print_and_write_besides() -> None:
     printed, written = found(made)
     assert printed["message"] == "ranks 1-2 printed 4 lines in the function, such as 'loading'"
     assert written["message"] == (
-        "ranks 1-2 wrote, made or removed 1 file in the function, such as cache/index, on 2 of them"
+        "ranks 1-2 wrote, created or removed 1 file in the function, such as cache/index, on 2 of them"
     )
 
 

@@ -107,17 +107,18 @@ def test_workers_that_are_seeded_alike_are_told_with_the_line_and_once() -> None
     (told,) = warned(its)
     assert told["code"] == "data.seeds.workers_repeat"
     assert told["message"] == (
-        "workers draw alike from NumPy and Python on ranks 0-2 in both epochs, and as other ranks do: worker 1 of rank "
-        "0 begins as its worker 0 (1 state at 4 starts of workers, expected 4); seed_worker() (train.py:12) seeds them"
+        "workers draw the same from NumPy and Python on ranks 0-2 in both epochs, and as other ranks do: worker 1 of "
+        "rank 0 starts like its worker 0 (1 state at 4 starts of workers, expected 4); seed_worker() (train.py:12) "
+        "seeds them"
     )
     assert told["where"] == {"file": "train.py", "line": 12} and "torch.initial_seed()" in told["fix"]
-    assert summary(its).endswith("3 x 4 DataLoader workers draw alike (epochs, ranks, workers)")
+    assert summary(its).endswith("3 x 4 DataLoader workers draw the same (epochs, ranks, workers)")
 
 
 def test_a_generator_that_is_copied_to_workers_is_named_with_its_class() -> None:
     (told,) = warned(facts(2, only({"Crops.rng": "{r}"}), torch=lambda rank: torch_seeded(rank)))
     assert told["code"] == "data.seeds.workers_repeat" and told["where"] == {"file": "data.py", "line": 3}
-    assert "draw alike from Crops.rng on ranks 0-1 in both epochs: worker 1" in told["message"]
+    assert "draw the same from Crops.rng on ranks 0-1 in both epochs: worker 1" in told["message"]
     assert told["message"].endswith("it is made with Crops (data.py:3) and copied to each worker")
     assert told["fix"].startswith("Make Crops.rng in worker_init_fn")
 
@@ -136,11 +137,11 @@ def test_a_seed_by_the_workers_number_repeats_on_ranks_and_in_epochs() -> None:
     ranks, epochs = warned(facts(2, only({"Python": "{w}"}, init=INIT)))
     assert (ranks["code"], epochs["code"]) == ("data.seeds.ranks_repeat", "data.seeds.epochs_repeat")
     assert (
-        "worker 0 of rank 1 begins as worker 0 of rank 0 (2 states at 4 starts of workers, expected 4)"
+        "worker 0 of rank 1 starts like worker 0 of rank 0 (2 states at 4 starts of workers, expected 4)"
         in ranks["message"]
     )
-    assert "worker 0 of rank 0 begins epoch 1 as it began epoch 0 (4 states" not in epochs["message"]
-    assert "worker 0 of rank 0 begins epoch 1 as it began epoch 0 (2 states at 8 starts of workers" in epochs["message"]
+    assert "worker 0 of rank 0 starts epoch 1 as it started epoch 0 (4 states" not in epochs["message"]
+    assert "worker 0 of rank 0 starts epoch 1 as it started epoch 0 (2 states at 8 starts" in epochs["message"]
     assert ranks["where"] == epochs["where"] == {"file": "train.py", "line": 12}
 
 
@@ -158,7 +159,7 @@ def test_ranks_whose_torch_is_seeded_alike_repeat_and_no_line_is_blamed() -> Non
 def test_ranks_that_share_a_part_of_their_workers_seeds_repeat() -> None:
     (told,) = warned(facts(2, only({"torch": "{e}{r+w}"}, 4)))
     assert (
-        "worker 0 of rank 1 begins as worker 1 of rank 0 (5 states at 8 starts of workers, expected 8)"
+        "worker 0 of rank 1 starts like worker 1 of rank 0 (5 states at 8 starts of workers, expected 8)"
         in told["message"]
     )
 
@@ -166,9 +167,9 @@ def test_ranks_that_share_a_part_of_their_workers_seeds_repeat() -> None:
 def test_without_workers_the_ranks_themselves_repeat() -> None:
     (told,) = warned(facts(3, only({"Python": "1"}, 0, epochs=1)))
     assert told["code"] == "data.seeds.ranks_repeat" and told["fix"].startswith("Once the model is built")
-    assert "draw alike from Python on ranks 0-2: rank 1 begins as rank 0 (1 state on 3 ranks, exp" in told["message"]
+    assert "draw the same from Python on ranks 0-2: rank 1 starts like rank 0 (1 state on 3 ranks" in told["message"]
     (own,) = warned(facts(3, only({"Crops.rng": "1"}, 0, epochs=1)))
-    assert own["fix"] == "Seed Crops.rng by the rank, too." and "copied" not in own["message"]
+    assert own["fix"] == "Also seed Crops.rng by rank." and "copied" not in own["message"]
 
 
 def read(orders: list[str], name: str = "", *, given: bool = True) -> dict[str, Any]:
@@ -189,7 +190,7 @@ def test_ranks_that_read_the_same_samples_should_draw_alike() -> None:
     assert slugs(warned(pairs, reads=read(["a", "a", "b", "b"], given=False))) == ["ranks_repeat"]
     (told,) = warned(facts(4, only({"torch": "{e}{w}"})), reads=read(["a", "a", "b", "b"]))
     assert (
-        "worker 0 of rank 2 begins as worker 0 of rank 0 (2 states at 4 starts of workers, expected 4)"
+        "worker 0 of rank 2 starts like worker 0 of rank 0 (2 states at 4 starts of workers, expected 4)"
         in told["message"]
     )
 
@@ -198,7 +199,7 @@ def test_each_of_several_loaders_is_told_by_its_name() -> None:
     its = facts(2, only({"torch": "{e}{w}"}, name="train"), only({}, name="val"), only({"torch": "{r}{w}"}, name="2"))
     ranks, epochs = warned(its)
     assert ranks["message"].startswith("train: ranks draw") and epochs["message"].startswith("loader 2: epochs draw")
-    assert "; train: 2 x 2 DataLoader workers draw alike (ranks); val: no sample draws" in summary(its)
+    assert "; train: 2 x 2 DataLoader workers draw the same (ranks); val: no sample draws" in summary(its)
 
 
 def test_what_was_not_seen_is_said() -> None:
@@ -239,7 +240,7 @@ def test_seeds_may_be_alike_or_unlike_on_all(world: int, by_rank: int) -> None:
         ),
         (
             {"NumPy": lambda rank: seeded("b" if rank == 1 else "a")},
-            "NumPy is seeded otherwise on rank 1 than on 3 of 4 ranks, expected alike",
+            "NumPy is seeded differently on rank 1 than on 3 of 4 ranks, expected the same",
         ),
         (
             {"Python": lambda rank: seeded("a", undrawn=False) if rank != 1 else seeded("p", changed=False)},
@@ -269,9 +270,9 @@ def test_a_rank_that_has_drawn_more_since_is_no_warning() -> None:
     its = facts(4, Python=lambda rank: seeded("more" if rank == 0 else "a", undrawn=rank != 0))
     (told,) = found(its)
     assert (told["severity"], told["code"]) == ("info", "data.seeds.some_differ")
-    assert told["message"].endswith("on rank 0 than on 3 of 4 ranks, or has drawn otherwise since")
+    assert told["message"].endswith("on rank 0 than on 3 of 4 ranks, or has drawn differently since")
     (info,) = found(facts(4, torch=lambda rank: torch_seeded(42, drawn="+" if rank == 0 else "")))
-    assert "torch is seeded 42 on 4 ranks, but has drawn otherwise since, weights" in info["message"]
+    assert "torch is seeded 42 on 4 ranks, but has drawn differently since, so weights" in info["message"]
 
 
 def test_draws_of_a_generator_that_nobody_has_seeded_are_silent() -> None:
@@ -282,7 +283,7 @@ def test_draws_of_a_generator_that_nobody_has_seeded_are_silent() -> None:
 def test_what_weights_will_be_is_told() -> None:
     assert found(facts(2)) == []  # it may be seeded later
     (info,) = found(facts(2, torch=lambda rank: torch_seeded(42 + rank)))
-    assert "(42 on rank 0, 43 on rank 1), weights that are made then differ between 2 ranks" in info["message"]
+    assert "(42 on rank 0, 43 on rank 1), so weights initialized then differ between 2 ranks" in info["message"]
 
 
 def test_dropout_is_drawn_on_the_gpu_where_there_is_one() -> None:
@@ -294,5 +295,5 @@ def test_dropout_is_drawn_on_the_gpu_where_there_is_one() -> None:
 
 def test_many_ranks_are_judged_in_a_few_sentences() -> None:
     (told,) = warned(facts(256, only({"torch": "{e}{w}", "Python": "{e}{w}", "NumPy": "{e}{w}"}, 8)))
-    assert "ranks draw alike from NumPy, Python and torch on ranks 0-255" in told["message"]
+    assert "ranks draw the same from NumPy, Python and torch on ranks 0-255" in told["message"]
     assert "(8 states at 2,048 starts of workers, expected 2,048)" in told["message"]

@@ -102,7 +102,7 @@ def test_what_most_ranks_do_within_the_limits_is_the_library() -> None:
         bend(facts[rank]["whole"], "norms", rank, 1 + 1e-6)
     found = only(facts)
     assert (found["severity"], found["code"], found["noticed_by"]) == ("warn", "train.alone.other_bits", "0-4")
-    assert found["where"] == {} and "5 of 8 ranks got other bits (within the limits)" in found["message"]
+    assert found["where"] == {} and "5 of 8 ranks got different bits (within the limits)" in found["message"]
     again(facts[6], apart=0.01)
     assert told(facts) == [("warn", "other_bits", None), ("fail", "differs_from_itself", 6)]
 
@@ -195,7 +195,9 @@ def test_where_no_bits_have_a_majority_nobody_is_named() -> None:
     bend(facts[1]["whole"], "losses", 5, 1.01)
     bend(facts[2]["whole"], "losses", 2, 1.01)
     found = only(facts)
-    assert "3.232 on rank 2, and otherwise on 1 more, expected" in found["message"] and found["where"] == {"step": 2}
+    assert "3.232 on rank 2, and different again on 1 more, expected" in found["message"] and found["where"] == {
+        "step": 2
+    }
 
 
 def test_several_with_the_same_small_difference_run_other_code() -> None:

@@ -55,9 +55,9 @@ def test_sound_ranks_give_no_finding(strategy: str, world: int) -> None:
     ("ratio", "says"),
     [
         (4.0, "4.00 times the one expected, and so are 20 of 20 parameters': the number of microbatches (4), so their "
-              "losses were added up and not averaged"),
-        (2.0, "the number of accumulation steps (2), so their losses were added up and not averaged; or the number of "
-              "tensor-parallel ranks (2), so what is the same on each of them was added up"),
+              "losses were added up instead of averaged"),
+        (2.0, "the number of accumulation steps (2), so their losses were added up instead of averaged; or the number "
+              "of tensor-parallel ranks (2), so what is the same on each of them was added up"),
         (0.25, "0.250 times the one expected, and so are 20 of 20 parameters': 1 / the number of microbatches (4)"),
         (0.5, "1 / the number of tensor-parallel ranks (2), so it was averaged"),
         (0.0, "no gradient comes to norm.weight, and so it is with 20 of 20 parameters: they are cut off"),
@@ -108,7 +108,7 @@ def test_a_collective_that_is_missing_is_told_only_where_numbers_are_wrong() -> 
     spoil(facts, 0, 2.0, "hsdp")
     (found,) = judge(facts, "hybrid")
     assert found["slug"] == "missing_collective"
-    assert "0 all-reduces over its 2 replicas, expected at least 3 (one each), and so it is on all" in found["message"]
+    assert "0 all-reduces over its 2 replicas, expected at least 3 (one each); the same on all" in found["message"]
 
 
 def test_replicas_are_held_against_each_other_to_the_last_bit() -> None:
@@ -119,7 +119,7 @@ def test_replicas_are_held_against_each_other_to_the_last_bit() -> None:
         }  # fmt: skip
     (found,) = judge(facts, "tp")
     assert (found["slug"], found["where"]["rank"], found["noticed_by"]) == ("out_of_sync", 1, "0,2-3")
-    assert "the bits of norm.weight on rank 1 are not those of ranks 0,2-3" in found["message"]
+    assert "the bits of norm.weight on rank 1 differ from those of ranks 0,2-3" in found["message"]
     for rank in facts:
         facts[rank]["variants"]["matrices"]["replicas"] = {
             "differing": [{"parameter": "norm.weight", "odd": [1, 3], "alike": [0, 2]}], "count": 1,
@@ -137,11 +137,11 @@ def changed(**more: Any) -> "Changed":
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ({"untied": [["a", "b"]]}, "a and b were one parameter, and are 2 once it is wrapped"),
-        ({"lost": ["a"]}, "a is no parameter any more once it is wrapped"),
-        ({"added": ["a"]}, "a is a parameter once it is wrapped, and was none before"),
-        ({"other": [("a", "float32, trained", "bfloat16, trained")]}, "a is bfloat16, trained once it is wrapped"),
-        ({"kept": [("a", 0, 64)]}, "keep 0 elements together, expected 64: it is kept not at all, expected once"),
+        ({"untied": [["a", "b"]]}, "a and b were one parameter, but are 2 once wrapped"),
+        ({"lost": ["a"]}, "a is no longer a parameter once wrapped"),
+        ({"added": ["a"]}, "a is a parameter once wrapped, but was not one before"),
+        ({"other": [("a", "float32, trained", "bfloat16, trained")]}, "a is bfloat16, trained once wrapped"),
+        ({"kept": [("a", 0, 64)]}, "keep 0 elements of a in total, expected 64: it is kept not at all, expected once"),
         ({"kept": [("a", 128, 64), ("b", 128, 64)]}, "it is kept 2 times, expected once; 1 more change of this kind"),
     ],
 )

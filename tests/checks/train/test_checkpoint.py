@@ -57,7 +57,7 @@ def test_the_rank_whose_piece_is_wrong_is_named_and_no_other() -> None:
     (found,) = _told(saved)
     assert found.where == {"node": "node-0", "rank": 2, "parameter": "up"} and found.noticed_by == "0-1,3"
     assert found.code is resumed.WRONG_OPTIMIZER
-    assert "up exp_avg is 0 in 0.5 of its elements of the piece that this rank keeps" in found.message
+    assert "up exp_avg is 0 in 0.5 of its elements of this rank's piece" in found.message
 
 
 @pytest.mark.parametrize("guilty", [(0, 1), (0, 1, 2, 3)])
@@ -72,7 +72,7 @@ def test_one_fault_in_many_checkpoints_is_told_once() -> None:
     saved = {rank: {**_saved({"fsdp2": own, HALF: own}), **_saved({"ddp": own}, name="ddp/full")} for rank in range(2)}
     (found,) = _told(saved)
     assert found.message.startswith("fsdp2/dcp into FSDP2: the schedule's step is 0 in")
-    assert found.message.endswith("so it is with fsdp2/dcp into FSDP2 on half of the ranks and ddp/full into DDP")
+    assert found.message.endswith("the same with fsdp2/dcp into FSDP2 on half of the ranks and ddp/full into DDP")
 
 
 def test_causes_come_before_consequences() -> None:

@@ -40,18 +40,18 @@ def test_nothing_is_said_where_all_have_compiled() -> None:
 def test_a_rank_that_has_compiled_nothing_is_named() -> None:
     (found,) = judge(check, facts({0: BOTH, 1: NONE, 2: BOTH}, {1: OFF}))
     assert (found["code"], found["severity"], found["where"]["rank"]) == ("train.compile.not_compiled", "warn", 1)
-    assert "no graph of ddp and fsdp2, expected one at least: TORCHDYNAMO_DISABLE=1 is set" in found["message"]
+    assert "no graph of ddp and fsdp2, expected at least one: TORCHDYNAMO_DISABLE=1 is set" in found["message"]
     assert found["evidence"]["elsewhere"] == BOTH
 
 
 def test_where_nobody_compiles_it_is_one_finding() -> None:
     (found,) = judge(check, facts({rank: {"ddp": 0, "fsdp2": 1} for rank in range(3)}))
-    assert "rank" not in found["where"] and found["message"].endswith("of ddp, expected one at least (on all 3 ranks)")
+    assert "rank" not in found["where"] and found["message"].endswith("of ddp, expected at least one (on all 3 ranks)")
 
 
 def test_an_unknown_backend_is_refused_in_one_sentence() -> None:
     assert check.BACKEND.type("inductor") == "inductor"
-    with pytest.raises(ValueError, match="'triton' is no backend that this check knows; known are aot_eager, inductor"):
+    with pytest.raises(ValueError, match="'triton' is not a known backend; known are aot_eager, inductor"):
         check.BACKEND.type("triton")
 
 

@@ -58,8 +58,8 @@ def test_each_variant_has_a_line_and_the_training_alone_is_below_them() -> None:
         f"clip         {losses}  1e-03  1.25  3.0-4.0",
         f"autocast     {losses}      0  1.25  3.0-4.0",
         f"alone        {losses}  8e-07     -        -",
-        "loss: the ranks' mean; off: at most, from alone (of alone: by roundings)",
-        "MiB a rank: held between steps; at most, over what was taken before",
+        "loss: the ranks' mean; off: the most, from alone (for alone: by roundings)",
+        "MiB per rank: held between steps; peak, beyond what was used before",
     ]
 
 

@@ -21,12 +21,12 @@ def test_variants_are_given_by_their_names(strategy: str) -> None:
     assert parse("all") == known
     assert parse(f"{known[2]}, {known[0]},{known[2]}") == (known[2], known[0])
     for wrong in ("", "no_such", f"{known[0]},"):
-        with pytest.raises(ValueError, match=f"is no variant of {strategy}; known are {known[0]}, .*, or all"):
+        with pytest.raises(ValueError, match=f"is not a variant of {strategy}; known are {known[0]}, .*, or all"):
             parse(wrong)
 
 
 def test_an_unknown_variant_is_a_usage_error() -> None:
-    with pytest.raises(errors.UsageError, match="'nosync' is no variant of ddp"):
+    with pytest.raises(errors.UsageError, match="'nosync' is not a variant of ddp"):
         registry.parse_option("train.ddp.variants", ddp.VARIANTS, "nosync")
 
 

@@ -67,7 +67,7 @@ SKIPPED = {
 ON_ONE = {
     "raises_on_one": ("user_error", "in raises(): ValueError"),
     "other_shape": ("other_model", "than on 2 of 3 ranks: 0.weight (5, 4) float32 on rank 1, 0.weight (4, 4) float32"),
-    "other_batch": ("other_batch", "the batch has other numbers or shapes than on 2 of 3 ranks"),
+    "other_batch": ("other_batch", "the batch has different numbers or shapes than on 2 of 3 ranks"),
     "weighs_more_on_one": ("wrong_step", "under DDP"),
     "weight_norm_weighs_more_on_one": ("wrong_step", "under DDP"),
     "complex_weighs_more_on_one": ("wrong_step", "under DDP the norm of its own gradient"),
@@ -75,13 +75,13 @@ ON_ONE = {
 }
 UNLIKE = {
     "batch_norm": [
-        ("info", "batch_norm", "BatchNorm normalises by the 2 or 3 rows of one rank, and in one process by all 8"),
+        ("info", "batch_norm", "BatchNorm normalizes by the 2 or 3 rows of one rank, and in one process by all 8"),
         ("info", "dropout", "dropout was set to 0 in 1 module (3)"),
     ],
-    "unused": [("warn", "unused", "no gradient comes to 2 parameters (forgotten.bias, forgotten.weight)")],
+    "unused": [("warn", "unused", "2 parameters (forgotten.bias, forgotten.weight) get no gradient")],
     "sometimes_unused": [("warn", "unused", "from the rows of ranks 0-1, but from others' rows")],
     "padded": [("warn", "not_a_mean", "averaged per rank, over its own valid tokens (batch['labels'] != -100)")],
-    "other_weights": [("info", "other_weights", "ranks 1-2 began with other weights than rank 0")],
+    "other_weights": [("info", "other_weights", "ranks 1-2 started with different weights than rank 0")],
 }
 
 
@@ -175,7 +175,7 @@ def test_a_model_that_is_too_slow_is_a_skip_within_the_deadline() -> None:
     names = _named("mistaken", ("slow", "for_ever_on_one"))
     for name, ranks in on_ranks.measured(2, *names, deadline_s=20.0).items():
         for rank in ranks:
-            assert "and after 12 of the check's 20 s training alone had not ended: return fewer rows" in rank["skipped"]
+            assert "and after 12 of the check's 20 s training alone had not ended: return fewer" in rank["skipped"]
             assert "mistaken.py" in rank["skipped"] and rank["seconds"] < 20
             if name.endswith("slow"):
                 assert "in Slow.forward(): forward and backward over all 8 rows took " in rank["skipped"]
@@ -232,7 +232,7 @@ def test_variants_that_refuse_a_model_alike_are_told_once() -> None:
         told = finding["refused"]["fsdp2/plain"]
         finding["refused"]["fsdp2/keep"] = {**told, "text": told["text"].replace("fsdp2/plain", "fsdp2/keep")}
     (finding,) = testing.judge(model, made)
-    assert finding["message"].endswith("; so it is under fsdp2/keep")
+    assert finding["message"].endswith("; the same under fsdp2/keep")
 
 
 def test_a_model_that_no_strategy_takes_fails_with_the_reason_of_each() -> None:

@@ -33,8 +33,8 @@ NOT_RUN = {
     "stages:no_blocks strategies=ddp/plain,pp": "it has 0 repeated blocks between which it could be cut",
 }
 UNTIED = {
-    "plans:tied strategies=ddp/plain,tp": "under tp/plan embedding.weight and head.weight are one parameter no longer",
-    "stages:tied strategies=ddp/plain,pp": "under pp/gpipe wte.weight and lm_head.weight are one parameter no longer",
+    "plans:tied strategies=ddp/plain,tp": "under tp/plan embedding.weight and head.weight are no longer one parameter",
+    "stages:tied strategies=ddp/plain,pp": "under pp/gpipe wte.weight and lm_head.weight are no longer one parameter",
 }
 WRONG_PLANS = {
     "MISSPELT": "the tp_plan names 'block.*.up', but no module of the model has that name (it has embedding,",

@@ -105,7 +105,8 @@ def test_a_rank_with_other_weights_at_the_start_is_named() -> None:
     assert (found["slug"], found["noticed_by"]) == ("wrong_start", "0-2,4-7")
     assert found["where"] == {"node": "node-0", "rank": 3, "step": 0, "parameter": "head.weight"}
     assert found["message"] == (
-        "under DDP head.weight starts 1.0e-09 of its largest element from where it does alone, expected no difference"
+        "under DDP head.weight starts 1.0e-09 of its largest element away from where it starts alone, expected no "
+        "difference"
     )
 
 
@@ -116,7 +117,7 @@ def test_a_piece_that_starts_otherwise_is_its_ranks() -> None:
     apart(facts, 1)["own"]["start"] = furthest(0.01, "head.weight")
     found = only(facts, "fsdp2")
     assert (found["slug"], found["where"]["rank"], found["noticed_by"]) == ("wrong_start", 1, "0,2")
-    assert found["message"].endswith(", in the piece that rank 1 keeps")
+    assert found["message"].endswith(", in rank 1's piece")
 
 
 def test_other_weights_on_all_ranks_blame_none() -> None:
@@ -148,7 +149,7 @@ def test_a_rank_on_another_ones_data_is_named() -> None:
         facts[1]["variants"]["plain"]["curve"][quantity] = [*measured(facts, 2)[quantity]]  # type: ignore
     found = only(facts)
     assert (found["slug"], found["where"]["rank"], found["where"]["step"]) == ("other_data", 1, 0)
-    assert found["message"].endswith("it is the loss of rank 2's part, so it has trained on that one's data")
+    assert found["message"].endswith("it is the loss of rank 2's part, so it has trained on that rank's data")
 
 
 def test_a_loss_that_is_another_parts_by_chance_is_not_its_data() -> None:
@@ -184,7 +185,7 @@ def test_a_message_has_the_measured_and_the_expected_value() -> None:
         "under DDP the signed sum of its own gradient at step 4 is 0.35728, expected 0.3248 (to 2e-05 of the norm)"
     )
     assert found["evidence"]["bound"] == (
-        "2.0e-05, which is more than 8 x the spread of 7.0e-07 that this hardware's own roundings make"
+        "2.0e-05, which is more than 8 x the spread of 7.0e-07 that this hardware's own roundings cause"
     )
 
 
@@ -262,14 +263,14 @@ def test_of_ranks_with_the_same_data_none_is_blamed_alone() -> None:
         apart(facts, rank)["along"] = {"times": -1.0, "share": 0.99999}
     found = only(facts)
     assert "rank" not in found["where"]
-    assert "one of ranks 1,5, whose data are alike, went into the mean 0 times" in found["message"]
+    assert "one of ranks 1,5, which have equal data, went into the mean 0 times" in found["message"]
 
 
 @pytest.mark.parametrize(
     ("rest", "elsewhere", "parameter", "says"),
     [
-        (0.0, 0.0, "head.weight", "only head.weight's, off by 2.000% of its largest element, and all others'"),
-        (0.0, 0.0, "blocks.1.up.weight", "(of the block blocks.1), and all others' are right"),
+        (0.0, 0.0, "head.weight", "only head.weight's, off by 2.000% of its largest element, all others'"),
+        (0.0, 0.0, "blocks.1.up.weight", "(of the block blocks.1), all others' are right"),
         (0.01, 0.0, "blocks.1.up.weight", "only in the block blocks.1, most of all blocks.1.up.weight's"),
         (0.01, 0.01, "blocks.1.up.weight", "most of all blocks.1.up.weight's"),
     ],
@@ -300,7 +301,7 @@ def test_a_wrong_reduce_scatter_is_the_ranks_whose_piece_is_wrong(world: int) ->
     apart(facts, 1)["own"]["gradient"] = furthest(0.02, "blocks.0.up.weight")
     found = only(facts, "fsdp2")
     assert (found["slug"], found["where"]["rank"]) == ("wrong_exchange", 1)
-    assert "only the piece that rank 1 keeps is wrong (blocks.0.up.weight's, off by 2.000%" in found["message"]
+    assert "only rank 1's piece is wrong (blocks.0.up.weight's, off by 2.000%" in found["message"]
 
 
 def test_one_rank_with_another_gradient_after_the_all_reduce_is_named() -> None:
@@ -397,7 +398,7 @@ def test_a_piece_that_ends_far_further_off_than_the_others_is_its_ranks() -> Non
     assert (found["slug"], found["where"]["rank"], found["where"]["parameter"]) == ("out_of_sync", 1, "head.weight")
 
 
-@pytest.mark.parametrize(("moment", "says"), [("end", "ends 2.000% of its way"), ("state", "momentum_buffer of head")])
+@pytest.mark.parametrize(("moment", "says"), [("end", "ends 2.000% of its path"), ("state", "momentum_buffer of head")])
 def test_what_no_step_has_shown_is_compared_at_the_end(moment: Any, says: str) -> None:
     facts = sound()
     name = "head.weight momentum_buffer" if moment == "state" else "head.weight"
@@ -433,7 +434,7 @@ def test_a_fault_of_several_variants_is_told_once() -> None:
     assert found["slug"] == "not_averaged" and found["message"].startswith(
         "under DDP the gradient norm at step 0 is 16"
     )
-    assert found["message"].endswith("; so it is under no_sync, autocast")
+    assert found["message"].endswith("; the same under no_sync, autocast")
 
 
 def test_two_faults_are_told_apart() -> None:

@@ -11,7 +11,7 @@ from preflight.check import Job, Node, Run
 from preflight.checks.train import speed as check
 from preflight.checks.train.speed import figures, memory_fit, stragglers
 from preflight.checks.train.speed.facts import Facts
-from preflight.cli import main
+from preflight.cli.running import settings
 from preflight.planning import registry
 from preflight.testing import judge
 from tests import running
@@ -312,7 +312,7 @@ def test_what_ranks_share_is_divided_and_what_a_rank_has_alone_is_not() -> None:
 
 
 def test_the_batch_may_be_asked_for_where_the_model_is() -> None:
-    assert main.settings(["train.model.batch=64"], registry.sources()) == {"train.speed.batch": "64"}
+    assert settings(["train.model.batch=64"], registry.sources()) == {"train.speed.batch": "64"}
 
 
 def test_an_estimate_that_may_be_too_high_by_its_error_is_not_held_against_anybody() -> None:
