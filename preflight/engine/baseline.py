@@ -97,6 +97,6 @@ def beside_profile(
 
     answer = loop.ask(look, READ_S)
     if isinstance(answer, Failure):
-        text = f"comparing with the profile {answer.text}: no node is held against it"
+        text = f"comparing with the profile {answer.text}: no node is compared with it"
         return [run_finding("error", "fault", text, profile.OWN_FIX)], ""
     return [Reported.from_json(finding) for finding in answer.value["findings"]], answer.value["entry"]
