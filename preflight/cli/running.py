@@ -86,7 +86,9 @@ def run(options: argparse.Namespace) -> int:
     sinks = delivering.sinks(options)
     earlier = baseline.read(options.baseline) if options.baseline and not sinks.baseline and not here.rank else None
     kinds = node_kinds.read(options.profile) if options.profile and not here.rank else ()
-    request = Request(selection, texts, sources, options.backend or "auto", policy or Policy(), earlier, kinds)
+    request = Request(
+        selection, texts, sources, options.backend or "auto", policy or Policy(), earlier, kinds, options.profile or ""
+    )
     alone = here.launcher == "local"
     named = [sources[id_] for id_ in plan.expand(selection.only, sources, "--only")]
     plugins = [source for source in named if source.kind != "builtin"]

@@ -71,6 +71,7 @@ RUN_SLUGS = {
     "cannot be read: nothing was compared with it.",
     "slower_than_history": "A check's speeds are below those of the last sound runs of its kind (--baseline auto).",
     "beside_history": "The runs that --baseline auto compared this one with.",
+    "beside_profile": "The profile (--profile) that the nodes were compared with, and how many values.",
     "profile_gpus": "A node's number of GPUs differs from that of its kind in the profile (--profile).",
     "profile_missing": "A node lacks a network card or an HCA that its kind in the profile has.",
     "profile_differs": "A value of a node differs from its kind in the profile: a version, a link, a limit.",

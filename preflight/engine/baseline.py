@@ -92,11 +92,12 @@ def beside_profile(
 
     def look() -> dict[str, Any]:
         kept = entry(made, book, request.sources)
-        found = [finding.to_json() for finding in profile.findings(request.profile, kept, asked)]
-        return {"findings": found, "entry": _handed_over(kept)}
+        beside = request.profile, kept, asked
+        found = [*profile.findings(*beside), profile.which(request.profile_path, *beside)]
+        return {"findings": [finding.to_json() for finding in found], "entry": _handed_over(kept)}
 
     answer = loop.ask(look, READ_S)
     if isinstance(answer, Failure):
-        text = f"comparing with the profile {answer.text}: no node is compared with it"
+        text = f"comparing with the profile {answer.text}: no node was compared with it"
         return [run_finding("error", "fault", text, profile.OWN_FIX)], ""
     return [Reported.from_json(finding) for finding in answer.value["findings"]], answer.value["entry"]

@@ -7,6 +7,7 @@ many ranks write to it, and the order of arrival is kept.
 
 import contextlib
 import os
+import resource
 import shutil
 import socket
 import threading
@@ -46,6 +47,9 @@ def host_store(host: str, port: int, key: str = "", value: str = "") -> Serve:
     any client can."""
 
     def serve(channel: Channel, _page: Breadcrumb) -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError):  # it holds a connection to each rank, and 1,024 open files are usual
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         try:
             store = connect(host, port, SERVE_S, is_master=True)
             if key:

@@ -14,6 +14,8 @@ from preflight.planning.node_kinds import OF_A_GPU, OF_AN_INTERFACE, VERSIONS, P
 
 GPUS = "GPUs on the node"
 """A trait of gpu.inventory."""
+INSTANCE = "instance type"
+"""One of node.limits."""
 INVENTORY, INTERFACES, RDMA = READ = ("gpu.inventory", "net.interfaces", "net.rdma")
 """Checks that report which devices exist."""
 COMPARED = (*READ, "gpu.pcie", "gpu.nvlink", "env.software", "node.limits")
@@ -31,6 +33,7 @@ class Holding:
     """What a node has, as far as it is known."""
 
     models: set[str] = field(default_factory=set)
+    instance: str = ""
     gpus: int | None = None
     cards: dict[str, dict[str, str]] = field(default_factory=dict)
     """Values by the UUID of each GPU."""
@@ -63,6 +66,8 @@ def _keep(
         holding.cards.setdefault(unit, {}).update({name: value} if name in OF_A_GPU else {})
     elif name == GPUS:
         holding.gpus = max(int(part) for part in value.split(" or "))
+    elif name == INSTANCE:
+        holding.instance = value
     elif kind == "limit" and value.replace(".", "", 1).isdecimal():
         holding.limits[name] = float(value)
     elif check in (RDMA, INTERFACES) or name in VERSIONS:
@@ -70,24 +75,25 @@ def _keep(
 
 
 def kinds(entry: Mapping[str, Any]) -> list[ProfileKind]:
-    """One kind per GPU model, with what most of its nodes have; for limits the smallest value."""
-    by_model: dict[str, list[Holding]] = {}
+    """One kind per GPU model and instance type, with what most of its nodes have; for limits the smallest value."""
+    made: dict[tuple[str, str], list[Holding]] = {}
     for holding in holdings(entry).values():
-        by_model.setdefault(model_of(holding.models), []).append(holding)
-    return [_kind(model, alike) for model, alike in sorted(by_model.items())]
+        made.setdefault((model_of(holding.models), holding.instance), []).append(holding)
+    return [_kind(model, instance, alike) for (model, instance), alike in sorted(made.items())]
 
 
-def _kind(model: str, alike: Sequence[Holding]) -> ProfileKind:
+def _kind(model: str, instance: str, alike: Sequence[Holding]) -> ProfileKind:
     limits = {name: min(holding.limits[name] for holding in alike if name in holding.limits)
               for name in dict.fromkeys(name for holding in alike for name in holding.limits)}  # fmt: skip
     numbers = Counter(holding.gpus or 0 for holding in alike if INVENTORY in holding.checks)
     gpus = max(numbers, key=lambda number: (numbers[number], number), default=None)
     name = f"{gpus} x {model}" if gpus else "GPUs not looked at" if gpus is None else "without a GPU"
+    name += f", {instance}" if instance else ""
     return ProfileKind(
         name, model, (), gpus,
         _usual([_lasting(holding.node) for holding in alike]),
         _usual([card for holding in alike for card in holding.cards.values()]),
-        {name: int(value) for name, value in limits.items()},
+        {name: int(value) for name, value in limits.items()}, instance,
     )  # fmt: skip
 
 
@@ -110,10 +116,11 @@ def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
     """The text of the file."""
     lines = [
         f"# What a good node has, from run {run} of {started}. For runs with --profile. Remove what may differ.",
-        '# The nodes of a kind are those with GPUs of its model, or those that it names: nodes = ["gpu-*"]',
+        "# The nodes of a kind are those of its instance type with GPUs of its model, or those that it names:",
+        '# nodes = ["gpu-*"]',
     ]
     for kind in made:
-        heads = {"name": kind.name, "gpu": kind.gpu, "gpus": kind.gpus}
+        heads = {"name": kind.name, "instance": kind.instance or None, "gpu": kind.gpu, "gpus": kind.gpus}
         lines += ["", "[[kind]]", *(f"{key} = {json.dumps(its)}" for key, its in heads.items() if its is not None)]
         for table in ("node", "each_gpu", "at_least"):
             values: Mapping[str, Value] = getattr(kind, table)
@@ -125,11 +132,8 @@ def text(made: Sequence[ProfileKind], run: str, started: str) -> str:
 def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]) -> Iterator[Reported]:
     """`asked`: checks that were to run. If one of these is not in the report, it had nothing to look at."""
     yield from _not_told(entry)
-    nothing = {check for check in asked if check not in entry["checks"]}
-    for node, holding in holdings(entry).items():
-        holding.checks |= nothing
-        kind = kind_of(made, node, holding.models)
-        if len(made) > 1 and INVENTORY not in holding.checks and not (kind and kind.nodes):
+    for node, holding, kind, is_sure in _placed(made, entry, asked):
+        if not is_sure:
             text_ = (
                 "it is compared with no kind of the profile: gpu.inventory has not looked at its GPUs; expected it to "
             )
@@ -137,11 +141,50 @@ def findings(made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Colle
             yield _found("info", "profile_kind", text_, node, "Run gpu.inventory, too.", Action.NONE)
         elif kind is None:
             has = f"has {some(sorted(holding.models)) or 'no GPU'}"
+            has += f" and is a {holding.instance}" if holding.instance else ""
             text_ = f"no kind of node in the profile fits {node}, which {has}; expected one of "
             text_ += some([each.name for each in made])
             yield _found("warn", "profile_kind", text_, node, "Add its kind to the profile (preflight profile REPORT).")
         else:
             yield from _held(node, holding, kind)
+
+
+def _placed(
+    made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]
+) -> Iterator[tuple[str, Holding, ProfileKind | None, bool]]:
+    """(node, what it has, its kind, whether enough is known of it to say so)."""
+    nothing = {check for check in asked if check not in entry["checks"]}
+    for node, holding in holdings(entry).items():
+        holding.checks |= nothing
+        kind = kind_of(made, node, holding.models, holding.instance)
+        by_name = kind and (kind.nodes or (kind.instance and holding.instance))
+        yield node, holding, kind, bool(len(made) == 1 or INVENTORY in holding.checks or by_name)
+
+
+def which(path: str, made: Sequence[ProfileKind], entry: Mapping[str, Any], asked: Collection[str]) -> Reported:
+    """Says what was compared: otherwise a run that finds nothing would not show that it had a profile."""
+    of_kind: dict[str, list[int]] = {}
+    for _, holding, kind, is_sure in _placed(made, entry, asked):
+        if kind and is_sure and (values := _compared(holding, kind)):
+            of_kind.setdefault(kind.name, []).append(values)
+    held = [f"{count(len(each), 'node')} of the kind {name} ({count(sum(each), 'value')})"
+            for name, each in of_kind.items()]  # fmt: skip
+    told = f"compared with the profile {path}: {some(held, LISTED, '; ', '; ')}"
+    if not held:
+        told = f"no node was compared with the profile {path}: none of its values was measured"
+    return Reported(
+        severity="info", code=f"{RUN}.beside_profile", message=told, fix="Nothing to do.",
+        action=Action.NONE,
+    )  # fmt: skip
+
+
+def _compared(holding: Holding, kind: ProfileKind) -> int:
+    """How many values of the kind the node was compared with; the number of GPUs is one."""
+    sought = [name for name in kind.node if name not in VERSIONS and _teller(name) in holding.checks]
+    of_node = {*sought, *(kind.node.keys() & holding.node.keys())}
+    of_cards = [name for card in holding.cards.values() for name in card if name in kind.each_gpu]
+    limits = kind.at_least.keys() & holding.limits.keys()
+    return len([*of_node, *of_cards, *limits]) + (INVENTORY in holding.checks and kind.gpus is not None)
 
 
 def _not_told(entry: Mapping[str, Any]) -> Iterator[Reported]:

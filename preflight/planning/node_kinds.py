@@ -30,7 +30,7 @@ class ProfileKind:
     gpu: str = ""
     """The model of its GPUs; "" if it has none."""
     nodes: tuple[str, ...] = ()
-    """Names of its nodes, with wildcards * and ?; they take precedence over the GPU model."""
+    """Names of its nodes, with wildcards * and ?. They take precedence over the instance type, and that over GPUs."""
     gpus: int | None = None
     """None: the file does not say."""
     node: Mapping[str, Value] = field(default_factory=dict)
@@ -38,6 +38,12 @@ class ProfileKind:
     each_gpu: Mapping[str, Value] = field(default_factory=dict)
     at_least: Mapping[str, Value] = field(default_factory=dict)
     """Limits and sizes: numbers below which a node is not of this kind."""
+    instance: str = ""
+    """The instance type of its nodes, with * and ?, as node.limits reads it; "" where it does not say."""
+
+    def may_be(self, instance: str) -> bool:
+        """Also where the node's instance type is not known."""
+        return not instance or not self.instance or fnmatch.fnmatchcase(instance, self.instance)
 
 
 def read(path: str) -> tuple[ProfileKind, ...]:
@@ -56,10 +62,11 @@ def parse(data: Mapping[str, Any]) -> tuple[ProfileKind, ...]:
     if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, dict) for kind in kinds):
         raise UsageError("it has no kind of node, expected at least one [[kind]]")
     made = tuple(_kind(kind, f"kind {number}") for number, kind in enumerate(kinds, 1))
-    models = [kind.gpu for kind in made if not kind.nodes]
-    for model in models:
-        if models.count(model) > 1:
+    keys = [(kind.gpu, kind.instance) for kind in made if not kind.nodes]
+    for model, instance in keys:
+        if keys.count((model, instance)) > 1:
             what = f"the GPU {model!r}" if model else "no GPU"
+            what += f" and the instance type {instance!r}" if instance else ""
             raise UsageError(f"several kinds have {what}, expected only one of them, or node names in each")
     return made
 
@@ -67,7 +74,7 @@ def parse(data: Mapping[str, Any]) -> tuple[ProfileKind, ...]:
 def _kind(data: Mapping[str, Any], where: str) -> ProfileKind:
     _only(data, ProfileKind.__dataclass_fields__, f"{where}: ")
     name = data.get("name", where)
-    for key, expected in {"name": str, "gpu": str, "gpus": int}.items():
+    for key, expected in {"name": str, "gpu": str, "gpus": int, "instance": str}.items():
         if type(data.get(key, expected())) is not expected:
             what = "a whole number" if expected is int else "a text"
             raise UsageError(f"{where}: {key} is {data[key]!r}, expected {what}")
@@ -77,7 +84,8 @@ def _kind(data: Mapping[str, Any], where: str) -> ProfileKind:
     if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
         raise UsageError(f"{where}: nodes is {nodes!r}, expected a list of names")
     tables = {key: _table(data.get(key, {}), f"{where}: {key}", key) for key in TABLES}
-    return ProfileKind(name, data.get("gpu", ""), tuple(nodes), data.get("gpus"), **tables)
+    instance = data.get("instance", "")
+    return ProfileKind(name, data.get("gpu", ""), tuple(nodes), data.get("gpus"), **tables, instance=instance)
 
 
 def _table(value: object, where: str, table: str) -> dict[str, Value]:
@@ -101,15 +109,21 @@ def _only(data: Mapping[str, Any], known: Collection[str], where: str) -> None:
             raise UsageError(f"{where}{key}: there is no such key{near_misses(key, known)}")
 
 
-def kind_of(kinds: Sequence[ProfileKind], node: str, models: Collection[str]) -> ProfileKind | None:
-    """Finds a node's kind by its name, then by its GPU model. If the file has only one kind, it is that one: a node
-    that has lost all its GPUs has no model any more."""
+def kind_of(kinds: Sequence[ProfileKind], node: str, models: Collection[str], instance: str = "") -> ProfileKind | None:
+    """Finds a node's kind by its name, then by its instance type, then by its GPU model. A node that has lost all its
+    GPUs has no model any more: it is of the file's only kind, or of the only one with its instance type."""
     named = [kind for kind in kinds if any(fnmatch.fnmatchcase(node, pattern) for pattern in kind.nodes)]
-    if named or len(kinds) == 1:
-        return (*named, *kinds)[0] if named or not kinds[0].nodes else None
+    if named:
+        return named[0]
     every = model_of(models)
-    alike = [kind for kind in kinds if not kind.nodes and (kind.gpu == every or kind.gpu in models)]
-    return min(alike, key=lambda kind: kind.gpu != every, default=None)
+    others = [kind for kind in kinds if not kind.nodes and kind.may_be(instance)]
+    of_type = [kind for kind in others if kind.instance and instance]
+    if len(kinds) == 1 or (len(of_type) == 1 and not models):
+        return (*of_type, *others, None)[0]
+    for alike in (of_type, others):
+        if fitting := [kind for kind in alike if kind.gpu == every or kind.gpu in models]:
+            return min(fitting, key=lambda kind: kind.gpu != every)
+    return None
 
 
 def model_of(models: Collection[str]) -> str:

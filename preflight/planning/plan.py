@@ -56,7 +56,8 @@ class Request:
     policy: Policy = field(default_factory=Policy)
     baseline: Baseline | None = None
     profile: tuple[ProfileKind, ...] = ()
-    """The kinds of nodes of `--profile FILE`."""
+    """What each kind of node has: `--profile FILE`."""
+    profile_path: str = ""
 
 
 def expand(words: Iterable[str], known: Mapping[str, Source], option: str) -> set[str]:

@@ -47,7 +47,7 @@ IN_MEASURE = (
     _alone("nan", 1, "bad_facts", "A check returns NaN.", _BAD, says="facts['value'][1] is nan"),
     _alone("object", 2, "bad_facts", "A check returns a Python object.", _BAD, says="object of type object"),
     _alone("no_dict", 3, "bad_facts", "A check returns a list.", _BAD, says="not a dict"),
-    _alone("too_large", 4, "bad_facts", "A check returns 5 MB.", _BAD, says="at most 1,048,576"),
+    _alone("too_large", 4, "bad_facts", "A check returns 5 MB.", _BAD, says="limit per rank and check is 1,048,576"),
     _alone("shared_memory", 1, "rude", "A worker dies with tensors in shared memory.", _CRASHED, says="SIGKILL"),
     _alone("flood", 2, "rude", "A check prints 20 MB."),
     _alone("family", 3, "rude", "A check leaves threads and children behind, one in a session of its own.",

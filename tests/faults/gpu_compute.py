@@ -45,9 +45,9 @@ ALL: tuple[Fault, ...] = (
              *[f"fail gpu.compute.{slug}" for slug in _BOTH_WRONG], only="gpu.compute", world=2, culprit={},
              environ=sick("mm_off"), noticed_by="0-1", says="on 2 of 2 ranks: look at the library"),
     in_check("compute_slow", "A GPU multiplies more slowly than its siblings.",
-             "CPUs that call themselves GPUs, whose products take 20 ms, on rank 1 100: `sick.works_as_gpu`",
+             "CPUs that call themselves GPUs, whose products take 20 ms, on rank 1 200: `sick.works_as_gpu`",
              "warn gpu.compute.slow", "warn gpu.compute.slow", only="gpu.compute", world=5,
-             environ=sick("works_as_gpu@20"), environ_of={1: sick("works_as_gpu@100")},
+             environ=sick("works_as_gpu@20"), environ_of={1: sick("works_as_gpu@200")},
              settings={"gpu.compute.repeats": "2", "gpu.compute.min_share": "0.5"}, says=" GEMM runs at "),
 )  # fmt: skip
 """Driven by tests/test_faults.py."""

@@ -21,7 +21,7 @@ def _clock(name: str, story: str, made: str, *finds: str, world: int = 3, **more
 _AHEAD, _SKEWED = {"TEST_CLOCK_AHEAD_S": "3600"}, "warn node.clock.skewed"
 CLOCK = (
     _clock("clock_ahead", "A node's clock is an hour ahead.", "`time.time` on rank 1", _SKEWED,
-           culprit={"node": "node-1"}, environ_of={1: _AHEAD}, says="the clock is 60 min ahead of that of most"),
+           culprit={"node": "node-1"}, environ_of={1: _AHEAD}, says="the clock is 60 min ahead of most nodes"),
     _clock("clock_behind", "The clock that the others are compared with is an hour behind.", "`time.time` on rank 0",
            _SKEWED, culprit={"node": "node-0"}, environ_of={0: {"TEST_CLOCK_AHEAD_S": "-3600"}}, says="60 min behind"),
     _clock("clocks_of_two", "Two nodes' clocks are an hour apart.", "`time.time` on rank 1", _SKEWED, world=2,

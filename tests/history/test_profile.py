@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,7 @@ def entry(node: str = "n0", gpus: int = 2, nics: Sequence[str] = ("eth0", "docke
     }
     traits = [
         ["hardware", "gpu.inventory", "GPUs on the node", {node: str(gpus)}],
+        *([["hardware", "node.limits", "instance type", {node: of["instance"]}]] if "instance" in of else []),
         ["hardware", "gpu.inventory", "model", dict.fromkeys(cards, H100)],
         ["hardware", "gpu.inventory", "serial", {card: card for card in cards}],
         ["link", "gpu.pcie", "PCIe lanes", dict.fromkeys(cards, had["lanes"])],
@@ -158,10 +160,13 @@ def test_a_runs_entry_is_made_once_for_the_profile_and_the_history(
     archive.write(history, made_history.entry(1), 1e6)
     here: Any = SimpleNamespace(ask=lambda look, _: SimpleNamespace(value=look()))
     request: Any = SimpleNamespace(
-        selection=SimpleNamespace(names=lambda _: True), sources={}, profile=profile.kinds(entry("n9"))
+        selection=SimpleNamespace(names=lambda _: True),
+        sources={},
+        profile_path="site.toml",
+        profile=profile.kinds(entry("n9")),
     )
     found, early = baseline.beside_profile(here, request, {}, FactsStore())
-    assert found == [] and json.loads(early) == made[0]
+    assert [each.code for each in found] == ["preflight.run.beside_profile"] and json.loads(early) == made[0]
     told, kept = baseline.beside_history(here, history, {}, FactsStore(), {}, early)
     assert len(made) == 1 and kept == early and [each.code for each in told] == ["preflight.run.beside_history"]
     assert baseline.beside_history(here, history, {}, FactsStore(), {})[1] == early and len(made) == 2
@@ -190,11 +195,55 @@ def test_nodes_have_the_kind_of_their_name_or_of_their_gpus() -> None:
     assert "which has no GPU; expected one of a and b" in told[0].message
 
 
+def test_nodes_have_the_kind_of_their_instance_type() -> None:
+    def placed(*nodes: tuple[str, set[str]]) -> list[ProfileKind | None]:
+        return [node_kinds.kind_of(kinds, "n0", models, instance) for instance, models in nodes]
+
+    p5, any_h100 = ProfileKind("p5", H100, instance="p5*.48xlarge"), ProfileKind("other", H100)
+    kinds: tuple[ProfileKind, ...] = (p5, any_h100, CPU)
+    lost_all, unknown = ("p5.48xlarge", set[str]()), ("", {H100})
+    assert placed(("p5en.48xlarge", {H100}), ("DGXH100", {H100}), unknown) == [p5, any_h100, p5]
+    assert placed(lost_all, ("m7i.metal", set()), ("p5.48xlarge", {"NVIDIA T4"})) == [p5, CPU, None]
+    kinds = (p5,)
+    assert placed(lost_all, ("", set()), ("p4d.24xlarge", {H100})) == [p5, p5, None]
+    two = (ProfileKind("a", "NVIDIA T4", instance="p5.48xlarge"), p5)
+    told = held(entry("n9", 0, instance="p5.48xlarge"), *two)
+    assert [(each.severity, each.code) for each in told] == [("warn", "preflight.run.profile_kind")]
+    assert "which has no GPU and is a p5.48xlarge; expected one of a and p5" in told[0].message
+
+
+def test_a_node_whose_gpus_were_not_looked_at_is_known_by_its_instance_type() -> None:
+    only = entry("n9", 0, (), instance="p5.48xlarge")
+    only["checks"] = only["absent"] = {"env.software": [], "node.limits": []}
+    kinds = (ProfileKind("a", H100, instance="p5.48xlarge", node={"GPU driver": "535.1"}), CPU)
+    assert [told.code for told in held(only, *kinds, asked=())] == ["preflight.run.profile_differs"]
+
+
+def test_a_profile_has_the_instance_type() -> None:
+    (made,) = profile.kinds(entry(instance="p5.48xlarge"))
+    assert (made.name, made.instance) == ("2 x NVIDIA H100, p5.48xlarge", "p5.48xlarge")
+    assert list(node_kinds.parse(tomllib.loads(profile.text([made], "run-1", "2026-01-01")))) == [made]
+
+
+def test_it_says_what_was_held_against_what() -> None:
+    kinds = profile.kinds(entry())
+    told = profile.which("site.toml", kinds, entry("n9"), profile.READ)
+    expected = "compared with the profile site.toml: 1 node of the kind 2 x NVIDIA H100 (9 values)"
+    assert (told.severity, told.code, told.message) == ("info", "preflight.run.beside_profile", expected)
+    nothing = entry("n9", 0, ())
+    nothing["traits"] = []
+    nothing["checks"] = nothing["absent"] = {"env.launch": []}
+    message = profile.which("site.toml", kinds, nothing, ()).message
+    assert message == "no node was compared with the profile site.toml: none of its values was measured"
+
+
 BAD = {
     "": "it has no kind of node, expected at least one [[kind]]",
     "kind = 3": "it has no kind of node",
     "[[kind]]\nGPUS = 8": "kind 1: GPUS: there is no such key; known are at_least, each_gpu",
     '[[kind]]\ngpus = "8"': "kind 1: gpus is '8', expected a whole number",
+    "[[kind]]\ninstance = 5": "kind 1: instance is 5, expected a text",
+    '[[kind]]\ninstance = "p5"\n[[kind]]\ninstance = "p5"': "several kinds have no GPU and the instance type 'p5'",
     '[[kind]]\nnodes = "gpu-*"': "kind 1: nodes is 'gpu-*', expected a list of names",
     "[[kind]]\nnode = 3": "kind 1: node is 3, expected a table",
     '[[kind]]\n[kind.at_least]\nfiles = "many"': "kind 1: at_least.files is 'many', expected a number",
@@ -230,7 +279,7 @@ def preflight(folder: Path, *words: str, wrap: Sequence[str] = ()) -> subprocess
 def test_a_bad_profile_ends_a_run_with_2(tmp_path: Path) -> None:
     for text, why in (
         (None, "cannot be read (No such file"),
-        ("[[kind", "not valid TOML"),
+        ("[[kind", "is not valid TOML"),
         ("kind = 3", "it has no kind"),
     ):
         if text:
@@ -283,6 +332,7 @@ def test_a_lowered_limit_and_a_missing_card_are_found_on_one_host(tmp_path: Path
     (tmp_path / "site.toml").write_text(printed.stdout)
     again = preflight(tmp_path, *QUICK, "again", "--profile", "site.toml", wrap=NIC)
     assert "preflight.run.profile" not in again.stdout and again.returncode == 0, again.stdout
+    assert "compared with the profile site.toml: 1 node of the kind GPUs not looked at (" in again.stdout
     less = (*HOST, f"ulimit -n 500; {OWN}", "-")
     sick = preflight(tmp_path, *QUICK, "sick", "--profile", "site.toml", wrap=less)
     missing, lower = of_profile(tmp_path / "sick")
@@ -294,12 +344,15 @@ def test_a_lowered_limit_and_a_missing_card_are_found_on_one_host(tmp_path: Path
 def test_a_gpu_fewer_is_found_on_one_node(tmp_path: Path) -> None:
     for name in ("sound", "again", "sick"):
         (tmp_path / name).mkdir()
-    run(machines.load("h100_nvswitch", tmp_path), tmp_path / "sound")
+    load = partial(machines.load, "h100_nvswitch", tmp_path, files={"/sys/class/dmi/id/product_name": "p5.48xlarge"})
+    quick = ("--level", "quick", "--only", "gpu,node.limits")
+    run(load(), tmp_path / "sound", *quick)
     printed = preflight(tmp_path, "profile", "sound")
     assert "gpus = 8" in printed.stdout and '"active NVLinks" = 18' in printed.stdout, printed
+    assert 'instance = "p5.48xlarge"' in printed.stdout, printed
     (tmp_path / "site.toml").write_text(printed.stdout)
-    words = ("--profile", str(tmp_path / "site.toml"))
-    sound = run(machines.load("h100_nvswitch", tmp_path), tmp_path / "again", *words)
+    words = (*quick, "--profile", str(tmp_path / "site.toml"))
+    sound = run(load(), tmp_path / "again", *words)
     assert "preflight.run.profile" not in sound.told()
-    sick = run(machines.load("h100_nvswitch", tmp_path, {"count": 7}), tmp_path / "sick", *words)
+    sick = run(load({"count": 7}), tmp_path / "sick", *words)
     assert ELSEWHERE["profile_gpu_fewer"].is_told_by(of_profile(tmp_path / "sick")), sick.told()

@@ -104,19 +104,13 @@ def test_what_is_no_etcd_is_told(tmp_path: Path) -> None:
 
 @needs_etcd
 @pytest.mark.more
-def test_torchrun_over_etcd_runs_the_plan(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["etcd-v2", "etcd"])
+def test_torchrun_over_etcd_runs_the_plan(backend: str, tmp_path: Path) -> None:
     with etcd(tmp_path, "--enable-v2") as port:
-        options = [
-            "--nnodes",
-            "1",
-            "--rdzv-backend",
-            "etcd-v2",
-            "--rdzv-endpoint",
-            f"127.0.0.1:{port}",
-            "--rdzv-id",
-            "7",
-        ]
+        options = ["--nnodes", "1", "--rdzv-backend", backend, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "7"]
         words = running.torchrun(2, "--level", "quick", "--only", "env.launch", options=options)
         env = running.environment(PYTHONPATH=os.pathsep.join((str(running.ROOT), str(CLIENT))))
         done = running.run_to_end(words, env=env, cwd=tmp_path)
-    assert done.returncode == 0 and "2 ranks on 1 node (torchrun" in done.stdout, done.stdout + done.stderr
+        assert done.returncode == 0 and "2 ranks on 1 node (torchrun" in done.stdout, done.stdout + done.stderr
+        left = meet(port, "--rdzv-backend", backend, "--rdzv-id", "7")
+    assert "[preflight.rendezvous.etcd_stale]" in left.stdout, "what torch itself keeps there is what is looked for"

@@ -10,7 +10,7 @@ import os
 import re
 import resource
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from preflight.check import (
     Code,
@@ -30,6 +30,7 @@ from preflight.check import (
     traits,
 )
 from preflight.checks.node.limits import side_by_side
+from preflight.checks.node.limits.instance import instance_type
 from preflight.checks.node.limits.surroundings import FIXES, surroundings
 from preflight.checks.node.shared import disks, process
 from preflight.sdk import cgroups
@@ -112,6 +113,8 @@ class Facts(TypedDict):
     ulimits: dict[str, int]
     """By ulimit's option letter."""
     disks: list[disks.Disk]
+    instance: NotRequired[str]
+    """See instance.py; not there where it is not known."""
 
 
 def measure(ctx: Context) -> Facts:
@@ -120,7 +123,7 @@ def measure(ctx: Context) -> Facts:
     cpus = [count for count in (cgroups.cpus(), _shared_cpus(ctx)) if count is not None]
     ctx.doing("looking at /dev/shm")
     shm, shm_free, _ = disks.space(disks.SHM)
-    return {
+    facts: Facts = {
         "surroundings": surroundings(ctx.environ),
         "rdma": len(entries("/sys/class/infiniband")),
         "memlock": process.memlock(),
@@ -136,6 +139,9 @@ def measure(ctx: Context) -> Facts:
         "ulimits": {letter: limit for letter, kind in ULIMITS.items() if (limit := process.limit(kind)) is not None},
         "disks": list(disks.written_to(ctx)),
     }
+    if instance := instance_type():
+        facts["instance"] = instance
+    return facts
 
 
 def _available() -> Room | None:
@@ -162,10 +168,11 @@ def judge(facts: Mapping[int, Facts], run: Run) -> Iterator[Finding]:
             yield _say(code.warn, less.name, facts[rank], run.job.node_of(rank), less.text, less.usual)
 
 
-def record(reading: Facts, _job: Job) -> list[Trait]:
+def record(reading: Facts, _job: Job) -> Iterator[Trait]:
     names = {"memlock": "bytes of locked memory", "nofile": "open files", "tasks": "processes", "cpus": "CPUs"}
     names |= {"shm_mib": "MiB of shared memory", "memory_mib": "MiB of memory"}
-    return traits("limit", {called: reading.get(name) for name, called in names.items()})
+    yield from traits("limit", {called: reading.get(name) for name, called in names.items()})
+    yield from traits("hardware", {"instance type": reading.get("instance")})
 
 
 def summarize(facts: Mapping[int, Facts], run: Run) -> str:  # noqa: ARG001

@@ -35,7 +35,7 @@ def test_two_nodes_of_which_a_rank_is_late_are_sound(tmp_path: Path) -> None:
     finished = run_two_nodes(tmp_path, LATE, *CHECKS)
     is_sound(finished)
     summary = finished.check("comm.rails")["summary"]
-    assert summary.startswith("6 links on 3 rails, ") and "middle" in summary, finished.told()
+    assert summary.startswith("6 links on 3 rails, ") and "median" in summary, finished.told()
     assert finished.check("comm.pairs")["summary"].startswith("6 links between 2 nodes, "), finished.told()
     assert finished.check("comm.nodes")["summary"].startswith("2 nodes alone, "), finished.told()
 

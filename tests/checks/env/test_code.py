@@ -239,7 +239,7 @@ def test_a_broken_index_is_unknown(text: bytes, repository: Path) -> None:
 def test_a_pipe_is_not_waited_for(name: str, repository: Path) -> None:
     (repository / ".git" / name).unlink()
     os.mkfifo(repository / ".git" / name)
-    assert "is no file" in code.of_repository(str(repository))["unknown"]
+    assert "is not a file" in code.of_repository(str(repository))["unknown"]
 
 
 def test_a_repository_with_too_many_files_has_a_commit_only(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ def test_two_cards_in_one_network(three: list[Host], tmp_path: Path) -> None:
     row = ELSEWHERE["two_cards_in_one_network"]
     finished = ranks_on(tmp_path, three, *ONLY, environ=[{"GLOO_SOCKET_IFNAME": "eth1"}] * 3)
     message = told_as("two_cards_in_one_network", finished.findings(finds=row.finds))
-    assert "over eth0, which is in the same network 10.77.0.0/24; expected" in message, finished.told()
+    assert "uses eth0, which is in the same network 10.77.0.0/24; expected" in message, finished.told()
 
 
 def test_an_interface_that_nccl_takes_beside_the_right_one(two: list[Host], tmp_path: Path) -> None:
@@ -260,6 +260,6 @@ def test_a_host_that_does_not_find_its_own_name_in_time_is_a_skip(two: list[Host
     gloo = MEASURE.replace('"nccl"', '"gloo"').replace("print(", "try: print(").rstrip()
     skip = "except Exception as skip: print(json.dumps({'why': f'{type(skip).__name__}: {skip}', **skip.facts}))"
     facts = json.loads(on(two[1], f"{patience}{gloo}\n{skip}"))
-    assert facts["why"].startswith("Skip: the host's own name") and facts["route"] == "eth0", facts
+    assert facts["why"].startswith("Skip: looking up the host's own name") and facts["route"] == "eth0", facts
     assert facts["chosen"]["gloo"] is None and facts["chosen"]["nccl"], facts
     assert on(two[1], f"{patience}{MEASURE}"), "with nccl it is measured"
