@@ -37,7 +37,7 @@ MISTAKES = [
     (["run", "--set", "comm.all_reduce.max_mb=1"], "did you mean comm.all_reduce.max_mib"),
     (["run", "--set", "comm.all_reduce.max_mib=many"], "expected a whole number of MiB"),
     (["run", "--set", "comm.al_reduce.max_mib=1"], "did you mean comm.all_reduce"),
-    (["run", "--set", "comm.all_reduce.max_mib"], "ID.OPTION=VALUE is expected"),
+    (["run", "--set", "comm.all_reduce.max_mib"], "expected ID.OPTION=VALUE"),
     (["run", "--plugin", "not_there.py"], "there is no such file"),
     (["run", "--plugin", "no-module"], "neither a module's name nor a .py file"),
     (["describe", "comm.all_reduced"], "did you mean comm.all_reduce"),

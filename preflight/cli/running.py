@@ -1,4 +1,4 @@
-"""`preflight run`: from the words of the command line to the run."""
+"""`preflight run`: from the command line's arguments to the run."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from preflight.sinks import arguments as delivering
 from preflight.sinks.arguments import Sinks
 
 DRIVER_S = 60.0
-"""Alone, for the start of a GPU driver, which takes seconds per GPU without persistence mode."""
+"""For the start of a GPU driver, which takes seconds per GPU without persistence mode."""
 
 
 def _words(lists: list[str]) -> tuple[str, ...]:
@@ -28,14 +28,14 @@ def _words(lists: list[str]) -> tuple[str, ...]:
 
 
 def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
-    """`--set` texts by name. Raises UsageError; what belongs to a plugin is looked at when it is loaded."""
+    """The values of `--set` by name. Raises UsageError; a plugin's options are checked when it is loaded."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         name = registry.SETTINGS_BY_OTHER_NAMES.get(name, name)
         id_ = name.rpartition(".")[0]
         if not equals:
-            raise UsageError(f"--set {text}: ID.OPTION=VALUE is expected")
+            raise UsageError(f"--set {text}: expected ID.OPTION=VALUE")
         if id_ not in sources:
             raise UsageError(f"--set {name}: there is no check {id_ or name}{registry.hint(id_ or name, sources)}")
         found[name] = value
@@ -46,7 +46,7 @@ def settings(texts: list[str], sources: Mapping[str, Source]) -> dict[str, str]:
 
 
 def configured(options: argparse.Namespace) -> tuple[Policy | None, dict[str, Source]]:
-    """(its policy, None without `--config`; all checks). What the file says becomes the default of the options."""
+    """(policy of `--config`, None without it; all checks). What the file says becomes the default of the options."""
     if not options.config:
         return None, registry.sources(options.plugin)
     from preflight.planning import config
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if options.all and options.level not in (None, "full"):
         raise UsageError(f"--all is --level full: not together with --level {options.level}")
     if options.facts and not options.json:
-        raise UsageError("--facts puts the facts into the report of --json FILE, which is not given")
+        raise UsageError("--facts adds the facts to the report of --json FILE, which is not given")
     policy, sources = configured(options)
     short = {name: getattr(options, flag.removeprefix("--")) for name, (flag, _) in SHORT_FOR.items()}
     options.set += [f"{name}={value}" for name, value in short.items() if value]
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _of_level(only: tuple[str, ...], level: Level, sources: Mapping[str, Source]) -> tuple[str, ...]:
-    """With `--level` a family is what it has of that level; a check that is named by its id stays."""
+    """The ids of `only`: of a family only checks that `--level` has; a check that is named by its id stays."""
     kept = {id_ for id_ in plan.expand(only, sources, "--only") if id_ in only or _has_level(sources[id_], level)}
     if only and not kept:
         raise UsageError(f"--only {','.join(only)}: has no check of --level {level}")

@@ -9,7 +9,7 @@ all that may hold a cause."""
 
 
 def add_to(command: argparse.ArgumentParser, named: Callable[[str], str]) -> None:
-    """`named`: refuses what is empty."""
+    """Adds the arguments of `preflight explain`. `named`: a type that refuses an empty argument."""
     command.description = DESCRIPTION
     command.add_argument(
         "paths",

@@ -88,7 +88,7 @@ def from_artifact(
     slug: str, message: str, where: Mapping[str, Any], ranks: Iterable[int], file: str, weight: int,
     quote: str = "", fix: str = "", code: str = "",
 ) -> Candidate:  # fmt: skip
-    """From a file that is not a log. It weighs what a line of its weight would."""
+    """A candidate from a file that is not a log. It weighs as much as a line of the same weight."""
     role = "slower" if slug == "degraded_path" else "cause" if weight >= CLEAR else "failure"
     return Candidate(
         slug or code, role, weight, message, (float("inf"), 0, file), where, frozenset(ranks),
@@ -226,14 +226,14 @@ def _with_speakers(speakers: Mapping[str, Sequence[Line]]) -> Iterator[str]:
 
 
 def describe_sources(lines: Sequence[Line], unknown: str = "") -> str:
-    """ "rank 3 on node-a", or what is known of it. `unknown`: instead of the rank."""
+    """ "rank 3 on node-a", or what is known of it; `unknown` where the rank is not known."""
     ranks, nodes = ranks_of(lines), sorted({line.node for line in lines if line.node})
     on = f"on {words.some(nodes, MOST_NAMED)}" if nodes else ""
     return " ".join(filter(None, (rank_ranges.ranks(ranks) if ranks else unknown, on)))
 
 
 def _common_culprit(matches: Sequence[Match]) -> dict[str, Any]:
-    """The first one's culprit; with several sources, only what all have in common (their node)."""
+    """The first one's culprit; for several sources, only what all have in common (their node)."""
     first, *others = [find_culprit(match) for match in matches]
     named = matches[0].groups.keys() & {*CULPRIT}
     same = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}

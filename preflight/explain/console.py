@@ -103,7 +103,7 @@ def markdown(report: Report) -> str:
 
 
 def _words(text: str) -> str:
-    """Verbatim: "<module>" is not HTML."""
+    """The text with HTML escaped: "<module>" is not a tag."""
     return console.plain(text).replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
 
 

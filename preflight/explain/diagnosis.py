@@ -78,12 +78,12 @@ def explain(evidence: Evidence, artifacts: Sequence[Candidate], book: Book) -> l
 
 
 def _without_cause(first: Candidate) -> Candidate:
-    """Only what was seen."""
+    """The candidate with a message that only says what was seen."""
     return replace(first, slug=UNKNOWN, message=f"these logs do not show why the job failed; seen: {first.message}")
 
 
 def _without_pair(first: Candidate, victims: frozenset[int]) -> frozenset[int]:
-    """Those that are not to blame. Of two sides that differ, neither is known to be right."""
+    """The ranks that are not to blame. If two sides differ, neither is known to be right."""
     if first.slug == "collective_mismatch" and "rank" not in first.where:
         return frozenset()
     return victims - {first.where.get("rank"), first.where.get("peer_rank")}
@@ -158,14 +158,14 @@ def _merge(group: Sequence[Candidate]) -> Candidate:
 
 
 def _fuller(where: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """With what the first other place adds that has something to add and does not contradict."""
+    """`where` with what the first other place adds that has something to add and does not contradict it."""
     able = (other for other in others if all(_agrees(where.get(key, value), value) for key, value in other.items()))
     more = next((other for other in able if other.keys() - where.keys()), {})
     return {**more, **where}
 
 
 def _agrees(value: object, other: object) -> bool:
-    """One of two paths may be relative to the folder where the job was started."""
+    """Whether the values agree: one of two paths may be relative to the folder where the job was started."""
     paths = isinstance(value, str) and isinstance(other, str) and f"/{value}".endswith(f"/{other.lstrip('/')}")
     return value == other or paths
 
@@ -211,7 +211,7 @@ def _rivals(first: Candidate, others: Sequence[Candidate], sure: str) -> list[Ca
 
 
 def _with_log_to_read(first: Candidate) -> Candidate:
-    """If only survivors report it, says so, and which log to read."""
+    """If only survivors report the failure, the message says so, and which log to read."""
     if first.role != "fallout" or first.slug == UNKNOWN:  # its fix says how to make it visible
         return first
     peer, node = first.where.get("peer_rank"), str(first.where.get("peer_node") or "")
@@ -229,7 +229,7 @@ def _noticing(candidate: Candidate) -> frozenset[int]:
 
 
 def _consequences(first: Candidate, others: Sequence[Candidate], book: Book) -> list[Candidate]:
-    """One per slug, with the affected ranks."""
+    """One candidate per slug, with the affected ranks."""
     culprit = {first.where.get("rank")}
     consequences: list[Candidate] = []
     for candidate in sorted(others, key=lambda candidate: -len(candidate.ranks)):

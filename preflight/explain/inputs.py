@@ -102,7 +102,7 @@ def find(paths: Sequence[str]) -> tuple[list[Input], list[Unread]]:
 
 
 def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
-    """Links may lead to the same file again. A file that vanished is reported when it is opened."""
+    """Whether this file is new: links may lead to one again. A vanished file is reported when it is opened."""
     try:
         status = os.stat(path)
     except OSError:
@@ -137,7 +137,7 @@ def _walk(folder: str, unread: list[Unread]) -> Iterator[str]:
 
 
 def _entry_kind(entry: os.DirEntry[str]) -> str:
-    """file, folder, or "" for anything that is skipped."""
+    """ "file", "folder", or "" for anything that is skipped."""
     with contextlib.suppress(OSError):  # gone since
         if entry.is_dir(follow_symlinks=False):
             return "" if entry.name.startswith(".") or entry.name in _SKIPPED_FOLDERS else "folder"
@@ -161,7 +161,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def opened(path: str) -> int:
-    """A regular file, or what a shell put under /dev/fd: a descriptor. Raises OSError; waits for no writer."""
+    """Opens a regular file, or what a shell put under /dev/fd. Raises OSError; does not wait for a writer."""
     is_given = path.startswith(("/dev/fd/", "/proc/self/fd/"))
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if is_given else os.O_NONBLOCK))
     if stat.S_ISREG(os.fstat(number).st_mode) or is_given:
@@ -171,7 +171,7 @@ def opened(path: str) -> int:
 
 
 def _classify(path: str, shown: str, named: bool) -> Input | Unread | None:
-    """None: skipped without mention."""
+    """The kind of a file; None: it is skipped without mention."""
     if path.startswith(("/dev/fd/", "/proc/self/fd/")):
         return Input(path, shown, "log")  # a pipe: its first bytes would be gone
     try:
@@ -202,7 +202,7 @@ def _classify(path: str, shown: str, named: bool) -> Input | Unread | None:
 
 
 def refusal(head: bytes) -> str:
-    """Why it cannot be read as text; "" if it can."""
+    """Why the file cannot be read as text; "" if it can."""
     for magic, what in _PACKED.items():
         if head.startswith(magic):
             return f"is {what}: unpack it first"

@@ -38,7 +38,7 @@ def prepare(
     html_path: str | None = None,
     command: str = "explain",
 ) -> None:
-    """Before anything is read: can all this be written? Raises UsageError."""
+    """Checks, before anything is read, that all files can be written. Raises UsageError."""
     if json_path and json_path == markdown_path:
         raise UsageError(f"--json {json_path} and --markdown {json_path}: both cannot go to one place")
     for option, path, target, _ in _targets(json_path, markdown_path, folder, html_path):
@@ -57,7 +57,7 @@ def prepare(
 def _targets(
     json_path: str | None, markdown_path: str | None, folder: str | None, html_path: str | None
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Option, its value, a file that will be written, and which of TEXTS; stdout ("-") is the caller's."""
+    """Yields option, its value, a file to write, and which of TEXTS; the caller writes stdout ("-")."""
     files = {"--json": json_path, "--markdown": markdown_path, "--html": html_path}
     for (option, path), name in zip(files.items(), TEXTS, strict=True):
         if path and path != "-":
@@ -90,7 +90,7 @@ def write(
     folder: str | None = None,
     html_path: str | None = None,
 ) -> None:
-    """To all requested files. Raises UsageError."""
+    """Writes all requested files. Raises UsageError."""
     for option, path, target, name in _targets(json_path, markdown_path, folder, html_path):
         try:
             report.write(target, TEXTS[name](made))

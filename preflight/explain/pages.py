@@ -15,7 +15,7 @@ OWN = {
 
 
 def page(what: str) -> str:
-    """Of all causes, or of one: "explain.shm_exhausted". Raises UsageError."""
+    """The page on all causes, or on one: "explain.shm_exhausted". Raises UsageError."""
     known = book()
     meanings = {slug: cause.meaning for slug, cause in known.causes.items()} | OWN
     codes = {f"{FAMILY}.{slug}": meaning for slug, meaning in meanings.items()}

@@ -1,4 +1,4 @@
-"""What the built-in checks are, with none imported: `built_in.tsv`, which `python -m tests.check_pages` writes."""
+"""The list of built-in checks, without importing them: `built_in.tsv`, written by `python -m tests.check_pages`."""
 
 from __future__ import annotations  # as in registry.py
 
@@ -12,12 +12,12 @@ PATH = os.path.join(os.path.dirname(__file__), "built_in.tsv")
 
 
 class CatalogEntry(NamedTuple):
-    """What `preflight list` tells of a check, and from which level on it may run at all."""
+    """What `preflight list` shows of a check, and the lowest level at which it may run."""
 
     id: str
     level: str
     first_level: str
-    """Sooner than its level on some backend, or where it is given something."""
+    """Lower than `level` if the check runs sooner on some backend, or when it is given something."""
     scope: str
     given: tuple[str, ...]
     title: str
@@ -27,14 +27,14 @@ class CatalogEntry(NamedTuple):
 
 
 def listed() -> dict[str, CatalogEntry]:
-    """By id. One that is missing in the file is not left out: it is imported to be asked."""
+    """The entries by id. A check that is missing in the file is not left out: it is imported."""
     with open(PATH) as file:
         rows = [line.rstrip("\n").split("\t") for line in file]
     return {row[0]: CatalogEntry(row[0], row[1], row[2], row[3], tuple(row[4].split()), row[5]) for row in rows}
 
 
 def of(check: Check) -> CatalogEntry:
-    """What it says of itself."""
+    """The entry of an imported check."""
     from preflight.check import Level
     from preflight.planning.plan import first_level
 

@@ -9,7 +9,7 @@ _METADATA = (".dist-info", ".egg-info", "EGG-INFO")
 
 
 def found() -> list[tuple[str, str]]:
-    """(name, MODULE or MODULE:NAME) of each. Raises whatever a broken installation makes importlib.metadata raise."""
+    """(name, MODULE or MODULE:NAME) of each. Raises what importlib.metadata raises in a broken installation."""
     if not _may_be_any():
         return []
     from importlib.metadata import entry_points
@@ -18,9 +18,9 @@ def found() -> list[tuple[str, str]]:
 
 
 def _may_be_any() -> bool:
-    """Whether any installed package names the group. The import of importlib.metadata takes longer than all else that
-    `preflight list` does, so it is asked only where a file says so, or where files do not tell: in archives, and with
-    finders of others."""
+    """Whether any installed package may name the group. Importing importlib.metadata takes longer than all else that
+    `preflight list` does, so it is imported only if a file names the group, or files cannot show it: in archives, and
+    with other packages' finders."""
     import importlib.machinery
 
     others = (finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder)

@@ -205,7 +205,7 @@ def import_module(source: Source) -> ModuleType:
         name = f"preflight_plugin_{source.id.rpartition('.')[2]}"
         spec = spec_from_file_location(name, source.target)
         if spec is None or spec.loader is None:
-            raise BrokenCheck(f"{source.target} is no Python file")
+            raise BrokenCheck(f"{source.target} is not a Python file")
         module = module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
@@ -256,7 +256,7 @@ def _constants(module: ModuleType, kind: type[T]) -> dict[str, T]:
 
 
 def spec_of(check: Check, job: Job) -> Spec:
-    """What the planner needs, for this job. Raises BrokenCheck where a computed deadline is none."""
+    """What the planner needs, for this job. Raises BrokenCheck if a computed deadline is not a number."""
     from preflight.check import Level
     from preflight.planning import validation
 

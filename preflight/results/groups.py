@@ -12,7 +12,7 @@ from preflight.core.vote import grouped
 
 OF_A_NODE = ("node", "rank", "local_rank")
 NEARLY = 8
-"""Of so many nodes of a group one may be without it: what a rack's nodes share may have spared one."""
+"""One in this many nodes of a group may be without it: what a rack's nodes share may have spared one."""
 
 
 def fold(findings: Sequence[Reported], groups: Iterable[Group], job: Job) -> list[Reported]:
@@ -54,7 +54,7 @@ def _of_a_kind(
 
 
 def _chosen(nodes: set[str], groups: Sequence[Group]) -> list[tuple[Group, list[str]]]:
-    """Groups, with those of their nodes that have it. The fewer are without it, the better the group explains it."""
+    """Groups with their nodes that have it. The fewer nodes are without it, the better the group explains it."""
     chosen: list[tuple[Group, list[str]]] = []
     left = set(nodes)
     for group in sorted(groups, key=lambda group: len(set(group.nodes) - nodes) / len(group.nodes)):

@@ -317,8 +317,8 @@ def facts_path(json_path: str) -> str:
 
 
 def load(path: str) -> tuple[Report, str]:
-    """A saved report, by its file or its folder, and its path. Raises UsageError for what is none, or not a whole
-    one."""
+    """Reads a saved report from its file or its folder: (report, path). Raises UsageError if it is not a complete
+    report."""
     file_path = os.path.join(path, "report.json") if os.path.isdir(path) else path
     if os.path.exists(file_path) and not os.path.isfile(file_path):
         raise UsageError(f"{path}: is not a regular file")
@@ -341,7 +341,7 @@ def load(path: str) -> tuple[Report, str]:
 
 @contextlib.contextmanager
 def whole(path: str, what: str = "complete report") -> Iterator[None]:
-    """For what is done with a report, or a history, that somebody may have changed. Raises UsageError."""
+    """A context for reading a report or a history that someone may have changed. Raises UsageError."""
     try:
         yield
     except BROKEN as error:

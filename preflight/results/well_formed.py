@@ -1,7 +1,7 @@
-"""Whether a saved report is as report.schema.json says: somebody may have changed it, or a disk cut it off.
+"""Whether a saved report fits report.schema.json: someone may have changed it, or a full disk cut it off.
 
-Of JSON Schema (2020-12) this knows what that file uses; the tests hold it against the package jsonschema, which no run
-needs.
+This knows the part of JSON Schema (2020-12) that the file uses; tests compare it with the package jsonschema, which no
+run needs.
 """
 
 import functools
@@ -32,7 +32,7 @@ def schema() -> Schema:
 
 
 def flaw(report: object) -> str:
-    """The first one: "checks[3].findings[0].severity is 7, expected one of fail, error, warn, info"; "" where there is
+    """The first flaw: "checks[3].findings[0].severity is 7, expected one of fail, error, warn, info"; "" if there is
     none."""
     return next(_flaws(report, schema(), ""), "")
 
@@ -65,7 +65,7 @@ def _of_members(value: Mapping[str, Any], of: Schema, place: str) -> Iterator[st
 
 
 def _expected(value: Any, of: Schema) -> str:
-    """What it is not; "" where it is as it should be."""
+    """What was expected of the value; "" if the value is as expected."""
     kinds = of.get("type", ())
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_TYPES[kind](value) for kind in kinds):

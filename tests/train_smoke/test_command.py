@@ -53,11 +53,11 @@ def test_its_words_are_those_of_a_run(words: str, run: str) -> None:
         ("--strategy dpd", "--strategy dpd: 'dpd' is not a strategy; did you mean ddp"),
         ("--strategy DDP", "--strategy DDP: 'DDP' is not a strategy; did you mean ddp"),
         ("--strategy ddp,", "--strategy ddp,: '' is not a strategy; known are ddp, fsdp2, pp"),
-        ("--strategy ddp,zero", "--strategy ddp,zero: 'zero' is no strategy; known are ddp, fsdp2, pp"),
+        ("--strategy ddp,zero", "--strategy ddp,zero: 'zero' is not a strategy; known are ddp, fsdp2, pp"),
         ("--strategy ddp/no_snyc", "did you mean ddp/no_sync?"),
         ("--strategy ddp/offlaod --model m:f", "did you mean fsdp/offload"),
-        ("--strategy pp/1f1b --model m:f", "'pp/1f1b' is no strategy; known are ddp, fsdp, fsdp2, pp, tp"),
-        ("--strategy fsdp2/", "'fsdp2/' is no strategy; did you mean fsdp2"),
+        ("--strategy pp/1f1b --model m:f", "'pp/1f1b' is not a strategy; known are ddp, fsdp, fsdp2, pp, tp"),
+        ("--strategy fsdp2/", "'fsdp2/' is not a strategy; did you mean fsdp2"),
         ("--strategy", "expected one argument"),
         ("--only comm", "--only: --strategy says what is run here"),
         ("--skip=comm", "--skip: --strategy says what is run here"),
@@ -82,7 +82,7 @@ def test_it_lists_the_variants_and_runs_nothing_of_the_current_folder(tmp_path: 
     names = [f"{strategy}/{variant}" for strategy, its in STRATEGIES.items() for variant in its]
     assert [line.split()[0] for line in listed.stdout.splitlines()] == names
     wrong = module("--strategy", "ddp/plian", cwd=tmp_path)
-    said = "preflight: --strategy ddp/plian: 'ddp/plian' is no strategy; did you mean ddp/plain?\n"
+    said = "preflight: --strategy ddp/plian: 'ddp/plian' is not a strategy; did you mean ddp/plain?\n"
     assert (wrong.returncode, wrong.stdout, wrong.stderr) == (2, "", said)
 
 

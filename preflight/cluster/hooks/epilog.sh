@@ -1,5 +1,5 @@
 #!/bin/bash
-# Slurm Epilog: what the job has left on this node: processes, files in /dev/shm, memory of GPUs. It tells syslog
+# Slurm Epilog: what the job has left on this node: processes, files in /dev/shm, GPU memory. It reports to syslog
 # (journalctl -t preflight), and drains nothing.
 #   slurm.conf: Epilog=THIS_FILE
 export PATH=@PATH@

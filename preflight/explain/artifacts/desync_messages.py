@@ -50,18 +50,18 @@ class JobDumps:
         return set(range(self.world)) - set(self.outcomes)
 
     def records(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-        """Rank, group as in a Desync, and the record, of each rank and group."""
+        """Yields rank, group (named as in a Desync) and record, for each rank and group."""
         for rank, outcome in self.outcomes.items():
             for record in outcome.recorded or ():
                 yield rank, "" if record["world"] else record["ranks"], record
 
     def ranks_of(self, group: str) -> set[int]:
-        """`group`: its ranks, or "" for the world, as in a Desync."""
+        """The ranks of `group`, which is named as in a Desync: by its ranks, or "" for the world."""
         return set(rank_ranges.from_text(group)) if group else set(range(self.world))
 
 
 def find_candidates(job: JobDumps) -> Iterator[Candidate]:
-    """Only the most direct ones: if ranks are out of step, the other waits follow from that."""
+    """Yields only the most direct causes: if ranks are out of step, the other waits follow from that."""
     desyncs = find_desyncs(job.outcomes)
     candidates = [candidate for desync in desyncs if desync.odd for candidate in _odd_ranks(desync, job)]
     candidates = candidates or [_two_sides(desync, job) for desync in desyncs if not _wait_elsewhere(desync, job)]
@@ -70,7 +70,7 @@ def find_candidates(job: JobDumps) -> Iterator[Candidate]:
 
 
 def _wait_elsewhere(desync: Desync, job: JobDumps) -> bool:
-    """The absent ranks are inside another collective, which may have hung first."""
+    """Whether absent ranks are inside a different collective, which may have hung first."""
     absent = [rank for rank, call in desync.calls.items() if not call]
     return any(waits_inside(job.outcomes[rank]) for rank in absent)
 
@@ -93,7 +93,7 @@ def _odd_ranks(desync: Desync, job: JobDumps) -> Iterator[Candidate]:
 
 
 def _two_sides(desync: Desync, job: JobDumps) -> Candidate:
-    """For a desync without a majority, or with absent ranks that wait elsewhere."""
+    """The candidate for a desync without a majority, or with absent ranks that wait elsewhere."""
     inside, absent = ([r for r, call in desync.calls.items() if bool(call) is there] for there in (True, False))
     file, noticed = job.files[min(desync.calls)], tuple(sorted(desync.calls))
     if desync.held:
@@ -155,7 +155,7 @@ def _last(rank: int, group: str, job: JobDumps) -> Call | None:
 
 
 def _first_waits(job: JobDumps) -> Iterator[tuple[str, dict[int, Call]]]:
-    """By group: the first stuck call of each rank."""
+    """Yields each group with the first stuck call of each of its ranks."""
     waits: dict[tuple[str, str], dict[int, Call]] = {}
     for rank, group, record in job.records():
         if call := next((call for call in record["calls"] if call["stuck"]), None):
@@ -181,7 +181,7 @@ def _missing_dumps(job: JobDumps) -> Iterator[Candidate]:
 
 
 def _all_in_step(job: JobDumps) -> Iterator[Candidate]:
-    """All ranks of a group wait inside the same call: the hang is below the collectives."""
+    """For groups whose ranks all wait inside the same call: the hang is below the collectives."""
     for group, calls in _first_waits(job):
         numbers = {call["seq"] for call in calls.values()}
         if set(calls) != job.ranks_of(group) or len(numbers) > 1:
@@ -219,7 +219,7 @@ def _unknown_waits(job: JobDumps) -> Iterator[Candidate]:
 
 
 def _unmatched_sends(job: JobDumps) -> Iterator[Candidate]:
-    """A rank that waits in a send or a receive for a rank that has no matching call and waits for none."""
+    """For ranks that wait in a send or receive for a rank that has no matching call and waits for none."""
     wants: dict[tuple[int, int, str], Call] = {}
     for rank, group, record in job.records():
         members = sorted(job.ranks_of(group))

@@ -20,7 +20,7 @@ Records = dict[Key, dict[int, Recorded]]
 
 
 def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]]:
-    """From all dumps together: [] if the ranks are in step, and none waits long."""
+    """The candidates from all dumps together; none if the ranks are in step and no rank waits long."""
     dumps, unread = _read(paths)
     if not dumps:
         return [], unread
@@ -32,7 +32,7 @@ def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]
 
 
 def _read(paths: Sequence[str]) -> tuple[dict[int, Dump], list[Unread]]:
-    """Of several dumps of one rank (a restarted job) the last one."""
+    """Reads the dumps by rank: the last one where a rank has several (a restarted job). Also the unread files."""
     dumps: dict[int, Dump] = {}
     unread: list[Unread] = []
     shared: dict[object, Call] = {}
@@ -50,7 +50,7 @@ def _read(paths: Sequence[str]) -> tuple[dict[int, Dump], list[Unread]]:
 
 
 def _records(dumps: Mapping[int, Dump], world: int) -> Records:
-    """With the ranks of each group: if the dumps do not say which these are, those that used it."""
+    """The records by group. If the dumps do not say which ranks a group has, it has those that used it."""
     named: dict[tuple[str, bool], set[str]] = {}
     users: dict[tuple[str, bool], set[int]] = {}
     for rank, dump in dumps.items():
@@ -68,7 +68,7 @@ def _records(dumps: Mapping[int, Dump], world: int) -> Records:
 
 
 def _with_unused(records: Records, dumps: Mapping[int, Dump]) -> Records:
-    """A member with a complete dump that lacks the group has entered nothing there."""
+    """Adds empty records: a member with a complete dump that lacks the group has entered nothing there."""
     for key, by_rank in records.items():
         for rank in rank_ranges.from_text(key.ranks):
             if rank in dumps and dumps[rank].whole:
@@ -77,7 +77,7 @@ def _with_unused(records: Records, dumps: Mapping[int, Dump]) -> Records:
 
 
 def _groups(records: Records, rank: int) -> Iterator[dict[str, object]]:
-    """If numbers cannot be compared, each rank gets a group of its own."""
+    """A rank's groups. If numbers cannot be compared, each rank gets its own group."""
     for key, by_rank in records.items():
         if mine := by_rank.get(rank):
             name = key.name if all(each.comparable for each in by_rank.values()) else f"{key.name} of rank {rank}"

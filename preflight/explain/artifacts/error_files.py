@@ -25,8 +25,8 @@ _NAMED = re.compile(r"(?i)(local[-_.]?)?rank[-_.]?(\d{1,6})(?!\d)[^/\\]*$")
 
 
 def lines(path: str, shown: str) -> list[Line]:
-    """The traceback and the exception, as in a log; [] for an empty one. `order` is the place in the file. A malformed
-    file is returned line by line."""
+    """The traceback and the exception as lines of a log; none for an empty file. `order` is the line's place in the
+    file. A malformed file is returned line by line."""
     try:
         with open(opened(path), "rb") as file:
             text = file.read(LARGEST).decode("utf-8", "replace")
@@ -48,7 +48,7 @@ def _source_from_path(path: str) -> dict[str, Any]:
 
 
 def _parse(text: str) -> tuple[list[str], float | None]:
-    """Its lines, and the seconds since the epoch."""
+    """The error's lines, and when it happened, in seconds since the epoch."""
     try:
         read = json.loads(text)
     except (ValueError, RecursionError):
@@ -69,6 +69,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _seconds(value: Any) -> float | None:
-    """From a number or its text; None if it is not a time after 2001."""
+    """Seconds since the epoch, from a number or its text; None if it is not a time after 2001."""
     match = re.fullmatch(r"\d{10}(?:\.\d{1,9})?", str(value)) if isinstance(value, int | float | str) else None
     return float(match[0]) if match else None

@@ -29,8 +29,8 @@ CLOSING_S = 5.0
 
 
 def find_candidates(processes: Sequence[RankProcess]) -> list[Candidate]:
-    """At most one: the first rank that failed by itself. A rank with an unknown end counts as failed if others waited
-    for it. A launcher ends the rest after one has failed."""
+    """At most one candidate: the first rank that failed by itself. A rank with an unknown end counts as failed if
+    others waited for it. A launcher ends the rest after one has failed."""
     raised = [process for process in processes if _is_own(_exception(process))]
     noticed = [process for process in processes if _exception(process) and process not in raised]
     abrupt = [process for process in processes if _is_abrupt(process)]
@@ -59,8 +59,8 @@ def _failed_at(process: RankProcess) -> float:
 
 
 def _is_own(exception: dict[str, Any]) -> bool:
-    """A signature names its cause; or it was not raised by a collective, does not report another rank's end, and was
-    not caused from outside."""
+    """Whether the failure is the rank's own: a signature names its cause, or it was not raised by a collective, does
+    not report another rank's end, and was not caused from outside."""
     kind, message = str(exception.get("type", "")), str(exception.get("message", ""))
     if not exception or kind in NOT_ITS_OWN:
         return False
@@ -69,7 +69,7 @@ def _is_own(exception: dict[str, Any]) -> bool:
 
 
 def _is_abrupt(process: RankProcess) -> bool:
-    """Gone without an exception, not in order, and not ended by `debug`, which takes stacks first."""
+    """Whether it ended without an exception, not in order, and not by `debug`, which takes stacks first."""
     record = process.record
     status, is_known = record.get("status"), isinstance(record.get("status"), int)
     in_order = "ended" in record and not (is_known and status != 0)
@@ -77,14 +77,14 @@ def _is_abrupt(process: RankProcess) -> bool:
 
 
 def _is_launchers(process: RankProcess, noticed: Sequence[RankProcess]) -> bool:
-    """Ended by a signal, as far as is known, after a rank that had raised was gone."""
+    """Whether a signal ended it, as far as is known, after a rank that had raised was gone."""
     gone = [as_number(other.record["gone"]) for other in noticed if "gone" in other.record]
     after = any(time < as_number(process.record["gone"]) for time in gone)
     return process.record.get("status") in (-15, -9, None) and after
 
 
 def _is_after(process: RankProcess, unknown: Sequence[RankProcess]) -> bool:
-    """SIGTERM, as a launcher sends when a rank has ended: maybe one of those with an unknown end."""
+    """Whether it got SIGTERM, as a launcher sends when a rank has ended: maybe one of those with an unknown end."""
     end = _failed_at(process) + TOGETHER_S
     return process.record.get("status") == -15 and any(_failed_at(other) < end for other in unknown)
 
@@ -116,7 +116,7 @@ def _raised(process: RankProcess, alike: Sequence[RankProcess], noticed: Sequenc
 
 
 def _signature(text: str, role: str = "cause") -> Signature | None:
-    """The heaviest of this role in the words of an exception."""
+    """The heaviest signature of this role that matches an exception's text."""
     lines = [Line(line, line, "", place, place) for place, line in enumerate(text.splitlines()[:50])]
     rows = [match.signature for line in lines for match in book().matches(line)]
     causes = (row for row in rows if row.role == role and not row.needs and not row.unless)

@@ -41,7 +41,7 @@ line, began (whether the GPU has; None: unknown), timeout_s (0.0: unknown), back
 
 @dataclass(frozen=True)
 class Key:
-    """Of a process group, the same on all its ranks."""
+    """Identifies a process group, with the same value on all its ranks."""
 
     name: str
     ranks: str
@@ -76,7 +76,7 @@ class Dump:
 
 
 def read(path: str, shared: dict[Any, Call]) -> Dump:
-    """`shared`: calls that are equal are kept once, over all ranks. Raises Refused."""
+    """Reads a dump. `shared` keeps equal calls of all ranks once. Raises RefusedFile."""
     rank = rank_of(path)
     if rank is None:
         raise RefusedFile("does not say which rank it is from; torch ends its name with the rank: nccl_trace_rank_3")
@@ -95,7 +95,7 @@ def read(path: str, shared: dict[Any, Call]) -> Dump:
 
 
 def rank_of(path: str) -> int | None:
-    """By the file's name, as torch gives it (TORCH_FR_DUMP_TEMP_FILE and the rank); else by its folder's."""
+    """The rank in the file's name, as torch names it (TORCH_FR_DUMP_TEMP_FILE and the rank); else in its folder's."""
     for name in (os.path.basename(path), os.path.basename(os.path.dirname(path))):
         match = re.search(r"rank[_.-]?(\d{1,6})(?!\d)", name) or re.search(r"(?<!\d)(\d{1,6})(?:\.[A-Za-z]\w*)*$", name)
         if match and int(match[1]) < RANKS:
@@ -173,7 +173,7 @@ def _recorded(entries: Sequence[Entry], waits_since: float, shared: dict[Any, Ca
 
 
 def _pending(sends: Sequence[Entry], waits_since: float) -> list[Call]:
-    """Only the last entry of a batch is marked."""
+    """The sends and receives that are not over. Only the last entry of a batch is marked."""
     batches: dict[Any, list[Entry]] = {}
     for entry in sends:
         batches.setdefault((_number(entry), entry.get("p2p_seq_id", len(batches))), []).append(entry)
@@ -182,13 +182,13 @@ def _pending(sends: Sequence[Entry], waits_since: float) -> list[Call]:
 
 
 def _is_send(entry: Entry) -> bool:
-    """Or a receive."""
+    """Whether the entry is a send or a receive."""
     return bool(entry["is_p2p"]) if "is_p2p" in entry else _operation(entry).startswith(("send ", "recv "))
 
 
 def _is_over(entries: Sequence[Entry]) -> bool:
-    """Of several entries with one number, which were issued together, the last is marked. gloo only marks a completed
-    call as retired. With NCCL a call that timed out is retired, too."""
+    """Whether the call is over. Of several entries with one number, issued together, the last is marked. gloo marks
+    only completed calls as retired; NCCL also those that timed out."""
     return any(
         entry["state"] == "completed" or (entry.get("retired") and _backend(entry) == "gloo") for entry in entries
     )
@@ -247,7 +247,7 @@ def _integer(value: Any) -> int:
 
 
 def word(text: Any) -> str:
-    """Printable, and short."""
+    """A printable, short form of a text."""
     if not isinstance(text, str):
         raise TypeError("a word was expected")
     start = text[:80]

@@ -67,7 +67,7 @@ def _waits_in(process: RankProcess) -> str:
 
 
 def _loads(frames: Sequence[Frame]) -> bool:
-    """Whether it waits for the next batch of a DataLoader's workers (torch/utils/data/dataloader.py)."""
+    """Whether the rank waits for the next batch of a DataLoader's workers (torch/utils/data/dataloader.py)."""
     return any(function in _LOADER and path.endswith("dataloader.py") for path, _, function, _ in frames)
 
 
@@ -76,7 +76,7 @@ def _workers(process: RankProcess) -> list[ProcessSample]:
 
 
 def _place(process: RankProcess) -> tuple[str, int, str] | None:
-    """The innermost line of the user's code; of a DataLoader worker's, if it waits for one."""
+    """The innermost line of the user's code; a DataLoader worker's, if the rank waits for one."""
     places = (own_place(sample.frames, process.record) for sample in (*_workers(process), process.samples[0]))
     return next(filter(None, places), None)
 

@@ -58,17 +58,17 @@ class RankProcess:
 
     @property
     def where(self) -> dict[str, Any]:
-        """The culprit of a finding."""
+        """Where the finding points: the process as the culprit."""
         return {"rank": self.rank, "node": self.node}
 
     @property
     def name(self) -> str:
-        """For a sentence."""
+        """How a sentence names the process."""
         return f"rank {self.rank} on {self.node} (pid {self.pid})"
 
     @property
     def world_size(self) -> int:
-        """0 if its record does not say."""
+        """The world size from its record; 0 if that does not say."""
         size = self.record.get("world_size")
         return size if isinstance(size, int) else 0
 
@@ -94,7 +94,7 @@ def read_processes(records: Sequence[str], stacks: Sequence[str]) -> list[RankPr
 
 
 def read_record(path: str) -> dict[str, Any]:
-    """{} if it is not a record."""
+    """The record in this file; {} if it is not a record."""
     try:
         record = json.loads(_read(path))
         has_form = isinstance(record["rank"], int) and isinstance(record["pid"], int) and "preflight_record" in record
@@ -129,7 +129,7 @@ def read_debug_server(paths: Iterable[str]) -> list[RankProcess]:
 
 
 def _process_of(path: str) -> tuple[str, int]:
-    """HOST.PID.stack."""
+    """Host and pid, from a file's name: HOST.PID.stack."""
     host, _, pid = os.path.basename(path).removesuffix(".stack").rpartition(".")
     return host, int(pid) if pid.isdecimal() else 0
 
@@ -143,7 +143,7 @@ def _read(path: str) -> str:
 
 
 def read_stacks(text: str) -> list[ProcessSample]:
-    """From a stack file. A malformed head is skipped, with the stack after it."""
+    """The samples in a stack file. A malformed head is skipped, with the stack after it."""
     samples = []
     for part in re.split(f"^{HEAD}", text, flags=re.MULTILINE)[1:]:
         first, _, rest = part.partition("\n")
@@ -157,8 +157,8 @@ def read_stacks(text: str) -> list[ProcessSample]:
 
 
 def main_thread(text: str) -> list[Frame]:
-    """Its frames, the innermost first. faulthandler prints the newest thread first, so the main thread is the last;
-    py-spy names it."""
+    """The main thread's frames, innermost first. faulthandler prints the newest thread first, so the main thread is
+    last; py-spy names it."""
     heads = [match for match in _THREAD.finditer(text) if "C stack" not in match[0]]
     if not heads:
         return []
@@ -185,7 +185,7 @@ def collective(frames: Iterable[Frame]) -> str:
 
 
 def outside(frames: list[Frame]) -> list[Frame]:
-    """Without the frames of torch.distributed, of a DataLoader's wait, and of what they call."""
+    """The frames outside of torch.distributed, of a DataLoader's wait, and of what they call."""
     inside = [place for place, frame in enumerate(frames) if _ROUND.search(frame[0])]
     return frames[inside[-1] + 1 :] if inside else frames
 
@@ -211,5 +211,5 @@ def format_place(place: tuple[str, int, str]) -> str:
 
 
 def as_number(value: Any) -> float:
-    """A time in a record; 0.0 for anything else."""
+    """The number in a record's field, such as a time; 0.0 for anything else."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -1,7 +1,7 @@
-"""What NCCL's RAS had said when somebody asked it for JSON (ncclras -f json) and kept the answer.
+"""NCCL RAS answers in JSON (ncclras -f json) that someone saved.
 
 A healthy job has such files, too, and its ranks are never at one count: so only ranks that do not answer, or whose
-communicator has failed, are causes. Counts are told beside these.
+communicator has failed, are causes. Counts are reported beside these.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ SILENT_FIX = (
 
 
 def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]]:
-    """From all answers."""
+    """The candidates from all answers."""
     found: list[Candidate] = []
     unread: list[Unread] = []
     for path in paths:
@@ -38,7 +38,7 @@ def find_candidates(paths: Sequence[str]) -> tuple[list[Candidate], list[Unread]
 
 
 def _of_communicator(comm: Communicator, path: str, is_world: bool) -> Iterator[Candidate]:
-    """`is_world`: its ranks are the job's."""
+    """The candidates from one communicator. `is_world`: its ranks are the job's."""
     of, silent = f"of the communicator of {comm['size']} ranks", comm["dead"] or comm["unresponsive"]
     if silent:
         those = rank_ranges.from_text(silent)

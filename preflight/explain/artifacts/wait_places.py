@@ -26,8 +26,8 @@ PARTS = (
 
 
 def add_places(cause: Candidate, processes: Sequence[RankProcess]) -> Candidate:
-    """With "; rank 0 stood in all_gather at train.py:89 (a forward), rank 1 in all_reduce at train.py:71", unless it
-    has no ranks that wait, or names these places."""
+    """Adds "; rank 0 stood in all_gather at train.py:89 (a forward), rank 1 in all_reduce at train.py:71" to the
+    message, unless the cause has no ranks that wait, or names these places."""
     if (cause.slug or cause.code) not in ABOUT_RANKS or cause.severity == "info":
         return cause
     by_place: dict[str, list[RankProcess]] = {}

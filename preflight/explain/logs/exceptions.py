@@ -56,7 +56,7 @@ _WRONG_CALL = re.compile(r"\binvalid (?:root|tensor|argument|rank|reduce|usage|s
 
 
 def find_candidates(evidence: Evidence) -> list[Candidate]:
-    """From tracebacks, from exceptions without a traceback, and from a traceback without its exception."""
+    """The candidates from tracebacks, exceptions without a traceback, and tracebacks without an exception."""
     whole = [traceback for traceback in evidence.tracebacks if not (traceback.known or traceback.survived)]
     return [*_by_kind(evidence, whole, RAISED), *_by_kind(evidence, _bare(evidence), BARE), *_cut_off(evidence)]
 
@@ -105,13 +105,13 @@ def _crash(evidence: Evidence, those: Sequence[Traceback], weight: int) -> Candi
 
 
 def _whole(evidence: Evidence, traceback: Traceback) -> str:
-    """With all lines of its text."""
+    """The exception with all lines of its text."""
     rest = evidence.tracebacks.rest(traceback.line)
     return f"{traceback.raised} {rest}"[:LONGEST].strip() if rest else traceback.raised
 
 
 def _attempts(lines: Sequence[Line]) -> int:
-    """By torchrun's folders."""
+    """How many attempts these lines are from, by torchrun's folders."""
     return len({match[0] for line in lines if (match := re.search(r"attempt_\d+", line.file))})
 
 

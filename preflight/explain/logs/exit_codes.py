@@ -51,7 +51,7 @@ def superseded(evidence: Evidence) -> set[str]:
 
 
 def deaths(evidence: Evidence) -> list[Death]:
-    """From torchrun's lines: its agent's, and the box at the end, which names the rank."""
+    """The deaths that torchrun's lines report: its agent's lines, and the box at the end, which names the rank."""
     dead = list(_from_boxes(evidence))
     known = {(death.line.file, death.where.get("local_rank"), death.code) for death in dead}
     for match in evidence.matches("elastic.exit"):
@@ -100,7 +100,7 @@ def _signalled(evidence: Evidence, dead: Sequence[Death]) -> Iterator[Candidate]
 
 
 def _own_exits(dead: Sequence[Death]) -> list[Death]:
-    """Those that exited by themselves; if torchrun printed a box, only its root cause."""
+    """Processes that exited by themselves; if torchrun printed a box, only its root cause."""
     boxed = any("rank" in death.where and death.first for death in dead)
     return [death for death in dead if death.first and death.code > 0 and ("rank" in death.where or not boxed)]
 
@@ -120,7 +120,7 @@ def _first_exit(evidence: Evidence, dead: Sequence[Death]) -> Iterator[Candidate
 
 
 def _own_tracebacks(evidence: Evidence, dead: Death) -> Iterator[Traceback]:
-    """Tracebacks in its output, which says why. Where lines have no ranks, any that is not the launcher's."""
+    """The tracebacks in its output, which say why. If lines have no ranks, any that is not the launcher's."""
     for traceback in evidence.tracebacks:
         line = traceback.line
         alone = line.rank is None and line.file == dead.line.file and traceback.type != "ChildFailedError"

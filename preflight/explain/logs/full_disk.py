@@ -19,7 +19,7 @@ ROWS = (
 
 
 class Place(NamedTuple):
-    """Where it is full."""
+    """A kind of place that can be full."""
 
     what: str
     pattern: re.Pattern[str]
@@ -77,7 +77,7 @@ WEIGHT = 80
 
 
 def find_candidates(evidence: Evidence) -> Iterator[Candidate]:
-    """One for each row that was seen; none for ENOSPC without path and stack: its row says what that may mean."""
+    """One candidate per matched row; none for ENOSPC without path and stack: its row says what that may mean."""
     for row in ROWS:
         matches = evidence.matches(row) if row in evidence.seen else []
         if matches and (place := _place(evidence, matches[0])):
@@ -85,7 +85,7 @@ def find_candidates(evidence: Evidence) -> Iterator[Candidate]:
 
 
 def superseded(evidence: Evidence) -> set[str]:
-    """Rows that find_candidates reports."""
+    """The rows that find_candidates reports."""
     return {row for row in ROWS if row in evidence.seen and _place(evidence, evidence.matches(row)[0])}
 
 

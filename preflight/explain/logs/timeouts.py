@@ -31,7 +31,7 @@ Sides = dict[tuple[int | None, str, int | None], list[Wait]]
 
 
 def _describe(waits: Sequence[Wait]) -> str:
-    """Of several ranks; with a range of sizes if these differ."""
+    """Describes one call of several ranks; with a range of sizes if these differ."""
     sizes = sorted({wait.elements for wait in waits if wait.elements is not None})
     known = next((wait for wait in waits if wait.operation), waits[0])
     if len(sizes) < 2:
@@ -40,7 +40,7 @@ def _describe(waits: Sequence[Wait]) -> str:
 
 
 def find_candidates(evidence: Evidence) -> list[Candidate]:
-    """From the waits of all ranks together, from their heartbeats, and from work that one of them was still doing."""
+    """The candidates from the waits of all ranks, from heartbeats, and from work that a rank was still doing."""
     waits = _compare_groups(evidence, find_waits(evidence))
     return [*waits, *_compare_heartbeats(evidence), *_busy_rank(evidence)]
 
@@ -72,7 +72,7 @@ def _compare(evidence: Evidence, waits: Sequence[Wait], group: str) -> Candidate
 
 
 def _sides(waits: Sequence[Wait]) -> Sides:
-    """By what they waited in; empty if all waited in the same call."""
+    """The waits by the call that they waited in; empty if all waited in the same call."""
     sides: Sides = {}
     for wait in waits:
         size = wait.elements if has_same_size(wait.operation) else None
@@ -98,7 +98,7 @@ def _mismatch(evidence: Evidence, sides: Sides, group: str) -> Candidate:
 
 
 def _behind(evidence: Evidence, waits: Sequence[Wait]) -> frozenset[int]:
-    """Ranks that report an earlier last call when they are asked to dump (-1: none is known)."""
+    """Ranks that report an earlier last call when they are asked to dump (-1: no call is known)."""
     ranks, waited = {wait.rank for wait in waits}, waits[0].number or 0
     statuses = evidence.matches("watchdog.pg_status")
     last_calls = {match.line.rank: parse_number(match.groups["enqueued"]) for match in statuses}
@@ -232,7 +232,7 @@ def _busy_rank(evidence: Evidence) -> Iterator[Candidate]:
 
 
 def _culprit(bar: Line, wait: Line) -> dict[str, object]:
-    """Empty if the bar and another rank's text share a line."""
+    """The culprit of a finding; empty if the bar and another rank's text share a line."""
     return {} if bar == wait or bar.rank == wait.rank else find_source(bar)
 
 
@@ -243,7 +243,7 @@ def _beside(bar: Match, limit: float) -> bool:
 
 
 def _seconds(clock: str) -> int:
-    """Of "29:58" or "1:02:03"; 0 for anything else."""
+    """The seconds of "29:58" or "1:02:03"; 0 for anything else."""
     if not re.fullmatch(r"\d{1,5}(?::\d\d){1,2}", clock):
         return 0
     total = 0

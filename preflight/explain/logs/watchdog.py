@@ -74,7 +74,7 @@ class _Hang:
         self._counts.update((wait.part, (wait.number, wait.operation)))
 
     def likeness(self, wait: Wait) -> tuple[int, int]:
-        """How many are in the same part of the logs, and how many wait in the same collective."""
+        """How many of the waits are in the same part of the logs, and how many are in the same collective."""
         return self._counts[wait.part], self._counts[wait.number, wait.operation]
 
 
@@ -97,7 +97,7 @@ def group_hangs(ranked: Sequence[Wait]) -> list[list[Wait]]:
 
 
 def _process_ends(evidence: Evidence) -> dict[str, list[int]]:
-    """By file: numbers of lines that report ended processes, unordered."""
+    """By file, the numbers of lines that report ended processes, unordered."""
     numbers: dict[str, list[int]] = {}
     for match in evidence.matches(*(name for name in evidence.seen if name.startswith(ENDS))):
         numbers.setdefault(match.line.file, []).append(match.line.number)
@@ -131,10 +131,10 @@ def _parts(evidence: Evidence) -> dict[tuple[str, int | None], Mapping[str, str]
 
 
 def _rest(parts: Mapping[tuple[str, int | None], Mapping[str, str]], line: Line) -> Mapping[str, str]:
-    """Of this rank; or of lines that name none, since only a wrapped message's first line has a prefix."""
+    """Parts of this rank, and of lines without one: only the first line of a wrapped message has a prefix."""
     return {**parts.get((line.file, None), {}), **parts.get((line.file, line.rank), {})}
 
 
 def parse_number(text: str | None) -> int | None:
-    """From a group; None if it is not a number."""
+    """The number in a group of a match; None if it is not one."""
     return int(text[:18]) if text and text.isdecimal() else None

@@ -135,7 +135,7 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def plain(raw: str) -> str:
-    """Without colors and other control characters except tabs."""
+    """The text without colors and control characters other than tabs."""
     if raw.isprintable():  # nearly always, and a translation takes longer than all else
         return raw
     return (_COLOURS.sub("", raw) if "\x1b" in raw else raw).translate(_CONTROL)
@@ -196,7 +196,7 @@ def _peeled(text: str, line: Line, habit: Habit) -> str:
 
 
 def _known(text: str, line: Line) -> int:
-    """Where the prefix at the start ends; 0 without one."""
+    """Where the prefix at the start ends; 0 if there is none."""
     start = text[:NEAR].encode("utf-8", "replace").translate(_ANY_DIGIT)
     if (known := _prefixes.get(start)) is None:
         forms = _BY_FIRST.get(text[0], _ANY)
@@ -254,7 +254,7 @@ def _leads(text: str) -> bool:
 
 
 def _inside(text: str, whole: bool) -> int:
-    """Where a prefix starts in the middle of a line; -1 without one. After NCCL's own prefix only a `whole` one, with
+    """Where a prefix starts in the middle of a line; -1 if none does. After NCCL's own prefix only a `whole` one, with
     host and process, is another writer's."""
     inside = None if whole else _INSIDE.search(text)
     places = [inside.start()] if inside else []
@@ -268,7 +268,7 @@ def _inside(text: str, whole: bool) -> int:
 
 
 def _read_text(line: Line, text: str) -> Line:
-    """A rank in the default group (number 0, or by its name) is the global one."""
+    """Reads ranks from a text. A rank in the default group (number 0, or by its name) is the global one."""
     line.text = text.strip()
     line.bare = line.bare and not _LAUNCHERS.match(line.text)
     group = _GROUP.match(line.text)

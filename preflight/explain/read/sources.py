@@ -63,7 +63,7 @@ class RanksByProcess:
             self._ranks.setdefault(owner[:2], {})[line.gpu] = rank
 
     def rank(self, line: Line) -> int | None:
-        """A process may drive several GPUs, with a rank each."""
+        """The rank of a line's process. A process may drive several GPUs, with one rank each."""
         if line.pid is None:
             return None
         if (sure := self._sure.get((line.node, line.pid))) is not None:
@@ -75,7 +75,7 @@ class RanksByProcess:
 
 
 class Sources:
-    """Of one file."""
+    """Finds out who wrote the lines of one file."""
 
     WORDS = (" nranks ", " nRanks ")
     """In lines that show which rank a process is."""
@@ -135,7 +135,7 @@ class Sources:
 
 
 def habit(block: bytes) -> Habit:
-    """Of the lines of a block."""
+    """How the lines of a block begin."""
     lines = [line for line in block[:SAMPLE].split(b"\n")[:LINES] if line.strip()]
     numbers = [int(fits[1]) for fits in map(_NUMBERED.match, lines) if fits]
     counted = numbers == sorted(set(numbers))  # as an editor numbers lines
