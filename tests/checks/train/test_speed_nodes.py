@@ -28,6 +28,7 @@ def test_a_batch_that_does_not_fit_into_a_container(cgroups: Callable[..., str],
     found_as("speed_wont_fit_cgroup", finished)
 
 
+@pytest.mark.more
 def test_ranks_of_a_node_with_a_cgroup_each_share_none(cgroups: Callable[..., str], tmp_path: Path) -> None:
     """1.0 to 1.6 GiB a rank fit into 2 GiB for each, and would not into half of it."""
     limit = str(2**31)
@@ -104,6 +105,7 @@ def test_three_nodes_with_equal_links_are_sound(three: list[Host], tmp_path: Pat
     assert "between 3 nodes (two of them exchange " in finished.check("train.speed")["summary"]
 
 
+@pytest.mark.more
 @needs_hosts
 def test_a_slow_path_between_two_nodes_names_neither(three: list[Host], tmp_path: Path) -> None:
     three[1].slow_down_to(three[0].address, "60mbit")
