@@ -37,13 +37,14 @@ def ratio(name: str, ours: Sequence[str], theirs: Sequence[str], goal: float) ->
 def commands() -> None:
     print("start-up, against python -c 'import torch'")
     torch = [sys.executable, "-W", "ignore", "-c", "import torch"]
-    ratio("preflight list", [*PREFLIGHT, "list"], torch, 0.2)
-    ratio("preflight --help", [*PREFLIGHT, "--help"], torch, 0.2)
-    ratio("preflight run --level quick", [*PREFLIGHT, "run", "--level", "quick"], torch, 0.5)
+    ratio("preflight list", [*PREFLIGHT, "list"], torch, 0.08)
+    ratio("preflight --help", [*PREFLIGHT, "--help"], torch, 0.08)
+    ratio("preflight run --level quick", [*PREFLIGHT, "run", "--level", "quick"], torch, 0.15)
     print("torchrun with 2 ranks, against a script that inits gloo and reduces once")
     hello = [*TORCHRUN, str(ROOT / "benchmarks" / "hello.py")]
-    ratio("standard", [*TORCHRUN, "-m", "preflight"], hello, 2)
-    ratio("--all", [*TORCHRUN, "-m", "preflight", "--all"], hello, 12)
+    ratio("quick", [*TORCHRUN, "-m", "preflight", "--level", "quick"], hello, 1.15)
+    ratio("standard", [*TORCHRUN, "-m", "preflight"], hello, 1.6)
+    ratio("--all", [*TORCHRUN, "-m", "preflight", "--all"], hello, 9)
 
 
 def all_reduce() -> None:
