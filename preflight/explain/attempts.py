@@ -55,6 +55,9 @@ class Replay:
                 self.lines = []
         return self.evidence.add(line, matches)
 
+    def has_enough(self, line: Line, matches: Sequence[Match]) -> bool:
+        return self.evidence.has_enough(line, matches)
+
 
 class Attempts:
     """The attempts that a job's logs show, by torchrun's folders or the ends in a log."""
@@ -72,6 +75,9 @@ class Attempts:
         """As Evidence.add, of the line's attempt; of each attempt, if its file does not tell. What an agent beside
         torchrun's folders saw fail before it started all again is not of the last one."""
         return max(evidence.add(line, matches) for evidence in self._evidence_for(line))
+
+    def has_enough(self, line: Line, matches: Sequence[Match]) -> bool:
+        return all(evidence.has_enough(line, matches) for evidence in self._evidence_for(line))
 
     def _evidence_for(self, line: Line) -> Sequence[Evidence]:
         if line.file not in self._folders:

@@ -55,6 +55,15 @@ def test_a_job_that_was_started_again_and_ended_well_passes_with_a_note(tmp_path
     assert "started again; its last attempt shows no failure" in console.lines(made)[-1]
 
 
+@pytest.mark.parametrize("label", ["[rank1]: ", ""])
+def test_each_of_many_alike_attempts_counts(tmp_path: Path, label: str) -> None:
+    """What repeats an earlier attempt's lines is not left out."""
+    crash = [line.replace("[rank1]: ", label) for line in CRASH]
+    made = explained(tmp_path, *crash * 20)
+    assert first(made) == "app_crash"
+    assert [note[:29] for note in attempts(made)] == ["attempts 1 to 20 of 20 failed"]
+
+
 @pytest.mark.parametrize(
     "after",
     [

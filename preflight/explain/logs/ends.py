@@ -95,6 +95,11 @@ class Ends:
         }
 
 
+def ends_some(matches: Collection[Match]) -> bool:
+    """Whether the line reports an end: the next attempt may begin after it."""
+    return any(match.signature.name in ENDS for match in matches)
+
+
 def _cuts(ends: Iterable[End]) -> Iterable[int]:
     agents: set[Agent] = set()
     before: End | None = None

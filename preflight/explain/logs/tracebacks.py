@@ -119,6 +119,8 @@ class _Rest:
 
     first: str
     indent: int
+    upto: int
+    """The number of its last line. A line without a prefix that does not follow at once is none."""
     lines: list[str] = field(default_factory=list)
 
 
@@ -162,6 +164,11 @@ class Tracebacks:
         ends = (*self._open.values(), *self._dropped.values())
         return [(end.head, *(end.own or end.frame)) for end in ends if end.frame and len(end.later) < 2]
 
+    def is_full(self, line: Line) -> bool:
+        """Whether no further traceback of the line's source is kept."""
+        source = (line.file, line.rank, line.local_rank, line.pid, line.node)
+        return self._kept >= KEPT or len(self._ended.get(source, ())) >= EACH
+
     def add(self, line: Line, times: Mapping[str, float], slugs: Collection[str], progress: str = "") -> None:
         """`slugs`: causes of the signatures that fit the line. `progress`: the progress that the line reports."""
         source = (line.file, line.rank, line.local_rank, line.pid, line.node)
@@ -172,7 +179,8 @@ class Tracebacks:
                     traceback.later.add(progress)
         self._read_on(source, line)
         if head := _HEAD.search(line.text):
-            self._begin(source, line, bool(slugs), head)
+            if not self.is_full(line):
+                self._begin(source, line, bool(slugs), head)
         elif source in self._open:
             self._within(source, line, times, bool(slugs))
         elif ended:
@@ -181,15 +189,18 @@ class Tracebacks:
     def _read_on(self, source: Source, line: Line) -> None:
         """Keeps what follows an exception and is part of its text: indented, wrapped, or announced by a colon."""
         rest = self._goes_on.pop(source, None)
-        if rest is not None and _goes_on(rest, line):
+        if rest is not None and (not line.bare or line.number <= rest.upto + 1) and _goes_on(rest, line):
             rest.lines.append(line.text.strip()[:LONGEST])
+            rest.upto = line.number
             self._goes_on[source] = rest
         elif source not in self._open and exception(line.text, indented=False):
             self._start_rest(source, line)
 
     def _start_rest(self, source: Source, line: Line) -> None:
         if len(self._goes_on) < OPEN and len(self._rest) < KEPT:
-            self._goes_on[source] = self._rest[line.file, line.number] = _Rest(line.text.rstrip(), _indent(line))
+            self._goes_on[source] = self._rest[line.file, line.number] = _Rest(
+                line.text.rstrip(), _indent(line), line.number
+            )
 
     def _begin(self, source: Source, line: Line, known: bool, head: re.Match[str]) -> None:
         self._drop(source)
