@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from preflight.explain.candidates import NONE, Candidate
 from preflight.explain.diagnosis import explain
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs.ends import Ends
+from preflight.explain.logs.ends import Ends, local_time
 from preflight.failure_book.book import Book, Match
 from preflight.failure_book.line import Line
 
@@ -67,6 +67,10 @@ class Attempts:
         folders = [int(found[1]) for file in files if (found := _FOLDER.search(file))]
         self._cuts = cuts
         self._started_again = ends.started_again() if folders else {}
+        elsewhere = ends.went_on_elsewhere()[:1]
+        self._times = sorted(time for file in elsewhere for time in ends.times(file, cuts[file]))
+        """When attempts ended, where another file than theirs shows that the job went on."""
+        self._now: dict[str, float] = {}
         self.count = min(MOST, max([0, *folders, *map(len, cuts.values())]) + 1)
         self._evidence = [Evidence() for _ in range(self.count)]
         self._folders: dict[str, int | None] = {}
@@ -90,6 +94,9 @@ class Attempts:
         elif line.file in self._started_again:
             is_early = line.number <= self._started_again[line.file]
             return self._evidence[:-1] if is_early else self._evidence[-1:]
+        elif self._times:
+            self._now[line.file] = local_time(line) or self._now.get(line.file, 0.0)
+            at = bisect.bisect_left(self._times, self._now[line.file])
         else:
             return self._evidence
         return [self._evidence[min(at, self.count - 1)]]

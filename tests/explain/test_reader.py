@@ -88,6 +88,7 @@ def test_updates_of_a_progress_bar_are_one_line(tmp_path: Path) -> None:
     rarely = read(tmp_path / "a.log", ("timed out", "SIGBUS", "%|"), rarely=("%|",))
     assert [line.text for line in rarely] == [
         "10%|### | 10/100 [00:10<01:00]",
+        "96%|### | 96/100 [00:96<01:00]",
         "97%|### | 97/100 [00:97<01:00]",
         both[88].text,
         "[c10d] timed out",

@@ -43,8 +43,8 @@ class Reader:
     ) -> None:
         """`on_progress` gets bytes read, and bytes in total if known.
 
-        `rarely`: some of `words`. Of lines that hold the same of these and no other, only the first and the last come
-        out, between other lines or in a block of CHUNK bytes. They show that a job makes progress.
+        `rarely`: some of `words`. Of lines that hold the same of these and no other, only the first and the last two
+        come out, between other lines or in a block of CHUNK bytes. They show that a job makes progress.
         """
         self.files = 0
         """Files with content that was read."""
@@ -230,8 +230,8 @@ class Reader:
         for at, shape in enumerate(shapes):
             words = with_words.get(shape)
             if words and not self._wanted and self._rarely.issuperset(words):
-                kept = rare.setdefault(words, [at, at])
-                kept[1] = at
+                kept = rare.setdefault(words, [at, at, at])
+                kept[1], kept[2] = kept[2], at
             elif words or self._wanted:
                 if rare:
                     yield from _each(rare)
