@@ -19,6 +19,8 @@ EACH = 8
 """Tracebacks kept per source: the first ones."""
 KEPT = 4096
 """And in all."""
+DEBUG_SERVER = "_frontend.py:"
+"""torch's debug server logs what it cannot show, such as the flight recorder of gloo (2.13). The job goes on."""
 AFTERMATH = frozenset(("app_crash", "external_signal", "host_oom_kill"))
 """What a launcher reports after an exception, as its consequence: not part of the exception's text."""
 LONGEST = 300
@@ -180,7 +182,7 @@ class Tracebacks:
         self._read_on(source, line)
         if head := _HEAD.search(line.text):
             if not self.is_full(line):
-                self._begin(source, line, bool(slugs), head)
+                self._begin(source, line, bool(slugs) or line.place.startswith(DEBUG_SERVER), head)
         elif source in self._open:
             self._within(source, line, times, bool(slugs))
         elif ended:
