@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from preflight.explain.candidates import NONE, Candidate
 from preflight.explain.diagnosis import explain
 from preflight.explain.evidence import Evidence
-from preflight.explain.logs.ends import Ends
+from preflight.explain.logs.ends import Ends, local_time
 from preflight.failure_book.book import Book, Match
 from preflight.failure_book.line import Line
 
@@ -55,6 +55,9 @@ class Replay:
                 self.lines = []
         return self.evidence.add(line, matches)
 
+    def has_enough(self, line: Line, matches: Sequence[Match]) -> bool:
+        return self.evidence.has_enough(line, matches)
+
 
 class Attempts:
     """The attempts that a job's logs show, by torchrun's folders or the ends in a log."""
@@ -64,6 +67,10 @@ class Attempts:
         folders = [int(found[1]) for file in files if (found := _FOLDER.search(file))]
         self._cuts = cuts
         self._started_again = ends.started_again() if folders else {}
+        elsewhere = ends.went_on_elsewhere()[:1]
+        self._times = sorted(time for file in elsewhere for time in ends.times(file, cuts[file]))
+        """When attempts ended, where another file than theirs shows that the job went on."""
+        self._now: dict[str, float] = {}
         self.count = min(MOST, max([0, *folders, *map(len, cuts.values())]) + 1)
         self._evidence = [Evidence() for _ in range(self.count)]
         self._folders: dict[str, int | None] = {}
@@ -72,6 +79,9 @@ class Attempts:
         """As Evidence.add, of the line's attempt; of each attempt, if its file does not tell. What an agent beside
         torchrun's folders saw fail before it started all again is not of the last one."""
         return max(evidence.add(line, matches) for evidence in self._evidence_for(line))
+
+    def has_enough(self, line: Line, matches: Sequence[Match]) -> bool:
+        return all(evidence.has_enough(line, matches) for evidence in self._evidence_for(line))
 
     def _evidence_for(self, line: Line) -> Sequence[Evidence]:
         if line.file not in self._folders:
@@ -84,6 +94,9 @@ class Attempts:
         elif line.file in self._started_again:
             is_early = line.number <= self._started_again[line.file]
             return self._evidence[:-1] if is_early else self._evidence[-1:]
+        elif self._times:
+            self._now[line.file] = local_time(line) or self._now.get(line.file, 0.0)
+            at = bisect.bisect_left(self._times, self._now[line.file])
         else:
             return self._evidence
         return [self._evidence[min(at, self.count - 1)]]

@@ -25,6 +25,7 @@ from preflight.explain.attempts import Attempts, Replay
 from preflight.explain.candidates import Candidate
 from preflight.explain.evidence import Evidence
 from preflight.explain.inputs import Input, Unread, find
+from preflight.explain.logs.ends import ends_some
 from preflight.explain.read.reader import Reader
 from preflight.failure_book.book import Book, book, stand_alone
 from preflight.failure_book.line import Line
@@ -122,6 +123,10 @@ def _gather(inputs: Sequence[Input], known: Book, kept: Replay | Attempts, on_pr
         matches = known.matches(line)
         if wanted := kept.add(line, matches):
             reader.request_lines(wanted)
+        if ends_some(matches):  # a copy after it is of another attempt
+            reader.forget_copies()
+        elif kept.has_enough(line, matches):
+            reader.skip_copies(also_requested=True)
         elif stand_alone(matches):
             reader.skip_copies()
     return reader

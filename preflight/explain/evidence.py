@@ -1,5 +1,7 @@
 """The matching lines of all inputs, kept in bounded memory: by signature and by source."""
 
+import functools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,6 +79,7 @@ class Evidence:
     def add(self, line: Line, matches: Sequence[Match]) -> int:
         """Takes a line; returns how many of the lines after it in its file are needed, too."""
         if line.repeats:  # it stands among earlier lines
+            self._hear(line)
             for match in matches:
                 self._keep(match)
             return 0
@@ -85,25 +88,35 @@ class Evidence:
         self.ends.add(line, matches)
         if line.rank is not None and 0 <= line.rank < RANKS:
             self.ranks[line.rank] = line.node or self.ranks.get(line.rank, "")
-            if line.time is not None:
-                first, last = self.heard.get((line.rank, line.clock), (line.time, line.time))
-                self.heard[line.rank, line.clock] = (min(first, line.time), max(last, line.time))
+            self._hear(line)
         if line.node and len(self.nodes) < RANKS:
             self.nodes.setdefault(line.node)
+        if not matches:
+            self.tracebacks.add(line, self._times[line.file], (), "")
+            return 0
         alive = next((match for match in matches if match.signature.name.startswith(ALIVE)), None)
         progress = f"{alive.signature.name} {sorted(alive.groups.items())}" if alive else ""
-        rows = [match.signature for match in matches if {*match.signature.needs} <= self.seen.keys()]
-        slugs = {row.slug for row in rows if row.role in REPORTED_ROLES}
+        rows = [match.signature for match in matches if match.signature.role in REPORTED_ROLES]
+        slugs = {row.slug for row in rows if self.seen.keys() >= {*row.needs}}
         self.tracebacks.add(line, self._times[line.file], slugs, progress)
         for match in matches:
             self._keep(match)
             self._note_world(match)
-        return max((match.signature.lines for match in matches), default=0)
+        return max(match.signature.lines for match in matches)
+
+    def has_enough(self, line: Line, matches: Sequence[Match]) -> bool:
+        """Whether further copies of the line, which was added, need not be: its source's tracebacks are enough."""
+        return self.tracebacks.is_full(line) and not any(match.signature.name.startswith(ALIVE) for match in matches)
 
     def _note_world(self, match: Match) -> None:
         self._backend = self._backend or BACKENDS.get(match.signature.name.partition(".")[0], "")
         world = match.groups.get("nranks", "")
         self._world = max(self._world, int(world) if world.isdecimal() and int(world) <= RANKS else 0)
+
+    def _hear(self, line: Line) -> None:
+        if line.rank in self.ranks and line.time is not None:
+            first, last = self.heard.get((line.rank, line.clock), (line.time, line.time))
+            self.heard[line.rank, line.clock] = (min(first, line.time), max(last, line.time))
 
     def job(self) -> Job:
         """The report's "job", as far as the logs tell; its size is at least 1."""
@@ -207,4 +220,11 @@ class Evidence:
 def _source(match: Match) -> str:
     """The writer and the subject: two ranks that one file mentions are two sources."""
     who = match.line.file if match.line.rank is None else str(match.line.rank)
-    return " ".join([who, *(match.groups[name] for name in ABOUT if name in match.groups)])
+    groups = match.groups
+    return " ".join([who, *(groups[name] for name in _subjects(match.signature.pattern) if name in groups)])
+
+
+@functools.cache
+def _subjects(pattern: re.Pattern[str]) -> tuple[str, ...]:
+    """The groups of ABOUT that it has."""
+    return tuple(name for name in ABOUT if name in pattern.groupindex)

@@ -32,6 +32,7 @@ _SKIPPED = re.compile(
 )
 _OURS = re.compile(r"\A(?:facts\.jsonl(?:\.gz)?|(?:good|bad)_nodes\.txt)\Z")
 _SERVER_STACKS = re.compile(r"\A(?:stacks|pyspy_dump)_[\w-]+\.txt\Z")
+_SERVER_TABLES = re.compile(r"\A(?:torchcomms_)?fr_trace_[\w-]+\.txt\Z")
 _PACKED = {
     b"PK\x03\x04": "a ZIP archive",
     b"\xfd7zXZ\x00": "compressed by xz",
@@ -41,6 +42,8 @@ _PACKED = {
 }
 _OTHER = {
     "pickle": "is a pickle, but not a flight-recorder dump",
+    "table": "is a table of torch's debug server, made from all ranks at one time, and not read: give its sources, the "
+    "dumps of the flight recorder",
     "other": "is JSON, but not a report, dump, record or error file",
 }
 _NOT_TEXT = bytes([*range(7), *range(14, 27), *range(28, 32), 127])
@@ -195,6 +198,8 @@ def _classify(path: str, shown: str, named: bool) -> Input | Unread | None:
         return None  # an earlier conclusion proves nothing
     if kind in _OTHER:
         return Unread(shown, _OTHER[kind]) if named else None
+    if kind == "log" and _SERVER_TABLES.search(os.path.basename(path)) and b"FR Trace ===" in head:
+        return Unread(shown, _OTHER["table"])
     kind = "report" if kind == "explanation" else kind
     if kind == "log" and _SERVER_STACKS.search(os.path.basename(path)) and b"=== Rank " in head:
         kind = "server_stacks"

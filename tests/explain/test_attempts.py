@@ -55,6 +55,51 @@ def test_a_job_that_was_started_again_and_ended_well_passes_with_a_note(tmp_path
     assert "started again; its last attempt shows no failure" in console.lines(made)[-1]
 
 
+OUT = "2026-11-26 08:4{}:0{},120 train INFO step {} loss 2.31"
+EARLY, LATE = ([OUT.format(minute, step, step) for step in range(4)] for minute in (0, 5))
+ERR = [*raised("ValueError: bad batch"), exited(1)]
+
+
+def of_two_files(tmp_path: Path, out: list[str], err: list[str]) -> report.Report:
+    for name, lines in (("job.out", out), ("job.err", err)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return explain_paths([str(tmp_path)])
+
+
+def test_a_job_that_went_on_passes_where_stdout_is_another_file(tmp_path: Path) -> None:
+    """torchrun says nothing when it starts ranks again: the times of the steps tell it."""
+    made = of_two_files(tmp_path, EARLY + LATE, ERR)
+    assert (made["verdict"], made["exit_code"]) == ("pass", 0)
+    failed, well = attempts(made)
+    assert failed.startswith("attempt 1 of 2 failed (app_crash): rank 1 failed in its own code: ValueError: bad batch")
+    assert well == "attempt 2 of 2 shows no failure, and progress"
+
+
+@pytest.mark.parametrize(
+    ("out", "err"),
+    [
+        pytest.param(EARLY, ERR, id="no step after it"),
+        pytest.param(EARLY + LATE[:1], ERR, id="one step after it"),
+        pytest.param(STEPS + STEPS, ERR, id="steps without a time may be of the first attempt"),
+        pytest.param(EARLY + LATE, [*ERR, *BOX], id="torchrun gave up"),
+        pytest.param(EARLY + LATE, [*ERR, *raised("KeyError: 7"), exited(6).replace("08:41", "08:46")], id="again"),
+        pytest.param([*EARLY, *LATE, *raised("KeyError: 7")], ERR, id="again, on stdout"),
+    ],
+)
+def test_a_job_whose_last_attempt_failed_or_is_not_seen_fails(tmp_path: Path, out: list[str], err: list[str]) -> None:
+    made = of_two_files(tmp_path, out, err)
+    assert (made["verdict"], first(made)) == ("fail", "app_crash")
+
+
+@pytest.mark.parametrize("label", ["[rank1]: ", ""])
+def test_each_of_many_alike_attempts_counts(tmp_path: Path, label: str) -> None:
+    """What repeats an earlier attempt's lines is not left out."""
+    crash = [line.replace("[rank1]: ", label) for line in CRASH]
+    made = explained(tmp_path, *crash * 20)
+    assert first(made) == "app_crash"
+    assert [note[:29] for note in attempts(made)] == ["attempts 1 to 20 of 20 failed"]
+
+
 @pytest.mark.parametrize(
     "after",
     [

@@ -45,6 +45,20 @@ def test_a_connection_that_was_not_made_is_one(tmp_path: Path) -> None:
             assert found(tmp_path, f"{text}\n")[0][0] == "explain.rdzv_master_unreachable"
 
 
+def test_what_torchs_debug_server_cannot_show_is_no_failure(tmp_path: Path) -> None:
+    """torch 2.13 writes it each time that it dumps, where the process group is gloo's."""
+    texts = [
+        "Failed to dump fr_trace", "Traceback (most recent call last):",
+        '  File "/venv/site-packages/torch/distributed/debug/_frontend.py", line 303, in run',
+        "    content = handler.dump()", "KeyError: ('0', 0)",
+    ]  # fmt: skip
+    at = "[rank0]:E1126 13:19:38.064000 12909 torch/distributed/debug/_frontend.py:305]"
+    said = "".join(f"{at} {text}\n" for text in texts) * 12
+    assert found(tmp_path, said) == []
+    (other,) = found(tmp_path, said.replace("debug/_frontend.py:305", "other.py:305"))
+    assert other[0] == "explain.app_crash"
+
+
 def test_what_is_repeated_is_read_as_if_it_were_not(tmp_path: Path) -> None:
     """The last try counts: progress after it, or none. The first ones and the last one are read, the others counted."""
     tries = "".join(f"{RETRIED[1].replace('10:00:03', f'10:00:{second:02}')}\n" for second in range(60))

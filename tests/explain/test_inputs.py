@@ -153,6 +153,19 @@ def test_a_folder_of_too_many_files_ends(tmp_path: Path, monkeypatch: pytest.Mon
     assert [item.why.startswith("holds more than 3 files") for item in unread] == [True]
 
 
+@pytest.mark.parametrize("name", ["fr_trace_20260422_191405.txt", "torchcomms_fr_trace_20260422_191405.txt"])
+def test_tables_of_the_debug_server_are_told_as_unread(tmp_path: Path, name: str) -> None:
+    title = "TorchComms FR Trace" if name.startswith("torchcomms") else "FR Trace"
+    (tmp_path / name).write_text(
+        f"=== {title} ===\n--- Groups ---\n  id  desc          size\n   0  default_pg       2\n"
+    )
+    (tmp_path / "fr_trace_own.txt").write_text("a log of that name\n")
+    found, unread = find([str(tmp_path)])
+    assert [file.shown for file in found] == ["fr_trace_own.txt"]
+    assert [(skipped.shown, skipped.broken) for skipped in unread] == [(name, False)]
+    assert unread[0].why.startswith("is a table of torch's debug server")
+
+
 def test_what_vanishes_while_the_folder_is_walked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.log").write_bytes(LOG)
     really = inputs.opened

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from preflight.explain.inputs import Input, find
+from preflight.explain.read.copies import COPIES, REQUESTED, ROOM
 from preflight.explain.read.prefilter import Prefilter
-from preflight.explain.read.reader import COPIES, MOST_COPIES, Reader
+from preflight.explain.read.reader import Reader
 from preflight.failure_book.line import LONGEST, Line
 
 WORDS = ("Duplicate GPU detected", "SIGBUS", "libnccl-net.so", "%|", "timed out")
@@ -87,6 +88,7 @@ def test_updates_of_a_progress_bar_are_one_line(tmp_path: Path) -> None:
     rarely = read(tmp_path / "a.log", ("timed out", "SIGBUS", "%|"), rarely=("%|",))
     assert [line.text for line in rarely] == [
         "10%|### | 10/100 [00:10<01:00]",
+        "96%|### | 96/100 [00:96<01:00]",
         "97%|### | 97/100 [00:97<01:00]",
         both[88].text,
         "[c10d] timed out",
@@ -105,15 +107,15 @@ def test_more_lines_on_request(tmp_path: Path) -> None:
         found.append((line.number, line.text, line.rank))
         if "SIGBUS" in line.text:
             reader.request_lines(3)
-    assert found == [(2, "SIGBUS", 3), (3, "first", 3), (4, "", 3), (5, "third", 3)]
+    assert found == [(2, "SIGBUS", 3), (3, "first", 3), (5, "third", 3)]
     assert (reader.lines, reader.bytes) == (7, (tmp_path / "a.log").stat().st_size + 6)
 
 
-@pytest.mark.parametrize("most", [MOST_COPIES, 1])
+@pytest.mark.parametrize("most", [ROOM, 400])
 def test_copies_of_a_line_come_out_as_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """If whoever handles the line allows it. A different number makes no copy, a different time does. Each comes out
     or is counted once, however little may be remembered."""
-    monkeypatch.setattr("preflight.explain.read.reader.MOST_COPIES", most)
+    monkeypatch.setattr("preflight.explain.read.copies.ROOM", most)
     clocks = [f"10:{step:02}:07.{step:03}" for step in range(50)]
     copies = "".join(f"{clock} rank 1 timed out\n{clock} step {step} timed out\n" for step, clock in enumerate(clocks))
     for name in "ab":
@@ -125,10 +127,53 @@ def test_copies_of_a_line_come_out_as_the_last_one(tmp_path: Path, monkeypatch: 
     last = [line for line in lines if line.repeats]
     assert sum(line.repeats or 1 for line in lines) == 2 * 101
     assert {line.text.partition(" ")[2] for line in last} == {"rank 1 timed out"}
-    assert [line.number for line in last if line.number == 99] == [99, 99]
-    if most > 1:
+    assert [line.number for line in last][-1] == 99
+    if most == ROOM:
         assert len(lines) == 2 * (COPIES + 1 + 50 + 1)
     assert len(read(tmp_path)) == 2 * 101
+
+
+@pytest.mark.parametrize("also_requested", [False, True])
+def test_copies_of_requested_lines_come_out_unless_they_need_not(tmp_path: Path, also_requested: bool) -> None:
+    """Each may be a line of a traceback; what a logger wrote is none."""
+    logged = "[rank3]:[E516 14:34:{:02}.8 socket.cpp:464] timed out\n"
+    (tmp_path / "a").write_text("".join(f"SIGBUS {step}\n[rank3]: odd\n{logged.format(step)}" for step in range(50)))
+    reader, lines = Reader(find([str(tmp_path)])[0], WORDS), []
+    for line in reader:
+        lines.append(line)
+        reader.skip_copies(also_requested)
+        if "SIGBUS" in line.text:
+            reader.request_lines(2)
+    assert sum(line.text == "odd" for line in lines) == (REQUESTED if also_requested else 50)
+    assert [line.number for line in lines if line.repeats] == [150]
+    assert [line.rank for line in lines if line.repeats] == [3]
+
+
+def test_copies_come_out_again_when_they_are_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("timed out\n" * 20 + "SIGBUS\n" + "timed out\n" * 20)
+    reader, found = Reader(find([str(tmp_path)])[0], WORDS), []
+    for line in reader:
+        found.append((line.number, line.repeats))
+        if "SIGBUS" in line.text:
+            reader.forget_copies()
+        else:
+            reader.skip_copies()
+    early, late = ([(number, 0) for number in range(begin, begin + COPIES)] for begin in (1, 22))
+    assert found == [*early, (21, 0), (20, 20 - COPIES), *late, (41, 20 - COPIES)]
+
+
+def test_requested_lines_that_are_no_text_do_not_come_out(tmp_path: Path) -> None:
+    """The source of a logger's message goes on behind them, and so does what NCCL says of its process."""
+    said = "[rank3]:[E516 14:34:56.8 ProcessGroupNCCL.cpp:464] SIGBUS\n"
+    at = "node-a:101:110 [0] NCCL INFO"
+    (tmp_path / "a").write_text(
+        f"{said}frame #0: f + 0x1\nframe #1: g\n\nsecond\n{at} Channel 00\nthird\n{at} timed out\n"
+    )
+    reader, found = Reader(find([str(tmp_path)])[0], WORDS), []
+    for line in reader:
+        found.append((line.text, line.rank, line.pid))
+        reader.request_lines(9)
+    assert found == [("SIGBUS", 3, None), ("second", 3, None), ("third", None, 101), ("timed out", None, 101)]
 
 
 def test_a_line_without_a_label_behind_labelled_ones_is_nobodys(tmp_path: Path) -> None:

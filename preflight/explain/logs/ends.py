@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from datetime import date
 
 from preflight.failure_book.book import Match
 from preflight.failure_book.line import Line
@@ -24,6 +25,7 @@ ALIVE = ("progress.", "epoch.end")
 """Prefixes of the names of rows that show progress."""
 MOST = 4096
 """Ends that are kept."""
+_EPOCH, _LEAP = date(1970, 1, 1).toordinal(), 2000
 
 Agent = tuple[int | None, str, int | None]
 """Who wrote an end: process, node, task."""
@@ -60,6 +62,8 @@ class Ends:
     def __init__(self) -> None:
         self._by_file: dict[str, list[End]] = {}
         self._done: dict[str, dict[str, float]] = {}
+        self._steps: dict[str, list[tuple[float, str]]] = {}
+        """By file, the last two distinct steps of which the time of day is known."""
         self._kept = 0
 
     def add(self, line: Line, matches: Collection[Match]) -> None:
@@ -73,6 +77,7 @@ class Ends:
         for match in matches:
             if match.signature.name.startswith(ALIVE):
                 self._advance(line.file, match, ends[-1] if ends else None)
+                self._note_step(line, f"{match.signature.name} {sorted(match.groups.items())}")
 
     def _advance(self, file: str, match: Match, end: End | None) -> None:
         name, done = match.signature.name, _number(match.groups.get("done", ""))
@@ -81,10 +86,34 @@ class Ends:
             end.after.add(f"{name} {sorted(match.groups.items())}")
         self._done.setdefault(file, {})[name] = done
 
+    def _note_step(self, line: Line, step: str) -> None:
+        steps = self._steps.setdefault(line.file, [])
+        if (at := local_time(line)) is not None and step not in (kept for _, kept in steps):
+            self._steps[line.file] = [*steps[-1:], (at, step)]
+
     def cuts(self) -> dict[str, list[int]]:
         """By file, the numbers of the last lines of all attempts but the last one; files with one attempt are left
         out."""
-        return {file: cuts for file, ends in self._by_file.items() if (cuts := list(_cuts(ends)))}
+        listed = {file: list(_cuts(ends)) for file, ends in self._by_file.items()}
+        for file in self.went_on_elsewhere():
+            listed[file] = sorted({*listed[file], self.started_again()[file]})
+        return {file: cuts for file, cuts in listed.items() if cuts}
+
+    def went_on_elsewhere(self) -> list[str]:
+        """Files of an agent that has not given up, where another file shows two steps after the last end: stdout and
+        stderr of a job may be two files."""
+        found = []
+        for file, number in self.started_again().items():
+            at = next(local_time(end.line) for end in self._by_file[file] if end.line.number == number)
+            others = [steps for name, steps in self._steps.items() if name != file and len(steps) > 1]
+            if at is not None and any(min(time for time, _ in steps) > at for steps in others):
+                found.append(file)
+        return found
+
+    def times(self, file: str, numbers: Collection[int]) -> list[float]:
+        """Of these lines, where each is known."""
+        times = [local_time(end.line) for end in self._by_file[file] if end.line.number in numbers]
+        return [time for time in times if time is not None]
 
     def started_again(self) -> dict[str, int]:
         """By file of an agent that has seen processes fail and has not given up: the number of the last such line."""
@@ -93,6 +122,20 @@ class Ends:
             for file, ends in self._by_file.items()
             if (exits := [end.line.number for end in ends if end.is_exit]) and not any(end.gave_up for end in ends)
         }
+
+
+def ends_some(matches: Collection[Match]) -> bool:
+    """Whether the line reports an end: the next attempt may begin after it."""
+    return any(match.signature.name in ENDS for match in matches)
+
+
+def local_time(line: Line) -> float | None:
+    """In seconds since the year began, by the machine's own clock, which torchrun and Python's logging write: two forms
+    of stamps are compared by it. None for a stamp with a zone, or without a date."""
+    if line.time is None or line.clock not in ("glog", "local", "nccl"):
+        return None
+    day = date.fromordinal(_EPOCH + int(line.time // 86400))
+    return (day.replace(year=_LEAP) - date(_LEAP, 1, 1)).days * 86400 + line.time % 86400
 
 
 def _cuts(ends: Iterable[End]) -> Iterable[int]:

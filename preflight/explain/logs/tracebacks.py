@@ -19,6 +19,8 @@ EACH = 8
 """Tracebacks kept per source: the first ones."""
 KEPT = 4096
 """And in all."""
+DEBUG_SERVER = "_frontend.py:"
+"""torch's debug server logs what it cannot show, such as the flight recorder of gloo (2.13). The job goes on."""
 AFTERMATH = frozenset(("app_crash", "external_signal", "host_oom_kill"))
 """What a launcher reports after an exception, as its consequence: not part of the exception's text."""
 LONGEST = 300
@@ -119,6 +121,8 @@ class _Rest:
 
     first: str
     indent: int
+    upto: int
+    """The number of its last line. A line without a prefix that does not follow at once is none."""
     lines: list[str] = field(default_factory=list)
 
 
@@ -162,6 +166,11 @@ class Tracebacks:
         ends = (*self._open.values(), *self._dropped.values())
         return [(end.head, *(end.own or end.frame)) for end in ends if end.frame and len(end.later) < 2]
 
+    def is_full(self, line: Line) -> bool:
+        """Whether no further traceback of the line's source is kept."""
+        source = (line.file, line.rank, line.local_rank, line.pid, line.node)
+        return self._kept >= KEPT or len(self._ended.get(source, ())) >= EACH
+
     def add(self, line: Line, times: Mapping[str, float], slugs: Collection[str], progress: str = "") -> None:
         """`slugs`: causes of the signatures that fit the line. `progress`: the progress that the line reports."""
         source = (line.file, line.rank, line.local_rank, line.pid, line.node)
@@ -172,7 +181,8 @@ class Tracebacks:
                     traceback.later.add(progress)
         self._read_on(source, line)
         if head := _HEAD.search(line.text):
-            self._begin(source, line, bool(slugs), head)
+            if not self.is_full(line):
+                self._begin(source, line, bool(slugs) or line.place.startswith(DEBUG_SERVER), head)
         elif source in self._open:
             self._within(source, line, times, bool(slugs))
         elif ended:
@@ -181,15 +191,18 @@ class Tracebacks:
     def _read_on(self, source: Source, line: Line) -> None:
         """Keeps what follows an exception and is part of its text: indented, wrapped, or announced by a colon."""
         rest = self._goes_on.pop(source, None)
-        if rest is not None and _goes_on(rest, line):
+        if rest is not None and (not line.bare or line.number <= rest.upto + 1) and _goes_on(rest, line):
             rest.lines.append(line.text.strip()[:LONGEST])
+            rest.upto = line.number
             self._goes_on[source] = rest
         elif source not in self._open and exception(line.text, indented=False):
             self._start_rest(source, line)
 
     def _start_rest(self, source: Source, line: Line) -> None:
         if len(self._goes_on) < OPEN and len(self._rest) < KEPT:
-            self._goes_on[source] = self._rest[line.file, line.number] = _Rest(line.text.rstrip(), _indent(line))
+            self._goes_on[source] = self._rest[line.file, line.number] = _Rest(
+                line.text.rstrip(), _indent(line), line.number
+            )
 
     def _begin(self, source: Source, line: Line, known: bool, head: re.Match[str]) -> None:
         self._drop(source)

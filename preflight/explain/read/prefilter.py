@@ -5,6 +5,7 @@ are searched, for all words together: a word of seven bytes holds four bytes tha
 it is. A block that lacks these four, read as integers, lacks the word.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
@@ -15,6 +16,8 @@ SURE = 2 * GRAM - 1
 SHAPES = 1 << 15
 LONGEST_SHAPE = 1024
 """Both limit the cache: 32 MiB, and a few hundred KiB for a real log."""
+_POINTERS = re.compile(rb"0x[0-9a-f]{6,16}")
+"""Without them, no line of a stack has a shape of its own."""
 _LINES = bytes.maketrans(b"\r", b"\n")
 
 
@@ -44,7 +47,7 @@ class Prefilter:
 
     def shapes(self, block: bytes) -> list[bytes]:
         """One per line; carriage returns end a line, too."""
-        return block.translate(_LINES, self._deleted).split(b"\n")
+        return _POINTERS.sub(b"0x", block).translate(_LINES, self._deleted).split(b"\n")
 
     def with_words(self, shapes: Sequence[bytes]) -> Mapping[bytes, tuple[str, ...]]:
         """Those of these shapes that may hold a word, with the words. The line itself decides."""

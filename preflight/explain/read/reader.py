@@ -7,10 +7,11 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from preflight.errors import UsageError
 from preflight.explain.inputs import BOMS, GZIP, HEAD, STDIN, Input, Unread, opened, refusal
+from preflight.explain.read.copies import COPIES, REQUESTED, Chain, Copies
 from preflight.explain.read.prefilter import Prefilter
 from preflight.explain.read.prefixes import plain
 from preflight.explain.read.sources import RanksByProcess, Sources
@@ -20,12 +21,9 @@ CHUNK = 1 << 18
 """Bytes per read."""
 ENDLESS = 1 << 20
 """Bytes of an endless line that are kept."""
-COPIES = 8
-"""Lines that differ in their time only: the first ones come out, and the last one at the end of the file."""
-LONGEST_COPY = 1024
-MOST_COPIES = 1 << 14
-"""Both limit what is remembered of them, to 32 MiB."""
-_CLOCKS = re.compile(rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_FRAME = b"frame #"
+_NCCL = re.compile(rb"(?:\d{1,6}: )?[^\s\[\]()]{1,120}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO ")
+"""Of lines without a word: what is requested, a Python traceback and an exception's text, is not in these."""
 _ENDS = re.compile(rb"[\r\n]")
 _COLOURS = re.compile(rb"\x1b\[[0-9;:?]{0,40}[A-Za-z]")
 
@@ -45,8 +43,8 @@ class Reader:
     ) -> None:
         """`on_progress` gets bytes read, and bytes in total if known.
 
-        `rarely`: some of `words`. Of lines that hold the same of these and no other, only the first and the last come
-        out, between other lines or in a block of CHUNK bytes. They show that a job makes progress.
+        `rarely`: some of `words`. Of lines that hold the same of these and no other, only the first and the last two
+        come out, between other lines or in a block of CHUNK bytes. They show that a job makes progress.
         """
         self.files = 0
         """Files with content that was read."""
@@ -57,31 +55,37 @@ class Reader:
         """What could not be read completely."""
         self._inputs, self._on_progress = inputs, on_progress
         self._words, self._rarely = frozenset(words), frozenset(rarely)
-        self._skips_copies = False
-        self._copies: dict[bytes, int] = {}
-        self._held: dict[bytes, _Found] = {}
+        self._copies = Copies()
+        self._allowed, self._requested, self._parts, self._enough, self._forgets = 0, 0, 0, COPIES, False
         self._prefilter = Prefilter({*words, *Sources.WORDS})
         self._overlap = max(len(word.encode()) for word in (*words, *Sources.WORDS))
         self._sizes = {file.path: _size(file.path) for file in inputs}
         self._all = sum(size or 0 for size in self._sizes.values())
         self._taken, self._order, self._wanted = 0, 0, 0
         self._processes = RanksByProcess()
-        self._last: Line | None = None
-        self._in_block = False
+        self._chain = Chain()
 
     def request_lines(self, lines: int) -> None:
         """While a line is being handled: the next `lines` lines of its file come out, too."""
+        self._requested = max(self._requested, lines)
         self._wanted = max(self._wanted, lines)
 
-    def skip_copies(self) -> None:
-        """While a line is being handled: of lines that differ from it in their time only, the first COPIES and the last
-        one say enough. The last one comes out at the end of its file."""
-        self._skips_copies = True
+    def skip_copies(self, also_requested: bool = False) -> None:
+        """While a line is being handled: of lines that differ from it in times, pointers and ports only, COPIES and the
+        last one say enough. The last one comes out at the end of its file, or where copies are forgotten. One that was
+        requested may be a line of a traceback: it comes out, unless a logger wrote it, or `also_requested` (where
+        REQUESTED are enough)."""
+        self._allowed += 1
+        self._enough = REQUESTED if also_requested else COPIES
+
+    def forget_copies(self) -> None:
+        """While a line is being handled: copies of earlier lines say something new after it."""
+        self._forgets = True
 
     def __iter__(self) -> Iterator[Line]:
         for file in self._inputs:
             self._wanted, self._number, self._skips = 0, 1, False
-            self._sources, self._last = Sources(file.path, self._processes), None
+            self._sources, self._chain = Sources(file.path, self._processes), Chain()
             block, before, known = b"\n", self.bytes, len(self.unread)
             try:
                 for block in _blocks(self._text(file), self._overlap):
@@ -135,26 +139,24 @@ class Reader:
     def _of_block(self, file: Input, block: bytes) -> Iterator[Line]:
         """`block` has whole lines, or a piece of a very long one."""
         block = self._cleaned(block)
-        for raw, segment in self._found(block):
-            key = _CLOCKS.sub(b"", raw) if len(raw) <= LONGEST_COPY and not segment.asked else b""
-            copies = self._copies.get(key, 0)
-            if copies >= COPIES:
-                self._copies[key] = copies + 1
-                self._held[key] = replace(segment, repeats=copies + 1 - COPIES)
-                continue
-            self._skips_copies = False
+        for segment in self._found(block):
+            self._allowed = self._requested = self._parts = 0
             yield from self._lines(file, segment, block)
-            if self._skips_copies and key:
-                self._copies[key] = copies + 1
-        if len(self._copies) > MOST_COPIES:
-            yield from self._held_back(file, block)
+            if not self._chain.inherits:
+                enough = self._enough if self._allowed == self._parts else ENDLESS
+                self._copies.add(segment.raw, self._chain, segment.words, self._requested, enough)
+            if self._forgets or self._copies.is_full:
+                yield from self._held_back(file, block)
 
     def _held_back(self, file: Input, block: bytes) -> Iterator[Line]:
         """The last copies."""
-        last = sorted(self._held.values(), key=lambda segment: segment.number)
-        self._copies, self._held = {}, {}
-        for segment in last:
-            yield from self._lines(file, segment, block)
+        self._forgets, chain = False, self._chain
+        for copy in self._copies.give_back():
+            if copy.words:
+                text, self._chain = copy.raw.decode("utf-8", "replace"), Chain()
+                segment = _Found(copy.number, copy.raw, text, copy.words, asked=False, repeats=copy.held)
+                yield from self._lines(file, segment, block)
+        self._chain = chain
 
     def _cleaned(self, block: bytes) -> bytes:
         if self._skips:  # the rest of a long line; a piece of it came out
@@ -164,29 +166,63 @@ class Reader:
             block = block.replace(b"\r\n", b"\n")
         return _COLOURS.sub(b"", block) if b"\x1b[" in block else block
 
-    def _found(self, block: bytes) -> Iterator[tuple[bytes, "_Found"]]:
+    def _found(self, block: bytes) -> Iterator["_Found"]:
         shapes = self._prefilter.shapes(block)
         with_words = self._prefilter.with_words(shapes)
         begin, self._number = self._number, self._number + block.count(b"\n")
         if not with_words and not self._wanted:
             return
-        segments = block.replace(b"\r", b"\n").split(b"\n")
+        is_simple = b"\r" not in block
+        segments = block.split(b"\n") if is_simple else block.replace(b"\r", b"\n").split(b"\n")
         if block.endswith((b"\n", b"\r")):
             segments.pop()
         torn = len(segments) - 1 if len(segments) == len(shapes) else -1
         before, start, number = 0, 0, begin
         for at in self._places(shapes[: len(segments)], with_words):
-            offset = start + sum(map(len, segments[before:at])) + at - before
-            before, start, number = at, offset, number + block.count(b"\n", start, offset)
-            text, asked = segments[at].decode("utf-8", "replace"), self._wanted > 0
-            self._wanted = max(0, self._wanted - 1)
-            held = [word for word in with_words.get(shapes[at], ()) if word in text]
+            if is_simple:
+                number = begin + at
+            else:
+                offset = start + sum(map(len, segments[before:at])) + at - before
+                before, start, number = at, offset, number + block.count(b"\n", start, offset)
+            raw, maybe, asked = segments[at], with_words.get(shapes[at], ()), self._wanted > 0
+            self._wanted -= asked
+            if self._is_dull(raw, number, bool(maybe)) or self._is_copy(raw, number, asked):
+                continue
+            text = raw.decode("utf-8", "replace")
+            held = [word for word in maybe if word in text]
             wanted = [word for word in held if word in self._words]
             if wanted or asked:
                 self._skips = at == torn
-                yield segments[at], _Found(number, text, wanted, asked)
+                yield _Found(number, raw, text, wanted, asked)
             elif held:
                 self._sources.read(text, block)
+
+    def _is_copy(self, raw: bytes, number: int, asked: bool) -> bool:
+        """Whether it says nothing new; if so, it is remembered as the last one."""
+        copy = self._copies.find(raw)
+        if copy is None or copy.told < copy.enough:
+            return False
+        if asked:
+            line = copy.chain.last
+            if not line or (line.bare and self._chain.leads_to(number)) or not (copy.enough > COPIES or line.level):
+                return False
+        copy.held += 1
+        copy.raw, copy.number = raw, number
+        self._chain = copy.chain
+        self._chain.upto = number
+        if copy.wanted > self._wanted:
+            self._wanted = copy.wanted
+        return True
+
+    def _is_dull(self, raw: bytes, number: int, has_word: bool) -> bool:
+        """Whether it is nothing of what is sought, even if it is requested."""
+        if not raw or raw.startswith(_FRAME):
+            self._chain.extend(number)
+            return True
+        if not has_word and _NCCL.match(raw):
+            self._chain = Chain(None, number, raw)
+            return True
+        return False
 
     def _places(self, shapes: Sequence[bytes], with_words: Mapping[bytes, tuple[str, ...]]) -> Iterator[int]:
         """Of the segments to be searched."""
@@ -194,11 +230,12 @@ class Reader:
         for at, shape in enumerate(shapes):
             words = with_words.get(shape)
             if words and not self._wanted and self._rarely.issuperset(words):
-                kept = rare.setdefault(words, [at, at])
-                kept[1] = at
+                kept = rare.setdefault(words, [at, at, at])
+                kept[1], kept[2] = kept[2], at
             elif words or self._wanted:
-                yield from _each(rare)
-                rare.clear()
+                if rare:
+                    yield from _each(rare)
+                    rare.clear()
                 yield at
         yield from _each(rare)
 
@@ -207,14 +244,15 @@ class Reader:
         line = self._sources.read(segment.text, block)
         parts = [part for part in (line.front, line) if part and any(word in part.text for word in segment.words)]
         for part in parts or [line]:
-            yield self._completed(part, file, segment)
+            self._parts += 1
+            yield self._completed(part, file, segment, block)
 
-    def _completed(self, line: Line, file: Input, segment: "_Found") -> Line:
+    def _completed(self, line: Line, file: Input, segment: "_Found", block: bytes) -> Line:
         """With its place; and with the source of the line above, where it belongs to that one."""
-        last = self._last if segment.asked and line.bare else None
-        follows = last is not None and last.number + 1 >= segment.number
-        self._in_block = follows and (self._in_block or bool(last and last.level))
-        if last and self._in_block:  # a logger's message of several lines: only the first has a prefix
+        chain = self._chain
+        inherits = segment.asked and line.bare and chain.leads_to(segment.number)
+        if inherits:  # a logger's message of several lines: only the first has a prefix
+            last = chain.last or self._sources.read(chain.unread.decode("utf-8", "replace"), block)
             line.rank = last.rank if line.rank is None else line.rank
             line.local_rank = last.local_rank if line.local_rank is None else line.local_rank
             line.node, line.pid = line.node or last.node, last.pid if line.pid is None else line.pid
@@ -222,7 +260,7 @@ class Reader:
         line.file, line.number, line.order, line.front = file.shown, segment.number, self._order, None
         line.text, line.raw = _window(line.text, segment.words), _window(plain(segment.text), segment.words)
         line.repeats = segment.repeats
-        self._last = line
+        self._chain = Chain(line, segment.number, inherits=inherits)
         return line
 
 
@@ -233,8 +271,9 @@ def _each(rare: Mapping[tuple[str, ...], Sequence[int]]) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class _Found:
     number: int
+    raw: bytes
     text: str
-    words: list[str]
+    words: Sequence[str]
     asked: bool
     repeats: int = 0
 
